@@ -10,6 +10,7 @@ from typing import Any
 import needs_torch  # noqa: F401
 import pytest
 import spatial_cases
+import spatial_empty
 import spatial_refusals
 import torch
 import worlds
@@ -72,6 +73,11 @@ def test_checkpointing_repeats_the_exchange(on_two: list[dict[str, Any]]) -> Non
 
 def test_a_model_compiles_into_one_graph(on_two: list[dict[str, Any]]) -> None:
     assert max(found["compiled"] for found in on_two) <= 1e-12
+
+
+def test_ranks_without_rows_take_part_in_eager_and_compiled_networks() -> None:
+    for found in worlds.run(3, spatial_empty.without_rows):
+        assert {name: error for name, error in found.items() if not error <= 1e-12} == {}
 
 
 def test_autocast_reaches_the_convolution_of_the_part(on_two: list[dict[str, Any]]) -> None:

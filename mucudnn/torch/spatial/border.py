@@ -19,6 +19,7 @@ from mucudnn.forks import no_fork
 from mucudnn.torch.spatial.agreement import DEFAULT_TIMEOUT, DivergedError, agree, set_timeout
 from mucudnn.torch.spatial.divided import Divided, Division, axis_of, handles, local_shape
 from mucudnn.torch.spatial.exchange import ALONE, Owners, add_up, fetch
+from mucudnn.torch.spatial.sharing import share_generators
 from mucudnn.torch.spatial.windows import Span, parts, product
 
 _STATISTICS = ("spatial", "all")
@@ -115,6 +116,7 @@ def from_local(
         raise UsageError(
             f"this rank's part of {tuple(shape)} is {expected}, and the given one {tuple(local.shape)}"
         )
+    share_generators(division.groups, local.device)
     return Divided(_scaled(local, 1 / division.ranks), shape, division)
 
 
@@ -240,6 +242,7 @@ def _agree_on_whole(whole: Tensor, division: Division) -> None:
     for group in division.groups:
         if group:
             agree(group, text, whole.device)
+    share_generators(division.groups, whole.device)
 
 
 def _described(x: Tensor, shape: Sequence[int]) -> str:

@@ -16,6 +16,7 @@ from mucudnn.errors import ArgumentTypeError, UsageError
 from mucudnn.forks import no_fork
 from mucudnn.torch.spatial.exchange import ALONE, Owners
 from mucudnn.torch.spatial.refusing import check_gradient, name_of, refuse_unknown
+from mucudnn.torch.spatial.sharing import compare
 from mucudnn.torch.spatial.windows import Span, parts, product
 
 Handler = Callable[..., Any]
@@ -70,6 +71,11 @@ class Division(NamedTuple):
         return tuple(owners.group for _, owners in self.axes)
 
     @property
+    def sharing(self) -> tuple[str, ...]:
+        """The groups over which a whole tensor is the same: those of the sample, and those with copies."""
+        return self.groups + self.copies
+
+    @property
     def ranks(self) -> int:
         """The number of ranks that share a sample."""
         count = 1
@@ -122,6 +128,8 @@ class Divided:
             for one in args:
                 if isinstance(one, Divided):
                     check_gradient(one.local)
+        if not torch.compiler.is_compiling():
+            _compare_whole(func, (*args, *(kwargs or {}).values()))
         return handler(func, args, kwargs or {})
 
     def __getattr__(self, name: str) -> Any:
@@ -223,6 +231,15 @@ class Divided:
     def with_local(self, local: Tensor, shape: Sequence[int] | None = None) -> "Divided":
         """Return a tensor with the same division, another part and perhaps another shape."""
         return Divided(local, self.shape if shape is None else shape, self.division)
+
+
+def _compare_whole(function: Any, args: Sequence[Any]) -> None:
+    """Raise DivergedError, on every rank, if whole tensors beside a divided one differ between ranks."""
+    given = [one for arg in args for one in (arg if isinstance(arg, list | tuple) else (arg,))]
+    divided = next((one for one in given if isinstance(one, Divided)), None)
+    whole = [one for one in given if isinstance(one, Tensor)]
+    if divided is not None and whole:
+        compare(name_of(function), whole, divided.division.sharing)
 
 
 def local_shape(shape: Sequence[int], division: Division) -> tuple[int, ...]:

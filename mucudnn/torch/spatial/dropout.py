@@ -3,31 +3,19 @@
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.spatial.divided import Divided, handles, spelled
-from mucudnn.torch.spatial.exchange import add_up
+from mucudnn.torch.spatial.sharing import from_first
 
 
 def _seed(x: Divided) -> int:
     """Return a seed that PyTorch's generator gives and on which all ranks that share a sample agree."""
     if x.device.type == "meta":  # a run that asks for shapes alone
         return 0
-    mine = torch.randint(2**40, (1,))
-    division = x.division
-    is_first = all(owners.rank == 0 for _, owners in division.axes) and not any(
-        map(_rank_in, division.copies)
-    )
-    shared = add_up((mine * int(is_first)).to(x.device), division.groups + division.copies)
-    return int(shared)
-
-
-def _rank_in(group: str) -> int:
-    return int(dist.get_rank(_resolve_process_group(group)))
+    return int(from_first(torch.randint(2**40, (1,)), x.division.sharing, x.device))
 
 
 def _generator(x: Divided, seed: int) -> torch.Generator | None:

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from mucudnn.errors import UsageError
 from mucudnn.torch.spatial.border import divide_further, gather, redivide, spread, total
 from mucudnn.torch.spatial.divided import Divided, Division, axis_of, handles, spelled
-from mucudnn.torch.spatial.exchange import add_up, fetch
+from mucudnn.torch.spatial.exchange import add_up, fetch, nothing
 from mucudnn.torch.spatial.refusing import refuse
 from mucudnn.torch.spatial.windows import Span, product, scaled_parts
 
@@ -122,6 +122,13 @@ def _converted(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if not isinstance(x, Divided):
         return function(x, *others, **kwargs)
     return x.with_local(function(x.local, *others, **kwargs))
+
+
+@handles(*(new for kind in ("empty", "zeros", "ones", "full", "tensor") for new in spelled(f"new_{kind}")))
+def _new(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return a new whole tensor, such as the mask of a module that drops whole samples."""
+    x, *others = args
+    return function(x.local, *others, **kwargs)
 
 
 @handles(*spelled("prelu"))
@@ -341,8 +348,11 @@ def _pixel_shuffle(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         raise refuse(function, "that is divided on other axes than the last two is not in the table")
     if function is not torch.pixel_shuffle:  # the parts of small rows need not be multiples of the factor
         return redivide(function(gather(x), factor), x.division)
-    local = function(x.local, factor)
     shape = [*x.shape[:-3], x.shape[-3] // factor**2, x.shape[-2] * factor, x.shape[-1] * factor]
+    if x.local.numel():
+        local = function(x.local, factor)
+    else:  # PyTorch's own gradient fails for a tensor without rows
+        local = nothing(x.local, [*shape[:-2], x.local.size(-2) * factor, x.local.size(-1) * factor])
     found = Divided(local, shape, x.division)
     for axis in x.divided_axes:
         owners = x.owners(axis)

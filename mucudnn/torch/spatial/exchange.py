@@ -52,7 +52,7 @@ def give_back(g: Tensor, axis: int, parts: Sequence[Span], windows: Sequence[Spa
     if is_local(parts, windows):
         return g
     own, window = parts[owners.rank], windows[owners.rank]
-    if own.size and own.meet(window) == own:
+    if own.size and own.meet(window) == own and not torch.compiler.is_compiling():
         torch.ops.mucudnn.window_add_.default(
             g, axis, flattened(parts), flattened(windows), owners.rank, owners.group
         )

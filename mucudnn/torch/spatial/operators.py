@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 
 from mucudnn.errors import MucudnnError
 from mucudnn.torch.spatial.messages import move, sum_over
@@ -201,3 +202,6 @@ _operator(
     "spatial_sum", "(Tensor x, str groups) -> Tensor",
     sum_over, lambda x, groups: torch.empty_like(x), _save_sum, _sum_gradient,
 )  # fmt: skip
+
+for _name in ("window", "window_adjoint", "spatial_sum"):
+    _register_effectful_op(getattr(torch.ops.mucudnn, _name).default, _EffectType.ORDERED)

@@ -123,6 +123,7 @@ def _dense(window: Tensor, axis: int, taps: Taps, weights: Weights) -> Tensor:
 
 
 @lru_cache(1024)
+@torch.compiler.assume_constant_result
 def taps_of(
     size: int, mode: str, output: int | None, scale: float | None, align: bool | None, recompute: bool | None,
     antialias: bool, exact: bool,

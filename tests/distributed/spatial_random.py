@@ -1,0 +1,187 @@
+"""Cases of random numbers: ranks that share a sample have different seeds, as programs give them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
+from torch.utils.checkpoint import checkpoint
+
+from mucudnn.torch import spatial
+from mucudnn.torch.spatial import messages
+
+SAMPLES, CHANNELS, ROWS = 8, 4, 7
+
+
+class DropPath(nn.Module):
+    """A residual branch that is dropped for whole samples, with a mask that the tensor itself makes."""
+
+    def forward(self, x: Any) -> Any:
+        mask = x.new_empty((x.shape[0],) + (1,) * (x.ndim - 1)).bernoulli_(0.5)
+        return x * mask.div_(0.5)
+
+
+class StochasticDepth(nn.Module):
+    """A residual branch that is dropped for whole samples or batches, by a mask of `x.new_empty`."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def forward(self, x: Any) -> Any:
+        size = [x.shape[0] if self.mode == "row" else 1] + [1] * (x.ndim - 1)
+        return x * torch.empty(size, dtype=x.dtype, device=x.device).bernoulli_(0.5).div_(0.5)
+
+
+def _gumbel(x: Any) -> Any:
+    noise = torch.empty(SAMPLES, CHANNELS, 1, 1, dtype=torch.float64).exponential_().log().neg()
+    return x * F.gumbel_softmax(noise, dim=1) + noise
+
+
+def _distribution(x: Any) -> Any:
+    return x + torch.distributions.Normal(0.0, 1.0).sample((SAMPLES, 1, 1, 1)) + torch.normal(0.0, 1.0, (1,))
+
+
+def _choices(x: Any) -> Any:
+    order = torch.randperm(CHANNELS).to(x.dtype)[:, None, None]
+    return x + order + torch.multinomial(torch.ones(CHANNELS), SAMPLES, True)[:, None, None, None]
+
+
+class Head(nn.Module):
+    """The whole layers after the divided part, with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop, self.last = nn.Dropout(0.5), nn.Linear(CHANNELS * ROWS * 6, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.drop(x.flatten(1)))
+
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "drop path": DropPath,
+    "stochastic depth of samples": lambda: StochasticDepth("row"),
+    "stochastic depth of the batch": lambda: StochasticDepth("batch"),
+    "dropout of channels": lambda: nn.Dropout2d(0.5),
+}
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "noise": lambda x: x + torch.randn(SAMPLES, CHANNELS, 1, 1),
+    "whole noise": lambda x: x + torch.rand(x.shape, dtype=torch.float64),
+    "one number": lambda x: x * torch.rand(()),
+    "gumbel": _gumbel,
+    "distribution": _distribution,
+    "choices": _choices,
+    "new": lambda x: x + x.new_zeros(CHANNELS, 1, 1).normal_(),
+}
+
+
+def _mesh_and_input() -> tuple[Any, torch.Tensor]:
+    """Return a mesh, and an input of ones, after this rank took a seed of its own."""
+    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size(), timeout=60)
+    torch.manual_seed(dist.get_rank())
+    return mesh, torch.ones(SAMPLES, CHANNELS, ROWS, 6, dtype=torch.float64)
+
+
+def random_functions() -> list[str]:
+    """Return the functions whose divided result differs from that on a whole tensor with the same numbers.
+
+    Dropout of elements on parts of different lengths comes before each: the generators stay alike.
+    """
+    mesh, x = _mesh_and_input()
+    wrong = []
+    for name, function in {**FUNCTIONS, **{key: make() for key, make in LAYERS.items()}}.items():
+        divided = spatial.divide(x, mesh, {2: "depth"})
+        F.dropout(divided, 0.5)
+        state = torch.get_rng_state()
+        found = function(divided).gather()
+        if name == "dropout of channels":  # it has a generator of its own
+            expected = found[:, :, :1, :1].expand_as(found)
+        else:
+            dist.broadcast(state, 0)
+            torch.set_rng_state(state)
+            expected = function(x)
+        if not torch.equal(found, expected):
+            wrong.append(name)
+    return wrong
+
+
+def random_gradients() -> dict[str, bool]:
+    """Return whether all ranks have the same loss and gradients of the layers behind the border."""
+    found = {}
+    for name, repeated in (("drop path", False), ("drop path", True), ("dropout of channels", True)):
+        mesh, x = _mesh_and_input()
+        first, head = nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1).double(), Head().double()
+        for parameter in (*first.parameters(), *head.parameters()):
+            dist.broadcast(parameter.detach(), 0)
+        body = nn.Sequential(first, LAYERS[name](), nn.Dropout(0.2))
+        given = spatial.divide(x, mesh, {2: "depth"})
+        y = checkpoint(body, given, use_reentrant=False) if repeated else body(given)
+        loss = head(y).square().mean()
+        loss.backward()
+        mine = torch.cat([loss.detach().flatten(), *(p.grad.flatten() for p in head.parameters())])
+        first_rank = mine.clone()
+        dist.broadcast(first_rank, 0)
+        found[f"{name}, {'repeated' if repeated else 'kept'}"] = torch.equal(mine, first_rank)
+    return found
+
+
+def random_groups() -> list[list[float]]:
+    """Return noise that each rank of a 2 × 2 mesh draws after `divide`, in the order of the ranks."""
+    mesh = spatial.init_mesh("cpu", data=2, depth=2, timeout=60)
+    torch.manual_seed(dist.get_rank())
+    spatial.divide(torch.ones(1, 1, 4), mesh, {2: "depth"})
+    each: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(each, torch.rand(4).tolist())
+    return each
+
+
+def equal_seeds() -> bool:
+    """Return whether `divide` leaves the numbers that equal seeds give."""
+    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size(), timeout=60)
+    torch.manual_seed(5)
+    expected = torch.randn(3)
+    torch.manual_seed(5)
+    spatial.divide(torch.ones(1, 1, 4), mesh, {2: "depth"})
+    return torch.equal(torch.randn(3), expected)
+
+
+def early() -> dict[str, list[str]]:
+    """Return the errors of ranks that drew a tensor, or a model's parameters, before they divide."""
+    mesh, x = _mesh_and_input()
+    noise, norm = torch.randn(SAMPLES, 1, 1, 1), nn.GroupNorm(1, CHANNELS).double()
+    nn.init.normal_(norm.weight)
+    layers: dict[str, Callable[[Any], Any]] = {
+        "noise": lambda d: d + noise,
+        "channels of noise": lambda d: torch.cat([d, noise.double().expand(x.shape)], 1),
+        "convolution": nn.Conv2d(CHANNELS, 2, 3).double(),
+        "norm": norm,
+    }
+    found: dict[str, list[str]] = {name: [] for name in layers}
+    for name, layer in 2 * list(layers.items()):  # an error that a program caught comes again
+        divided = spatial.divide(x, mesh, {2: "depth"})
+        try:
+            layer(divided)
+        except spatial.DivergedError as error:
+            found[name].append(str(error))
+    return found
+
+
+def repeated() -> tuple[int, int]:
+    """Return the messages of a layer and a sum with a whole tensor, at their first and their second use.
+
+    The ranks computed the whole tensor with different rounding.
+    """
+    mesh, x = _mesh_and_input()
+    divided, layer = spatial.divide(x, mesh, {2: "depth"}), nn.PReLU().double()
+    whole = torch.randn(SAMPLES, CHANNELS, 1, 1) * (1 + 1e-7 * dist.get_rank())
+    counts = []
+    for _ in range(2):
+        with patch.object(messages, "move", wraps=messages.move) as move:
+            layer(divided + whole)
+        counts.append(move.call_count)
+    return counts[0], counts[1]
