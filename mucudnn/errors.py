@@ -3,7 +3,28 @@
 Errors of the Python functions are also subclasses of a fitting built-in error.
 """
 
+import sys
+from typing import TypeVar
+
+E = TypeVar("E", bound=Exception)
+
 _LONGEST = 100  # the most characters of a value in a message
+_CALLED = sys.stdlib_module_names | {"mucudnn", "numpy", "torch"}
+
+
+def raised_here(*types: type[E]) -> tuple[type[E], ...]:
+    """Return the types for an `except`, but none if a signal handler raised the error that is being handled.
+
+    A program's handler runs in the middle of our code and may raise any error, such as a TimeoutError, which
+    is an OSError. That error belongs to the program. Its traceback leads into code that we never call.
+    """
+    error = sys.exception()
+    trace = None if error is None else error.__traceback__
+    while trace is not None:
+        if str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] not in _CALLED:
+            return ()
+        trace = trace.tb_next
+    return types
 
 
 def shown(value: object) -> str:

@@ -9,8 +9,8 @@ import logging  # noqa: F401
 import os
 from contextlib import suppress
 from threading import RLock
-from typing import Protocol
-from weakref import WeakSet
+from typing import Protocol, TypeAlias
+from weakref import ref
 
 
 class Closable(Protocol):
@@ -21,24 +21,38 @@ class Closable(Protocol):
 
 
 no_fork = RLock()  # A fork waits until no other thread holds this lock.
-_before_fork: WeakSet[Closable] = WeakSet()
-_in_child: WeakSet[Closable] = WeakSet()
+
+# These references have no callbacks, unlike those of a WeakSet: Python prints and drops the error of a signal
+# handler that runs in a callback.
+_Resources: TypeAlias = list[ref[Closable]]
+_before_fork: _Resources = []
+_in_child: _Resources = []
 
 
 def close_before_fork(resource: Closable) -> None:
     """Close the resource before each fork. The caller holds `no_fork`."""
-    _before_fork.add(resource)
+    _add(_before_fork, resource)
 
 
 def close_in_child(resource: Closable) -> None:
     """Close the resource in each child of a fork. The caller holds `no_fork`."""
-    _in_child.add(resource)
+    _add(_in_child, resource)
+
+
+def _add(resources: _Resources, resource: Closable) -> None:
+    there = [known for known in resources if known() not in (None, resource)]
+    resources[:] = [*there, ref(resource)]
+
+
+def _close(resources: _Resources) -> None:
+    for resource in [known() for known in resources]:
+        if resource is not None:
+            resource.close()
 
 
 def _before() -> None:
     no_fork.acquire()
-    for resource in list(_before_fork):
-        resource.close()
+    _close(_before_fork)
 
 
 def _release() -> None:
@@ -49,8 +63,7 @@ def _release() -> None:
 
 
 def _after_in_child() -> None:
-    for resource in list(_in_child):
-        resource.close()
+    _close(_in_child)
     _release()
 
 

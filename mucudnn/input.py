@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError, shown
+from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError, raised_here, shown
 from mucudnn.sizes import format_size
 
 AnyPath = str | os.PathLike[str]
@@ -88,7 +88,7 @@ def read_document(path: AnyPath, kind: str, parse: Callable[[str], T], *, most: 
         if text.startswith("\ufeff"):
             raise MucudnnError(f"{path} begins with a byte-order mark: save it as UTF-8 without one")
         return parse(text)
-    except OSError as error:
+    except raised_here(OSError) as error:
         raise MucudnnError(f"the {kind} {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         ended = error.reason == "unexpected end of data"
@@ -97,12 +97,14 @@ def read_document(path: AnyPath, kind: str, parse: Callable[[str], T], *, most: 
         ) from None
     except NewerFileError as error:
         raise NewerFileError(f"{path}: {error}") from None
-    except ValueError as error:
+    except raised_here(ValueError) as error:
         raise MucudnnError(f"{path}: {error}") from None
 
 
 def path_of(path: AnyPath, kind: str) -> Path:
     """Return a text, or a path object of any library, as a Path. Raises ArgumentTypeError."""
+    if isinstance(path, str | Path):
+        return Path(path)
     try:
         return Path(path)
     except Exception:  # another library's __fspath__ may raise any error

@@ -10,7 +10,7 @@ from fcntl import F_DUPFD_CLOEXEC, fcntl
 from pathlib import Path
 from typing import TextIO
 
-from mucudnn.errors import MucudnnError
+from mucudnn.errors import MucudnnError, raised_here
 
 # Control and format characters, such as those that turn the direction of writing, halves of characters, and
 # separators of lines and paragraphs.
@@ -112,17 +112,18 @@ def write_lines(path: Path, lines: Iterable[str], what: str = "") -> None:
     # A device such as /dev/stdout, or a link, must not be replaced by a file.
     in_place = os.path.islink(path) or (os.path.exists(path) and not os.path.isfile(path))
     written = path if in_place else path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    made = False
     try:
         with open(written, "w", encoding="utf-8", opener=None if in_place else _make) as file:
-            made = not in_place
             file.writelines(lines)
         if not in_place:
             written.replace(path)
-    except (OSError, ValueError) as error:  # a ValueError if no system could have such a path
-        if made:
+    except BaseException as error:
+        if not in_place and not isinstance(error, FileExistsError):
             # The new file may not exist. The user needs the first error, not this one.
             with suppress(OSError, ValueError):
                 written.unlink()
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise MucudnnError(f"{what} {path} cannot be written: {reason}".lstrip()) from None
+        # It is a ValueError if no system could have such a path.
+        if isinstance(error, raised_here(OSError, ValueError)) and not isinstance(error, MucudnnError):
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise MucudnnError(f"{what} {path} cannot be written: {reason}".lstrip()) from None
+        raise

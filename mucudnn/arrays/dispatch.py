@@ -28,6 +28,7 @@ from mucudnn.errors import (
     NothingFitsError,
     NotMeasuredError,
     UsageError,
+    raised_here,
 )
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
@@ -226,7 +227,7 @@ def _prepare(
     own = kernel.at(problem.mini_batch - sum(stock)) if slices else None
     try:
         division = prepare(device.engine, own, configuration, slices) if own else None
-    except (EngineError, ValueError) as error:
+    except raised_here(EngineError, ValueError) as error:
         raise UsageError(
             f"the plan cannot run here, because it was made for another engine: {error}"
             if plan

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from mucudnn._native import Division, Engine, EngineError, refusal_of_slices
-from mucudnn.errors import NothingFitsError
+from mucudnn.errors import NothingFitsError, raised_here
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
 
@@ -69,7 +69,7 @@ class Rescue:
                 continue
             try:
                 division = self._engine.prepare(self._kernel, slices)
-            except (EngineError, ValueError):  # the algorithm cannot run slices of this size
+            except raised_here(EngineError, ValueError):  # the algorithm cannot run slices of this size
                 continue
             if division.workspace < workspace:
                 workspace = division.workspace

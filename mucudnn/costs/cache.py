@@ -1,6 +1,8 @@
 """The cache: an sqlite file of all that engines offered and everything measured, committed row by row."""
 
+import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from mucudnn.costs.exchange import checked_value
 from mucudnn.costs.file import Database, UnwritableError
 from mucudnn.costs.journal import JournalError, take_journal
 from mucudnn.costs.records import Comparison, Listed, Machine, Measurement, StepTime, TileComparison
-from mucudnn.costs.rows import CacheRows
+from mucudnn.costs.rows import CacheRows, warn_once
 from mucudnn.costs.schema import (
     COMPARISON,
     ENUMERATION,
@@ -39,9 +41,28 @@ _OF_KERNEL = "WHERE " + " AND ".join(f'"{column}" = ?' for column in KERNEL_KEY)
 
 
 def default_path() -> Path:
-    """Return the path in MUCUDNN_CACHE, else one in the user's cache directory."""
-    given = settings.CACHE.read()
-    return Path(given) if given else Path(platformdirs.user_cache_dir("mucudnn")) / "cache.sqlite"
+    """Return the path in MUCUDNN_CACHE, else one in the user's cache directory.
+
+    A relative path stays in the folder in which the process first asked for it. Raise UsageError;
+    UnwritableError if the user has no such directory.
+    """
+    return _absolute(settings.CACHE.read() or f"{_user_directory()}/cache.sqlite")
+
+
+@cache
+def _absolute(path: str) -> Path:
+    return Path(path).absolute()
+
+
+def _user_directory() -> str:
+    """Return a folder for caches. Raise UnwritableError."""
+    path = os.path.expanduser(platformdirs.user_cache_dir("mucudnn"))
+    if not os.path.isabs(path):
+        raise UnwritableError(
+            "there is no folder for the cache, because HOME is not set and this user has no home: name a "
+            "file in MUCUDNN_CACHE"
+        )
+    return path
 
 
 class Cache(CacheRows):
@@ -121,18 +142,19 @@ class Cache(CacheRows):
 
         If it cannot be written and is not `needed`, warn and return a copy in memory. Raise MucudnnError.
         """
-        path = default_path()
+        path = Path(os.devnull)
         try:
+            path = default_path()
             cache = cls.open(path, system=SystemDatabase(), listener=listener, needed=needed)
         except UnwritableError as error:
             if needed:
                 raise
-            listener.message(f"Warning: {error}; what is measured now is lost afterwards")
+            warn_once(listener, f"{error}; what is measured from now on is lost afterwards")
             cache = cls.in_memory(path, system=SystemDatabase())
         try:
             take_journal(cache)
         except JournalError as error:
-            listener.message(f"Warning: {error}")
+            warn_once(listener, str(error))
         except BaseException:
             cache.__exit__()
             raise

@@ -34,7 +34,7 @@ class Claims:
         try:
             if _try_lock(self._file, 0, fcntl.F_WRLCK):  # else another process has it: then there are locks
                 _try_lock(self._file, 0, fcntl.F_UNLCK)
-        except OSError:
+        except BaseException:
             self.close()
             raise
 
@@ -42,6 +42,7 @@ class Claims:
         """Give up all claims."""
         self._file.close()
 
+    # A signal's error between `yield` and the block leaves a claim behind, until `close`.
     @contextmanager
     def claim(self, name: str, patience: Callable[[], bool] | None = None) -> Iterator[bool]:
         """Yield whether the claim is ours inside the block.

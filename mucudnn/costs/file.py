@@ -2,23 +2,29 @@
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
-from mucudnn.costs.claims import Claims, Patience
+from mucudnn.costs.claims import Claims
 from mucudnn.costs.schema import TABLES
-from mucudnn.errors import MucudnnError, NewerFileError
+from mucudnn.errors import MucudnnError, NewerFileError, raised_here
 from mucudnn.forks import close_before_fork, no_fork
 
 VERSION = 4  # version 1 had no enumerations, version 2 no tile comparisons, version 3 no times of steps
 OLDEST = 1  # older ones are set aside
 APPLICATION_ID = 0x6D756344  # in the file's header, so that no other program's database is written to
 _MAGIC = b"SQLite format 3\0"
-_WRITING_SECONDS = 30  # to wait for other processes; what was measured costs more than that
-_READING_SECONDS = 2
+WAITING_SECONDS = 10.0  # for a process that has the file locked; a merge of 100,000 rows takes a few seconds
+_MOMENT = 0.02  # seconds between two tries
 _MOST_BYTES_OF_CELL = 64 * 2**20
+
+T = TypeVar("T")
+_kept_locked: set[Path] = set()  # the caches whose lock this process has waited for in vain
 
 
 class UnwritableError(MucudnnError):
@@ -27,6 +33,16 @@ class UnwritableError(MucudnnError):
 
 class DamagedError(UnwritableError):
     """The cache is damaged, or another process has replaced the file."""
+
+
+class LockedError(UnwritableError):
+    """Another process keeps the cache locked."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"the cache {path} is locked by another process: let that process go on or end it, or name "
+            "another file in MUCUDNN_CACHE"
+        )
 
 
 class Database:
@@ -44,39 +60,87 @@ class Database:
         if connect is not None:
             close_before_fork(self)
 
-    @contextmanager
-    def in_use(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection, opened again after a fork. Forks wait meanwhile. Raise sqlite3.Error."""
-        with no_fork:
-            if self._connection is None:
-                assert self._connect is not None
-                self._connection = self._connect()
-            yield self._connection
+    def connection(self) -> sqlite3.Connection:
+        """Return the connection, opened again after a fork. The caller has `no_fork`. Raise sqlite3.Error."""
+        if self._connection is None:
+            assert self._connect is not None
+            self._connection = self._connect()
+        return self._connection
 
     def close(self) -> None:
         """Close the connection, until it is next used."""
         with no_fork:
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                connection.close()
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+
+def when_unlocked(path: Path, work: Callable[[], T]) -> T:
+    """Return the result of `work`, which is repeated while another process has the cache locked.
+
+    A process waits once for a cache. If that is in vain, later work is only tried. `work` raises LockedError
+    or sqlite's error, and holds nothing then: signals are handled during the wait, and other threads may
+    fork. Raise LockedError.
+    """
+    patience = 0.0 if path in _kept_locked else WAITING_SECONDS
+    end = time.monotonic() + patience
+    while True:
+        try:
+            return work()
+        except LockedError:
+            pass
+        except sqlite3.OperationalError as error:
+            if not _tells_of_lock(error):
+                raise
+        if time.monotonic() >= end:
+            _kept_locked.add(path)
+            raise LockedError(path)
+        time.sleep(_MOMENT)
+
+
+def _tells_of_lock(error: sqlite3.OperationalError) -> bool:
+    # The code has further bits, which say what kind of lock it is.
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def open_file(path: Path) -> tuple[Database, Claims, Path | None]:
     """Open a cache for reading and writing, and make it if it is missing.
 
     The returned path is the new name of a file of an older version, which was set aside. Raise
-    UnwritableError; DamagedError; NewerFileError; MucudnnError if the file is no cache, which is never
-    touched then.
+    UnwritableError; LockedError; DamagedError; NewerFileError; MucudnnError if the file is no cache, which is
+    never touched then.
     """
-    claims, connection = None, None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _is_cache(path)
-        # Also tells at once that a file system has no locks, where sqlite would wait for them in vain.
-        claims = Claims(path)
+        try:
+            path.parent.stat()
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        return when_unlocked(path, partial(_open_file, path))
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        if tells_of_damage(error):
+            raise failure(path, error) from None
+        raise UnwritableError(f"the cache {path} cannot be written: {error}") from None
+    except raised_here(OSError) as error:
+        raise UnwritableError(f"the cache {path} cannot be written: {error.strerror or error}") from None
+
+
+def _open_file(path: Path) -> tuple[Database, Claims, Path | None]:
+    _is_cache(path)
+    # Also fails at once on a file system without locks, where sqlite would wait for them in vain.
+    claims = Claims(path)
+    try:
         aside = _set_aside(path, claims)
-        with no_fork:
-            connection = connect(path)
+        return _open_to_write(path), claims, aside
+    except BaseException:
+        claims.close()
+        raise
+
+
+def _open_to_write(path: Path) -> Database:
+    with no_fork:
+        connection = connect(path)
+        try:
             connection.execute("BEGIN IMMEDIATE")  # fails where the file cannot be written
             check_tables(connection)
             bring_up_to_date(connection)
@@ -84,17 +148,10 @@ def open_file(path: Path) -> tuple[Database, Claims, Path | None]:
             with suppress(sqlite3.OperationalError):  # file systems without shared memory do without
                 connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
-            return Database(connection, partial(_connect_to_write, path)), claims, aside
-    except (OSError, sqlite3.DatabaseError, UnicodeDecodeError, MucudnnError) as error:
-        with no_fork:
-            for opened in (connection, claims):
-                if opened is not None:
-                    opened.close()
-        if isinstance(error, MucudnnError):
+            return Database(connection, partial(_connect_to_write, path))
+        except BaseException:  # also a signal handler's, whose traceback would keep the transaction open
+            connection.close()
             raise
-        if not isinstance(error, OSError) and tells_of_damage(error):
-            raise failure(path, error) from None
-        raise UnwritableError(f"the cache {path} cannot be written: {_reason(error)}") from None
 
 
 def open_to_read(path: Path) -> Database:
@@ -113,13 +170,19 @@ def open_to_read(path: Path) -> Database:
         while True:
             connect = partial(_connect_to_read, path, options.pop(0))
             try:
-                with no_fork:
-                    return Database(connect(), connect)
-            except sqlite3.OperationalError:
+                return when_unlocked(path, partial(_reader, connect))
+            except (sqlite3.OperationalError, LockedError):
                 if not options:
                     raise
-    except (OSError, sqlite3.OperationalError) as error:
-        raise MucudnnError(f"the cache {path} cannot be read: {_reason(error)}") from None
+    except sqlite3.OperationalError as error:
+        raise MucudnnError(f"the cache {path} cannot be read: {error}") from None
+    except raised_here(OSError) as error:
+        raise MucudnnError(f"the cache {path} cannot be read: {error.strerror or error}") from None
+
+
+def _reader(connect: Callable[[], sqlite3.Connection]) -> Database:
+    with no_fork:
+        return Database(connect(), connect)
 
 
 def in_memory() -> Database:
@@ -150,14 +213,17 @@ def check_tables(connection: sqlite3.Connection) -> None:
         if kind not in ("table", "index") or (kind == "table" and str(sql)[:12] != "CREATE TABLE"):
             raise sqlite3.DatabaseError(f"{name!r} is no table of a cache")
         if name in tables:
-            there = {column for _, column, *_ in connection.execute(f"PRAGMA table_info({name})")}
+            # A comprehension over the cursor would keep the statement, and with it the transaction, open in a
+            # traceback that a program keeps.
+            columns = connection.execute(f"PRAGMA table_info({name})").fetchall()
+            there = {column for _, column, *_ in columns}
             if missing := tables[name].columns.keys() - there:
                 raise sqlite3.DatabaseError(f"the table {name} has no column {min(missing)}")
 
 
 def _add_missing_tables(connection: sqlite3.Connection, *, temporary: bool = False) -> bool:
     """Return whether any were missing. Only this connection sees `temporary` tables."""
-    there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master").fetchall()}
     missing = [table for table in TABLES if table.name not in there]
     for table in missing:
         connection.execute(f"CREATE {'TEMP' if temporary else ''} TABLE {table.name} ({table.definition})")
@@ -167,7 +233,8 @@ def _add_missing_tables(connection: sqlite3.Connection, *, temporary: bool = Fal
 def _is_cache(path: Path) -> bool:
     """Return False for no file or an empty one. Raise MucudnnError for a file that is no cache."""
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():  # such as a pipe, which would block
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # such as a pipe, which would block
             raise MucudnnError(f"{path} is not a mucudnn cache: it is no regular file")
         with path.open("rb") as file:
             header = file.read(100)
@@ -180,17 +247,19 @@ def _is_cache(path: Path) -> bool:
     return bool(header)
 
 
-def connect(path: Path, options: str = "", *, seconds: float = _WRITING_SECONDS) -> sqlite3.Connection:
-    """Connect to a file as it is. Raise sqlite3.DatabaseError."""
+def connect(path: Path, options: str = "") -> sqlite3.Connection:
+    """Connect to a file as it is, and wait for no lock. Raise sqlite3.DatabaseError, OSError."""
     uri = path.absolute().as_uri() + options
     # Any thread may close the connection, when it forks.
-    connection = sqlite3.connect(
-        uri, uri=True, isolation_level=None, timeout=seconds, check_same_thread=False
-    )
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES_OF_CELL)
-    # A damaged text must not raise an error here, where it would hide which row has it.
-    connection.text_factory = _decode
-    return connection
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=0, check_same_thread=False)
+    try:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES_OF_CELL)
+        # A damaged text must not raise an error here, where it would hide which row has it.
+        connection.text_factory = _decode
+        return connection
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _decode(text: bytes) -> str:
@@ -200,32 +269,36 @@ def _decode(text: bytes) -> str:
 def _connect_to_write(path: Path) -> sqlite3.Connection:
     """Open again a file that was opened before. Raise sqlite3.OperationalError."""
     connection = connect(path, "?mode=rw")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    return connection
+    try:
+        connection.execute("PRAGMA synchronous = NORMAL")
+        return connection
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _connect_to_read(path: Path, options: str) -> sqlite3.Connection:
     """Open a file to read. Raise sqlite3.OperationalError, MucudnnError, NewerFileError."""
-    connection = connect(path, options, seconds=_READING_SECONDS)
+    connection = connect(path, options)
     try:
         _version(connection, path)
         check_tables(connection)
         _add_missing_tables(connection, temporary=True)
         connection.execute("PRAGMA query_only = 1")
-    except (sqlite3.DatabaseError, UnicodeDecodeError, MucudnnError) as error:
+        return connection
+    except BaseException as error:
         connection.close()
-        if not isinstance(error, MucudnnError) and tells_of_damage(error):
+        if isinstance(error, sqlite3.DatabaseError | UnicodeDecodeError) and tells_of_damage(error):
             raise failure(path, error) from None
         raise
-    return connection
 
 
 def _set_aside(path: Path, claims: Claims) -> Path | None:
     """Rename a cache of a version that is not read any more; returns its new path."""
     # Two processes may find the old cache at once. Without the claim the second would set aside the new one.
-    with claims.claim("the file itself", Patience(f"it has {path}")) as ours, no_fork:
+    with claims.claim("the file itself") as ours, no_fork:
         if not ours:
-            raise UnwritableError(f"the cache {path} is locked by another process")
+            raise LockedError(path)
         if not _is_cache(path):
             return None
         connection = connect(path, "?mode=rw")
@@ -280,7 +353,3 @@ def tells_of_damage(error: sqlite3.DatabaseError | UnicodeDecodeError) -> bool:
         code = getattr(error, "sqlite_errorcode", None)
         return code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY_DBMOVED)
     return not isinstance(error, sqlite3.ProgrammingError)
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

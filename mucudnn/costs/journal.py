@@ -9,7 +9,6 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from errno import EISDIR, ELOOP, ENXIO
 from pathlib import Path
@@ -20,7 +19,7 @@ from mucudnn.costs.exchange import checked_row
 from mucudnn.costs.records import CANNOT_ACCUMULATE, RACED, SUCCESS, Machine, Measurement
 from mucudnn.costs.rows import CacheRows
 from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, Row
-from mucudnn.errors import MucudnnError
+from mucudnn.errors import MucudnnError, raised_here
 from mucudnn.input import MOST_BYTES
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
@@ -28,6 +27,8 @@ from mucudnn.sizes import format_size
 WAITING_SECONDS = 2.0  # for a program that appends to the journal
 # The entry of a document's header that marks the times of a race, as native/shim/decisions/journal.cpp does.
 _RACE = ("measuring", "race")
+
+_kept_locked: set[Path] = set()  # the journals whose lock this process has waited for in vain
 
 Pruned: TypeAlias = Callable[[Mapping[str, str]], bool]  # asked with a document's header
 
@@ -52,23 +53,30 @@ def take_journal(cache: CacheRows, forget: Pruned | None = None) -> None:
         with open(path, "rb" if forget is None else "r+b", opener=_open) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise JournalError(f"the journal {path} cannot be read: it is no regular file")
-            with _locked(file, fcntl.LOCK_SH if forget is None else fcntl.LOCK_EX, path):
-                if forget is None and cache.query(
-                    "SELECT 1 FROM taken_journal WHERE state = ?", (_state(file),)
-                ):
-                    return
-                content = _read(file, path)
-                cache.merge(rows_of(_decode(content)))
-                if forget is not None:
-                    _rewrite(file, content, forget)
-                cache.query("DELETE FROM taken_journal")
-                cache.query("INSERT INTO taken_journal VALUES (?)", (_state(file),))
+            try:
+                _lock(file, fcntl.LOCK_SH if forget is None else fcntl.LOCK_EX, path)
+                _take(cache, file, path, forget)
+            finally:
+                # A child of fork() inherits the open file, and would keep it locked after this process has
+                # closed it.
+                fcntl.flock(file, fcntl.LOCK_UN)
     except (FileNotFoundError, NotADirectoryError):
         return
-    except OSError as error:
+    except raised_here(OSError) as error:
         reason = "it is a symbolic link, which is not followed" if error.errno == ELOOP else error.strerror
         reason = "it is no regular file" if error.errno in (EISDIR, ENXIO) else reason
         raise JournalError(f"the journal {path} cannot be read: {reason}") from None
+
+
+def _take(cache: CacheRows, file: BinaryIO, path: Path, forget: Pruned | None) -> None:
+    if forget is None and cache.query("SELECT 1 FROM taken_journal WHERE state = ?", (_state(file),)):
+        return
+    content = _read(file, path)
+    cache.merge(rows_of(_decode(content)))
+    if forget is not None:
+        _rewrite(file, content, forget)
+    cache.query("DELETE FROM taken_journal")
+    cache.query("INSERT INTO taken_journal VALUES (?)", (_state(file),))
 
 
 def _open(path: str, flags: int) -> int:
@@ -89,28 +97,19 @@ def _state(file: BinaryIO) -> str:
     return f"{now.st_ino} {now.st_size} {now.st_mtime_ns}"
 
 
-@contextmanager
-def _locked(file: BinaryIO, kind: int, path: Path) -> Iterator[None]:
-    """Lock a journal in the `with` block. Raise JournalError if another process keeps it locked."""
-    _lock(file, kind, path)
-    try:
-        yield
-    finally:
-        # A child of fork() inherits the open file, and would keep it locked after this process has closed it.
-        fcntl.flock(file, fcntl.LOCK_UN)
-
-
 def _lock(file: BinaryIO, kind: int, path: Path) -> None:
-    end = time.monotonic() + WAITING_SECONDS
+    """Lock a journal, and wait once in a process for another one. Raise JournalError."""
+    end = time.monotonic() + (0 if path in _kept_locked else WAITING_SECONDS)
     while True:
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if time.monotonic() > end:
-                message = f"the journal {path} cannot be read: another process keeps it locked"
-                raise JournalError(message) from None
-            time.sleep(0.01)
+            pass
+        if time.monotonic() >= end:
+            _kept_locked.add(path)
+            raise JournalError(f"the journal {path} cannot be read: another process keeps it locked")
+        time.sleep(0.01)
 
 
 def _rewrite(file: BinaryIO, content: bytes, forget: Pruned) -> None:
@@ -138,7 +137,7 @@ def _decode(content: bytes) -> str:
 def rows_of(text: str) -> Iterator[Row]:
     """Yield the rows of all documents that can be read."""
     for header, measured, candidates in parse_journal(text):
-        with suppress(ValueError, KeyError, OverflowError, OSError):  # a header that is not of a journal
+        try:
             is_host = header["engine"] == "host"
             machine = Machine(header["engine"], header["device"], header["library"], int(header["threads"]))
             at = _time(header["measured_at"])
@@ -157,6 +156,8 @@ def rows_of(text: str) -> Iterator[Row]:
                     listed = {"micro_batch": problem.mini_batch, "candidates": text}
                     row = ENUMERATION.row(machine, Kernel(problem, pass_), listed, measured_at=at)
                     yield ENUMERATION, checked_row(ENUMERATION, row)
+        except raised_here(ValueError, KeyError, OverflowError, OSError):  # a header that is not of a journal
+            continue
 
 
 def _api_of_engine(problem: Problem, *, is_host: bool) -> str:

@@ -14,14 +14,24 @@ from mucudnn.costs.file import DamagedError, Database, UnwritableError
 from mucudnn.costs.records import RACED
 from mucudnn.costs.salvage import copy_in_memory, replace_damaged
 from mucudnn.costs.schema import MEASUREMENT, TABLES, Row, Table
+from mucudnn.errors import raised_here
+from mucudnn.forks import no_fork
 from mucudnn.listener import Listener
 
 T = TypeVar("T")
+_warned: set[str] = set()
 
 
 @lru_cache(maxsize=4096, typed=True)  # a decision reads the rows of its kernel again and again
 def _checked(table: Table, *cells: Any) -> dict[str, Any]:
     return checked_row(table, dict(zip(table.columns, cells, strict=True)))
+
+
+def warn_once(listener: Listener, text: str) -> None:
+    """Give a warning that this process has not given yet, because every new shape opens the cache again."""
+    if text not in _warned:
+        _warned.add(text)
+        listener.message(f"Warning: {text}")
 
 
 class CacheRows:
@@ -129,19 +139,19 @@ class CacheRows:
     def attempt(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, which raises sqlite3.DatabaseError, or ValueError for a damaged row.
 
-        If the file fails, repeat the work with a file that can be used, else in memory. Raise
-        UnwritableError.
+        If another process has the file locked, wait. If the file fails, repeat the work with a file that can
+        be used, else in memory. Raise UnwritableError.
         """
         try:
-            return work()
-        except (sqlite3.DatabaseError, ValueError, UnwritableError) as error:
+            return work() if self._in_transaction else cache_file.when_unlocked(self.path, work)
+        except raised_here(sqlite3.DatabaseError, ValueError, UnwritableError) as error:
             failure = self._explain(error)
             if self._in_transaction or isinstance(error, sqlite3.ProgrammingError):
                 raise failure from None
         if isinstance(failure, DamagedError) and self._replace_file():
             try:
                 return work()
-            except (sqlite3.DatabaseError, ValueError, UnwritableError) as error:
+            except raised_here(sqlite3.DatabaseError, ValueError, UnwritableError) as error:
                 failure = self._explain(error)
         if self._needed:
             raise failure
@@ -162,22 +172,25 @@ class CacheRows:
         self._database.close()
         try:
             warning = replace_damaged(self.path)
-        except (OSError, sqlite3.Error):  # such as a folder that cannot be written
+        except raised_here(
+            OSError, sqlite3.Error, UnwritableError
+        ):  # such as a folder that cannot be written
             return False
         if warning is not None:
             self._listener.message(warning)
         return True
 
     def _rows_of(self, sql: str, values: tuple[Any, ...]) -> list[Any]:
-        with self._database.in_use() as connection:
-            return connection.execute(sql, values).fetchall()
+        with no_fork:
+            return self._database.connection().execute(sql, values).fetchall()
 
     def _count_changes(self, work: Callable[[], None]) -> int:
         """Do the work in one transaction. Return the number of changed rows."""
-        with self._database.in_use() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            self._in_transaction = True
+        with no_fork:
+            connection = self._database.connection()
             try:
+                connection.execute("BEGIN IMMEDIATE")
+                self._in_transaction = True
                 before = connection.total_changes
                 work()
                 connection.execute("COMMIT")
@@ -186,7 +199,7 @@ class CacheRows:
                 self._in_transaction = False
                 if connection.in_transaction:
                     with suppress(sqlite3.Error):
-                        connection.execute("ROLLBACK")
+                        connection.rollback()
 
     def _claim(self, name: str, patience: Patience | None = None) -> AbstractContextManager[bool]:
         return nullcontext(True) if self._claims is None else self._claims.claim(name, patience)
@@ -197,7 +210,7 @@ class CacheRows:
 
     def _go_on_in_memory(self, failure: UnwritableError) -> None:
         lost = "what is measured from now on is lost afterwards" if self.kept else "what can be read is used"
-        self._listener.message(f"Warning: {failure}; {lost}")
+        warn_once(self._listener, f"{failure}; {lost}")
         file, self._database = self._database, copy_in_memory(self._database)
         file.close()
         if self._claims is not None:

@@ -5,14 +5,16 @@ import secrets
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mucudnn.costs import file as cache_file
-from mucudnn.costs.claims import Claims, Patience
+from mucudnn.costs.claims import Claims
 from mucudnn.costs.exchange import checked_row
-from mucudnn.costs.file import DamagedError, Database, UnwritableError
+from mucudnn.costs.file import DamagedError, Database, LockedError, when_unlocked
 from mucudnn.costs.schema import TABLES, Table
+from mucudnn.errors import raised_here
 from mucudnn.forks import no_fork
 
 _SINGLE_STEPS = 1000  # so many unreadable rows are passed one by one; then the steps double
@@ -29,7 +31,7 @@ def open_file(path: Path) -> tuple[Database, Claims, str | None]:
     except DamagedError as error:
         try:
             warning = replace_damaged(path)
-        except (OSError, sqlite3.Error):  # such as a folder that cannot be written
+        except raised_here(OSError, sqlite3.Error):  # such as a folder that cannot be written
             raise error from None
         database, claims, aside = cache_file.open_file(path)
     if aside is not None:
@@ -41,24 +43,24 @@ def replace_damaged(path: Path) -> str | None:
     """Set a damaged cache aside, and make a new one of the rows that can be read.
 
     Return the warning about it; None if the file is not damaged, because another process has replaced it.
-    Raise OSError, sqlite3.Error.
+    Raise OSError, sqlite3.Error, LockedError.
     """
-    claims = Claims(path)
-    try:
-        with claims.claim("the file itself", Patience(f"it has {path}")) as ours, no_fork:
-            if not ours:
-                raise UnwritableError(f"the cache {path} is locked by another process")
-            if not is_damaged(path):
-                return None
-            fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    return when_unlocked(path, partial(_replace_damaged, path))
+
+
+def _replace_damaged(path: Path) -> str | None:
+    with closing(Claims(path)) as claims, claims.claim("the file itself") as ours, no_fork:
+        if not ours:
+            raise LockedError(path)
+        if not is_damaged(path):
+            return None
+        fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        try:
             # The name is new, so that nothing can be there, such as a link to another file.
             os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, path.stat().st_mode & 0o777))
-            try:
-                aside, kept = _replace(path, fresh)
-            finally:
-                fresh.unlink(missing_ok=True)
-    finally:
-        claims.close()
+            aside, kept = _replace(path, fresh)
+        finally:
+            fresh.unlink(missing_ok=True)
     rows = f"{kept} row{'s' * (kept != 1)} of it could be read and {'were' if kept != 1 else 'was'} kept"
     return f"Warning: the cache {path} was damaged: it is now {aside}, and {rows}"
 
@@ -89,7 +91,7 @@ def is_damaged(path: Path) -> bool:
                 names = ", ".join(f'"{name}"' for name in table.columns)
                 for values in connection.execute(f"SELECT {names} FROM {table.name}"):
                     checked_row(table, dict(zip(table.columns, values, strict=True)))
-    except (sqlite3.DatabaseError, ValueError) as error:
+    except raised_here(sqlite3.DatabaseError, ValueError) as error:
         if isinstance(error, sqlite3.DatabaseError) and not cache_file.tells_of_damage(error):
             raise
         return True
@@ -99,8 +101,8 @@ def is_damaged(path: Path) -> bool:
 def copy_in_memory(source: Database) -> Database:
     """Return a database in memory with the rows of `source` that can be read."""
     copy = cache_file.in_memory()
-    with suppress(sqlite3.Error, UnicodeDecodeError), source.in_use() as old, copy.in_use() as new:
-        _copy_rows(old, new)
+    with suppress(sqlite3.Error, UnicodeDecodeError), no_fork:
+        _copy_rows(source.connection(), copy.connection())
     return copy
 
 
@@ -117,9 +119,11 @@ def _copy_rows(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
     new.execute("BEGIN")
     for table in TABLES:
         for values in _readable(old, table):
-            with suppress(ValueError):
+            try:
                 row = checked_row(table, dict(zip(table.columns, values, strict=True)))
-                new.execute(*table.upsert(row))
+            except raised_here(ValueError):
+                continue
+            new.execute(*table.upsert(row))
     new.execute("COMMIT")
     return new.total_changes - before
 
@@ -135,11 +139,11 @@ def _readable(connection: sqlite3.Connection, table: Table) -> Iterator[tuple[An
                 following = max(following, row + 1)
                 yield tuple(values)
             return
-        except (sqlite3.Error, UnicodeDecodeError, MemoryError):
+        except raised_here(sqlite3.Error, UnicodeDecodeError, MemoryError):
             pass  # Python reads one row ahead: the row before the one that cannot be read follows alone.
         try:
             found = connection.execute(sql, (following, 1)).fetchone()
-        except (sqlite3.Error, UnicodeDecodeError, MemoryError):
+        except raised_here(sqlite3.Error, UnicodeDecodeError, MemoryError):
             failures += 1
             following += 2 ** max(0, failures - _SINGLE_STEPS)
         else:

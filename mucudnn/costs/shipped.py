@@ -43,11 +43,14 @@ class SystemDatabase:
     def _read(self, machine: Machine) -> dict[tuple[str, str], list[Row]]:
         found: dict[tuple[str, str], list[Row]] = defaultdict(list)
         file = self._folder / file_name(machine)
-        if file.is_file():
-            with file.open(encoding="utf-8") as lines:
-                for kind, row in parse_rows(lines, file.name):
-                    if (row["device"], row["library"], row["threads"]) == machine.identity:
-                        found[row["problem"], row["pass"]].append((kind, row))
+        try:
+            lines = file.open(encoding="utf-8")
+        except FileNotFoundError:
+            return {}
+        with lines:
+            for kind, row in parse_rows(lines, file.name):
+                if (row["device"], row["library"], row["threads"]) == machine.identity:
+                    found[row["problem"], row["pass"]].append((kind, row))
         return dict(found)
 
 

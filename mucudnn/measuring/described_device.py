@@ -13,7 +13,7 @@ from typing import Any
 from mucudnn._native import EngineError, Planner
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import PLANNING, Machine
-from mucudnn.errors import NoEngineError, UsageError, shown
+from mucudnn.errors import NoEngineError, UsageError, raised_here, shown
 from mucudnn.input import MOST_BYTES_OF_LINES, parse_json, read_text
 from mucudnn.listener import Listener
 from mucudnn.measuring.candidates import candidates
@@ -39,7 +39,7 @@ def read_properties(source: str) -> str:
         return read_text(Path(source), "utf-8-sig", most=MOST_BYTES_OF_LINES)
     except FileNotFoundError:
         raise UsageError(f"'{source}' is neither a file nor one of the described devices: {names}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except raised_here(OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{source} cannot be read as the properties of a device: {error}") from None
 
 
@@ -126,7 +126,7 @@ def _load_cublas(cudnn: ctypes.CDLL) -> None:
     for path in (name, *installed(f"cu{major}/lib/{name}"), *installed(f"cublas/lib/{name}")):
         try:
             ctypes.CDLL(path)
-        except OSError:  # it may be at the next place
+        except raised_here(OSError):  # it may be at the next place
             continue
         return
     package = "nvidia-cublas" if major > 12 else f"nvidia-cublas-cu{major}"

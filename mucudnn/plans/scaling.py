@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from mucudnn.errors import MucudnnError
+from mucudnn.errors import MucudnnError, raised_here
 from mucudnn.input import read_text
 from mucudnn.solver.projection import DataParallel
 
@@ -30,7 +30,7 @@ def read_scaling(path: Path) -> list[ScalingRow]:
     """
     try:
         text = read_text(path, "utf-8-sig", most=_LONGEST)
-    except OSError as error:
+    except raised_here(OSError) as error:
         raise MucudnnError(f"the table {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise MucudnnError(f"{path} is not a table: it is not text") from None

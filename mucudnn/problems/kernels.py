@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mucudnn._native import Problem, parse_descriptor
-from mucudnn.errors import UsageError, shown
+from mucudnn.errors import UsageError, raised_here, shown
 from mucudnn.input import MOST_BYTES_OF_LINES, read_text
 from mucudnn.problems.descriptor import short_text
 
@@ -88,7 +88,7 @@ def _read_lines(source: str, flags: Flags) -> Iterable[tuple[Problem, str, int]]
         try:
             text = read_text(Path(source), "utf-8-sig", most=MOST_BYTES_OF_LINES)
             return _read_lines_of(text, source, flags)
-        except (OSError, UnicodeDecodeError) as error:
+        except raised_here(OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{source} cannot be read as a list of descriptors: {error}") from None
     if not source.isprintable():
         raise UsageError(f"{shown(source)} is not text: give a network, a file or a descriptor")
@@ -103,7 +103,7 @@ def _read_lines(source: str, flags: Flags) -> Iterable[tuple[Problem, str, int]]
 def _is_file(source: str) -> bool:
     try:
         return Path(source).is_file()
-    except OSError:  # such as a name that is too long: it is a descriptor then, or a mistake
+    except raised_here(OSError):  # such as a name that is too long: it is a descriptor then, or a mistake
         return False
 
 

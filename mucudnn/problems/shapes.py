@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mucudnn._native import Problem
-from mucudnn.errors import ArgumentTypeError, UsageError, shown
+from mucudnn.errors import ArgumentTypeError, UsageError, raised_here, shown
 
 Shape = tuple[int, ...]
 Sizes = int | Sequence[int]
@@ -60,7 +60,7 @@ def problem_of(
             layout=layout,
             math=math,
         )
-    except ValueError as error:
+    except raised_here(ValueError) as error:
         raise UsageError(str(error)) from None
 
 

@@ -11,6 +11,7 @@ from mucudnn.costs.file import APPLICATION_ID, VERSION, UnwritableError
 from mucudnn.costs.records import RACED, Comparison, Listed, Machine, Measurement
 from mucudnn.costs.schema import MEASUREMENT
 from mucudnn.errors import MucudnnError, NewerFileError
+from mucudnn.forks import no_fork
 from mucudnn.listener import Listener
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
@@ -127,7 +128,8 @@ def test_what_can_run_at_all_sizes_is_kept_in_one_transaction(path: Path, proble
     kernel, listed = Kernel(problem, "forward"), [Listed("ALGORITHM", 100, "")]
     failures = [measurement(size, None, "CUDNN_STATUS_NOT_SUPPORTED") for size in (1, 2, 4, 8)]
     with Cache.open(path) as cache:
-        with cache._database.in_use() as connection:
+        with no_fork:
+            connection = cache._database.connection()
             statements: list[str] = []
             connection.set_trace_callback(statements.append)
         cache.add_enumerations(HERE, kernel, dict.fromkeys((1, 2, 4, 8), listed), failures)
@@ -265,7 +267,8 @@ def test_looking_up_reads_no_other_rows(path: Path, problem: Problem) -> None:
         cache.add_comparison(HERE, Kernel(problem, "forward"), WHOLE, HALVES, compared)
         cache.add_enumeration(HERE, Kernel(problem, "forward"), 4, [])
         asked: list[str] = []
-        with cache._database.in_use() as connection:
+        with no_fork:
+            connection = cache._database.connection()
             connection.set_trace_callback(asked.append)
         assert cache.machines() == [HERE]
         assert cache.measurements(HERE, Kernel(problem, "forward"))

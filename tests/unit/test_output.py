@@ -1,4 +1,5 @@
 import io
+import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,11 +9,6 @@ import pytest
 from mucudnn.cli.terminal import Terminal
 from mucudnn.errors import MucudnnError
 from mucudnn.output import printable, write_lines
-
-
-def failing() -> Iterator[str]:
-    yield "half of it\n"
-    raise OSError(28, "No space left on device")
 
 
 @pytest.mark.parametrize(
@@ -43,8 +39,30 @@ def test_a_file_is_replaced_by_the_lines(tmp_path: Path) -> None:
 def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(MucudnnError, match=f"^the plan {path} cannot be written: No space left on device$"):
-        write_lines(path, failing(), "the plan")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))  # it stands for a full disk
+    try:
+        with pytest.raises(MucudnnError, match=f"^the plan {path} cannot be written: File too large$"):
+            write_lines(path, ["new\n"] * 100_000, "the plan")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError, ValueError, MucudnnError])
+def test_an_error_of_others_while_a_file_is_written_comes_through_and_leaves_the_old_file_alone(
+    error: type[BaseException], tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def lines() -> Iterator[str]:
+        yield "half of it\n"
+        raise error("of others")
+
+    with pytest.raises(error, match=r"^of others$"):
+        write_lines(path, lines(), "the plan")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -1,0 +1,47 @@
+"""Errors of signal handlers, raised at a chosen moment of some work.
+
+Python runs a handler when a C function has returned or when a Python function begins. A profile function is
+called there, too, so a test can try each of these moments.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+ERRORS = (TimeoutError, ValueError, RuntimeError, KeyboardInterrupt, SystemExit)
+
+
+class Handler:
+    """A handler that raises an error when it is called for the n-th time."""
+
+    def __init__(self, error: BaseException | None = None, moment: int = 0) -> None:
+        self.calls, self.has_raised = 0, False
+        self._error, self._moment = error, moment
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        if event in ("call", "c_return") and frame.f_code is not run_under.__code__:
+            self.calls += 1
+            if self._error is not None and self.calls == self._moment:
+                self.has_raised = True
+                raise self._error
+
+
+def run_under(handler: Handler, work: Callable[[], object]) -> BaseException | None:
+    """Do the work. Return the error that comes out of it."""
+    sys.setprofile(handler)
+    try:
+        work()
+    except BaseException as error:
+        return error
+    finally:
+        sys.setprofile(None)
+    return None
+
+
+def moments_of(work: Callable[[], object]) -> int:
+    """Return at how many moments a handler can interrupt the work."""
+    handler = Handler()
+    assert run_under(handler, work) is None
+    return handler.calls
