@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError, raised_here, shown
+from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError, UsageError, raised_here, shown
 from mucudnn.sizes import format_size
 
 AnyPath = str | os.PathLike[str]
@@ -99,6 +99,17 @@ def read_document(path: AnyPath, kind: str, parse: Callable[[str], T], *, most: 
         raise NewerFileError(f"{path}: {error}") from None
     except raised_here(ValueError) as error:
         raise MucudnnError(f"{path}: {error}") from None
+
+
+def expanded(path: str) -> str:
+    """Return a path with a home directory instead of `~` or `~user` at its start. Raise UsageError."""
+    if "\0" in path:
+        raise UsageError(f"{shown(path)} is not a path: it has a NUL byte")
+    whole = os.path.expanduser(path)
+    if whole.startswith("~"):
+        home = path.partition("/")[0]
+        raise UsageError(f"there is no home directory for '{home}': write './{path}' if a file has this name")
+    return whole
 
 
 def path_of(path: AnyPath, kind: str) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 
 from mucudnn import _native
 from mucudnn.errors import UsageError
+from mucudnn.input import expanded
 
 
 def parse_threads(text: str) -> int:
@@ -26,6 +27,7 @@ class Setting:
     variable: str
     default: Any = None
     default_text: str = "none"  # the default for people
+    is_path: bool = False
 
     @property
     def meaning(self) -> str:
@@ -35,15 +37,20 @@ class Setting:
     def read(self) -> Any:
         """Return the variable's value, or the default if it is unset or empty.
 
-        Raises UsageError that names the variable.
+        A path may have bytes that are not text, and `~` for a home. Raises UsageError that names the
+        variable.
         """
         text = os.environ.get(self.variable)
         if not text:
             return self.default
         try:
-            return _native.parse_setting(self.variable, text)
+            if self.is_path:
+                text = expanded(text)
+            # The parser takes text alone. It returns a path as it is.
+            value = _native.parse_setting(self.variable, text.encode(errors="backslashreplace").decode())
         except ValueError as error:
             raise UsageError(f"{self.variable}: {error}") from None
+        return text if self.is_path else value
 
 
 # The drop-in has another default for the limit: the workspace of the program's own algorithm.
@@ -51,12 +58,12 @@ WORKSPACE_LIMIT = Setting(
     "MUCUDNN_WORKSPACE_LIMIT", 64 * 2**20, "64MiB; under `mucudnn run` what the program's own choice takes"
 )
 BATCH_POLICY = Setting("MUCUDNN_BATCH_POLICY", "power_of_two", "power_of_two")
-CACHE = Setting("MUCUDNN_CACHE", None, "mucudnn/cache.sqlite in the user's cache folder")
-LIBRARY = Setting("MUCUDNN_LIBRARY", None, "cuDNN if it works, else host")
+CACHE = Setting("MUCUDNN_CACHE", None, "mucudnn/cache.sqlite in the user's cache folder", is_path=True)
+LIBRARY = Setting("MUCUDNN_LIBRARY", None, "cuDNN if it works, else host", is_path=True)
 THREADS = Setting("MUCUDNN_THREADS", 1, "1; in mucudnn.torch as many as PyTorch")
 MODE = Setting("MUCUDNN_MODE", "off", "off; `mucudnn run` sets it")
-PLAN = Setting("MUCUDNN_PLAN")
-RECORD = Setting("MUCUDNN_RECORD", None, "none; `mucudnn record` sets it")
+PLAN = Setting("MUCUDNN_PLAN", is_path=True)
+RECORD = Setting("MUCUDNN_RECORD", None, "none; `mucudnn record` sets it", is_path=True)
 NUMERICS = Setting("MUCUDNN_NUMERICS", "caller", "caller")
 MEASURING = Setting("MUCUDNN_MEASURING", "race", "race")
 LOG = Setting("MUCUDNN_LOG", "summary", "summary")

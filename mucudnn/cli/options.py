@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from mucudnn import settings
 from mucudnn.errors import UsageError
+from mucudnn.input import expanded
 from mucudnn.plans.decide import Limits
 from mucudnn.problems.kernels import PASSES, Flags, Kernel, bundled_networks, read_kernels
 from mucudnn.problems.policies import POLICIES
@@ -184,10 +185,10 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def path(text: str) -> Path:
-    """Return a path from a text that is not empty. Raises UsageError."""
+    """Return a path from a text that is not empty, with a home directory for `~`. Raises UsageError."""
     if not text:
         raise UsageError("a path cannot be empty")
-    return Path(text)
+    return Path(expanded(text))
 
 
 def output(text: str) -> Path:

@@ -7,6 +7,7 @@ from pathlib import Path
 from mucudnn import settings
 from mucudnn.cli import options, outputs
 from mucudnn.cli.run import add_command, become
+from mucudnn.errors import UsageError
 
 HELP = "write down the convolutions that a program makes"
 DESCRIPTION = (
@@ -35,8 +36,16 @@ def run(arguments: argparse.Namespace) -> None:
     become("record", arguments.command, lambda: _variables(arguments))
 
 
+def _default() -> Path:
+    """Return the file of MUCUDNN_RECORD, else DEFAULT. Raise UsageError if it cannot be written."""
+    try:
+        return options.output(settings.RECORD.read() or DEFAULT)
+    except UsageError as error:
+        raise UsageError(f"{error}; --output or {settings.RECORD.variable} names another file") from None
+
+
 def _variables(arguments: argparse.Namespace) -> dict[str, str]:
-    file = (arguments.output or Path(settings.RECORD.read() or DEFAULT)).absolute()
+    file = (arguments.output or _default()).absolute()
     outputs.check(file, outputs.CONVOLUTIONS, force=arguments.force)
     print(f"Recording into {file}\nNext: mucudnn optimize {file} --passes all", file=sys.stderr, flush=True)
     return {settings.RECORD.variable: str(file), settings.MODE.variable: "record"}

@@ -14,6 +14,7 @@ from pathlib import Path
 from mucudnn import settings
 from mucudnn.cli import options
 from mucudnn.costs.cache import default_path
+from mucudnn.costs.file import UnwritableError
 from mucudnn.drop_in.elf import NotElfError
 from mucudnn.drop_in.libraries import find_libraries, preloading, shim_path, unknown_functions
 from mucudnn.drop_in.older import find_library_for_8
@@ -88,18 +89,24 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
             flush=True,
         )
         variables[settings.WORKSPACE_LIMIT.variable] = "0"
-    if arguments.plan:
-        read_plan(arguments.plan)  # an error now is better than a warning later
-        if not arguments.plan.is_file():
-            raise UsageError(f"--plan: {arguments.plan} cannot be read again by the program: give a file")
-        variables[settings.PLAN.variable] = str(arguments.plan.absolute())
+    plan = arguments.plan or settings.PLAN.read()
     if arguments.plan or arguments.online:
         variables[settings.MODE.variable] = "online" if arguments.online else "plan"
     elif not os.environ.get(settings.MODE.variable):
-        variables[settings.MODE.variable] = "plan" if settings.PLAN.read() else "online"
+        variables[settings.MODE.variable] = "plan" if plan else "online"
+    if plan:
+        if variables.get(settings.MODE.variable, settings.MODE.read()) in ("plan", "online"):
+            read_plan(plan)  # an error now is better than a warning later
+            if not plan.is_file():
+                raise UsageError(f"the plan {plan} cannot be read again by the program: give a file")
+        variables[settings.PLAN.variable] = os.path.abspath(plan)
     if arguments.thorough:
         variables[settings.MEASURING.variable] = "thorough"
-    cache = default_path().absolute()
+    try:
+        cache = default_path()
+    except UnwritableError as error:
+        print(f"Warning: {error}; what is measured is lost afterwards", file=sys.stderr, flush=True)
+        return variables
     with suppress(OSError):  # without the folder nothing is kept, and the drop-in warns of it
         cache.parent.mkdir(parents=True, exist_ok=True)
     variables[settings.CACHE.variable] = str(cache)
@@ -133,6 +140,8 @@ def become(name: str, command: list[str], variables: Callable[[], dict[str, str]
     chosen = chosen_library()
     if chosen and not chosen.is_file():
         raise NoEngineError(f"MUCUDNN_LIBRARY: there is no file {chosen}")
+    # The drop-in knows no `~`.
+    library = {} if chosen is None else {settings.LIBRARY.variable: settings.LIBRARY.read()}
     refuse_unknown_functions()
     shim = shim_path()
     if re.search(r"[\s:$]", str(shim)):
@@ -148,7 +157,7 @@ def become(name: str, command: list[str], variables: Callable[[], dict[str, str]
             "cuDNN 9 only. Run the program without mucudnn, or take a newer version of it"
         )
     # The drop-in in this process, and in none of its children, says if nobody ever called cuDNN.
-    added = {**variables(), "MUCUDNN_RUN": str(os.getpid())}
+    added = {**library, **variables(), "MUCUDNN_RUN": str(os.getpid())}
     environment = preloading(shim, {**_environment_of_caller(), **added})
     # Python ignores these signals, and the program would inherit that.
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):

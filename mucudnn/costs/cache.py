@@ -6,8 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 import mucudnn
 from mucudnn import settings
 from mucudnn._native import format_candidates, parse_candidates
@@ -33,6 +31,7 @@ from mucudnn.costs.schema import (
 )
 from mucudnn.costs.shipped import SystemDatabase
 from mucudnn.errors import MucudnnError, NewerFileError, UsageError
+from mucudnn.input import expanded
 from mucudnn.listener import Listener
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import ChannelGroups, Configuration, Tiling
@@ -46,7 +45,10 @@ def default_path() -> Path:
     A relative path stays in the folder in which the process first asked for it. Raise UsageError;
     UnwritableError if the user has no such directory.
     """
-    return _absolute(settings.CACHE.read() or f"{_user_directory()}/cache.sqlite")
+    path = _absolute(settings.CACHE.read() or f"{_user_directory()}/mucudnn/cache.sqlite")
+    if not path.name:
+        raise UsageError(f"{settings.CACHE.variable}: '{path}' is a folder, not a file")
+    return path
 
 
 @cache
@@ -55,14 +57,15 @@ def _absolute(path: str) -> Path:
 
 
 def _user_directory() -> str:
-    """Return a folder for caches. Raise UnwritableError."""
-    path = os.path.expanduser(platformdirs.user_cache_dir("mucudnn"))
-    if not os.path.isabs(path):
+    """Return the folder of XDG_CACHE_HOME, else `.cache` in the user's home. Raise UnwritableError."""
+    folder = os.environ.get("XDG_CACHE_HOME", "").strip() or "~/.cache"
+    try:
+        return expanded(folder)
+    except UsageError:
         raise UnwritableError(
             "there is no folder for the cache, because HOME is not set and this user has no home: name a "
             "file in MUCUDNN_CACHE"
-        )
-    return path
+        ) from None
 
 
 class Cache(CacheRows):

@@ -10,7 +10,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from errno import EISDIR, ELOOP, ENXIO
+from errno import EISDIR, ELOOP, ENAMETOOLONG, ENXIO
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -63,6 +63,8 @@ def take_journal(cache: CacheRows, forget: Pruned | None = None) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     except raised_here(OSError) as error:
+        if error.errno == ENAMETOOLONG:  # then nobody can have written it
+            return
         reason = "it is a symbolic link, which is not followed" if error.errno == ELOOP else error.strerror
         reason = "it is no regular file" if error.errno in (EISDIR, ENXIO) else reason
         raise JournalError(f"the journal {path} cannot be read: {reason}") from None

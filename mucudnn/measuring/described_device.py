@@ -14,7 +14,7 @@ from mucudnn._native import EngineError, Planner
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import PLANNING, Machine
 from mucudnn.errors import NoEngineError, UsageError, raised_here, shown
-from mucudnn.input import MOST_BYTES_OF_LINES, parse_json, read_text
+from mucudnn.input import MOST_BYTES_OF_LINES, expanded, parse_json, read_text
 from mucudnn.listener import Listener
 from mucudnn.measuring.candidates import candidates
 from mucudnn.measuring.engines import cudnn_paths, installed
@@ -36,7 +36,7 @@ def read_properties(source: str) -> str:
         )
     names = ", ".join(bundled_devices())
     try:
-        return read_text(Path(source), "utf-8-sig", most=MOST_BYTES_OF_LINES)
+        return read_text(Path(expanded(source)), "utf-8-sig", most=MOST_BYTES_OF_LINES)
     except FileNotFoundError:
         raise UsageError(f"'{source}' is neither a file nor one of the described devices: {names}") from None
     except raised_here(OSError, UnicodeDecodeError) as error:

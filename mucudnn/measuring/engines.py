@@ -7,6 +7,7 @@ from pathlib import Path
 from mucudnn import settings
 from mucudnn._native import Engine, EngineError, host_library
 from mucudnn.errors import NoEngineError
+from mucudnn.input import expanded
 
 SONAME = "libcudnn.so.9"
 
@@ -24,7 +25,7 @@ def open_engine(choice: str, threads: int) -> Engine:
             return _open_cudnn()
         except NoEngineError:  # then the host engine is opened below
             pass
-    path = host_library() if choice in ("auto", "host") else os.path.abspath(choice)
+    path = host_library() if choice in ("auto", "host") else os.path.abspath(expanded(choice))
     if not os.path.isfile(path):
         raise NoEngineError(f"there is no engine '{choice}': give auto, host, cudnn or the path of a library")
     try:

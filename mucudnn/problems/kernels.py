@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mucudnn._native import Problem, parse_descriptor
 from mucudnn.errors import UsageError, raised_here, shown
-from mucudnn.input import MOST_BYTES_OF_LINES, read_text
+from mucudnn.input import MOST_BYTES_OF_LINES, expanded, read_text
 from mucudnn.problems.descriptor import short_text
 
 PASSES = ("forward", "backward_data", "backward_filter")
@@ -84,6 +84,8 @@ def read_kernels(source: str, flags: Flags, passes: Sequence[str]) -> list[Kerne
 def _read_lines(source: str, flags: Flags) -> Iterable[tuple[Problem, str, int]]:
     if source in bundled_networks():
         return _read_lines_of((_NETWORKS / f"{source}.txt").read_text("utf-8"), source, flags)
+    if source.startswith("~"):
+        source = expanded(source)
     if _is_file(source):
         try:
             text = read_text(Path(source), "utf-8-sig", most=MOST_BYTES_OF_LINES)

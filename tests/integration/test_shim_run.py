@@ -235,6 +235,7 @@ def test_what_cannot_be_run_has_the_exit_code_of_shells(
         ("MUCUDNN_LIBRARY", "libcudnn.so.9", 2, "neither 'host' nor the absolute path of a library"),
         ("MUCUDNN_LOG", "loud", 2, "'loud' is not one of: off, warning, summary, info, debug"),
         ("MUCUDNN_MODE", "fast", 2, "'fast' is not one of: "),
+        ("MUCUDNN_CACHE", "~no-such-user/c", 2, "there is no home directory for '~no-such-user'"),
     ],
 )
 def test_a_wrong_variable_is_an_error_before_anything_runs(
@@ -245,6 +246,50 @@ def test_a_wrong_variable_is_an_error_before_anything_runs(
     assert (result.returncode, result.stdout) == (code, "")
     assert line.startswith(f"mucudnn: {variable}: ")
     assert message in line
+
+
+@pytest.mark.parametrize("mode", ["", "plan", "online", "off"])
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ("/no/such.plan", "the plan /no/such.plan cannot be read: No such file or directory"),
+        ("/", "the plan / cannot be read: Is a directory"),
+        (__file__, f"{__file__}: "),
+        ("~no-such-user/plan", "MUCUDNN_PLAN: there is no home directory for '~no-such-user'"),
+    ],
+)
+def test_a_plan_of_the_environment_that_cannot_be_read_is_an_error_if_it_is_needed(
+    plan: str, message: str, mode: str
+) -> None:
+    result = run_under_mucudnn("echo", "ran", MUCUDNN_PLAN=plan, MUCUDNN_MODE=mode)
+    if mode == "off" and not plan.startswith("~"):
+        assert (result.returncode, result.stdout) == (0, "ran\n")
+    else:
+        (line,) = result.stderr.splitlines()
+        assert (result.returncode, result.stdout) == (2 if plan.startswith("~") else 1, "")
+        assert line.startswith(f"mucudnn: {message}")
+
+
+def test_a_program_gets_whole_paths_without_tildes(tmp_path: Path) -> None:
+    plan = Path(__file__).parents[1] / "data" / "plan-1.plan"
+    (tmp_path / "own.plan").write_text(plan.read_text())
+    (tmp_path / "lib.so").symlink_to(HOST)
+    variables = {"MUCUDNN_PLAN": "own.plan", "MUCUDNN_CACHE": "c.sqlite", "MUCUDNN_LIBRARY": "lib.so"}
+    result = run_under_mucudnn(
+        "env", HOME=str(tmp_path), **{name: f"~/{file}" for name, file in variables.items()}
+    )
+    lines = result.stdout.splitlines()
+    assert [name for name, file in variables.items() if f"{name}={tmp_path / file}" not in lines] == []
+
+
+def test_a_record_of_the_environment_that_cannot_be_written_is_an_error_before_anything_runs() -> None:
+    command = (sys.executable, "-m", "mucudnn", "record", "--", "echo", "ran")
+    for record, reason in (("/", "is a folder"), ("/no/such/file", "there is no folder '/no/such'")):
+        result = run(*command, MUCUDNN_RECORD=record)
+        (line,) = result.stderr.splitlines()
+        assert (result.returncode, result.stdout) == (2, "")
+        assert reason in line
+        assert "MUCUDNN_RECORD names another file" in line
 
 
 def no_cudnn(folder: Path) -> str:

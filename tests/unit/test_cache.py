@@ -1,7 +1,9 @@
+import os
 import shutil
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -10,7 +12,7 @@ from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.file import APPLICATION_ID, VERSION, UnwritableError
 from mucudnn.costs.records import RACED, Comparison, Listed, Machine, Measurement
 from mucudnn.costs.schema import MEASUREMENT
-from mucudnn.errors import MucudnnError, NewerFileError
+from mucudnn.errors import MucudnnError, NewerFileError, UsageError
 from mucudnn.forks import no_fork
 from mucudnn.listener import Listener
 from mucudnn.problems.kernels import Kernel
@@ -396,8 +398,67 @@ def test_text_from_outside_is_never_sql(path: Path, problem: Problem) -> None:
         assert cache.measurements(odd, Kernel(problem, "forward")) == [measurement()]
 
 
+@pytest.mark.parametrize("name", [b"\xff\n\x1b.sqlite", b"a b?c#d%41.sqlite", "é".encode()])
+def test_a_file_may_have_any_name(name: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUCUDNN_CACHE", os.fsdecode(bytes(tmp_path) + b"/" + name))
+    for _ in range(2):
+        with Cache.of_user(Recorder(), needed=True) as cache:
+            assert cache.kept
+    assert name in os.listdir(bytes(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("a/" * 3000 + "c", "File name too long"), ("a" * 300, "File name too long"), (".", "Is a directory")],
+)
+def test_a_path_that_cannot_be_is_one_warning(
+    path: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / path))
+    listener = Recorder()
+    for _ in range(2):
+        with Cache.of_user(listener, needed=False) as cache:
+            assert not cache.kept
+    (message,) = listener.messages
+    assert f"cannot be written: {reason}; what is measured" in message
+
+
+def test_without_a_home_the_work_goes_on_in_memory_after_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_entry(_: object) -> NoReturn:
+        raise KeyError("no such user")
+
+    for variable in ("MUCUDNN_CACHE", "HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", no_entry)
+    listener = Recorder()
+    for _ in range(2):
+        with Cache.of_user(listener, needed=False) as cache:
+            assert not cache.kept
+    (message,) = listener.messages
+    assert "this user has no home: name a file in MUCUDNN_CACHE; what is measured" in message
+    with pytest.raises(UnwritableError, match="this user has no home"):
+        Cache.of_user(listener, needed=True)
+
+
+def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUCUDNN_CACHE", f"{tmp_path.name}.sqlite")
+    monkeypatch.chdir(tmp_path)
+    first = default_path()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert default_path() == first == tmp_path / f"{tmp_path.name}.sqlite"
+
+
 def test_the_path_is_of_the_environment_or_the_users_cache_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUCUDNN_CACHE", "/somewhere/c.sqlite")
     assert default_path() == Path("/somewhere/c.sqlite")
     monkeypatch.delenv("MUCUDNN_CACHE")
-    assert default_path().parts[-2:] == ("mucudnn", "cache.sqlite")
+    monkeypatch.setenv("MUCUDNN_CACHE", "/")
+    with pytest.raises(UsageError, match="MUCUDNN_CACHE: '/' is a folder"):
+        default_path()
+    monkeypatch.delenv("MUCUDNN_CACHE")
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert default_path() == Path("/home/me/.cache/mucudnn/cache.sqlite")
+    monkeypatch.setenv("XDG_CACHE_HOME", "~/caches")
+    assert default_path() == Path("/home/me/caches/mucudnn/cache.sqlite")

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from mucudnn import _native, settings
@@ -45,6 +47,45 @@ def test_an_unreadable_variable_is_named(
 ) -> None:
     monkeypatch.setenv(setting.variable, text)
     with pytest.raises(UsageError, match=f"{setting.variable}: .*{text}"):
+        setting.read()
+
+
+PATHS = [settings.CACHE, settings.LIBRARY, settings.PLAN, settings.RECORD]
+
+
+@pytest.mark.parametrize("setting", PATHS, ids=lambda setting: setting.variable)
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("~/a file", "/home/me/a file"),
+        ("~", "/home/me"),
+        ("/b/~", "/b/~"),
+        (os.fsdecode(b"/b/\xff\n"), os.fsdecode(b"/b/\xff\n")),
+    ],
+)
+def test_a_path_may_begin_at_home_and_have_any_bytes(
+    setting: settings.Setting, text: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv(setting.variable, text)
+    assert setting.read() == path
+
+
+@pytest.mark.parametrize("setting", PATHS, ids=lambda setting: setting.variable)
+def test_a_home_of_nobody_is_an_error(setting: settings.Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(setting.variable, "~no-such-user/file")
+    with pytest.raises(
+        UsageError, match=f"{setting.variable}: there is no home directory for '~no-such-user'"
+    ):
+        setting.read()
+
+
+@pytest.mark.parametrize(
+    "setting", [s for s in settings.SETTINGS if s not in PATHS], ids=lambda s: s.variable
+)
+def test_bytes_that_are_no_text_are_named(setting: settings.Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(setting.variable, os.fsdecode(b"a\xff"))
+    with pytest.raises(UsageError, match=rf"{setting.variable}: 'a\\udcff' is not"):
         setting.read()
 
 
