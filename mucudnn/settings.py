@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mucudnn import _native
-from mucudnn.errors import UsageError
+from mucudnn.errors import UsageError, raised_here
 from mucudnn.input import expanded
 
 
@@ -16,7 +16,7 @@ def parse_threads(text: str) -> int:
     """Return the number of threads that a text gives, 1 to 1024. Raises UsageError."""
     try:
         return _native.parse_threads(text)
-    except ValueError as error:
+    except raised_here(ValueError) as error:
         raise UsageError(str(error)) from None
 
 
@@ -48,7 +48,7 @@ class Setting:
                 text = expanded(text)
             # The parser takes text alone. It returns a path as it is.
             value = _native.parse_setting(self.variable, text.encode(errors="backslashreplace").decode())
-        except ValueError as error:
+        except raised_here(ValueError) as error:
             raise UsageError(f"{self.variable}: {error}") from None
         return text if self.is_path else value
 

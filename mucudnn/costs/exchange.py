@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from mucudnn._native import Problem, parse_candidates, parse_descriptor
 from mucudnn.costs.schema import ENUMERATION, TABLES, Column, Row, Table
-from mucudnn.errors import MucudnnError, NewerFileError
+from mucudnn.errors import MucudnnError, NewerFileError, raised_here
 from mucudnn.problems.kernels import PASSES
 
 SCHEMA = 4
@@ -45,7 +45,7 @@ def parse_rows(lines: Iterable[str], source: str) -> Iterator[Row]:
                 yield _row(name, values)
         except json.JSONDecodeError as error:
             raise MucudnnError(f"{source}, line {number}: it is no JSON: {error.msg}") from None
-        except (ValueError, OverflowError, RecursionError) as error:
+        except raised_here(ValueError, OverflowError, RecursionError) as error:
             raise MucudnnError(f"{source}, line {number}: {error}") from None
     if not known:
         raise MucudnnError(f"{source} is empty, so it is not what mucudnn cache export writes")
@@ -114,7 +114,7 @@ def _time(text: str) -> str:
     """Return the time in UTC and to the second, so that times compare as text."""
     try:
         time = datetime.fromisoformat(text)
-    except ValueError:
+    except raised_here(ValueError):
         raise ValueError(f"measured_at is {text!r}, not a time in ISO 8601") from None
     if time.tzinfo is None:
         raise ValueError(f"measured_at is {text!r}, without a time zone")

@@ -315,10 +315,13 @@ def _set_aside(path: Path, claims: Claims) -> Path | None:
 def free_name(path: Path, end: str) -> Path:
     """Return the path with an end, and with a number if there is such a file already."""
     number, free = 1, path.with_name(f"{path.name}.{end}")
-    while free.exists():
+    while True:
+        try:
+            free.lstat()
+        except FileNotFoundError:
+            return free
         number += 1
         free = path.with_name(f"{path.name}.{end}.{number}")
-    return free
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:

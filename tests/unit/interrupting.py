@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from traceback import walk_stack
 from types import FrameType
 
 ERRORS = (TimeoutError, ValueError, RuntimeError, KeyboardInterrupt, SystemExit)
@@ -17,14 +18,15 @@ class Handler:
     """A handler that raises an error when it is called for the n-th time."""
 
     def __init__(self, error: BaseException | None = None, moment: int = 0) -> None:
-        self.calls, self.has_raised = 0, False
+        self.calls, self.raised_in = 0, ""
         self._error, self._moment = error, moment
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         if event in ("call", "c_return") and frame.f_code is not run_under.__code__:
             self.calls += 1
             if self._error is not None and self.calls == self._moment:
-                self.has_raised = True
+                stack = [f"{at.f_code.co_qualname}:{line}" for at, line in walk_stack(frame)]
+                self.raised_in = " < ".join(stack[:8])
                 raise self._error
 
 
