@@ -97,7 +97,7 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
     if plan:
         if variables.get(settings.MODE.variable, settings.MODE.read()) in ("plan", "online"):
             read_plan(plan)  # an error now is better than a warning later
-            if not plan.is_file():
+            if not os.path.isfile(plan):
                 raise UsageError(f"the plan {plan} cannot be read again by the program: give a file")
         variables[settings.PLAN.variable] = os.path.abspath(plan)
     if arguments.thorough:
