@@ -34,8 +34,8 @@ def empty_cache(folder: Path) -> Iterator[Path]:
         patch.setattr(dispatch, "_prepared", {})
         layers = sys.modules.get("mucudnn.torch.layers")
         if layers is not None:
-            patch.setattr(layers, "_known", {})
-            patch.setattr(layers, "_decisions", {})
+            for name in ("_known", "_decisions"):
+                patch.setattr(layers, name, type(getattr(layers, name))(layers._MOST))
         yield path
 
 

@@ -25,6 +25,7 @@ from mucudnn.measuring.compare import spread
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch import passes, stock
 from mucudnn.torch.options import Options, plan_of
+from mucudnn.torch.recent import Recent
 from mucudnn.torch.tuning import Work, tuner
 
 # Our operators must save this share of the predicted time, or else PyTorch's own run without a comparison.
@@ -40,12 +41,12 @@ _OPERATOR_MS = 0.03
 _CALL_MS, _CALL_WITH_GRADIENTS_MS = 0.04, 0.12
 # A converted model compares whole steps afterwards, so few rounds are enough.
 _BUDGET_MS, _FEWEST_ROUNDS, _MOST_ROUNDS = 25.0, 1, 3
-_MOST = 4096
+_MOST = 2048  # answers about calls, of about 2 KB each; as many older ones are kept
 
 _logger = logging.getLogger("mucudnn")
 _LIMIT = settings.WORKSPACE_LIMIT.variable
 
-_known: dict[Hashable, float] = {}
+_known: Recent[Hashable, float] = Recent(_MOST)
 
 
 class Decision(NamedTuple):
@@ -56,7 +57,7 @@ class Decision(NamedTuple):
 
 
 STOCK_CALL = Decision(None)
-_decisions: dict[Hashable, Decision] = {}  # a key is one that `call_of` returns
+_decisions: Recent[Hashable, Decision] = Recent(_MOST)  # a key is one that `call_of` returns
 
 
 def gain_of(
@@ -77,7 +78,7 @@ def gain_of(
         x.shape, x.stride(), x.dtype, x.device, w.shape, w.stride(), bias is None, _needed(x, w, bias),
         options, _limit(options.workspace), stock.source_of(_name(x)), tune == "never",
     )  # fmt: skip
-    found = _known.get(key)
+    found = _known[key]
     if found is not None:
         return found
     if tune == "background":
@@ -88,14 +89,8 @@ def gain_of(
         return None
     answer = _decide(x, w, bias, options, may_measure=tune != "never")
     if answer is not None or tune == "never":
-        _keep(key, answer or 0.0)
+        _known[key] = answer or 0.0
     return answer
-
-
-def _keep(key: Hashable, answer: float) -> None:
-    if len(_known) >= _MOST:
-        _known.clear()
-    _known[key] = answer
 
 
 def _decide_in_parts(key: Hashable, x: Tensor, w: Tensor, bias: Tensor | None, options: Options) -> Work:
@@ -117,8 +112,10 @@ def _decide_in_parts(key: Hashable, x: Tensor, w: Tensor, bias: Tensor | None, o
                 with torch.set_grad_enabled(grads):
                     made = like_bias.make() if like_bias else None
                     answer = _decide(like_x.make(), like_w.make(), made, options)
-        finally:
-            _keep(key, answer or 0.0)
+        except Exception:
+            _known[key] = 0.0
+            raise
+        _known[key] = answer or 0.0
 
     return work()
 
@@ -137,7 +134,9 @@ class _Like:
 
 
 def call_of(x: Tensor, w: Tensor, bias: Tensor | None, workspace: Any, *more: Any) -> Hashable | None:
-    """Return a key that is equal for equal calls; None for a call that a compiler or a tracer follows.
+    """Return a key that is equal for equal calls.
+
+    Return None for a call that a compiler or a tracer follows, and for tensors that are not strided.
 
     `more` are the values that the call depends on beside its tensors, the limit, and PyTorch's flags. The
     module `verdicts` reads the values of a key by their places.
@@ -152,30 +151,30 @@ def call_of(x: Tensor, w: Tensor, bias: Tensor | None, workspace: Any, *more: An
     needed = None
     if torch.is_grad_enabled():
         needed = x.requires_grad, w.requires_grad, bias is not None and bias.requires_grad
-    return (
-        more, x.shape, x.stride(), x.dtype, device, w.shape, w.stride(), w.dtype,
-        None if bias is None else (bias.shape, bias.dtype), needed,
-        torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None,
-        os.environ.get(_LIMIT) if workspace is None else workspace, stock.source_of(device),
-    )  # fmt: skip
+    try:
+        return (
+            more, x.shape, x.stride(), x.dtype, device, w.shape, w.stride(), w.dtype,
+            None if bias is None else (bias.shape, bias.dtype), needed,
+            torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None,
+            os.environ.get(_LIMIT) if workspace is None else workspace, stock.source_of(device),
+        )  # fmt: skip
+    except RuntimeError:  # nested and compressed sparse tensors have no shape or no strides
+        return None
 
 
 def decision_of(call: Hashable) -> Decision | None:
     """Return what was decided about a call; None if nothing was."""
     try:
-        return _decisions.get(call)
+        return _decisions[call]
     except TypeError:  # a list as stride
         return None
 
 
 def remember(call: Hashable | None, decision: Decision) -> None:
     """Keep what was decided about a call."""
-    if call is None:
-        return
-    if len(_decisions) >= _MOST:
-        _decisions.clear()
-    with suppress(TypeError):  # a list as stride
-        _decisions[call] = decision
+    if call is not None:
+        with suppress(TypeError):  # a list as stride
+            _decisions[call] = decision
 
 
 def _needed(x: Tensor, w: Tensor, bias: Tensor | None) -> tuple[bool, bool, bool] | None:

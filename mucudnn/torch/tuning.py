@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Hashable
 
 SHARE = 0.5  # the program waits for the thread for this share of the time of a step
 _MOST_CREDIT_S = 5.0
+_MOST_WAITING = 256  # pieces of work, of about 20 KB each
 Work = Generator[None, None, None]
 _logger = logging.getLogger("mucudnn")
 
@@ -24,7 +25,8 @@ class Tuner:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._work: dict[Hashable, Work] = {}
+        self._work: dict[Hashable, Work] = {}  # the oldest first
+        self._working: Hashable = None  # the call whose work has begun
         self._changed = threading.Condition()
         self._has_turn = self._stopped = False
         self._credit_s, self._since = 0.0, clock()
@@ -32,14 +34,18 @@ class Tuner:
         self._thread: threading.Thread | None = None
 
     def submit(self, call: Hashable, work: Work) -> None:
-        """Take work that decides about a call, unless there is some. Each of its yields ends a part."""
+        """Take work that decides about a call, unless there is some. Each of its yields ends a part.
+
+        If too much work waits, the oldest is forgotten: its call is submitted again when it comes up again.
+        """
         with self._changed:
             if call in self._work or self._stopped:
                 return
+            if self._thread is None and not self._start():
+                return
+            if len(self._work) >= _MOST_WAITING:
+                del self._work[next(waiting for waiting in self._work if waiting != self._working)]
             self._work[call] = work
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="mucudnn tunes", daemon=True)
-                self._thread.start()
 
     def has(self, call: Hashable) -> bool:
         """Return whether the work about a call is not done yet."""
@@ -67,7 +73,7 @@ class Tuner:
             with self._changed:
                 self._has_turn = True
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: not self._has_turn or not self._work)
+                self._changed.wait_for(lambda: not self._has_turn or not self._work or self._stopped)
         finally:  # also where the user interrupts the program: the thread then ends its part and waits
             with self._changed:
                 self._has_turn = False
@@ -81,26 +87,41 @@ class Tuner:
         if self._thread is not None:
             self._thread.join()
 
+    def _start(self) -> bool:
+        """Start the thread. Return False if none can start, as at the end of the interpreter."""
+        thread = threading.Thread(target=self._run, name="mucudnn tunes", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            self._stopped = True
+            return False
+        self._thread = thread
+        return True
+
     def _run(self) -> None:
-        while self._wait_for_turn():
-            call, work = next(iter(self._work.items()))
+        while (work := self._wait_for_turn()) is not None:
             start = self._clock()
             is_done = _make_progress(work)
             with self._changed:
                 self._credit_s -= self._clock() - start
                 if is_done:
-                    del self._work[call]
+                    del self._work[self._working]
+                    self._working = None
                 if self._credit_s <= 0 or not self._work:
                     self._has_turn = False
                 self._changed.notify_all()
 
-    def _wait_for_turn(self) -> bool:
-        """Wait until there is work to do and a program waits for it. Return False after `stop`."""
+    def _wait_for_turn(self) -> Work | None:
+        """Wait until there is work to do and a program waits for it. Return the work; None after `stop`."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._stopped or (self._has_turn and self._work and self._credit_s > 0)
             )
-            return not self._stopped
+            if self._stopped:
+                return None
+            if self._working is None:
+                self._working = next(iter(self._work))
+            return self._work[self._working]
 
 
 def _make_progress(work: Work) -> bool:

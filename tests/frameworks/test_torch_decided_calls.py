@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import mucudnn.torch as mt
 from mucudnn.torch import functional, layers, stock
+from mucudnn.torch.recent import Recent
 from mucudnn.torch.stock import StockTiming
 
 nn = torch.nn
@@ -132,11 +133,11 @@ def test_another_limit_is_another_decision(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_ever_new_shapes_take_a_bounded_amount_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "_MOST", 2)
+    monkeypatch.setattr(layers, "_decisions", Recent(2))
     ours, own = converted()
     for rows in range(5, 9):
         torch.testing.assert_close(ours(X[:, :, :rows]), own(X[:, :, :rows]))
-        assert len(layers._decisions) <= 2
+        assert len(layers._decisions.everything()) <= 4
 
 
 def test_decisions_leave_compiled_code_alone() -> None:

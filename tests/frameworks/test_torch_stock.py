@@ -22,6 +22,7 @@ from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 from mucudnn.torch import layers, stock
+from mucudnn.torch.recent import Recent
 
 nn = torch.nn
 Times = Callable[[str, int, bool], float]
@@ -309,7 +310,7 @@ def test_close_predictions_are_settled_by_running_both(
         mt.convert(convolution)(x)
         assert len(races) == 1
         assert [gain > 0 for gain in layers._known.values()] == [wins]
-        monkeypatch.setattr(layers, "_known", {})
+        monkeypatch.setattr(layers, "_known", Recent(16))
         convolution(x)
     assert len(races) == 1  # the cache has the times
 

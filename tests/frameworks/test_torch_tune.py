@@ -13,6 +13,7 @@ from mucudnn.arrays import dispatch
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.errors import UsageError
 from mucudnn.torch import layers, tuning
+from mucudnn.torch.recent import Recent
 
 nn = torch.nn
 
@@ -59,7 +60,7 @@ def test_never_takes_the_decisions_that_the_cache_allows(monkeypatch: pytest.Mon
     chosen = {p.configuration for p in dispatch._prepared.values()}
     rows = count_rows()
     monkeypatch.setattr(dispatch, "_prepared", {})
-    monkeypatch.setattr(layers, "_known", {})
+    monkeypatch.setattr(layers, "_known", Recent(16))
     torch.testing.assert_close(gradients(mt.convert(model(), tune="never")), gradients(model()))
     assert {p.configuration for p in dispatch._prepared.values()} == chosen
     assert count_rows() == rows
@@ -89,7 +90,7 @@ def test_background_decides_as_eager_does(monkeypatch: pytest.MonkeyPatch) -> No
             break
     chosen = {(p.problem, p.configuration) for p in dispatch._prepared.values()}
     monkeypatch.setattr(dispatch, "_prepared", {})
-    monkeypatch.setattr(layers, "_known", {})
+    monkeypatch.setattr(layers, "_known", Recent(16))
     rows = count_rows()
     gradients(mt.convert(model()))
     assert {(p.problem, p.configuration) for p in dispatch._prepared.values()} == chosen

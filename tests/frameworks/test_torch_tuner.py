@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 import pytest
 from needs_torch import mt
@@ -118,3 +118,64 @@ def test_work_is_done_by_a_thread_of_its_own(tuner: Tuner, clock: Clock) -> None
         step(tuner, clock, 4.0)
     assert seen
     assert seen[0] is not threading.main_thread()
+
+
+def test_of_ever_new_calls_the_oldest_wait_no_longer_but_work_that_has_begun_ends(
+    tuner: Tuner, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mucudnn.torch.tuning._MOST_WAITING", 3)
+    log: list[str] = []
+    tuner.submit("begun", parts(clock, log, "begun", [1.0] * 6))
+    for _ in range(2):
+        step(tuner, clock, 2.0)
+    assert log == ["begun0"]
+    for number in range(50):
+        tuner.submit(number, parts(clock, log, f"call {number} part ", [1.0]))
+        assert len(tuner._work) <= 3
+    while not tuner.is_idle:
+        step(tuner, clock, 4.0)
+    assert log == [*(f"begun{part}" for part in range(6)), "call 48 part 0", "call 49 part 0"]
+
+
+def test_threads_may_submit_work_while_the_tuner_looks_for_it(tuner: Tuner, clock: Clock) -> None:
+    # A dictionary must not grow while a thread iterates over it, so the tuner holds its lock meanwhile.
+    held: list[bool] = []
+
+    class Watched(dict[Hashable, Work]):
+        """A dictionary that notes whether its reader holds the tuner's lock."""
+
+        def items(self):  # type: ignore[no-untyped-def]
+            held.append(tuner._changed._is_owned())  # type: ignore[attr-defined]
+            return super().items()
+
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            held.append(tuner._changed._is_owned())  # type: ignore[attr-defined]
+            return super().__iter__()
+
+    tuner._work = Watched()
+    tuner.submit("call", parts(clock, [], "a", [1.0]))
+    for _ in range(4):
+        step(tuner, clock, 4.0)
+    assert held
+    assert all(held)
+
+
+def test_nobody_waits_for_a_tuner_that_was_stopped(tuner: Tuner, clock: Clock) -> None:
+    tuner.submit("call", parts(clock, [], "a", [1.0]))
+    tuner.stop()
+    program = threading.Thread(target=lambda: [step(tuner, clock, 4.0) for _ in range(3)], daemon=True)
+    program.start()
+    program.join(20)
+    assert not program.is_alive()
+
+
+def test_a_program_goes_on_where_no_thread_can_start(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    tuner = Tuner(clock)
+    for _ in range(3):
+        tuner.submit("call", parts(clock, [], "a", [1.0]))
+        step(tuner, clock, 4.0)
+    assert tuner.is_idle
