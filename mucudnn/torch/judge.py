@@ -34,7 +34,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from mucudnn.forks import close_in_child, no_fork
 from mucudnn.torch.layers import CLEAR_GAIN
+from mucudnn.torch.recent import Recent
 
 # Ways that differ little are compared in _ENOUGH steps of each, and in more if these take less than _ENOUGH_S
 # seconds together, because short steps vary more: in up to _ENOUGH_SHORT. If these do not tell which way is
@@ -51,7 +53,8 @@ _LEAST = 1.015
 # they end a comparison early, and after enough of them.
 _CHANCE_EARLY, _CHANCE = 0.01, 0.1
 _PATIENCE = 400  # steps after which the choices stay without a verdict
-_MOST_CALLS = 4096
+_MOST_CALLS = 4096  # a longer step has no end: the program calls its first convolution no more
+_MOST_SHAPES = 512  # verdicts, and as many older ones
 _MOST_ASKED = 4  # different steps that begin with the same call, and are looked up
 CHOICES, STOCK_WAY, MIXTURE = "choices", "stock", "mixture"  # the ways in which a step runs
 _WAYS = (CHOICES, STOCK_WAY, MIXTURE)  # in their turns
@@ -84,8 +87,11 @@ class _Trial:
     given: dict[int, bool] = field(default_factory=dict)  # True for modules that the verdict gives to PyTorch
 
     def restart(self) -> None:
-        """Let the next step run with the choices, as the first one did."""
-        self.way, self.turn, self.steps, self.is_forward = CHOICES, 0, 0, True
+        """Let the next step run with the choices, as the first one did.
+
+        The count of steps goes on, so that a program with ever new calls compares no longer than others.
+        """
+        self.way, self.turn, self.is_forward = CHOICES, 0, True
 
     def add(self, modules: tuple[int, ...], took: float) -> dict[str, list[float]]:
         """Add the time of a step in the present way. Return the times of its like, by way."""
@@ -120,15 +126,22 @@ class Judge:
         # True if a verdict lets PyTorch's own convolutions run the present step. The leader's call is no part
         # of it: it begins the next one. Each layer reads both values in each call, so they are no functions.
         self.has_given_step = False
-        self._trials: dict[Hashable, _Trial] = {}
+        self._trials: Recent[Hashable, _Trial] = Recent(_MOST_SHAPES)
         self._trial: _Trial | None = None  # None if nothing is to be found out in this step
         self._way = CHOICES  # this step runs so
         self._called: list[tuple[int, Hashable]] = []  # modules with their calls
-        self._seen: set[tuple[int, Hashable]] = set()
-        self._unclear: set[Hashable] = set()  # calls that PyTorch's own run in a mixture
+        self._seen: Recent[tuple[int, Hashable], bool] = Recent(_MOST_CALLS)
+        self._unclear: Recent[Hashable, bool] = Recent(_MOST_CALLS)  # True for PyTorch's own in a mixture
         self._is_clean, self._since = False, 0.0
         self._gains: set[bool] = set()  # True for a clear gain of a call, False for a little one
         self._thread = 0
+        self._lock = threading.Lock()  # held while a thread compares; the others do not wait for it
+        with no_fork:
+            close_in_child(self)
+
+    def close(self) -> None:
+        """Replace the lock in a child of fork(): the thread that held it may not exist there."""
+        self._lock = threading.Lock()
 
     @property
     def verdict(self) -> str | None:
@@ -139,15 +152,31 @@ class Judge:
         """Return whether PyTorch's own convolution runs this call of a module, for the sake of the step."""
         if self.leader is None:
             self.leader = module
+        if module == self.leader or self._trial is not None:
+            lock = self._lock
+            if lock.acquire(blocking=False):
+                try:
+                    self._follow(module, call, x)
+                finally:
+                    lock.release()
+            else:
+                self._is_clean = False  # another thread runs at the same time
+        return self._runs_stock(call)
+
+    def _follow(self, module: int, call: Hashable, x: Tensor) -> None:
+        """Note a call of the present step, or let the next step begin with it."""
         if module == self.leader:
             self._end(x)
             self._begin(call, x)
-        if self._trial is not None:
-            self._called.append((module, call))
-            if (module, call) not in self._seen or threading.get_ident() != self._thread:
-                self._seen.add((module, call))
-                self._is_clean = False  # the call measures, or another thread runs at the same time
-        return self._runs_stock(call)
+        if self._trial is None:
+            return
+        if len(self._called) >= _MOST_CALLS:  # the program calls the first module no more
+            self.leader = self._trial = None
+            return
+        self._called.append((module, call))
+        if not self._seen[module, call] or threading.get_ident() != self._thread:
+            self._seen[module, call] = True
+            self._is_clean = False  # the call measures, or another thread runs at the same time
 
     def has_given_to_stock(self, call: Hashable) -> bool:
         """Return whether a verdict lets PyTorch's own convolution run this call of the present step."""
@@ -155,7 +184,7 @@ class Judge:
 
     def tell(self, module: int) -> str:
         """Return words about the steps in which verdicts give a module to PyTorch; none if there are none."""
-        given = {trial.given[module] for trial in self._trials.values() if module in trial.given}
+        given = {trial.given.get(module) for trial in self._trials.everything().values() if trial}
         if True not in given:
             return ""
         return f"PyTorch's own in {'some' if False in given else 'all'} steps"
@@ -171,17 +200,15 @@ class Judge:
             is_clear = gain >= CLEAR_GAIN
             self._gains.add(is_clear)
             if not is_clear:
-                self._unclear.add(call)
+                self._unclear[call] = True
 
     def _runs_stock(self, call: Hashable) -> bool:
-        return self._way == STOCK_WAY or (self._way == MIXTURE and call in self._unclear)
+        return self._way == STOCK_WAY or (self._way == MIXTURE and self._unclear[call] is True)
 
     def _begin(self, call: Hashable, x: Tensor) -> None:
-        if len(self._seen) > _MOST_CALLS or len(self._trials) > _MOST_CALLS:  # ever new shapes
-            self._seen.clear()
-            self._trials.clear()
-            self._unclear.clear()
-        trial = self._trials.setdefault(call, _Trial())
+        trial = self._trials[call]
+        if trial is None:
+            trial = self._trials[call] = _Trial()
         self._way, self._trial = trial.verdict or CHOICES, None
         self.has_given_step = trial.verdict == STOCK_WAY
         if trial.verdict or torch.are_deterministic_algorithms_enabled() or _is_captured(x):
@@ -211,7 +238,8 @@ class Judge:
         if trial.steps > _PATIENCE:
             trial.verdict = CHOICES
             return
-        if self._way == CHOICES and len(self._gains) == 1:  # a mixture would be one of the other ways
+        # A mixture would be one of the other ways. If the choices were slower before, it was different there.
+        if self._way == CHOICES and CHOICES in trial.left and len(self._gains) == 1:
             trial.left = tuple(way for way in trial.left if way != MIXTURE)
         times = trial.add(modules, took)
         if len(trial.left) > 1:
@@ -242,7 +270,8 @@ class Judge:
         """Let a way run from now on, and tell the ms of all ways."""
         self._way = trial.verdict = verdict
         trial.given = {module: self._runs_stock(call) for module, call in self._called}
-        little = sum(call in self._unclear for _, call in self._called)
+        trial.times.clear()
+        little = sum(self._unclear[call] is True for _, call in self._called)
         texts = {
             CHOICES: "with the choices",
             STOCK_WAY: "with PyTorch's own convolutions",

@@ -11,8 +11,9 @@ from typing import Any
 from mucudnn import settings
 from mucudnn.arrays.call import LogListener
 from mucudnn.arrays.user_cache import user_cache
+from mucudnn.arrays.views import TYPES
 from mucudnn.costs.records import Machine
-from mucudnn.errors import MucudnnError
+from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.shapes import problem_of
 from mucudnn.torch.recorder import DATA_TYPES
@@ -39,8 +40,14 @@ class StepTimes:
 
 
 def _identify(calls: Sequence[Hashable]) -> tuple[Machine, Kernel, str]:
-    """Return the machine, the forward pass of the first call and the digest of all. Raise MucudnnError."""
-    first: Any = calls[0]
+    """Return the machine, a forward pass of the step and the digest of all calls. Raise MucudnnError.
+
+    The pass is that of the first call whose data type an engine has: complex ones, for example, have none.
+    """
+    known: Any = calls
+    first = next((call for call in known if DATA_TYPES.get(call[3]) in TYPES), None)
+    if first is None:
+        raise UsageError("an engine has none of the data types of this step")
     (_, stride, padding, dilation, groups, _), x, _, dtype, _, w, *_, source = first
     batched = tuple(x) if len(x) == len(w) else (1, *x)
     padding = 0 if isinstance(padding, str) else padding

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from random import Random
 
 import pytest
@@ -344,3 +346,71 @@ def test_of_a_hundred_models_few_get_slower_by_chance(
             steps(judge, clock, 1, own, ratio * own)
         chosen += judge.verdict == "choices"
     assert least <= chosen <= most
+
+
+def test_steps_of_another_kind_decide_between_the_ways_that_these_steps_left() -> None:
+    # A mixture is the same as the choices in the steps of the second kind, and the choices lost in the first.
+    clock = Clock()
+    judge = Judge(clock=clock)
+    first = steps(judge, clock, 8, 9.0, 1.03, 1.0)
+    assert {first.count(way) for way in ("stock", "mixture")} <= {2, 3}, "the choices are far behind"
+    for kind in ("a new call", "the new call again"):
+        for module in (1, 3):
+            run_call(judge, module, CALL)
+        clock.now += 1.0
+        assert judge.verdict is None, kind
+    assert set(steps(judge, clock, 30, 9.0, 1.03, 1.0)[-5:]) == {"mixture"}
+
+
+def test_a_thread_that_meets_another_one_in_a_comparison_goes_on_and_the_step_does_not_count() -> None:
+    clock = Clock()
+    entered, go_on = threading.Barrier(2), threading.Barrier(2)
+
+    class Slow(Memory):
+        """A cache that the second thread does not wait for."""
+
+        def find(self, calls):  # type: ignore[no-untyped-def]
+            if threading.current_thread() is not threading.main_thread():
+                entered.wait(60)
+                go_on.wait(60)
+            return {}
+
+    judge = Judge(Slow(), clock)
+    steps(judge, clock, 1, 1.0, 2.0, call=CALL)
+    other = threading.Thread(target=run_call, args=(judge, 1, CALL))
+    other.start()
+    entered.wait(60)
+    steps(judge, clock, 3, 1.0, 2.0)
+    assert all(not trial.times for trial in judge._trials.everything().values() if trial)
+    go_on.wait(60)
+    other.join()
+    steps(judge, clock, 30, 1.0, 2.0)
+    assert judge.verdict == "choices"
+
+
+def test_a_child_of_a_fork_compares_although_another_thread_did_so_at_the_fork() -> None:
+    clock = Clock()
+    judge = Judge(clock=clock)
+    with judge._lock:
+        child = os.fork()
+        if child == 0:
+            steps(judge, clock, 30, 1.0, 2.0)
+            os._exit(0 if judge.verdict == "choices" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_ever_new_shapes_and_a_first_module_that_is_called_no_more_take_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mucudnn.torch.judge._MOST_SHAPES", 4)
+    monkeypatch.setattr("mucudnn.torch.judge._MOST_CALLS", 8)
+    clock = Clock()
+    judge = Judge(clock=clock)
+    for number in range(50):
+        steps(judge, clock, 2, 1.5, 1.25, 1.0, call=f"shape {number}")
+    kept = judge._trials.everything(), judge._seen.everything(), judge._unclear.everything()
+    assert all(len(entries) <= most for entries, most in zip(kept, (8, 16, 16), strict=True))
+    for number in range(50):
+        run_call(judge, 2, f"shape {number}")
+    assert judge.leader == 2, "it begins the steps from now on"
+    assert len(judge._called) <= 8
