@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
-from torch.overrides import handle_torch_function, has_torch_function_unary
+from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from mucudnn.arrays.call import PlanOrPath, limit_of
 from mucudnn.errors import ArgumentTypeError, UsageError
@@ -69,8 +69,8 @@ def conv1d(
 ) -> Tensor:
     """Return a convolution of signals, (N, C, L) or (C, L); everything else is as in `conv2d`."""
     given = (stride, padding, dilation, groups, workspace, plan)
-    if is_divided(input):
-        return divided(conv1d, input, weight, bias, *given)
+    if has_torch_function_variadic(input, weight, bias):
+        return overridden(conv1d, input, weight, bias, *given)
     return _convolve(1, input, weight, bias, *given)
 
 
@@ -109,8 +109,8 @@ def conv2d(
     a derivative under `torch.func.functionalize`; these are RuntimeErrors. All are MucudnnErrors.
     """
     given = (stride, padding, dilation, groups, workspace, plan)
-    if is_divided(input):
-        return divided(conv2d, input, weight, bias, *given)
+    if has_torch_function_variadic(input, weight, bias):
+        return overridden(conv2d, input, weight, bias, *given)
     return _convolve(2, input, weight, bias, *given)
 
 
@@ -129,8 +129,8 @@ def conv3d(
 ) -> Tensor:
     """Return a convolution of volumes, (N, C, D, H, W) or (C, D, H, W); everything else is as in `conv2d`."""
     given = (stride, padding, dilation, groups, workspace, plan)
-    if is_divided(input):
-        return divided(conv3d, input, weight, bias, *given)
+    if has_torch_function_variadic(input, weight, bias):
+        return overridden(conv3d, input, weight, bias, *given)
     return _convolve(3, input, weight, bias, *given)
 
 
@@ -179,12 +179,15 @@ def remember(
         layers.remember(call, layers.Decision(given.options, gain))
 
 
-def is_divided(input: Any) -> bool:
-    """Return whether an input is no tensor but stands for one, as `mucudnn.torch.spatial.Divided` does."""
-    return not isinstance(input, Tensor) and has_torch_function_unary(input)
+class DividedInput:
+    """A base class of inputs of which each rank has a part; `__torch_function__` runs the functions on them.
+
+    Converted modules give such an input to the functions of this module, with their limit and plan. All other
+    objects with `__torch_function__` get PyTorch's own functions from them, which are the ones they know.
+    """
 
 
-def divided(
+def overridden(
     function: Any,
     input: Any,
     weight: Tensor,
@@ -196,9 +199,9 @@ def divided(
     workspace: int | str | None,
     plan: PlanOrPath | None,
 ) -> Any:
-    """Let an input that stands for a tensor run the function of this module."""
+    """Let the `__torch_function__` of an argument or of a mode run a function of this module."""
     return handle_torch_function(
-        function, (input,), input, weight, bias, stride, padding, dilation, groups,
+        function, (input, weight, bias), input, weight, bias, stride, padding, dilation, groups,
         workspace=workspace, plan=plan,
     )  # fmt: skip
 

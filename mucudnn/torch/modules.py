@@ -1,7 +1,7 @@
 """`convert` and `restore`: make the convolutions of a model run divided, in place, and undo it."""
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -19,14 +19,17 @@ from mucudnn.torch.derivatives import convolve
 from mucudnn.torch.judge import Judge
 from mucudnn.torch.options import handle_of
 from mucudnn.torch.passes import is_transformed
+from mucudnn.torch.recent import Recent
 from mucudnn.torch.sharing import plans_of_layers
 from mucudnn.torch.short_way import class_of_short_way
+from mucudnn.torch.transposed import LEAF
 from mucudnn.torch.verdicts import StepTimes
 
 Model = TypeVar("Model")
 TUNE = ("eager", "background", "never")
 _logger = logging.getLogger("mucudnn")
-_told: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()  # sentences of the log, by layer
+_MOST_TOLD = 64  # sentences of the log about a layer that are not repeated, and as many older ones
+_told: WeakKeyDictionary[nn.Module, Recent[str, bool]] = WeakKeyDictionary()
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -42,6 +45,8 @@ class ConversionSettings:
         self._plan = plan
         self.judge = Judge(StepTimes()) if plan is None and tune != "never" else None
         self.handle = None if plan is None else handle_of(Plan.parse(plan))
+        # Decisions about calls are kept by this text, because by the settings they would keep the judge, too.
+        self.key = f"{workspace}, {self.handle}, {tune}"
         self.modules: WeakSet[Any] = WeakSet()  # those that have these settings
         self.is_given = False  # True while the modules take the short way to PyTorch's own convolutions
 
@@ -50,14 +55,20 @@ class ConversionSettings:
 
         The first module of a step always looks, because its call tells which step begins.
         """
-        self.is_given = is_given
-        for module in list(self.modules):
-            if getattr(module, "_mucudnn", None) is not self:  # it was restored or converted again
-                continue
-            divided = _WITHOUT_SHORT_WAY.get(type(module), type(module))
-            is_first = self.judge is not None and self.judge.leader == id(module)
-            takes_short_way = is_given and not is_first
-            module.__class__ = _SHORT_WAY.get(divided, divided) if takes_short_way else divided
+        with no_fork:  # another thread may convert or restore the model
+            self.is_given = is_given
+            for module in list(self.modules):
+                if getattr(module, "_mucudnn", None) is not self:  # it was restored or converted again
+                    continue
+                divided = _WITHOUT_SHORT_WAY.get(type(module), type(module))
+                is_first = self.judge is not None and self.judge.leader == id(module)
+                takes_short_way = is_given and not is_first
+                module.__class__ = _SHORT_WAY.get(divided, divided) if takes_short_way else divided
+
+    def add(self, module: Any) -> None:
+        """Note a module that has these settings."""
+        with no_fork:
+            self.modules.add(module)
 
     def __str__(self) -> str:
         """Return a text such as `workspace=16MiB`, or `plan=1f0c3a2b, workspace=16MiB`."""
@@ -82,6 +93,8 @@ class _Divided:
 
     def _conv_forward(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         chosen = self._mucudnn
+        # `super()` would fail where another thread restores the module meanwhile.
+        run_stock = _RUN_STOCK[len(self.kernel_size)]
         if chosen is not None:
             # Each layer pays for these lines in each call, which small networks feel.
             if (
@@ -92,8 +105,8 @@ class _Divided:
                 and isinstance(input, Tensor)
                 and not torch.jit.is_tracing()
             ):
-                return super()._conv_forward(input, weight, bias)  # type: ignore[misc]
-            if functional.is_divided(input):
+                return run_stock(self, input, weight, bias)
+            if isinstance(input, functional.DividedInput):
                 return _run_divided(self, input, weight, bias, chosen)
             call = _call_of(self, input, weight, bias, chosen)
             judge = None if call is None else chosen.judge
@@ -102,13 +115,13 @@ class _Divided:
                 if chosen.is_given != judge.has_given_step:
                     chosen.give(judge.has_given_step)
                 if is_for_step:
-                    return super()._conv_forward(input, weight, bias)  # type: ignore[misc]
+                    return run_stock(self, input, weight, bias)
             elif not torch.compiler.is_compiling() and chosen.is_given:
                 chosen.give(False)  # a traced model stays divided
             decision = None if call is None else layers.decision_of(call)  # compiled code has no call
             if decision is not None:
                 if decision.options is None:
-                    return super()._conv_forward(input, weight, bias)  # type: ignore[misc]
+                    return run_stock(self, input, weight, bias)
                 if not (_is_captured(input) or _logger.isEnabledFor(logging.INFO)):
                     if judge is not None:
                         judge.note(call, decision.gain)
@@ -127,13 +140,12 @@ class _Divided:
                     _tell(self, given, is_stock)
                 if y is not None:
                     return y
-        result: Tensor = super()._conv_forward(input, weight, bias)  # type: ignore[misc]  # PyTorch's method
-        return result
+        return run_stock(self, input, weight, bias)
 
     def __setstate__(self: Any, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[misc]
         if self._mucudnn is not None:
-            self._mucudnn.modules.add(self)
+            self._mucudnn.add(self)
 
     def extra_repr(self: Any) -> str:
         """Return PyTorch's text with the workspace limit, and with the plan if there is one."""
@@ -166,6 +178,11 @@ class Conv3d(_Divided, nn.Conv3d):
     """`torch.nn.Conv3d`, divided."""
 
 
+_RUN_STOCK: dict[int, Callable[..., Tensor]] = {
+    1: nn.Conv1d._conv_forward,
+    2: nn.Conv2d._conv_forward,
+    3: nn.Conv3d._conv_forward,
+}
 _DIVIDED: dict[type, type] = {nn.Conv1d: Conv1d, nn.Conv2d: Conv2d, nn.Conv3d: Conv3d}
 _SHORT_WAY: dict[type, type] = {
     divided: class_of_short_way(divided, stock) for stock, divided in _DIVIDED.items()
@@ -250,11 +267,13 @@ def divide(module: Any, name: str, workspace: str, plan: str) -> None:
 
 
 def _divide(module: Any, name: str, chosen: ConversionSettings) -> None:
-    divided = _WITHOUT_SHORT_WAY.get(type(module), type(module))
-    module.__class__ = _DIVIDED.get(divided, divided)
-    module._mucudnn = chosen
-    chosen.modules.add(module)
-    module._mucudnn_name = name or type(module).__name__
+    with no_fork:
+        divided = _WITHOUT_SHORT_WAY.get(type(module), type(module))
+        module.__class__ = _DIVIDED.get(divided, divided)
+        module.__module__ = LEAF
+        module._mucudnn_name = name or type(module).__name__
+        module._mucudnn = chosen
+        chosen.add(module)
 
 
 def restore(model: Model) -> Model:
@@ -263,9 +282,10 @@ def restore(model: Model) -> Model:
     for module in modules.modules():
         transposed.restore(module)
         if isinstance(module, _Divided):
-            module.__class__ = _STOCK.get(type(module), type(module))
-            module.__dict__.pop("_mucudnn", None)
-            module.__dict__.pop("_mucudnn_name", None)
+            with no_fork:
+                module.__class__ = _STOCK.get(type(module), type(module))
+                for name in ("_mucudnn", "_mucudnn_name", "__module__"):
+                    module.__dict__.pop(name, None)
     return model
 
 
@@ -297,7 +317,7 @@ def _call_of(
     module: Any, input: Tensor, weight: Tensor, bias: Tensor | None, chosen: ConversionSettings
 ) -> Hashable | None:
     return layers.call_of(
-        input, weight, bias, chosen.workspace, chosen,
+        input, weight, bias, chosen.workspace, chosen.key,
         module.stride, module.padding, module.dilation, module.groups, module.padding_mode,
     )  # fmt: skip
 
@@ -309,10 +329,11 @@ def _tell(module: Any, given: functional.Operands, is_stock: bool | None) -> Non
 
     if torch.jit.is_tracing() or not passes.is_plain(given.x):
         return
-    choice = choice_of_forward(module._mucudnn_name, given, bool(is_stock))
-    told = _told.setdefault(module, set())
-    if choice not in told:
-        told.add(choice)
+    name = getattr(module, "_mucudnn_name", None) or type(module).__name__  # it may have been restored
+    choice = choice_of_forward(name, given, bool(is_stock))
+    told = _told.setdefault(module, Recent(_MOST_TOLD))
+    if not told[choice]:
+        told[choice] = True
         _logger.info("%s", choice)
 
 
@@ -330,6 +351,7 @@ def can_divide(input: Tensor, weight: Tensor) -> bool:
         all(
             passes.is_plain(tensor)
             and tensor.layout is torch.strided
+            and not tensor.is_nested
             and (tensor.is_cpu or tensor.is_cuda)
             and tensor.dtype in _TYPES
             and (unknown_sizes or tensor.numel() > 0)
@@ -351,7 +373,7 @@ def _run_divided(
     """Run a module's convolution on a tensor that is divided over ranks."""
     function = (functional.conv1d, functional.conv2d, functional.conv3d)[weight.dim() - 3]
     input, padding = _padded(module, input)
-    return functional.divided(
+    return functional.overridden(
         function, input, weight, bias, module.stride, padding, module.dilation, module.groups,
         chosen.workspace, chosen.handle,
     )  # fmt: skip

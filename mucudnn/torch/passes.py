@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -133,8 +133,7 @@ def run_forward(x: Tensor, w: Tensor, bias: Tensor | None, options: Options) -> 
         vx, vw = _views("x", x, "w", w, options)
         ready = ready_of(call_of("forward", vx, vx.shape, vw.shape, None, options), options, vx.stream)
         if ready.is_stock:
-            y = stock.forward(x, w, bias, stock_arguments(options))
-            return _with_strides(y, "y" in options.channels_last)
+            return _stock_forward(x, w, bias, options)
         y = empty_result(_in_order(ready.shapes["y"], options), x, bool(options.channels_last))
         if bias is not None:  # y begins as the bias, and beta=1 adds it: a 16-bit result is rounded only once
             check_bias(bias, w)
@@ -145,9 +144,7 @@ def run_forward(x: Tensor, w: Tensor, bias: Tensor | None, options: Options) -> 
         _run_slices("forward", ready, x, w, y, options, bias)
         return _written(y, "y", options)
     except FAILURES as error:
-        _give_way(error, options)
-        y = stock.forward(x, w, bias, stock_arguments(options))
-        return _with_strides(y, "y" in options.channels_last)
+        return _give_way(error, options, partial(_stock_forward, x, w, bias, options))
 
 
 def run_backward_data(dy: Tensor, w: Tensor, input_shape: Ints, options: Options) -> Tensor:
@@ -165,8 +162,7 @@ def run_backward_data(dy: Tensor, w: Tensor, input_shape: Ints, options: Options
         _run_slices("backward_data", ready, dx, w, dy, options)
         return _written(dx, "x", options)
     except FAILURES as error:
-        _give_way(error, options)
-        return _stock_data(dy, w, input_shape, options)
+        return _give_way(error, options, partial(_stock_data, dy, w, input_shape, options))
 
 
 def run_backward_filter(x: Tensor, dy: Tensor, filter_shape: Ints, options: Options) -> Tensor:
@@ -184,8 +180,7 @@ def run_backward_filter(x: Tensor, dy: Tensor, filter_shape: Ints, options: Opti
         _run_slices("backward_filter", ready, x, dw, dy, options)
         return _written(dw, "w", options)
     except FAILURES as error:
-        _give_way(error, options)
-        return _stock_filter(x, dy, filter_shape, options)
+        return _give_way(error, options, partial(_stock_filter, x, dy, filter_shape, options))
 
 
 _BODIES: dict[str, Callable[[Tensor, Tensor, Any, Options], Tensor]] = {
@@ -193,6 +188,11 @@ _BODIES: dict[str, Callable[[Tensor, Tensor, Any, Options], Tensor]] = {
     "backward_data": run_backward_data,
     "backward_filter": run_backward_filter,
 }
+
+
+def _stock_forward(x: Tensor, w: Tensor, bias: Tensor | None, options: Options) -> Tensor:
+    y = stock.forward(x, w, bias, stock_arguments(options))
+    return _with_strides(y, "y" in options.channels_last)
 
 
 def _stock_data(dy: Tensor, w: Tensor, shape: Ints, options: Options) -> Tensor:
@@ -237,10 +237,16 @@ def ready_of(call: Call, options: Options, stream: int, *, may_measure: bool = T
     )  # fmt: skip
 
 
-def _give_way(error: Exception, options: Options) -> None:
+def _give_way(error: Exception, options: Options, run_stock: Callable[[], Tensor]) -> Tensor:
+    """Raise the error, or with `fallback` return PyTorch's own result and warn.
+
+    If PyTorch refuses the call too, its error says so, and a warning would be about a mistake of the program.
+    """
     if not options.fallback:
         raise error
+    result = run_stock()
     warnings.warn(f"mucudnn leaves a convolution to PyTorch: {error}", RuntimeWarning, stacklevel=4)
+    return result
 
 
 def stock_arguments(options: Options) -> tuple[Any, ...]:

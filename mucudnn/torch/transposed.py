@@ -1,6 +1,6 @@
 """Transposed convolutions that run as a plan says: the backward data pass of a convolution computes them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,8 @@ from mucudnn.torch.formats import channels_last
 from mucudnn.torch.options import Options
 from mucudnn.torch.passes import is_transformed
 
+Operands = tuple[Tensor, Tensor, Tensor | None]
+
 
 class _Transposed:
     """A base class in front of PyTorch's module: its kernels run as the module's plan says."""
@@ -20,15 +22,17 @@ class _Transposed:
 
     def forward(self: Any, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """Return what PyTorch's module returns."""
-        if self._mucudnn_planned is not None and _can_run(self, input):
+        chosen = self._mucudnn_planned
+        operands = None if chosen is None else _operands(self, input)
+        if operands is not None:
             more = self._output_padding(
                 input, output_size, self.stride, self.padding, self.kernel_size, input.dim() - 2,
                 self.dilation,
             )  # fmt: skip
             if all(one < stride for one, stride in zip(more, self.stride, strict=True)):
-                return _run(self, input, more)
-        result: Tensor = super().forward(input, output_size)  # type: ignore[misc]  # PyTorch's method
-        return result
+                return _run(self, operands, more, chosen)
+        # `super()` would fail where another thread restores the module meanwhile.
+        return _RUN_STOCK[len(self.kernel_size)](self, input, output_size)
 
 
 class ConvTranspose1d(_Transposed, nn.ConvTranspose1d):
@@ -49,12 +53,21 @@ _PLANNED = {
     nn.ConvTranspose3d: ConvTranspose3d,
 }
 _STOCK = {planned: stock for stock, planned in _PLANNED.items()}
+_RUN_STOCK: dict[int, Callable[..., Tensor]] = {
+    1: nn.ConvTranspose1d.forward,
+    2: nn.ConvTranspose2d.forward,
+    3: nn.ConvTranspose3d.forward,
+}
+# The `__module__` of a converted module itself; pickles need that of its class. `torch.fx` takes a module of
+# torch.nn for a leaf, so a traced model still runs the module, under the name that it has in other models.
+LEAF = "torch.nn"
 
 
 def follow_plan(module: Any, chosen: Any) -> None:
     """Make a transposed convolution run as the settings of a converted module say; other modules stay."""
     if type(module) in _PLANNED or isinstance(module, _Transposed):
         module.__class__ = _PLANNED.get(type(module), type(module))
+        module.__module__ = LEAF
         module._mucudnn_planned = chosen
 
 
@@ -62,26 +75,36 @@ def restore(module: Any) -> None:
     """Undo `follow_plan`."""
     if isinstance(module, _Transposed):
         module.__class__ = _STOCK.get(type(module), type(module))
-        module.__dict__.pop("_mucudnn_planned", None)
+        for name in ("_mucudnn_planned", "__module__"):
+            module.__dict__.pop(name, None)
 
 
-def _can_run(module: Any, input: Any) -> bool:
-    """Return whether mucudnn's operators can run a call. Compilers and transforms get PyTorch's own."""
-    is_followed = torch.compiler.is_compiling() or torch.jit.is_tracing() or is_transformed()
-    return (
-        not is_followed
-        and all(passes.is_plain(one) for one in (input, module.weight))
+def _operands(module: Any, input: Any) -> Operands | None:
+    """Return the input, the weight and the bias in the types that autocast wants.
+
+    Return None for a call that mucudnn's operators cannot run, or that PyTorch refuses: its own operator for
+    the backward data pass would take wrong shapes and types. Compilers and transforms get PyTorch's own too.
+    """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or is_transformed():
+        return None
+    if not (
+        all(passes.is_plain(tensor) and not tensor.is_nested for tensor in (input, module.weight))
         and input.dim() == module.weight.dim()
         and (input.is_cpu or (input.is_cuda and not torch.cuda.is_current_stream_capturing()))
         and input.layout is torch.strided
         and input.is_floating_point()
         and input.numel() > 0
-    )
-
-
-def _run(module: Any, input: Tensor, more: Sequence[int]) -> Tensor:
-    """Run the operator. `more` is the output padding of each spatial axis."""
+        and input.shape[1] == module.weight.shape[0]
+    ):
+        return None
     x, w, bias = functional.autocast(input, module.weight, module.bias)
+    is_one_type = x.dtype == w.dtype and (bias is None or bias.dtype == x.dtype)
+    return (x, w, bias) if is_one_type and x.device == w.device else None
+
+
+def _run(module: Any, operands: Operands, more: Sequence[int], chosen: Any) -> Tensor:
+    """Run the operator. `more` is the output padding of each spatial axis, `chosen` the module's settings."""
+    x, w, bias = operands
     sizes = tuple(module.stride), tuple(module.padding), tuple(module.dilation)
     spatial = (
         (n - 1) * s - 2 * p + d * (k - 1) + 1 + extra
@@ -89,7 +112,6 @@ def _run(module: Any, input: Tensor, more: Sequence[int]) -> Tensor:
     )
     # PyTorch's own transposed convolution has one memory format for all its tensors, as traces have.
     is_last = x.dim() > 3 and "y" in channels_last(x, w, None, *sizes, module.groups, exact=False)
-    chosen = module._mucudnn_planned
     options = Options(
         *sizes, module.groups, "xwy" if is_last else "", chosen.workspace, chosen.handle, fallback=True
     )

@@ -10,7 +10,10 @@ if TYPE_CHECKING:
     import torch
 
 # The files whose models compare steps: in all others the engine runs every one.
-_WITH_JUDGE = ("test_torch_judge", "test_torch_judged_models", "test_torch_short_way")
+_WITH_JUDGE = (
+    *("test_torch_as_stock", "test_torch_judge", "test_torch_judged_models", "test_torch_short_way"),
+    "test_torch_shared_models",
+)
 
 
 @pytest.fixture(scope="module", autouse=True)

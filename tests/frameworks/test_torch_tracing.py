@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from needs_torch import mt, torch
 
 import mucudnn
 from mucudnn.errors import MucudnnError
-from mucudnn.torch import options
+from mucudnn.torch import modules, options
 
 nn = torch.nn
 X, W = torch.randn(4, 3, 8, 8), torch.randn(4, 3, 3, 3)
@@ -132,3 +134,61 @@ def test_a_plan_by_its_path_stays_known(tmp_path: Path, monkeypatch: pytest.Monk
     traced = torch.jit.trace(lambda x: mt.conv2d(x, W, plan=str(tmp_path / "a.plan")), X)
     monkeypatch.setattr(options, "_plans", {})
     torch.testing.assert_close(traced(X), mt.conv2d(X, W))
+
+
+class Reading(torch.fx.Tracer):
+    """A tracer with leaf modules of its own, as those that extract features have."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, nn.ReLU) or super().is_leaf_module(m, module_qualified_name)
+
+
+class Entering(torch.fx.Tracer):
+    """A tracer that enters every module."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return False
+
+
+def copied(module: nn.Module) -> Any:
+    return copy.deepcopy(module)
+
+
+def pickled(module: nn.Module) -> Any:
+    return pickle.loads(pickle.dumps(module))
+
+
+def compiled(module: nn.Module) -> Any:
+    return torch.compile(module, backend="eager", fullgraph=True)
+
+
+@pytest.mark.parametrize("tracer", [torch.fx.Tracer, Reading, Entering])
+def test_the_nodes_of_a_converted_model_are_those_of_pytorchs_own(tracer: type[torch.fx.Tracer]) -> None:
+    stock = nn.Sequential(*network(), nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"))
+    ours = mt.convert(copy.deepcopy(stock))
+    graphs = [tracer().trace(model) for model in (stock, ours)]
+    first, second = ([(node.op, node.name, str(node.target)) for node in graph.nodes] for graph in graphs)
+    assert first == second
+    for way in (copied, pickled, compiled):
+        torch.testing.assert_close(way(torch.fx.GraphModule(ours, graphs[1]))(X), stock(X))
+
+
+@pytest.mark.parametrize("way", [copied, pickled, compiled])
+def test_a_symbolically_traced_model_stays_converted_and_can_be_restored(way: Callable[..., Any]) -> None:
+    own = network()
+    traced = torch.fx.symbolic_trace(mt.convert(copy.deepcopy(own)))
+    for x in (X, X[1:]):
+        torch.testing.assert_close(way(traced)(x), own(x))
+    assert len(modules.converted(traced)) == 2
+    assert [type(module) for module in mt.restore(traced).modules()].count(nn.Conv2d) == 2
+    assert not any("__module__" in vars(module) for module in traced.modules())
+
+
+@pytest.mark.parametrize("way", [copied, pickled, compiled])
+def test_a_function_is_traced_symbolically_whichever_tensor_the_tracer_follows(
+    way: Callable[..., Any],
+) -> None:
+    for function in (lambda x: mt.conv2d(x, W, padding=1), lambda w: mt.conv2d(X, w, padding=1)):
+        traced = way(torch.fx.symbolic_trace(function))
+        argument = X if function.__code__.co_varnames == ("x",) else W
+        torch.testing.assert_close(traced(argument), function(argument))

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from mucudnn.errors import ArgumentTypeError, UsageError
 from mucudnn.forks import no_fork
+from mucudnn.torch.functional import DividedInput
 from mucudnn.torch.spatial.exchange import ALONE, Owners
 from mucudnn.torch.spatial.refusing import check_gradient, name_of, refuse_unknown
 from mucudnn.torch.spatial.sharing import compare
@@ -103,7 +104,7 @@ class Division(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)  # FSDP2 looks for tensors in dataclasses
-class Divided:
+class Divided(DividedInput):
     """A tensor of which this rank has the part `local`. `shape` is the shape of the whole.
 
     It is no torch.Tensor. Modules and functions of PyTorch take it in the place of one, if they are in the
