@@ -225,7 +225,7 @@ def convert(
     Parameters, state_dict, hooks, DistributedDataParallel, pickling and copies stay as they were. A process
     that loads a pickled model needs mucudnn. Subclasses of the three modules are left alone. Parametrized
     modules are subclasses, so convert a model before you parametrize it. Lazy modules are subclasses until
-    they have run.
+    they have run. `torch.fx` takes converted modules for leaves, so a traced model stays converted.
 
     Quantization and `torch.jit.script` look for PyTorch's own classes: restore the model before.
     `torch.jit.trace` and `torch.export` with strict=True keep a model divided, but no other process knows its

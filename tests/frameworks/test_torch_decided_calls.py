@@ -7,11 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from needs_torch import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mucudnn.torch as mt
-from mucudnn.torch import functional, layers, stock
+from mucudnn.torch import functional, layers, modules, stock
 from mucudnn.torch.recent import Recent
 from mucudnn.torch.stock import StockTiming
 
@@ -138,6 +141,64 @@ def test_ever_new_shapes_take_a_bounded_amount_of_memory(monkeypatch: pytest.Mon
     for rows in range(5, 9):
         torch.testing.assert_close(ours(X[:, :, :rows]), own(X[:, :, :rows]))
         assert len(layers._decisions.everything()) <= 4
+
+
+@given(st.lists(st.integers(0, 12), max_size=60))
+def test_an_entry_that_is_used_again_before_four_others_is_never_forgotten(
+    keys: list[int],
+) -> None:
+    recent: Recent[int, int] = Recent(4)
+    for place, key in enumerate(keys):
+        before = keys[:place][::-1]
+        others = len(set(before[: before.index(key)])) if key in before else None
+        assert recent[key] in (None, key)
+        if others is not None and others < 4:
+            assert recent[key] == key
+        recent[key] = key
+        assert len(recent.everything()) <= 8
+
+
+def test_the_sentences_of_the_log_about_a_layer_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mucudnn")
+    ours, _ = converted()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(modules, "_MOST_TOLD", 2)
+        for columns in range(3, 9):
+            ours(X[..., :columns])
+    assert len(modules._told[ours].everything()) == 4
+
+
+def test_work_that_a_fork_or_the_programs_end_cuts_off_decides_nothing() -> None:
+    ours, _ = converted(padding=1)
+    settings = modules.ConversionSettings(tune="background")
+    operands = modules.operands_of(ours, X, ours.weight, ours.bias, settings)
+    work = layers._decide_in_parts("key", operands.x, operands.w, operands.bias, operands.options)
+    next(work)
+    work.close()
+    assert layers._known["key"] is None
+
+
+def test_arguments_and_modes_with_torch_function_get_the_function() -> None:
+    class Marked(torch.Tensor):
+        """A subclass that redefines nothing."""
+
+    class Watching(TorchFunctionMode):
+        """A mode that notes the functions that it sees."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    seen: list[Any] = []
+    w = torch.ones(3, 4, 3, 3)
+    expected = F.conv2d(X, w)
+    for x, weight in ((X.as_subclass(Marked), w), (X, w.as_subclass(Marked))):
+        found = mt.conv2d(x, weight)
+        assert type(found) is Marked
+        torch.testing.assert_close(found.as_subclass(torch.Tensor), expected, rtol=1e-4, atol=1e-4)
+    with Watching():
+        mt.conv2d(X, w)
+    assert seen == [mt.conv2d]
 
 
 def test_decisions_leave_compiled_code_alone() -> None:
