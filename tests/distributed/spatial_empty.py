@@ -24,7 +24,7 @@ class Squeezed(nn.Module):
 
 
 def _models() -> dict[str, nn.Module]:
-    """Return networks for an axis of 7 rows on 3 ranks, of which the last has none after the first layer."""
+    """Return networks for an axis of 7 rows on 3 ranks; after the first layer the last rank has none."""
     return {
         "short": nn.Sequential(nn.Conv2d(1, 4, 3, 2, 1), nn.GroupNorm(1, 4), nn.MaxPool2d(3, 1, 1)),
         "convolutions": nn.Sequential(

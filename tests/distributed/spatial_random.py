@@ -27,7 +27,7 @@ class DropPath(nn.Module):
 
 
 class StochasticDepth(nn.Module):
-    """A residual branch that is dropped for whole samples or batches, by a mask of `x.new_empty`."""
+    """A branch that is dropped for whole samples or the batch, with a mask of the tensor's type."""
 
     def __init__(self, mode: str) -> None:
         super().__init__()
@@ -76,6 +76,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "gumbel": _gumbel,
     "distribution": _distribution,
     "choices": _choices,
+    "mask": lambda x: x + torch.rand(CHANNELS, 1, 1).sub(0.5).log().nan_to_num(-torch.inf),
     "new": lambda x: x + x.new_zeros(CHANNELS, 1, 1).normal_(),
 }
 
@@ -90,7 +91,7 @@ def _mesh_and_input() -> tuple[Any, torch.Tensor]:
 def random_functions() -> list[str]:
     """Return the functions whose divided result differs from that on a whole tensor with the same numbers.
 
-    Dropout of elements on parts of different lengths comes before each: the generators stay alike.
+    Dropout of elements comes before each: parts of different lengths must not move the generators apart.
     """
     mesh, x = _mesh_and_input()
     wrong = []

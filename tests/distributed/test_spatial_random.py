@@ -1,4 +1,4 @@
-"""Random numbers on ranks with different seeds: the same on all ranks of a sample, unless divided."""
+"""Random numbers on ranks with different seeds: whole tensors are the same for all ranks of a sample."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from mucudnn.torch.spatial.exchange import (
     Owners,
     fetch,
     give_back,
+    nothing,
     pieces_of,
     rebuild,
     received,
@@ -112,7 +113,7 @@ class _Convolution(torch.autograd.Function):
                 else:  # the values are not needed, only the shape
                     window = _of_length(window, one.axis, one.windows[one.owners.rank].size)
         if local.is_empty:
-            dx = x.new_zeros(window.shape) if need_x else None
+            dx = nothing(g, window.shape) if need_x else None
             dw = torch.zeros_like(w) if need_w else None
             dbias = w.new_zeros(g.size(1)) if need_bias else None
         else:

@@ -1,4 +1,7 @@
-"""Dropout: each rank draws its own elements, and all ranks draw the same channels."""
+"""Dropout: each rank draws its own elements, and all ranks draw the same channels.
+
+Modules that drop whole samples make masks of their own, which are whole tensors.
+"""
 
 from typing import Any
 
@@ -54,3 +57,13 @@ def _dropout(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 @handles(*spelled("dropout1d"), *spelled("dropout2d"), *spelled("dropout3d"), *spelled("feature_dropout"))
 def _dropout_of_channels(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return _call(function, args, kwargs, whole_channels=True)
+
+
+_NEW = ("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor")
+
+
+@handles(*(getattr(Tensor, name) for name in _NEW))
+def _new(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return a whole tensor of the same type and on the same device."""
+    x, *others = args
+    return function(x.local, *others, **kwargs)

@@ -11,9 +11,9 @@ from torch.utils import _pytree as pytree
 from mucudnn.errors import UsageError
 from mucudnn.torch.spatial.border import divide_further, gather, redivide, spread, total
 from mucudnn.torch.spatial.divided import Divided, Division, axis_of, handles, spelled
-from mucudnn.torch.spatial.exchange import add_up, fetch, nothing
+from mucudnn.torch.spatial.exchange import add_up, fetch
 from mucudnn.torch.spatial.refusing import refuse
-from mucudnn.torch.spatial.windows import Span, product, scaled_parts
+from mucudnn.torch.spatial.windows import Span, product
 
 _ELEMENTWISE = """
 abs absolute neg negative exp expm1 log log1p log2 sqrt rsqrt square reciprocal sign sin cos tan tanh atan erf
@@ -122,13 +122,6 @@ def _converted(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if not isinstance(x, Divided):
         return function(x, *others, **kwargs)
     return x.with_local(function(x.local, *others, **kwargs))
-
-
-@handles(*(new for kind in ("empty", "zeros", "ones", "full", "tensor") for new in spelled(f"new_{kind}")))
-def _new(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return a new whole tensor, such as the mask of a module that drops whole samples."""
-    x, *others = args
-    return function(x.local, *others, **kwargs)
 
 
 @handles(*spelled("prelu"))
@@ -339,26 +332,6 @@ def _reshaped(x: Divided, shape: list[int]) -> Any:
         found = x.local.reshape(*shape[:-kept], *x.local.shape[-kept:])
         return Divided(found, shape, division)
     return gather(x).reshape(shape)
-
-
-@handles(*spelled("pixel_shuffle"), *spelled("pixel_unshuffle"))
-def _pixel_shuffle(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    x, factor = args[0], (*args[1:], *kwargs.values())[0]
-    if any(axis < x.dim() - 2 for axis in x.divided_axes):
-        raise refuse(function, "that is divided on other axes than the last two is not in the table")
-    if function is not torch.pixel_shuffle:  # the parts of small rows need not be multiples of the factor
-        return redivide(function(gather(x), factor), x.division)
-    shape = [*x.shape[:-3], x.shape[-3] // factor**2, x.shape[-2] * factor, x.shape[-1] * factor]
-    if x.local.numel():
-        local = function(x.local, factor)
-    else:  # PyTorch's own gradient fails for a tensor without rows
-        local = nothing(x.local, [*shape[:-2], x.local.size(-2) * factor, x.local.size(-1) * factor])
-    found = Divided(local, shape, x.division)
-    for axis in x.divided_axes:
-        owners = x.owners(axis)
-        due = found.parts(axis)
-        local = fetch(local, axis, scaled_parts(x.shape[axis], owners.ranks, factor), due, owners)
-    return found.with_local(local)
 
 
 @handles(F.linear)

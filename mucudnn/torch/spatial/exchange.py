@@ -46,7 +46,8 @@ def fetch(
 def give_back(g: Tensor, axis: int, parts: Sequence[Span], windows: Sequence[Span], owners: Owners) -> Tensor:
     """Return the adjoint of `fetch`: each row's owner gets the sum of all ranks' values for that row.
 
-    `g` is overwritten. The result is a view of it if the window has all rows of the part, so that only the
+    `g` is overwritten, unless a compiler traces: it keeps the order of functional operators alone. The result
+    is a view of it if the window has all rows of the part, so that only the
     rows of other ranks are added.
     """
     if is_local(parts, windows):

@@ -203,5 +203,7 @@ _operator(
     sum_over, lambda x, groups: torch.empty_like(x), _save_sum, _sum_gradient,
 )  # fmt: skip
 
+# Compilers drop an operator without a used result, but a rank without rows has to send its messages, and in
+# the order of the other ranks.
 for _name in ("window", "window_adjoint", "spatial_sum"):
     _register_effectful_op(getattr(torch.ops.mucudnn, _name).default, _EffectType.ORDERED)

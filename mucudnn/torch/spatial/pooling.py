@@ -72,9 +72,11 @@ class _Max(torch.autograd.Function):
         [indices] = ctx.saved_tensors
         pool, window = ctx.pool, ctx.window
         dims = len(pool.kernel)
-        flat = g.new_zeros((*window[:2], product(window[2:])))
-        if 0 not in pool.result:
-            flat.scatter_add_(2, indices.flatten(2), g.flatten(2))
+        shape = *window[:2], product(window[2:])
+        if 0 in pool.result:
+            flat = nothing(g, shape)
+        else:
+            flat = g.new_zeros(shape).scatter_add_(2, indices.flatten(2), g.flatten(2))
         found = flat.reshape(window)
         for one in reversed(pool.axes[:dims]):
             found = give_back(found, one.axis, one.parts, one.windows, one.owners)
@@ -125,7 +127,7 @@ def _summed(window: Tensor, pool: Pool) -> Tensor:
 
 def _summed_adjoint(g: Tensor, shape: tuple[int, ...], pool: Pool) -> Tensor:
     if 0 in pool.result:
-        return g.new_zeros(shape)
+        return nothing(g, shape)
     dims = len(pool.kernel)
     like = g.new_empty(1).expand(shape)  # PyTorch reads only its shape
     if dims == 3:

@@ -1,4 +1,4 @@
-"""Resampling of divided tensors: `interpolate` in all modes.
+"""Resampling of divided tensors: `interpolate` in all modes, and `pixel_shuffle`.
 
 Every mode except nearest is linear and works axis by axis. PyTorch itself gives the weights: it interpolates
 the unit vectors of one axis. So scales, corners and rounding are PyTorch's own. A divided axis is then a
@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import UsageError
-from mucudnn.torch.spatial.divided import Divided, handles
+from mucudnn.torch.spatial.border import gather, redivide
+from mucudnn.torch.spatial.divided import Divided, handles, spelled
 from mucudnn.torch.spatial.exchange import fetch, give_back, nothing
 from mucudnn.torch.spatial.refusing import refuse
-from mucudnn.torch.spatial.windows import parts, tapped, windows_of
+from mucudnn.torch.spatial.windows import parts, scaled_parts, tapped, windows_of
 
 _NEAREST = ("nearest", "nearest-exact")
 _ALONE = {
@@ -89,9 +90,9 @@ def _combine(window: Tensor, axis: int, taps: Taps, weights: Weights | None) -> 
 
 
 def _spread_back(g: Tensor, axis: int, taps: Taps, weights: Weights | None, shape: tuple[int, ...]) -> Tensor:
-    found = g.new_zeros(shape)
     if not taps:
-        return found
+        return nothing(g, shape)
+    found = g.new_zeros(shape)
     if weights is None:
         return found.index_add_(axis, _index(taps, 0, g), g)
     most = max(map(len, taps))
@@ -123,7 +124,7 @@ def _dense(window: Tensor, axis: int, taps: Taps, weights: Weights) -> Tensor:
 
 
 @lru_cache(1024)
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # a compiler cannot follow positions that it has to read
 def taps_of(
     size: int, mode: str, output: int | None, scale: float | None, align: bool | None, recompute: bool | None,
     antialias: bool, exact: bool,
@@ -245,3 +246,23 @@ def _each(value: Any, dims: int) -> tuple[Any, ...]:
 @handles(F.upsample)
 def _upsample(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return _interpolate(F.interpolate, args, kwargs)
+
+
+@handles(*spelled("pixel_shuffle"), *spelled("pixel_unshuffle"))
+def _pixel_shuffle(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x, factor = args[0], (*args[1:], *kwargs.values())[0]
+    if any(axis < x.dim() - 2 for axis in x.divided_axes):
+        raise refuse(function, "that is divided on other axes than the last two is not in the table")
+    if function is not torch.pixel_shuffle:  # the parts of small rows need not be multiples of the factor
+        return redivide(function(gather(x), factor), x.division)
+    shape = [*x.shape[:-3], x.shape[-3] // factor**2, x.shape[-2] * factor, x.shape[-1] * factor]
+    if x.local.numel():
+        local = function(x.local, factor)
+    else:  # PyTorch's own gradient fails for a tensor without rows
+        local = nothing(x.local, [*shape[:-2], x.local.size(-2) * factor, x.local.size(-1) * factor])
+    found = Divided(local, shape, x.division)
+    for axis in x.divided_axes:
+        owners = x.owners(axis)
+        due = found.parts(axis)
+        local = fetch(local, axis, scaled_parts(x.shape[axis], owners.ranks, factor), due, owners)
+    return found.with_local(local)

@@ -65,10 +65,10 @@ def compare(function: str, tensors: Iterable[Tensor], groups: tuple[str, ...]) -
         if _compared_parameters.get(x) == names if is_parameter else key in known:
             continue
         if not _is_same(x, groups):
-            what, remedy = ("parameter", _PARAMETER) if is_parameter else ("whole tensor", _TENSOR)
+            what, advice = ("parameter", _PARAMETER) if is_parameter else ("whole tensor", _TENSOR)
             raise DivergedError(
                 f"the ranks do not agree about a {what} in {function}, here {tuple(x.shape)}, "
-                f"{str(x.dtype).removeprefix('torch.')}, although they share a sample: {remedy}"
+                f"{str(x.dtype).removeprefix('torch.')}, although they share a sample: {advice}"
             )
         if is_parameter:
             _compared_parameters[x] = names
@@ -84,7 +84,7 @@ def _is_same(x: Tensor, groups: tuple[str, ...]) -> bool:
         table[place] = _digest(x.detach())
         digests, norms = add_up(table, groups).unbind(1)
         tolerance = torch.finfo(x.dtype).eps ** 0.5 if x.dtype.is_floating_point or x.is_complex() else 0.0
-        return bool((digests - digests[0]).abs().max() <= tolerance * norms.max())
+        return not bool((digests - digests[0]).abs().max() > tolerance * norms.max())
 
 
 def _digest(x: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ def _digest(x: Tensor) -> Tensor:
     flat = (torch.view_as_real(x.resolve_conj()) if x.is_complex() else x).reshape(-1)
     found = torch.zeros(2, dtype=torch.float64, device=x.device)
     for i, piece in enumerate(flat.split(_PIECE)):
-        values = piece.double().nan_to_num()
+        values = piece.double().nan_to_num(0.0, 1.0, -1.0)
         weights = torch.arange(i * _PIECE + 1, i * _PIECE + 1 + len(piece), device=x.device).double()
         found += torch.stack([(values * (weights * _GOLDEN).frac()).sum(), values.square().sum()])
     return torch.stack([found[0], found[1].sqrt()])
