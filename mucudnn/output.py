@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from mucudnn.errors import MucudnnError, raised_here
+from mucudnn.forks import no_fork
 
 # Control and format characters, such as those that turn the direction of writing, halves of characters, and
 # separators of lines and paragraphs.
@@ -94,7 +95,8 @@ def _take(stream: TextIO, descriptor: int) -> TextIO:
 
 def _flush_c() -> None:
     """Write what C libraries have buffered."""
-    import ctypes
+    with no_fork:
+        import ctypes
 
     ctypes.CDLL(None).fflush(None)
 

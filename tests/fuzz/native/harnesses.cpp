@@ -127,11 +127,11 @@ void check_measurements(std::string_view text) {
     for (const PlanKernel& written : plan->kernels) {
       // The drop-in finds kernels by the full form of their descriptor, which it writes itself.
       if (document.find(" 1 " + to_text(written.kernel.problem) + "\n") == std::string_view::npos) continue;
-      shim::Journal::Entry& entry = journal.entry_for(written.kernel);
-      const auto known = entry.sizes.find(written.kernel.problem.mini_batch);
+      const auto entry = journal.entry_for(written.kernel);
+      const auto known = entry->sizes.find(written.kernel.problem.mini_batch);
       for (const Configuration& option : written.desirable) {
         if (option.size() != 1) continue;
-        REQUIRE(known != entry.sizes.end());
+        REQUIRE(known != entry->sizes.end());
         REQUIRE(known->second.measured.count(option.front().algorithm) == 1);
       }
     }
