@@ -11,8 +11,6 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator
 
-import torch
-
 from bench.lib.host import describe_host, host_bench
 from bench.lib.record import Record
 from mucudnn._native import Engine
@@ -161,6 +159,8 @@ def against_torch(bench: Bench) -> list[Record]:
 
     The kernel runs as it is decided at 64 MiB. Both run on one thread, interleaved.
     """
+    import torch  # the other figures need no PyTorch
+
     torch.set_num_threads(1)
     records, ours_total, theirs_total = [], 0.0, 0.0
     for kernel in kernels("forward"):
@@ -176,6 +176,8 @@ def against_torch(bench: Bench) -> list[Record]:
 
 
 def _interleave_with_torch(engine: Engine, kernel: Kernel, divided: Configuration) -> tuple[float, float]:
+    import torch
+
     problem = kernel.problem
     tensors = Tensors.random(engine, problem, extent(problem))
     workspace = engine.allocate(divided.workspace)
