@@ -145,6 +145,11 @@ MODELS = {
     ),
     "with integers and truth values": Model(three(lambda stage, y: (y, y.argmax(1), y > 0))),
     "with outputs without gradient": Model(three(lambda stage, y: (y, y.detach()), without_gradient)),
+    "with outputs that lose their gradient for once": Model(
+        three(lambda stage, y: y.detach() if stage.step == 1 else y),
+        change=lambda step, number, stage: setattr(stage, "step", step),
+        samples=(16, 16, 16),
+    ),
     "with frozen stages": Model(
         three(), change=lambda step, number, stage: stage.requires_grad_(number > 1 - step)
     ),

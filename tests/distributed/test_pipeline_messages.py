@@ -41,12 +41,13 @@ def test_descriptions_are_sent_only_in_steps_after_a_change() -> None:
 
 
 KNOWN = "which stage 2 cannot know: it was (4, 6) torch.float64 in the step before"
+KNOWN_DETACHED = KNOWN.replace("float64", "float64 without gradient")
 NAMED = "the output of stage 1"
 MESSAGES = {
     "another type": f"UsageError: {NAMED} is (4, 6) torch.float32, {KNOWN}",
     "another shape": f"UsageError: {NAMED} is (4, 4) torch.float64, {KNOWN}",
     "another number": f"UsageError: {NAMED} is (4, 6) torch.float64 and (2, 6) torch.float64, {KNOWN}",
-    "no gradient": f"UsageError: {NAMED} is (4, 6) torch.float64 without gradient, {KNOWN}",
+    "a gradient": f"UsageError: {NAMED} is (4, 6) torch.float64, {KNOWN_DETACHED}",
     "sparse": f"UsageError: {NAMED} has the layout torch.sparse_coo: stages pass dense tensors",
     "meta": f"UsageError: {NAMED} is on meta: a stage on cpu passes tensors on cpu",
     "text": f"UsageError: {NAMED} is a str: stages pass tensors, or tuples of tensors",

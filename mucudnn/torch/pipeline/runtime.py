@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from itertools import compress
 from typing import Any
 
 import torch
@@ -318,16 +319,19 @@ class _MiniBatch:
     def _backward(self, task: Task, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return the gradients of a stage's inputs."""
         received, outputs = self._kept.pop((task.micro_batch, task.stage))
+        needed = []
         if gradients:
-            self._transfers.release_outputs(task)
+            have_gradients = self._transfers.release_outputs(task)
+            pairs = zip(compress(distinct(outputs), have_gradients), gradients, strict=True)
+            needed = [(output, gradient) for output, gradient in pairs if output.requires_grad]
         # The backward pass of a layer that autocast left alone must not be cast either.
         with torch.autocast(outputs[0].device.type, enabled=False):
             if task.stage == self._last:
                 outputs[0].backward()
-            elif gradients:
-                torch.autograd.backward([o for o in distinct(outputs) if o.requires_grad], gradients)
-        needed = [leaf for leaf in received if leaf.requires_grad]
-        return [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in needed]
+            elif needed:
+                torch.autograd.backward(*zip(*needed, strict=True))
+        leaves = [leaf for leaf in received if leaf.requires_grad]
+        return [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
 
 
 class _KeepsInputs:

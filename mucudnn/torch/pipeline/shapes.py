@@ -1,5 +1,6 @@
 """The tensors that stages pass to each other: their descriptions, and how they enter a stage."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,17 @@ class Layout:
     def gradients(self) -> list[Description]:
         """The tensors whose gradients travel back."""
         return [d for d in self.tensors if d.requires_grad]
+
+    def fits(self, expected: "Layout") -> bool:
+        """Return whether a message with the expected layout can carry these tensors.
+
+        A gradient may travel back to a tensor that does not need it for once.
+        """
+        return self.places == expected.places and all(
+            dataclasses.replace(mine, requires_grad=theirs.requires_grad) == theirs
+            and mine.requires_grad <= theirs.requires_grad
+            for mine, theirs in zip(self.tensors, expected.tensors, strict=True)
+        )
 
     def arrange(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return a stage's inputs: the tensors of a message in their places, as leaves for autograd."""

@@ -88,7 +88,7 @@ class Transfers:
         if self._agreement.has_headers():
             return
         found, expected = Layout.of(outputs), self._agreement.sent[task.stage, task.replica]
-        if found != expected:
+        if not found.fits(expected):
             self._agreement.expect_changes()
             raise UsageError(
                 f"{what} is {found}, which stage {task.stage + 1} cannot know: it was {expected} in the step "
@@ -135,10 +135,14 @@ class Transfers:
             return tensors
         return self._inputs[task].arrange(tensors) or None
 
-    def release_outputs(self, task: Task) -> None:
+    def release_outputs(self, task: Task) -> list[bool]:
         """Free the outputs whose gradients arrived for a backward task.
 
-        Raises UsageError if the outputs were changed in place meanwhile.
+        Returns:
+            For each distinct output, True if its gradient has arrived.
+
+        Raises:
+            UsageError: the outputs were changed in place meanwhile.
         """
         sent = self._leaving.pop(_forward_of(task))
         sent.wait(self._timeout)
@@ -147,6 +151,7 @@ class Transfers:
                 f"the output of stage {task.stage} was changed in place after the stage returned it, "
                 f"while it was sent to stage {task.stage + 1}: return a clone of it"
             )
+        return [d.requires_grad for d in self._outputs.pop(_forward_of(task)).tensors]
 
     def finish(self) -> None:
         """Wait until all that this rank sent has been received."""
@@ -195,7 +200,7 @@ class Transfers:
         """Start to receive a message."""
         source = self._global_rank(sender)
         if task.pass_ == "backward":
-            descriptions = self._outputs.pop(_forward_of(task)).gradients
+            descriptions = self._outputs[_forward_of(task)].gradients
         else:
             place = task.stage, task.replica
             if self._agreement.has_headers():
