@@ -45,7 +45,7 @@ class ConversionSettings:
         self._plan = plan
         self.judge = Judge(StepTimes()) if plan is None and tune != "never" else None
         self.handle = None if plan is None else handle_of(Plan.parse(plan))
-        # Decisions about calls are kept by this text, because by the settings they would keep the judge, too.
+        # The key of decisions about calls is a text: the settings themselves would keep the judge alive.
         self.key = f"{workspace}, {self.handle}, {tune}"
         self.modules: WeakSet[Any] = WeakSet()  # those that have these settings
         self.is_given = False  # True while the modules take the short way to PyTorch's own convolutions

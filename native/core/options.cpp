@@ -122,7 +122,7 @@ int parse_threads(const std::string& text) {
 
 const std::vector<Setting>& settings() {
   using Kind = Setting::Kind;
-  // Never destroyed: a destructor of the program may be the first to call cuDNN.
+  // This object is never destroyed, because a program may call cuDNN from destructors that run after ours.
   static const auto& table = *new std::vector<Setting>{
       {"MUCUDNN_WORKSPACE_LIMIT", "the most workspace that one kernel may use", Kind::size,
        [](const Value& value, Options& options) { options.workspace_limit = value.number; }},

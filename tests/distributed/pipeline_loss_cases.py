@@ -220,7 +220,7 @@ def unseen() -> dict[str, list[str]]:
 
 
 class Owning(nn.Module):
-    """A loss with a weight of its own."""
+    """A loss function with a parameter that could be trained."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -216,7 +216,11 @@ class Sometimes(nn.Module):
 
 
 def partial_use(depth: int, schedule: str, data: int) -> dict[int, tuple[bool, float, int, bool]]:
-    """Return for each stage whether unused parameters have no gradient, the distance, the count, the mask."""
+    """Train stages that use their layer for some inputs only.
+
+    Return for each stage of this rank: whether parameters that no input uses have no gradient, the largest
+    error of a gradient, the value of an integer buffer, and whether a buffer of large numbers stayed finite.
+    """
     mesh = cases.make_mesh(depth, data)
     torch.manual_seed(0)
     stages: list[nn.Module] = [Sometimes(0.0), *(Sometimes(-9.0) for _ in range(depth - 1))]

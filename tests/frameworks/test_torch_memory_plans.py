@@ -157,7 +157,7 @@ ENDS: dict[str, Callable[[], nn.Module]] = {
 
 
 def features(end: str) -> nn.Module:
-    """Return random layers without a head, which end as named."""
+    """Return a random feature extractor whose last layer is the one that `end` names in ENDS."""
     r = random.Random(end)
     kinds: list[Callable[[], nn.Module]] = [
         lambda: nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()),

@@ -287,18 +287,18 @@ class _MiniBatch:
         arrived = self._transfers.receive(task)
         self._failed = self._failed or arrived is None
         result: Sequence[Tensor] = ()
-        with self._noting_an_error(task, arrived):
+        with self._catching_errors(task, arrived):
             if arrived is not None and not self._failed:
                 run = self._forward if task.pass_ == "forward" else self._backward
                 result = run(task, arrived)
         self._transfers.wait_for_all_ranks()
-        with self._noting_an_error(task, arrived):
+        with self._catching_errors(task, arrived):
             if task.pass_ == "forward" and not self._failed:
                 self._transfers.check(task, result)
         self._transfers.send(task, None if self._failed else result)
 
     @contextmanager
-    def _noting_an_error(self, task: Task, arrived: Sequence[Tensor] | None) -> Iterator[None]:
+    def _catching_errors(self, task: Task, arrived: Sequence[Tensor] | None) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # the code of stages and of the loss may raise any error

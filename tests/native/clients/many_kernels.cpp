@@ -1,5 +1,5 @@
-// Asks for the workspace of thousands of kernels, and convolves with each: another height each time, in turns
-// of the given number of kernels. Prints by how many bytes the memory in use grew in the last turn.
+// Asks for the workspace of thousands of kernels that differ in height, and convolves with each. The kernels
+// come in batches of the given size. Prints by how many bytes the memory in use grew in the last batch.
 #include <malloc.h>
 
 #include "client.h"
