@@ -1,10 +1,10 @@
 """The decisions: from measured times and workspaces to micro-batch sizes and algorithms."""
 
-from .channels import ChannelGroup, ChannelGroups, divide_channels
-from .configuration import Configuration, Infeasible, MicroConfiguration, Slices
-from .division import Shares, WorkspaceDivision, divide_workspace, solve_division
-from .reuse import desirable_set, reuse_workspace
-from .tiles import Tile, Tiling, tile_sample
+from .workspace.channels import ChannelGroup, ChannelGroups, divide_channels
+from .workspace.configuration import Configuration, Infeasible, MicroConfiguration, Slices
+from .workspace.division import Shares, WorkspaceDivision, divide_workspace, solve_division
+from .workspace.reuse import desirable_set, reuse_workspace
+from .workspace.tiles import Tile, Tiling, tile_sample
 
 __all__ = [
     "ChannelGroup",

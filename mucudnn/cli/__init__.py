@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 from mucudnn._native import EngineError
 from mucudnn.cli.examples import format_examples
 from mucudnn.errors import MucudnnError
-from mucudnn.output import printable, reserve_stdout
+from mucudnn.output.printable import printable
+from mucudnn.output.streams import reserve_stdout
 from mucudnn.settings import SETTINGS
 
 EXAMPLES = ("mucudnn optimize alexnet", "mucudnn run --workspace 64MiB -- python train.py")

@@ -13,8 +13,8 @@ from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.candidates import candidates
 from mucudnn.measuring.described_device import bundled_devices, open_planner, plan, read_properties
 from mucudnn.measuring.engines import open_engine
+from mucudnn.output.text import short_names
 from mucudnn.plans.optimizer import benchmark
-from mucudnn.plans.text import short_names
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.sizes import format_size

@@ -21,7 +21,8 @@ from mucudnn.costs.file import UnwritableError
 from mucudnn.costs.journal import JournalError, journal_of, take_journal
 from mucudnn.errors import MucudnnError, UsageError, shown
 from mucudnn.input import read_text
-from mucudnn.output import results, write_lines
+from mucudnn.output.files import write_lines
+from mucudnn.output.streams import results
 from mucudnn.plans.json_forms import SCHEMA
 from mucudnn.problems.descriptor import short_text
 from mucudnn.sizes import format_size

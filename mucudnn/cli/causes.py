@@ -11,8 +11,8 @@ from mucudnn.diagnosis.causes import CAUSES, Shares, divide
 from mucudnn.diagnosis.perfetto import write_timelines
 from mucudnn.diagnosis.remedies import Remedy, remedies
 from mucudnn.diagnosis.traces import read_traces
-from mucudnn.output import write_lines
-from mucudnn.plans.text import milliseconds
+from mucudnn.output.files import write_lines
+from mucudnn.output.text import milliseconds
 
 HELP = "show why the ranks of a training idle, from traces of torch.profiler"
 DESCRIPTION = (

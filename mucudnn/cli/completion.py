@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 from mucudnn.errors import MissingExtraError
-from mucudnn.output import results
+from mucudnn.output.streams import results
 from mucudnn.problems.kernels import bundled_networks
 
 HELP = "print a script with which a shell completes commands, flags and networks"

@@ -20,7 +20,7 @@ from mucudnn.drop_in.libraries import (
 )
 from mucudnn.errors import MucudnnError, NoEngineError
 from mucudnn.measuring.engines import SONAME, open_engine
-from mucudnn.output import write_lines
+from mucudnn.output.files import write_lines
 
 HELP = "see whether `mucudnn run` works, for which programs, and why not"
 DESCRIPTION = (

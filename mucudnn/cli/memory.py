@@ -12,13 +12,13 @@ from mucudnn.errors import UsageError
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
 from mucudnn.measuring.modelled_device import DEVICES, find_device
-from mucudnn.output import write_lines
-from mucudnn.plans.memory import MemoryPlan
-from mucudnn.plans.memory_costs import measure_costs, model_costs
-from mucudnn.plans.memory_json import memory_json
-from mucudnn.plans.memory_planning import POLICIES, MemoryOptions, plan_network
-from mucudnn.plans.memory_sources import read_network
-from mucudnn.plans.training_step import Costs
+from mucudnn.output.files import write_lines
+from mucudnn.plans.memory.costs import measure_costs, model_costs
+from mucudnn.plans.memory.json_form import memory_json
+from mucudnn.plans.memory.plan import MemoryPlan
+from mucudnn.plans.memory.planning import POLICIES, MemoryOptions, plan_network
+from mucudnn.plans.memory.sources import read_network
+from mucudnn.plans.memory.training_step import Costs
 from mucudnn.problems.bundled import NETWORKS
 from mucudnn.problems.network import Network
 from mucudnn.report import check_installed

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 
 from mucudnn.cli.terminal import show, table
-from mucudnn.plans.memory import MemoryPlan
-from mucudnn.plans.memory_parts import PlannedTensor
-from mucudnn.plans.text import milliseconds
+from mucudnn.output.text import milliseconds
+from mucudnn.plans.memory.parts import PlannedTensor
+from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.sizes import format_size
 
 _SHOWN = 8  # names of each choice

@@ -12,8 +12,8 @@ from mucudnn.costs.cache import Cache
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
 from mucudnn.plans.optimizer import Result, optimize, replay
+from mucudnn.plans.parts.recorded_groups import predict_groups
 from mucudnn.plans.plan import write_plan
-from mucudnn.plans.recorded_groups import predict_groups
 from mucudnn.plans.result import to_json, to_plan
 from mucudnn.sizes import spell_limit
 
@@ -74,7 +74,7 @@ def _optimize(arguments: argparse.Namespace) -> Result:
     with opened_cache(terminal, needed=False) as cache:
         bench = Bench(engine, cache, terminal, thorough=arguments.thorough)
         result = optimize(bench, kernels, policy, limits, run=not arguments.no_run)
-        from mucudnn.plans.channels import add_groups  # it imports numpy
+        from mucudnn.plans.parts.channels import add_groups  # it imports numpy
 
         return add_groups(bench, result, run=not arguments.no_run)
 

@@ -7,14 +7,14 @@ from mucudnn.cli import options, outputs
 from mucudnn.cli.terminal import show, show_json, table
 from mucudnn.errors import UsageError
 from mucudnn.measuring.modelled_device import DEVICES, ModelledDevice, find_device
-from mucudnn.plans.memory_costs import model_costs
-from mucudnn.plans.memory_sources import read_network
-from mucudnn.plans.placing import PlacedNetwork, place_network
-from mucudnn.plans.text import milliseconds, ratio
+from mucudnn.output.text import milliseconds, ratio
+from mucudnn.plans.devices.placing import PlacedNetwork, place_network
+from mucudnn.plans.memory.costs import model_costs
+from mucudnn.plans.memory.sources import read_network
 from mucudnn.problems.bundled import NETWORKS
 from mucudnn.report import check_installed
 from mucudnn.sizes import format_size, parse_size
-from mucudnn.solver.pipelines import PeerLink
+from mucudnn.solver.devices.pipelines import PeerLink
 
 HELP = "place a network's operations on several devices"
 DESCRIPTION = (

@@ -6,7 +6,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from mucudnn.output import printable
+from mucudnn.output.printable import printable
 
 
 class PlainTable(Table):

@@ -12,10 +12,10 @@ from mucudnn.cli.terminal import Terminal, show, show_json, table
 from mucudnn.errors import MucudnnError, shown
 from mucudnn.input import read_document
 from mucudnn.measuring.engines import open_engine
+from mucudnn.output.text import micro_batches, milliseconds, ratio
+from mucudnn.plans.devices.spatial_plan import SpatialPlan, SpatialStage, is_spatial, parse_spatial_plan
 from mucudnn.plans.json_forms import checks_json, difference_json, plan_json
 from mucudnn.plans.plan import Plan, PlanKernel, parse_plan_text, read_plan
-from mucudnn.plans.spatial_plan import SpatialPlan, SpatialStage, is_spatial, parse_spatial_plan
-from mucudnn.plans.text import micro_batches, milliseconds, ratio
 from mucudnn.plans.verify import KernelCheck, foreign, verify
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel

@@ -8,11 +8,11 @@ from mucudnn.cli import options, outputs
 from mucudnn.cli.place import add_model_options, parse_devices, placed
 from mucudnn.cli.terminal import show, show_json, table
 from mucudnn.errors import UsageError
-from mucudnn.plans.scaling import ScalingRow, read_scaling
-from mucudnn.plans.text import ratio
+from mucudnn.output.text import ratio
+from mucudnn.plans.devices.scaling import ScalingRow, read_scaling
 from mucudnn.problems.bundled import NETWORKS
 from mucudnn.report import check_installed
-from mucudnn.solver.projection import Strategy, project
+from mucudnn.solver.devices.projection import Strategy, project
 
 HELP = "compare data parallelism with hybrid parallelism over a whole training"
 DESCRIPTION = (

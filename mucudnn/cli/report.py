@@ -10,10 +10,10 @@ from mucudnn.costs.cache import Cache
 from mucudnn.costs.table import CostTable
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
-from mucudnn.output import write_lines
-from mucudnn.plans.channels import add_groups
+from mucudnn.output.files import write_lines
 from mucudnn.plans.optimizer import Result, optimize, replay
-from mucudnn.plans.recorded_groups import predict_groups
+from mucudnn.plans.parts.channels import add_groups
+from mucudnn.plans.parts.recorded_groups import predict_groups
 from mucudnn.report import check_installed
 from mucudnn.report.gather import Report, gather
 

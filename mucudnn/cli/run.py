@@ -20,7 +20,7 @@ from mucudnn.drop_in.libraries import find_libraries, preloading, shim_path, unk
 from mucudnn.drop_in.older import find_library_for_8
 from mucudnn.errors import MucudnnError, NoEngineError, UsageError
 from mucudnn.measuring.engines import chosen_library
-from mucudnn.output import restore_stdout
+from mucudnn.output.streams import restore_stdout
 from mucudnn.plans.plan import read_plan
 from mucudnn.sizes import doubt_limit, parse_limit
 

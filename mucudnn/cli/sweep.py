@@ -11,8 +11,8 @@ from mucudnn.cli.terminal import Terminal, opened_cache, show, show_json, table
 from mucudnn.costs.records import Machine
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
+from mucudnn.output.text import micro_batches, milliseconds, ratio, short_names
 from mucudnn.plans.sweep import Cliff, Sweep, parse_sizes, sweep
-from mucudnn.plans.text import micro_batches, milliseconds, ratio, short_names
 from mucudnn.problems.descriptor import short_text
 from mucudnn.report import check_installed
 from mucudnn.sizes import format_size, spell_limit

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import InterruptedByUserError
 from mucudnn.listener import Listener, ProgressBar
-from mucudnn.output import printable, results
+from mucudnn.output.printable import printable
+from mucudnn.output.streams import results
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,7 +6,7 @@ from typing import Any
 
 from mucudnn.diagnosis.causes import CAUSES, Shares
 from mucudnn.diagnosis.remedies import Remedy
-from mucudnn.solver.pipelines import PipelineTimeline
+from mucudnn.solver.devices.pipelines import PipelineTimeline
 
 _SIMULATED = 10_000  # the first process number of simulated ranks
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mucudnn.diagnosis.causes import Shares
-from mucudnn.solver.pipelines import PipelineTimeline, Stage, simulate_pipeline
-from mucudnn.solver.schedules import gpipe
+from mucudnn.solver.devices.pipelines import PipelineTimeline, Stage, simulate_pipeline
+from mucudnn.solver.devices.schedules import gpipe
 
 MOST_WORKERS = 16
 MICRO_BATCHES = (2, 4, 8, 16, 32)

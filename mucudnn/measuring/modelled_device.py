@@ -15,7 +15,7 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.problems.steps import DATA_TYPES
 from mucudnn.solver import Configuration, MicroConfiguration, desirable_set
-from mucudnn.solver.copies import Link
+from mucudnn.solver.memory.copies import Link
 
 EFFICIENCY = 0.5  # the part of the peak that products of matrices reach
 

@@ -25,7 +25,7 @@ from mucudnn.solver import (
     reuse_workspace,
     solve_division,
 )
-from mucudnn.solver.configuration import faster
+from mucudnn.solver.workspace.configuration import faster
 
 _PARTS = 5  # limits of a race under a total: the total, a quarter of it, and so on
 

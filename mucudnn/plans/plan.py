@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from mucudnn._native import NewerVersionError, Problem, format_plan, parse_plan
 from mucudnn.errors import ArgumentTypeError, NewerFileError, shown
 from mucudnn.input import AnyPath, path_of, read_document
-from mucudnn.output import write_lines
-from mucudnn.plans.table import html_table
-from mucudnn.plans.text import micro_batches
+from mucudnn.output.files import write_lines
+from mucudnn.output.table import html_table
+from mucudnn.output.text import micro_batches
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mucudnn.output.table import html_table
+from mucudnn.output.text import micro_batches, milliseconds, ratio, short_names
 from mucudnn.plans.decide import Decision
 from mucudnn.plans.json_forms import groups_json
 from mucudnn.plans.optimizer import Result
 from mucudnn.plans.plan import Plan, PlanKernel
-from mucudnn.plans.table import html_table
-from mucudnn.plans.text import micro_batches, milliseconds, ratio, short_names
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
 from mucudnn.solver import Configuration, MicroConfiguration

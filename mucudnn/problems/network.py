@@ -5,7 +5,7 @@ from itertools import accumulate
 
 from mucudnn.errors import UsageError, shown
 from mucudnn.input import MOST_BYTES_OF_LINES, AnyPath, path_of, read_document
-from mucudnn.output import write_lines
+from mucudnn.output.files import write_lines
 from mucudnn.problems.backward import add_backward
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.lifetimes import Checker, Lifetime

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from mucudnn.output.text import milliseconds
 from mucudnn.plans.decide import Limits
-from mucudnn.plans.text import milliseconds
 from mucudnn.report.curves import Curve, CurvePoint
 from mucudnn.sizes import format_size
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, divide_workspace
-from mucudnn.solver.configuration import pareto_front
+from mucudnn.solver.workspace.configuration import pareto_front
 
 Fronts = Mapping[Kernel, Sequence[Configuration]]
 _SOLVED = 40  # the number of totals at which WD is solved, evenly spaced on a logarithmic scale

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from mucudnn.errors import MucudnnError
-from mucudnn.output import printable
+from mucudnn.output.printable import printable
 from mucudnn.sizes import format_size
 
 # The colours of each role on white, which files use, and on a dark page. A page sets both as CSS variables.

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 from mucudnn.costs.records import Measurement
 from mucudnn.costs.table import CostTable
+from mucudnn.output.text import short_names
 from mucudnn.plans.decide import Decision
 from mucudnn.plans.optimizer import Result
 from mucudnn.plans.result import Times, measured, predicted, total_workspace
-from mucudnn.plans.text import short_names
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.report.advice import advise
 from mucudnn.report.curves import Curve, divided_curve, even_curve
 from mucudnn.solver import Configuration, MicroConfiguration
-from mucudnn.solver.configuration import pareto_front
+from mucudnn.solver.workspace.configuration import pareto_front
 
 
 @dataclass(frozen=True)

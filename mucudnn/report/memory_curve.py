@@ -5,9 +5,9 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass
 
-from mucudnn.plans.memory import MemoryPlan
+from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.problems.steps import PRESENT
-from mucudnn.solver.timeline import Timeline
+from mucudnn.solver.memory.timeline import Timeline
 
 KINDS = {
     "weights": "weights and input",

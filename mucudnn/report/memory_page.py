@@ -7,12 +7,12 @@ from collections import Counter
 from matplotlib.figure import Figure
 
 from mucudnn import __version__
-from mucudnn.plans.memory import MemoryPlan
+from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.report.figure import LIGHT, MEMORY_PALETTE, inline_svg, style
 from mucudnn.report.memory_curve import KINDS, Curve, stack_memory
 from mucudnn.report.templates import open_template
 from mucudnn.sizes import format_size
-from mucudnn.solver.timeline import Timeline
+from mucudnn.solver.memory.timeline import Timeline
 
 ROLES = {
     "weights": "undivided", "gradients": "gradient", "saved": "divided", "others": "even",

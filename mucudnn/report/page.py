@@ -3,8 +3,8 @@
 from datetime import date
 
 from mucudnn import __version__
+from mucudnn.output.text import micro_batches, milliseconds
 from mucudnn.plans.result import apart, final, has_shares, total
-from mucudnn.plans.text import micro_batches, milliseconds
 from mucudnn.report import plots
 from mucudnn.report.figure import PALETTE, inline_svg, style
 from mucudnn.report.gather import KernelReport, Report

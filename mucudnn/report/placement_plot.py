@@ -4,7 +4,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from mucudnn.plans.placing import PlacedNetwork
+from mucudnn.plans.devices.placing import PlacedNetwork
 from mucudnn.report.figure import LIGHT, add_title, save_figure, style
 
 _WIDTH, _ROW = 720, 60  # pixels

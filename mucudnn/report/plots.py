@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mucudnn.output import printable
-from mucudnn.plans.text import shortened
+from mucudnn.output.printable import printable
+from mucudnn.output.text import shortened
 from mucudnn.report.curves import CurvePoint
 from mucudnn.report.figure import LIGHT, SizeScale, new_axes
 from mucudnn.report.gather import KernelReport, Report

@@ -6,7 +6,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from mucudnn.report.figure import LIGHT, add_title, save_figure, style
-from mucudnn.solver.projection import Strategy
+from mucudnn.solver.devices.projection import Strategy
 
 _WIDTH, _HEIGHT = 520, 340  # pixels
 

@@ -5,8 +5,8 @@ from importlib import resources
 import jinja2
 from markupsafe import Markup
 
-from mucudnn.output import printable
-from mucudnn.plans.text import micro_batches, milliseconds, ratio, shortened
+from mucudnn.output.printable import printable
+from mucudnn.output.text import micro_batches, milliseconds, ratio, shortened
 from mucudnn.sizes import format_size
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from mucudnn.errors import ArgumentTypeError, UsageError, shown
-from mucudnn.plans.memory import MemoryPlan
+from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.sizes import spell_limit
 from mucudnn.torch import modules
 from mucudnn.torch.runtime import Runtime, check_parts, device_of

@@ -14,15 +14,15 @@ from mucudnn.costs.cache import Cache
 from mucudnn.errors import ArgumentTypeError, NothingFitsError, UsageError, shown
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.modelled_device import DEVICES, find_device
-from mucudnn.plans.memory import MemoryPlan
-from mucudnn.plans.memory_costs import measure_costs, model_costs
-from mucudnn.plans.memory_planning import POLICIES, MemoryOptions, plan_trace
-from mucudnn.plans.traced import Trace
-from mucudnn.plans.training_step import Costs
+from mucudnn.plans.memory.costs import measure_costs, model_costs
+from mucudnn.plans.memory.plan import MemoryPlan
+from mucudnn.plans.memory.planning import POLICIES, MemoryOptions, plan_trace
+from mucudnn.plans.memory.traced import Trace
+from mucudnn.plans.memory.training_step import Costs
 from mucudnn.problems.network import Network
 from mucudnn.problems.shapes import whole_number
 from mucudnn.sizes import parse_size
-from mucudnn.solver.copies import Link
+from mucudnn.solver.memory.copies import Link
 from mucudnn.torch.rates import measure_link, measure_rates
 from mucudnn.torch.trace import trace_model
 

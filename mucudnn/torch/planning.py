@@ -16,11 +16,11 @@ from mucudnn.costs.records import FRAMEWORK
 from mucudnn.errors import MixedDevicesError, UsageError
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.source import runs_stock
-from mucudnn.plans.beside import better_parts
 from mucudnn.plans.decide import Limits
 from mucudnn.plans.optimizer import optimize
+from mucudnn.plans.parts.beside import better_parts
+from mucudnn.plans.parts.recorded_groups import limit_of as limit_of_kernel
 from mucudnn.plans.plan import Plan
-from mucudnn.plans.recorded_groups import limit_of as limit_of_kernel
 from mucudnn.plans.result import to_plan
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.sizes import parse_size

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from mucudnn.measuring.modelled_device import EFFICIENCY, ModelledDevice
-from mucudnn.solver.copies import PIECE, Link
+from mucudnn.solver.memory.copies import PIECE, Link
 
 _SIDE = 4096  # rows and columns of the matrices that are multiplied
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from mucudnn.solver.copies import Copy
-from mucudnn.solver.timeline import Timeline
+from mucudnn.solver.memory.copies import Copy
+from mucudnn.solver.memory.timeline import Timeline
 from mucudnn.torch.apply import runtime_of
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from mucudnn.errors import MixedDevicesError, UsageError
-from mucudnn.plans.memory import MemoryPlan
+from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.sizes import format_size
 from mucudnn.torch.offload import Lanes
 from mucudnn.torch.saved import key_of

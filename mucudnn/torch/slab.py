@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mucudnn.errors import NothingFitsError
-from mucudnn.plans.memory_parts import PlannedTensor
+from mucudnn.plans.memory.parts import PlannedTensor
 from mucudnn.sizes import format_size
 
 

@@ -10,8 +10,8 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from mucudnn.plans.memory import MemoryPlan
-from mucudnn.plans.memory_parts import PlannedTensor
+from mucudnn.plans.memory.parts import PlannedTensor
+from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.torch.offload import HostCopy, Lanes
 from mucudnn.torch.operations import Content, OperationRecipe, Operations
 from mucudnn.torch.recompute import Calls, Recipe, has_hooks

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from mucudnn.arrays.call import Call, geometry
 from mucudnn.arrays.dispatch import decided
-from mucudnn.plans.table import html_table, text_table
-from mucudnn.plans.text import micro_batches, milliseconds, shortened
+from mucudnn.output.table import html_table, text_table
+from mucudnn.output.text import micro_batches, milliseconds, shortened
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import PASSES
 from mucudnn.sizes import format_size

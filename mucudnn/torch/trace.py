@@ -14,8 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from mucudnn.errors import MucudnnError, UsageError
-from mucudnn.plans.memory_parts import LEAST_BYTES
-from mucudnn.plans.traced import Trace
+from mucudnn.plans.memory.parts import LEAST_BYTES
+from mucudnn.plans.memory.traced import Trace
 from mucudnn.problems.network import Network
 from mucudnn.torch.passes import math_of
 from mucudnn.torch.recorder import DATA_TYPES, Recorder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mucudnn.plans.traced import Saved, Trace
+from mucudnn.plans.memory.traced import Saved, Trace
 from mucudnn.problems import steps as nouns
 from mucudnn.problems.network import Network
 from mucudnn.torch.recorder import Operation, Pack, Recorder

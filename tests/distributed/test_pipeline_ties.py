@@ -7,7 +7,7 @@ import pipeline_tie_cases as cases
 import pytest
 import worlds
 
-from mucudnn.solver.schedules import SCHEDULES
+from mucudnn.solver.devices.schedules import SCHEDULES
 
 
 @pytest.mark.parametrize(

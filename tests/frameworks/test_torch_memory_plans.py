@@ -15,7 +15,7 @@ from random_models import Branches, Residual
 from torch.utils.checkpoint import checkpoint
 
 from mucudnn.errors import ArgumentTypeError, NothingFitsError, UsageError
-from mucudnn.plans.memory import MemoryPlan
+from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.plan import Plan
 
 nn = torch.nn

@@ -12,7 +12,7 @@ from small_network import Network, X
 
 import mucudnn
 from mucudnn.arrays import dispatch
-from mucudnn.plans import parts, tiles
+from mucudnn.plans.parts import parts, tiles
 from mucudnn.plans.plan import Plan
 from mucudnn.solver import Configuration, MicroConfiguration
 

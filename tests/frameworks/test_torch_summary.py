@@ -12,7 +12,7 @@ from small_network import Network, X
 
 from mucudnn.arrays import dispatch
 from mucudnn.errors import UsageError
-from mucudnn.plans.text import micro_batches
+from mucudnn.output.text import micro_batches
 from mucudnn.torch.summaries import LayerChoice, Summary
 
 nn = torch.nn

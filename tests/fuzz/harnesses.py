@@ -25,9 +25,9 @@ from mucudnn.costs.schema import TABLES, Row, Table
 from mucudnn.drop_in.elf import NotElfError, parse_elf
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.measuring.described_device import described_device
-from mucudnn.plans.memory import MemoryPlan
+from mucudnn.plans.devices.spatial_plan import parse_spatial_plan
+from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.plan import Plan
-from mucudnn.plans.spatial_plan import parse_spatial_plan
 from mucudnn.problems.descriptor import geometry, problem_key, short_text
 from mucudnn.problems.kernels import PASSES, Flags, Kernel, _read_lines_of
 from mucudnn.problems.network import Network

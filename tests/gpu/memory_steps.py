@@ -17,7 +17,7 @@ from mucudnn.arrays.call import Call, geometry
 from mucudnn.arrays.dispatch import Prepared
 from mucudnn.errors import NothingFitsError
 from mucudnn.measuring.modelled_device import find_device
-from mucudnn.plans.memory import MemoryPlan
+from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.problems.descriptor import Problem
 from mucudnn.torch import passes
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mucudnn.cli import main, memory
-from mucudnn.plans.memory import MemoryPlan
-from mucudnn.plans.memory_planning import MemoryOptions
+from mucudnn.plans.memory.plan import MemoryPlan
+from mucudnn.plans.memory.planning import MemoryOptions
 from mucudnn.problems.bundled import bundled_network
 from tests.unit.networks import TRAINING
 

@@ -16,7 +16,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Machine, Measurement
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.measuring.described_device import described_device, read_properties
-from mucudnn.plans.memory import MemoryPlan
+from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.plan import Plan, read_plan, write_plan
 from mucudnn.problems.kernels import Flags, read_kernels
 from mucudnn.problems.network import Network

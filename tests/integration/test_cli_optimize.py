@@ -7,8 +7,8 @@ import pytest
 
 from mucudnn.cli import main
 from mucudnn.costs.file import VERSION
+from mucudnn.output.text import milliseconds
 from mucudnn.plans.plan import read_plan
-from mucudnn.plans.text import milliseconds
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 

@@ -16,9 +16,9 @@ from mucudnn.diagnosis.causes import divide
 from mucudnn.diagnosis.traces import read_traces
 from mucudnn.errors import MucudnnError
 from mucudnn.measuring.described_device import described_device, read_properties
-from mucudnn.plans.memory import MemoryPlan
-from mucudnn.plans.scaling import read_scaling
-from mucudnn.plans.spatial_plan import SpatialCandidate, SpatialLayer, SpatialPlan, read_spatial_plan
+from mucudnn.plans.devices.scaling import read_scaling
+from mucudnn.plans.devices.spatial_plan import SpatialCandidate, SpatialLayer, SpatialPlan, read_spatial_plan
+from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.problems.bundled import bundled_network
 from mucudnn.problems.kernels import Flags, read_kernels
 from mucudnn.problems.network import Network

@@ -25,8 +25,8 @@ from mucudnn.errors import UsageError
 from mucudnn.listener import Listener
 from mucudnn.measuring import bench as measuring
 from mucudnn.measuring.bench import machine_of
+from mucudnn.plans.parts.tiles import fastest_tiles
 from mucudnn.plans.plan import Plan, PlanKernel
-from mucudnn.plans.tiles import fastest_tiles
 from mucudnn.plans.verify import verify
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import POLICIES

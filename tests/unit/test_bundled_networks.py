@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mucudnn.errors import UsageError
-from mucudnn.plans.baseline import baseline_bytes
+from mucudnn.plans.memory.baseline import baseline_bytes
 from mucudnn.problems.bundled import NETWORKS, bundled_network
 from mucudnn.problems.kernels import Flags, read_kernels
 

@@ -9,12 +9,12 @@ import pytest
 
 from mucudnn._native import Problem
 from mucudnn.errors import MucudnnError, NewerFileError, UsageError
-from mucudnn.plans.memory import MemoryPlan
-from mucudnn.plans.memory_parts import PlannedKernel, PlannedStep, PlannedTensor
+from mucudnn.plans.memory.parts import PlannedKernel, PlannedStep, PlannedTensor
+from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
-from mucudnn.solver.copies import CopySteps, Link
-from mucudnn.solver.training import Replay, SavedTensor
+from mucudnn.solver.memory.copies import CopySteps, Link
+from mucudnn.solver.memory.training import Replay, SavedTensor
 
 PROBLEM = Problem(mini_batch=2, in_channels=3, out_channels=4, input=(8, 8), kernel=(3, 3), padding=1)
 CHOSEN = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", 1.5, 64),))

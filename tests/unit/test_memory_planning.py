@@ -12,17 +12,17 @@ from bench.suites.memory.planning import paper_network
 from mucudnn._native import Problem
 from mucudnn.errors import NothingFitsError, UsageError
 from mucudnn.measuring.modelled_device import DEVICES, find_device, modelled_configurations
-from mucudnn.plans.memory_costs import model_costs
-from mucudnn.plans.memory_planning import MemoryOptions, limit_workspace, plan_network
-from mucudnn.plans.training_step import count_work
+from mucudnn.plans.memory.costs import model_costs
+from mucudnn.plans.memory.planning import MemoryOptions, limit_workspace, plan_network
+from mucudnn.plans.memory.training_step import count_work
 from mucudnn.problems.bundled import bundled_network
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.network import Network
 from mucudnn.report.memory_curve import stack_memory
 from mucudnn.solver import Infeasible
-from mucudnn.solver.memory import Policy, decide_memory
-from mucudnn.solver.timeline import required_bytes, simulate
-from mucudnn.solver.training import offload_those
+from mucudnn.solver.memory.planner import Policy, decide_memory
+from mucudnn.solver.memory.timeline import required_bytes, simulate
+from mucudnn.solver.memory.training import offload_those
 from tests.unit.networks import FORWARD, TRAINING, Builder, trainable
 from tests.unit.vgg16_on_titan_x import algorithms
 

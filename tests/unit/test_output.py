@@ -8,7 +8,8 @@ import pytest
 
 from mucudnn.cli.terminal import Terminal
 from mucudnn.errors import MucudnnError
-from mucudnn.output import printable, write_lines
+from mucudnn.output.files import write_lines
+from mucudnn.output.printable import printable
 
 
 @pytest.mark.parametrize(

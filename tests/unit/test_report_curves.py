@@ -9,7 +9,7 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.report.advice import advise, next_step
 from mucudnn.report.curves import Curve, CurvePoint, divided_curve, even_curve
 from mucudnn.solver import Configuration, MicroConfiguration
-from mucudnn.solver.configuration import pareto_front
+from mucudnn.solver.workspace.configuration import pareto_front
 
 MiB = 2**20
 Fronts = Mapping[Kernel, Sequence[Configuration]]

@@ -10,9 +10,9 @@ import numpy as np
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from mucudnn.solver import exact, ilp
-from mucudnn.solver.choice import Options
-from mucudnn.solver.relaxation import Segments, worthwhile
+from mucudnn.solver.workspace import exact, ilp
+from mucudnn.solver.workspace.choice import Options
+from mucudnn.solver.workspace.relaxation import Segments, worthwhile
 
 TIE = 1e-12
 SECONDS = 60.0

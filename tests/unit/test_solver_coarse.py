@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mucudnn.solver import memory as planner
-from mucudnn.solver.coarse import coarsen
-from mucudnn.solver.floor import find_floor
-from mucudnn.solver.greedy import choose_cheapest
-from mucudnn.solver.memory import decide_memory
-from mucudnn.solver.timeline import required_bytes
-from mucudnn.solver.training import TrainingStep, check_choices
+from mucudnn.solver.memory import planner
+from mucudnn.solver.memory.coarse import coarsen
+from mucudnn.solver.memory.floor import find_floor
+from mucudnn.solver.memory.greedy import choose_cheapest
+from mucudnn.solver.memory.planner import decide_memory
+from mucudnn.solver.memory.timeline import required_bytes
+from mucudnn.solver.memory.training import TrainingStep, check_choices
 from tests.unit.training_steps import chains, valid_choices
 from tests.unit.vgg16_on_titan_x import vgg16
 

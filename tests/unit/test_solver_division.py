@@ -12,15 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mucudnn.solver import (
-    Configuration,
-    Infeasible,
-    MicroConfiguration,
-    divide_workspace,
-    division,
-    solve_division,
-)
-from mucudnn.solver.choice import Answer, Options
+from mucudnn.solver import Configuration, Infeasible, MicroConfiguration, divide_workspace, solve_division
+from mucudnn.solver.workspace import division
+from mucudnn.solver.workspace.choice import Answer, Options
 
 Kernels = dict[str, list[Configuration]]
 SolverName = Literal["auto", "highs", "exact"]

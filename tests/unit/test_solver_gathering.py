@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from mucudnn.solver.gathering import Gathering, gatherings
+from mucudnn.solver.devices.gathering import Gathering, gatherings
 
 STAGES = 3
 

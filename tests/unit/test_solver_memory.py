@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mucudnn.solver import Infeasible, floor, offload_ilp
-from mucudnn.solver.copies import Link
-from mucudnn.solver.floor import find_floor
-from mucudnn.solver.memory import decide_memory
-from mucudnn.solver.offload_ilp import Decision
-from mucudnn.solver.timeline import required_bytes, simulate
-from mucudnn.solver.training import Choice, KernelChoice, StepCost, TrainingStep
+from mucudnn.solver import Infeasible
+from mucudnn.solver.memory import floor, joint_program
+from mucudnn.solver.memory.copies import Link
+from mucudnn.solver.memory.floor import find_floor
+from mucudnn.solver.memory.joint_program import Decision
+from mucudnn.solver.memory.planner import decide_memory
+from mucudnn.solver.memory.timeline import required_bytes, simulate
+from mucudnn.solver.memory.training import Choice, KernelChoice, StepCost, TrainingStep
 from tests.unit.training_steps import chain, chains, configuration, valid_choices
 from tests.unit.vgg16_on_titan_x import vgg16
 
@@ -123,7 +124,7 @@ class TestJoint:
     def test_a_greedy_decision_takes_the_place_of_an_answer_that_does_not_fit(
         self, answer: Decision, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(offload_ilp, "solve", lambda *_, **__: answer)
+        monkeypatch.setattr(joint_program, "solve", lambda *_, **__: answer)
         work = make_work()
         memory, _ = find_floor(work)
         decision = decide_memory(work, memory)
@@ -152,7 +153,7 @@ class TestJoint:
     def test_a_solver_that_stops_without_an_answer_leaves_the_greedy_decision(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(offload_ilp, "NODES", 0)
+        monkeypatch.setattr(joint_program, "NODES", 0)
         work = vgg16(64)
         memory = decide_memory(work, 2**60).timeline.peak // 2
         decision = decide_memory(work, memory)
@@ -165,9 +166,9 @@ class TestJoint:
         work = vgg16(64)
         memory = decide_memory(work, 2**60).timeline.peak // 2
         given: dict[str, Any] = {"gap": 1e-3, "time_limit": 60.0}
-        free = offload_ilp.solve(work, memory, **given)
+        free = joint_program.solve(work, memory, **given)
         known = part * free.bound
-        answer = offload_ilp.solve(work, memory, **given, faster_than=known)
+        answer = joint_program.solve(work, memory, **given, faster_than=known)
         assert answer.bound <= known
         if part > 1:
             assert answer.choices is not None

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mucudnn.solver import Infeasible
-from mucudnn.solver.placement import (
+from mucudnn.solver.devices.placement import place
+from mucudnn.solver.devices.placement_graph import (
     Edges,
     Operation,
     find_chains,
     find_cuts,
-    place,
     simulate_placement,
     sort_operations,
 )

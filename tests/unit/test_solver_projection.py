@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mucudnn.solver.projection import (
-    DataParallel,
-    least_model_speedup,
-    project,
-    scaling_efficiency,
-)
+from mucudnn.solver.devices.projection import DataParallel, least_model_speedup, project, scaling_efficiency
 
 SAMPLES, BATCH = 1_281_167, 64
 

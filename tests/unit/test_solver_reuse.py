@@ -11,14 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mucudnn.solver import (
-    Configuration,
-    Infeasible,
-    MicroConfiguration,
-    desirable_set,
-    reuse,
-    reuse_workspace,
-)
+from mucudnn.solver import Configuration, Infeasible, MicroConfiguration, desirable_set, reuse_workspace
+from mucudnn.solver.workspace import reuse
 
 TIE = 1e-12
 

@@ -10,8 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mucudnn.solver import Infeasible
-from mucudnn.solver.pipelines import PeerLink, PipelineTimeline, Stage, choose_schedule, simulate_pipeline
-from mucudnn.solver.schedules import SCHEDULES, Schedule, Task, gems, gpipe, one_forward_one_backward
+from mucudnn.solver.devices.pipelines import (
+    PeerLink,
+    PipelineTimeline,
+    Stage,
+    choose_schedule,
+    simulate_pipeline,
+)
+from mucudnn.solver.devices.schedules import SCHEDULES, Schedule, Task, gems, gpipe, one_forward_one_backward
 
 F, B = 1.0, 2.0
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mucudnn.solver import Infeasible
-from mucudnn.solver.copies import CopySteps, Link
-from mucudnn.solver.timeline import Timeline, simulate
-from mucudnn.solver.training import Choice, Replay, Run, SavedTensor, TrainingStep
+from mucudnn.solver.memory.copies import CopySteps, Link
+from mucudnn.solver.memory.timeline import Timeline, simulate
+from mucudnn.solver.memory.training import Choice, Replay, Run, SavedTensor, TrainingStep
 from tests.unit.training_steps import chain, chains, simulate_in_ticks, valid_choices
 
 LINK = Link(1000, 1000, piece=4)  # a byte in a millisecond

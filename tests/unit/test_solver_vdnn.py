@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from mucudnn.solver import Infeasible
-from mucudnn.solver.copies import CopySteps, Link
-from mucudnn.solver.floor import find_floor
-from mucudnn.solver.memory import Policy, decide_memory
-from mucudnn.solver.training import KernelChoice, StepCost, TrainingStep
-from mucudnn.solver.vdnn import bound_copies, choose_tensors, try_dynamic, try_greedy, try_static
+from mucudnn.solver.memory.copies import CopySteps, Link
+from mucudnn.solver.memory.floor import find_floor
+from mucudnn.solver.memory.planner import Policy, decide_memory
+from mucudnn.solver.memory.training import KernelChoice, StepCost, TrainingStep
+from mucudnn.solver.memory.vdnn import bound_copies, choose_tensors, try_dynamic, try_greedy, try_static
 from tests.unit.training_steps import chain, configuration
 from tests.unit.vgg16_on_titan_x import vgg16
 

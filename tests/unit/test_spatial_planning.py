@@ -13,7 +13,7 @@ from needs_torch import torch
 
 from mucudnn.cli import main
 from mucudnn.errors import MucudnnError, NothingFitsError, UsageError
-from mucudnn.plans.spatial_plan import SpatialStage, parse_spatial_plan, read_spatial_plan
+from mucudnn.plans.devices.spatial_plan import SpatialStage, parse_spatial_plan, read_spatial_plan
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch import spatial
 

@@ -15,7 +15,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.errors import NothingFitsError
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
-from mucudnn.plans import parts, tiles
+from mucudnn.plans.parts import parts, tiles
 from mucudnn.plans.plan import Plan, PlanKernel, write_plan
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import parse_limit

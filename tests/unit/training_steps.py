@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from mucudnn.solver import Configuration, MicroConfiguration
-from mucudnn.solver.copies import Link
-from mucudnn.solver.training import (
+from mucudnn.solver.memory.copies import Link
+from mucudnn.solver.memory.training import (
     Choice,
     KernelChoice,
     Replay,

@@ -7,8 +7,8 @@ the steps that use them. The classifier and the input are not managed, as in the
 from __future__ import annotations
 
 from mucudnn.solver import Configuration, MicroConfiguration, desirable_set
-from mucudnn.solver.copies import Link
-from mucudnn.solver.training import KernelChoice, Replay, SavedTensor, StepCost, TrainingStep
+from mucudnn.solver.memory.copies import Link
+from mucudnn.solver.memory.training import KernelChoice, Replay, SavedTensor, StepCost, TrainingStep
 
 FLOPS, BANDWIDTH, PCIE = 7e12, 336e9, 12.8e9
 LAYERS = [

@@ -18,11 +18,11 @@ from mucudnn._native import Engine
 from mucudnn.errors import NothingFitsError
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
-from mucudnn.plans.channels import better_groups
+from mucudnn.output.text import micro_batches
 from mucudnn.plans.decide import Limits, decide
 from mucudnn.plans.optimizer import benchmark
-from mucudnn.plans.parts import prepare
-from mucudnn.plans.text import micro_batches
+from mucudnn.plans.parts.channels import better_groups
+from mucudnn.plans.parts.parts import prepare
 from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
 from mucudnn.sizes import format_size, parse_size
 from mucudnn.solver import ChannelGroups, Configuration

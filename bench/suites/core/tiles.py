@@ -13,7 +13,7 @@ from mucudnn._native import Engine
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, extent
 from mucudnn.plans.optimizer import benchmark
-from mucudnn.plans.tiles import fastest_tiles
+from mucudnn.plans.parts.tiles import fastest_tiles
 from mucudnn.problems.kernels import Flags, Kernel, read_kernels
 from mucudnn.solver import MicroConfiguration, Tiling
 

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from bench.lib.record import Machine, Record, describe_machine
-from mucudnn.solver.pipelines import Stage, simulate_pipeline
-from mucudnn.solver.schedules import SCHEDULES
+from mucudnn.solver.devices.pipelines import Stage, simulate_pipeline
+from mucudnn.solver.devices.schedules import SCHEDULES
 from mucudnn.torch.pipeline import BidirectionalPipeline
 
 DEPTHS = (2, 4, 8, 16)

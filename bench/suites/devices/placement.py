@@ -14,11 +14,12 @@ from collections.abc import Iterator
 
 from bench.lib.record import Machine, Record, describe_machine
 from mucudnn.measuring.modelled_device import EFFICIENCY, find_device
-from mucudnn.plans.memory_costs import model_costs
-from mucudnn.plans.placing import place_network
+from mucudnn.plans.devices.placing import place_network
+from mucudnn.plans.memory.costs import model_costs
 from mucudnn.problems.bundled import bundled_network
-from mucudnn.solver.pipelines import PeerLink
-from mucudnn.solver.placement import Edges, Operation, place, simulate_placement
+from mucudnn.solver.devices.pipelines import PeerLink
+from mucudnn.solver.devices.placement import place
+from mucudnn.solver.devices.placement_graph import Edges, Operation, simulate_placement
 
 GRAPHS = 200
 BATCH = 32

@@ -25,7 +25,7 @@ from bench.lib.models import TRAINED, build_trained
 from bench.suites.gpu.memory import OTHERS, PARTS_OF_STOCK, PLANS, STOCK
 from bench.suites.gpu.torch_timing import MIB, median_milliseconds, peak_mib, versions
 from mucudnn.errors import NothingFitsError
-from mucudnn.plans.memory import MemoryPlan
+from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.torch import apply, plan_memory, restore
 
 Answer = dict[str, Any]

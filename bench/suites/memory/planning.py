@@ -16,15 +16,15 @@ from typing import Any
 from bench.lib.record import Machine, Record, describe_machine
 from mucudnn.errors import NothingFitsError
 from mucudnn.measuring.modelled_device import find_device
-from mucudnn.plans.baseline import baseline_bytes
-from mucudnn.plans.memory_costs import model_costs
-from mucudnn.plans.memory_planning import MemoryOptions, plan_network
-from mucudnn.plans.training_step import count_work
+from mucudnn.plans.memory.baseline import baseline_bytes
+from mucudnn.plans.memory.costs import model_costs
+from mucudnn.plans.memory.planning import MemoryOptions, plan_network
+from mucudnn.plans.memory.training_step import count_work
 from mucudnn.problems.bundled import bundled_network
 from mucudnn.problems.network import Network
 from mucudnn.problems.steps import PRESENT
-from mucudnn.solver.floor import find_floor
-from mucudnn.solver.vdnn import try_static
+from mucudnn.solver.memory.floor import find_floor
+from mucudnn.solver.memory.vdnn import try_static
 
 GIB = 2**30
 PAPER = (

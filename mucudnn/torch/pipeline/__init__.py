@@ -4,7 +4,7 @@ pipeline = BidirectionalPipeline(stages, mesh, loss, schedule="gems")
 value = pipeline.step(inputs, targets)  # gradients are then in pipeline.parameters()
 """
 
-from mucudnn.solver.pipelines import PeerLink
+from mucudnn.solver.devices.pipelines import PeerLink
 from mucudnn.torch.pipeline.runtime import BidirectionalPipeline
 
 __all__ = ["BidirectionalPipeline", "PeerLink"]

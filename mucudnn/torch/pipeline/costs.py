@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from mucudnn.solver.pipelines import Stage
+from mucudnn.solver.devices.pipelines import Stage
 from mucudnn.torch.pipeline.agreement import Agreement
 from mucudnn.torch.pipeline.shapes import Layout, as_tuple, enter
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from mucudnn.solver.schedules import Schedule
+from mucudnn.solver.devices.schedules import Schedule
 from mucudnn.torch.pipeline.shapes import StageSource
 from mucudnn.torch.pipeline.ties import Place, agree_on_ties
 

@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from mucudnn.errors import NothingFitsError, UsageError
 from mucudnn.sizes import parse_size
 from mucudnn.solver import Infeasible
-from mucudnn.solver.pipelines import INSTANT, PeerLink, PipelineTimeline, choose_schedule
-from mucudnn.solver.schedules import SCHEDULES, Task
+from mucudnn.solver.devices.pipelines import INSTANT, PeerLink, PipelineTimeline, choose_schedule
+from mucudnn.solver.devices.schedules import SCHEDULES, Task
 from mucudnn.torch.pipeline.agreement import Agreement
 from mucudnn.torch.pipeline.costs import find_inputs, measure_stage
 from mucudnn.torch.pipeline.gradients import Reduction
@@ -27,7 +27,7 @@ from mucudnn.torch.pipeline.transfers import Transfers, make_directions
 
 
 class BidirectionalPipeline:
-    """A model cut into stages, one on each rank, that trains with a schedule of `mucudnn.solver.schedules`.
+    """A model cut into stages, one on each rank, which trains with a schedule.
 
     After `step`, the gradients equal those of the undivided model on the whole mini-batch. A parameter that
     several stages share has the sum of its gradients in all of them. Layers that look at the whole batch,

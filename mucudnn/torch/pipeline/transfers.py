@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from mucudnn.errors import UsageError
-from mucudnn.solver.schedules import Schedule, Task
+from mucudnn.solver.devices.schedules import Schedule, Task
 from mucudnn.torch.pipeline.agreement import Agreement, naming
 from mucudnn.torch.pipeline.shapes import Layout, check_outputs, distinct
 

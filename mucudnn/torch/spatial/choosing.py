@@ -16,10 +16,10 @@ from mucudnn.costs.cache import Cache
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.measuring.bench import Bench
 from mucudnn.plans.decide import choose_within
+from mucudnn.plans.devices.spatial_plan import SpatialCandidate, SpatialLayer, SpatialStage
 from mucudnn.plans.optimizer import benchmark
-from mucudnn.plans.spatial_plan import SpatialCandidate, SpatialLayer, SpatialStage
 from mucudnn.problems.kernels import PASSES, Kernel
-from mucudnn.solver.gathering import gatherings
+from mucudnn.solver.devices.gathering import gatherings
 from mucudnn.torch.spatial.divided import Divided
 from mucudnn.torch.spatial.tracing import NAMES, Layer, Part, peak_bytes, trace_part, whole_or_part
 from mucudnn.torch.spatial.windows import (

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mucudnn.errors import NothingFitsError, UsageError
-from mucudnn.plans.spatial_plan import SpatialPlan
+from mucudnn.plans.devices.spatial_plan import SpatialPlan
 from mucudnn.sizes import format_size, parse_limit
 from mucudnn.torch.spatial.choosing import Chooser, Followed, Link, Measured, Time, gather_at
 from mucudnn.torch.spatial.tracing import NAMES

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mucudnn.errors import ArgumentTypeError, NothingFitsError, UsageError
-from mucudnn.plans.memory import MemoryPlan
+from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.torch import runtime
 from mucudnn.torch.apply import runtime_of
 from mucudnn.torch.offload import HostCopy

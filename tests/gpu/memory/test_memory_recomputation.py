@@ -14,7 +14,7 @@ from needs_torch import mt, torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mucudnn.plans.memory import MemoryPlan
+from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.torch.trace import trace_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("only_with_late_streams")]

@@ -17,7 +17,7 @@ from torch import nn
 from bench.lib.record import Record, append, describe_machine
 from bench.suites.gpu.torch_memory import undecided
 from bench.tables import PEAKS
-from mucudnn.plans.memory import MemoryPlan
+from mucudnn.plans.memory.plan import MemoryPlan
 
 pytestmark = pytest.mark.gpu
 

@@ -1,0 +1,1 @@
+"""Output for people and programs: streams, files, tables and texts."""

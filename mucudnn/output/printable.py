@@ -1,0 +1,22 @@
+"""Text without the characters that a terminal or a browser would obey instead of showing."""
+
+import unicodedata
+
+# Control and format characters, such as those that turn the direction of writing, halves of characters, and
+# separators of lines and paragraphs.
+_UNPRINTABLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+
+def printable(text: str) -> str:
+    """Return a text in which characters that a terminal or browser would obey, not show, are spelled.
+
+    The end of a line stays.
+    """
+    if text.isprintable():
+        return text
+    return "".join(character if character == "\n" else _spell(character) for character in text)
+
+
+def _spell(character: str) -> str:
+    hidden = unicodedata.category(character) in _UNPRINTABLE
+    return character.encode("unicode_escape").decode() if hidden else character

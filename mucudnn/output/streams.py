@@ -1,0 +1,86 @@
+"""Standard output, which belongs to the results of a command alone."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from fcntl import F_DUPFD_CLOEXEC, fcntl
+from pathlib import Path
+from typing import TextIO
+
+from mucudnn.forks import no_fork
+
+_results: TextIO | None = None  # standard output, while `reserve_stdout` keeps it for results
+_STDOUT = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+
+
+def results() -> TextIO:
+    """Return the stream for the results of a command."""
+    return _results or sys.stdout
+
+
+@contextmanager
+def reserve_stdout() -> Iterator[None]:
+    """Reserve standard output for `results`, and send whatever else is printed there to stderr.
+
+    Programs parse the results, and a library may print too, in Python or in C: HiGHS 1.16 prints a banner.
+    Raises OSError if the results cannot be written.
+    """
+    global _results
+    before = sys.stdout
+    if _results or before is None:  # a program may be started without standard output
+        yield
+        return
+    try:
+        descriptor = before.fileno()
+    except OSError:  # a caller's own stream, without a file
+        descriptor = None
+    _results = before if descriptor is None else _take(before, descriptor)
+    sys.stdout = sys.stderr
+    try:
+        yield
+        _results.flush()
+    finally:
+        stream, _results, sys.stdout = _results, None, before
+        if descriptor is not None:
+            _flush_c()  # while what a library printed still goes to stderr
+            os.dup2(stream.fileno(), descriptor)
+            with suppress(OSError):  # the error is already on its way to the caller
+                stream.close()
+
+
+def path_of_results(path: Path) -> Path:
+    """Return the path that leads to the results if `path` names standard output, else `path`."""
+    if _results is None or str(path) not in _STDOUT:
+        return path
+    _results.flush()
+    return Path(f"/dev/fd/{_results.fileno()}")
+
+
+def restore_stdout() -> None:
+    """Let standard output lead where it led before, for a program that replaces this process."""
+    if _results:
+        _flush_c()
+        os.dup2(_results.fileno(), 1)
+
+
+def _take(stream: TextIO, descriptor: int) -> TextIO:
+    """Return another stream like this one, and let the descriptor lead to stderr."""
+    stream.flush()
+    _flush_c()
+    copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 3)  # above the standard streams, of which some may be closed
+    own = open(copy, "w", encoding=stream.encoding, errors=stream.errors)  # noqa: SIM115  # outlives this call
+    try:
+        os.dup2(2, descriptor)
+    except OSError:  # stderr is closed
+        with open(os.devnull, "w") as nothing:
+            os.dup2(nothing.fileno(), descriptor)
+    return own
+
+
+def _flush_c() -> None:
+    """Write what C libraries have buffered."""
+    with no_fork:
+        import ctypes
+
+    ctypes.CDLL(None).fflush(None)

@@ -1,0 +1,1 @@
+"""Plans for several devices: placement, scaling and spatial division."""

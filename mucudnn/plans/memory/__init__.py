@@ -1,0 +1,1 @@
+"""Plans of a training step within a memory budget."""

@@ -1,0 +1,81 @@
+"""The costs of a network: measured on a device, or modelled by a roofline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mucudnn.errors import NothingFitsError
+from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.modelled_device import ModelledDevice, modelled_configurations, modelled_ms
+from mucudnn.plans.decide import desirable_configurations
+from mucudnn.plans.memory.training_step import Costs
+from mucudnn.plans.optimizer import benchmark
+from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.network import Network
+from mucudnn.problems.policies import usable_sizes
+from mucudnn.solver import Configuration
+from mucudnn.solver.memory.copies import Link
+
+DIVIDED = "power_of_two"
+
+
+def model_costs(
+    network: Network, device: ModelledDevice, *, bandwidth: float | None = None, divide: bool = True
+) -> Costs:
+    """Return the costs of a network by the roofline of a device.
+
+    `bandwidth`, in bytes per second, replaces the device's own between host and device. Without `divide` each
+    kernel's configurations are undivided.
+    """
+    kernels = network.kernels()
+    policy = DIVIDED if divide else "undivided"
+    return Costs(
+        device.name,
+        {kernel: modelled_configurations(device, kernel, policy) for kernel in kernels},
+        {kernel: modelled_configurations(device, kernel, "undivided")[-1] for kernel in kernels},
+        lambda flops, traffic, data_type: modelled_ms(device, flops, traffic, data_type),
+        device.link_of(bandwidth),
+        {
+            "kernels": "modelled",
+            "steps": "modelled",
+            "link": "modelled" if bandwidth is None else "given",
+            "device": device.source,
+        },
+    )
+
+
+def measure_costs(
+    network: Network,
+    bench: Bench,
+    device: ModelledDevice,
+    link: Link,
+    *,
+    policy: str = DIVIDED,
+    link_source: str = "measured",
+) -> Costs:
+    """Return the costs of a network with its kernels measured on a bench.
+
+    The other steps are modelled by the rates of `device`. Measures what the cache lacks. Raises MucudnnError,
+    and NothingFitsError for a kernel that no algorithm can run.
+    """
+    kernels = network.kernels()
+    benchmark(bench, kernels, policy, comparing=False)
+    table = bench.costs(kernels)
+    found: dict[Kernel, tuple[Configuration, ...]] = {}
+    undivided: dict[Kernel, Configuration] = {}
+    for kernel in kernels:
+        rows = table.at_sizes(kernel, usable_sizes(policy, kernel))
+        found[kernel] = tuple(desirable_configurations(rows, kernel))
+        if not found[kernel]:
+            raise NothingFitsError(f"{kernel}: no algorithm runs at any of the measured micro-batch sizes")
+        whole = [row for row in rows if row.micro_batch == kernel.mini_batch]
+        undivided[kernel] = [*found[kernel], *desirable_configurations(whole, kernel)][-1]
+    modelled = model_costs(network, device, divide=False)
+    return replace(
+        modelled,
+        device=bench.engine.device,
+        kernels=found,
+        undivided=undivided,
+        link=link,
+        sources={"kernels": "measured", "steps": "modelled", "link": link_source, "device": device.source},
+    )

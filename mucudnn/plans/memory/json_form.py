@@ -1,0 +1,53 @@
+"""The object that `mucudnn memory --json` prints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from mucudnn.plans.memory.parts import PlannedKernel
+from mucudnn.plans.memory.plan import MemoryPlan
+from mucudnn.plans.result import kernel_json
+from mucudnn.problems.kernels import Kernel
+from mucudnn.solver import Configuration
+
+SCHEMA = 1
+
+
+def memory_json(plan: MemoryPlan) -> dict[str, Any]:
+    """Return a memory plan as an object. Its kernels have the form of `optimize --json`.
+
+    Kernels with equal problems, passes and choices are one with their count. `undivided` is the fastest
+    undivided configuration within the workspace of the choice; None if none is so small.
+    """
+    first: dict[tuple[Kernel, Configuration], PlannedKernel] = {}
+    counts: Counter[tuple[Kernel, Configuration]] = Counter()
+    for planned in plan.kernels:
+        first.setdefault((planned.kernel, planned.chosen), planned)
+        counts[planned.kernel, planned.chosen] += 1
+    return {
+        "schema": SCHEMA,
+        "network": plan.network,
+        "batch": plan.batch,
+        "device": plan.device,
+        "costs": plan.costs,
+        "policy": plan.policy,
+        "memory": plan.memory,
+        "floor": plan.floor,
+        "peak": plan.peak,
+        "average": plan.average,
+        "time_ms": plan.time_ms,
+        "unlimited_ms": plan.unlimited_ms,
+        "exposed_ms": plan.exposed_ms,
+        "tensors": [
+            {"name": tensor.name, "bytes": tensor.bytes, "choice": tensor.choice} for tensor in plan.tensors
+        ],
+        "kernels": [_make_kernel(planned, counts[key]) for key, planned in first.items()],
+    }
+
+
+def _make_kernel(planned: PlannedKernel, count: int) -> dict[str, Any]:
+    kernel, chosen = planned.kernel, planned.chosen
+    whole = [one for one in planned.desirable if len(one.parts) == 1 and one.workspace <= chosen.workspace]
+    best = whole[-1].parts[0] if whole else None
+    return kernel_json(kernel, count, best, chosen, None)

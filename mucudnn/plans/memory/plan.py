@@ -1,0 +1,193 @@
+"""Memory plans: the fate of each saved tensor and the configuration of each kernel, within one figure.
+
+`mucudnn.torch.apply` runs a plan. It counts the tensors that PyTorch saves: the n-th storage that is saved is
+the tensor of the order n. A *pack* is one saving of a tensor. The plan gives the moments of the copies as
+positions among the packs, because these are the events that a program can observe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from mucudnn.errors import UsageError
+from mucudnn.input import AnyPath, path_of, read_document
+from mucudnn.measuring.modelled_device import ModelledDevice, find_device
+from mucudnn.output.files import write_lines
+from mucudnn.plans.memory.costs import model_costs
+from mucudnn.plans.memory.parts import LEAST_BYTES, PlannedKernel, PlannedStep, PlannedTensor
+from mucudnn.plans.memory.text import format_memory_plan, parse_memory_plan
+from mucudnn.plans.memory.training_step import time_of_step
+from mucudnn.plans.plan import Plan, PlanKernel
+from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.network import Network
+from mucudnn.solver.memory.copies import CopySteps, Link
+from mucudnn.solver.memory.timeline import Timeline, simulate
+from mucudnn.solver.memory.training import Run
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The decision for a training step within `memory` bytes. All sizes are bytes, all times milliseconds.
+
+    - `network`, `batch`: the name of the network, and the mini-batch of its input.
+    - `model`: the fingerprint of the model, empty for a network that was not traced. `inputs`: the data types
+      and shapes of its example input.
+    - `device`: the device that the costs belong to. `costs`: "measured" or "modelled", for the kernels;
+      `sources` says so for each part.
+    - `floor`: the least memory with which the policy has a plan.
+    - `peak`, `average`: the most bytes in memory, and their mean over time, as simulated.
+    - `time_ms`, `exposed_ms`: the training step, and the part of it that waits for copies.
+    - `unlimited_ms`: the training step on the same costs without a limit, undivided.
+    - `host_bytes`: the size of the slab. `link`: the copy engines.
+    - `tensors`: all managed tensors by order. `fetch_order`: those offloaded, in the order of copies in.
+    - `lower`: a plan for less memory, None at the floor. `seconds`: the time that planning took.
+    - `cut`: None if the planner came to its own end, which does not depend on the machine's speed. Otherwise
+      the clock stopped it, and this is the most by which a plan could be faster, as a part of `time_ms`.
+    """
+
+    network: str
+    batch: int
+    device: str
+    costs: str
+    policy: str
+    memory: int
+    floor: int
+    peak: int
+    average: float
+    time_ms: float
+    unlimited_ms: float
+    exposed_ms: float
+    link: Link
+    tensors: tuple[PlannedTensor, ...]
+    kernels: tuple[PlannedKernel, ...]
+    steps: tuple[PlannedStep, ...]
+    fetch_order: tuple[int, ...] = ()
+    model: str = ""
+    inputs: tuple[str, ...] = ()
+    host_bytes: int = 0
+    least_bytes: int = LEAST_BYTES
+    sources: dict[str, str] = field(default_factory=dict)
+    lower: MemoryPlan | None = None
+    cut: float | None = None
+    traced: Network | None = field(default=None, compare=False, repr=False)
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def out_bandwidth(self) -> float:
+        """Bytes per second from the device to the host."""
+        return self.link.out_bandwidth
+
+    @property
+    def in_bandwidth(self) -> float:
+        """Bytes per second from the host to the device."""
+        return self.link.in_bandwidth
+
+    @property
+    def piece(self) -> int:
+        """The most bytes of one copy."""
+        return self.link.piece
+
+    def for_module(self, module: str) -> Plan:
+        """Return the plan of one module's kernels, for the functions of `mucudnn.torch`.
+
+        A kernel that the module runs several times has the configuration with the least workspace of all of
+        them, because that one fits at each time and gives equal bits.
+        """
+        own: dict[Kernel, PlannedKernel] = {}
+        for k in self.kernels:
+            if k.module == module and (k.kernel not in own or k.workspace < own[k.kernel].workspace):
+                own[k.kernel] = k
+        chosen = own.values()
+        return Plan({}, tuple(PlanKernel(k.kernel, 1, k.chosen, k.desirable or (k.chosen,)) for k in chosen))
+
+    def check(
+        self, *, model: str | None = None, inputs: Sequence[str] | None = None, device: str | None = None
+    ) -> None:
+        """Raise UsageError if the plan is for another model, input or device. None is not compared."""
+        if model is not None and model != self.model:
+            raise UsageError(
+                f"the memory plan is for another model: its fingerprint is {self.model or 'empty'}, "
+                f"this model's is {model}. Plan this model"
+            )
+        if inputs is not None and tuple(inputs) != self.inputs:
+            raise UsageError(
+                f"the memory plan is for the input {', '.join(self.inputs) or 'of another network'}, "
+                f"not for {', '.join(inputs)}: plan with this input"
+            )
+        if device is not None and device != self.device:
+            raise UsageError(
+                f"the memory plan is for the device {self.device}, not for {device}: plan on this device"
+            )
+
+    def simulate(self, device: str | None = None) -> Timeline:
+        """Return the timeline of the plan's training step, on the plan's costs or on those of another device.
+
+        On a modelled device, such as "gh200", each convolution takes its fastest configuration there within
+        the workspace that the plan gives it. Raises UsageError if there is no such device, and for another
+        device if the plan was read from a file, because it knows no network then.
+        """
+        runs, link = [Run(step.time_ms, step.fixed, step.workspace) for step in self.steps], self.link
+        if device is not None:
+            modelled = find_device(device)
+            link = modelled.link_of()
+            runs = [
+                replace(run, time_ms=time_ms)
+                for run, time_ms in zip(runs, self._times_on(modelled), strict=True)
+            ]
+        return simulate(
+            runs,
+            [tensor.saved for tensor in self.tensors],
+            [tensor.choice for tensor in self.tensors],
+            link,
+            memory=self.memory,
+            schedule={
+                i: tensor.copies
+                for i, tensor in enumerate(self.tensors)
+                if tensor.choice == "offload" and tensor.copies != CopySteps()
+            },
+        )
+
+    def _times_on(self, device: ModelledDevice) -> list[float]:
+        """Return the milliseconds of each step on a modelled device."""
+        if self.traced is None:
+            raise UsageError(
+                f"the memory plan of {self.network or 'a network'} was read from a file: plan again "
+                f"to simulate it on {device.name}"
+            )
+        costs = model_costs(self.traced, device)
+        times = [time_of_step(self.traced, step, costs) for step in self.traced.steps]
+        at = {step.name: number for number, step in enumerate(self.traced.steps)}
+        for kernel in self.kernels:
+            fitting = [one for one in costs.kernels[kernel.kernel] if one.workspace <= kernel.workspace]
+            times[at[kernel.step]] += fitting[-1].time_ms
+        return times
+
+    def __str__(self) -> str:
+        return format_memory_plan(self)
+
+    @classmethod
+    def parse(cls, text: str) -> MemoryPlan:
+        """Return the plan that a text describes.
+
+        Raises UsageError with the number of the wrong line, and NewerFileError for a newer version's text.
+        """
+        *lower, fields = parse_memory_plan(text)
+        plan = None
+        for one in (fields, *reversed(lower)):
+            plan = cls(**one, lower=plan)
+        assert plan is not None
+        return plan
+
+    def write(self, path: AnyPath) -> None:
+        """Write the text form to a file, whole or not at all. Raises MucudnnError."""
+        write_lines(path_of(path, "memory plan"), [str(self)], "the memory plan")
+
+    @classmethod
+    def read(cls, path: AnyPath) -> MemoryPlan:
+        """Read a plan from a file.
+
+        Raises MucudnnError with the file and line that cannot be read, NewerFileError for the plan of a newer
+        version, and ArgumentTypeError if `path` is no path.
+        """
+        return read_document(path, "memory plan", cls.parse)

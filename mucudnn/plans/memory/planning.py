@@ -1,0 +1,202 @@
+"""The memory planner: from a network and its costs to a memory plan."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mucudnn.errors import NothingFitsError, UsageError, shown
+from mucudnn.plans.memory.events import Events, find_events
+from mucudnn.plans.memory.parts import PlannedKernel, PlannedStep, PlannedTensor
+from mucudnn.plans.memory.plan import MemoryPlan
+from mucudnn.plans.memory.replayed_kernels import settle_replays
+from mucudnn.plans.memory.traced import Saved, Trace
+from mucudnn.plans.memory.training_step import Costs, Work, count_work
+from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.network import Network
+from mucudnn.sizes import format_size
+from mucudnn.solver import Configuration, Infeasible
+from mucudnn.solver.memory.copies import CopySteps
+from mucudnn.solver.memory.planner import TIME_LIMIT, decide_memory
+
+POLICIES = ("joint", "none", "all", "conv", "dynamic")
+ALIGNMENT = 512  # bytes; PyTorch allocates multiples of them, and so does the slab
+
+
+@dataclass(frozen=True)
+class MemoryOptions:
+    """The wishes that a memory plan must meet.
+
+    - `memory`: bytes for all that the training step allocates. `host_memory`: of the slab, None for no limit.
+    - `workspace`: the most bytes of each kernel's workspace, None for no limit.
+    - `policy`: joint, or a policy of vDNN.
+    - `recompute`, `offload`, `divide`: False to leave one of the means out.
+    - `exact`: ask the solver for the optimum. `time_limit`: seconds for the search, which mostly ends before.
+    """
+
+    memory: int
+    policy: str = "joint"
+    workspace: int | None = None
+    recompute: bool = True
+    offload: bool = True
+    host_memory: int | None = None
+    exact: bool = False
+    time_limit: float = TIME_LIMIT
+
+
+def plan_network(network: Network, costs: Costs, options: MemoryOptions, *, name: str = "") -> MemoryPlan:
+    """Return the memory plan of a network that was not traced. Raises UsageError, NothingFitsError."""
+    allowed = limit_workspace(costs, options.workspace)
+    work = count_work(network, allowed, host_memory=options.host_memory)
+    return _plan(network, work, allowed, options, name, None)
+
+
+def plan_trace(trace: Trace, costs: Costs, options: MemoryOptions, *, name: str = "") -> MemoryPlan:
+    """Return the memory plan of a traced model. Raises UsageError, NothingFitsError."""
+    allowed = limit_workspace(costs, options.workspace)
+    work = count_work(
+        trace.network,
+        allowed,
+        tensors=[one.name for one in trace.saved],
+        replays=trace.replays(),
+        host_memory=options.host_memory,
+        block=ALIGNMENT,
+        held=trace.held,
+    )
+    return _plan(trace.network, work, allowed, options, name, trace)
+
+
+def limit_workspace(costs: Costs, workspace: int | None) -> Costs:
+    """Return the costs without configurations above a workspace. Raises NothingFitsError."""
+    if workspace is None:
+        return costs
+    fitting: dict[Kernel, Sequence[Configuration]] = {}
+    for kernel, configurations in costs.kernels.items():
+        fitting[kernel] = [one for one in configurations if one.workspace <= workspace]
+        if not fitting[kernel]:
+            raise NothingFitsError(
+                f"{kernel}: nothing fits {format_size(workspace)} of workspace, "
+                f"the least that works is {configurations[0].workspace} bytes"
+            )
+    return replace(costs, kernels=fitting)
+
+
+def _plan(
+    network: Network, work: Work, allowed: Costs, options: MemoryOptions, name: str, trace: Trace | None
+) -> MemoryPlan:
+    if options.policy not in POLICIES:
+        raise UsageError(f"{shown(options.policy)} is no policy: there are {', '.join(POLICIES)}")
+    if options.policy != "joint" and not options.offload:
+        raise UsageError(
+            f"the policy {options.policy} offloads by its own rules: leave out --no-offload, or use the "
+            "policy joint"
+        )
+    try:
+        decision = decide_memory(
+            work.numbers,
+            options.memory,
+            policy=options.policy,  # type: ignore[arg-type]
+            recompute=options.recompute,
+            offload=options.offload,
+            exact=options.exact,
+            time_limit=options.time_limit,
+        )
+    except Infeasible as error:
+        raise NothingFitsError(_explain(name, options, error)) from None
+    if trace is not None:
+        replayed = {name: steps for name, (steps, _) in trace.replays().items()}
+        work, decision = settle_replays(work, decision, replayed, options.memory)
+    timeline = decision.timeline
+    runs = work.numbers.runs(decision.configurations)
+    offloaded = [i for i, choice in enumerate(decision.choices) if choice == "offload"]
+    fetch_order = list(dict.fromkeys(copy.tensor for copy in timeline.copies if copy.direction == "in"))
+    events: dict[int, Events] = {}
+    peak = timeline.peak
+    if trace is not None:
+        saved, choices = work.numbers.tensors, decision.choices
+        events, held = find_events(trace, saved, choices, runs, timeline, options.memory)
+        peak = max(held)
+    places = _place(work, offloaded)
+    tensors = []
+    no_bounds = CopySteps()
+    for i, tensor in enumerate(work.tensors):
+        planned = PlannedTensor(
+            tensor.name, tensor.shape, tensor.data_type, tensor.bytes, decision.choices[i],
+            work.numbers.tensors[i], i, slab_offset=places.get(i), copies=decision.schedule.get(i, no_bounds),
+        )  # fmt: skip
+        if trace is not None:
+            planned = _observe(planned, trace.saved[i], events.get(i))
+        tensors.append(planned)
+    modules = {} if trace is None else trace.modules
+    kernels = []
+    for place, index in zip(work.kernels, decision.configurations, strict=True):
+        module, call = modules.get(place.step.name, (place.step.backward_of or place.step.name, 0))
+        desirable = tuple(allowed.kernels[place.kernel])
+        kernels.append(
+            PlannedKernel(place.step.name, module, call, place.kernel, desirable[index], desirable)
+        )
+    inputs = [one for one in network.tensors if one.kind == "input"]
+    return MemoryPlan(
+        network=name,
+        batch=inputs[0].shape[0] if inputs and inputs[0].shape else 0,
+        device=allowed.device,
+        costs=allowed.summary,
+        policy=options.policy,
+        memory=options.memory,
+        floor=decision.floor,
+        peak=peak,
+        average=timeline.average,
+        time_ms=timeline.time_ms,
+        unlimited_ms=work.unlimited_ms,
+        exposed_ms=timeline.exposed_ms,
+        link=allowed.link,
+        tensors=tuple(tensors),
+        kernels=tuple(kernels),
+        steps=tuple(
+            PlannedStep(step.name, run.time_ms, run.fixed, run.workspace)
+            for step, run in zip(network.steps, runs, strict=True)
+        ),
+        fetch_order=tuple(fetch_order),
+        model="" if trace is None else trace.fingerprint,
+        inputs=() if trace is None else trace.inputs,
+        host_bytes=sum(_aligned(work.tensors[i].bytes) for i in offloaded),
+        sources=allowed.sources,
+        cut=max(1 - decision.bound_ms / timeline.time_ms, 0.0) if decision.is_cut else None,
+        traced=network,
+        seconds=decision.seconds,
+    )
+
+
+def _explain(name: str, options: MemoryOptions, error: Infeasible) -> str:
+    label = name or "the network"
+    if error.need is None:
+        return f"{label}: {error}"
+    return (
+        f"{label} does not fit {options.memory} bytes ({format_size(options.memory)}) with the policy "
+        f"{options.policy}: its floor is {error.need} bytes ({format_size(error.need)})"
+    )
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _place(work: Work, offloaded: Sequence[int]) -> dict[int, int]:
+    """Return the place of each offloaded tensor in the slab, one after the other."""
+    sizes = [_aligned(work.tensors[i].bytes) for i in offloaded]
+    return dict(zip(offloaded, itertools.accumulate(sizes, initial=0), strict=False))
+
+
+def _observe(planned: PlannedTensor, saved: Saved, events: Events | None) -> PlannedTensor:
+    """Return the tensor with all by which a running program recognises it, and with its events."""
+    known = replace(planned, module=saved.module, packs=saved.packs)
+    if planned.choice == "recompute":
+        return replace(
+            known,
+            modules=saved.modules,
+            source=saved.source,
+            source_input=saved.source_input,
+            sources=saved.sources,
+        )
+    return known if events is None else replace(known, release_at=events.release, fetch_at=events.fetch)

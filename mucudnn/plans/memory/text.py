@@ -1,0 +1,202 @@
+"""The text form of a memory plan: a keyword and a value in JSON on each line.
+
+A plan for less memory follows the plan that falls back on it, each with its own first and last line. Lines
+that are empty or begin with # are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from mucudnn._native import parse_descriptor
+from mucudnn.errors import NewerFileError, UsageError, shown
+from mucudnn.input import parse_json
+from mucudnn.plans.memory.parts import PlannedKernel, PlannedStep, PlannedTensor
+from mucudnn.problems.kernels import Kernel
+from mucudnn.solver import Configuration, MicroConfiguration
+from mucudnn.solver.memory.copies import CopySteps, Link
+from mucudnn.solver.memory.training import Replay, SavedTensor
+
+if TYPE_CHECKING:
+    from mucudnn.plans.memory.plan import MemoryPlan
+
+VERSION = 1
+
+_MAGIC = "mucudnn memory plan "
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("network", "device", "costs", "policy", "model"), (str,)),
+    **dict.fromkeys(("batch", "memory", "floor", "peak", "host_bytes", "least_bytes"), (int,)),
+    **dict.fromkeys(("average", "time_ms", "unlimited_ms", "exposed_ms"), (int, float)),
+    **dict.fromkeys(("inputs", "fetch_order"), (list,)),
+    "sources": (dict,),
+}
+_ENTRIES = {**_TYPES, "cut": (int, float)}  # a plan without the last one is read too
+_PARTS = {"tensor": "tensors", "kernel": "kernels", "step": "steps"}
+
+
+def format_memory_plan(plan: MemoryPlan) -> str:
+    """Return the text form."""
+    lines: list[str] = []
+    following: MemoryPlan | None = plan
+    while following is not None:
+        lines += _lines(following)
+        following = following.lower
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _lines(plan: MemoryPlan) -> Iterator[str]:
+    yield f"{_MAGIC}{VERSION}"
+    for name in _TYPES:
+        yield f"{name} {_json(getattr(plan, name))}"
+    yield f"link {_json(asdict(plan.link))}"
+    if plan.cut is not None:
+        yield f"cut {_json(plan.cut)}"
+    for step in plan.steps:
+        yield f"step {_json(asdict(step))}"
+    for tensor in plan.tensors:
+        yield f"tensor {_json(_without_defaults(tensor))}"
+    for kernel in plan.kernels:
+        yield f"kernel {_json(_kernel_fields(kernel))}"
+    yield f"end {len(plan.steps)}"
+
+
+def parse_memory_plan(text: str) -> list[dict[str, Any]]:
+    """Return the fields of the plan and of those that follow it.
+
+    Raises UsageError with the number of the wrong line; NewerFileError.
+    """
+    plans: list[dict[str, Any]] = []
+    fields: dict[str, Any] | None = None
+    number = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        entry = line.strip()
+        if not entry or entry.startswith("#"):
+            continue
+        try:
+            if fields is None:
+                _check_version(entry)
+                fields = {part: [] for part in _PARTS.values()}
+            elif entry.startswith("end "):
+                plans.append(_finish(fields, entry))
+                fields = None
+            else:
+                _read(fields, entry)
+        except NewerFileError:
+            raise
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise UsageError(f"line {number}: {_explain(error)}") from None
+    if fields is not None or not plans:
+        raise UsageError(f"line {number + 1}: the text stops before the end of the memory plan")
+    return plans
+
+
+def _read(fields: dict[str, Any], entry: str) -> None:
+    keyword, _, rest = entry.partition(" ")
+    value = parse_json(rest)
+    _json(value).encode()  # raises a ValueError for a value that could not be written, such as NaN
+    if keyword in _PARTS:
+        fields[_PARTS[keyword]].append(_MAKERS[keyword](value))
+        return
+    if keyword in fields:
+        raise UsageError(f"{shown(keyword)} is given twice")
+    if keyword == "link":
+        fields[keyword] = Link(**value)
+    elif keyword not in _ENTRIES:
+        raise UsageError(f"{shown(keyword)} is no entry of a memory plan")
+    elif not isinstance(value, _ENTRIES[keyword]) or isinstance(value, bool):
+        raise UsageError(f"{keyword} cannot be {shown(value)}")
+    else:
+        fields[keyword] = tuple(value) if isinstance(value, list) else value
+
+
+def _finish(fields: dict[str, Any], entry: str) -> dict[str, Any]:
+    missing = next((name for name in (*_TYPES, "link") if name not in fields), None)
+    if missing is not None:
+        raise UsageError(f"the memory plan has no {missing}")
+    if entry != f"end {len(fields['steps'])}":
+        raise UsageError(f"the memory plan should {entry} steps, it has {len(fields['steps'])}")
+    return fields | {part: tuple(fields[part]) for part in _PARTS.values()}
+
+
+def _explain(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+
+
+def _check_version(line: str) -> None:
+    version = line.removeprefix(_MAGIC)
+    if not line.startswith(_MAGIC) or not re.fullmatch("[0-9]{1,9}", version) or version == "0":
+        raise UsageError(f"this is not a mucudnn memory plan: its first line is not '{_MAGIC}{VERSION}'")
+    if int(version) > VERSION:
+        raise NewerFileError(
+            f"the memory plan is of version {version}, this mucudnn reads up to version {VERSION}: "
+            "upgrade mucudnn, or plan again"
+        )
+
+
+def _without_defaults(tensor: PlannedTensor) -> dict[str, Any]:
+    defaults = PlannedTensor(tensor.name, (), "", 0, "keep", tensor.saved)
+    needed = ("name", "shape", "data_type", "bytes", "choice", "saved")
+    return {
+        name: value
+        for name, value in asdict(tensor).items()
+        if name in needed or getattr(tensor, name) != getattr(defaults, name)
+    }
+
+
+def _make_tensor(given: Mapping[str, Any]) -> PlannedTensor:
+    saved = dict(given["saved"])
+    if saved["replay"] is not None:
+        saved["replay"] = Replay(**saved["replay"] | {"sources": tuple(saved["replay"]["sources"])})
+    lists = {name: tuple(given[name]) for name in ("shape", "packs", "modules", "sources") if name in given}
+    copies = CopySteps(**given.get("copies", {}))
+    tensor = PlannedTensor(**{**given, **lists, "saved": SavedTensor(**saved), "copies": copies})
+    if tensor.choice not in ("keep", "offload", "recompute"):
+        raise UsageError(f"the choice for {tensor.name} cannot be {shown(tensor.choice)}")
+    return tensor
+
+
+def _kernel_fields(kernel: PlannedKernel) -> dict[str, Any]:
+    return {
+        "step": kernel.step,
+        "module": kernel.module,
+        "call": kernel.call,
+        "pass": kernel.kernel.pass_,
+        "problem": str(kernel.kernel.problem),
+        "chosen": _parts(kernel.chosen),
+        "desirable": [_parts(one) for one in kernel.desirable],
+    }
+
+
+def _make_kernel(given: Mapping[str, Any]) -> PlannedKernel:
+    problem, _, _ = parse_descriptor(given["problem"])
+    return PlannedKernel(
+        given["step"],
+        given["module"],
+        given["call"],
+        Kernel(problem, given["pass"], given["step"]),
+        _make_configuration(given["chosen"]),
+        tuple(map(_make_configuration, given["desirable"])),
+    )
+
+
+_MAKERS: dict[str, Callable[[Mapping[str, Any]], object]] = {
+    "tensor": _make_tensor,
+    "kernel": _make_kernel,
+    "step": lambda given: PlannedStep(**given),
+}
+
+
+def _parts(configuration: Configuration) -> list[list[Any]]:
+    return [[p.micro_batch, p.algorithm, p.time_ms, p.workspace] for p in configuration.parts]
+
+
+def _make_configuration(parts: list[list[Any]]) -> Configuration:
+    return Configuration(tuple(MicroConfiguration(*part) for part in parts))
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

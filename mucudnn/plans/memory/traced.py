@@ -1,0 +1,61 @@
+"""A network that was traced from a program, with the events by which the program's next run is recognised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mucudnn.plans.memory.parts import LEAST_BYTES
+from mucudnn.problems.network import Network
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A managed storage: its tensor's name in the network, its place in the order of saving, its packs.
+
+    `modules` compute it again from the tensor `source`; they run the steps `replayed` of the network. If
+    `modules` is empty, these steps compute it from the tensors `sources`.
+    """
+
+    name: str
+    order: int
+    module: str
+    packs: tuple[int, ...]
+    modules: tuple[str, ...] = ()
+    source: str = ""
+    source_input: int | None = None
+    replayed: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A network and how a running program recognises its saved tensors.
+
+    - `packed_at`: the first step that begins after each managed pack.
+    - `unpacked_at`: the step that unpacks it.
+    - `modules`: for each step, the module and the number of its call.
+    - `held`: for each activation of a forward step, the last step during which the program holds it. Python
+      holds a module's argument while the module runs, although no step reads it any more.
+    """
+
+    network: Network
+    saved: tuple[Saved, ...]
+    packed_at: tuple[int, ...]
+    unpacked_at: dict[int, int]
+    modules: dict[str, tuple[str, int]]
+    inputs: tuple[str, ...]
+    fingerprint: str
+    least_bytes: int = LEAST_BYTES
+    held: Mapping[str, int] = field(default_factory=dict)
+
+    def replays(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+        """Return the steps that compute each tensor again, and the saved tensors that they read."""
+        return {
+            one.name: (
+                one.replayed,
+                (one.source,) if one.modules and one.source_input is None else one.sources,
+            )
+            for one in self.saved
+            if one.replayed
+        }

@@ -1,0 +1,218 @@
+"""Placement of a graph of operations on several equal devices, so that the last operation ends early.
+
+A device runs one operation at a time. An operation starts when all operations that it depends on have ended
+and, from other devices, their results have arrived. This is DLPlacer's model (Pal et al., "Optimizing
+Multi-GPU Parallelization Strategies for Deep Learning Training", IEEE Micro 2019) as an integer linear
+program.
+
+Some operations depend on all before them, and all after them depend on these. The graph is cut there: on
+equal devices the parts can be placed one by one, without losing the optimum. That makes large networks
+solvable, because the program grows with the square of the operations that may run at the same time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..forks import no_fork
+from ..workspace.configuration import Infeasible
+from .placement_graph import Edges, Operation, find_chains, find_cuts, simulate_placement, sort_operations
+
+TIME_LIMIT = 30.0  # seconds, by default
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A device and a start for each operation.
+
+    Attributes:
+        devices: the device of each operation, from 0.
+        starts_ms: the start of each operation.
+        time_ms: the end of the last operation.
+        bound_ms: no placement ends earlier.
+        programs: the integer linear programs that were solved.
+        seconds: the time that the solver took.
+    """
+
+    devices: tuple[int, ...]
+    starts_ms: tuple[float, ...]
+    time_ms: float
+    bound_ms: float
+    programs: int
+    seconds: float
+
+    @property
+    def is_proven(self) -> bool:
+        """True if the placement is known to be an optimum, within 1e-6."""
+        return self.time_ms <= self.bound_ms * (1 + 1e-6) + 1e-9
+
+
+def place(
+    operations: Sequence[Operation],
+    edges: Edges,
+    devices: int,
+    *,
+    memory: int | None = None,
+    merges_chains: bool = False,
+    time_limit: float = TIME_LIMIT,
+) -> Placement:
+    """Place operations on devices and order them.
+
+    Args:
+        operations: the operations.
+        edges: the dependencies between them, by index.
+        devices: the number of devices.
+        memory: the most bytes on each device; None for no limit.
+        merges_chains: treat operations that follow one another without a branch as one operation. This is
+            much faster, and not exact: nothing else can run in the middle of a chain. `bound_ms` is then that
+            of the merged graph.
+        time_limit: seconds for all programs together; after that the best placement found counts.
+
+    Raises:
+        Infeasible: the operations do not fit the devices' memory.
+        ValueError: the graph has a cycle or names an operation that is not there, a transfer is negative, or
+            there is no device.
+    """
+    start = time.monotonic()
+    if devices < 1:
+        raise ValueError(f"devices is {devices}, must be at least 1")
+    if merges_chains:
+        return _place_chains(operations, edges, devices, memory, time_limit)
+    found = _place_all(operations, edges, devices, memory, time_limit)
+    if found.is_proven or len(find_chains(len(operations), edges)) == len(operations):
+        return found
+    # In the time given, the smaller program of the chains may find a better placement.
+    left = time_limit - (time.monotonic() - start)
+    chained = _place_chains(operations, edges, devices, memory, max(left, time_limit / 10))
+    if chained.time_ms < found.time_ms:
+        found = replace(chained, bound_ms=found.bound_ms)
+    return replace(found, seconds=time.monotonic() - start)
+
+
+def _place_all(
+    operations: Sequence[Operation], edges: Edges, devices: int, memory: int | None, time_limit: float
+) -> Placement:
+    """Place every operation on its own."""
+    start = time.monotonic()
+    order = sort_operations(len(operations), edges)
+    _check_memory(operations, devices, memory)
+    ends = [] if _is_tight(operations, memory) else find_cuts(order, edges)
+    parts = _cut(order, ends)
+    placed = [0] * len(operations)
+    starts = [0.0] * len(operations)
+    now, bound, programs = 0.0, 0.0, 0
+    gate: int | None = None  # the operation that all of the part depend on; it has ended
+    known: dict[object, tuple[list[int], list[float], float, float]] = {}
+    for i, part in enumerate(parts):
+        key = _describe(operations, edges, gate, part)
+        if key not in known:
+            left = time_limit - (time.monotonic() - start)
+            share = max(left, 0.0) / (len(parts) - i)
+            known[key] = _solve(operations, edges, devices, memory, gate, part, share)
+            programs += len(part) > 1 and devices > 1
+        where, when, length, least = known[key]
+        # Equal devices may trade names: the part's device 0 is the gate's.
+        names = {0: placed[gate] if gate is not None else 0}
+        free = [d for d in range(devices) if d != names[0]]
+        for d in range(1, devices):
+            names[d] = free[d - 1]
+        for operation, device, at in zip(part, where, when, strict=True):
+            placed[operation], starts[operation] = names[device], now + at
+        now, bound = now + length, bound + least
+        gate = part[-1]
+    return Placement(tuple(placed), tuple(starts), now, bound, programs, time.monotonic() - start)
+
+
+def _place_chains(
+    operations: Sequence[Operation], edges: Edges, devices: int, memory: int | None, time_limit: float
+) -> Placement:
+    """Place chains, each as one operation, and return the placement of the operations."""
+    chains = find_chains(len(operations), edges)
+    merged = [
+        Operation(math.fsum(operations[i].time_ms for i in chain), sum(operations[i].memory for i in chain))
+        for chain in chains
+    ]
+    chain_of = {i: number for number, chain in enumerate(chains) for i in chain}
+    between = {(chain_of[a], chain_of[b]): ms for (a, b), ms in edges.items() if chain_of[a] != chain_of[b]}
+    found = place(merged, between, devices, memory=memory, time_limit=time_limit)
+    starts = [0.0] * len(operations)
+    for chain, at in zip(chains, found.starts_ms, strict=True):
+        for i in chain:
+            starts[i] = at
+            at += operations[i].time_ms
+    placed = tuple(found.devices[chain_of[i]] for i in range(len(operations)))
+    return replace(found, devices=placed, starts_ms=tuple(starts))
+
+
+def _check_memory(operations: Sequence[Operation], devices: int, memory: int | None) -> None:
+    if memory is None:
+        return
+    total = sum(one.memory for one in operations)
+    largest = max((one.memory for one in operations), default=0)
+    if total > memory * devices or largest > memory:
+        need = max(largest, -(-total // devices))
+        raise Infeasible(
+            f"{len(operations)} operations need at least {need} bytes on each of {devices} devices, "
+            f"and {memory} are allowed",
+            limit=memory,
+            need=need,
+        )
+
+
+def _is_tight(operations: Sequence[Operation], memory: int | None) -> bool:
+    """Return whether memory may force operations apart, so that parts of the graph depend on each other."""
+    return memory is not None and sum(one.memory for one in operations) > memory
+
+
+def _cut(order: Sequence[int], ends: Sequence[int]) -> list[list[int]]:
+    """Return the parts of an order; each of `ends` is the last operation of its part."""
+    parts: list[list[int]] = [[]]
+    last = set(ends)
+    for i in order:
+        parts[-1].append(i)
+        if i in last:
+            parts.append([])
+    return [part for part in parts if part]
+
+
+def _describe(operations: Sequence[Operation], edges: Edges, gate: int | None, part: Sequence[int]) -> object:
+    """Return a key that equal parts share, so that a block that a network repeats is solved once."""
+    index = {operation: i for i, operation in enumerate(part)}
+    if gate is not None:
+        index[gate] = -1
+    inner = sorted(
+        (index[a], index[b], ms)
+        for (a, b), ms in edges.items()
+        if b in index and a in index and index[b] >= 0
+    )
+    return tuple(operations[i] for i in part), tuple(inner)
+
+
+def _solve(
+    operations: Sequence[Operation],
+    edges: Edges,
+    devices: int,
+    memory: int | None,
+    gate: int | None,
+    part: Sequence[int],
+    seconds: float,
+) -> tuple[list[int], list[float], float, float]:
+    """Return the devices and starts of a part's operations, its length, and a bound of it.
+
+    The part starts when `gate`, which is on device 0, has ended.
+    """
+    with no_fork:
+        from .placement_ilp import solve  # imported late, because PuLP loads slowly
+
+    chosen = [operations[i] for i in part]
+    index = {operation: i for i, operation in enumerate(part)}
+    inner = {(index[a], index[b]): ms for (a, b), ms in edges.items() if a in index and b in index}
+    arrival = {index[b]: ms for (a, b), ms in edges.items() if a == gate and b in index}
+    if len(chosen) == 1 or devices == 1:
+        starts = simulate_placement(chosen, inner, [0] * len(chosen), range(len(chosen)))
+        length = math.fsum(one.time_ms for one in chosen)
+        return [0] * len(chosen), starts, length, length
+    return solve(chosen, inner, arrival, devices, memory, seconds)

@@ -1,0 +1,126 @@
+"""The graph of a placement: operations, their dependencies, and the starts that an order gives them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of a graph.
+
+    Args:
+        time_ms: milliseconds on any of the devices.
+        memory: bytes that the device must hold for it all the time, such as weights.
+
+    Raises:
+        ValueError: a figure is negative or not finite.
+    """
+
+    time_ms: float
+    memory: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.time_ms < math.inf:
+            raise ValueError(f"time_ms of an operation is {self.time_ms}, must be finite and not negative")
+        if self.memory < 0:
+            raise ValueError(f"memory of an operation is {self.memory}, must not be negative")
+
+
+Edges = Mapping[tuple[int, int], float]
+"""For each dependency (earlier, later) the milliseconds in which the result reaches another device."""
+
+
+def sort_operations(count: int, edges: Edges) -> list[int]:
+    """Return the operations in an order in which each comes after those that it depends on.
+
+    Raises ValueError for a cycle, an operation that is not there, or a negative transfer.
+    """
+    after: dict[int, list[int]] = {i: [] for i in range(count)}
+    missing = [0] * count
+    for (earlier, later), milliseconds in edges.items():
+        for one in (earlier, later):
+            if not 0 <= one < count:
+                raise ValueError(f"a dependency names operation {one}; there are {count}, from 0")
+        if not 0 <= milliseconds < math.inf:
+            raise ValueError(
+                f"the transfer from operation {earlier} to {later} takes {milliseconds} ms, "
+                "must be finite and not negative"
+            )
+        after[earlier].append(later)
+        missing[later] += 1
+    ready = [i for i in range(count) if not missing[i]]
+    order = []
+    while ready:
+        one = ready.pop(0)
+        order.append(one)
+        for later in after[one]:
+            missing[later] -= 1
+            if not missing[later]:
+                ready.append(later)
+    if len(order) < count:
+        circle = [i for i in range(count) if missing[i]]
+        raise ValueError(f"the graph has a cycle through some of the operations {circle[:5]}")
+    return order
+
+
+def find_cuts(order: Sequence[int], edges: Edges) -> list[int]:
+    """Return the operations that every other one depends on, or that depend on it, in their order."""
+    before = reach(order, edges)
+    after = reach(order[::-1], {(later, earlier): ms for (earlier, later), ms in edges.items()})
+    everything = (1 << len(order)) - 1
+    return [i for i in order if before[i] | after[i] | 1 << i == everything]
+
+
+def find_chains(count: int, edges: Edges) -> list[list[int]]:
+    """Return the operations in chains: each follows the one before it, and nothing else is between them.
+
+    The chains stand in an order in which each comes after those that it depends on.
+    """
+    before: dict[int, list[int]] = {i: [] for i in range(count)}
+    after: dict[int, list[int]] = {i: [] for i in range(count)}
+    for earlier, later in edges:
+        before[later].append(earlier)
+        after[earlier].append(later)
+    chains: list[list[int]] = []
+    for i in sort_operations(count, edges):
+        if len(before[i]) == 1 and len(after[before[i][0]]) == 1:
+            continue
+        chains.append([i])
+        while len(after[i]) == 1 and len(before[after[i][0]]) == 1:
+            i = after[i][0]
+            chains[-1].append(i)
+    return chains
+
+
+def reach(order: Sequence[int], edges: Edges) -> dict[int, int]:
+    """Return, as bits, the operations on whose results each one depends, directly or not."""
+    incoming: dict[int, list[int]] = {i: [] for i in order}
+    for earlier, later in edges:
+        incoming[later].append(earlier)
+    reached: dict[int, int] = {}
+    for i in order:
+        reached[i] = 0
+        for earlier in incoming[i]:
+            reached[i] |= reached[earlier] | 1 << earlier
+    return reached
+
+
+def simulate_placement(
+    operations: Sequence[Operation], edges: Edges, devices: Sequence[int], order: Sequence[int]
+) -> list[float]:
+    """Return the starts if each device runs its operations in this order, each as early as it can."""
+    incoming: dict[int, list[int]] = {i: [] for i in range(len(operations))}
+    for earlier, later in edges:
+        incoming[later].append(earlier)
+    starts, free = [0.0] * len(operations), dict.fromkeys(devices, 0.0)
+    for i in order:
+        arrivals = [
+            starts[j] + operations[j].time_ms + (edges[j, i] if devices[j] != devices[i] else 0.0)
+            for j in incoming[i]
+        ]
+        starts[i] = max([free[devices[i]], *arrivals])
+        free[devices[i]] = starts[i] + operations[i].time_ms
+    return starts

@@ -1,0 +1,196 @@
+"""The integer linear program of a placement, through PuLP with HiGHS.
+
+Binaries say which device an operation has and, of two operations that neither depends on the other, which
+goes first if they share a device. Starts are continuous.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..forks import no_fork
+from ..highs import make_solver
+from ..workspace.configuration import Infeasible
+from .placement_graph import Edges, Operation, reach, simulate_placement
+
+Solution = tuple[list[int], list[float], float, float]
+
+
+def solve(
+    operations: Sequence[Operation],
+    edges: Edges,
+    arrival: Mapping[int, float],
+    devices: int,
+    memory: int | None,
+    seconds: float,
+) -> Solution:
+    """Return the devices and starts of operations, the end of the last one, and a bound of it.
+
+    Args:
+        operations: the operations, each after those that it depends on.
+        edges: the dependencies, by index.
+        arrival: the milliseconds after which an operation may start on another device than device 0.
+        devices: the number of devices, at least 2.
+        memory: the most bytes on each device; None for no limit.
+        seconds: the time after which the best placement found counts.
+
+    Raises:
+        Infeasible: no placement fits the memory, or none was found in time.
+    """
+    with no_fork:
+        import pulp  # imported late, because it loads slowly
+
+    count = len(operations)
+    times = [one.time_ms for one in operations]
+    greedy = _place_greedily(operations, edges, arrival, devices, memory)
+    horizon = (
+        max((s + t for s, t in zip(greedy[1], times, strict=True)), default=0.0)
+        if greedy
+        else (math.fsum(times) + math.fsum(edges.values()) + math.fsum(arrival.values()))
+    )
+    if horizon == 0.0:
+        return [0] * count, [0.0] * count, 0.0, 0.0
+    # HiGHS's tolerances are absolute, so times count in thousandths of the horizon.
+    unit = horizon / 1e3
+    most = horizon / unit
+    problem = pulp.LpProblem("placement", pulp.LpMinimize)
+    end = problem.add_variable("end", 0, most)
+    start = [problem.add_variable(f"s{i}", 0, most) for i in range(count)]
+    on = [
+        [problem.add_variable(f"x{i}_{d}", cat=pulp.LpBinary) for d in range(devices)] for i in range(count)
+    ]
+    problem += end
+    for i in range(count):
+        problem += pulp.lpSum(on[i]) == 1
+        problem += end >= start[i] + times[i] / unit
+    for d in range(devices):
+        # Not needed for a right answer, but it makes the relaxation strong.
+        problem += end >= pulp.lpSum(times[i] / unit * on[i][d] for i in range(count))
+        if memory is not None:
+            total = max(1, sum(one.memory for one in operations))
+            problem += (
+                pulp.lpSum(operations[i].memory / total * on[i][d] for i in range(count)) <= memory / total
+            )
+    for i, ms in arrival.items():
+        problem += start[i] >= ms / unit * (1 - on[i][0])
+    _forbid_equal_placements(problem, on, arrival, count, devices)
+    for (i, j), ms in edges.items():
+        problem += start[j] >= start[i] + times[i] / unit
+        if ms:
+            for d in range(devices):
+                problem += start[j] >= start[i] + (times[i] + ms * (on[i][d] - on[j][d])) / unit
+    reached = reach(range(count), edges)
+    for i, j in itertools.combinations(range(count), 2):
+        if reached[j] >> i & 1 or not times[i] or not times[j]:
+            continue
+        first = problem.add_variable(f"o{i}_{j}", cat=pulp.LpBinary)
+        for d in range(devices):
+            apart = 2 - on[i][d] - on[j][d]
+            problem += start[j] >= start[i] + times[i] / unit - (most + times[i] / unit) * (1 - first + apart)
+            problem += start[i] >= start[j] + times[j] / unit - (most + times[j] / unit) * (first + apart)
+    problem.solve(make_solver(mip_rel_gap=1e-7, mip_abs_gap=1e-6, time_limit=max(seconds, 0.1)))
+    bound = max(0.0, float(problem.solverModel.getInfo().mip_dual_bound)) * unit
+    candidates = [greedy] if greedy else []
+    if problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
+        where = [int(np.argmax([x.value() for x in row])) for row in on]
+        order = sorted(range(count), key=lambda i: (start[i].value(), i))
+        candidates.append((where, _start(operations, edges, arrival, where, _sort(order, edges))))
+    if not candidates:
+        raise Infeasible("no placement that fits the memory was found", limit=memory, need=None)
+    lengths = [max(s + t for s, t in zip(starts, times, strict=True)) for _, starts in candidates]
+    best = min(range(len(candidates)), key=lengths.__getitem__)
+    return *candidates[best], lengths[best], min(bound, lengths[best])
+
+
+def _forbid_equal_placements(
+    problem: Any, on: Sequence[Sequence[Any]], arrival: Mapping[int, float], count: int, devices: int
+) -> None:
+    """Let operation i take device d only if an earlier operation takes device d-1; names do not matter.
+
+    Device 0 is the gate's if results arrive from there, and so is no device's equal.
+    """
+    with no_fork:
+        import pulp
+
+    first = 1 if arrival else 0
+    for d in range(first, devices):
+        for i in range(count):
+            if d == first:
+                continue
+            problem += on[i][d] <= pulp.lpSum(on[k][d - 1] for k in range(i))
+    if not arrival:
+        problem += on[0][0] == 1
+
+
+def _place_greedily(
+    operations: Sequence[Operation],
+    edges: Edges,
+    arrival: Mapping[int, float],
+    devices: int,
+    memory: int | None,
+) -> tuple[list[int], list[float]] | None:
+    """Return a placement in which each operation takes the device where it ends first; None if none fits."""
+    incoming: dict[int, list[int]] = {i: [] for i in range(len(operations))}
+    for earlier, later in edges:
+        incoming[later].append(earlier)
+    where: list[int] = []
+    starts: list[float] = []
+    free, held = [0.0] * devices, [0] * devices
+    for i, one in enumerate(operations):
+        choices = []
+        for d in range(devices):
+            if memory is not None and held[d] + one.memory > memory:
+                continue
+            ready = [
+                starts[j] + operations[j].time_ms + (edges[j, i] if where[j] != d else 0.0)
+                for j in incoming[i]
+            ]
+            choices.append((max([free[d], arrival.get(i, 0.0) if d else 0.0, *ready]), d))
+        if not choices:
+            return None
+        at, device = min(choices)
+        where.append(device)
+        starts.append(at)
+        free[device] = at + one.time_ms
+        held[device] += one.memory
+    return where, starts
+
+
+def _start(
+    operations: Sequence[Operation],
+    edges: Edges,
+    arrival: Mapping[int, float],
+    where: Sequence[int],
+    order: Sequence[int],
+) -> list[float]:
+    """Return the exact starts of the program's placement; HiGHS's own are rounded."""
+    # The gate is one more operation, of no time, on device 0.
+    gate = len(operations)
+    extended = {**edges, **{(gate, i): ms for i, ms in arrival.items()}}
+    starts = simulate_placement([*operations, Operation(0.0)], extended, [*where, 0], [gate, *order])
+    return starts[:gate]
+
+
+def _sort(order: Sequence[int], edges: Edges) -> list[int]:
+    """Return an order that respects the dependencies and follows the given one where they allow."""
+    rank = {i: position for position, i in enumerate(order)}
+    missing = dict.fromkeys(order, 0)
+    for _, later in edges:
+        missing[later] += 1
+    found: list[int] = []
+    ready = [i for i in order if not missing[i]]
+    while ready:
+        one = min(ready, key=rank.__getitem__)
+        ready.remove(one)
+        found.append(one)
+        for earlier, later in edges:
+            if earlier == one:
+                missing[later] -= 1
+                if not missing[later]:
+                    ready.append(later)
+    return found

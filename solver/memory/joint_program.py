@@ -1,0 +1,305 @@
+"""Offload, recomputation and configurations chosen together by an integer linear program (PuLP with HiGHS).
+
+Binaries: o (offload) and r (recompute) for each tensor, and x for each configuration of each kernel. z says
+that a tensor is still on the device in a step after its last forward use, y that it is back in a step before
+its first backward use; both reach `window` steps. d and h are the milliseconds of each tensor's copies out
+and in during a step. A step lasts as long as its work, and as the copies of either engine.
+
+A pause before a step lasts as long as the copies in it. A tensor may leave in the pause after its last
+forward use, and come back in the pause before the step that needs it. The program minimises steps and pauses.
+
+Memory is freed and allocated by the tensor here, whatever the link says of pieces.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from ..forks import no_fork
+from ..highs import make_solver
+from .timeline import WINDOW, required_bytes
+from .training import Choice, Run, TrainingStep, offload_those
+
+if TYPE_CHECKING:
+    import pulp
+
+NODES = 100  # HiGHS visits at most this many nodes of its search tree
+
+# HiGHS accepts a constraint violated by 1e-6. In these units, that is 1e-12 of the memory.
+MEMORY_UNITS = 1e6
+
+Terms: TypeAlias = list[tuple[Any, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answer of a program.
+
+    Attributes:
+        choices: the choice for each tensor; None if the solver found none in time, or there is none.
+        configurations: the index of each kernel's configuration.
+        bound: milliseconds; within the program's rules no choice takes less.
+        leaves_at: for each offloaded tensor, the first step after its last forward use without it.
+        is_cut: True if the clock stopped the solver, so that a faster machine may find another answer.
+    """
+
+    choices: tuple[Choice, ...] | None
+    configurations: tuple[int, ...]
+    bound: float
+    leaves_at: dict[int, int] = field(default_factory=dict)
+    is_cut: bool = False
+
+
+def solve(
+    work: TrainingStep,
+    memory: int,
+    *,
+    gap: float,
+    time_limit: float,
+    window: int = WINDOW,
+    recompute: bool = True,
+    offload: bool = True,
+    faster_than: float = math.inf,
+) -> Decision:
+    """Choose each tensor's fate and each kernel's configuration.
+
+    The answer may exceed the memory, because HiGHS computes in floating point: the caller must check it.
+
+    Args:
+        work: the training step.
+        memory: the most bytes in memory.
+        gap: the relative gap at which the solver stops. Above 0, it also stops after NODES nodes.
+        time_limit: seconds after which the solver stops.
+        window: the steps in which a tensor may still be on the device, or be back early.
+        recompute: False to recompute nothing.
+        offload: False to offload nothing.
+        faster_than: milliseconds of an answer that the caller has. The solver need not find a slower one, and
+            so ends earlier.
+    """
+    program = _Program(work, memory, window, recompute, offload)
+    return program.solve(gap, time_limit, faster_than)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scratch:
+    """The choice of a step's workspace: a binary for each size, and each kernel's configuration within it."""
+
+    chosen: list[pulp.LpVariable]
+    within: list[dict[int, int]]
+
+
+class _Program:
+    """The variables and constraints."""
+
+    def __init__(self, work: TrainingStep, memory: int, window: int, recompute: bool, offload: bool) -> None:
+        with no_fork:
+            import pulp  # imported late, because it loads slowly and only few callers need it
+
+        self._pulp, self._work, self._window = pulp, work, window
+        self._problem = pulp.LpProblem("memory", pulp.LpMinimize)
+        # HiGHS's tolerances are absolute, so times count in thousandths of the slowest answer.
+        slowest = work.runs(work.least_workspace)
+        copies = sum(work.link.out_ms(t.bytes) + work.link.in_ms(t.bytes) for t in work.tensors)
+        self._unit = max(sum(run.time_ms for run in slowest) + copies, 1e-9) / 1e3
+        self._bytes = MEMORY_UNITS / max(memory, 1)
+        count = range(len(work.steps))
+        self._time = [self._number(f"T{s}") for s in count]
+        self._pause = [self._number(f"g{s}") for s in count]
+        self._workspace = [self._number(f"w{s}") for s in count]
+        self._work_terms: list[Terms] = [[] for _ in count]
+        self._resident: list[Terms] = [[] for _ in count]
+        self._constant = [float(step.fixed) for step in work.steps]
+        self._copies: dict[tuple[str, int, bool], Terms] = defaultdict(list)  # (direction, step, in pause)
+
+        self._offloaded = [self._binary(f"o{i}") for i in range(len(work.tensors))]
+        self._recomputed = [self._binary(f"r{i}") for i in range(len(work.tensors))]
+        self._back: list[dict[int, pulp.LpVariable]] = []
+        self._stays: list[list[pulp.LpVariable]] = []
+        self._fetched: list[dict[int, Terms]] = []  # the copies in that end before a replay's step
+        self._replays = [self._find_replays(i) for i in range(len(work.tensors))]
+        for i, tensor in enumerate(work.tensors):
+            if not (offload and tensor.is_idle):
+                self._add([(self._offloaded[i], 1)], "<=", 0)
+            if not (recompute and tensor.is_idle and tensor.replay):
+                self._add([(self._recomputed[i], 1)], "<=", 0)
+            self._add([(self._offloaded[i], 1), (self._recomputed[i], 1)], "<=", 1)
+            self._add_tensor(i)
+        for i in range(len(work.tensors)):
+            self._add_replay(i)
+        away = offload_those(tensor.is_idle for tensor in work.tensors)
+        self._required = required_bytes(
+            [Run(step.time_ms, step.fixed) for step in work.steps], work.tensors, away, work.link
+        )
+        self._scratch = [self._add_workspace(s, memory) for s in count]
+        self._add_steps(memory)
+        if work.host_memory is not None:
+            host = [(o, t.bytes * self._bytes) for o, t in zip(self._offloaded, work.tensors, strict=True)]
+            self._add(host, "<=", work.host_memory * self._bytes)
+
+    def solve(self, gap: float, time_limit: float, faster_than: float) -> Decision:
+        pulp, problem = self._pulp, self._problem
+        problem += pulp.LpAffineExpression((one, 1) for one in (*self._time, *self._pause))
+        problem.solve(
+            make_solver(
+                None if gap == 0 else NODES,
+                mip_rel_gap=gap,
+                mip_abs_gap=0,
+                time_limit=time_limit,
+                objective_bound=faster_than / self._unit,
+            )
+        )
+        status, info = problem.solverModel.getModelStatus(), problem.solverModel.getInfo()
+        is_cut = status == type(status).kTimeLimit
+        # HiGHS knows no bound beyond the answers that it leaves out.
+        bound = min(float(info.mip_dual_bound) * self._unit, faster_than)
+        found = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+        # PuLP calls an interrupted solver's answer feasible even if there is none.
+        if not found or not math.isfinite(info.objective_function_value):
+            return Decision(None, (), bound, is_cut=is_cut)
+        choices: list[Choice] = []
+        for o, r in zip(self._offloaded, self._recomputed, strict=True):
+            choices.append("offload" if o.value() > 0.5 else "recompute" if r.value() > 0.5 else "keep")
+        configurations: dict[int, int] = {}
+        for scratch in self._scratch:
+            if scratch.chosen:
+                configurations |= scratch.within[int(np.argmax([x.value() for x in scratch.chosen]))]
+        leaves_at = {
+            i: self._work.tensors[i].last_forward_use + 1 + sum(z.value() > 0.5 for z in self._stays[i])
+            for i, choice in enumerate(choices)
+            if choice == "offload"
+        }
+        chosen = tuple(configurations[k] for k in sorted(configurations))
+        return Decision(tuple(choices), chosen, bound, leaves_at, is_cut)
+
+    def _add_tensor(self, i: int) -> None:
+        """Add the residency of a tensor in each step, and its copies."""
+        tensor, o, r = self._work.tensors[i], self._offloaded[i], self._recomputed[i]
+        gone, need = tensor.last_forward_use + 1, tensor.first_backward_use
+        for step in (*range(tensor.produced_at, gone), *range(need, tensor.last_use + 1)):
+            self._constant[step] += tensor.bytes
+        late = range(gone, min(gone + self._window, need))
+        early = range(max(need - self._window, gone), need)
+        stays = {s: self._binary(f"z{i}_{s}") for s in late}
+        back = {s: self._binary(f"y{i}_{s}") for s in early}
+        self._back.append(back)
+        self._stays.append(list(stays.values()))
+        for s in range(gone, need):
+            # A kept tensor is resident: 1 - o - r.
+            self._constant[s] += tensor.bytes
+            self._resident[s] += [(o, -tensor.bytes), (r, -tensor.bytes)]
+            self._resident[s] += [(one[s], tensor.bytes) for one in (stays, back) if s in one]
+        for s in late:
+            self._add([(stays[s], 1), (stays.get(s - 1, o), -1)], "<=", 0)
+        for s in early:
+            self._add([(back[s], 1), (back.get(s + 1, o), -1)], "<=", 0)
+            if s in stays:
+                self._add([(back[s], 1), (stays[s], 1), (o, -1)], "<=", 0)
+
+        out = self._work.link.out_ms(tensor.bytes) / self._unit
+        copied: Terms = []
+        for s in range(tensor.produced_at + 1, late.stop):
+            if s == gone:
+                copied.append((self._copy(i, "out", s, True), 1))
+            if s in stays:  # in steps before this one all is copied, or the tensor is still there
+                self._add([*copied, (stays[s], out), (o, -out)], ">=", 0)
+            copied.append((self._copy(i, "out", s, False), 1))
+        self._add([*copied, (o, -out)], "==", 0)
+
+        come = self._work.link.in_ms(tensor.bytes) / self._unit
+        fetched: Terms = []
+        self._fetched.append({})
+        for s in early:
+            for in_pause in (True, False) if s in self._replays[i] else (False,):
+                h = self._copy(i, "in", s, in_pause)
+                self._add([(h, 1), (back[s], -come)], "<=", 0)
+                fetched.append((h, 1 / come if come else 0))
+                if in_pause:
+                    self._fetched[i][s] = list(fetched)
+        fetched.append((self._copy(i, "in", need, True), 1 / come if come else 0))
+        self._add([*fetched, (o, -1 if come else 0)], "==", 0)
+
+    def _find_replays(self, i: int) -> set[int]:
+        """Return the steps before its first backward use in which a replay may read a tensor."""
+        tensors = self._work.tensors
+        replays = {t.first_backward_use for t in tensors if t.replay and i in t.replay.sources}
+        return {step for step in replays if step < tensors[i].first_backward_use}
+
+    def _add_replay(self, i: int) -> None:
+        """Add the time and workspace of a replay, and the presence of its sources."""
+        tensor, r = self._work.tensors[i], self._recomputed[i]
+        if tensor.replay is None:
+            return
+        step = tensor.first_backward_use
+        self._work_terms[step].append((r, tensor.replay.time_ms / self._unit))
+        self._add([(self._workspace[step], 1), (r, -tensor.replay.workspace * self._bytes)], ">=", 0)
+        for source in tensor.replay.sources:
+            self._add([(r, 1), (self._recomputed[source], 1)], "<=", 1)
+            if step < self._work.tensors[source].first_backward_use:
+                both = [(r, 1), (self._offloaded[source], 1)]
+                back = [(self._back[source][step], -1)] if step in self._back[source] else []
+                self._add([*both, *back], "<=", 1)
+                copied = [(one, -part) for one, part in self._fetched[source].get(step, ())]
+                self._add([*both, *copied], "<=", 1)
+
+    def _add_workspace(self, step: int, memory: int) -> _Scratch:
+        """Add the choice of a step's workspace, within which each of its kernels runs as fast as it can."""
+        kernels = [(k, kernel) for k, kernel in enumerate(self._work.kernels) if kernel.step == step]
+        free = memory - self._required[step]
+        least = max((kernel.configurations[0].workspace for _, kernel in kernels), default=0)
+        workspaces = {k: [one.workspace for one in kernel.configurations] for k, kernel in kernels}
+        all_sizes = set(itertools.chain.from_iterable(workspaces.values()))
+        sizes = sorted(size for size in all_sizes if size == least or least < size <= free)
+        options = _Scratch([], [])
+        for size in sizes:
+            within = {k: bisect.bisect_right(workspaces[k], size) - 1 for k, _ in kernels}
+            x = self._binary(f"x{step}_{size}")
+            options.chosen.append(x)
+            options.within.append(within)
+            milliseconds = sum(kernel.configurations[within[k]].time_ms for k, kernel in kernels)
+            self._work_terms[step].append((x, milliseconds / self._unit))
+        if kernels:
+            self._add([(x, 1) for x in options.chosen], "==", 1)
+            needed = [(x, -size * self._bytes) for x, size in zip(options.chosen, sizes, strict=True)]
+            self._add([(self._workspace[step], 1), *needed], ">=", 0)
+        return options
+
+    def _add_steps(self, memory: int) -> None:
+        """Add the memory and the time of each step and pause."""
+        for s, step in enumerate(self._work.steps):
+            resident = [(one, size * self._bytes) for one, size in self._resident[s]]
+            free = (memory - self._constant[s]) * self._bytes
+            self._add([*resident, (self._workspace[s], 1)], "<=", free)
+            work = [(one, -time) for one, time in self._work_terms[s]]
+            self._add([(self._time[s], 1), *work], ">=", step.time_ms / self._unit)
+        for (_, s, in_pause), copies in self._copies.items():
+            longest = self._pause[s] if in_pause else self._time[s]
+            self._add([(longest, 1), *((one, -1) for one, _ in copies)], ">=", 0)
+
+    def _copy(self, i: int, direction: str, step: int, in_pause: bool) -> pulp.LpVariable:
+        """Return the milliseconds of a tensor's copy in a step, or in the pause before it."""
+        one = self._number(f"{direction}{i}_{step}{'p' if in_pause else ''}")
+        self._copies[direction, step, in_pause].append((one, 1))
+        return one
+
+    def _binary(self, name: str) -> pulp.LpVariable:
+        return self._problem.add_variable(name, cat=self._pulp.LpBinary)
+
+    def _number(self, name: str) -> pulp.LpVariable:
+        return self._problem.add_variable(name, lowBound=0)
+
+    def _add(self, terms: Terms, relation: str, value: float) -> None:
+        expression = self._pulp.LpAffineExpression(terms)
+        relations: dict[str, Callable[[], Any]] = {
+            "<=": lambda: expression <= value,
+            ">=": lambda: expression >= value,
+            "==": lambda: expression == value,
+        }
+        self._problem += relations[relation]()

@@ -1,0 +1,248 @@
+"""A training step in numbers: steps, saved tensors, kernels, and the link to host memory.
+
+The steps are in the order in which they run, first forward, then backward. Times are milliseconds, memory is
+bytes, and a step or a tensor is given by its index.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+from ..workspace.configuration import Costed
+from .copies import Link
+
+Choice: TypeAlias = Literal["keep", "offload", "recompute"]
+"""The fate of a saved tensor between its last forward use and its first backward use."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """One step without its kernels.
+
+    Args:
+        time_ms: milliseconds of all work other than the kernels'.
+        fixed: bytes in memory during the step, without saved tensors and workspaces: parameters, gradients,
+            and tensors that no backward step needs.
+    """
+
+    time_ms: float
+    fixed: int
+
+    def __post_init__(self) -> None:
+        _check_time("time_ms of a step", self.time_ms)
+        _check_bytes("the fixed bytes of a step", self.fixed)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The way to compute a tensor again, just before its first backward use.
+
+    Args:
+        time_ms: milliseconds of the steps that run again.
+        sources: the saved tensors that these steps read. They must be in memory when the steps run.
+        workspace: bytes that these steps need besides sources and result.
+    """
+
+    time_ms: float
+    sources: tuple[int, ...] = ()
+    workspace: int = 0
+
+    def __post_init__(self) -> None:
+        _check_time("time_ms of a replay", self.time_ms)
+        _check_bytes("the workspace of a replay", self.workspace)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTensor:
+    """A tensor that a forward step writes and a backward step reads.
+
+    Args:
+        name: the name in messages.
+        bytes: its memory.
+        produced_at: the step that writes it.
+        last_forward_use: the last forward step that writes or reads it.
+        first_backward_use: the first backward step that reads it.
+        last_use: the last step that reads it.
+        replay: the way to compute it again; None if it cannot be recomputed.
+        is_kernel_input: True if a forward kernel reads it. The policy `conv` of vDNN offloads these.
+    """
+
+    name: str
+    bytes: int
+    produced_at: int
+    last_forward_use: int
+    first_backward_use: int
+    last_use: int
+    replay: Replay | None = None
+    is_kernel_input: bool = False
+
+    def __post_init__(self) -> None:
+        _check_bytes(f"the size of tensor {self.name}", self.bytes)
+        uses = (self.produced_at, self.last_forward_use, self.first_backward_use, self.last_use)
+        if not 0 <= uses[0] <= uses[1] < uses[2] <= uses[3]:
+            raise ValueError(
+                f"tensor {self.name} is written and used at the steps {uses}, which are not in order"
+            )
+
+    @property
+    def is_idle(self) -> bool:
+        """True if steps run between its last forward use and its first backward use."""
+        return self.first_backward_use > self.last_forward_use + 1
+
+
+class Cost(NamedTuple):
+    """A configuration's time and workspace without its parts, whose sums a long search would take often."""
+
+    time_ms: float
+    workspace: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelChoice:
+    """A kernel of a step, with the configurations that it may run with.
+
+    Args:
+        step: the step that runs the kernel.
+        configurations: the desirable set, with workspace ascending and time strictly descending.
+    """
+
+    step: int
+    configurations: tuple[Costed, ...]
+
+    def __post_init__(self) -> None:
+        if not self.configurations:
+            raise ValueError(f"a kernel of step {self.step} has no configuration")
+        for before, after in zip(self.configurations, self.configurations[1:], strict=False):
+            if not (before.workspace < after.workspace and before.time_ms > after.time_ms):
+                raise ValueError(
+                    f"the configurations of a kernel of step {self.step} are no desirable set: "
+                    "give them with workspace ascending and time descending"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One step with its kernels' configurations chosen: milliseconds, fixed bytes, bytes of workspace."""
+
+    time_ms: float
+    fixed: int
+    workspace: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStep:
+    """All that a memory planner must know.
+
+    Args:
+        steps: the steps in order.
+        tensors: the saved tensors.
+        kernels: the kernels. Those of one step run one after the other on one workspace.
+        link: the copy engines.
+        host_memory: the most bytes that all offloaded tensors may take together; None for no limit.
+
+    Raises:
+        ValueError: a step or a tensor does not exist, or a replay's source is not in memory at the replay.
+    """
+
+    steps: tuple[StepCost, ...]
+    tensors: tuple[SavedTensor, ...]
+    kernels: tuple[KernelChoice, ...]
+    link: Link
+    host_memory: int | None = None
+
+    def __post_init__(self) -> None:
+        for kernel in self.kernels:
+            if not 0 <= kernel.step < len(self.steps):
+                raise ValueError(f"there is no step {kernel.step}, which a kernel names")
+        for tensor in self.tensors:
+            if tensor.last_use >= len(self.steps):
+                raise ValueError(f"there is no step {tensor.last_use}, the last use of tensor {tensor.name}")
+        check_replays(self.tensors)
+
+    def runs(self, configurations: Sequence[int]) -> list[Run]:
+        """Return the steps with one configuration of each kernel, given by its index."""
+        time_ms = [step.time_ms for step in self.steps]
+        workspace = [0] * len(self.steps)
+        for kernel, index in zip(self.kernels, configurations, strict=True):
+            configuration = kernel.configurations[index]
+            time_ms[kernel.step] += configuration.time_ms
+            workspace[kernel.step] = max(workspace[kernel.step], configuration.workspace)
+        return [
+            Run(milliseconds, step.fixed, scratch)
+            for milliseconds, step, scratch in zip(time_ms, self.steps, workspace, strict=True)
+        ]
+
+    @property
+    def least_workspace(self) -> list[int]:
+        """Each kernel's configuration with the least workspace: vDNN's memory-optimal algorithms."""
+        return [0] * len(self.kernels)
+
+    @property
+    def fastest(self) -> list[int]:
+        """Each kernel's fastest configuration: vDNN's performance-optimal algorithms."""
+        return [len(kernel.configurations) - 1 for kernel in self.kernels]
+
+    def fits_host(self, choices: Sequence[Choice]) -> bool:
+        """Return whether the offloaded tensors fit host memory together."""
+        offloaded = (t.bytes for t, choice in zip(self.tensors, choices, strict=True) if choice == "offload")
+        return self.host_memory is None or sum(offloaded) <= self.host_memory
+
+
+def offload_those(offloaded: Iterable[bool]) -> tuple[Choice, ...]:
+    """Return the choices that offload some tensors and keep the others."""
+    choices: list[Choice] = ["offload" if one else "keep" for one in offloaded]
+    return tuple(choices)
+
+
+def check_replays(tensors: Sequence[SavedTensor]) -> None:
+    """Raise a ValueError if a replay's source is no saved tensor or is not in memory at the replay."""
+    for tensor in tensors:
+        for source in tensor.replay.sources if tensor.replay else ():
+            if not 0 <= source < len(tensors):
+                raise ValueError(f"the replay of tensor {tensor.name} reads tensor {source}: there is none")
+            other = tensors[source]
+            needed = tensor.first_backward_use
+            if not other.last_forward_use < needed <= other.last_use:
+                raise ValueError(
+                    f"the replay of tensor {tensor.name} reads tensor {other.name}, "
+                    f"which is not in memory at step {needed}"
+                )
+
+
+def check_choices(tensors: Sequence[SavedTensor], choices: Sequence[Choice]) -> None:
+    """Raise a ValueError if a tensor is recomputed without a replay, or from another that is recomputed."""
+    if len(choices) != len(tensors):
+        raise ValueError(f"{len(choices)} choices are given for {len(tensors)} tensors")
+    for tensor, choice in zip(tensors, choices, strict=True):
+        if choice != "recompute":
+            continue
+        if tensor.replay is None:
+            raise ValueError(f"tensor {tensor.name} cannot be recomputed")
+        for source in tensor.replay.sources:
+            if choices[source] == "recompute":
+                raise ValueError(
+                    f"tensor {tensor.name} is recomputed from tensor {tensors[source].name}, "
+                    "which is recomputed too"
+                )
+
+
+def first_needs(tensors: Sequence[SavedTensor], choices: Sequence[Choice]) -> list[int]:
+    """Return the step at which each tensor must be back: its first backward use, or a replay before that."""
+    needs = [tensor.first_backward_use for tensor in tensors]
+    for tensor, choice in zip(tensors, choices, strict=True):
+        for source in tensor.replay.sources if tensor.replay and choice == "recompute" else ():
+            needs[source] = min(needs[source], tensor.first_backward_use)
+    return needs
+
+
+def _check_time(label: str, value: float) -> None:
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{label} is {value}, must be finite and not negative")
+
+
+def _check_bytes(label: str, value: int) -> None:
+    if value < 0:
+        raise ValueError(f"{label} is {value}, must not be negative")
