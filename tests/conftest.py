@@ -32,7 +32,7 @@ def empty_cache(folder: Path) -> Iterator[Path]:
             patch.delenv(setting.variable, raising=False)
         patch.setenv("MUCUDNN_CACHE", str(path))
         patch.setattr(dispatch, "_prepared", {})
-        layers = sys.modules.get("mucudnn.torch.layers")
+        layers = sys.modules.get("mucudnn.torch.choosing.calls")
         if layers is not None:
             for name in ("_known", "_decisions"):
                 patch.setattr(layers, name, type(getattr(layers, name))(layers._MOST))

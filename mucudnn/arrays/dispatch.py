@@ -32,11 +32,11 @@ from mucudnn.errors import (
 )
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.measure import find_missing, measure
 from mucudnn.measuring.source import Source, runs_stock
 from mucudnn.output.text import micro_batches
 from mucudnn.plans.decide import choose_within
-from mucudnn.plans.optimizer import benchmark
 from mucudnn.plans.parts.beside import better_parts
 from mucudnn.plans.parts.parts import Parts, predicted_ms, prepare, slice_count
 from mucudnn.plans.plan import Plan, PlanKernel

@@ -10,11 +10,11 @@ from mucudnn.cli.terminal import Terminal, opened_cache, show, table
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.records import SUCCESS, Machine
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.candidates import candidates
 from mucudnn.measuring.described_device import bundled_devices, open_planner, plan, read_properties
 from mucudnn.measuring.engines import open_engine
 from mucudnn.output.text import short_names
-from mucudnn.plans.optimizer import benchmark
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.sizes import format_size

@@ -24,8 +24,8 @@ from mucudnn.costs.records import Machine
 from mucudnn.errors import InterruptedByUserError, MucudnnError, NoEngineError, UsageError
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.engines import open_engine
-from mucudnn.plans.optimizer import benchmark
 
 Answer: TypeAlias = tuple[Machine, int] | Exception
 

@@ -11,10 +11,10 @@ from mucudnn.cli.terminal import Terminal, opened_cache, show_json
 from mucudnn.costs.cache import Cache
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
-from mucudnn.plans.optimizer import Result, optimize, replay
+from mucudnn.plans.optimizer import optimize, replay
 from mucudnn.plans.parts.recorded_groups import predict_groups
 from mucudnn.plans.plan import write_plan
-from mucudnn.plans.result import to_json, to_plan
+from mucudnn.plans.result import Result, to_json, to_plan
 from mucudnn.sizes import spell_limit
 
 HELP = "choose micro-batches and algorithms within a workspace limit"

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from mucudnn.cli.terminal import WIDTH, show, stdout, table
 from mucudnn.output.text import broken, micro_batches, milliseconds, ratio, short_names
 from mucudnn.plans.decide import Decision
-from mucudnn.plans.optimizer import Result
-from mucudnn.plans.result import apart, final, has_shares, measured, predicted, total, total_workspace
+from mucudnn.plans.result import Result, apart, final, has_shares, measured, predicted, total, total_workspace
 from mucudnn.problems.kernels import PASSES
 from mucudnn.sizes import format_size
 

@@ -11,9 +11,10 @@ from mucudnn.costs.table import CostTable
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
 from mucudnn.output.files import write_lines
-from mucudnn.plans.optimizer import Result, optimize, replay
+from mucudnn.plans.optimizer import optimize, replay
 from mucudnn.plans.parts.channels import add_groups
 from mucudnn.plans.parts.recorded_groups import predict_groups
+from mucudnn.plans.result import Result
 from mucudnn.report import check_installed
 from mucudnn.report.gather import Report, gather
 

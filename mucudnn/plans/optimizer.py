@@ -1,65 +1,19 @@
 """The main job: make the missing measurements, decide, compare the choices with undivided runs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import FRAMEWORK, PLANNING, Machine
 from mucudnn.costs.table import CostTable
 from mucudnn.errors import MucudnnError, UsageError
-from mucudnn.forks import no_fork
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.measure import find_missing, measure
+from mucudnn.measuring.benchmark import benchmark
 from mucudnn.plans.decide import Decision, Limits, decide, sum_times
+from mucudnn.plans.result import Result
 from mucudnn.plans.whole_runs import WholeRuns
 from mucudnn.problems.kernels import Kernel
-
-
-@dataclass(frozen=True)
-class Result:
-    """The decisions for a network, with the machine, policy and limits that they were made for."""
-
-    machine: Machine
-    policy: str
-    limits: Limits
-    new_measurements: int
-    decisions: tuple[Decision, ...]
-
-    def _repr_html_(self) -> str:
-        """Return a table of the decisions, which notebooks show."""
-        with no_fork:
-            from mucudnn.plans.result import to_html  # it imports this module
-
-        return to_html(self)
-
-
-def benchmark(
-    bench: Bench,
-    kernels: Sequence[Kernel],
-    policy: str,
-    *,
-    comparing: bool,
-    limits: Sequence[int | None] = (None,),
-    rivals: bool = False,
-) -> int:
-    """Make the measurements that the cache lacks. Returns the number of measurements made.
-
-    The listener first gets a forecast of time and memory, which includes the comparisons if `comparing`.
-    Algorithms that need more workspace than the last of the ascending `limits` are left out. A race looks for
-    a choice within each limit, and with `rivals` for the best undivided algorithm.
-    """
-    missing = find_missing(bench, kernels, policy, limits, rivals=rivals)
-    if missing.tasks:
-        with no_fork:
-            from mucudnn.measuring.estimate import announcement, forecast  # it imports numpy
-
-        bench.listener.message(
-            forecast(bench, missing, kernels if comparing else ())
-            if bench.thorough or rivals
-            else announcement(bench, missing)
-        )
-    return measure(bench, missing)
 
 
 def optimize(

@@ -1,21 +1,36 @@
-"""The forms of a result: numbers, JSON and a plan."""
+"""The result of `optimize`, and its forms: numbers, JSON, HTML and a plan."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mucudnn.costs.records import Machine
 from mucudnn.output.table import html_table
 from mucudnn.output.text import micro_batches, milliseconds, ratio, short_names
-from mucudnn.plans.decide import Decision
+from mucudnn.plans.decide import Decision, Limits
 from mucudnn.plans.json_forms import groups_json
-from mucudnn.plans.optimizer import Result
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
 from mucudnn.solver import Configuration, MicroConfiguration
 
 SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """The decisions for a network, with the machine, policy and limits that they were made for."""
+
+    machine: Machine
+    policy: str
+    limits: Limits
+    new_measurements: int
+    decisions: tuple[Decision, ...]
+
+    def _repr_html_(self) -> str:
+        """Return a table of the decisions, which notebooks show."""
+        return to_html(self)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from mucudnn.costs.records import Measurement
 from mucudnn.errors import UsageError
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.benchmark import benchmark
 from mucudnn.plans.decide import fastest_configuration
-from mucudnn.plans.optimizer import benchmark
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import micro_batch_sizes, usable_sizes
 from mucudnn.solver import Configuration

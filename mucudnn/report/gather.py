@@ -7,8 +7,7 @@ from mucudnn.costs.records import Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.output.text import short_names
 from mucudnn.plans.decide import Decision
-from mucudnn.plans.optimizer import Result
-from mucudnn.plans.result import Times, measured, predicted, total_workspace
+from mucudnn.plans.result import Result, Times, measured, predicted, total_workspace
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.report.advice import advise
 from mucudnn.report.curves import Curve, divided_curve, even_curve

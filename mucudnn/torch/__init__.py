@@ -12,15 +12,15 @@ try:
 except ImportError:
     raise MissingExtraError("mucudnn.torch needs PyTorch: pip install 'mucudnn[torch]'") from None
 
-from mucudnn.torch import flops as _flops  # noqa: F401 (its import registers the formulas)
-from mucudnn.torch.apply import apply, restore
-from mucudnn.torch.functional import conv1d, conv2d, conv3d
-from mucudnn.torch.memory import plan_memory
-from mucudnn.torch.modules import convert
-from mucudnn.torch.planning import plan
-from mucudnn.torch.recording import record_timeline
-from mucudnn.torch.summaries import summary
-from mucudnn.torch.trace import trace
+from mucudnn.torch.layers.convert import convert
+from mucudnn.torch.layers.functional import conv1d, conv2d, conv3d
+from mucudnn.torch.layers.plan import plan
+from mucudnn.torch.layers.summaries import summary
+from mucudnn.torch.operators import flops as _flops  # noqa: F401 (its import registers the formulas)
+from mucudnn.torch.tracing.trace import trace
+from mucudnn.torch.training.apply import apply, restore
+from mucudnn.torch.training.plan_memory import plan_memory
+from mucudnn.torch.training.recording import record_timeline
 
 __all__ = [
     "apply",

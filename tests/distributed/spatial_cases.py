@@ -21,9 +21,10 @@ from torch.utils.checkpoint import checkpoint
 
 import mucudnn.torch
 from mucudnn.torch import spatial
-from mucudnn.torch.spatial import divided, elementwise
-from mucudnn.torch.spatial.border import redivide
-from mucudnn.torch.spatial.divided import Divided
+from mucudnn.torch.parallel.spatial import divided
+from mucudnn.torch.parallel.spatial.border import redivide
+from mucudnn.torch.parallel.spatial.divided import Divided
+from mucudnn.torch.parallel.spatial.functions import elementwise
 
 
 def data_parallel(kind: str, statistics: str, whole: bool) -> float:
@@ -372,7 +373,7 @@ def in_fp32() -> dict[str, list[tuple[float, float]]]:
 
 def local_problems(cache: str) -> tuple[list[list[tuple[int, ...]]], int]:
     """Return the shapes that this rank's convolutions get, layer by layer, and the rows of the cache."""
-    from mucudnn.torch.spatial import convolution
+    from mucudnn.torch.parallel.spatial.functions import convolution
 
     os.environ["MUCUDNN_CACHE"] = cache
     mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())

@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 from torch.utils.checkpoint import checkpoint
 
 from mucudnn.torch import spatial
-from mucudnn.torch.spatial import messages
+from mucudnn.torch.parallel.spatial.exchange import messages
 
 SAMPLES, CHANNELS, ROWS = 8, 4, 7
 

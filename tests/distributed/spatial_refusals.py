@@ -16,7 +16,7 @@ from torch.nn.modules._functions import SyncBatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from mucudnn.torch import spatial
-from mucudnn.torch.spatial import watching
+from mucudnn.torch.parallel.spatial.exchange import watching
 
 
 class Squared(torch.autograd.Function):

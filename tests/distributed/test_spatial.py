@@ -16,7 +16,7 @@ import torch
 import worlds
 from programs import imported
 
-from mucudnn.torch.spatial import watching
+from mucudnn.torch.parallel.spatial.exchange import watching
 
 sys.path.append(str(Path(__file__).parents[2]))  # examples
 

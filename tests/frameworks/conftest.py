@@ -27,7 +27,8 @@ def _engine_alone(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if find_spec("torch") is not None and request.module.__name__ != "test_torch_stock":
             from mucudnn.measuring.source import StockTiming
-            from mucudnn.torch import judge, stock
+            from mucudnn.torch.choosing import step_comparison as judge
+            from mucudnn.torch.operators import stock
 
             slow = StockTiming(median_ms=1e6, spread_ms=0.0, workspace=2**50)
             patch.setattr(stock, "random_tensors", lambda device, problem, samples: ())

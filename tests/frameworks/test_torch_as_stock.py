@@ -12,7 +12,7 @@ from needs_torch import mt, torch
 from torch.utils._pytree import tree_leaves
 
 from mucudnn.plans.plan import Plan
-from mucudnn.torch.modules import divide
+from mucudnn.torch.layers.convert import divide
 
 nn, Tensor = torch.nn, torch.Tensor
 KINDS = (

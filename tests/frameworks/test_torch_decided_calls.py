@@ -14,9 +14,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mucudnn.torch as mt
-from mucudnn.torch import functional, layers, modules, stock
-from mucudnn.torch.recent import Recent
-from mucudnn.torch.stock import StockTiming
+from mucudnn.torch.choosing import calls as layers
+from mucudnn.torch.choosing.recent import Recent
+from mucudnn.torch.layers import convert as modules
+from mucudnn.torch.layers import functional
+from mucudnn.torch.operators import stock
+from mucudnn.torch.operators.stock import StockTiming
 
 nn = torch.nn
 F = torch.nn.functional

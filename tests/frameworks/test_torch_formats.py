@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from needs_torch import mt, torch
 
-from mucudnn.torch.formats import channels_last, strides
+from mucudnn.torch.operators.formats import channels_last, strides
 
 F = torch.nn.functional
 OURS = {1: mt.conv1d, 2: mt.conv2d, 3: mt.conv3d}

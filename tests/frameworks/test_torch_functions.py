@@ -19,8 +19,8 @@ from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.shapes import problem_of
 from mucudnn.solver import Configuration, MicroConfiguration
-from mucudnn.torch import ops, passes
-from mucudnn.torch.options import Options
+from mucudnn.torch.operators import ops, passes
+from mucudnn.torch.operators.options import Options
 
 F = torch.nn.functional
 OURS = {1: mt.conv1d, 2: mt.conv2d, 3: mt.conv3d}
@@ -331,7 +331,7 @@ def test_on_a_gpu_the_arithmetic_is_what_pytorch_itself_would_allow(
 def test_flags_for_tf32_of_the_newer_kind_are_followed() -> None:
     script = (
         "import torch\n"
-        "from mucudnn.torch import passes\n"
+        "from mucudnn.torch.operators import passes\n"
         "conv = getattr(torch.backends.cudnn, 'conv', None)\n"
         "for precision, math in (('ieee', 'strict'), ('tf32', 'tf32')) if conv else ():\n"
         "    conv.fp32_precision = precision\n"

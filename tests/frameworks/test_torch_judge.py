@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from needs_torch import torch
 
-from mucudnn.torch.judge import Judge
+from mucudnn.torch.choosing.step_comparison import Judge
 
 X = torch.zeros(1)
 CALL, OTHER = "a call", "another call"
@@ -402,8 +402,8 @@ def test_a_child_of_a_fork_compares_although_another_thread_did_so_at_the_fork()
 def test_ever_new_shapes_and_a_first_module_that_is_called_no_more_take_bounded_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mucudnn.torch.judge._MOST_SHAPES", 4)
-    monkeypatch.setattr("mucudnn.torch.judge._MOST_CALLS", 8)
+    monkeypatch.setattr("mucudnn.torch.choosing.step_comparison._MOST_SHAPES", 4)
+    monkeypatch.setattr("mucudnn.torch.choosing.step_comparison._MOST_CALLS", 8)
     clock = Clock()
     judge = Judge(clock=clock)
     for number in range(50):

@@ -13,8 +13,9 @@ from needs_torch import mt, torch
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.schema import STEP_TIME
 from mucudnn.measuring.source import StockTiming
-from mucudnn.torch import layers, verdicts
-from mucudnn.torch.stock import TorchTimer
+from mucudnn.torch.choosing import calls as layers
+from mucudnn.torch.choosing import step_times as verdicts
+from mucudnn.torch.operators.stock import TorchTimer
 
 nn = torch.nn
 CLEAR, LITTLE = 0.5, 0.1  # shares of a call's time that a choice saves

@@ -17,9 +17,9 @@ import pytest
 from needs_torch import mt, torch
 from torch.utils.checkpoint import checkpoint
 
-from mucudnn.torch import runtime
-from mucudnn.torch.apply import runtime_of
-from mucudnn.torch.step import Record
+from mucudnn.torch.training import runtime
+from mucudnn.torch.training.apply import runtime_of
+from mucudnn.torch.training.planned_step import Record
 
 nn = torch.nn
 CPU = torch.device("cpu")

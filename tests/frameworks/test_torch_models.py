@@ -16,7 +16,7 @@ from small_network import Network, X
 
 from mucudnn.arrays import dispatch
 from mucudnn.errors import MucudnnError, NothingFitsError
-from mucudnn.torch import modules
+from mucudnn.torch.layers import convert as modules
 
 nn = torch.nn
 
@@ -113,7 +113,9 @@ def test_copies_and_pickles_are_converted_too(network: nn.Module, with_plan: boo
 
 def test_a_model_that_version_0_1_pickled_is_converted_too(network: nn.Module) -> None:
     text = pickle.dumps(mt.convert(network, workspace="1MiB"), protocol=0)
-    older = text.replace(b"cmucudnn.torch.modules\nConversionSettings\n", b"cmucudnn.torch.modules\nChoice\n")
+    older = text.replace(
+        b"cmucudnn.torch.layers.convert\nConversionSettings\n", b"cmucudnn.torch.layers.convert\nChoice\n"
+    )
     assert older != text
     assert pickle.loads(older).signal._mucudnn.workspace == "1MiB"
 
@@ -246,7 +248,7 @@ def test_what_fails_inside_runs_as_before_with_a_warning(monkeypatch: pytest.Mon
     def nothing_fits(*given: object, **options: object) -> None:
         raise NothingFitsError("nothing fits")
 
-    monkeypatch.setattr("mucudnn.torch.passes.prepared", nothing_fits)
+    monkeypatch.setattr("mucudnn.torch.operators.passes.prepared", nothing_fits)
     module = nn.Conv2d(3, 4, 3, padding=1)
     expected = torch.autograd.grad(module(X).sum(), module.weight)[0]
     mt.convert(module)

@@ -14,8 +14,10 @@ import pytest
 from needs_torch import mt, torch
 
 from mucudnn.plans.plan import Plan
-from mucudnn.torch import layers, modules, transposed
-from mucudnn.torch.modules import divide
+from mucudnn.torch.choosing import calls as layers
+from mucudnn.torch.layers import convert as modules
+from mucudnn.torch.layers import transposed
+from mucudnn.torch.layers.convert import divide
 
 nn, Tensor = torch.nn, torch.Tensor
 SHAPES = [(size, 3, rows, 9) for size in (1, 2) for rows in (7, 8)]

@@ -9,7 +9,7 @@ from mucudnn._native import Problem
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration, Tile, Tiling
-from mucudnn.torch.sharing import plans_of_layers
+from mucudnn.torch.layers.sharing import plans_of_layers
 
 nn = torch.nn
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from needs_torch import mt, torch
 
-from mucudnn.torch import modules
+from mucudnn.torch.layers import convert as modules
 
 nn = torch.nn
 SHAPE, OTHER_SHAPE = (2, 4, 9, 9), (2, 4, 8, 8)

@@ -21,8 +21,10 @@ from mucudnn.measuring.source import StockTiming
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
-from mucudnn.torch import layers, stock
-from mucudnn.torch.recent import Recent
+from mucudnn.torch.choosing import calls as layers
+from mucudnn.torch.choosing.recent import Recent
+from mucudnn.torch.layers import functional
+from mucudnn.torch.operators import stock
 
 nn = torch.nn
 Times = Callable[[str, int, bool], float]
@@ -367,7 +369,7 @@ def test_a_program_that_waits_keeps_no_algorithm_that_cannot_run_and_transforms_
 
 def test_both_ways_run_in_a_race() -> None:
     convolution, x = problems()[1]
-    given = mt.functional.operands(
+    given = functional.operands(
         2, x, convolution.weight, convolution.bias, 2, 0, 1, 2, None, None, fallback=True
     )
     with torch.no_grad():

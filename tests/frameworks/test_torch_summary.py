@@ -13,7 +13,7 @@ from small_network import Network, X
 from mucudnn.arrays import dispatch
 from mucudnn.errors import UsageError
 from mucudnn.output.text import micro_batches
-from mucudnn.torch.summaries import LayerChoice, Summary
+from mucudnn.torch.layers.summaries import LayerChoice, Summary
 
 nn = torch.nn
 

@@ -11,7 +11,7 @@ from needs_torch import mt, torch
 import mucudnn
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import FRAMEWORK
-from mucudnn.torch import passes
+from mucudnn.torch.operators import passes
 
 X, W = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
 

@@ -12,7 +12,7 @@ from bench.lib.models import Block
 from examples.unet3d import UNet3d
 from mucudnn.errors import UsageError
 from mucudnn.problems.network import Network
-from mucudnn.torch.trace import fingerprint, trace_model
+from mucudnn.torch.tracing.trace import fingerprint, trace_model
 
 nn = torch.nn
 

@@ -14,7 +14,8 @@ from needs_torch import mt, torch
 
 import mucudnn
 from mucudnn.errors import MucudnnError
-from mucudnn.torch import modules, options
+from mucudnn.torch.layers import convert as modules
+from mucudnn.torch.operators import options
 
 nn = torch.nn
 X, W = torch.randn(4, 3, 8, 8), torch.randn(4, 3, 3, 3)

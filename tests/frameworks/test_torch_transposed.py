@@ -12,8 +12,8 @@ from needs_torch import mt, torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mucudnn.plans.plan import Plan
-from mucudnn.torch import transposed
-from mucudnn.torch.modules import divide
+from mucudnn.torch.layers import transposed
+from mucudnn.torch.layers.convert import divide
 
 nn, Tensor = torch.nn, torch.Tensor
 NO_KERNELS = str(Plan({}, ()))  # each kernel runs within the workspace then

@@ -12,8 +12,9 @@ from needs_torch import mt, torch
 from mucudnn.arrays import dispatch
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.errors import UsageError
-from mucudnn.torch import layers, tuning
-from mucudnn.torch.recent import Recent
+from mucudnn.torch.choosing import background as tuning
+from mucudnn.torch.choosing import calls as layers
+from mucudnn.torch.choosing.recent import Recent
 
 nn = torch.nn
 

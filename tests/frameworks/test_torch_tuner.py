@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterator
 import pytest
 from needs_torch import mt
 
-from mucudnn.torch.tuning import SHARE, Tuner, Work
+from mucudnn.torch.choosing.background import SHARE, Tuner, Work
 
 assert mt.convert is not None  # PyTorch is there
 
@@ -123,7 +123,7 @@ def test_work_is_done_by_a_thread_of_its_own(tuner: Tuner, clock: Clock) -> None
 def test_of_ever_new_calls_the_oldest_wait_no_longer_but_work_that_has_begun_ends(
     tuner: Tuner, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mucudnn.torch.tuning._MOST_WAITING", 3)
+    monkeypatch.setattr("mucudnn.torch.choosing.background._MOST_WAITING", 3)
     log: list[str] = []
     tuner.submit("begun", parts(clock, log, "begun", [1.0] * 6))
     for _ in range(2):

@@ -19,7 +19,7 @@ from mucudnn.errors import NothingFitsError
 from mucudnn.measuring.modelled_device import find_device
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.problems.descriptor import Problem
-from mucudnn.torch import passes
+from mucudnn.torch.operators import passes
 
 WORKSPACE = 2**20
 LOSS_BYTES = 2 * 512  # PyTorch allocates 512 bytes for a number: the loss, and the gradient 1 of it
@@ -92,7 +92,10 @@ def plan_for(model: nn.Module, x: Tensor, part: float, **options: Any) -> Memory
 @contextmanager
 def _quick_rates() -> Iterator[None]:
     name = torch.cuda.get_device_name()
-    with patch("mucudnn.torch.memory.measure_rates", lambda _: replace(find_device("titanx"), name=name)):
+    with patch(
+        "mucudnn.torch.training.plan_memory.measure_rates",
+        lambda _: replace(find_device("titanx"), name=name),
+    ):
         yield
 
 

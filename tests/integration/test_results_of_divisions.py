@@ -12,7 +12,7 @@ from mucudnn._native import Engine, host_library
 from mucudnn.costs.cache import Cache
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
-from mucudnn.plans.optimizer import benchmark
+from mucudnn.measuring.benchmark import benchmark
 from mucudnn.problems.kernels import PASSES, Flags, read_kernels
 
 KERNEL = "mb8_ic16ih14_oc16_kh3_ph1"

@@ -10,7 +10,8 @@ from mucudnn.costs.cache import Cache
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.plans.decide import Limits
-from mucudnn.plans.optimizer import Result, optimize
+from mucudnn.plans.optimizer import optimize
+from mucudnn.plans.result import Result
 from mucudnn.problems.kernels import Kernel
 
 MiB = 2**20

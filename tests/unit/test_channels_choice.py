@@ -23,10 +23,9 @@ from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.output.text import micro_batches
 from mucudnn.plans.decide import Decision, Limits
-from mucudnn.plans.optimizer import Result
 from mucudnn.plans.parts import beside, channels, parts, recorded_groups
 from mucudnn.plans.plan import Plan, PlanKernel, write_plan
-from mucudnn.plans.result import to_json, to_plan, total_workspace
+from mucudnn.plans.result import Result, to_json, to_plan, total_workspace
 from mucudnn.problems.kernels import Kernel
 from mucudnn.report.gather import gather
 from mucudnn.report.page import render

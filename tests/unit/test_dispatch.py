@@ -25,8 +25,9 @@ from mucudnn.costs.cache import Cache
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NothingFitsError, UsageError
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.benchmark import benchmark
 from mucudnn.plans.decide import Limits
-from mucudnn.plans.optimizer import benchmark, optimize
+from mucudnn.plans.optimizer import optimize
 from mucudnn.plans.plan import Plan, PlanKernel, write_plan
 from mucudnn.plans.result import to_plan
 from mucudnn.problems import shapes

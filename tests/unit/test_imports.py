@@ -15,7 +15,7 @@ from mucudnn._native import Engine
 from mucudnn.costs.cache import Cache
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
-from mucudnn.plans.optimizer import benchmark
+from mucudnn.measuring.benchmark import benchmark
 from mucudnn.problems.kernels import Flags, read_kernels
 
 NETWORK = "mb8_ic4ih5_oc4_kh3"

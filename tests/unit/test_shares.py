@@ -17,9 +17,9 @@ from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.plans.decide import Decision, Limits, decide
 from mucudnn.plans.json_forms import plan_json
-from mucudnn.plans.optimizer import Result, keep_faster_shares, optimize
+from mucudnn.plans.optimizer import keep_faster_shares, optimize
 from mucudnn.plans.plan import Plan, PlanKernel, read_plan
-from mucudnn.plans.result import apart, to_html, to_json, to_plan, total, total_workspace
+from mucudnn.plans.result import Result, apart, to_html, to_json, to_plan, total, total_workspace
 from mucudnn.plans.shares import share_of_layer
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from needs_torch import torch
 
-from mucudnn.torch.spatial import windows as w
-from mucudnn.torch.spatial.windows import Span
+from mucudnn.torch.parallel.spatial import windows as w
+from mucudnn.torch.parallel.spatial.windows import Span
 
 sizes, counts = st.integers(1, 40), st.integers(1, 6)
 

@@ -15,7 +15,8 @@ from mucudnn.measuring.bench import Bench, machine_of
 from mucudnn.measuring.buffers import Tensors
 from mucudnn.measuring.source import StockTiming
 from mucudnn.plans.decide import Limits
-from mucudnn.plans.optimizer import Result, optimize, replay
+from mucudnn.plans.optimizer import optimize, replay
+from mucudnn.plans.result import Result
 from mucudnn.problems.kernels import Kernel
 
 KERNEL = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")

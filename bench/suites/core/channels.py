@@ -17,10 +17,10 @@ from bench.lib.record import Record
 from mucudnn._native import Engine
 from mucudnn.errors import NothingFitsError
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.output.text import micro_batches
 from mucudnn.plans.decide import Limits, decide
-from mucudnn.plans.optimizer import benchmark
 from mucudnn.plans.parts.channels import better_groups
 from mucudnn.plans.parts.parts import prepare
 from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels

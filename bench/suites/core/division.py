@@ -16,9 +16,10 @@ from bench.lib.record import Record
 from mucudnn._native import Engine
 from mucudnn.costs.table import CostTable
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.plans.decide import Decision, Limits, decide, desirable_configurations, sum_times
-from mucudnn.plans.optimizer import benchmark, optimize
+from mucudnn.plans.optimizer import optimize
 from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
 from mucudnn.report.curves import even_curve
 from mucudnn.sizes import format_size

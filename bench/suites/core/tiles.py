@@ -11,8 +11,8 @@ from bench.lib.host import describe_host, host_bench
 from bench.lib.record import Record
 from mucudnn._native import Engine
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.buffers import Tensors, extent
-from mucudnn.plans.optimizer import benchmark
 from mucudnn.plans.parts.tiles import fastest_tiles
 from mucudnn.problems.kernels import Flags, Kernel, read_kernels
 from mucudnn.solver import MicroConfiguration, Tiling

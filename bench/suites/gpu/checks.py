@@ -19,7 +19,7 @@ from bench.suites.gpu.programs import LAUNCHES, call
 from bench.suites.gpu.run import Case, Run
 from bench.suites.gpu.setting import COLUMNS, NCHW
 from mucudnn._native import host_library
-from mucudnn.plans.optimizer import benchmark
+from mucudnn.measuring.benchmark import benchmark
 from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
 
 STOCK = next(iter(LAUNCHES))

@@ -16,8 +16,8 @@ from bench.suites.gpu.programs import LAUNCHES, call
 from bench.suites.gpu.run import Case, Run
 from bench.suites.gpu.setting import MIB
 from mucudnn.errors import NothingFitsError
+from mucudnn.measuring.benchmark import benchmark
 from mucudnn.plans.decide import Limits, decide
-from mucudnn.plans.optimizer import benchmark
 from mucudnn.problems.kernels import Flags, read_kernels
 from mucudnn.solver import Configuration
 

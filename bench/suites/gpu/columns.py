@@ -17,8 +17,8 @@ from bench.suites.core.division import run_whole
 from bench.suites.gpu.run import Case, Run
 from bench.suites.gpu.setting import MIB
 from mucudnn.errors import NothingFitsError
+from mucudnn.measuring.benchmark import benchmark
 from mucudnn.plans.decide import Decision, Limits, decide
-from mucudnn.plans.optimizer import benchmark
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.solver import Configuration
 

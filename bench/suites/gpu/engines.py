@@ -13,7 +13,7 @@ from typing import Any
 from bench.lib.record import Record
 from bench.suites.gpu.run import Case, Run
 from mucudnn.costs.records import SUCCESS, Measurement
-from mucudnn.plans.optimizer import benchmark
+from mucudnn.measuring.benchmark import benchmark
 from mucudnn.problems.kernels import PASSES, Kernel
 
 TYPES = ("TF32 NCHW", "bf16 NCHW", "fp32 NCHW")

@@ -8,8 +8,8 @@ from dataclasses import replace
 from bench.lib.record import Record
 from mucudnn._native import most_slices
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.compare import compare
-from mucudnn.plans.optimizer import benchmark
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from mucudnn.errors import NothingFitsError
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.modelled_device import ModelledDevice, modelled_configurations, modelled_ms
 from mucudnn.plans.decide import desirable_configurations
 from mucudnn.plans.memory.training_step import Costs
-from mucudnn.plans.optimizer import benchmark
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.network import Network
 from mucudnn.problems.policies import usable_sizes

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 from mucudnn.costs.records import SUCCESS, Measurement
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.candidates import transforms_in_vain
-from mucudnn.plans.optimizer import Result, benchmark
 from mucudnn.plans.parts.parts import better, time_of
 from mucudnn.plans.parts.recorded_groups import choose_groups, limits_of_groups, list_groups, predict_groups
+from mucudnn.plans.result import Result
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.solver import ChannelGroups, Configuration

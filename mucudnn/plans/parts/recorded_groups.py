@@ -7,7 +7,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Machine
 from mucudnn.costs.table import CostTable
 from mucudnn.plans.decide import Decision, Limits, desirable_configurations
-from mucudnn.plans.optimizer import Result
+from mucudnn.plans.result import Result
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.solver import ChannelGroups, Configuration, divide_channels

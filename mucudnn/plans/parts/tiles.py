@@ -5,8 +5,8 @@ A tile is an ordinary problem, so it is measured and kept like a micro-batch. It
 
 from mucudnn._native import MOST_SLICES_IN_PLACE, most_slices, tile_copies, tile_kernel, tile_steps
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.candidates import transforms_in_vain
-from mucudnn.plans.optimizer import benchmark
 from mucudnn.plans.parts.parts import better
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import micro_batch_sizes

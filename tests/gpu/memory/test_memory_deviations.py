@@ -20,9 +20,9 @@ from torch.utils.checkpoint import checkpoint
 
 from mucudnn.errors import ArgumentTypeError, NothingFitsError, UsageError
 from mucudnn.plans.memory.plan import MemoryPlan
-from mucudnn.torch import runtime
-from mucudnn.torch.apply import runtime_of
-from mucudnn.torch.offload import HostCopy
+from mucudnn.torch.training import runtime
+from mucudnn.torch.training.apply import runtime_of
+from mucudnn.torch.training.offload import HostCopy
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("only_with_late_streams")]
 

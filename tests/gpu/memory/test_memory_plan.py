@@ -16,9 +16,9 @@ from memory_steps import Observed, differentiate, quick_plan, train, warnings_of
 from needs_torch import mt, torch
 from torch import Tensor, nn
 
-from mucudnn.torch import runtime
-from mucudnn.torch.apply import runtime_of
-from mucudnn.torch.offload import Lanes
+from mucudnn.torch.training import runtime
+from mucudnn.torch.training.apply import runtime_of
+from mucudnn.torch.training.offload import Lanes
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("only_with_late_streams")]
 IN_PLACE = "modified by an inplace operation"

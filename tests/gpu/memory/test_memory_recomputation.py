@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mucudnn.plans.memory.plan import MemoryPlan
-from mucudnn.torch.trace import trace_model
+from mucudnn.torch.tracing.trace import trace_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("only_with_late_streams")]
 

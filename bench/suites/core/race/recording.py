@@ -18,7 +18,7 @@ from mucudnn.arrays.devices import device_named
 from mucudnn.costs.records import STOCK, STOCK_SLICE, SUCCESS
 from mucudnn.measuring.buffers import measuring_extent
 from mucudnn.problems.policies import usable_sizes
-from mucudnn.torch import stock
+from mucudnn.torch.operators import stock
 
 RECORDED_RUNS, RECORDED_MS = 7, 120.0
 

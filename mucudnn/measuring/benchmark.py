@@ -1,0 +1,36 @@
+"""The measurements that the cache lacks, announced and made."""
+
+from collections.abc import Sequence
+
+from mucudnn.forks import no_fork
+from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.measure import find_missing, measure
+from mucudnn.problems.kernels import Kernel
+
+
+def benchmark(
+    bench: Bench,
+    kernels: Sequence[Kernel],
+    policy: str,
+    *,
+    comparing: bool,
+    limits: Sequence[int | None] = (None,),
+    rivals: bool = False,
+) -> int:
+    """Make the measurements that the cache lacks. Returns the number of measurements made.
+
+    The listener first gets a forecast of time and memory, which includes the comparisons if `comparing`.
+    Algorithms that need more workspace than the last of the ascending `limits` are left out. A race looks for
+    a choice within each limit, and with `rivals` for the best undivided algorithm.
+    """
+    missing = find_missing(bench, kernels, policy, limits, rivals=rivals)
+    if missing.tasks:
+        with no_fork:
+            from mucudnn.measuring.estimate import announcement, forecast  # it imports numpy
+
+        bench.listener.message(
+            forecast(bench, missing, kernels if comparing else ())
+            if bench.thorough or rivals
+            else announcement(bench, missing)
+        )
+    return measure(bench, missing)

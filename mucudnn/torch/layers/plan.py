@@ -1,0 +1,124 @@
+"""`plan`: find the convolutions of a model, and decide how to divide each."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mucudnn import settings
+from mucudnn.arrays.call import Call, LogListener, geometry, limit_of
+from mucudnn.arrays.devices import ArrayDevice, device_named
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.records import FRAMEWORK
+from mucudnn.errors import MixedDevicesError, UsageError
+from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.source import runs_stock
+from mucudnn.plans.decide import Limits
+from mucudnn.plans.optimizer import optimize
+from mucudnn.plans.parts.beside import better_parts
+from mucudnn.plans.parts.recorded_groups import limit_of as limit_of_kernel
+from mucudnn.plans.plan import Plan
+from mucudnn.plans.result import to_plan
+from mucudnn.problems.kernels import PASSES, Kernel
+from mucudnn.sizes import parse_size
+from mucudnn.torch.layers.convert import ConversionSettings, can_divide, convolutions, operands_of
+from mucudnn.torch.layers.one_run import run_once
+from mucudnn.torch.operators import passes, stock
+from mucudnn.torch.operators.passes import is_transformed
+
+
+def plan(
+    model: Any,
+    example_input: Any,
+    *,
+    workspace: int | str | None = None,
+    total_workspace: int | str | None = None,
+) -> Plan:
+    """Return a plan that says how to divide each convolution of a model, for `convert(model, plan=...)`.
+
+    The model runs once on `example_input` (a tensor, or a tuple of arguments), uncompiled. This run shows the
+    shapes of every nn.Conv1d, 2d and 3d that can be divided. The plan has its forward pass, and those
+    backward passes whose gradients are enabled and needed. The model's buffers and the random number
+    generators keep their state. Then every kernel is measured, decided and run whole. If tiles of each sample
+    or groups of channels are faster still, the plan has them beside the configuration.
+
+    Each pass of each convolution uses at most `workspace` bytes ("64MiB", "none"; by default
+    MUCUDNN_WORKSPACE_LIMIT). With `total_workspace` all passes together use at most that many bytes: give it
+    if every pass keeps a workspace of its own. Identical layers may then run different configurations, which
+    uses a small total better. `mucudnn.write_plan` writes the plan to a file.
+
+    Raises UsageError (a ValueError) for a model without convolutions and for both limits at once,
+    MixedDevicesError for convolutions on several devices, and NothingFitsError; the last two are
+    RuntimeErrors.
+    """
+    if workspace is not None and total_workspace is not None:
+        raise UsageError("both workspace and total_workspace are given: one limit is enough")
+    if total_workspace is None:
+        limits = Limits(workspace=limit_of(workspace))
+    else:
+        limits = Limits(total=parse_size(str(total_workspace)))
+    name, device, kernels = _kernels(model, example_input)
+    source = stock.source_of(name)
+    listener, policy = LogListener(), settings.BATCH_POLICY.read()
+    with Cache.of_user(listener, needed=False) as cache:
+        bench = Bench(device.engine, cache, listener, source)
+        result = optimize(bench, kernels, policy, limits)
+        found = [
+            better_parts(bench, decision.kernel, policy, limit_of_kernel(decision, limits), decision.chosen)
+            for decision in result.decisions
+        ]
+    whole = to_plan(result)
+    header = dict(whole.header)
+    if source is not None and any(runs_stock(c) for k in whole.kernels for c in k.answers):
+        header[FRAMEWORK] = source.machine.library
+    planned = tuple(k.with_parts(parts) for k, parts in zip(whole.kernels, found, strict=True))
+    return replace(whole, header=header, kernels=planned)
+
+
+def _kernels(model: Any, example_input: Any) -> tuple[str, ArrayDevice, list[Kernel]]:
+    """Run the model once. Return its device and its kernels, each with the number of its calls.
+
+    Raises UsageError if no convolution can be divided, MixedDevicesError if they are on several devices.
+    """
+    found: Counter[Kernel] = Counter()
+    devices: dict[str, Call] = {}
+
+    def record(module: Any, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
+        x = args[0] if args else given["input"]
+        if not can_divide(x, module.weight) or is_transformed():
+            return
+        needed = {
+            "forward": True,
+            "backward_data": torch.is_grad_enabled() and x.requires_grad,
+            "backward_filter": torch.is_grad_enabled() and module.weight.requires_grad,
+        }
+        with torch.no_grad():
+            call = _call(module, x)
+        devices[call.device] = call
+        problem, _ = geometry(call)
+        found.update(Kernel(problem, pass_) for pass_ in PASSES if needed[pass_])
+
+    hooks = [m.register_forward_pre_hook(record, with_kwargs=True) for m in convolutions(model)]
+    try:
+        run_once(model, example_input)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not found:
+        raise UsageError(
+            "no convolution of the model ran on the example input that could be divided: "
+            "there is nothing to plan"
+        )
+    if len(devices) > 1:
+        raise MixedDevicesError(f"the convolutions are on {' and '.join(sorted(devices))}: plan each alone")
+    ((name, call),) = devices.items()
+    kernels = [replace(kernel, count=count) for kernel, count in found.items()]
+    return name, device_named(name, call.threads), kernels
+
+
+def _call(module: Any, x: Tensor) -> Call:
+    given = operands_of(module, x, module.weight, module.bias, ConversionSettings())
+    vx, vw = (passes.view_of(tensor, "input", given.options) for tensor in (given.x, given.w))
+    return passes.call_of("forward", vx, vx.shape, vw.shape, None, given.options)

@@ -1,0 +1,289 @@
+"""The three passes on tensors of PyTorch: prepare a call, and run it on the engine or on PyTorch's operator.
+
+No gradient follows these functions: see `derivatives`.
+"""
+
+import os
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+
+from mucudnn import settings
+from mucudnn._native import EngineError
+from mucudnn.arrays import views as arrays
+from mucudnn.arrays.call import Call
+from mucudnn.arrays.dispatch import Prepared, prepared
+from mucudnn.arrays.views import View
+from mucudnn.errors import MucudnnError, UsageError
+from mucudnn.torch.operators import stock
+from mucudnn.torch.operators.formats import strides
+from mucudnn.torch.operators.options import Ints, Options, plan_of
+
+PLAIN = (Tensor, torch.nn.Parameter)
+_CHANNELS_BEHIND = {3: (0, 2, 1), 4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}  # number of axes -> permutation
+FAILURES = (MucudnnError, EngineError, MemoryError)  # PyTorch's own operator may still run after these
+
+
+def call_of(
+    pass_: str,
+    view: View,
+    x: tuple[int, ...],
+    w: tuple[int, ...],
+    y: tuple[int, ...] | None,
+    options: Options,
+) -> Call:
+    """Return the call of a pass. `x`, `w` and `y` are shapes with the axes in the order of memory.
+
+    `view` is one of the tensors; its device and data type are those of all. Raises UsageError.
+    """
+    return Call(
+        pass_, view.device, view.data_type, "nhwc" if options.channels_last else "nchw", x, w, y,
+        tuple(options.stride), tuple(options.padding), tuple(options.dilation), options.groups,
+        options.workspace, math_of(view.data_type) if view.device.startswith("cuda") else "default",
+        _wanted_threads() or torch.get_num_threads() if view.device == "cpu" else None,
+    )  # fmt: skip
+
+
+@cache  # reading the variable takes longer than the rest of `call_of`
+def _wanted_threads() -> int | None:
+    """Return the value of MUCUDNN_THREADS; None if it is not set. Raises UsageError."""
+    threads: int | None = settings.THREADS.read() if os.environ.get(settings.THREADS.variable) else None
+    return threads
+
+
+def math_of(data_type: str) -> str:
+    """Return the math mode that PyTorch's flags allow on a GPU: `default`, `tf32` or `strict`.
+
+    Raises UsageError if PyTorch is set to deterministic algorithms.
+    """
+    if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
+        raise UsageError(
+            "PyTorch is set to deterministic algorithms, and mucudnn cannot choose by that on a GPU yet"
+        )
+    if data_type != "f32":  # PyTorch has no flag that turns tensor cores off for other types
+        return "default"
+    try:
+        allowed = torch.backends.cudnn.allow_tf32
+    except RuntimeError:  # PyTorch's newer flags differ for convolutions and for RNNs
+        allowed = torch.backends.cudnn.conv.fp32_precision == "tf32"
+    return "tf32" if allowed else "strict"
+
+
+def view_of(tensor: Tensor, name: str, options: Options) -> View:
+    """Return a view of the tensor, or of a packed copy if the engine cannot read the tensor's strides.
+
+    Errors call the tensor `name`. Raises MucudnnError.
+    """
+    if options.channels_last:
+        tensor = tensor.permute(_CHANNELS_BEHIND[tensor.dim()])
+    return arrays.read_tensor(tensor.contiguous(), name)
+
+
+def on_device_of(tensor: Tensor) -> Any:
+    """Return a context in which the tensor's CUDA device, if it has one, is the current device."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+
+
+@torch.compiler.assume_constant_result  # a compiler calls it while it traces, and keeps the result
+def is_transformed() -> bool:
+    """Return whether a transform of torch.func (grad, vmap, jvp, ...) or forward mode is active."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Return whether a tensor has memory of its own and is of no subclass, which may redefine operators."""
+    return type(tensor) in PLAIN and not tensor.is_meta
+
+
+def is_followed(first: Tensor, second: Tensor, third: Any) -> bool:
+    """Return whether a compiler, a tracer, a mode or a transform follows a pass, beside autograd."""
+    tensors = (first, second, third) if isinstance(third, Tensor) else (first, second)
+    return (
+        torch.compiler.is_compiling()
+        or not all(is_plain(tensor) and torch._C._has_storage(tensor) for tensor in tensors)
+        or is_in_torch_dispatch_mode()
+        or is_transformed()
+        or torch.jit.is_tracing()
+    )
+
+
+def run(pass_: str, first: Tensor, second: Tensor, third: Any, options: Options) -> Tensor:
+    """Run a pass on the device of its tensors. `third` is the bias or None, or the shape of a gradient."""
+    body = _BODIES[pass_]
+    if first.is_cpu:
+        return body(first, second, third, options)
+    with on_device_of(first):
+        return body(first, second, third, options)
+
+
+def run_forward(x: Tensor, w: Tensor, bias: Tensor | None, options: Options) -> Tensor:
+    """Return y, (N, K, ...), of the forward pass.
+
+    Raises MucudnnError, EngineError or MemoryError without `fallback`; with it, warns and returns PyTorch's
+    own result.
+    """
+    try:
+        vx, vw = _views("x", x, "w", w, options)
+        ready = ready_of(call_of("forward", vx, vx.shape, vw.shape, None, options), options, vx.stream)
+        if ready.is_stock:
+            return _stock_forward(x, w, bias, options)
+        y = empty_result(_in_order(ready.shapes["y"], options), x, bool(options.channels_last))
+        if bias is not None:  # y begins as the bias, and beta=1 adds it: a 16-bit result is rounded only once
+            check_bias(bias, w)
+            arrays.check_same("x", vx, "bias", arrays.read_tensor(bias.contiguous(), "bias"))
+            y.copy_(bias.view(1, -1, *(1,) * (y.dim() - 2)))
+        if ready.own:
+            ready.run(vx.address, vw.address, y.data_ptr(), 1.0, 0.0 if bias is None else 1.0, vx.stream, x)
+        _run_slices("forward", ready, x, w, y, options, bias)
+        return _written(y, "y", options)
+    except FAILURES as error:
+        return _give_way(error, options, partial(_stock_forward, x, w, bias, options))
+
+
+def run_backward_data(dy: Tensor, w: Tensor, input_shape: Ints, options: Options) -> Tensor:
+    """Return dx, (N, C, ...), like `run_forward`."""
+    try:
+        vdy, vw = _views("dy", dy, "w", w, options)
+        x_shape = _in_memory(input_shape, options)
+        call = call_of("backward_data", vdy, x_shape, vw.shape, vdy.shape, options)
+        ready = ready_of(call, options, vdy.stream)
+        if ready.is_stock:
+            return _stock_data(dy, w, input_shape, options)
+        dx = empty_result(input_shape, dy, bool(options.channels_last))
+        if ready.own:
+            ready.run(dx.data_ptr(), vw.address, vdy.address, stream=vdy.stream, owner=dy)
+        _run_slices("backward_data", ready, dx, w, dy, options)
+        return _written(dx, "x", options)
+    except FAILURES as error:
+        return _give_way(error, options, partial(_stock_data, dy, w, input_shape, options))
+
+
+def run_backward_filter(x: Tensor, dy: Tensor, filter_shape: Ints, options: Options) -> Tensor:
+    """Return dw, (K, C / groups, ...), like `run_forward`."""
+    try:
+        vx, vdy = _views("x", x, "dy", dy, options)
+        w_shape = _in_memory(filter_shape, options)
+        call = call_of("backward_filter", vx, vx.shape, w_shape, vdy.shape, options)
+        ready = ready_of(call, options, vx.stream)
+        if ready.is_stock:
+            return _stock_filter(x, dy, filter_shape, options)
+        dw = empty_result(filter_shape, x, bool(options.channels_last))
+        if ready.own:
+            ready.run(vx.address, dw.data_ptr(), vdy.address, stream=vx.stream, owner=x)
+        _run_slices("backward_filter", ready, x, dw, dy, options)
+        return _written(dw, "w", options)
+    except FAILURES as error:
+        return _give_way(error, options, partial(_stock_filter, x, dy, filter_shape, options))
+
+
+_BODIES: dict[str, Callable[[Tensor, Tensor, Any, Options], Tensor]] = {
+    "forward": run_forward,
+    "backward_data": run_backward_data,
+    "backward_filter": run_backward_filter,
+}
+
+
+def _stock_forward(x: Tensor, w: Tensor, bias: Tensor | None, options: Options) -> Tensor:
+    y = stock.forward(x, w, bias, stock_arguments(options))
+    return _with_strides(y, "y" in options.channels_last)
+
+
+def _stock_data(dy: Tensor, w: Tensor, shape: Ints, options: Options) -> Tensor:
+    x = stock.placeholder(shape, dy, "x" in options.channels_last)
+    dx = stock.backward_data(dy, w, x, stock_arguments(options))
+    return _with_strides(dx, "x" in options.channels_last)
+
+
+def _stock_filter(x: Tensor, dy: Tensor, shape: Ints, options: Options) -> Tensor:
+    w = stock.placeholder(shape, dy, "w" in options.channels_last)
+    dw = stock.backward_filter(x, dy, w, stock_arguments(options))
+    return _with_strides(dw, "w" in options.channels_last)
+
+
+def _run_slices(
+    pass_: str, ready: Prepared, x: Tensor, w: Tensor, y: Tensor, options: Options, bias: Tensor | None = None
+) -> None:
+    """Run the slices of STOCK that follow the engine's samples."""
+    if ready.stock:
+        stock.run_slices(pass_, ready.stock, ready.own, x, w, y, stock_arguments(options), bias)
+
+
+def _views(name: str, tensor: Tensor, other_name: str, other: Tensor, options: Options) -> tuple[View, View]:
+    one, two = view_of(tensor, name, options), view_of(other, other_name, options)
+    arrays.check_same(name, one, other_name, two)
+    return one, two
+
+
+def check_bias(bias: Tensor, w: Tensor) -> None:
+    """Raise UsageError for a bias of another shape than (K)."""
+    if bias.shape != w.shape[:1]:
+        raise UsageError(
+            f"bias has the shape {tuple(bias.shape)}: it needs one value for each of {w.shape[0]} filters"
+        )
+
+
+def ready_of(call: Call, options: Options, stream: int, *, may_measure: bool = True) -> Prepared:
+    """Return the prepared division of a call, in which STOCK may run slices. Raises MucudnnError."""
+    return prepared(
+        call, plan_of(options.plan), stream=stream, only_plan=not options.fallback,
+        source=stock.source_of(call.device), may_measure=may_measure,
+    )  # fmt: skip
+
+
+def _give_way(error: Exception, options: Options, run_stock: Callable[[], Tensor]) -> Tensor:
+    """Raise the error, or with `fallback` return PyTorch's own result and warn.
+
+    If PyTorch refuses the call too, its error says so, and a warning would be about a mistake of the program.
+    """
+    if not options.fallback:
+        raise error
+    result = run_stock()
+    warnings.warn(f"mucudnn leaves a convolution to PyTorch: {error}", RuntimeWarning, stacklevel=4)
+    return result
+
+
+def stock_arguments(options: Options) -> tuple[Any, ...]:
+    """Return the arguments that PyTorch's own operators take from stride to groups, not transposed."""
+    return options.stride, options.padding, options.dilation, False, [0] * len(options.stride), options.groups
+
+
+def empty_result(shape: Ints, like: Tensor, channels_last: bool) -> Tensor:
+    """Return a new tensor (N, C, ...) of a memory format, with the type and the device of another one."""
+    if not channels_last:
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+    if len(shape) == 3:
+        return torch.empty_strided(shape, strides(shape, True), dtype=like.dtype, device=like.device)
+    memory_format = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=memory_format)
+
+
+def _written(result: Tensor, role: str, options: Options) -> Tensor:
+    """Return the engine's result with the strides that PyTorch gives to this role ("x", "w" or "y").
+
+    The engine has one layout for all tensors of a call, PyTorch may choose one for each result.
+    """
+    due = role in options.channels_last
+    return result if due == bool(options.channels_last) else _with_strides(result, due)
+
+
+def _with_strides(result: Tensor, channels_last: bool) -> Tensor:
+    """Return the result, or a copy in the memory format that is asked for."""
+    shape = result.shape
+    if result.stride() == strides(shape, channels_last):
+        return result
+    return empty_result(shape, result, channels_last).copy_(result)
+
+
+def _in_memory(shape: Ints, options: Options) -> tuple[int, ...]:
+    return (shape[0], *shape[2:], shape[1]) if options.channels_last else tuple(shape)
+
+
+def _in_order(shape: Ints, options: Options) -> tuple[int, ...]:
+    return (shape[0], shape[-1], *shape[1:-1]) if options.channels_last else tuple(shape)

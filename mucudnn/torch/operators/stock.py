@@ -1,0 +1,368 @@
+"""STOCK: PyTorch's own operator, run on whole mini-batches and on slices, and measured like an algorithm.
+
+Times follow the protocol of native/cudnn/kernel_timer.cpp. The scratch memory is the peak of PyTorch's
+allocators during a call, less the result. oneDNN takes its reordered tensors and its scratchpad from there.
+Buffers that a BLAS library keeps for each thread are not in it.
+"""
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, lru_cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import (
+    ProfilerConfig,
+    ProfilerState,
+    _disable_profiler_legacy,
+    _enable_profiler_legacy,
+)
+
+from mucudnn._native import LONG_RUN_MS, Engine, Problem
+from mucudnn.arrays.devices import device_named
+from mucudnn.costs.records import FRAMEWORK, STOCK, Machine
+from mucudnn.measuring.buffers import Tensors as EngineTensors
+from mucudnn.measuring.compare import spread
+from mucudnn.measuring.source import StockTiming
+from mucudnn.problems.kernels import Kernel
+from mucudnn.solver import Configuration
+from mucudnn.torch.operators.formats import strides
+from mucudnn.torch.operators.options import Ints
+
+_TYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16}
+_BLOCK = 1 << 18  # random values; they repeat in larger tensors
+# The protocol of native/cudnn/kernel_timer.cpp.
+_FEWEST_RUNS, _RUNS, _BUDGET_MS = 3, 7, 50.0
+# On a CPU the runs of a race last at least so long. In the first ones PyTorch's threads wake up, which
+# doubles the time of small convolutions. In a network they are awake.
+_AWAKE_MS = 2.0
+_MOST_KEPT = 1 << 28  # bytes of tensors that wait for the next pass of their problem
+Tensors = tuple[Tensor, Tensor, Tensor]  # x, w and y
+Arguments = tuple[Any, ...]  # from stride to groups, as PyTorch's operators take them
+
+
+def forward(x: Tensor, w: Tensor, bias: Tensor | None, given: Arguments) -> Tensor:
+    """Return y from PyTorch's own operator."""
+    result: Tensor = torch.ops.aten.convolution(x, w, bias, *given)
+    return result
+
+
+def backward_data(dy: Tensor, w: Tensor, x: Tensor, given: Arguments) -> Tensor:
+    """Return dx from PyTorch's own operator, which reads the shape and the strides of `x` alone."""
+    result: Tensor = torch.ops.aten.convolution_backward(dy, x, w, None, *given, [True, False, False])[0]
+    return result
+
+
+def backward_filter(x: Tensor, dy: Tensor, w: Tensor, given: Arguments) -> Tensor:
+    """Return dw from PyTorch's own operator, which reads the shape and the strides of `w` alone."""
+    result: Tensor = torch.ops.aten.convolution_backward(dy, x, w, None, *given, [False, True, False])[1]
+    return result
+
+
+def placeholder(shape: Ints, like: Tensor, channels_last: bool) -> Tensor:
+    """Return a tensor for an operand of which PyTorch reads the shape and the strides alone.
+
+    On the CPU PyTorch copies a tensor that is not packed, though it never reads the values. A packed one
+    takes no memory there until somebody writes it. On a GPU PyTorch makes no such copy.
+    """
+    if not like.is_cpu:
+        return like.new_empty(1).expand(shape)
+    return torch.empty_strided(shape, strides(shape, channels_last), dtype=like.dtype)
+
+
+def run_whole(pass_: str, x: Tensor, w: Tensor, y: Tensor, given: Arguments) -> Tensor:
+    """Return the result of a pass over the whole mini-batch."""
+    if pass_ == "forward":
+        return forward(x, w, None, given)
+    return backward_data(y, w, x, given) if pass_ == "backward_data" else backward_filter(x, y, w, given)
+
+
+def run_slices(
+    pass_: str, sizes: Sequence[int], first: int, x: Tensor, w: Tensor, y: Tensor, given: Arguments,
+    bias: Tensor | None = None,
+) -> None:  # fmt: skip
+    """Run slices of these sizes from sample `first` on, and put their results into the pass's result.
+
+    A filter gradient is added to `w`, except that the slice at sample 0 sets it.
+    """
+    for size in sizes:
+        part_x, part_y = x.narrow(0, first, size), y.narrow(0, first, size)
+        if pass_ == "forward":
+            part_y.copy_(forward(part_x, w, bias, given))
+        elif pass_ == "backward_data":
+            part_x.copy_(backward_data(part_y, w, part_x, given))
+        else:
+            part = backward_filter(part_x, part_y, w, given)
+            w.add_(part) if first else w.copy_(part)
+        first += size
+
+
+def source_of(device: str) -> "TorchSource | None":
+    """Return the source of STOCK for tensors on a device, with PyTorch's present flags."""
+    if device == "cpu":
+        return _source(device, _threads(), _mkldnn_enabled(), _mkldnn_precision("mkldnn", "conv"))
+    cudnn = torch.backends.cudnn
+    return _source(device, 1, cudnn.enabled, cudnn.benchmark, *_cuda_precision())
+
+
+def release(device: str) -> None:
+    """Free the tensors that a source of a device keeps between two passes."""
+    source = source_of(device)
+    if source is not None:
+        source.release()
+
+
+_CPU_FLAGS = ("mkldnn", "precision")
+_CUDA_FLAGS = ("cudnn", "benchmark", "precision", "deterministic", "fp16_reduction")
+_threads = torch.get_num_threads
+_mkldnn_enabled = torch._C._get_mkldnn_enabled
+_mkldnn_precision: Callable[[str, str], str] = getattr(
+    torch._C, "_get_fp32_precision_getter", lambda backend, operation: "none"
+)  # since PyTorch 2.9
+
+
+def _cuda_precision() -> tuple[Any, ...]:
+    reduced = torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+    return torch.backends.cudnn.conv.fp32_precision, torch.backends.cudnn.deterministic, reduced
+
+
+@lru_cache(64)
+def _source(device: str, threads: int, *flags: Any) -> "TorchSource":
+    names = _CPU_FLAGS if device == "cpu" else _CUDA_FLAGS
+    told = " ".join(f"{name}={flag}" for name, flag in zip(names, flags, strict=True))
+    engine = device_named(device, threads if device == "cpu" else None).engine
+    return TorchSource(device, Machine(FRAMEWORK, engine.device, f"{_version(device)}, {told}", threads))
+
+
+@cache
+def _version(device: str) -> str:
+    """Return the versions of PyTorch and of the library that it takes convolutions from."""
+    if device != "cpu":
+        return f"PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
+    found = [line for line in torch.__config__.show().splitlines() if "MKL-DNN" in line]
+    onednn = found[0].split("MKL-DNN")[1].split()[0] if found else "none"
+    return f"PyTorch {torch.__version__}, oneDNN {onednn}"
+
+
+class TorchSource:
+    """PyTorch as the source of STOCK on one device, with the flags that its `machine` names."""
+
+    def __init__(self, device: str, machine: Machine) -> None:
+        self.machine = machine
+        self._device = device
+        self._kept: tuple[object, Tensors] | None = None
+
+    def timer(self, kernel: Kernel, samples: int) -> "TorchTimer":
+        """Return a timer whose tensors have so many samples. Raises RuntimeError.
+
+        The passes of a problem share their tensors if these are small, until `release`.
+        """
+        key, kept = (kernel.problem, samples), self._kept
+        if kept is not None and kept[0] == key:
+            return TorchTimer(self._device, kernel, kept[1])
+        self._kept = kept = None
+        tensors = random_tensors(self._device, kernel.problem, samples)
+        if sum(tensor.nbytes for tensor in tensors) <= _MOST_KEPT:
+            self._kept = key, tensors
+        return TorchTimer(self._device, kernel, tensors)
+
+    def release(self) -> None:
+        """Free the tensors that the next timer could have shared."""
+        self._kept = None
+
+    def compare(
+        self, engine: Engine, kernel: Kernel, configurations: Sequence[Configuration], rounds: int
+    ) -> list[list[float]]:
+        """Return the times in ms of configurations, run whole in turns, after one run that does not count."""
+        timer = self.timer(kernel, kernel.mini_batch)
+        runs = [timer.runner(engine, configuration) for configuration in configurations]
+        times: list[list[float]] = [[] for _ in runs]
+        with quiet(self._device):
+            for number in range(1 + rounds):
+                for run, found in zip(runs, times, strict=True):
+                    took = timed_ms(self._device, run)
+                    if number:
+                        found.append(took)
+        return times
+
+
+class TorchTimer:
+    """The tensors x, w and y of one kernel, on which PyTorch's own operator is timed."""
+
+    def __init__(self, device: str, kernel: Kernel, tensors: Tensors) -> None:
+        problem = kernel.problem
+        self._device, self._kernel = device, kernel
+        self._x, self._w, self._y = tensors
+        nothing = [0] * problem.dims
+        self._given = (
+            problem.stride, problem.padding, problem.dilation, False, nothing, problem.groups
+        )  # fmt: skip
+
+    def measure(self, micro_batch: int, *, is_slice: bool, budget_ms: float | None = None) -> StockTiming:
+        """Time the operator on slices that rotate through the tensors. Raises RuntimeError.
+
+        With `budget_ms` one timed run is enough, and more are made within these ms, or within 2 ms on a CPU.
+        A run that takes longer than the very first one was disturbed, so the first one bounds the result. On
+        a CPU a long first one is enough: see kLongRunMs in native/core/race.hpp.
+        """
+        runs = max(self._kernel.mini_batch // micro_batch, _RUNS)
+        fewest, budget = (_FEWEST_RUNS, _BUDGET_MS) if budget_ms is None else (1, budget_ms)
+        if self._device == "cpu":
+            budget = max(budget, _AWAKE_MS)
+        places, times, first = max(self._x.shape[0] // micro_batch, 1), list[float](), list[float]()
+
+        def first_run() -> Tensor | None:
+            result: list[Tensor | None] = []
+            run = partial(self.run, micro_batch, 0, is_slice)
+            first.append(timed_ms(self._device, lambda: result.append(run())))
+            return result[0]
+
+        with quiet(self._device):
+            workspace = scratch_of(self._device, first_run)
+            if budget_ms is not None and self._device == "cpu" and first[0] >= LONG_RUN_MS:
+                return StockTiming(first[0], 0.0, workspace)
+            while len(times) < runs and (len(times) < fewest or sum(times) < budget):
+                place = (len(times) + 1) % places * micro_batch
+                times.append(timed_ms(self._device, partial(self.run, micro_batch, place, is_slice)))
+        median_ms = statistics.median(times)
+        if budget_ms is not None:
+            median_ms = min(median_ms, *first)
+        return StockTiming(median_ms, spread(times), workspace)
+
+    def runner(self, engine: Engine, configuration: Configuration) -> Callable[[], object]:
+        """Return a function that runs a configuration, which may have STOCK, on the first mini-batch."""
+        kernel, n = self._kernel, self._kernel.mini_batch
+        stock = [part.size for part in configuration.parts if part.algorithm == STOCK]
+        if stock == [n]:
+            return lambda: self.run(n, 0, False)
+        own = [part for part in configuration.slices if part[1] != STOCK]
+        division = engine.prepare(kernel.at(n - sum(stock)), own) if own else None
+        needed = division.workspace if division else 0
+        workspace = engine.allocate(needed) if needed else None
+        addresses = self._x.data_ptr(), self._w.data_ptr(), self._y.data_ptr()
+
+        def run() -> None:
+            if division:
+                division.run(*addresses, workspace)
+            run_slices(kernel.pass_, stock, n - sum(stock), self._x, self._w, self._y, self._given)
+
+        return run
+
+    def tensors(self, engine: Engine) -> EngineTensors:
+        """Return the same tensors as an engine's memory. They must not outlive the timer."""
+        x, w, y = (engine.borrow(t.data_ptr(), t.nbytes) for t in (self._x, self._w, self._y))
+        return EngineTensors(x, w, y)
+
+    def run(self, size: int, first: int, is_slice: bool) -> Tensor | None:
+        """Run the operator on so many samples from sample `first` on. Return the result of no slice."""
+        x, y = self._x.narrow(0, first, size), self._y.narrow(0, first, size)
+        pass_ = self._kernel.pass_
+        result = run_whole(pass_, x, self._w, y, self._given)
+        if not is_slice:
+            return result
+        if pass_ == "backward_filter":
+            self._w.add_(result, alpha=1e-3)  # a sum as large as that of the slices, whose values stay small
+        else:
+            (y if pass_ == "forward" else x).copy_(result)
+        return None
+
+
+def random_tensors(device: str, problem: Problem, samples: int) -> Tensors:
+    """Return x, w and y of a problem with random values, the same in every call."""
+    of_group = problem.in_channels // problem.groups
+    shapes = (
+        (samples, problem.in_channels, *problem.input),
+        (problem.out_channels, of_group, *problem.kernel),
+        (samples, problem.out_channels, *problem.output),
+    )
+    last, dtype = problem.layout == "nhwc", _TYPES[problem.data_type]
+    x, w, y = (_random(device, shape, dtype, last, seed) for seed, shape in enumerate(shapes))
+    return x, w, y
+
+
+def _random(device: str, shape: tuple[int, ...], dtype: torch.dtype, last: bool, seed: int) -> Tensor:
+    tensor = torch.empty_strided(shape, strides(shape, last), dtype=dtype, device=device)
+    flat = tensor.as_strided((tensor.numel(),), (1,))
+    done = min(_BLOCK, flat.numel())
+    flat[:done] = _random_block(device, seed)[:done]
+    while done < flat.numel():  # with ever longer copies
+        width = min(done, flat.numel() - done)
+        flat[done : done + width] = flat[:width]
+        done += width
+    return tensor
+
+
+@cache  # a first step makes tensors for hundreds of kernels
+def _random_block(device: str, seed: int) -> Tensor:
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.rand(_BLOCK, generator=generator, device=device) - 0.5
+
+
+@contextmanager
+def quiet(device: str) -> Iterator[None]:
+    """Let operators record no gradients and cast nothing."""
+    with torch.no_grad(), torch.autocast(device.partition(":")[0], enabled=False):
+        yield
+
+
+def timed_ms(device: str, run: Callable[[], object]) -> float:
+    """Return the milliseconds of a call, on a GPU those of its work."""
+    if device == "cpu":
+        start = time.perf_counter()
+        run()
+        return (time.perf_counter() - start) * 1e3
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    before.record()
+    run()
+    after.record()
+    after.synchronize()
+    return float(before.elapsed_time(after))
+
+
+def scratch_of(device: str, run: Callable[[], Tensor | None]) -> int:
+    """Return the most bytes that PyTorch's allocator lends during a call, less the result that it returns.
+
+    The caller's own profiler, if there is one, belongs to its thread. Then the call runs in another one,
+    where the libraries take more time: they keep memory and prepared operators for each thread.
+    """
+    if not torch.autograd._profiler_enabled():
+        with quiet(device):
+            return _peak(device, run)
+    outcome: list[int | BaseException] = []
+
+    def profiled() -> None:
+        try:
+            with quiet(device):
+                outcome.append(_peak(device, run))
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=profiled, name="mucudnn measures scratch memory")
+    thread.start()
+    thread.join()
+    [found] = outcome
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+def _peak(device: str, run: Callable[[], Tensor | None]) -> int:
+    details = torch._C._profiler._ExperimentalConfig()
+    if device != "cpu":
+        torch.cuda.set_device(torch.device(device))
+    _enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU, False, True, False, False, False, details))
+    try:
+        result = run()
+    finally:
+        threads = _disable_profiler_legacy()
+    held = most = 0
+    for events in threads:
+        for event in events:
+            if event.kind() == "memory_alloc":
+                held += event.cpu_memory_usage() if device == "cpu" else event.cuda_memory_usage()
+                most = max(most, held)
+    return most - (0 if result is None else result.untyped_storage().nbytes())

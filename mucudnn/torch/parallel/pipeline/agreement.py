@@ -1,0 +1,193 @@
+"""The agreement of all ranks: whether a step can begin, how messages look, and whether any rank failed.
+
+Messages between stages have no headers, because a host would have to wait for each of them before it can
+post the receive. A receiver knows a message's layout from the step before. If any rank expects a change, all
+ranks run the step with headers. A rank that fails in the middle of a step sends placeholders until the step
+ends, and then all ranks raise an error.
+
+A step asks all ranks twice, at its beginning and before gradients are summed. The answers travel over gloo,
+so that no device waits for them, and the first answer arrives while the first stage computes.
+"""
+
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from mucudnn.errors import MucudnnError
+from mucudnn.torch.parallel.pipeline.shapes import Layout
+
+T = TypeVar("T")
+_Pending: TypeAlias = tuple[Tensor, dist.Work]
+_KNOWN, _UNKNOWN, _REFUSED = range(3)  # a rank's answer as a step begins: does it know the layouts?
+
+
+class Agreement:
+    """The layouts on which a rank agreed with its neighbours, and its connection to all other ranks.
+
+    Every process must make it.
+
+    Args:
+        ranks: the global ranks of all pipelines.
+        timeout: how long to wait for the other ranks.
+
+    Attributes:
+        sent: the layouts of the outputs of this rank's stages, {(stage, replica): layout}.
+        received: the layouts of the inputs of this rank's stages, likewise.
+    """
+
+    def __init__(self, ranks: Sequence[int], timeout: timedelta) -> None:
+        self.sent: dict[tuple[int, int], Layout] = {}
+        self.received: dict[tuple[int, int], Layout] = {}
+        self._ranks = sorted(ranks)
+        self._group = dist.new_group(self._ranks, timeout=timeout, backend="gloo")
+        self._state: object = None
+        self._always_unknown = False
+        self._begun: _Pending | None = None
+        self._has_headers = True
+        self._leaving: list[_Pending] = []
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Leave a block with an error on every rank, if the block raises one on any rank: see `end`."""
+        error = None
+        try:
+            yield
+        except Exception as failure:  # a stage's code may raise any error
+            error = failure
+        self._raise_together(error)
+
+    def gather(self, value: T) -> dict[int, T]:
+        """Return the values of all ranks by global rank."""
+        values: list[Any] = [None] * len(self._ranks)
+        with naming("this rank asked all ranks of the pipeline"):
+            dist.all_gather_object(values, value, group=self._group)
+        return dict(zip(self._ranks, values, strict=True))
+
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Tell all ranks if a block raises an error, so that they do not begin the step either."""
+        try:
+            yield
+        except Exception as error:  # the caller may give anything
+            _wait(self._ask(_REFUSED))
+            self._fail(error)
+
+    def begin(self, state: object) -> None:
+        """Begin a step.
+
+        Args:
+            state: everything that decides the outputs' layouts, as far as this rank knows. All ranks send
+                headers in this step if the state differs from that of this rank's last step.
+        """
+        is_known = state == self._state and not self._always_unknown
+        self._state = state
+        self._begun = self._ask(_KNOWN if is_known else _UNKNOWN)
+
+    def has_headers(self) -> bool:
+        """Return whether the messages of this step have headers. Raises MucudnnError if a rank refused."""
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            answer = _wait(begun)
+            if answer == _REFUSED:
+                self._fail(None)
+            self._has_headers = answer == _UNKNOWN
+            if self._has_headers:
+                self.sent.clear()
+                self.received.clear()
+        return self._has_headers
+
+    def send_header(self, layout: Layout, receiver: int) -> None:
+        """Start to send a message's layout to a global rank."""
+        text = torch.frombuffer(bytearray(pickle.dumps(layout)), dtype=torch.uint8)
+        for part in (torch.tensor([len(text)]), text):
+            self._leaving.append((part, dist.isend(part, receiver, self._group)))
+
+    def receive_header(self, sender: int) -> Layout:
+        """Return the layout of the next message of a global rank; waits for it."""
+        length = torch.empty(1, dtype=torch.int64)
+        dist.recv(length, sender, self._group)
+        text = torch.empty(int(length), dtype=torch.uint8)
+        dist.recv(text, sender, self._group)
+        layout = pickle.loads(text.numpy().tobytes())
+        assert isinstance(layout, Layout)
+        return layout
+
+    def learn(self, place: tuple[int, int], layout: Layout) -> None:
+        """Remember the layout of the outputs of a (stage, replica) that this rank described in a header."""
+        if self.sent.setdefault(place, layout) != layout:
+            self.expect_changes()
+
+    def expect_changes(self) -> None:
+        """Let all further steps have headers: outputs of this rank change for reasons that it cannot know."""
+        self._always_unknown = True
+
+    def end(self, error: Exception | None) -> None:
+        """End a step on every rank.
+
+        Raises:
+            Exception: this rank's error.
+            MucudnnError: another rank's error; of that error's class if it is one of mucudnn's.
+        """
+        self.has_headers()  # a rank without messages has not read the answer yet
+        for _, work in self._leaving:
+            work.wait()
+        self._leaving.clear()
+        if _wait(self._ask(int(error is not None))):
+            self._fail(error)
+
+    def _fail(self, error: Exception | None) -> None:
+        self._state = None
+        self._raise_together(error)
+
+    def _ask(self, answer: int) -> _Pending:
+        greatest = torch.tensor([answer])
+        with naming("this rank asked all ranks of the pipeline"):
+            work = dist.all_reduce(greatest, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        return greatest, work
+
+    def _raise_together(self, error: Exception | None) -> None:
+        """Raise an error if any rank failed: this rank's own, or another one that says what happened."""
+        own = _describe(error)
+        failures = {rank: failure for rank, failure in self.gather(own).items() if failure is not None}
+        if error is None and not failures:
+            return
+        texts = [f"rank {rank} failed: {failure[1]}" for rank, failure in failures.items() if failure != own]
+        if error is not None:
+            for text in texts:
+                error.add_note(text)
+            raise error
+        kind, _ = next(iter(failures.values()))
+        raise kind("; ".join(texts))
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Raise a MucudnnError that names what failed. After a rank has ended, messages fail as they start."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise MucudnnError(f"{what} in vain: another rank has failed or stopped ({error})") from error
+
+
+def _wait(answer: _Pending) -> int:
+    """Return the greatest of all ranks' answers."""
+    greatest, work = answer
+    with naming("this rank asked all ranks of the pipeline"):
+        work.wait()
+    return int(greatest)
+
+
+def _describe(error: Exception | None) -> tuple[type[MucudnnError], str] | None:
+    """Return what other ranks need in order to raise an error for this one."""
+    if error is None:
+        return None
+    notes = getattr(error, "__notes__", [])
+    if isinstance(error, MucudnnError):
+        return type(error), ", ".join((str(error), *notes))
+    return MucudnnError, ", ".join((f"{type(error).__name__}: {error}", *notes))

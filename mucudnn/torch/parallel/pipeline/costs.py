@@ -1,0 +1,121 @@
+"""The costs of stages, measured: every rank times its own stage, and all ranks learn all figures."""
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from mucudnn.solver.devices.pipelines import Stage
+from mucudnn.torch.parallel.pipeline.agreement import Agreement
+from mucudnn.torch.parallel.pipeline.shapes import Layout, as_tuple, enter
+
+RUNS = 3
+
+
+def find_inputs(
+    module: nn.Module,
+    rank: int,
+    micro_batch: Sequence[Tensor],
+    row: Sequence[int],
+    agreement: Agreement,
+    device: torch.device,
+) -> Layout:
+    """Return the layout of a stage's inputs: each rank runs its stage once, on zeros, in the order of stages.
+
+    Every rank raises an error if a stage fails.
+
+    Args:
+        module: this rank's stage.
+        rank: this process's rank in its pipeline.
+        micro_batch: inputs of the first stage.
+        row: the global ranks of this pipeline.
+        agreement: the connection to all ranks.
+        device: the device of the stage.
+    """
+    inputs = Layout.of(micro_batch)
+    for stage, sender in enumerate(row[:-1]):
+        outputs = None
+        with agreement.together():
+            if stage == rank:
+                with _unchanged(module):
+                    outputs = Layout.of(_run(module, inputs, device))
+        received = agreement.gather(outputs)[sender]
+        if stage + 1 == rank:
+            assert received is not None
+            inputs = received
+    return inputs
+
+
+def measure_stage(module: nn.Module, inputs: Layout, device: torch.device) -> Stage:
+    """Return the costs of a stage for one micro-batch of zeros, the median of `RUNS` runs.
+
+    The stage's weights count twice, for themselves and for their gradients. The optimizer's state does not
+    count, because nobody knows it before the first update. Buffers and gradients keep their values.
+    """
+    parameters = list(module.parameters())
+    forward, backward, saved = [], [], 0
+    with _unchanged(module):
+        for _ in range(1 + RUNS):  # the first run warms up
+            storages = {p.untyped_storage().data_ptr() for p in parameters}
+            saved = 0
+
+            def count(tensor: Tensor) -> Tensor:
+                nonlocal saved
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() not in storages:  # noqa: B023 (the hook ends before the next run)
+                    storages.add(storage.data_ptr())  # noqa: B023
+                    saved += storage.nbytes()
+                return tensor
+
+            start = _now(device)
+            with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+                outputs = _run(module, inputs, device)
+            middle = _now(device)
+            needed = [o for o in outputs if o.requires_grad]
+            if needed:
+                torch.autograd.backward(needed, [torch.zeros_like(o) for o in needed])
+            end = _now(device)
+            forward.append((middle - start) * 1e3)
+            backward.append((end - middle) * 1e3)
+    received = sum(d.bytes for d in inputs.tensors)
+    return Stage(
+        statistics.median(forward[1:]),
+        statistics.median(backward[1:]),
+        activations=max(saved, received),
+        input=received,
+        weights=2 * sum(p.numel() * p.element_size() for p in parameters),
+    )
+
+
+def _run(module: nn.Module, inputs: Layout, device: torch.device) -> tuple[Tensor, ...]:
+    """Return a stage's outputs for inputs of zeros."""
+    values = inputs.arrange([d.allocate(device).zero_() for d in inputs.tensors])
+    try:
+        return as_tuple(module(*enter(values)), "the output of a stage")
+    except Exception as error:  # the stage's code may raise any error
+        error.add_note(f"in the measurement of a stage with {inputs}")
+        raise
+
+
+@contextmanager
+def _unchanged(module: nn.Module) -> Iterator[None]:
+    """Restore a module's gradients and buffers afterwards."""
+    gradients = [(p, p.grad) for p in module.parameters()]
+    buffers = [(b, b.clone()) for b in module.buffers()]
+    try:
+        yield
+    finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

@@ -1,0 +1,219 @@
+"""The exchange between ranks that hold the same weights: weights first, then gradients, buffers, the loss."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from functools import reduce
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from mucudnn.solver.devices.schedules import Schedule
+from mucudnn.torch.parallel.pipeline.shapes import StageSource
+from mucudnn.torch.parallel.pipeline.ties import Place, agree_on_ties
+
+
+class Reduction:
+    """The exchange between all copies of a tensor: in both replicas, other pipelines, and other stages.
+
+    The copies of a tensor are on the ranks that hold a stage in which it has a place. Tensors with the same
+    stages travel together, and every rank goes through the sets of stages in the same order.
+
+    Args:
+        schedule: the schedule.
+        pipes: the global ranks of each pipeline, by stage; the same on every process.
+        rank: this process's rank in its pipeline.
+        modules: the stages that it holds.
+        sources: all stages.
+        device: where sums over the ranks are computed.
+        timeout: how long an exchange may take.
+
+    Raises:
+        UsageError: ranks cannot know whether two stages share a parameter.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        pipes: Sequence[Sequence[int]],
+        rank: int,
+        modules: Mapping[tuple[int, int], nn.Module],
+        sources: Sequence[StageSource],
+        device: torch.device,
+        timeout: timedelta,
+    ) -> None:
+        self._schedule, self._pipes, self._rank = schedule, pipes, rank
+        self._device, self._timeout = device, timeout
+        everyone = sorted(r for row in pipes for r in row)
+        self._world = dist.new_group(everyone, timeout=timeout)
+        self._pipeline = next(i for i, row in enumerate(pipes) if dist.get_rank() in row)
+        self._stages = {stage: module for (stage, _), module in sorted(modules.items())}
+        self._ties = agree_on_ties(sources, self._stages, self._world)
+        self._groups = self._make_groups({tuple(everyone): self._world})
+
+    def copy_weights(self) -> None:
+        """Give all copies of a tensor the values of the first pipeline's first stage that holds it."""
+        for is_parameter in (True, False):
+            for stages, tensors in self._tensors(is_parameter):
+                for copies in tensors:
+                    self._broadcast(stages, [copies])
+
+    def sum_gradients(self, factor: float = 1.0) -> None:
+        """Add the gradients of all copies in a pipeline, times a factor, and average them over the pipelines.
+
+        A parameter without a gradient on any rank has none afterwards. Gradients that are exchanged are
+        dense.
+        """
+        for stages, tensors in self._tensors(True):
+            trained = [copies for copies in tensors if copies[0].requires_grad]
+            if self._groups[stages] is None and all(len(copies) == 1 for copies in trained):
+                for (parameter,) in trained:
+                    if parameter.grad is not None and factor != 1.0:
+                        parameter.grad.mul_(factor)
+                continue
+            for same in _by_type(trained):
+                # A copy elsewhere may have a gradient where this rank has none: the ranks count them.
+                counts = [sum(p.grad is not None for p in copies) for copies in same]
+                values = [_sum_of_gradients(copies) * factor for copies in same]
+                values.append(torch.tensor(counts, dtype=values[0].dtype, device=values[0].device))
+                *sums, found = self._sum(stages, values, len(self._pipes))
+                for copies, total, is_present in zip(same, sums, found.tolist(), strict=True):
+                    for parameter in copies:
+                        _set_gradient(parameter, total if is_present else None)
+
+    def average_buffers(self) -> None:
+        """Give all copies of a buffer their mean, such as running statistics.
+
+        Integers and truth values have no mean: their copies take the values that `copy_weights` would give.
+        """
+        for stages, tensors in self._tensors(False):
+            group = self._groups[stages]
+            if group is None and all(len(copies) == 1 for copies in tensors):
+                continue
+            ranks = 1 if group is None else dist.get_world_size(group)
+            for same in _by_type(tensors):
+                if not (same[0][0].is_floating_point() or same[0][0].is_complex()):
+                    self._broadcast(stages, same)
+                    continue
+                means = [_add([c / len(copies) for c in copies]) for copies in same]
+                for copies, mean in zip(same, self._sum(stages, means, ranks), strict=True):
+                    for copy in copies:
+                        copy.copy_(mean)
+
+    def sum_by_pipeline(self, figures: Sequence[float]) -> tuple[Tensor, Tensor]:
+        """Return the sums of the ranks' figures in each pipeline, and in this rank's, on every rank alike.
+
+        The first has the shape (pipelines, figures), the second (figures,), both in float64.
+        """
+        sums = torch.zeros(len(self._pipes), len(figures), dtype=torch.float64, device=self._device)
+        sums[self._pipeline] = torch.tensor(figures, dtype=torch.float64)
+        dist.all_reduce(sums, group=self._world)
+        return sums, sums[self._pipeline]
+
+    def gradient_norm(self, norm_type: float) -> Tensor:
+        """Return the norm of the whole model's gradients, each weight counted once, on every rank alike."""
+        gradients = [
+            copies[0].grad
+            for stages, tensors in self._tensors(True)
+            if stages[0] == self._rank and self._pipeline == 0
+            for copies in tensors
+            if copies[0].grad is not None
+        ]
+        values = [g.coalesce().values() if g.is_sparse else g for g in gradients]
+        own = [float(torch.linalg.vector_norm(value, norm_type)) for value in values]
+        gathered: list[Any] = [None] * dist.get_world_size(self._world)
+        dist.all_gather_object(gathered, (own, {value.dtype for value in values}), group=self._world)
+        norms = [norm for rank, _ in gathered for norm in rank]
+        total = torch.linalg.vector_norm(torch.tensor(norms or [0.0], dtype=torch.float64), norm_type)
+        # Stock's norm of 16-bit gradients has 16 bits, which would hardly do for the sum over all ranks.
+        types = {torch.float32}.union(*(types for _, types in gathered))
+        return total.to(self._device, reduce(torch.promote_types, types).to_real())
+
+    def _tensors(self, is_parameter: bool) -> Iterator[tuple[tuple[int, ...], list[list[Tensor]]]]:
+        """Yield sets of stages in order, with the tensors that have places in them, as this rank's copies."""
+        found: dict[tuple[Place, ...], list[Tensor]] = {}
+        for stage, module in self._stages.items():
+            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+                if isinstance(tensor, nn.Parameter) == is_parameter:
+                    place = stage, name
+                    copies = found.setdefault(self._ties.get(place, (place,)), [])
+                    if not any(tensor is copy for copy in copies):
+                        copies.append(tensor)
+        together: dict[tuple[int, ...], list[list[Tensor]]] = {}
+        for places in sorted(found):
+            together.setdefault(_stages_of(places), []).append(found[places])
+        yield from sorted(together.items(), key=lambda item: item[0])
+
+    @torch.no_grad()
+    def _sum(self, stages: tuple[int, ...], values: Sequence[Tensor], divisor: int) -> list[Tensor]:
+        """Return the sums of tensors of one type over the ranks that hold stages, divided by a number."""
+        flat = torch.cat([value.flatten() for value in values])
+        flat /= divisor  # before the sum, which can overflow: attention masks hold the lowest finite number
+        group = self._groups[stages]
+        if group is not None:
+            dist.all_reduce(flat, group=group)
+        parts = flat.split([value.numel() for value in values])
+        return [part.view(value.shape) for part, value in zip(parts, values, strict=True)]
+
+    @torch.no_grad()
+    def _broadcast(self, stages: tuple[int, ...], tensors: Sequence[list[Tensor]]) -> None:
+        """Give copies of tensors of one type the values that the first pipeline holds in the first stage."""
+        group = self._groups[stages]
+        if group is not None:
+            # Bytes, because not every backend sends every type.
+            flat = torch.cat([copies[0].detach().flatten() for copies in tensors])
+            dist.broadcast(flat.view(torch.uint8), self._pipes[0][stages[0]], group)
+            for copies, part in zip(tensors, flat.split([c[0].numel() for c in tensors]), strict=True):
+                copies[0].copy_(part.view(copies[0].shape))
+        for first, *others in tensors:
+            for other in others:
+                other.copy_(first)
+
+    def _make_groups(
+        self, groups: dict[tuple[int, ...], dist.ProcessGroup]
+    ) -> dict[tuple[int, ...], dist.ProcessGroup | None]:
+        """Make the groups for all sets of stages, as every process must; None for those of a single rank."""
+        made: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
+        stages_alone = {(stage,) for stage in range(self._schedule.stages)}
+        for stages in sorted(stages_alone | set(map(_stages_of, self._ties.values()))):
+            holders = {
+                self._schedule.rank_of(stage, replica)
+                for stage in stages
+                for replica in range(self._schedule.replicas)
+            }
+            ranks = tuple(sorted(row[holder] for row in self._pipes for holder in holders))
+            if len(ranks) > 1 and ranks not in groups:
+                groups[ranks] = dist.new_group(list(ranks), timeout=self._timeout)
+            made[stages] = groups.get(ranks) if len(ranks) > 1 else None
+        return made
+
+
+def _stages_of(places: Iterable[Place]) -> tuple[int, ...]:
+    return tuple(sorted({stage for stage, _ in places}))
+
+
+def _sum_of_gradients(copies: Sequence[Tensor]) -> Tensor:
+    """Return the sum of the gradients of a parameter's copies on this rank; zeros if there are none."""
+    gradients = [p.grad.to_dense() if p.grad.is_sparse else p.grad for p in copies if p.grad is not None]
+    return _add(gradients) if gradients else torch.zeros_like(copies[0])
+
+
+def _set_gradient(parameter: Tensor, value: Tensor | None) -> None:
+    if value is None:
+        parameter.grad = None
+        return
+    if parameter.grad is None or parameter.grad.is_sparse:
+        parameter.grad = torch.empty_like(parameter)
+    parameter.grad.copy_(value)
+
+
+def _add(tensors: Sequence[Tensor]) -> Tensor:
+    return reduce(torch.add, tensors)
+
+
+def _by_type(tensors: Iterable[list[Tensor]]) -> list[list[list[Tensor]]]:
+    groups: dict[torch.dtype, list[list[Tensor]]] = {}
+    for copies in tensors:
+        groups.setdefault(copies[0].dtype, []).append(copies)
+    return list(groups.values())

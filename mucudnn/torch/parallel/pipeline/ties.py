@@ -1,0 +1,92 @@
+"""The tensors that a model holds in several places: every rank learns all of them before the first step."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from mucudnn.errors import UsageError
+from mucudnn.torch.parallel.pipeline.shapes import StageSource
+
+Place: TypeAlias = tuple[int, str]
+"""A stage, and the name of a parameter or a buffer in it."""
+
+Ties: TypeAlias = Mapping[Place, tuple[Place, ...]]
+"""All places of a tensor, in order, by each of its places; a tensor with a single place may be missing."""
+
+
+def agree_on_ties(
+    sources: Sequence[StageSource], built: Mapping[int, nn.Module], group: dist.ProcessGroup
+) -> Ties:
+    """Return the ties that any rank of a group sees, the same on every rank.
+
+    A rank sees a tie if the same tensor object is in two places. It looks at all stages, because the rank
+    that holds one end of a tie may not hold the other.
+
+    Args:
+        sources: all stages.
+        built: the modules of the stages that this rank holds.
+        group: the ranks that agree.
+
+    Raises:
+        UsageError: a parameter has places in two stages on the meta device alone. The copies that the ranks
+            make of it may be one weight or two, so the sum of their gradients may be wrong as well as right.
+    """
+    gathered: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(gathered, _see(sources, built), group=group)
+    ties: dict[Place, tuple[Place, ...]] = {}
+    for real, _ in gathered:
+        for places in real:
+            _join(ties, places)
+    for _, on_meta in gathered:
+        for first, *others in on_meta:
+            for other in others:
+                if other[0] != first[0] and other not in ties.get(first, ()):
+                    raise UsageError(
+                        f"stages {first[0]} and {other[0]} share the parameter {first[1]} ({other[1]}) on "
+                        "the meta device, and no rank that holds them shares it: give functions that build "
+                        "the stages around one Parameter, or give each stage a parameter of its own"
+                    )
+    return ties
+
+
+def _see(
+    sources: Sequence[StageSource], built: Mapping[int, nn.Module]
+) -> tuple[list[list[Place]], list[list[Place]]]:
+    """Return the places of tensors that this rank sees in several: real tensors, and parameters on meta."""
+    # Weak keys: a tensor that a function builds for one stage alone ends with the stage, and is not kept.
+    real, on_meta = WeakTensorKeyDictionary(), WeakTensorKeyDictionary()
+    seen: list[nn.Module] = []
+    for stage, source in enumerate(sources):
+        module = built.get(stage, source)
+        if not isinstance(module, nn.Module):
+            try:
+                with torch.device("meta"):
+                    module = module()
+            except Exception:  # not every function can build on meta, and the ranks that hold the stage look
+                continue
+        is_new = not any(module is other for other in seen)
+        if isinstance(source, nn.Module):
+            seen.append(source)
+        for name, tensor in module.named_parameters(remove_duplicate=False):
+            if not tensor.is_meta:
+                real.setdefault(tensor, []).append((stage, name))
+            elif is_new:  # one module on meta for several stages may stand for a module of each rank
+                on_meta.setdefault(tensor, []).append((stage, name))
+        for name, tensor in module.named_buffers(remove_duplicate=False):
+            if not tensor.is_meta:
+                real.setdefault(tensor, []).append((stage, name))
+    return (
+        [places for places in real.values() if len(places) > 1],
+        [places for places in on_meta.values() if len({stage for stage, _ in places}) > 1],
+    )
+
+
+def _join(ties: dict[Place, tuple[Place, ...]], places: Iterable[Place]) -> None:
+    """Add a tie to others, with which it may have places in common."""
+    joined = {known for place in places for known in ties.get(place, (place,))}
+    for place in joined:
+        ties[place] = tuple(sorted(joined))

@@ -1,0 +1,251 @@
+"""The messages between ranks of a pipeline, in an order in which no two of them wait for each other.
+
+NCCL matches the messages of two ranks by their order, not by a tag. So a receiver takes the messages of each
+peer in the order in which that peer sends them, ahead of their use if need be. And NCCL runs all messages of
+a communicator one after another. So messages up and down the ranks have a process group each: in one group,
+two neighbours never send to each other at once.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from mucudnn.errors import UsageError
+from mucudnn.solver.devices.schedules import Schedule, Task
+from mucudnn.torch.parallel.pipeline.agreement import Agreement, naming
+from mucudnn.torch.parallel.pipeline.shapes import Layout, check_outputs, distinct
+
+NOTHING = Layout((), ())
+"""The layout of a message from a rank that failed."""
+
+
+@dataclass(frozen=True)
+class Directions:
+    """The two process groups of a pipeline: one sends to higher ranks, the other one to lower ranks."""
+
+    up: dist.ProcessGroup
+    down: dist.ProcessGroup
+
+    def between(self, sender: int, receiver: int) -> dist.ProcessGroup:
+        """Return the group for messages from one rank of the pipeline to another."""
+        return self.up if sender < receiver else self.down
+
+
+def consumer(task: Task, schedule: Schedule) -> Task | None:
+    """Return the task on another stage that needs this task's result; None if there is none."""
+    step = 1 if task.pass_ == "forward" else -1
+    stage = task.stage + step
+    if not 0 <= stage < schedule.stages:
+        return None
+    return Task(task.pass_, task.micro_batch, stage, task.replica)
+
+
+class Transfers:
+    """One rank's messages for one mini-batch.
+
+    Args:
+        schedule: the orders of work.
+        rank: this process's rank in the pipeline.
+        directions: the groups; their ranks are those of the pipeline.
+        agreement: what is known about the messages.
+        device: the device of all tensors that travel.
+        timeout: how long to wait for a message.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        rank: int,
+        directions: Directions,
+        agreement: Agreement,
+        device: torch.device,
+        timeout: timedelta,
+    ) -> None:
+        self._schedule, self._rank, self._directions = schedule, rank, directions
+        self._agreement, self._device, self._timeout = agreement, device, timeout
+        self._expected = {peer: deque(self._sent_by(peer)) for peer in range(schedule.stages) if peer != rank}
+        self._arriving: dict[Task, tuple[list[Tensor], list[dist.Work]]] = {}
+        self._leaving: dict[Task, _Sent] = {}
+        # The layouts of the outputs and inputs of the micro-batches whose gradients have yet to travel.
+        self._outputs: dict[Task, Layout] = {}
+        self._inputs: dict[Task, Layout] = {}
+
+    def wait_for_all_ranks(self) -> None:
+        """Wait until all ranks have begun this mini-batch. Raises MucudnnError if one of them cannot."""
+        self._agreement.has_headers()
+
+    def check(self, task: Task, outputs: Sequence[Tensor]) -> None:
+        """Raise UsageError unless the outputs of a forward task can be sent, and have the known layout."""
+        what = f"the output of stage {task.stage}"
+        if consumer(task, self._schedule) is None:
+            return
+        check_outputs(outputs, what, self._device)
+        if self._agreement.has_headers():
+            return
+        found, expected = Layout.of(outputs), self._agreement.sent[task.stage, task.replica]
+        if not found.fits(expected):
+            self._agreement.expect_changes()
+            raise UsageError(
+                f"{what} is {found}, which stage {task.stage + 1} cannot know: it was {expected} in the step "
+                "before, and neither the inputs, autocast, training mode nor the parameters' types have "
+                "changed. From the next step on, outputs are described before each message"
+            )
+
+    def send(self, task: Task, tensors: Sequence[Tensor] | None) -> None:
+        """Send the result of a task to the rank that needs it: a stage's outputs, or its inputs' gradients.
+
+        None is sent by a rank that failed: a header that says so, or tensors without a meaning.
+        """
+        target = consumer(task, self._schedule)
+        if target is None:
+            return
+        receiver = self._schedule.rank_of(target.stage, target.replica)
+        with naming(f"rank {self._rank} of the pipeline sent the {task} to rank {receiver}"):
+            if task.pass_ == "forward":
+                self._send_outputs(task, receiver, tensors)
+            else:
+                layout = self._inputs.pop(_forward_of(task))
+                if tensors is None:
+                    tensors = [d.allocate(self._device).zero_() for d in layout.gradients]
+                self._start(task, receiver, [_plain(tensor) for tensor in tensors])
+
+    def receive(self, task: Task) -> list[Tensor] | None:
+        """Return the tensors that another rank sends for a task; waits for them.
+
+        They are the inputs of a stage, leaves that require a gradient if it travels back, or the gradients of
+        its outputs. Return None if the sender failed, and an empty list if nobody sends.
+
+        Raises MucudnnError if they do not arrive in time.
+        """
+        sender = self._sender(task)
+        if sender is None:
+            return []
+        with naming(f"rank {self._rank} of the pipeline waited for the {task} from rank {sender}"):
+            while task not in self._arriving:
+                self._post(self._expected[sender].popleft(), sender)
+            tensors, works = self._arriving.pop(task)
+            for work in works:
+                work.wait(self._timeout)
+        if task.pass_ == "backward":
+            return tensors
+        return self._inputs[task].arrange(tensors) or None
+
+    def release_outputs(self, task: Task) -> list[bool]:
+        """Free the outputs whose gradients arrived for a backward task.
+
+        Returns:
+            For each distinct output, True if its gradient has arrived.
+
+        Raises:
+            UsageError: the outputs were changed in place meanwhile.
+        """
+        sent = self._leaving.pop(_forward_of(task))
+        sent.wait(self._timeout)
+        if [tensor._version for tensor in sent.tensors] != sent.versions:
+            raise UsageError(
+                f"the output of stage {task.stage} was changed in place after the stage returned it, "
+                f"while it was sent to stage {task.stage + 1}: return a clone of it"
+            )
+        return [d.requires_grad for d in self._outputs.pop(_forward_of(task)).tensors]
+
+    def finish(self) -> None:
+        """Wait until all that this rank sent has been received."""
+        with naming(f"rank {self._rank} of the pipeline waited for its messages to be received"):
+            for sent in self._leaving.values():
+                sent.wait(self._timeout)
+        self._leaving.clear()
+
+    def _send_outputs(self, task: Task, receiver: int, outputs: Sequence[Tensor] | None) -> None:
+        place, agreement = (task.stage, task.replica), self._agreement
+        if agreement.has_headers():
+            layout = NOTHING if outputs is None else Layout.of(outputs)
+            agreement.send_header(layout, self._global_rank(receiver))
+            if outputs is not None:
+                agreement.learn(place, layout)
+        else:
+            layout = agreement.sent[place]
+        self._outputs[task] = layout
+        if outputs is None:
+            tensors = [d.allocate(self._device).zero_() for d in layout.tensors]
+        else:
+            # A module may change a buffer that it returned. No gradient will say when the buffer has arrived.
+            tensors = [_plain(t) if t.requires_grad else _plain(t).clone() for t in distinct(outputs)]
+        self._start(task, receiver, tensors)
+
+    def _start(self, task: Task, receiver: int, tensors: list[Tensor]) -> None:
+        group, to = self._directions.between(self._rank, receiver), self._global_rank(receiver)
+        works = [dist.isend(tensor, to, group) for tensor in tensors]
+        self._leaving[task] = _Sent(tensors, works, [tensor._version for tensor in tensors])
+
+    def _global_rank(self, rank: int) -> int:
+        return int(dist.get_global_rank(self._directions.up, rank))
+
+    def _sender(self, task: Task) -> int | None:
+        stage = task.stage + (-1 if task.pass_ == "forward" else 1)
+        return self._schedule.rank_of(stage, task.replica) if 0 <= stage < self._schedule.stages else None
+
+    def _sent_by(self, peer: int) -> Iterable[Task]:
+        """Yield this rank's tasks that need a message of a peer, in the order in which the peer sends."""
+        for task in self._schedule.orders[peer]:
+            target = consumer(task, self._schedule)
+            if target is not None and self._schedule.rank_of(target.stage, target.replica) == self._rank:
+                yield target
+
+    def _post(self, task: Task, sender: int) -> None:
+        """Start to receive a message."""
+        source = self._global_rank(sender)
+        if task.pass_ == "backward":
+            descriptions = self._outputs[_forward_of(task)].gradients
+        else:
+            place = task.stage, task.replica
+            if self._agreement.has_headers():
+                self._agreement.received[place] = self._agreement.receive_header(source)
+            self._inputs[task] = self._agreement.received[place]
+            descriptions = list(self._inputs[task].tensors)
+        tensors = [d.allocate(self._device) for d in descriptions]
+        group = self._directions.between(sender, self._rank)
+        self._arriving[task] = tensors, [dist.irecv(tensor, source, group) for tensor in tensors]
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A message that may not have arrived yet, with the versions that its tensors had as it was sent."""
+
+    tensors: list[Tensor]
+    works: list[dist.Work]
+    versions: list[int]
+
+    def wait(self, timeout: timedelta) -> None:
+        for work in self.works:
+            work.wait(timeout)
+
+
+def _forward_of(task: Task) -> Task:
+    """Return the forward task that a backward task belongs to."""
+    return replace(task, pass_="forward")
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """Return a tensor's values as they lie in a message; without a copy if they lie so already."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def make_directions(members: Sequence[Sequence[int]], rank: int) -> Directions:
+    """Return this process's groups. Every process must call this with the same members.
+
+    Args:
+        members: the global ranks of each pipeline, in the order of its stages.
+        rank: this process's global rank.
+    """
+    found: Mapping[str, dist.ProcessGroup] = {}
+    for ranks in members:
+        # All processes make all groups, because new_group is a collective operation of the whole world.
+        made = {name: dist.new_group(list(ranks)) for name in ("up", "down")}
+        if rank in ranks:
+            found = made
+    return Directions(**found)

@@ -1,0 +1,1 @@
+"""One sample over several devices. Its public face is `mucudnn.torch.spatial`."""

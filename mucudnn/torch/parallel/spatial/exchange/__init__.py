@@ -1,0 +1,1 @@
+"""Exchanges between the ranks that share a sample, and the agreement about them."""

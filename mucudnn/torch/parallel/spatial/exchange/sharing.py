@@ -1,0 +1,106 @@
+"""Agreement on whole tensors: the ranks that share a sample draw the same ones, and compare the others.
+
+Only the ranks of one sample agree. Ranks with other samples keep random numbers of their own.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import _resolve_process_group
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.weak import WeakIdKeyDictionary
+
+from mucudnn.torch.parallel.spatial.exchange.agreement import DivergedError
+from mucudnn.torch.parallel.spatial.exchange.exchange import add_up
+
+_GOLDEN = 0.6180339887498949  # its multiples, without their integers, are spread evenly over 0 to 1
+_PIECE = 1 << 20  # elements at a time, because each takes 8 bytes
+_PARAMETER = "load the same weights on all of them, or wrap the model in DistributedDataParallel"
+_TENSOR = "draw random numbers after divide, which sets PyTorch's generators to one state, or seed equally"
+_compared: dict[frozenset[str], set[tuple[Any, ...]]] = {}  # groups -> function, shape, type
+_compared_parameters: Any = WeakIdKeyDictionary()  # parameter -> groups
+
+
+def from_first(mine: Tensor, groups: tuple[str, ...], device: torch.device) -> Tensor:
+    """Return the first rank's tensor on all ranks of the groups. It travels on `device`."""
+    is_first = _place(groups)[0] == 0
+    return add_up((mine * int(is_first)).to(device), groups).to(mine.device)
+
+
+def share_generators(groups: tuple[str, ...], device: torch.device) -> None:
+    """Set PyTorch's generators of the CPU and of a device to the state that they have on the first rank.
+
+    Whole tensors that are drawn later are then the same on all ranks of the groups. If the states differed,
+    tensors that were drawn earlier may differ: `compare` looks at whole tensors again.
+    """
+    if not any(groups) or device.type == "meta":
+        return
+    _share_state(torch.random, (), groups, device)
+    if device.type != "cpu":
+        _share_state(torch.get_device_module(device), (device,), groups, device)
+
+
+def _share_state(module: Any, place: tuple[Any, ...], groups: tuple[str, ...], device: torch.device) -> None:
+    state = module.get_rng_state(*place)
+    if not _is_same(state.to(device), groups):
+        module.set_rng_state(from_first(state, groups, device), *place)
+        _compared.pop(frozenset(groups), None)
+
+
+def compare(function: str, tensors: Iterable[Tensor], groups: tuple[str, ...]) -> None:
+    """Raise DivergedError, on every rank, if the ranks of the groups pass different tensors to a function.
+
+    Differences by rounding are allowed. Each parameter is compared once, and another tensor once for each
+    function, shape and type, so later training steps take no message for it.
+    """
+    names = frozenset(groups)
+    known = _compared.setdefault(names, set())
+    for x in tensors:
+        if type(x) not in (Tensor, torch.nn.Parameter) or x.device.type == "meta":  # no fake tensors
+            continue
+        is_parameter, key = isinstance(x, torch.nn.Parameter), (function, x.shape, x.dtype)
+        if _compared_parameters.get(x) == names if is_parameter else key in known:
+            continue
+        if not _is_same(x, groups):
+            what, advice = ("parameter", _PARAMETER) if is_parameter else ("whole tensor", _TENSOR)
+            raise DivergedError(
+                f"the ranks do not agree about a {what} in {function}, here {tuple(x.shape)}, "
+                f"{str(x.dtype).removeprefix('torch.')}, although they share a sample: {advice}"
+            )
+        if is_parameter:
+            _compared_parameters[x] = names
+        else:
+            known.add(key)
+
+
+def _is_same(x: Tensor, groups: tuple[str, ...]) -> bool:
+    """Return whether all ranks of the groups have the same tensor, but for rounding."""
+    with torch.no_grad(), _disable_current_modes():  # modes may count operators, or replay them
+        place, count = _place(groups)
+        table = torch.zeros(count, 2, dtype=torch.float64, device=x.device)
+        table[place] = _digest(x.detach())
+        digests, norms = add_up(table, groups).unbind(1)
+        tolerance = torch.finfo(x.dtype).eps ** 0.5 if x.dtype.is_floating_point or x.is_complex() else 0.0
+        return not bool((digests - digests[0]).abs().max() > tolerance * norms.max())
+
+
+def _digest(x: Tensor) -> Tensor:
+    """Return a sum of all elements with different weights, and the norm."""
+    flat = (torch.view_as_real(x.resolve_conj()) if x.is_complex() else x).reshape(-1)
+    found = torch.zeros(2, dtype=torch.float64, device=x.device)
+    for i, piece in enumerate(flat.split(_PIECE)):
+        values = piece.double().nan_to_num(0.0, 1.0, -1.0)
+        weights = torch.arange(i * _PIECE + 1, i * _PIECE + 1 + len(piece), device=x.device).double()
+        found += torch.stack([(values * (weights * _GOLDEN).frac()).sum(), values.square().sum()])
+    return torch.stack([found[0], found[1].sqrt()])
+
+
+def _place(groups: tuple[str, ...]) -> tuple[int, int]:
+    """Return the place of this rank among all ranks of the groups, and their number."""
+    place, count = 0, 1
+    for group in map(_resolve_process_group, filter(None, groups)):
+        place, count = place * group.size() + dist.get_rank(group), count * group.size()
+    return place, count

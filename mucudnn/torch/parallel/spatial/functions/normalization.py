@@ -1,0 +1,196 @@
+"""Batch, group and instance norms of divided tensors. Each saves its input and two numbers a statistic.
+
+Statistics take two passes: the mean, then the squared distances from it. A difference of E[x²] and E[x]²
+would lose all digits where the mean is large.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
+
+from mucudnn.errors import UsageError
+from mucudnn.torch.parallel.spatial.divided import Divided, Division, handles
+from mucudnn.torch.parallel.spatial.exchange.exchange import add_up
+from mucudnn.torch.parallel.spatial.refusing import refuse
+from mucudnn.torch.parallel.spatial.windows import product
+
+
+class Norm(NamedTuple):
+    """The values that share a statistic: all of a channel (`groups` 0), or channels of a sample."""
+
+    groups: int
+    values: int  # values of a statistic over all ranks
+    eps: float
+    ranks: tuple[str, ...]  # the process groups over which to sum
+
+    def view(self, x: Tensor) -> Tensor:
+        """Return x with three axes, of which `reduced` share a statistic."""
+        middle = self.groups or x.size(1)
+        return x.reshape(x.size(0), middle, product(x.shape[1:]) // middle)
+
+    @property
+    def reduced(self) -> list[int]:
+        """The axes of the view to reduce over."""
+        return [2] if self.groups else [0, 2]
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Return the sums over all ranks, of a view."""
+        return add_up(x.sum(self.reduced, keepdim=True), self.ranks)
+
+
+class _Norm(torch.autograd.Function):
+    """A norm over statistics that several ranks share."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return this rank's part of the result, and the means and variances."""
+        wide = norm.view(x.float() if x.dtype in (torch.float16, torch.bfloat16) else x)
+        mean = norm.sum(wide) / norm.values
+        distance = wide - mean
+        variance = norm.sum(distance.square()) / norm.values
+        scale = (variance + norm.eps).rsqrt()
+        ctx.norm = norm
+        ctx.save_for_backward(x, weight, mean, scale)
+        y = _by_channel(distance, x.shape)
+        factor = scale.repeat_interleave(x.size(1) // scale.size(1), 1)  # one for each channel
+        y.mul_(factor if weight is None else factor * weight.to(y.dtype)[:, None])
+        if bias is not None:
+            y.add_(bias.to(y.dtype)[:, None])
+        ctx.mark_non_differentiable(mean, variance)
+        # No view: a module that works in place, such as nn.ReLU(inplace=True), may follow.
+        return torch.ops.aten._unsafe_view(y.to(x.dtype), x.shape), mean, variance
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        """Return the gradients of the part, of the weight and of the bias."""
+        norm: Norm = ctx.norm
+        x, weight, mean, scale = ctx.saved_tensors
+        need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
+        normalized = (norm.view(x).to(mean.dtype) - mean).mul_(scale)
+        g3, n3 = _by_channel(g, x.shape).to(mean.dtype), _by_channel(normalized, x.shape)
+        sums = torch.stack([g3.sum(2), (g3 * n3).sum(2)])  # a sum for each channel of each sample
+        dbias, dweight = sums.sum(1)
+        dweight = dweight.to(weight.dtype) if need_weight else None
+        dbias = dbias if need_bias else None
+        if not need_x:
+            return None, dweight, dbias, None
+        factor = torch.ones_like(sums[0, 0]) if weight is None else weight.to(mean.dtype)
+        weighed = (sums * factor).reshape(2, x.size(0), mean.size(1), -1)
+        both = weighed.sum([axis + 1 for axis in norm.reduced], keepdim=True)
+        one, two = add_up(both, norm.ranks) / norm.values
+        normalized.mul_(two).add_(one).neg_()
+        n3.addcmul_(g3, factor[:, None])
+        dx = normalized.mul_(scale)
+        return dx.reshape(x.shape).to(x.dtype), dweight, dbias, None
+
+
+def _by_channel(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return x as (samples, channels, rest)."""
+    return x.reshape(shape[0], shape[1], product(shape[2:]))
+
+
+def _statistics(division: Division) -> tuple[str, ...]:
+    """Return the process groups over which a batch norm sums."""
+    return division.groups + (division.others if division.statistics == "all" else ())
+
+
+@handles(F.batch_norm, torch.batch_norm)
+def _batch_norm(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(
+        input: Divided, running_mean: Any = None, running_var: Any = None, weight: Any = None,
+        bias: Any = None,
+        training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+    ) -> Divided:  # fmt: skip
+        x = _with_whole_channels(input, function)
+        if not training:
+            return x.with_local(
+                F.batch_norm(x.local, running_mean, running_var, weight, bias, False, 0.0, eps)
+            )
+        count = x.numel() // x.shape[1]
+        if x.division.statistics == "all":
+            # Ranks may hold different numbers of samples, so they have to ask each other.
+            mine = torch.tensor([float(x.shape[0])], dtype=torch.float64, device=x.device)
+            count = round(float(add_up(mine, x.division.others)) * (count / max(x.shape[0], 1)))
+        if count <= 1:
+            raise UsageError("a batch norm needs more than one value for each channel to train")
+        y, mean, variance = _Norm.apply(x.local, weight, bias, Norm(0, count, eps, _statistics(x.division)))
+        if running_mean is not None:
+            unbiased = variance.flatten() * (count / (count - 1))
+            with torch.no_grad():
+                running_mean.lerp_(mean.flatten().to(running_mean.dtype), momentum)
+                running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+        return x.with_local(y)
+
+    names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+    if function is torch.batch_norm:
+        names = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    given.pop("cudnn_enabled", None)
+    return call(**given)
+
+
+@handles(F.group_norm, torch.group_norm)
+def _group_norm(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(
+        input: Divided, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5,
+        cudnn_enabled: bool = True,
+    ) -> Divided:  # fmt: skip
+        x = _with_whole_channels(input, function)
+        if x.shape[1] % num_groups:
+            raise UsageError(f"{x.shape[1]} channels cannot be divided into {num_groups} groups")
+        return _by_sample(x, num_groups, weight, bias, eps)
+
+    return call(*args, **kwargs)
+
+
+@handles(F.instance_norm, torch.instance_norm)
+def _instance_norm(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(
+        input: Divided, running_mean: Any = None, running_var: Any = None, weight: Any = None,
+        bias: Any = None,
+        use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+    ) -> Divided:  # fmt: skip
+        x = _with_whole_channels(input, function)
+        if not use_input_stats:
+            return x.with_local(
+                F.batch_norm(x.local, running_mean, running_var, weight, bias, False, 0.0, eps)
+            )
+        if running_mean is not None:
+            raise refuse(function, "that tracks its statistics is not in the table")
+        if product(x.shape[2:]) <= 1:
+            raise UsageError("an instance norm needs more than one value for each channel of a sample")
+        return _by_sample(x, x.shape[1], weight, bias, eps)
+
+    if function is torch.instance_norm:
+        names = (
+            "input",
+            "weight",
+            "bias",
+            "running_mean",
+            "running_var",
+            "use_input_stats",
+            "momentum",
+            "eps",
+        )
+        kwargs = dict(zip(names, args, strict=False)) | kwargs
+        kwargs.pop("cudnn_enabled", None)
+        args = args[len(names) + 1 :]
+    return call(*args, **kwargs)
+
+
+def _by_sample(x: Divided, groups: int, weight: Any, bias: Any, eps: float) -> Divided:
+    count = x.numel() // max(x.shape[0] * groups, 1)
+    y, _, _ = _Norm.apply(x.local, weight, bias, Norm(groups, count, eps, x.division.groups))
+    return x.with_local(y)
+
+
+def _with_whole_channels(x: Any, function: Any) -> Divided:
+    if not isinstance(x, Divided) or 1 in x.divided_axes:
+        raise refuse(function, "whose channels are divided is not in the table")
+    return x

@@ -1,0 +1,306 @@
+"""The costs of a divided model, and the best places to gather on each mesh."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import torch
+from torch import nn
+
+from mucudnn import settings
+from mucudnn.arrays.call import Call, LogListener, geometry, limit_of
+from mucudnn.arrays.devices import device_named
+from mucudnn.costs.cache import Cache
+from mucudnn.errors import MucudnnError, UsageError
+from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.benchmark import benchmark
+from mucudnn.plans.decide import choose_within
+from mucudnn.plans.devices.spatial_plan import SpatialCandidate, SpatialLayer, SpatialStage
+from mucudnn.problems.kernels import PASSES, Kernel
+from mucudnn.solver.devices.gathering import gatherings
+from mucudnn.torch.parallel.spatial.divided import Divided
+from mucudnn.torch.parallel.spatial.planning.tracing import (
+    NAMES,
+    Layer,
+    Part,
+    peak_bytes,
+    trace_part,
+    whole_or_part,
+)
+from mucudnn.torch.parallel.spatial.windows import (
+    parts,
+    product,
+    reach,
+    sliding,
+    transposed,
+    transposed_size,
+    windows_of,
+)
+
+_TYPES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
+Time = Callable[[Kernel], float]
+
+
+@dataclass(frozen=True)
+class Link:
+    """The connection between two ranks: seconds for a message, and bytes a second."""
+
+    latency: float
+    bandwidth: float
+
+    def __post_init__(self) -> None:
+        if self.latency < 0 or not self.bandwidth > 0:
+            raise UsageError(f"{self}: a latency cannot be negative, and a bandwidth is above 0")
+
+    def time_ms(self, messages: int, size: float) -> float:
+        """Return the milliseconds of messages that carry a number of bytes together (the α-β model)."""
+        return 1e3 * (messages * self.latency + size / self.bandwidth)
+
+
+class Followed:
+    """A model that gathers where a plan says so."""
+
+    def __init__(self, handles: list[Any]) -> None:
+        self._handles = handles
+
+    def remove(self) -> None:
+        """Let the model run as before."""
+        for handle in self._handles:
+            handle.remove()
+
+
+def gather_at(model: nn.Module, kept: Mapping[str, tuple[str, ...]]) -> Followed:
+    """Gather the input of each named layer over all dimensions of the mesh but those that are kept."""
+
+    def hook(divided: tuple[str, ...]) -> Any:
+        def gathered(x: Any) -> Any:
+            if not isinstance(x, Divided):
+                return x
+            names = [name for name in x.division.names if name not in divided]
+            return x.gather(*names) if names else x
+
+        return lambda module, args: tuple(map(gathered, args))
+
+    return Followed([
+        model.get_submodule(name).register_forward_pre_hook(hook(divided), prepend=True)
+        for name, divided in kept.items()
+    ])  # fmt: skip
+
+
+class Chooser:
+    """The best places to gather for each mesh. Parts of a model that several meshes have are traced once."""
+
+    def __init__(
+        self,
+        meta: nn.Module,
+        shape: tuple[int, ...],
+        link: Link,
+        time_ms: Time,
+        device: str,
+        dtype: torch.dtype,
+        training: bool,
+        rate: float,
+    ) -> None:
+        self._meta, self._shape, self._link, self._time_ms = meta, shape, link, time_ms
+        self._device, self._dtype, self._training, self._rate = device, dtype, training, rate
+        self._passes = PASSES if training else PASSES[:1]
+        self._parts: dict[tuple[int, tuple[int, ...]], Part] = {}
+        self.refusal: Exception | None = None
+
+    def choose(
+        self, mesh: dict[str, int], samples: int, sizes: tuple[int, ...], limit: int | None
+    ) -> tuple[SpatialCandidate, tuple[SpatialLayer, ...]] | None:
+        """Return the fastest way to gather that fits the limit; if none fits, the one that needs least."""
+        stages = [
+            tuple(size if keep else 1 for size, keep in zip(sizes, kept, strict=True))
+            for kept in itertools.product(*((True, False) if size > 1 else (True,) for size in sizes))
+        ]
+        parts = [self._part(samples, stage) for stage in stages]
+        whole = parts[-1]
+        costs = [[self._cost(layer) for layer in part.layers] for part in parts]
+        missing = SpatialLayer("", "", inf, inf, 0)
+        rows = [[*one, *[missing] * (len(whole.layers) - len(one))] for one in costs]
+        ways = gatherings(
+            [[row[k].time_ms + row[k].exchange_ms + row[k].others_ms for row in rows] for k in _range(whole)],
+            [[part.layers[k].saved if k < len(part.layers) else 0 for part in parts] for k in _range(whole)],
+            [
+                [
+                    [
+                        self._move(parts[a], whole.layers[k], k, stages[a], stages[b]) if k or a == b else inf
+                        for b in _all(stages)
+                    ]
+                    for a in _all(stages)
+                ]
+                for k in _range(whole)
+            ],
+        )
+        best: tuple[SpatialCandidate, tuple[SpatialLayer, ...]] | None = None
+        least, more = 0, 0
+        for way in ways:
+            if best is not None and limit is not None and way.memory + more > limit and way is not ways[-1]:
+                continue
+            layers = tuple(rows[stage][k] for k, stage in enumerate(way.stages))
+            switches = self._switches(layers, way.stages, stages)
+            needed = self._bytes(samples, sizes, layers, switches, way.stages, parts)
+            more = needed - way.memory
+            if best is None or needed < least:
+                fits = limit is None or needed <= limit
+                gathered = next((one.before for one in switches if not one.divided), None)
+                best = SpatialCandidate(mesh, gathered, way.time_ms, needed, fits, switches), layers
+                least = needed
+            if limit is None or needed <= limit:
+                break
+        return best
+
+    def _part(self, samples: int, sizes: tuple[int, ...]) -> Part:
+        if (samples, sizes) not in self._parts:
+            shape = (samples, *self._shape[1:])
+            found = trace_part(self._meta, shape, sizes, self._dtype, self._training)
+            if product(sizes) == 1 and not found.layers:
+                raise UsageError("the model has no convolution: there is nothing to divide")
+            self.refusal = self.refusal or found.refusal
+            self._parts[samples, sizes] = found
+        return self._parts[samples, sizes]
+
+    def _cost(self, layer: Layer) -> SpatialLayer:
+        """Return the costs of a convolution, and of all that follows up to the next one."""
+        took = sum(self._time_ms(kernel) for kernel in self._kernels(layer))
+        directions = 2 if self._training else 1
+        exchange = directions * self._link.time_ms(layer.messages, layer.received)
+        others = (3 if self._training else 1) * 1e3 * layer.moved / self._rate
+        place = "divided" if product(layer.sizes) > 1 else "whole"
+        return SpatialLayer(
+            layer.name, place, took, exchange, layer.received, others, product(layer.sizes)
+        )  # fmt: skip
+
+    def _kernels(self, layer: Layer) -> list[Kernel]:
+        return kernels_of(layer, self._passes, _TYPES.get(self._dtype, "f32"), self._device)
+
+    def _move(self, part: Part, layer: Layer, k: int, a: tuple[int, ...], b: tuple[int, ...]) -> float:
+        """Return the milliseconds of gathering before a layer, from one stage to another."""
+        if a == b:
+            return 0.0
+        if any(y not in (x, 1) for x, y in zip(a, b, strict=True)):
+            return inf
+        if k < len(part.layers) and product(part.layers[k].sizes) == 1:  # the model has gathered it itself
+            return 0.0
+        size = product(layer.x) * self._dtype.itemsize * (1 / product(b) - 1 / product(a))
+        messages = sum(x - 1 for x, y in zip(a, b, strict=True) if x != y)
+        return self._link.time_ms(messages, size) * (2 if self._training else 1)
+
+    def _switches(
+        self, layers: Sequence[SpatialLayer], way: Sequence[int], stages: Sequence[tuple[int, ...]]
+    ) -> tuple[SpatialStage, ...]:
+        found = []
+        for k, (before, after) in enumerate(itertools.pairwise(way)):
+            if before != after:
+                kept = tuple(name for name, size in zip(NAMES, stages[after], strict=False) if size > 1)
+                found.append(SpatialStage(layers[k + 1].name, kept))
+        return tuple(found)
+
+    def _bytes(
+        self,
+        samples: int,
+        sizes: tuple[int, ...],
+        layers: Sequence[SpatialLayer],
+        switches: Sequence[SpatialStage],
+        way: Sequence[int],
+        parts: Sequence[Part],
+    ) -> int:
+        """Return the most bytes that a rank holds, with the largest workspace."""
+        names: dict[str, tuple[str, ...]] = {}
+        for switch in switches:
+            at = [layer.name for layer in layers].index(switch.before)
+            names |= dict.fromkeys((layer.name for layer in layers[at:]), switch.divided)
+        followed = gather_at(self._meta, names)
+        x = whole_or_part((samples, *self._shape[1:]), sizes, self._dtype)
+        try:
+            held = peak_bytes(self._meta, x, self._training)
+        finally:
+            followed.remove()
+        if not isinstance(self._time_ms, Measured):
+            return held
+        kernels = [kernel for k, stage in enumerate(way) for kernel in self._kernels(parts[stage].layers[k])]
+        return held + max(map(self._time_ms.workspace, kernels), default=0)
+
+
+def _range(part: Part) -> range:
+    return range(len(part.layers))
+
+
+def _all(stages: Sequence[Any]) -> range:
+    return range(len(stages))
+
+
+def kernels_of(layer: Layer, passes: Sequence[str], data_type: str, device: str) -> list[Kernel]:
+    """Return the kernels of a convolution's largest local problem. Padding on divided axes is part of x.
+
+    A transposed convolution is the backward pass of another, and is timed so.
+    """
+    module, x, axes = layer.module, list(layer.x), []
+    is_transposed = isinstance(module, nn.modules.conv._ConvTransposeNd)
+    for i, size in enumerate(layer.sizes):
+        if size == 1:
+            continue
+        stride, pad, span = _geometry(module, i)
+        window = transposed(stride, pad, span) if is_transposed else sliding(stride, pad, span)
+        x[i + 2] = max(one.size for one in windows_of(parts(layer.y[i + 2], size), window))
+        axes.append(i)
+    w = tuple(module.weight.shape)
+    padding = tuple(0 if i in axes else _geometry(module, i)[1] for i in range(len(x) - 2))
+    if is_transposed:
+        reaches = [_geometry(module, i)[2] for i in range(len(x) - 2)]
+        grown = [
+            transposed_size(n, pad, stride, span, 0)
+            for n, pad, stride, span in zip(x[2:], padding, module.stride, reaches, strict=True)
+        ]
+        x = [x[0], w[1] * module.groups, *grown]
+    call = Call(
+        "forward", device, data_type, "nchw", tuple(x), w, None, tuple(module.stride), padding,
+        tuple(module.dilation), module.groups, None, "default", None,
+    )  # fmt: skip
+    problem, _ = geometry(call)
+    return [Kernel(problem, pass_) for pass_ in passes]
+
+
+def _geometry(module: Any, i: int) -> tuple[int, int, int]:
+    """Return stride, padding and reach of a convolution along one axis."""
+    span = reach(module.kernel_size[i], module.dilation[i])
+    pad = (
+        (span - 1) // 2 if module.padding == "same" else 0 if module.padding == "valid" else module.padding[i]
+    )
+    return module.stride[i], pad, span
+
+
+class Measured:
+    """The best time of a kernel within a workspace limit, measured once and kept in the cache."""
+
+    def __init__(self, device: str, workspace: int | str | None) -> None:
+        self.device, self.limit = device, limit_of(workspace)
+        self._known: dict[Kernel, tuple[float, int]] = {}
+
+    def __call__(self, kernel: Kernel) -> float:
+        """Return the milliseconds of the fastest configuration; infinity if none can be measured."""
+        return self._find(kernel)[0]
+
+    def workspace(self, kernel: Kernel) -> int:
+        """Return the workspace of the fastest configuration."""
+        return self._find(kernel)[1]
+
+    def _find(self, kernel: Kernel) -> tuple[float, int]:
+        if kernel not in self._known:
+            listener, policy = LogListener(), settings.BATCH_POLICY.read()
+            engine = device_named(
+                self.device, torch.get_num_threads() if self.device == "cpu" else None
+            ).engine
+            with Cache.of_user(listener, needed=False) as cache:
+                bench = Bench(engine, cache, listener)
+                try:
+                    benchmark(bench, [kernel], policy, comparing=False, limits=(self.limit,))
+                    chosen = choose_within(bench.costs([kernel]), kernel, policy, self.limit)
+                    self._known[kernel] = chosen.time_ms, chosen.workspace
+                except MucudnnError:  # too large for this machine, or nothing fits the limit
+                    self._known[kernel] = inf, 0
+        return self._known[kernel]

@@ -1,0 +1,118 @@
+"""`plan`: choose the mesh and the places to gather, from the costs of the parts of each convolution."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+
+import torch
+from torch import nn
+
+from mucudnn.errors import NothingFitsError, UsageError
+from mucudnn.plans.devices.spatial_plan import SpatialPlan
+from mucudnn.sizes import format_size, parse_limit
+from mucudnn.torch.parallel.spatial.planning.choosing import (
+    Chooser,
+    Followed,
+    Link,
+    Measured,
+    Time,
+    gather_at,
+)
+from mucudnn.torch.parallel.spatial.planning.tracing import NAMES
+from mucudnn.torch.parallel.spatial.windows import factorisations
+from mucudnn.torch.tracing.trace import copy_without_memory
+
+
+def plan(
+    model: nn.Module,
+    shape: Sequence[int],
+    *,
+    world: int,
+    memory: int | str | None = None,
+    link: Link | None = None,
+    workspace: int | str | None = None,
+    training: bool = True,
+    device: str = "cpu",
+    time_ms: Time | None = None,
+    rate: float = 10e9,
+) -> SpatialPlan:
+    """Return the fastest division of a model over `world` ranks within `memory` bytes on each.
+
+    `shape` is the mini-batch of all ranks together, (N, C, ...). The plan names a mesh with the dimensions
+    data, depth, height and width, and the convolutions before which the tensor is gathered, over some
+    dimensions or over all, if gathering pays. Every factorisation of `world` is tried. A divided convolution
+    costs the best time of its part within `workspace`, and α for each message and β for each byte of its
+    halo. Other operators cost their bytes at `rate` bytes a second, and their backward pass twice as much.
+    Dynamic programming over the convolutions finds the places to gather.
+
+    `memory` counts the most bytes that a rank holds at one time: parameters, gradients, its part of the
+    input, the tensors that autograd saves with the received rows, all that operators hold meanwhile, and the
+    largest workspace. The optimizer's state comes on top.
+
+    The model is traced on the meta device, so it may be larger than the machine. The parts are measured on
+    this machine and kept in the cache; `time_ms` gives the time of a kernel instead. Only nn.Conv modules
+    count as convolutions. Raises UsageError for a model without convolutions and for one that cannot be
+    traced, NothingFitsError if no mesh fits.
+    """
+    link = link or Link(10e-6, 10e9)
+    limit = parse_limit(memory) if isinstance(memory, str) else memory
+    if world < 1 or len(shape) < 3 or not rate > 0:
+        raise UsageError(
+            f"world is {world}, the shape {tuple(shape)} and rate {rate}: give at least 1 rank, 3 axes, and "
+            "bytes a second above 0"
+        )
+    dtype = next((p.dtype for p in model.parameters()), torch.float32)
+    timer = time_ms or Measured(device, workspace)
+    meta = copy_without_memory(model).train(training)
+    model_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+    chooser = Chooser(meta, tuple(shape), link, timer, device, dtype, training, rate)
+    found = []
+    for data, *sizes in factorisations(world, len(shape) - 1):
+        if shape[0] % data or any(n < size for n, size in zip(shape[2:], sizes, strict=True)):
+            continue
+        names = ["data", *NAMES[: len(sizes)]]
+        mesh = {name: size for name, size in zip(names, [data, *sizes], strict=True) if size > 1}
+        chosen = chooser.choose(mesh or {"data": 1}, shape[0] // data, tuple(sizes), limit)
+        if chosen is None:  # an operator before the first convolution refuses the division
+            continue
+        candidate, layers = chosen
+        if training:  # gradients of all parameters, as a ring reduces them
+            reduced = link.time_ms(2 * (world - 1), 2 * (world - 1) / world * model_bytes)
+            candidate = replace(candidate, time_ms=candidate.time_ms + reduced)
+        found.append((candidate, layers))
+    if not found:
+        if chooser.refusal is not None:
+            raise chooser.refusal
+        raise UsageError(f"{world} ranks cannot share {tuple(shape)}: no factorisation divides its axes")
+    found.sort(key=lambda one: (not one[0].fits, one[0].time_ms if one[0].fits else one[0].memory))
+    best, layers = found[0]
+    if not best.fits or best.time_ms == inf:
+        raise NothingFitsError(
+            f"no mesh of {world} ranks fits {format_size(limit)} on each: the least is "
+            f"{format_size(best.memory)}"
+        )
+    axes = {2 + i: name for i, name in enumerate(NAMES) if name in best.mesh}
+    notes = (
+        f"link: {link.latency * 1e6:g} µs a message, {link.bandwidth / 1e9:g} GB/s (given, not measured)",
+        "times of convolutions: given by the caller"
+        if time_ms
+        else f"times of convolutions: measured on {device}",
+        f"times of other operators: their bytes at {rate / 1e9:g} GB/s (given, not measured)",
+        "memory: traced, with the largest workspace; not counted: the optimizer's state",
+    )
+    return SpatialPlan(
+        best.mesh, axes, best.gather_before, best.time_ms, best.memory, limit, layers,
+        tuple(candidate for candidate, _ in found), notes, best.stages,
+    )  # fmt: skip
+
+
+def follow(model: nn.Module, chosen: SpatialPlan) -> Followed:
+    """Gather the tensor before the layers that a plan names. `remove()` of the result undoes it."""
+    kept = {stage.before: stage.divided for stage in chosen.stages}
+    now: tuple[str, ...] | None = None
+    names: dict[str, tuple[str, ...]] = {}
+    for layer in chosen.layers:
+        now = kept.get(layer.name, now)
+        if now is not None:
+            names[layer.name] = now
+    return gather_at(model, names)

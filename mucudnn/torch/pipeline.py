@@ -1,0 +1,10 @@
+"""Training of a model that is cut into stages, one on each process, with exact gradients.
+
+pipeline = BidirectionalPipeline(stages, mesh, loss, schedule="gems")
+value = pipeline.step(inputs, targets)  # gradients are then in pipeline.parameters()
+"""
+
+from mucudnn.solver.devices.pipelines import PeerLink
+from mucudnn.torch.parallel.pipeline.runtime import BidirectionalPipeline
+
+__all__ = ["BidirectionalPipeline", "PeerLink"]

@@ -1,0 +1,36 @@
+"""One sample over several devices: tensors of which each rank has a part, for unchanged modules.
+
+    mesh = spatial.init_mesh("cpu", data=2, depth=2)
+    x = spatial.divide(volume, mesh, {2: "depth"})
+    loss = model(x).mean()
+
+Everything runs on torch.distributed: gloo on CPUs, NCCL on GPUs. The result is that of the undivided model.
+"""
+
+from mucudnn.torch.parallel.spatial.border import divide, from_local, init_mesh
+from mucudnn.torch.parallel.spatial.data import HyperslabDataset
+from mucudnn.torch.parallel.spatial.divided import Divided
+from mucudnn.torch.parallel.spatial.exchange.agreement import DivergedError
+from mucudnn.torch.parallel.spatial.functions import (  # noqa: F401 (their import fills the table)
+    convolution,
+    dropout,
+    elementwise,
+    normalization,
+    padding,
+    pooling,
+    resampling,
+)
+from mucudnn.torch.parallel.spatial.planning.choosing import Link
+from mucudnn.torch.parallel.spatial.planning.plan import follow, plan
+
+__all__ = [
+    "DivergedError",
+    "Divided",
+    "HyperslabDataset",
+    "Link",
+    "divide",
+    "follow",
+    "from_local",
+    "init_mesh",
+    "plan",
+]

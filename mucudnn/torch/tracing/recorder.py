@@ -1,0 +1,333 @@
+"""The operations of a run on meta tensors, as steps and tensors of a network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from mucudnn.errors import UsageError
+from mucudnn.problems import steps as nouns
+from mucudnn.problems.kernels import Kernel
+from mucudnn.torch.tracing.saved import has_storage
+from mucudnn.torch.tracing.traced_kernels import in_format_of_gpu, kernels_of
+
+DATA_TYPES = {
+    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
+    torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8",
+    torch.uint8: "u8", torch.bool: "bool",
+}  # fmt: skip
+NO_NODE = -3
+FOR_EVER = 2**62
+
+
+@dataclass
+class Memory:
+    """The memory of a storage: its tensors so far, the last of which is its content."""
+
+    shape: tuple[int, ...]
+    data_type: str
+    bytes: int
+    kind: str = "activation"
+    names: list[str] = field(default_factory=list)
+    is_saved: bool = False
+    held: int = -1  # the last forward operation during which the program held it
+
+    @property
+    def name(self) -> str:
+        """The name of its content."""
+        return self.names[-1]
+
+
+@dataclass
+class Operation:
+    """A step in the making. `node` is the number of the autograd node that runs or that was made for it."""
+
+    name: str
+    module: str
+    call: int
+    node: int
+    is_backward: bool = False
+    reads: dict[str, None] = field(default_factory=dict)
+    writes: dict[str, None] = field(default_factory=dict)
+    saves: dict[str, None] = field(default_factory=dict)
+    kernels: list[Kernel] = field(default_factory=list)
+    flops: int = 0
+    is_random: bool = False
+
+
+@dataclass(frozen=True)
+class Pack:
+    """One saving of a tensor. `name` is that of its content then, `step` the number of steps before."""
+
+    memory: Memory
+    name: str
+    step: int
+    node: int
+    geometry: tuple[Any, ...]
+    module: str
+    data_type: torch.dtype
+    device: torch.device
+
+
+class Recorder(TorchDispatchMode):
+    """A mode that records every operation. `enter` and `leave` tell it which module runs.
+
+    `math` is the math mode of convolutions in fp32.
+    """
+
+    def __init__(self, math: str) -> None:
+        super().__init__()
+        self._math = math
+        self.operations: list[Operation] = []
+        self.memories: list[Memory] = []
+        self.packs: list[Pack] = []
+        self.unpacked: list[tuple[int, int]] = []  # (pack, step), in the order of unpacking
+        self.is_backward = False
+        self._known: dict[int, Memory] = {}
+        self._references: list[StorageWeakRef] = []  # while one exists, no other storage has its address
+        self._held: list[tuple[Memory, StorageWeakRef]] = []  # activations that the program holds so far
+        self._rebuilt: list[Tensor] = []
+        self._is_rebuilding = False
+        self._names: dict[tuple[str, str], int] = {}
+        self._modules: list[tuple[str, int]] = [("", 0)]
+        self._calls: dict[str, int] = {}
+        self._called_again: dict[int, tuple[str, int]] = {}  # the module that made a node in a backward step
+        self._waiting: list[tuple[int, int]] = []  # (pack, node) without the step of the node so far
+
+    def enter(self, module: str) -> None:
+        """Note that a module begins."""
+        call = self._calls.get(module, 0)
+        self._calls[module] = call + 1
+        self._modules.append((module, call))
+
+    def leave(self) -> None:
+        """Note that the innermost module ends."""
+        self._modules.pop()
+
+    @property
+    def module(self) -> str:
+        """The qualified name of the innermost module."""
+        return self._modules[-1][0]
+
+    @property
+    def place(self) -> str:
+        """The innermost module, for an error message."""
+        return f"module {self.module!r}" if self.module else "the model"
+
+    @property
+    def call(self) -> int:
+        """The number of earlier calls of the innermost module."""
+        return self._modules[-1][1]
+
+    def add_memory(self, tensor: Tensor, name: str, kind: str) -> None:
+        """Make the memory of a parameter, a buffer or an input known. Views of known memory are skipped."""
+        if self._find(tensor) is None:
+            self._make_memory(tensor, self.unique(name), kind)
+
+    def memory_of(self, tensor: Tensor) -> Memory | None:
+        """Return the memory that the trace recorded for a tensor; None if no operation wrote it."""
+        return self._find(tensor) if has_storage(tensor) else None
+
+    def unique(self, name: str, noun: str = "tensor") -> str:
+        """Return the name, with a number if another tensor, or step, has it."""
+        count = self._names.get((noun, name), 0) + 1
+        self._names[noun, name] = count
+        return name if count == 1 else self.unique(f"{name}:{count}", noun)
+
+    def pack(self, tensor: Tensor) -> tuple[int, Tensor | None]:
+        """Record that autograd saves a tensor. An activation is not kept: only the program holds it then."""
+        memory = self._find(tensor)
+        if memory is None:  # no operation has written it: checkpoints save an empty tensor
+            memory = self._make_memory(tensor, self.unique(f"{self.module or 'model'}.saved"), "buffer")
+        memory.is_saved = True
+        geometry = (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
+        self.packs.append(
+            Pack(
+                memory, memory.name, len(self.operations), _newest_node(), geometry, self.module,
+                tensor.dtype, tensor.device,
+            )
+        )  # fmt: skip
+        return len(self.packs) - 1, None if memory.kind == "activation" else tensor
+
+    def unpack(self, packed: tuple[int, Tensor | None]) -> Tensor:
+        """Record that autograd needs a saved tensor again. Raises UsageError in the forward steps."""
+        if not self.is_backward:
+            raise UsageError(
+                f"{self.place} computes gradients within its forward pass (torch.autograd.grad or backward), "
+                "so saved tensors are needed again before the forward steps end: plan the parts of the model "
+                "around that, each for itself"
+            )
+        number, tensor = packed
+        operation = self._backward_operation()
+        operation.reads[self.packs[number].memory.name] = None
+        self.unpacked.append((number, len(self.operations) - 1))
+        return self._rebuild(self.packs[number]) if tensor is None else tensor
+
+    def end_forward(self) -> None:
+        """Note that the backward steps begin: what the program holds still, it holds to the end."""
+        self.is_backward = True
+        self._note_released()
+        for memory, _ in self._held:
+            memory.held = FOR_EVER
+        self._held.clear()
+
+    def _note_released(self) -> None:
+        """Note which activations the program no longer holds, before the next operation begins."""
+        left = []
+        for memory, reference in self._held:
+            if reference.expired():
+                memory.held = len(self.operations) - 1
+            else:
+                left.append((memory, reference))
+        self._held = left
+
+    def _rebuild(self, pack: Pack) -> Tensor:
+        """Return a tensor without data that has the geometry of one that autograd saved."""
+        shape, strides, _ = pack.geometry
+        self._is_rebuilding = True
+        try:
+            tensor = torch.empty_strided(shape, strides, dtype=pack.data_type, device=pack.device)
+        finally:
+            self._is_rebuilding = False
+        self._rebuilt.append(tensor)
+        self._known[tensor.untyped_storage()._cdata] = pack.memory
+        return tensor
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation and record it."""
+        kwargs = kwargs or {}
+        if self._is_rebuilding:
+            return function(*args, **kwargs)
+        if not self.is_backward:
+            self._note_released()
+        result = in_format_of_gpu(function, args, function(*args, **kwargs))
+        reads = [tensor for tensor in _tensors((args, kwargs)) if self._find(tensor) is not None]
+        written = list(_written(function, args, kwargs))
+        new = [tensor for tensor in _tensors(result) if self._find(tensor) is None]
+        if "empty" in function.__name__ or not (new or written):
+            return result  # memory that holds nothing so far, or a view
+        if not new and all(map(self._is_updated, written)):
+            return result  # a count of batches or a running mean
+        operation = self._backward_operation() if self.is_backward else self._forward_operation(function)
+        operation.is_random |= torch.Tag.nondeterministic_seeded in function.tags
+        for tensor in reads:
+            memory = self._find(tensor)
+            assert memory is not None
+            if memory.name not in operation.writes:
+                operation.reads[memory.name] = None
+        for tensor in written:
+            self._write_in_place(operation, tensor)
+        for tensor in new:
+            if self._find(tensor) is None:
+                name = self.unique(operation.name if not self.is_backward else f"{operation.name}.result")
+                operation.writes[self._make_memory(tensor, name, "activation").name] = None
+        operation.kernels += kernels_of(function, args, operation.module, self._math)
+        if not operation.kernels:
+            operation.flops += _count_flops(function, args, kwargs, result)
+        return result
+
+    def _find(self, tensor: Tensor) -> Memory | None:
+        """Return the memory of a tensor, if it is known. Raises UsageError for a tensor without a storage."""
+        if not has_storage(tensor):
+            raise UsageError(
+                f"{self.place} uses a tensor of the layout {tensor.layout}, whose memory cannot be planned: "
+                "use dense tensors there, or plan the parts of the model around that, each for itself"
+            )
+        return self._known.get(tensor.untyped_storage()._cdata)
+
+    def _is_updated(self, tensor: Tensor) -> bool:
+        memory = self._find(tensor)
+        return memory is not None and memory.kind in nouns.UPDATED
+
+    def _make_memory(self, tensor: Tensor, name: str, kind: str) -> Memory:
+        storage = tensor.untyped_storage()
+        reference = StorageWeakRef(storage)
+        self._references.append(reference)
+        size = storage.nbytes()
+        shape, data_type = tuple(tensor.shape), DATA_TYPES.get(tensor.dtype, "u8")
+        if math.prod(shape) * nouns.DATA_TYPES[data_type] != size:
+            shape, data_type = (size,), "u8"
+        memory = Memory(shape, data_type, size, kind, [name])
+        self._known[storage._cdata] = memory
+        self.memories.append(memory)
+        if kind == "activation" and not self.is_backward:
+            self._held.append((memory, reference))
+        return memory
+
+    def _write_in_place(self, operation: Operation, tensor: Tensor) -> None:
+        """Record that an operation writes over a tensor."""
+        memory = self._find(tensor)
+        if memory is None:
+            memory = self._make_memory(tensor, self.unique(operation.name), "activation")
+            operation.writes[memory.name] = None
+        elif memory.kind == "activation" and not memory.is_saved and memory.name not in operation.writes:
+            memory.names.append(self.unique(operation.name))
+            operation.writes[memory.name] = None
+
+    def _forward_operation(self, function: Any) -> Operation:
+        module, call = self._modules[-1]
+        operator = function.__name__.partition(".")[0].strip("_")
+        last = self.operations[-1] if self.operations else None
+        is_first = last is None or (last.module, last.call) != (module, call)
+        name = module if is_first and module else f"{module}.{operator}" if module else operator
+        operation = Operation(self.unique(name, "step"), module, call, _newest_node())
+        self.operations.append(operation)
+        return operation
+
+    def _backward_operation(self) -> Operation:
+        """Return the step of the autograd node that runs."""
+        node = torch._C._current_autograd_node()
+        number = node._sequence_nr() if node is not None else NO_NODE
+        running = self._modules[-1]  # a checkpoint calls modules again
+        if running[0]:
+            self._called_again[_newest_node()] = running
+        last = self.operations[-1]
+        if last.is_backward and last.node == number and running in (("", 0), (last.module, last.call)):
+            return last
+        forward = next((one for one in self.operations if one.node == number and not one.is_backward), None)
+        kind = "sum" if node is None else node.name().rpartition(":")[2]
+        name = f"{forward.name}.backward" if forward else kind
+        operation = Operation(self.unique(name, "step"), "", 0, number, is_backward=True)
+        if running[0]:
+            operation.module, operation.call = running
+        elif forward is not None:
+            operation.module, operation.call = forward.module, forward.call
+        else:
+            operation.module, operation.call = self._called_again.get(number, ("", 0))
+        self.operations.append(operation)
+        return operation
+
+
+def _newest_node() -> int:
+    """Return the number of the autograd node that was made last."""
+    return int(torch.autograd._get_sequence_nr()) - 1
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    return (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
+
+
+def _written(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[Tensor]:
+    """Return the arguments that an operation writes to, by its schema."""
+    for number, argument in enumerate(function._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[number] if number < len(args) else kwargs.get(argument.name)
+            yield from _tensors(value)
+
+
+def _count_flops(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:
+    formula = flop_registry.get(function._overloadpacket)
+    if formula is None:
+        return 0
+    return int(formula(*args, **kwargs, out_val=result))

@@ -1,0 +1,167 @@
+"""`trace`: the network of a model's training step or inference, from a run on meta tensors."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from mucudnn.errors import MucudnnError, UsageError
+from mucudnn.plans.memory.parts import LEAST_BYTES
+from mucudnn.plans.memory.traced import Trace
+from mucudnn.problems.network import Network
+from mucudnn.torch.operators.passes import math_of
+from mucudnn.torch.tracing.recorder import DATA_TYPES, Recorder
+from mucudnn.torch.tracing.traced_network import identify, make_network
+from mucudnn.torch.tracing.traced_run import TracedRun
+
+
+def trace(model: nn.Module, example_input: Any) -> Network:
+    """Return the network of a model's training step, or of its inference if no gradient is needed.
+
+    The model runs once, forward and backward, on tensors without memory: no weight is copied, and no data is
+    read. `example_input` is a tensor or a tuple of arguments, on any device, also "meta". Outputs are
+    differentiated with respect to all parameters that need a gradient. The model itself stays as it is.
+
+    Raises UsageError if the model cannot run on tensors without data, for example because it reads a value.
+    """
+    return trace_model(model, example_input).network
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Return a text that is equal for models with equal modules and parameters, whatever their values."""
+    lines = [f"{name} {type(module).__name__} {module.training}" for name, module in model.named_modules()]
+    for name, one in (*model.named_parameters(), *model.named_buffers()):
+        lines.append(f"{name} {tuple(one.shape)} {one.dtype} {one.requires_grad}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def spell_inputs(example_input: Any) -> tuple[str, ...]:
+    """Return the data type and the shape of each input: `f32[8,3,224,224]`."""
+    tensors = [leaf for leaf in tree_leaves(example_input) if isinstance(leaf, Tensor)]
+    return tuple(
+        f"{DATA_TYPES.get(one.dtype, one.dtype)}[{','.join(map(str, one.shape))}]" for one in tensors
+    )
+
+
+def trace_model(model: nn.Module, example_input: Any, least_bytes: int = LEAST_BYTES) -> Trace:
+    """Return the network with its saved tensors. Raises UsageError as `trace` does."""
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
+    _check_modules(model)
+    recorder = Recorder(_math_of(model))
+    device, lower = _autocast_of()
+    # Autocast does not know the device meta, so fake tensors take its place.
+    fake = nullcontext() if lower is None else FakeTensorMode(allow_non_fake_inputs=True)
+    with errors_of_a_run_without_data(lambda: _running(model, recorder)), fake:
+        twin = copy_without_memory(model, device)
+        _leave_values_unread(twin)
+        inputs = tree_map(lambda value: _without_memory(value, device), example_input)
+        run = TracedRun(recorder, twin, inputs, device, lower)
+        run.run()
+    network = make_network(recorder)
+    inputs = spell_inputs(example_input)
+    return identify(network, recorder, run.calls, fingerprint(model), inputs, least_bytes)
+
+
+@contextmanager
+def errors_of_a_run_without_data(running: Callable[[], str] = lambda: "the model") -> Iterator[None]:
+    """Turn any error of a model that runs on tensors without data into a UsageError.
+
+    `running` names what ran when the error occurred.
+    """
+    try:
+        yield
+    except MucudnnError:
+        raise
+    except Exception as error:  # the model's own code may raise any error
+        text = " ".join(str(error).split())
+        if "saved tensor hooks" in text:
+            raise UsageError(
+                f"{running()} uses a transform of torch.func, which runs without the hooks for saved tensors "
+                "that memory plans need: plan the parts of the model around that, each for itself"
+            ) from error
+        raise UsageError(
+            f"{running()} cannot be traced on tensors without data: {type(error).__name__}: {text}"
+        ) from error
+
+
+def _running(model: nn.Module, recorder: Recorder) -> str:
+    """Return the name and the class of the innermost module that runs, for an error message."""
+    return f"{recorder.place} ({type(model.get_submodule(recorder.module)).__name__})"
+
+
+def _check_modules(model: nn.Module) -> None:
+    scripted = next(
+        (name for name, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule)), None
+    )
+    if scripted is not None:
+        raise UsageError(
+            f"module {scripted!r} is compiled by torch.jit, which runs and saves tensors by itself and "
+            "cannot be traced: use the module as it was before torch.jit"
+        )
+
+
+def _leave_values_unread(model: nn.Module) -> None:
+    """Give norms without momentum a constant one: they would read the value of their count of batches.
+
+    The steps and the saved tensors are the same.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._NormBase) and module.momentum is None:
+            module.momentum = 0.1
+
+
+def _math_of(model: nn.Module) -> str:
+    """Return the math mode in fp32 of the model's convolutions: on a GPU, the one that PyTorch's flags allow.
+
+    The kernels of a plan must have the same mode, or else no call finds them.
+    """
+    if not any(parameter.is_cuda for parameter in model.parameters()):
+        return "default"
+    try:
+        return math_of("f32")
+    except UsageError:  # with deterministic algorithms PyTorch's own convolutions run
+        return "default"
+
+
+def _autocast_of() -> tuple[str, torch.dtype | None]:
+    """Return the device for which autocast is enabled, a GPU first, and the type to which it casts there.
+
+    Autocast casts the arguments of other functions on a GPU than on the CPU. Return "meta" and None if it is
+    disabled.
+    """
+    for device in ("cuda", "cpu"):
+        if torch.is_autocast_enabled(device):
+            return device, torch.get_autocast_dtype(device)
+    return "meta", None
+
+
+def _without_memory(value: Any, device: str) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    # A mode of fake tensors accepts no other tensors, so that empty_like would fail.
+    like = torch.empty_like(value, device="meta")
+    empty = torch.empty_strided(like.shape, like.stride(), dtype=value.dtype, device=device)
+    return empty.requires_grad_(value.requires_grad)
+
+
+def copy_without_memory(model: nn.Module, device: str = "meta") -> nn.Module:
+    """Return a copy of a model whose parameters and buffers are of these shapes, on a device without data."""
+    memo: dict[int, Any] = {}
+    for parameter in model.parameters():
+        empty = _without_memory(parameter.detach(), device)
+        memo[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
+    for buffer in model.buffers():
+        memo[id(buffer)] = _without_memory(buffer, device)
+    twin = copy.deepcopy(model, memo)
+    for parameter in twin.parameters():
+        parameter.grad = None
+    return twin

@@ -1,0 +1,181 @@
+"""From the record of a run to a network, and to its saved tensors with the ways to compute them again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from mucudnn.plans.memory.traced import Saved, Trace
+from mucudnn.problems import steps as nouns
+from mucudnn.problems.network import Network
+from mucudnn.torch.tracing.recorder import Operation, Pack, Recorder
+from mucudnn.torch.tracing.traced_run import ModuleCall
+
+MOST_STEPS = 8  # one recomputation runs no more
+
+
+def make_network(recorder: Recorder) -> Network:
+    """Return the network of what was recorded."""
+    tensors = []
+    for memory in recorder.memories:
+        for number, name in enumerate(memory.names):
+            before = memory.names[number - 1] if number else ""
+            kind = memory.kind if number == len(memory.names) - 1 else "activation"
+            tensors.append(nouns.Tensor(name, memory.shape, memory.data_type, kind, before))
+    _note_saves(recorder)
+    names = {one.node: one.name for one in reversed(recorder.operations) if not one.is_backward}
+    differentiated: set[str] = set()
+    steps = []
+    for one in recorder.operations:
+        backward_of = names.get(one.node, "") if one.is_backward else ""
+        if backward_of in differentiated:
+            backward_of = ""
+        differentiated.add(backward_of)
+        reads = tuple(name for name in one.reads if name not in one.writes)
+        saves, kernels = tuple(one.saves), tuple(one.kernels)
+        steps.append(nouns.Step(one.name, reads, tuple(one.writes), saves, kernels, one.flops, backward_of))
+    is_training = any(one.is_backward for one in recorder.operations)
+    written = {name for step in steps for name in step.writes}
+    used = written | {name for step in steps for name in step.reads}
+    kept = [one for one in tensors if one.name in used or one.kind in nouns.PRESENT]
+    if not is_training:
+        steps = [nouns.Step(s.name, s.reads, s.writes, (), s.kernels, s.flops) for s in steps]
+    return Network(tuple(kept), tuple(steps))
+
+
+def _note_saves(recorder: Recorder) -> None:
+    """Note in each step what it saves, if its own backward step reads that again."""
+    needed = {recorder.packs[pack].node for pack, _ in recorder.unpacked}
+    first: dict[int, Operation] = {}
+    for one in recorder.operations:
+        if not one.is_backward:
+            first.setdefault(one.node, one)
+    for number, pack in enumerate(recorder.packs):
+        operation = first.get(pack.node)
+        if operation is None or pack.node not in needed or pack.memory.name != pack.name:
+            continue
+        backward = {step for other, step in recorder.unpacked if other == number}
+        is_read_again = any(recorder.operations[step].node == pack.node for step in backward)
+        if is_read_again and (pack.name in operation.reads or pack.name in operation.writes):
+            operation.saves[pack.name] = None
+
+
+def identify(
+    network: Network,
+    recorder: Recorder,
+    calls: list[ModuleCall],
+    model: str,
+    inputs: tuple[str, ...],
+    least_bytes: int,
+) -> Trace:
+    """Return the trace: the managed storages in the order of their first packs.
+
+    `model` is the model's fingerprint, `inputs` are the types and shapes of its inputs. Storages below
+    `least_bytes` are not managed.
+    """
+    managed: dict[int, list[tuple[int, Pack]]] = {}
+    packed_at: list[int] = []
+    unpacked_at: dict[int, int] = {}
+    unpacked: dict[int, int] = {}
+    for number, step in recorder.unpacked:
+        unpacked.setdefault(number, step)
+    managed_number: dict[int, int] = {}
+    steps = len(network.steps)
+    for number, pack in enumerate(recorder.packs):
+        if pack.memory.kind in nouns.PRESENT or pack.memory.bytes < least_bytes:
+            continue
+        managed.setdefault(id(pack.memory), []).append((len(packed_at), pack))
+        managed_number[number] = len(packed_at)
+        packed_at.append(min(_step_after(pack, recorder), steps - 1))
+    for number, step in unpacked.items():
+        if number in managed_number:
+            unpacked_at[managed_number[number]] = step
+    first_packs = {packs[0][1].name: packs[0][1] for packs in managed.values()}
+    names_of_inputs = [one.name for one in network.tensors if one.kind == "input"]
+    orders = {name: order for order, name in enumerate(first_packs)}
+    convolutions = {step.name for step in network.steps if step.kernels}
+    saved = []
+    for order, packs in enumerate(managed.values()):
+        _, first = packs[0]
+        one = Saved(first.memory.name, order, first.module, tuple(number for number, _ in packs))
+        by_modules = _with_replay(one, calls, first_packs, names_of_inputs, network)
+        if by_modules.modules and convolutions.isdisjoint(by_modules.replayed):
+            saved.append(by_modules)
+            continue
+        # Single operations may do without the convolutions of a whole block.
+        by_operations = _with_operations(one, network, orders, recorder)
+        saved.append(by_operations if by_operations.replayed else by_modules)
+    return Trace(
+        network,
+        tuple(saved),
+        tuple(packed_at),
+        unpacked_at,
+        {one.name: (one.module, one.call) for one in recorder.operations},
+        inputs,
+        model,
+        least_bytes,
+        {one.name: one.held for one in recorder.memories if one.held >= 0},
+    )
+
+
+def _step_after(pack: Pack, recorder: Recorder) -> int:
+    """Return the first step that begins after a pack.
+
+    A convolution of mucudnn saves its input once it has run.
+    """
+    saving = recorder.operations[pack.step] if pack.step < len(recorder.operations) else None
+    is_convolution = saving is not None and bool(saving.kernels) and saving.node == pack.node
+    return pack.step + is_convolution
+
+
+def _with_operations(saved: Saved, network: Network, orders: Mapping[str, int], recorder: Recorder) -> Saved:
+    """Return the tensor with the steps that compute it again, if some do that no module contains alone.
+
+    They are few, run no convolution, and use no random numbers. They read inputs, parameters, and tensors
+    that were saved before this one, which are its sources.
+    """
+    found = network.recomputation(saved.name)
+    at = {one.name: one for one in recorder.operations}
+    if len(found.steps) > MOST_STEPS or any(at[s.name].is_random or s.kernels for s in found.steps):
+        return saved
+    sources = []
+    for one in found.sources:
+        if one.kind == "activation" and one.name in orders:
+            sources.append(one.name)
+        elif one.kind not in ("input", "parameter", "buffer"):
+            return saved
+    if any(orders[name] >= saved.order for name in sources):
+        return saved
+    return replace(saved, sources=tuple(sources), replayed=tuple(step.name for step in found.steps))
+
+
+def _with_replay(
+    saved: Saved, calls: list[ModuleCall], first: dict[str, Pack], inputs: list[str], network: Network
+) -> Saved:
+    """Return the tensor with the modules that compute it again, if a chain of modules can.
+
+    The chain begins at a saved tensor, or at an input, that the modules read as it was saved.
+    """
+    made = {call.result: call for call in reversed(calls)}  # the innermost of several calls
+    chain: list[ModuleCall] = []
+    wanted = saved.name
+    for _ in range(4):
+        call = made.get(wanted)
+        if call is None or call.is_once or call.source == call.result:
+            return saved
+        chain.insert(0, call)
+        wanted = call.source
+        source = first.get(wanted)
+        if source is not None and source.geometry == call.source_geometry:
+            break
+        if wanted in inputs:
+            break
+    else:
+        return saved
+    steps = [network.steps[number].name for call in chain for number in call.steps]
+    if not steps:
+        return saved
+    return Saved(
+        saved.name, saved.order, saved.module, saved.packs, tuple(call.module for call in chain),
+        wanted, inputs.index(wanted) if wanted in inputs else None, tuple(steps),
+    )  # fmt: skip

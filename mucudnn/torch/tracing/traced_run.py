@@ -1,0 +1,171 @@
+"""The run of a model on tensors without data: the recorder sees its steps, and this module its modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from mucudnn.torch.tracing.recorder import NO_NODE, Memory, Operation, Recorder
+
+_RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
+
+
+@dataclass(frozen=True)
+class ModuleCall:
+    """One call of a module with one tensor as input and one as result: their names, and its steps.
+
+    A module that `is_once` gives another result, or does more than that, if it is called again.
+    """
+
+    module: str
+    source: str
+    source_geometry: tuple[Any, ...]
+    result: str
+    steps: range
+    is_once: bool
+
+
+class _LikeCuda(TorchFunctionMode):
+    """A mode in which dropout saves what it saves on a GPU: a mask of one byte an element."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function in (nn.functional.dropout, torch.dropout):
+            x, p, training, in_place = _dropout_arguments(*args, **(kwargs or {}))
+            if training and 0 < p < 1 and not in_place:
+                return torch.native_dropout(x, p, True)[0]
+        return function(*args, **(kwargs or {}))
+
+
+def _dropout_arguments(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, train: bool | None = None
+) -> tuple[Tensor, float, bool, bool]:
+    return input, p, training if train is None else train, inplace
+
+
+class TracedRun:
+    """A run of a model under the recorder, and the calls of its modules."""
+
+    def __init__(
+        self, recorder: Recorder, model: nn.Module, inputs: Any, device: str, lower: torch.dtype | None
+    ) -> None:
+        self._device, self._lower = device, lower
+        self.calls: list[ModuleCall] = []
+        self.with_hooks = {name for name, one in model.named_modules() if any(map(_has_hooks, one.modules()))}
+        self._recorder, self._model, self._inputs = recorder, model, inputs
+        self._begun: list[tuple[int, str, tuple[Any, ...]]] = []
+
+    def run(self) -> None:
+        """Run the model forward, and backward if a result needs a gradient."""
+        recorder, model = self._recorder, self._model
+        for name, parameter in model.named_parameters():
+            recorder.add_memory(parameter, name, "parameter" if parameter.requires_grad else "buffer")
+        for name, buffer in model.named_buffers():
+            recorder.add_memory(buffer, name, "buffer")
+        given = [leaf for leaf in tree_leaves(self._inputs) if isinstance(leaf, Tensor)]
+        for number, tensor in enumerate(given):
+            recorder.add_memory(tensor, f"input{number}" if number else "input", "input")
+        args = self._inputs if isinstance(self._inputs, tuple) else (self._inputs,)
+        # No hooks in the backward steps, as under a plan: a reentrant checkpoint saves tensors there.
+        hooks = saved_tensors_hooks(recorder.pack, recorder.unpack)
+        with _watched(model, self), recorder:
+            kind = "cpu" if self._lower is None else self._device
+            autocast = torch.autocast(kind, self._lower, enabled=self._lower is not None)
+            with hooks, _LikeCuda(), autocast:
+                outputs = [one for one in tree_leaves(model(*args)) if isinstance(one, Tensor)]
+            torch.clear_autocast_cache()  # the end of the program's own autocast does so too
+            self._differentiate(outputs)
+
+    def _differentiate(self, outputs: list[Tensor]) -> None:
+        recorder = self._recorder
+        for output in outputs:
+            memory = recorder.memory_of(output)
+            if memory is not None and memory.kind == "activation":
+                memory.kind = "output"
+        differentiated = [output for output in outputs if output.requires_grad]
+        if not differentiated:
+            return
+        recorder.end_forward()
+        gradients = []
+        for output in differentiated:
+            memory = recorder.memory_of(output)
+            assert memory is not None
+            gradient = torch.empty_like(output)
+            loss = Operation(recorder.unique("loss", "step"), "", 0, NO_NODE, True, {memory.name: None})
+            recorder.add_memory(gradient, f"{memory.name}.grad", "activation")
+            found = recorder.memory_of(gradient)
+            assert found is not None
+            loss.writes[found.name] = None
+            recorder.operations.append(loss)
+            gradients.append(gradient)
+        torch.autograd.backward(differentiated, gradients)
+        for name, parameter in self._model.named_parameters():
+            memory = None if parameter.grad is None else recorder.memory_of(parameter.grad)
+            if memory is not None and memory.kind == "activation":
+                memory.kind = "gradient"
+                self._rename(memory, f"{name}.grad")
+
+    def _rename(self, memory: Memory, name: str) -> None:
+        """Give a gradient the name of its parameter, wherever a step uses it."""
+        old, new = memory.name, self._recorder.unique(name)
+        memory.names[-1] = new
+        for operation in self._recorder.operations:
+            for used in (operation.reads, operation.writes):
+                if old in used:
+                    del used[old]
+                    used[new] = None
+
+    def begin(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note that a module begins with these arguments."""
+        self._recorder.enter(name)
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        memory = self._recorder.memory_of(tensors[0]) if len(tensors) == 1 else None
+        source = memory.name if memory is not None and len(args) == 1 and not kwargs else ""
+        geometry = _geometry(tensors[0]) if source else ()
+        self._begun.append((len(self._recorder.operations), source, geometry))
+
+    def end(self, name: str, module: nn.Module, result: Any) -> None:
+        """Note that a module ends with this result."""
+        begin, source, geometry = self._begun.pop()
+        self._recorder.leave()
+        memory = self._recorder.memory_of(result) if isinstance(result, Tensor) else None
+        if self._recorder.is_backward:  # a checkpoint computes its region again
+            return
+        if not source or memory is None or result.numel() * result.element_size() != memory.bytes:
+            return
+        steps = range(begin, len(self._recorder.operations))
+        is_random = any(one.is_random for one in self._recorder.operations[begin:])
+        is_once = is_random or any(_runs_once(one) for one in module.modules()) or name in self.with_hooks
+        self.calls.append(ModuleCall(name, source, geometry, memory.name, steps, is_once))
+
+
+def _runs_once(module: nn.Module) -> bool:
+    return isinstance(module, _RANDOM) and module.training
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+@contextmanager
+def _watched(model: nn.Module, run: TracedRun) -> Iterator[None]:
+    """Tell the run when each module begins and ends."""
+    for name, module in model.named_modules():
+        module.register_forward_pre_hook(
+            lambda _, args, kwargs, name=name: run.begin(name, args, kwargs), with_kwargs=True, prepend=True
+        )
+        module.register_forward_hook(lambda one, _, result, name=name: run.end(name, one, result))
+    yield
+
+
+def _geometry(tensor: Tensor) -> tuple[Any, ...]:
+    return (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())

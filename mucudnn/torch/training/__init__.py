@@ -1,0 +1,1 @@
+"""Training within a memory budget: the plan, and the steps that follow it."""

@@ -1,0 +1,243 @@
+"""The operations of a forward pass, noted so that those which made a saved tensor can run again.
+
+A noted operation refers to what it read by storage and content. A content is what an operation wrote: an
+operation that works in place gives a storage a new one. No tensor is held but parameters, buffers and inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from mucudnn.errors import MucudnnError
+from mucudnn.torch.tracing.saved import Storage, View, check_version, key_of, reference
+
+MOST_OPERATIONS = 16  # one recomputation runs no more
+
+Content: TypeAlias = "tuple[int, int]"
+"""A storage's key, and the number of the operation that wrote it; UNKNOWN if none that was noted did."""
+
+UNKNOWN = -1
+NO_CONTENT: Content = (UNKNOWN, UNKNOWN)
+
+
+@dataclass(frozen=True)
+class Read:
+    """A tensor that an operation read: a view of a content. A bare storage is NO_CONTENT, without a view."""
+
+    content: Content
+    view: View | None
+
+
+@dataclass(frozen=True)
+class Own:
+    """A view of a parameter, a buffer or an input that an operation read."""
+
+    tensor: Tensor
+    version: int
+    view: View
+
+
+@dataclass
+class Noted:
+    """An operation with its arguments, and the storages of its results and of what it wrote in place."""
+
+    number: int
+    function: Any
+    args: Any
+    kwargs: Any
+    results: tuple[int, ...] = ()
+    in_place: frozenset[int] = frozenset()
+
+    def reads(self) -> Iterator[Read]:
+        """Yield what it read besides parameters, buffers and inputs."""
+        return (leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Read))
+
+
+@dataclass
+class OperationRecipe:
+    """The way to compute a storage again: operations in order, and the storages that they begin with."""
+
+    operations: Sequence[Noted]
+    sources: dict[Content, Callable[[], Storage]]
+    content: Content
+    size: int
+    buffers: Collection[int]
+    _last: dict[Content, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for noted in self.operations:
+            self._last |= {read.content: noted.number for read in noted.reads()}
+
+    def run(self) -> Storage:
+        """Return the storage, computed again.
+
+        Raises RuntimeError if a parameter or an input was changed meanwhile, MucudnnError if the result has
+        another size.
+        """
+        found: dict[Content, Storage] = {content: get() for content, get in self.sources.items()}
+        with torch.no_grad(), torch.autocast("cuda", enabled=False):
+            for noted in self.operations:
+                self._run(noted, found)
+                for content in [one for one in found if self._last.get(one, math.inf) <= noted.number]:
+                    if content != self.content:
+                        del found[content]
+        storage = found[self.content]
+        if storage.nbytes() != self.size:
+            raise MucudnnError(
+                f"a tensor of {self.size} bytes was computed again with {storage.nbytes()} bytes: plan the "
+                "model with recompute=False"
+            )
+        return storage
+
+    def _run(self, noted: Noted, found: dict[Content, Storage]) -> None:
+        def prepare(leaf: Any) -> Any:
+            if isinstance(leaf, Own):
+                check_version(leaf.tensor, leaf.version)
+                x = leaf.view.of(leaf.tensor.untyped_storage())
+                return x.clone() if key_of(x) in self.buffers else x  # a norm updates its buffers
+            if not isinstance(leaf, Read):
+                return leaf
+            storage = found[leaf.content]
+            if leaf.content[0] in noted.in_place and leaf.content in self.sources:
+                storage = storage.clone()
+                found[leaf.content] = storage
+            assert leaf.view is not None  # a recipe has known contents alone
+            return leaf.view.of(storage)
+
+        args, kwargs = tree_map(prepare, (noted.args, noted.kwargs), is_leaf=_is_leaf)
+        result = noted.function(*args, **kwargs)
+        tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        for key, tensor in zip(noted.results, tensors, strict=True):
+            found[key, noted.number] = tensor.untyped_storage()
+        for read in noted.reads():
+            if read.content[0] in noted.in_place:
+                found[read.content[0], noted.number] = found[read.content]
+
+
+def _is_leaf(value: Any) -> bool:
+    return isinstance(value, Read | Own)
+
+
+class Operations(TorchDispatchMode):
+    """A mode that notes all operations. `own` are parameters, buffers and inputs by their storages' keys."""
+
+    def __init__(self, own: Mapping[int, Tensor], buffers: Collection[int]) -> None:
+        super().__init__()
+        self._own, self._buffers = own, frozenset(buffers)
+        self._noted: list[Noted] = []
+        self._writers: dict[int, int] = {}
+        self._references: dict[int, Any] = {}  # while one exists, no other storage gets its key
+        self._is_paused = False
+
+    def content_of(self, tensor: Tensor) -> Content:
+        """Return the content that a tensor's storage has now."""
+        key = key_of(tensor)
+        return key, self._writers.get(key, UNKNOWN)
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Return a context in which all operations are noted. They are forgotten at its end."""
+        try:
+            with self:
+                yield
+        finally:
+            self._noted.clear()
+            self._writers.clear()
+            self._references.clear()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Return a context in which no operation is noted: the runtime's own are not the program's."""
+        before, self._is_paused = self._is_paused, True
+        try:
+            yield
+        finally:
+            self._is_paused = before
+
+    def find(
+        self, content: Content, size: int, sources: dict[Content, Callable[[], Storage]]
+    ) -> OperationRecipe | None:
+        """Return the way to compute a content again from the sources; None if there is none.
+
+        Operations that use random numbers never run again.
+        """
+        numbers: set[int] = set()
+        used: dict[Content, Callable[[], Storage]] = {}
+        wanted = [content]
+        while wanted:
+            one = wanted.pop()
+            if one in sources:
+                used[one] = sources[one]
+                continue
+            number = one[1]
+            if number == UNKNOWN or _is_random(self._noted[number].function):
+                return None
+            if number not in numbers:
+                numbers.add(number)
+                wanted += [read.content for read in self._noted[number].reads()]
+            if len(numbers) > MOST_OPERATIONS:
+                return None
+        operations = [self._noted[number] for number in sorted(numbers)]
+        return OperationRecipe(operations, used, content, size, self._buffers)
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation and note it."""
+        kwargs = kwargs or {}
+        if self._is_paused:
+            return function(*args, **kwargs)
+        read_args, read_kwargs = tree_map(self._note_read, (args, kwargs))
+        written = {key_of(one) for one in _written(function, args, kwargs)}
+        before = {key_of(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        result = function(*args, **kwargs)
+        tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        keys = tuple(map(key_of, tensors))
+        if written or not before.issuperset(keys):  # others return views
+            number = len(self._noted)
+            self._noted.append(Noted(number, function, read_args, read_kwargs, keys, frozenset(written)))
+            for key, tensor in zip(keys, tensors, strict=True):
+                self._references[key] = reference(tensor)
+            self._writers |= dict.fromkeys((*written, *keys), number)
+        return result
+
+    def _note_read(self, value: Any) -> Any:
+        if isinstance(value, torch.UntypedStorage):
+            return Read(NO_CONTENT, None)  # holding it would keep its memory on the device
+        if not isinstance(value, Tensor):
+            return value
+        own = self._own.get(key_of(value))
+        if own is not None:
+            return Own(own, own._version, View(value))
+        return Read(self.content_of(value), View(value))
+
+
+@cache
+def _is_random(function: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(function, "tags", ())
+
+
+@cache
+def _places_written(function: Any) -> tuple[tuple[int, str], ...]:
+    """Return the positions and names of the arguments that an operation writes to, by its schema."""
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(function._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+def _written(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+    for place, name in _places_written(function):
+        value = args[place] if place < len(args) else kwargs.get(name)
+        yield from (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))

@@ -1,0 +1,184 @@
+"""`plan_memory`: a memory plan of a PyTorch model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from mucudnn.arrays.call import LogListener, limit_of
+from mucudnn.arrays.devices import device_named
+from mucudnn.costs.cache import Cache
+from mucudnn.errors import ArgumentTypeError, NothingFitsError, UsageError, shown
+from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.modelled_device import DEVICES, find_device
+from mucudnn.plans.memory.costs import measure_costs, model_costs
+from mucudnn.plans.memory.plan import MemoryPlan
+from mucudnn.plans.memory.planning import POLICIES, MemoryOptions, plan_trace
+from mucudnn.plans.memory.traced import Trace
+from mucudnn.plans.memory.training_step import Costs
+from mucudnn.problems.network import Network
+from mucudnn.problems.shapes import whole_number
+from mucudnn.sizes import parse_size
+from mucudnn.solver.memory.copies import Link
+from mucudnn.torch.tracing.trace import trace_model
+from mucudnn.torch.training.rates import measure_link, measure_rates
+
+LOWER = 0.85  # the part of the memory that the next lower plan gets
+
+
+def plan_memory(
+    model: nn.Module,
+    example_input: Any,
+    *,
+    memory: int | str,
+    workspace: int | str | None = None,
+    policy: str = "joint",
+    recompute: bool = True,
+    host_memory: int | str | None = None,
+    bandwidth: float | None = None,
+    exact: bool = False,
+    device: str | None = None,
+) -> MemoryPlan:
+    """Return a plan with which a training step of the model fits `memory` bytes, as fast as possible.
+
+    The plan says for each convolution which algorithms divide it how, and for each tensor that autograd saves
+    whether it stays, moves to host memory, or is computed again. `apply(model, plan)` runs it.
+
+    Args:
+        model: a model on a GPU in training mode. With `device`, on any device.
+        example_input: a tensor or a tuple of arguments, as the model will get them. Its values are not read.
+            With a tensor that `spatial.divide` returned, the plan is for this rank's part.
+            Under torch.autocast, the plan is for steps under the same autocast.
+        memory: bytes for parameters, gradients, activations, the input and workspaces: a number or "12GiB".
+            The optimizer's state is not among them.
+        workspace: the most bytes of one convolution's workspace; None for no limit but the memory.
+        policy: "joint", or one of vDNN's: "none", "all", "conv", "dynamic".
+        recompute: False to compute nothing again.
+        host_memory: the most bytes of host memory; None for no limit.
+        bandwidth: bytes per second of one direction between host and device; by default it is measured.
+        exact: True to let the solver go on to the optimum.
+        device: plan on modelled costs of a device: "titanx", "a100", "h100", "h200" or "gh200".
+
+    Raises:
+        NothingFitsError: the memory is below the floor, which the message names.
+        UsageError: the model is on the CPU and no device is given, is in evaluation mode, needs no gradients,
+            is sharded by FSDP, or cannot be traced; or a size or policy cannot be used.
+    """
+    _check_model(model)
+    if policy not in POLICIES:
+        raise UsageError(f"{shown(policy)} is no policy: there are {', '.join(POLICIES)}")
+    options = MemoryOptions(
+        memory=_read_bytes("memory", memory),
+        policy=policy,
+        workspace=None if workspace is None else limit_of(workspace),
+        recompute=recompute,
+        host_memory=None if host_memory is None else _read_bytes("host_memory", host_memory),
+        exact=exact,
+    )
+    rate = _read_bandwidth(bandwidth)
+    modelled = None if device is None else find_device(device)
+    if modelled is None:
+        _check_device(model)
+    trace = trace_model(model, example_input)
+    if trace.network.turn == len(trace.network.steps):
+        raise UsageError(
+            "no result of the model needs a gradient, so that nothing is saved: enable gradients and "
+            "requires_grad of the parameters, plan a model that is trained, and return tensors alone or in "
+            "tuples, lists and dicts"
+        )
+    costs = (
+        model_costs(trace.network, modelled, bandwidth=rate)
+        if modelled is not None
+        else _measure(model, trace.network, rate)
+    )
+    plan = plan_trace(trace, costs, options, name=type(model).__name__)
+    return replace(plan, lower=_plan_lower(trace, costs, options, plan))
+
+
+def _plan_lower(trace: Trace, costs: Costs, options: MemoryOptions, plan: MemoryPlan) -> MemoryPlan | None:
+    """Return a plan for less memory, which the runtime falls back on; None at the floor."""
+    less = max(int(LOWER * options.memory), plan.floor)
+    if less >= options.memory:
+        return None
+    try:
+        return plan_trace(trace, costs, replace(options, memory=less), name=plan.network)
+    except NothingFitsError:
+        return None
+
+
+def _check_model(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise ArgumentTypeError(f"model is {shown(model)}, not a torch.nn.Module")
+    sharded = next((m for m in model.modules() if "FullyShardedDataParallel" in _bases(m)), None)
+    is_sharded = any(type(p).__name__ == "DTensor" for p in model.parameters())
+    if sharded is not None or is_sharded or any("FSDPModule" in _bases(m) for m in model.modules()):
+        raise UsageError(
+            "the model is sharded by FSDP, which moves parameters itself: plan the model without FSDP"
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UsageError("no parameter of the model needs a gradient: plan a model that is trained")
+    if not model.training:
+        raise UsageError(
+            "the model is in evaluation mode, in which no step is planned: call model.train() before "
+            "plan_memory"
+        )
+    if not torch.is_grad_enabled():
+        raise UsageError("gradients are disabled: plan outside of no_grad and inference_mode")
+
+
+def _bases(module: nn.Module) -> list[str]:
+    return [base.__name__ for base in type(module).__mro__]
+
+
+def _check_device(model: nn.Module) -> torch.device:
+    """Return the model's GPU. Raises UsageError if it is elsewhere or on several."""
+    devices = {parameter.device for parameter in model.parameters()}
+    other = next((device for device in devices if device.type != "cuda"), None)
+    if other is not None:
+        where = "on the CPU" if other.type == "cpu" else f"on the device {other}"
+        raise UsageError(
+            f"the model is {where}, where there is no memory to plan: move it to a GPU, or give "
+            f"device= for a plan on modelled costs ({', '.join(DEVICES)})"
+        )
+    if len(devices) > 1:
+        names = " and ".join(sorted(map(str, devices)))
+        raise UsageError(f"the model is on the devices {names}: plan a model on one device")
+    return devices.pop()
+
+
+def _read_bytes(name: str, value: object) -> int:
+    if isinstance(value, str):
+        return parse_size(value)
+    size = whole_number(value)
+    if size is None:
+        raise ArgumentTypeError(f"{name} is {shown(value)}: give bytes, or text such as '12GiB'")
+    if not 0 <= size < 2**63:
+        raise UsageError(f"{name} is {shown(size)}: it must be at least 0 and below 2^63 bytes")
+    return size
+
+
+def _read_bandwidth(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ArgumentTypeError(f"bandwidth is {shown(value)}: give bytes per second, such as 25e9")
+    if not 0 < value < float("inf"):
+        raise UsageError(f"bandwidth is {shown(value)}: it must be finite and above 0 bytes per second")
+    return float(value)
+
+
+def _measure(model: nn.Module, network: Network, bandwidth: float | None) -> Costs:
+    """Return costs with kernels, memory and link measured on the model's GPU."""
+    device = _check_device(model)
+    rates = measure_rates(device)
+    link = measure_link(device) if bandwidth is None else Link(bandwidth, bandwidth)
+    listener = LogListener()
+    with Cache.of_user(listener, needed=False) as cache:
+        bench = Bench(device_named(f"cuda:{device.index or 0}").engine, cache, listener)
+        source = "measured" if bandwidth is None else "given"
+        costs = measure_costs(network, bench, rates, link, link_source=source)
+    name = torch.cuda.get_device_name(device)
+    return replace(costs, device=name)

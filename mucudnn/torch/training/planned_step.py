@@ -1,0 +1,332 @@
+"""A planned training step: where each tensor that autograd saves goes, and when copies begin and end."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from threading import RLock
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+from mucudnn.plans.memory.parts import PlannedTensor
+from mucudnn.plans.memory.plan import MemoryPlan
+from mucudnn.torch.tracing.recorder import DATA_TYPES
+from mucudnn.torch.tracing.saved import Kept, Storage, View, Watched, has_storage, key_of, reference
+from mucudnn.torch.training.offload import HostCopy, Lanes
+from mucudnn.torch.training.operations import Content, OperationRecipe, Operations
+from mucudnn.torch.training.recompute import Calls, Recipe, has_hooks
+from mucudnn.torch.training.slab import Slab
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+class Schedule:
+    """A plan's copies by the pack at which they are due; the key -1 stands for the first unpacking of all."""
+
+    def __init__(self, plan: MemoryPlan) -> None:
+        self.tensors = plan.tensors
+        self.least_bytes = plan.least_bytes
+        self.by_name = {tensor.name: tensor for tensor in plan.tensors}
+        self.replayed = frozenset(name for tensor in plan.tensors for name in tensor.modules)
+        self.has_operations = any(one.choice == "recompute" and not one.modules for one in plan.tensors)
+        self.releases: defaultdict[int, list[int]] = defaultdict(list)
+        self.fetches: defaultdict[int, list[int]] = defaultdict(list)
+        for tensor in plan.tensors:
+            if tensor.choice == "offload":
+                self.releases[-1 if tensor.release_at is None else tensor.release_at].append(tensor.order)
+        for order in plan.fetch_order:
+            at = plan.tensors[order].fetch_at
+            self.fetches[-1 if at is None else at].append(order)
+
+
+class Record:
+    """One storage that autograd saves, once or several times, and where its bytes are.
+
+    `storage` holds them on the device. They are elsewhere if it is None: in the slab (`host`), or they can be
+    computed again (`recipe`).
+    """
+
+    host: HostCopy | None = None  # also of a record whose making failed
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.reference = reference(tensor)
+        self.version = tensor._version
+        self.size = tensor.untyped_storage().nbytes()
+        self.storage: Storage | None = tensor.untyped_storage()
+        self.recipe: Recipe | OperationRecipe | None = None
+        self.content: Content | None = None
+        self.packs: set[int] = set()
+        self.unpacked: set[int] = set()  # in this backward pass
+
+    def get(self) -> Storage:
+        """Return the storage on the device, copied in or computed again if it is not there."""
+        if self.host is not None:
+            return self.host.get()
+        if self.storage is None:
+            assert self.recipe is not None
+            self.storage = self.recipe.run()
+        return self.storage
+
+    def leave(self, event: int) -> None:
+        """Note that autograd has got the tensor of a pack. After the last, the device's memory is freed."""
+        self.unpacked.add(event)
+        if self.unpacked >= self.packs:
+            self.unpacked.clear()
+            if self.host is not None:
+                self.host.release()
+            elif self.recipe is not None:
+                self.storage = None
+
+    def __del__(self) -> None:
+        if self.host is not None:
+            with suppress(Exception):  # Python would print it, and no program can catch it
+                self.host.close()
+
+
+class Saved:
+    """A saved tensor of a planned step, which autograd keeps in the tensor's place."""
+
+    def __init__(self, step: "Step", record: Record, tensor: Tensor, event: int) -> None:
+        self._step, self.record, self._event = step, record, event
+        self._view, self._watched = View(tensor), Watched(tensor)
+
+    def unpack(self) -> Tensor:
+        """Return the tensor. Raises PyTorch's error if it was changed in place."""
+        self._watched.check()
+        return self._view.of(self._step.bring_back(self.record, self._event))
+
+
+class Step:
+    """A forward pass under a plan, and the backward passes through its graph."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        lanes: Lanes,
+        slab: Slab,
+        own: dict[int, Tensor],
+        buffers: set[int],
+        inputs: Sequence[Tensor],
+        names: dict[torch.nn.Module, str],
+        warn: Callable[[str], None],
+        note_lack: Callable[[], None],
+    ) -> None:
+        """Begin a step.
+
+        `own` are parameters, buffers and inputs by the keys of their storages, which stay on the device.
+        `buffers` are the keys of the buffers. `warn` is told of each deviation from the plan. `note_lack` is
+        called if a copy in finds no memory.
+        """
+        self._note_lack = note_lack
+        self._schedule, self._lanes, self._slab, self._warn = schedule, lanes, slab, warn
+        self._own, self._inputs, self._names = own, inputs, names
+        self._modules = {name: module for module, name in names.items()}
+        self.calls = Calls(names, schedule.replayed, self._confirm)
+        self.operations = Operations(own, buffers) if schedule.has_operations else None
+        self._lock = RLock()
+        self._packs = 0
+        self._orders = 0
+        self._is_adrift = False
+        self._is_backward = False
+        # The records of this forward pass, by storage. The graph keeps them.
+        self._records: WeakValueDictionary[int, Record] = WeakValueDictionary()
+        self._by_order: WeakValueDictionary[int, Record] = WeakValueDictionary()
+        self._unconfirmed: list[tuple[Record, PlannedTensor]] = []
+
+    def pack(self, tensor: Tensor) -> Saved | Kept:
+        """Take a tensor that autograd saves."""
+        if not self._is_managed(tensor):
+            return Kept(tensor)
+        with self._lock, self._unnoted():
+            event = self._packs
+            self._packs += 1
+            record = self._records.get(key_of(tensor))
+            if record is None or record.version != tensor._version:
+                record = self._add(tensor, event)
+            record.packs.add(event)
+            saved = Saved(self, record, tensor, event)
+            if not self._is_adrift:
+                for order in self._schedule.releases.get(event, ()):
+                    self._release(order)
+            self._note("pack", event)
+            return saved
+
+    def bring_back(self, record: Record, event: int) -> Storage:
+        """Return the storage of a record, for the tensor of a pack. Begin the copies that are due then."""
+        with self._lock, self._unnoted():
+            try:
+                if not self._is_backward:
+                    self._is_backward = True
+                    for order in sorted(o for orders in self._schedule.releases.values() for o in orders):
+                        self._release(order)
+                    self._fetch(-1)
+                self._fetch(event)
+                storage = record.get()
+            except torch.cuda.OutOfMemoryError:
+                self._note_lack()
+                raise
+            record.leave(event)
+            self._note("unpack", event)
+            return storage
+
+    def end_forward(self) -> None:
+        """Forget what only the forward pass needs."""
+        self._records.clear()
+        self._own.clear()
+        self._inputs = ()
+        self._unconfirmed.clear()
+
+    def abandon(self) -> None:
+        """Give up after an error: no copy may be under way when the program goes on."""
+        with self._lock:
+            self._unconfirmed.clear()
+            for record in self._records.values():
+                if record.host is not None and (storage := record.host.keep()) is not None:
+                    record.storage, record.host = storage, None
+            self.end_forward()
+
+    def _unnoted(self) -> AbstractContextManager[None]:
+        """Return a context in which the operations of copies and recomputations are not noted."""
+        return nullcontext() if self.operations is None else self.operations.paused()
+
+    def _is_managed(self, tensor: Tensor) -> bool:
+        return (
+            type(tensor) in _PLAIN
+            and tensor.layout is torch.strided
+            and tensor.device == self._lanes.device
+            and not tensor.is_conj()
+            and not tensor.is_neg()
+            and has_storage(tensor)
+            and tensor.untyped_storage().nbytes() >= self._schedule.least_bytes
+            and key_of(tensor) not in self._own
+        )
+
+    def _add(self, tensor: Tensor, event: int) -> Record:
+        """Return the record of a storage that is saved for the first time, and do with it as planned."""
+        record = Record(tensor)
+        if self.operations is not None:
+            record.content = self.operations.content_of(tensor)
+        self._records[record.reference.cdata] = record
+        order = self._orders
+        self._orders += 1
+        planned = None if self._is_adrift else self._find(tensor, order, event)
+        if planned is None:
+            return record
+        self._by_order[order] = record
+        if planned.choice == "offload":
+            place = self._slab.take(order)
+            if place is None:
+                self._warn(
+                    "an earlier step's graph still has its host memory, and tensors stay on the device: the "
+                    f"first is {planned.name}"
+                )
+            else:
+                assert record.storage is not None
+                record.host = HostCopy(self._lanes, self._slab, order, place, record.storage)
+                record.storage = None
+        elif planned.choice == "recompute" and not planned.modules:
+            recipe = self._find_operations(record, planned)
+            if recipe is None:
+                self._warn_unplanned(planned)
+            else:
+                record.recipe, record.storage = recipe, None
+        elif planned.choice == "recompute":
+            self._unconfirmed.append((record, planned))
+            self._confirm(None)
+        return record
+
+    def _find(self, tensor: Tensor, order: int, event: int) -> PlannedTensor | None:
+        """Return the plan's entry for a tensor; None, and a warning, if the step is not the planned one."""
+        tensors = self._schedule.tensors
+        size, module = tensor.untyped_storage().nbytes(), self.calls.innermost
+        data_type = DATA_TYPES.get(tensor.dtype, str(tensor.dtype))
+        if order < len(tensors):
+            planned = tensors[order]
+            is_same_type = planned.data_type in (data_type, "u8")  # a plan gives part of a storage as bytes
+            found = planned.bytes, planned.module, planned.packs[:1]
+            if found == (size, module, (event,)) and is_same_type:
+                return planned
+            expected = f"{planned.bytes} bytes of {planned.data_type} in {planned.module or 'the model'}"
+        else:
+            expected = "no more"
+        self._is_adrift = True
+        self._warn(
+            f"the model does not save the planned tensors, and from there on they stay on the device: tensor "
+            f"{order} has {size} bytes of {data_type} in {module or 'the model'}, the plan expects {expected}"
+        )
+        return None
+
+    def _confirm(self, closed: str | None) -> None:
+        """Drop the tensors that were shown to come from their planned modules.
+
+        `closed` is the module that has just ended.
+        """
+        left = []
+        for record, planned in self._unconfirmed:
+            recipe = self._recipe(record, planned)
+            if recipe is not None and recipe.calls[-1].is_open:
+                left.append((record, planned))
+                continue
+            if recipe is None or not self._is_result(record, recipe):
+                self._warn_unplanned(planned)
+                continue
+            record.recipe, record.storage = recipe, None
+        self._unconfirmed = left
+
+    def _warn_unplanned(self, planned: PlannedTensor) -> None:
+        self._warn(
+            "modules did not run as planned, and their results stay on the device: the first is "
+            f"{planned.name}"
+        )
+
+    def _find_operations(self, record: Record, planned: PlannedTensor) -> OperationRecipe | None:
+        """Return the operations that made a storage from the planned sources."""
+        sources: dict[Content, Callable[[], Storage]] = {}
+        for name in planned.sources:
+            source = self._by_order.get(self._schedule.by_name[name].order)
+            if source is None or source.recipe is not None or source.content is None:
+                return None
+            sources[source.content] = source.get
+        if self.operations is None or record.content is None:
+            return None
+        return self.operations.find(record.content, record.size, sources)
+
+    def _is_result(self, record: Record, recipe: Recipe) -> bool:
+        last = recipe.calls[-1]
+        written: Any = last.written
+        return bool(written.cdata == record.reference.cdata and last.written_version == record.version)
+
+    def _recipe(self, record: Record, planned: PlannedTensor) -> Recipe | None:
+        get: Callable[[], Storage]
+        if planned.source_input is None:
+            source = self._by_order.get(self._schedule.by_name[planned.source].order)
+            if source is None or source.recipe is not None:
+                return None
+            origin, version, get = source.reference, source.version, source.get
+        else:
+            if planned.source_input >= len(self._inputs):
+                return None
+            given = self._inputs[planned.source_input]
+            origin, version, get = reference(given), given._version, given.untyped_storage
+        calls = self.calls.find(planned.modules, origin, version)
+        modules = [self._modules[name] for name in planned.modules if name in self._modules]
+        if calls is None or any(map(has_hooks, modules)):
+            return None
+        return Recipe(modules, calls, get, record.size)
+
+    def _release(self, order: int) -> None:
+        record = self._by_order.get(order)
+        if record is not None and record.host is not None:
+            record.host.release()
+
+    def _fetch(self, event: int) -> None:
+        for order in self._schedule.fetches.get(event, ()):
+            record = self._by_order.get(order)
+            if record is not None and record.host is not None:
+                record.host.fetch()
+
+    def _note(self, kind: str, event: int) -> None:
+        if self._lanes.recording is not None:
+            self._lanes.recording.add_event(kind, event)

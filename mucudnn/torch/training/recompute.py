@@ -1,0 +1,177 @@
+"""Recomputation: a saved tensor is dropped, and the modules that made it run again when it is needed.
+
+A forward pass shows which storages each module read and wrote. A tensor is dropped only if these show that
+the planned modules made it from the planned source.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mucudnn.errors import MucudnnError
+from mucudnn.torch.tracing.saved import Storage, View, check_version, has_storage, reference
+
+
+@dataclass
+class Call:
+    """The last call of a module: the tensor that it read, and the tensor that it returned if it has ended."""
+
+    read: Any  # a weak reference to the storage
+    read_version: int
+    view: View
+    is_training: bool
+    autocast: tuple[bool, Any]
+    written: Any = None
+    written_version: int = -1
+
+    @property
+    def is_open(self) -> bool:
+        """True while the module runs."""
+        return self.written is None
+
+
+@dataclass
+class Recipe:
+    """The way to compute a tensor again: modules that run one after the other, the first on the source."""
+
+    modules: Sequence[nn.Module]
+    calls: Sequence[Call]
+    source: Callable[[], Storage]
+    size: int
+    versions: list[tuple[Tensor, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for module in self.modules:
+            self.versions += [(parameter, parameter._version) for parameter in module.parameters()]
+
+    def run(self) -> Storage:
+        """Return the storage of the tensor, computed again.
+
+        Raises RuntimeError if a parameter was changed meanwhile, MucudnnError if the result has another size.
+        """
+        for parameter, version in self.versions:
+            check_version(parameter, version)
+        enabled, dtype = self.calls[0].autocast
+        x = self.calls[0].view.of(self.source())
+        if getattr(self.modules[0], "inplace", False):
+            x = x.clone()
+        with torch.no_grad(), torch.autocast("cuda", dtype, enabled, cache_enabled=False):
+            for module, call in zip(self.modules, self.calls, strict=True):
+                with _without_effects(module, call.is_training):
+                    x = module.forward(x)
+        storage = x.untyped_storage()
+        if storage.nbytes() != self.size:
+            raise MucudnnError(
+                f"a tensor of {self.size} bytes was computed again with {storage.nbytes()} bytes: plan the "
+                "model with recompute=False"
+            )
+        return storage
+
+
+@contextmanager
+def _without_effects(module: nn.Module, is_training: bool) -> Iterator[None]:
+    """Let a module run in its mode of the forward pass. It updates copies of its buffers."""
+    before = [(one, one.training, dict(one._buffers)) for one in module.modules()]
+    try:
+        for one, _, buffers in before:
+            one.training = is_training
+            one._buffers.update(
+                {name: buffer.clone() for name, buffer in buffers.items() if buffer is not None}
+            )
+        yield
+    finally:
+        for one, training, buffers in before:
+            one.training = training
+            one._buffers.update(buffers)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether hooks other than ours may change what a module reads or returns."""
+    ours = 1
+    return bool(
+        module._forward_pre_hooks
+        or module._forward_hooks
+        or len(nn.modules.module._global_forward_pre_hooks) > ours
+        or len(nn.modules.module._global_forward_hooks) > ours
+    )
+
+
+class Calls:
+    """The modules that run, and the last calls of those that recomputations need.
+
+    `on_close` is called with the name of such a module after each of its calls.
+    """
+
+    def __init__(
+        self, names: dict[nn.Module, str], replayed: frozenset[str], on_close: Callable[[str], None]
+    ) -> None:
+        self._names, self._replayed, self._on_close = names, replayed, on_close
+        self._running: list[str] = []
+        self._last: dict[str, Call] = {}
+        self._thread = get_ident()
+
+    @property
+    def innermost(self) -> str:
+        """The name of the innermost module that runs; empty outside of all."""
+        return self._running[-1] if self._running else ""
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Return a context in which all calls of the named modules are followed."""
+        hooks = [
+            nn.modules.module.register_module_forward_pre_hook(self._open),
+            nn.modules.module.register_module_forward_hook(self._close, always_call=True),
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            self._running.clear()
+            self._last.clear()
+
+    def find(self, names: Sequence[str], source: Any, version: int | None) -> list[Call] | None:
+        """Return the calls by which modules read a source, and then each other's results.
+
+        Return None if their last calls did not. `version` is the source's, None for any.
+        """
+        found: list[Call] = []
+        for name in names:
+            call = self._last.get(name)
+            if call is None or call.read.cdata != source.cdata or version not in (None, call.read_version):
+                return None
+            found.append(call)
+            if call.is_open:
+                return found if name == names[-1] else None
+            source, version = call.written, call.written_version
+        return found
+
+    def _open(self, module: nn.Module, args: Any) -> None:
+        name = self._names.get(module)
+        if name is None or get_ident() != self._thread:
+            return
+        self._running.append(name)
+        if name in self._replayed:
+            self._last.pop(name, None)
+            if len(args) == 1 and isinstance(args[0], Tensor) and has_storage(args[0]):
+                (x,) = args
+                autocast = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+                self._last[name] = Call(reference(x), x._version, View(x), module.training, autocast)
+
+    def _close(self, module: nn.Module, args: Any, output: Any) -> None:
+        name = self._names.get(module)
+        if name is None or get_ident() != self._thread or not self._running:
+            return
+        self._running.pop()
+        call = self._last.get(name)
+        if call is not None:
+            if isinstance(output, Tensor) and has_storage(output):
+                call.written, call.written_version = reference(output), output._version
+                self._on_close(name)
+            else:
+                del self._last[name]

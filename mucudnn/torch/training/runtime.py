@@ -1,0 +1,240 @@
+"""The runtime of a memory plan: it surrounds each forward pass of a model, and answers a lack of memory."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from mucudnn.errors import MixedDevicesError, UsageError
+from mucudnn.plans.memory.plan import MemoryPlan
+from mucudnn.sizes import format_size
+from mucudnn.torch.tracing.saved import key_of
+from mucudnn.torch.tracing.trace import spell_inputs
+from mucudnn.torch.training.offload import Lanes
+from mucudnn.torch.training.planned_step import Schedule, Step
+from mucudnn.torch.training.slab import Slab, pin
+
+
+class Runtime:
+    """A model's plan, with the streams and the slab that its training steps share."""
+
+    def __init__(self, model: nn.Module, plan: MemoryPlan, use: Callable[[MemoryPlan], None]) -> None:
+        """Allocate pinned memory, for the lower plan too.
+
+        `use` gives the kernels of a plan to the model's convolutions.
+        Raises UsageError, MixedDevicesError, NothingFitsError.
+        """
+        self._model, self._use = model, use
+        self._device = device_of(model)
+        self._is_inside = False
+        self._warned: set[str] = set()
+        self._is_short = False  # True after a backward pass ran out of memory
+        self._state = _State(model, self._device)
+        if plan.lower is not None:
+            self._state.take([])  # allocates the copies now, so that no step does
+        self.lanes = Lanes(self._device, plan.piece)
+        # No step pins memory: a rescue would find less of it, and pinning takes seconds.
+        self.host_memory = pin(max(one.host_bytes for one in (plan, plan.lower) if one is not None))
+        self.slab = Slab(self.host_memory)
+        self.set_plan(plan)
+
+    def set_plan(self, plan: MemoryPlan) -> None:
+        """Run a plan from the next step on."""
+        self.plan = plan
+        self._schedule = Schedule(plan)
+        self.slab = Slab(self.host_memory, plan.tensors, self.slab)
+        self._use(plan)
+
+    def run(self, forward: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        """Run the model's own `forward` under the plan.
+
+        If the device's memory does not suffice, run it once more under the plan's next lower point.
+        """
+        inputs = [leaf for leaf in tree_leaves((args, given)) if isinstance(leaf, Tensor)]
+        if not self._is_planned(inputs):
+            return forward(*args, **given)
+        if self._is_short:
+            self._is_short = False
+            self._go_lower("the last backward pass")
+        if self.plan.lower is None:
+            return self._run_step(forward, args, given, inputs)
+        self._state.take(inputs)
+        try:
+            return self._run_step(forward, args, given, inputs)
+        except torch.cuda.OutOfMemoryError:
+            if not self._state.can_return():
+                raise
+        finally:
+            self._state.forget()
+        self._state.return_to()
+        self._go_lower("the forward pass")
+        return self._run_step(forward, args, given, inputs)
+
+    def _run_step(
+        self, forward: Callable[..., Any], args: Any, given: dict[str, Any], inputs: list[Tensor]
+    ) -> Any:
+        own = {key_of(x): x for x in (*inputs, *self._model.parameters(), *self._model.buffers())}
+        names = {module: name for name, module in self._model.named_modules() if name}
+        buffers = {key_of(buffer) for buffer in self._model.buffers()}
+        step = Step(
+            self._schedule, self.lanes, self.slab, own, buffers, inputs, names, self.warn, self._note_lack
+        )
+        noted = nullcontext() if step.operations is None else step.operations.followed()
+        try:
+            with self._alone(), step.calls.followed(), noted, _saved_by(step):
+                result = forward(*args, **given)
+        except BaseException:
+            step.abandon()
+            raise
+        step.end_forward()
+        return result
+
+    def _is_planned(self, inputs: list[Tensor]) -> bool:
+        """Return whether this forward pass belongs to a training step that the plan is for."""
+        if torch.compiler.is_compiling():
+            _warn_of_compiling()
+            return False
+        if self._is_inside or not self._model.training or not torch.is_grad_enabled():
+            return False
+        if torch.cuda.is_current_stream_capturing():
+            return self._refuse("a CUDA graph is captured")
+        if _has_foreign_hooks():
+            return self._refuse("other saved_tensors_hooks or a checkpoint surround the model")
+        found = spell_inputs(tuple(inputs))
+        if found != tuple(self.plan.inputs):
+            return self._refuse(
+                f"the input is {', '.join(found)}, the plan is for {', '.join(self.plan.inputs)}"
+            )
+        check_parts(self._model)
+        return True
+
+    def _refuse(self, reason: str) -> bool:
+        self.warn(f"the memory plan is not followed: {reason}")
+        return False
+
+    def _go_lower(self, place: str) -> None:
+        """Change to the plan's next lower point. Without one, leave the plan as it is."""
+        lower = self.plan.lower
+        if lower is None:
+            return
+        self.warn(
+            f"{place} ran out of device memory under a plan for {format_size(self.plan.memory)}: the model "
+            f"goes on with a plan for {format_size(lower.memory)}"
+        )
+        torch.cuda.empty_cache()
+        self.set_plan(_without_lower(lower))
+
+    def _note_lack(self) -> None:
+        self._is_short = True
+
+    def warn(self, text: str) -> None:
+        """Warn once of each kind of deviation from the plan."""
+        kind = text.split(":")[0]
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warnings.warn(f"mucudnn: {text}", RuntimeWarning, stacklevel=2)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        self._is_inside = True
+        try:
+            yield
+        finally:
+            self._is_inside = False
+
+
+class _State:
+    """All that a forward pass changes besides its result: buffers and random numbers."""
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        self._model, self._device = model, device
+        self._copies: dict[torch.dtype, list[Tensor]] = {}
+        self._inputs: list[tuple[Tensor, int]] = []
+        self._random: tuple[Tensor, Tensor] | None = None
+
+    def take(self, inputs: list[Tensor]) -> None:
+        """Copy the state, and remember the inputs' versions."""
+        self._inputs = [(x, x._version) for x in inputs]
+        self._random = torch.get_rng_state(), torch.cuda.get_rng_state(self._device)
+        for dtype, buffers in self._buffers().items():
+            copies = self._copies.get(dtype, [])
+            if [one.shape for one in copies] != [one.shape for one in buffers]:
+                self._copies[dtype] = [buffer.clone() for buffer in buffers]
+            else:
+                torch._foreach_copy_(copies, buffers)  # one launch for all of them
+
+    def can_return(self) -> bool:
+        """Return whether the inputs are unchanged."""
+        return all(x._version == version for x, version in self._inputs)
+
+    def return_to(self) -> None:
+        """Set buffers and random numbers back."""
+        for dtype, buffers in self._buffers().items():
+            torch._foreach_copy_(buffers, self._copies[dtype])
+        assert self._random is not None
+        torch.set_rng_state(self._random[0])
+        torch.cuda.set_rng_state(self._random[1], self._device)
+
+    def forget(self) -> None:
+        """Let the inputs go."""
+        self._inputs = []
+
+    def _buffers(self) -> dict[torch.dtype, list[Tensor]]:
+        found: dict[torch.dtype, list[Tensor]] = {}
+        for buffer in self._model.buffers():
+            found.setdefault(buffer.dtype, []).append(buffer.detach())
+        return found
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return the CUDA device of a model.
+
+    Raises UsageError for a model on the CPU or without parameters, and MixedDevicesError.
+    """
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    if len(devices) > 1:
+        names = " and ".join(sorted(map(str, devices)))
+        raise MixedDevicesError(f"the model is on {names}: a memory plan is for one device")
+    if not devices or not (device := devices.pop()).type == "cuda":
+        raise UsageError("the model is not on a CUDA device: a memory plan is for a GPU's memory")
+    return device
+
+
+def check_parts(model: nn.Module) -> None:
+    """Raise UsageError for a model that FSDP shards: its parameters change their memory in each step."""
+    for module in model.modules():
+        if any(kind.__name__ in ("FullyShardedDataParallel", "FSDPModule") for kind in type(module).__mro__):
+            raise UsageError(
+                f"the model has a part that FSDP shards, {type(module).__name__}: a memory plan cannot hold "
+                "there. Use DistributedDataParallel, after mucudnn.torch.apply"
+            )
+
+
+def _saved_by(step: Step) -> Any:
+    return torch.autograd.graph.saved_tensors_hooks(step.pack, lambda saved: saved.unpack())
+
+
+def _has_foreign_hooks() -> bool:
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return top is not None and top(True) is not None
+
+
+def _without_lower(plan: MemoryPlan) -> MemoryPlan:
+    """Return the plan as the last one of its ladder: a program goes lower once."""
+    return replace(plan, lower=None)
+
+
+@torch.compiler.assume_constant_result  # a compiler calls it once, while it traces
+def _warn_of_compiling() -> bool:
+    warnings.warn(
+        "mucudnn: torch.compile saves the tensors of a compiled region by itself, so the memory plan is not "
+        "followed in it: apply plans to modules around compiled regions",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return True
