@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from mucudnn.errors import MucudnnError
+from mucudnn.errors import MucudnnError, MucudnnWarning
 from mucudnn.forks import no_fork
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MucudnnError",
+    "MucudnnWarning",
     "Plan",
     "convolution_backward_data",
     "convolution_backward_filter",

@@ -47,6 +47,10 @@ class MucudnnError(Exception):
     exit_code = 1
 
 
+class MucudnnWarning(RuntimeWarning):
+    """Something that a program should know of and that is not an error."""
+
+
 class UsageError(MucudnnError, ValueError):
     """An argument, flag or variable has a value that cannot be used."""
 

@@ -5,20 +5,23 @@
 The package needs the extra: `pip install 'mucudnn[torch]'`.
 """
 
+from importlib import import_module
+
 from mucudnn.errors import MissingExtraError
+from mucudnn.forks import no_fork
 
 try:
     import torch as _  # noqa: F401 (only tests that PyTorch is installed)
 except ImportError:
     raise MissingExtraError("mucudnn.torch needs PyTorch: pip install 'mucudnn[torch]'") from None
 
+from mucudnn.torch.apply_plan import apply, restore
 from mucudnn.torch.layers.convert import convert
 from mucudnn.torch.layers.functional import conv1d, conv2d, conv3d
 from mucudnn.torch.layers.plan import plan
 from mucudnn.torch.layers.summaries import summary
 from mucudnn.torch.operators import flops as _flops  # noqa: F401 (its import registers the formulas)
 from mucudnn.torch.tracing.trace import trace
-from mucudnn.torch.training.apply import apply, restore
 from mucudnn.torch.training.plan_memory import plan_memory
 from mucudnn.torch.training.recording import record_timeline
 
@@ -35,3 +38,16 @@ __all__ = [
     "summary",
     "trace",
 ]
+_MODULES = ("pipeline", "spatial")  # public too, and imported when they are first used
+
+
+def __getattr__(name: str) -> object:
+    """Import a public module when it is first used: these need torch.distributed and a newer PyTorch."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with no_fork:
+        return import_module(f"{__name__}.{name}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_MODULES])

@@ -21,7 +21,7 @@ from mucudnn.torch.parallel.spatial.functions import (  # noqa: F401 (their impo
     resampling,
 )
 from mucudnn.torch.parallel.spatial.planning.choosing import Link
-from mucudnn.torch.parallel.spatial.planning.plan import follow, plan
+from mucudnn.torch.parallel.spatial.planning.plan import plan
 
 __all__ = [
     "DivergedError",
@@ -29,7 +29,6 @@ __all__ = [
     "HyperslabDataset",
     "Link",
     "divide",
-    "follow",
     "from_local",
     "init_mesh",
     "plan",

@@ -325,7 +325,7 @@ def followed() -> tuple[float, int, int, int]:
     plan = spatial.plan(model, shape, world=dist.get_world_size(), link=link, time_ms=volume)
     mesh = spatial.init_mesh("cpu", **plan.mesh)
     expected, x = copy.deepcopy(model), torch.randn(shape)
-    handle = spatial.follow(model, plan)
+    mucudnn.torch.apply(model, plan)
     divided = spatial.divide(x, mesh, plan.axes)
     kept = mucudnn.torch.plan_memory(model, divided, memory="1GiB", workspace=0, policy="none", device="h200")
     model(divided).sum().backward()
@@ -337,7 +337,8 @@ def followed() -> tuple[float, int, int, int]:
     peak = held + peak_of(run.profiler.kineto_results.events())
     mean_of_gradients(model)
     expected(x).sum().backward()
-    handle.remove()
+    mucudnn.torch.restore(model)
+    assert not any(module._forward_pre_hooks for module in model.modules())
     pairs = zip(model.parameters(), expected.parameters(), strict=True)
     return max(largest(p.grad, q.grad) for p, q in pairs), plan.memory, kept.peak, peak
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +16,8 @@ import pytest
 from needs_torch import mt, torch
 from torch.utils.checkpoint import checkpoint
 
-from mucudnn.torch.training import runtime
+from mucudnn.errors import MucudnnWarning
+from mucudnn.torch.training import apply, runtime
 from mucudnn.torch.training.apply import runtime_of
 from mucudnn.torch.training.planned_step import Record
 
@@ -44,10 +44,9 @@ class LanesAtOnce:
 
 @pytest.fixture(autouse=True)
 def _on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    applying = sys.modules[mt.apply.__module__]
-    for module in (applying, runtime):
+    for module in (apply, runtime):
         monkeypatch.setattr(module, "device_of", lambda model: CPU)
-    monkeypatch.setattr(applying, "_divide", lambda *_: None)
+    monkeypatch.setattr(apply, "_divide", lambda *_: None)
     monkeypatch.setattr(runtime, "pin", lambda size: torch.empty(size, dtype=torch.uint8))
     monkeypatch.setattr(runtime, "Lanes", LanesAtOnce)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: None)
@@ -168,7 +167,7 @@ def test_an_unusual_forward_pass_has_stocks_results(kind: str, policy: str) -> N
     under_plan = planned(model, x, policy)
     with warnings.catch_warnings():
         if kind == "complex":  # a view with a lazy conjugation stays on the device
-            warnings.simplefilter("ignore", RuntimeWarning)
+            warnings.simplefilter("ignore", MucudnnWarning)
         for _ in range(2):
             assert all(map(torch.equal, train(under_plan, x), expected))
     if policy == "all":
@@ -199,7 +198,7 @@ def test_gradients_within_the_forward_pass_are_right_under_a_plan_that_does_not_
     usual = copy.deepcopy(model)
     usual.function = lambda m, x: m.second(m.second(x).tanh())
     under_plan = planned(model, x, policy, made_for=usual)
-    with pytest.warns(RuntimeWarning, match="stay on the device"):
+    with pytest.warns(MucudnnWarning, match="stay on the device"):
         assert all(map(torch.equal, train(under_plan, x), expected))
 
 

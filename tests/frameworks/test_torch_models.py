@@ -15,7 +15,7 @@ from needs_torch import mt, torch
 from small_network import Network, X
 
 from mucudnn.arrays import dispatch
-from mucudnn.errors import MucudnnError, NothingFitsError
+from mucudnn.errors import MucudnnError, MucudnnWarning, NothingFitsError
 from mucudnn.torch.layers import convert as modules
 
 nn = torch.nn
@@ -146,7 +146,7 @@ def test_compiling_for_a_size_that_is_known_when_it_runs() -> None:
     compiled = torch.compile(lambda x, mask: module(x[mask]), backend="aot_eager", fullgraph=True)
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         torch.testing.assert_close(compiled(X, mask), expected)
-        with pytest.warns(RuntimeWarning, match="leaves a convolution to PyTorch: the mini-batch .* is 0"):
+        with pytest.warns(MucudnnWarning, match="leaves a convolution to PyTorch: the mini-batch .* is 0"):
             assert compiled(X, mask & False).shape == (0, 4, 6, 6)
 
 
@@ -253,9 +253,9 @@ def test_what_fails_inside_runs_as_before_with_a_warning(monkeypatch: pytest.Mon
     expected = torch.autograd.grad(module(X).sum(), module.weight)[0]
     mt.convert(module)
     x = X.clone().requires_grad_()
-    with pytest.warns(RuntimeWarning, match="mucudnn leaves a convolution to PyTorch: nothing fits"):
+    with pytest.warns(MucudnnWarning, match="mucudnn leaves a convolution to PyTorch: nothing fits"):
         result = module(x)
-    with pytest.warns(RuntimeWarning, match="nothing fits"):
+    with pytest.warns(MucudnnWarning, match="nothing fits"):
         gradient = torch.autograd.grad(result.sum(), (module.weight, x))[0]
     torch.testing.assert_close(gradient, expected)
 

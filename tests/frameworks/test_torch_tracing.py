@@ -13,7 +13,7 @@ import pytest
 from needs_torch import mt, torch
 
 import mucudnn
-from mucudnn.errors import MucudnnError
+from mucudnn.errors import MucudnnError, MucudnnWarning
 from mucudnn.torch.layers import convert as modules
 from mucudnn.torch.operators import options
 
@@ -123,7 +123,7 @@ def test_a_plan_that_another_process_knew_is_named(fallback: bool, monkeypatch: 
         r"does not know the plan with the digest \w+.*do that again without a plan, or with the path of one"
     )
     if fallback:
-        with pytest.warns(RuntimeWarning, match=says):
+        with pytest.warns(MucudnnWarning, match=says):
             torch.testing.assert_close(traced(X), expected)
     else:
         with pytest.raises(Exception, match=says):

@@ -13,7 +13,7 @@ from gpu_engine import DEVICE, ON_GPU
 from needs_torch import mt, torch
 
 import mucudnn
-from mucudnn.errors import UsageError
+from mucudnn.errors import MucudnnWarning, UsageError
 
 pytestmark = pytest.mark.gpu
 
@@ -222,7 +222,7 @@ def test_where_memory_is_short_pytorch_computes_as_it_does_alone(only_on_gpu: No
     mt.convert(model, workspace="none")
     torch.cuda.empty_cache()
     taken = torch.empty(torch.cuda.mem_get_info()[0] - 2**28, dtype=torch.uint8, device="cuda")
-    with torch.no_grad(), pytest.warns(RuntimeWarning, match="mucudnn leaves a convolution to PyTorch"):
+    with torch.no_grad(), pytest.warns(MucudnnWarning, match="mucudnn leaves a convolution to PyTorch"):
         y = model(x)
     del taken
     assert torch.allclose(y, expected, rtol=1e-2, atol=1e-2)

@@ -243,7 +243,7 @@ def convert(
     A converted model raises no new errors. A convolution that cannot be divided runs as it did before: one
     of an empty mini-batch, of complex numbers or of subclasses of tensors, one on a device without an engine,
     one in a compiled transform, and one that a CUDA graph captures. If the cause shows only when the
-    convolution is prepared or run, a RuntimeWarning says so.
+    convolution is prepared or run, a MucudnnWarning says so.
 
     Raises UsageError (a ValueError) for a model without convolutions or another `tune`, and MucudnnError for
     a plan that cannot be read.

@@ -21,7 +21,7 @@ from mucudnn.arrays import views as arrays
 from mucudnn.arrays.call import Call
 from mucudnn.arrays.dispatch import Prepared, prepared
 from mucudnn.arrays.views import View
-from mucudnn.errors import MucudnnError, UsageError
+from mucudnn.errors import MucudnnError, MucudnnWarning, UsageError
 from mucudnn.torch.operators import stock
 from mucudnn.torch.operators.formats import strides
 from mucudnn.torch.operators.options import Ints, Options, plan_of
@@ -245,7 +245,7 @@ def _give_way(error: Exception, options: Options, run_stock: Callable[[], Tensor
     if not options.fallback:
         raise error
     result = run_stock()
-    warnings.warn(f"mucudnn leaves a convolution to PyTorch: {error}", RuntimeWarning, stacklevel=4)
+    warnings.warn(f"mucudnn leaves a convolution to PyTorch: {error}", MucudnnWarning, stacklevel=4)
     return result
 
 

@@ -1,11 +1,11 @@
-"""`apply`: make a model train as a memory plan says. `restore` undoes it."""
+"""Models that train as a memory plan says."""
 
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from mucudnn.errors import ArgumentTypeError, UsageError, shown
+from mucudnn.errors import UsageError
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.sizes import spell_limit
 from mucudnn.torch.layers import convert as modules
@@ -34,30 +34,8 @@ class _Planned:
         return type(self).__new__, (type(self).__bases__[1], *arguments), kept, *rest
 
 
-def apply(model: Model, plan: MemoryPlan) -> Model:
-    """Make a model train within a memory plan, in place, and return the model.
-
-    Each forward pass in training mode, with gradients enabled and with the plan's shapes, then moves and
-    recomputes saved tensors as the plan says. Results and gradients stay the same bit by bit; the plan's
-    kernels divide the convolutions. Evaluation is as before. Pinned host memory is allocated here, once.
-
-    A step that is not as planned, such as one with a smaller last mini-batch, keeps its tensors on the
-    device, and a RuntimeWarning says so once. If a planned step runs out of device memory in its forward
-    pass, the model restarts the pass once with the plan's next lower point, and keeps that one. If it runs
-    out of memory while a tensor comes back in the backward pass, the error is the program's, and the next
-    step uses the lower point.
-
-    Wrap the model in DistributedDataParallel after `apply`. Copies and pickles of the model have no plan.
-    Models sharded by FSDP are refused. In regions compiled by torch.compile nothing is moved.
-
-    Raises UsageError (a ValueError) for a plan of another model or device, a model on the CPU, a compiled
-    model and one that FSDP shards; MixedDevicesError for a model on several devices; NothingFitsError if
-    there is not enough host memory.
-    """
-    if not isinstance(model, nn.Module):
-        raise ArgumentTypeError(f"model is {shown(model)}, not a torch.nn.Module")
-    if not isinstance(plan, MemoryPlan):
-        raise ArgumentTypeError(f"plan is {shown(plan)}: give a MemoryPlan of mucudnn.torch.plan_memory")
+def apply_memory(model: Model, plan: MemoryPlan) -> Model:
+    """Make a module train within a memory plan, in place, and return it: see `mucudnn.torch.apply`."""
     if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
         raise UsageError(
             "the model is compiled, and torch.compile saves the tensors of compiled regions itself: apply "
@@ -76,19 +54,8 @@ def apply(model: Model, plan: MemoryPlan) -> Model:
     return model
 
 
-def restore(model: Model) -> Model:
-    """Undo `convert` and `apply`, in place, and return the model.
-
-    A graph that exists already still gets its tensors back. Raises ArgumentTypeError if it is no model.
-    """
-    if not isinstance(model, nn.Module):
-        raise ArgumentTypeError(f"model is {shown(model)}, not a torch.nn.Module")
-    restore_memory(model)
-    return modules.restore(model)
-
-
 def restore_memory(model: Any) -> None:
-    """Undo `apply`; the convolutions stay divided."""
+    """Undo `apply_memory`; the convolutions stay divided."""
     if isinstance(model, _Planned):
         model.__class__ = type(model).__bases__[1]
         model.__dict__.pop("_mucudnn_memory", None)

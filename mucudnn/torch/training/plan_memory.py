@@ -34,7 +34,7 @@ def plan_memory(
     example_input: Any,
     *,
     memory: int | str,
-    workspace: int | str | None = None,
+    workspace: int | str | None = "none",
     policy: str = "joint",
     recompute: bool = True,
     host_memory: int | str | None = None,
@@ -54,7 +54,8 @@ def plan_memory(
             Under torch.autocast, the plan is for steps under the same autocast.
         memory: bytes for parameters, gradients, activations, the input and workspaces: a number or "12GiB".
             The optimizer's state is not among them.
-        workspace: the most bytes of one convolution's workspace; None for no limit but the memory.
+        workspace: the most bytes of one convolution's workspace: a number, "64MiB", "none" for no limit but
+            the memory, or None for MUCUDNN_WORKSPACE_LIMIT.
         policy: "joint", or one of vDNN's: "none", "all", "conv", "dynamic".
         recompute: False to compute nothing again.
         host_memory: the most bytes of host memory; None for no limit.
@@ -73,7 +74,7 @@ def plan_memory(
     options = MemoryOptions(
         memory=_read_bytes("memory", memory),
         policy=policy,
-        workspace=None if workspace is None else limit_of(workspace),
+        workspace=limit_of(workspace),
         recompute=recompute,
         host_memory=None if host_memory is None else _read_bytes("host_memory", host_memory),
         exact=exact,

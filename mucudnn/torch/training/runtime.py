@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from mucudnn.errors import MixedDevicesError, UsageError
+from mucudnn.errors import MixedDevicesError, MucudnnWarning, UsageError
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.sizes import format_size
 from mucudnn.torch.tracing.saved import key_of
@@ -137,7 +137,7 @@ class Runtime:
         kind = text.split(":")[0]
         if kind not in self._warned:
             self._warned.add(kind)
-            warnings.warn(f"mucudnn: {text}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"mucudnn: {text}", MucudnnWarning, stacklevel=2)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -234,7 +234,7 @@ def _warn_of_compiling() -> bool:
     warnings.warn(
         "mucudnn: torch.compile saves the tensors of a compiled region by itself, so the memory plan is not "
         "followed in it: apply plans to modules around compiled regions",
-        RuntimeWarning,
+        MucudnnWarning,
         stacklevel=2,
     )
     return True

@@ -18,7 +18,7 @@ from needs_torch import mt, torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mucudnn.errors import ArgumentTypeError, NothingFitsError, UsageError
+from mucudnn.errors import ArgumentTypeError, MucudnnWarning, NothingFitsError, UsageError
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.torch.training import runtime
 from mucudnn.torch.training.apply import runtime_of
@@ -42,7 +42,7 @@ def test_autocast_gives_equal_results_on_the_device(model: nn.Module, x: Tensor)
     # This plan is made without autocast, whose casts are saved too.
     expected = train(model, x, autocast=True)
     mt.apply(model, quick_plan(model, x, "joint"))
-    with pytest.warns(RuntimeWarning, match="does not save the planned tensors") as caught:
+    with pytest.warns(MucudnnWarning, match="does not save the planned tensors") as caught:
         assert train(model, x, autocast=True).equals(expected)
     assert len(caught) == 1
 
@@ -83,7 +83,7 @@ def test_foreign_hooks_around_the_model_have_precedence(
     with patch.object(HostCopy, "__init__", side_effect=AssertionError):
         with (
             torch.autograd.graph.save_on_cpu(pin_memory=True),
-            pytest.warns(RuntimeWarning, match="surround"),
+            pytest.warns(MucudnnWarning, match="surround"),
         ):
             output = planned(x)
         differentiate(output)
@@ -108,7 +108,7 @@ def test_torch_compile_is_warned_of_or_refused(model: nn.Module, x: Tensor) -> N
     with pytest.raises(UsageError, match="the model is compiled"):
         mt.apply(torch.compile(model, backend="eager"), plan)
     mt.apply(model, plan)
-    with pytest.warns(RuntimeWarning, match="torch.compile"):
+    with pytest.warns(MucudnnWarning, match="torch.compile"):
         torch.compile(model, backend="eager")(x).sum().backward()
 
 
@@ -167,7 +167,7 @@ def test_a_lack_of_memory_is_answered_with_the_next_lower_plan_once(
 ) -> None:
     plan = runtime_of(lacking).plan
     lacking.out.lacks.times = 1
-    with pytest.warns(RuntimeWarning, match="ran out of device memory") as caught:
+    with pytest.warns(MucudnnWarning, match="ran out of device memory") as caught:
         assert train(lacking, x).equals(stock)
     assert len(caught) == 1
     assert runtime_of(lacking).plan.memory == plan.memory - 1
@@ -179,7 +179,7 @@ def test_a_lack_of_memory_is_answered_with_the_next_lower_plan_once(
 
 def test_a_second_lack_in_the_same_step_is_the_programs(lacking: nn.Module, x: Tensor) -> None:
     lacking.out.lacks.times = 2
-    with pytest.warns(RuntimeWarning, match="ran out"), pytest.raises(torch.cuda.OutOfMemoryError):
+    with pytest.warns(MucudnnWarning, match="ran out"), pytest.raises(torch.cuda.OutOfMemoryError):
         lacking(x)
     assert lacking.out.lacks.times == 0
 
@@ -198,7 +198,7 @@ def test_a_lack_in_the_backward_pass_lowers_the_next_step(
     del output
     lacking.zero_grad(set_to_none=True)
     lacking.load_state_dict(state)
-    with pytest.warns(RuntimeWarning, match="the last backward pass ran out"):
+    with pytest.warns(MucudnnWarning, match="the last backward pass ran out"):
         assert train(lacking, x).equals(stock)
     assert runtime_of(lacking).plan.memory == plan.memory - 1
 
@@ -209,7 +209,7 @@ def test_the_lower_plan_uses_host_memory_that_was_pinned_before(
     first, state = lacking(x), copy.deepcopy(lacking.state_dict())
     lacking.out.lacks.times = 1
     with patch.object(runtime, "pin", side_effect=AssertionError):
-        with pytest.warns(RuntimeWarning, match="ran out of device memory"):
+        with pytest.warns(MucudnnWarning, match="ran out of device memory"):
             second = lacking(x)
         for output in (second, first):  # the first one's tensors are where the lower plan has others
             differentiate(output)

@@ -16,6 +16,7 @@ from memory_steps import Observed, differentiate, quick_plan, train, warnings_of
 from needs_torch import mt, torch
 from torch import Tensor, nn
 
+from mucudnn.errors import MucudnnWarning
 from mucudnn.torch.training import runtime
 from mucudnn.torch.training.apply import runtime_of
 from mucudnn.torch.training.offload import Lanes
@@ -193,7 +194,7 @@ def test_host_memory_is_pinned_once(model: nn.Module, x: Tensor) -> None:
 
 def test_a_kept_graph_keeps_its_host_memory(planned: nn.Module, x: Tensor, stock: Observed) -> None:
     first = planned(x)
-    with pytest.warns(RuntimeWarning, match="an earlier step's graph still has its host memory") as caught:
+    with pytest.warns(MucudnnWarning, match="an earlier step's graph still has its host memory") as caught:
         second = planned(x)  # its tensors stay on the device
     assert len(caught) == 1
     for output in (second, first):

@@ -14,6 +14,7 @@ from needs_torch import mt, torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from mucudnn.errors import MucudnnWarning
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.torch.tracing.trace import trace_model
 
@@ -179,7 +180,7 @@ def test_a_tensor_that_other_operations_made_stays_on_the_device(joined: nn.Modu
         stock = train(joined, x)
         mt.apply(joined, plan)
         torch.manual_seed(2)
-        with pytest.warns(RuntimeWarning, match="their results stay on the device: the first is mul"):
+        with pytest.warns(MucudnnWarning, match="their results stay on the device: the first is mul"):
             assert train(joined, x).equals(stock)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from mucudnn.errors import UsageError
+from mucudnn.errors import MucudnnWarning, UsageError
 
 Loss: TypeAlias = Callable[[Any, Any], Tensor | tuple[Tensor, Tensor | float]]
 """A function of outputs and targets that returns a mean over samples, or a sum and its weight."""
@@ -115,6 +115,7 @@ class MiniBatchLoss:
             warnings.warn(
                 "the loss of a micro-batch is not a number, while that of another one is. If the loss is a "
                 "mean without the targets that it ignores, let it return (sum, weight)",
+                MucudnnWarning,
                 stacklevel=3,
             )
         return torch.where(has_weight, value / weights, value).mean()
@@ -133,6 +134,7 @@ def check_parameters(loss: Loss) -> None:
         warnings.warn(
             "the loss has parameters with gradients, which the pipeline neither adds up nor yields: put them "
             "into the last stage",
+            MucudnnWarning,
             stacklevel=3,
         )
 
@@ -209,6 +211,7 @@ def _find_weight(value: Tensor, outputs: Sequence[Tensor]) -> tuple[Tensor, floa
                 "a part of the loss weights or ignores targets, and the pipeline does not see how. If it is "
                 "a mean over the targets that count, the mean over micro-batches differs from it: let the "
                 "loss return (sum, weight)",
+                MucudnnWarning,
                 stacklevel=6,
             )
     return None

@@ -59,8 +59,8 @@ class Link:
         return 1e3 * (messages * self.latency + size / self.bandwidth)
 
 
-class Followed:
-    """A model that gathers where a plan says so."""
+class Gathers:
+    """The places of a model where it gathers divided tensors."""
 
     def __init__(self, handles: list[Any]) -> None:
         self._handles = handles
@@ -71,7 +71,7 @@ class Followed:
             handle.remove()
 
 
-def gather_at(model: nn.Module, kept: Mapping[str, tuple[str, ...]]) -> Followed:
+def gather_at(model: nn.Module, kept: Mapping[str, tuple[str, ...]]) -> Gathers:
     """Gather the input of each named layer over all dimensions of the mesh but those that are kept."""
 
     def hook(divided: tuple[str, ...]) -> Any:
@@ -83,7 +83,7 @@ def gather_at(model: nn.Module, kept: Mapping[str, tuple[str, ...]]) -> Followed
 
         return lambda module, args: tuple(map(gathered, args))
 
-    return Followed([
+    return Gathers([
         model.get_submodule(name).register_forward_pre_hook(hook(divided), prepend=True)
         for name, divided in kept.items()
     ])  # fmt: skip

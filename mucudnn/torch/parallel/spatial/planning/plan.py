@@ -12,7 +12,7 @@ from mucudnn.plans.devices.spatial_plan import SpatialPlan
 from mucudnn.sizes import format_size, parse_limit
 from mucudnn.torch.parallel.spatial.planning.choosing import (
     Chooser,
-    Followed,
+    Gathers,
     Link,
     Measured,
     Time,
@@ -106,7 +106,7 @@ def plan(
     )  # fmt: skip
 
 
-def follow(model: nn.Module, chosen: SpatialPlan) -> Followed:
+def gather_as_planned(model: nn.Module, chosen: SpatialPlan) -> Gathers:
     """Gather the tensor before the layers that a plan names. `remove()` of the result undoes it."""
     kept = {stage.before: stage.divided for stage in chosen.stages}
     now: tuple[str, ...] | None = None

@@ -1,0 +1,84 @@
+"""`apply`: make a model follow a plan, whatever the plan is about. `restore` undoes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from mucudnn.arrays.call import PlanOrPath, known_plan
+from mucudnn.errors import ArgumentTypeError, shown
+from mucudnn.forks import no_fork
+from mucudnn.plans.devices.spatial_plan import SpatialPlan
+from mucudnn.plans.memory.plan import MemoryPlan
+from mucudnn.torch.layers import convert
+from mucudnn.torch.training import apply as training
+
+if TYPE_CHECKING:
+    from mucudnn.torch.parallel.spatial.planning.choosing import Gathers
+
+Model = TypeVar("Model")
+_gathers: WeakKeyDictionary[Any, Gathers] = WeakKeyDictionary()  # the places of spatial plans, by model
+
+
+def apply(model: Model, plan: PlanOrPath | MemoryPlan | SpatialPlan) -> Model:
+    """Make a model follow a plan, in place, and return the model. `restore` undoes it.
+
+    The plan may be one of `mucudnn.torch.plan`, `plan_memory` or `spatial.plan`. A path stands for a plan of
+    convolutions. All of them keep the results and gradients of the model.
+
+    **A plan of convolutions** divides them as `convert(model, plan=plan)` does.
+
+    **A memory plan** takes effect in each forward pass in training mode, with gradients enabled and with the
+    plan's shapes: saved tensors are moved and recomputed as the plan says, and its kernels divide the
+    convolutions. Results and gradients stay the same bit by bit. Pinned host memory is allocated here, once.
+    A step that deviates from the plan, such as one with a smaller last mini-batch, keeps its tensors on the
+    device, and a MucudnnWarning says so once. If a planned step runs out of device memory in its forward
+    pass, the model restarts the pass once with the plan's next lower point, and keeps that point. If it runs
+    out of memory while a tensor comes back in the backward pass, the error is the program's, and the next
+    step uses the lower point. Wrap the model in DistributedDataParallel after `apply`. Copies and pickles of
+    the model have no memory plan. In regions compiled by torch.compile nothing is moved.
+
+    **A spatial plan** gathers divided tensors before the layers that it names, over the dimensions of the
+    mesh that it names. Divide the model's input with the plan's `mesh` and `axes`.
+
+    Raises:
+        ArgumentTypeError: the model is not a torch.nn.Module, or the plan is not a plan.
+        UsageError: the plan is for another model or device; for a memory plan also a model that is on the
+            CPU, compiled, or sharded by FSDP.
+        MixedDevicesError: the model of a memory plan is on several devices.
+        NothingFitsError: there is not enough host memory for a memory plan.
+        MucudnnError: the plan's file cannot be read.
+    """
+    if not isinstance(model, nn.Module):
+        raise ArgumentTypeError(f"model is {shown(model)}, not a torch.nn.Module")
+    if isinstance(plan, MemoryPlan):
+        return training.apply_memory(model, plan)
+    if not isinstance(plan, SpatialPlan):
+        return convert.convert(model, plan=known_plan(plan))
+    with no_fork:
+        from mucudnn.torch.parallel.spatial.planning.plan import gather_as_planned  # needs a newer PyTorch
+
+    _stop_gathering(model)
+    _gathers[model] = gather_as_planned(model, plan)
+    return model
+
+
+def restore(model: Model) -> Model:
+    """Undo `convert` and `apply`, in place, and return the model.
+
+    A graph that exists already still gets its tensors back. Raises ArgumentTypeError for anything but a
+    torch.nn.Module.
+    """
+    if not isinstance(model, nn.Module):
+        raise ArgumentTypeError(f"model is {shown(model)}, not a torch.nn.Module")
+    _stop_gathering(model)
+    training.restore_memory(model)
+    return convert.restore(model)
+
+
+def _stop_gathering(model: nn.Module) -> None:
+    gathers = _gathers.pop(model, None)
+    if gathers is not None:
+        gathers.remove()
