@@ -38,28 +38,28 @@ def gatherings(
     """
     stages = range(len(time_ms[0])) if time_ms else range(0)
     fronts: list[list[Gathering]] = [[] for _ in stages]
-    for layer, (times, sizes, way) in enumerate(zip(time_ms, memory, moves, strict=True)):
+    for layer, (times, sizes, move) in enumerate(zip(time_ms, memory, moves, strict=True)):
         sources = fronts if layer else [[Gathering((), 0.0, 0)]] + [[] for _ in stages[1:]]
         fronts = [
             _front([
-                Gathering((*one.stages, to), one.time_ms + way[at][to] + times[to], one.memory + sizes[to])
+                Gathering((*way.stages, to), way.time_ms + move[at][to] + times[to], way.memory + sizes[to])
                 for at in stages
-                if math.isfinite(way[at][to] + times[to])
-                for one in sources[at]
+                if math.isfinite(move[at][to] + times[to])
+                for way in sources[at]
             ])
             for to in stages
         ]  # fmt: skip
-    return _front([one for front in fronts for one in front])
+    return _front([way for front in fronts for way in front])
 
 
 def _front(ways: Sequence[Gathering]) -> list[Gathering]:
-    """Return the ways that no other beats in time and memory; of equals the one with the fewest changes."""
-    found: list[Gathering] = []
-    for one in sorted(ways, key=lambda one: (one.time_ms, one.memory, _changes(one), one.stages)):
-        if not found or one.memory < found[-1].memory:
-            found.append(one)
-    return found
+    """Return the ways that no other beats in time and memory; of equal ways that with the fewest changes."""
+    front: list[Gathering] = []
+    for way in sorted(ways, key=lambda way: (way.time_ms, way.memory, _changes(way), way.stages)):
+        if not front or way.memory < front[-1].memory:
+            front.append(way)
+    return front
 
 
 def _changes(way: Gathering) -> int:
-    return sum(one != other for one, other in zip(way.stages, way.stages[1:], strict=False))
+    return sum(stage != following for stage, following in zip(way.stages, way.stages[1:], strict=False))

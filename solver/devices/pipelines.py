@@ -65,7 +65,7 @@ class PeerLink:
             raise ValueError(f"bandwidth is {self.bandwidth}, must be above 0")
 
     def milliseconds(self, size: int) -> float:
-        """Return the time in which so many bytes arrive."""
+        """Return the time that a message of `size` bytes takes."""
         return self.latency_ms + size / self.bandwidth * 1e3
 
 

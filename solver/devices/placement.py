@@ -81,15 +81,15 @@ def place(
         raise ValueError(f"devices is {devices}, must be at least 1")
     if merges_chains:
         return _place_chains(operations, edges, devices, memory, time_limit)
-    found = _place_all(operations, edges, devices, memory, time_limit)
-    if found.is_proven or len(find_chains(len(operations), edges)) == len(operations):
-        return found
+    placement = _place_all(operations, edges, devices, memory, time_limit)
+    if placement.is_proven or len(find_chains(len(operations), edges)) == len(operations):
+        return placement
     # In the time given, the smaller program of the chains may find a better placement.
     left = time_limit - (time.monotonic() - start)
     chained = _place_chains(operations, edges, devices, memory, max(left, time_limit / 10))
-    if chained.time_ms < found.time_ms:
-        found = replace(chained, bound_ms=found.bound_ms)
-    return replace(found, seconds=time.monotonic() - start)
+    if chained.time_ms < placement.time_ms:
+        placement = replace(chained, bound_ms=placement.bound_ms)
+    return replace(placement, seconds=time.monotonic() - start)
 
 
 def _place_all(
@@ -137,21 +137,21 @@ def _place_chains(
     ]
     chain_of = {i: number for number, chain in enumerate(chains) for i in chain}
     between = {(chain_of[a], chain_of[b]): ms for (a, b), ms in edges.items() if chain_of[a] != chain_of[b]}
-    found = place(merged, between, devices, memory=memory, time_limit=time_limit)
+    placement = place(merged, between, devices, memory=memory, time_limit=time_limit)
     starts = [0.0] * len(operations)
-    for chain, at in zip(chains, found.starts_ms, strict=True):
+    for chain, at in zip(chains, placement.starts_ms, strict=True):
         for i in chain:
             starts[i] = at
             at += operations[i].time_ms
-    placed = tuple(found.devices[chain_of[i]] for i in range(len(operations)))
-    return replace(found, devices=placed, starts_ms=tuple(starts))
+    placed = tuple(placement.devices[chain_of[i]] for i in range(len(operations)))
+    return replace(placement, devices=placed, starts_ms=tuple(starts))
 
 
 def _check_memory(operations: Sequence[Operation], devices: int, memory: int | None) -> None:
     if memory is None:
         return
-    total = sum(one.memory for one in operations)
-    largest = max((one.memory for one in operations), default=0)
+    total = sum(operation.memory for operation in operations)
+    largest = max((operation.memory for operation in operations), default=0)
     if total > memory * devices or largest > memory:
         need = max(largest, -(-total // devices))
         raise Infeasible(
@@ -164,7 +164,7 @@ def _check_memory(operations: Sequence[Operation], devices: int, memory: int | N
 
 def _is_tight(operations: Sequence[Operation], memory: int | None) -> bool:
     """Return whether memory may force operations apart, so that parts of the graph depend on each other."""
-    return memory is not None and sum(one.memory for one in operations) > memory
+    return memory is not None and sum(operation.memory for operation in operations) > memory
 
 
 def _cut(order: Sequence[int], ends: Sequence[int]) -> list[list[int]]:
@@ -213,6 +213,6 @@ def _solve(
     arrival = {index[b]: ms for (a, b), ms in edges.items() if a == gate and b in index}
     if len(chosen) == 1 or devices == 1:
         starts = simulate_placement(chosen, inner, [0] * len(chosen), range(len(chosen)))
-        length = math.fsum(one.time_ms for one in chosen)
+        length = math.fsum(operation.time_ms for operation in chosen)
         return [0] * len(chosen), starts, length, length
     return solve(chosen, inner, arrival, devices, memory, seconds)

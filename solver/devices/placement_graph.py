@@ -41,9 +41,9 @@ def sort_operations(count: int, edges: Edges) -> list[int]:
     after: dict[int, list[int]] = {i: [] for i in range(count)}
     missing = [0] * count
     for (earlier, later), milliseconds in edges.items():
-        for one in (earlier, later):
-            if not 0 <= one < count:
-                raise ValueError(f"a dependency names operation {one}; there are {count}, from 0")
+        for operation in (earlier, later):
+            if not 0 <= operation < count:
+                raise ValueError(f"a dependency names operation {operation}; there are {count}, from 0")
         if not 0 <= milliseconds < math.inf:
             raise ValueError(
                 f"the transfer from operation {earlier} to {later} takes {milliseconds} ms, "
@@ -54,9 +54,9 @@ def sort_operations(count: int, edges: Edges) -> list[int]:
     ready = [i for i in range(count) if not missing[i]]
     order = []
     while ready:
-        one = ready.pop(0)
-        order.append(one)
-        for later in after[one]:
+        operation = ready.pop(0)
+        order.append(operation)
+        for later in after[operation]:
             missing[later] -= 1
             if not missing[later]:
                 ready.append(later)

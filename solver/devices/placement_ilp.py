@@ -46,7 +46,7 @@ def solve(
         import pulp  # imported late, because it loads slowly
 
     count = len(operations)
-    times = [one.time_ms for one in operations]
+    times = [operation.time_ms for operation in operations]
     greedy = _place_greedily(operations, edges, arrival, devices, memory)
     horizon = (
         max((s + t for s, t in zip(greedy[1], times, strict=True)), default=0.0)
@@ -72,7 +72,7 @@ def solve(
         # Not needed for a right answer, but it makes the relaxation strong.
         problem += end >= pulp.lpSum(times[i] / unit * on[i][d] for i in range(count))
         if memory is not None:
-            total = max(1, sum(one.memory for one in operations))
+            total = max(1, sum(operation.memory for operation in operations))
             problem += (
                 pulp.lpSum(operations[i].memory / total * on[i][d] for i in range(count)) <= memory / total
             )
@@ -112,7 +112,7 @@ def _forbid_equal_placements(
 ) -> None:
     """Let operation i take device d only if an earlier operation takes device d-1; names do not matter.
 
-    Device 0 is the gate's if results arrive from there, and so is no device's equal.
+    If results arrive from the gate, device 0 is the gate's, so it cannot change names with another device.
     """
     with no_fork:
         import pulp
@@ -141,10 +141,10 @@ def _place_greedily(
     where: list[int] = []
     starts: list[float] = []
     free, held = [0.0] * devices, [0] * devices
-    for i, one in enumerate(operations):
+    for i, operation in enumerate(operations):
         choices = []
         for d in range(devices):
-            if memory is not None and held[d] + one.memory > memory:
+            if memory is not None and held[d] + operation.memory > memory:
                 continue
             ready = [
                 starts[j] + operations[j].time_ms + (edges[j, i] if where[j] != d else 0.0)
@@ -156,8 +156,8 @@ def _place_greedily(
         at, device = min(choices)
         where.append(device)
         starts.append(at)
-        free[device] = at + one.time_ms
-        held[device] += one.memory
+        free[device] = at + operation.time_ms
+        held[device] += operation.memory
     return where, starts
 
 
@@ -182,15 +182,15 @@ def _sort(order: Sequence[int], edges: Edges) -> list[int]:
     missing = dict.fromkeys(order, 0)
     for _, later in edges:
         missing[later] += 1
-    found: list[int] = []
+    ordered: list[int] = []
     ready = [i for i in order if not missing[i]]
     while ready:
-        one = min(ready, key=rank.__getitem__)
-        ready.remove(one)
-        found.append(one)
+        operation = min(ready, key=rank.__getitem__)
+        ready.remove(operation)
+        ordered.append(operation)
         for earlier, later in edges:
-            if earlier == one:
+            if earlier == operation:
                 missing[later] -= 1
                 if not missing[later]:
                     ready.append(later)
-    return found
+    return ordered

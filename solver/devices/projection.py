@@ -111,6 +111,6 @@ def least_model_speedup(table: Sequence[DataParallel], replicas: int, devices_ea
     return devices_each * efficiency * few.epochs / many.epochs
 
 
-def _speedup(one: DataParallel, row: DataParallel) -> float:
+def _speedup(single: DataParallel, row: DataParallel) -> float:
     """Return the speed of a training over that on one device: steps, step time and epochs together."""
-    return row.devices * one.step_ms / row.step_ms * one.epochs / row.epochs
+    return row.devices * single.step_ms / row.step_ms * single.epochs / row.epochs

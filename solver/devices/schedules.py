@@ -82,7 +82,9 @@ def layer_parallel(stages: int, micro_batches: int) -> Schedule:
 
 
 def gems(stages: int, micro_batches: int) -> Schedule:
-    """Return the schedule of GEMS: two replicas take turns, and one runs forward behind the other's backward.
+    """Return the schedule of GEMS: two replicas work alternately.
+
+    The forward pass of one replica runs behind the backward pass of the other.
 
     A rank keeps the activations of one micro-batch at most. With two micro-batches it is the paper's MAST,
     with more MASTER.
@@ -141,8 +143,8 @@ def one_forward_one_backward(stages: int, micro_batches: int, *, recomputes: boo
 def bidirectional(stages: int, micro_batches: int) -> Schedule:
     """Return a schedule in which two replicas are pipelined at once, in opposite directions.
 
-    The micro-batches go to the replicas in turns. A rank prefers backward to forward, and keeps at most as
-    many micro-batches as there are stages. The order comes from a simulation in which a backward pass takes
+    The micro-batches go to the replicas alternately. A rank prefers backward to forward, and keeps at most
+    as many micro-batches as there are stages. The order comes from a simulation in which a backward pass takes
     twice as long as a forward pass.
 
     Source: the idea is that of Chimera (Li and Hoefler, SC'21) and of DualPipe; the order is ours.

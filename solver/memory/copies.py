@@ -34,11 +34,11 @@ class Link:
             raise ValueError(f"piece is {self.piece}, must be at least 1")
 
     def out_ms(self, size: int) -> float:
-        """Return the milliseconds in which so many bytes are copied to the host."""
+        """Return the milliseconds that a copy takes to the host."""
         return size / self.out_bandwidth * 1e3
 
     def in_ms(self, size: int) -> float:
-        """Return the milliseconds in which so many bytes are copied to the device."""
+        """Return the milliseconds that a copy takes to the device."""
         return size / self.in_bandwidth * 1e3
 
 

@@ -89,9 +89,9 @@ def _solve(work: TrainingStep, offload: bool, recompute: bool) -> tuple[Choice, 
         host = pulp.LpAffineExpression((o, t.bytes * units) for o, t in zip(gone, tensors, strict=True))
         problem += host <= work.host_memory * units
     problem.solve(make_solver(NODES, mip_rel_gap=0, mip_abs_gap=0))
-    found = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+    is_solved = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
     # PuLP calls an interrupted solver's answer feasible even if there is none.
-    if not found or not math.isfinite(problem.solverModel.getInfo().objective_function_value):
+    if not is_solved or not math.isfinite(problem.solverModel.getInfo().objective_function_value):
         return keep
     chosen: list[Choice] = []
     for o, r in zip(gone, replayed, strict=True):

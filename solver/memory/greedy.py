@@ -64,7 +64,7 @@ def _idle_at(work: TrainingStep, choices: list[Choice], step: int) -> Iterator[i
 
 
 def _may_replay(work: TrainingStep, choices: list[Choice], i: int) -> bool:
-    """Return whether a tensor can be computed again: its sources are not, and it is no source itself."""
+    """Return whether a tensor can be computed again: neither its sources nor its results are."""
     replay = work.tensors[i].replay
     assert replay is not None
     if any(choices[source] == "recompute" for source in replay.sources):

@@ -146,7 +146,7 @@ class _Program:
 
     def solve(self, gap: float, time_limit: float, faster_than: float) -> Decision:
         pulp, problem = self._pulp, self._problem
-        problem += pulp.LpAffineExpression((one, 1) for one in (*self._time, *self._pause))
+        problem += pulp.LpAffineExpression((variable, 1) for variable in (*self._time, *self._pause))
         problem.solve(
             make_solver(
                 None if gap == 0 else NODES,
@@ -160,9 +160,9 @@ class _Program:
         is_cut = status == type(status).kTimeLimit
         # HiGHS knows no bound beyond the answers that it leaves out.
         bound = min(float(info.mip_dual_bound) * self._unit, faster_than)
-        found = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+        is_solved = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
         # PuLP calls an interrupted solver's answer feasible even if there is none.
-        if not found or not math.isfinite(info.objective_function_value):
+        if not is_solved or not math.isfinite(info.objective_function_value):
             return Decision(None, (), bound, is_cut=is_cut)
         choices: list[Choice] = []
         for o, r in zip(self._offloaded, self._recomputed, strict=True):
@@ -195,7 +195,7 @@ class _Program:
             # A kept tensor is resident: 1 - o - r.
             self._constant[s] += tensor.bytes
             self._resident[s] += [(o, -tensor.bytes), (r, -tensor.bytes)]
-            self._resident[s] += [(one[s], tensor.bytes) for one in (stays, back) if s in one]
+            self._resident[s] += [(steps[s], tensor.bytes) for steps in (stays, back) if s in steps]
         for s in late:
             self._add([(stays[s], 1), (stays.get(s - 1, o), -1)], "<=", 0)
         for s in early:
@@ -246,7 +246,7 @@ class _Program:
                 both = [(r, 1), (self._offloaded[source], 1)]
                 back = [(self._back[source][step], -1)] if step in self._back[source] else []
                 self._add([*both, *back], "<=", 1)
-                copied = [(one, -part) for one, part in self._fetched[source].get(step, ())]
+                copied = [(variable, -part) for variable, part in self._fetched[source].get(step, ())]
                 self._add([*both, *copied], "<=", 1)
 
     def _add_workspace(self, step: int, memory: int) -> _Scratch:
@@ -254,7 +254,9 @@ class _Program:
         kernels = [(k, kernel) for k, kernel in enumerate(self._work.kernels) if kernel.step == step]
         free = memory - self._required[step]
         least = max((kernel.configurations[0].workspace for _, kernel in kernels), default=0)
-        workspaces = {k: [one.workspace for one in kernel.configurations] for k, kernel in kernels}
+        workspaces = {
+            k: [configuration.workspace for configuration in kernel.configurations] for k, kernel in kernels
+        }
         all_sizes = set(itertools.chain.from_iterable(workspaces.values()))
         sizes = sorted(size for size in all_sizes if size == least or least < size <= free)
         options = _Scratch([], [])
@@ -274,20 +276,20 @@ class _Program:
     def _add_steps(self, memory: int) -> None:
         """Add the memory and the time of each step and pause."""
         for s, step in enumerate(self._work.steps):
-            resident = [(one, size * self._bytes) for one, size in self._resident[s]]
+            resident = [(variable, size * self._bytes) for variable, size in self._resident[s]]
             free = (memory - self._constant[s]) * self._bytes
             self._add([*resident, (self._workspace[s], 1)], "<=", free)
-            work = [(one, -time) for one, time in self._work_terms[s]]
+            work = [(variable, -time) for variable, time in self._work_terms[s]]
             self._add([(self._time[s], 1), *work], ">=", step.time_ms / self._unit)
         for (_, s, in_pause), copies in self._copies.items():
             longest = self._pause[s] if in_pause else self._time[s]
-            self._add([(longest, 1), *((one, -1) for one, _ in copies)], ">=", 0)
+            self._add([(longest, 1), *((variable, -1) for variable, _ in copies)], ">=", 0)
 
     def _copy(self, i: int, direction: str, step: int, in_pause: bool) -> pulp.LpVariable:
         """Return the milliseconds of a tensor's copy in a step, or in the pause before it."""
-        one = self._number(f"{direction}{i}_{step}{'p' if in_pause else ''}")
-        self._copies[direction, step, in_pause].append((one, 1))
-        return one
+        variable = self._number(f"{direction}{i}_{step}{'p' if in_pause else ''}")
+        self._copies[direction, step, in_pause].append((variable, 1))
+        return variable
 
     def _binary(self, name: str) -> pulp.LpVariable:
         return self._problem.add_variable(name, cat=self._pulp.LpBinary)

@@ -80,7 +80,7 @@ def decide_memory(
             fit, else greedy ones, else memory-optimal ones.
         recompute: False to recompute nothing. The policies of vDNN never do.
         offload: False to offload nothing; for "joint" alone.
-        window: a copy in begins at most so many steps before the tensor is needed; for "joint" alone.
+        window: a copy in begins at most that many steps before the tensor is needed; for "joint" alone.
         exact: let the solver go on to the optimum of its program, instead of to 1e-3 of it, or 1e-2 for a
             large network.
         time_limit: seconds after which the search stops. It stops earlier by counts, which do not depend on
@@ -244,7 +244,7 @@ class _Joint:
             best = _faster(self._play(choices, vdnn.fastest_within(work, free), "greedy"), best)
         trial = vdnn.try_dynamic(work, memory) if self._offload else None
         if trial is not None:
-            found = MemoryDecision(
+            decision = MemoryDecision(
                 trial.choices,
                 trial.configurations,
                 trial.timeline,
@@ -252,7 +252,7 @@ class _Joint:
                 "vdnn",
                 schedule=trial.schedule,
             )
-            best = _faster(found, best)
+            best = _faster(decision, best)
         return best
 
     def _play(
@@ -311,15 +311,15 @@ class _Joint:
         """Return the other choices for a tensor that can run, given those for all tensors."""
         tensors = self._work.tensors
         tensor = tensors[i]
-        found: list[Choice] = ["keep"]
+        others: list[Choice] = ["keep"]
         if self._offload and tensor.is_idle:
-            found.append("offload")
+            others.append("offload")
         if self._recompute and tensor.is_idle and tensor.replay:
             replayed = {j for j, choice in enumerate(choices) if choice == "recompute"}
             read = {source for j in replayed if (replay := tensors[j].replay) for source in replay.sources}
             if i not in read and replayed.isdisjoint(tensor.replay.sources):
-                found.append("recompute")
-        return [choice for choice in found if choice != choices[i]]
+                others.append("recompute")
+        return [choice for choice in others if choice != choices[i]]
 
     def _take_faster(
         self, best: MemoryDecision, choices: Sequence[Choice], configurations: Sequence[int]
@@ -328,8 +328,8 @@ class _Joint:
         if self._compute_ms(choices, configurations) > best.timeline.time_ms:
             return best  # it is slower even if no copy is waited for: most changes need no simulation
         schedule = {i: best.schedule[i] for i in best.schedule if choices[i] == "offload"}
-        found = self._play(choices, configurations, best.source, schedule)
-        return _faster(found, best) or best
+        decision = self._play(choices, configurations, best.source, schedule)
+        return _faster(decision, best) or best
 
     def _compute_ms(self, choices: Sequence[Choice], configurations: Sequence[int]) -> float:
         """Return the milliseconds of all steps and replays, without waiting."""
@@ -346,9 +346,9 @@ class _Joint:
         for i in sorted(gone, key=lambda i: -tensors[i].bytes)[: self._changes]:
             if time.monotonic() < self._end + 1:  # this gains much in little time
                 choices = (*best.choices[:i], "keep", *best.choices[i + 1 :])
-                found = self._play(choices, best.configurations, best.source, best.schedule)
-                if found is not None and found.timeline.time_ms <= best.timeline.time_ms:
-                    best = found
+                decision = self._play(choices, best.configurations, best.source, best.schedule)
+                if decision is not None and decision.timeline.time_ms <= best.timeline.time_ms:
+                    best = decision
         return best
 
 

@@ -16,16 +16,16 @@ UNLIMITED = 2**62
 
 def spans(tensors: Sequence[SavedTensor], choices: Sequence[Choice]) -> list[tuple[int, int, int]]:
     """Return (tensor, begin, end) for each range of steps in which a tensor must be in memory."""
-    found = []
+    held = []
     for i, (tensor, choice, need) in enumerate(
         zip(tensors, choices, first_needs(tensors, choices), strict=True)
     ):
         if choice == "keep":
-            found.append((i, tensor.produced_at, tensor.last_use + 1))
+            held.append((i, tensor.produced_at, tensor.last_use + 1))
         else:
-            found.append((i, tensor.produced_at, tensor.last_forward_use + 1))
-            found.append((i, need, tensor.last_use + 1))
-    return found
+            held.append((i, tensor.produced_at, tensor.last_forward_use + 1))
+            held.append((i, need, tensor.last_use + 1))
+    return held
 
 
 @dataclass(slots=True)
@@ -106,18 +106,20 @@ class Simulation:
             in_by[i] = need if bounds.in_by is None else bounds.in_by
         self._freed_at: list[list[_Transfer]] = [[] for _ in range(len(runs) + 1)]
         self._needed_at: list[list[_Transfer]] = [[] for _ in runs]
-        for one in self._transfers.values():
-            self._freed_at[one.freed_from].append(one)
-            self._needed_at[one.need].append(one)
-        copied = [one for one in self._transfers.values() if one.out_left]
-        self._out_order = sorted(copied, key=lambda one: (one.leaves_at, one.freed_from, one.tensor))
-        self._in_order = sorted(copied, key=lambda one: (one.need, one.tensor))
+        for transfer in self._transfers.values():
+            self._freed_at[transfer.freed_from].append(transfer)
+            self._needed_at[transfer.need].append(transfer)
+        copied = [transfer for transfer in self._transfers.values() if transfer.out_left]
+        self._out_order = sorted(
+            copied, key=lambda transfer: (transfer.leaves_at, transfer.freed_from, transfer.tensor)
+        )
+        self._in_order = sorted(copied, key=lambda transfer: (transfer.need, transfer.tensor))
         for later, earlier in zip(self._in_order[::-1], self._in_order[-2::-1], strict=False):
             earlier.in_from = min(earlier.in_from, later.in_from)  # none overtakes another
         begins = 0
-        for one in self._in_order:
-            begins = max(begins, one.in_from, one.freed_from)  # an earlier step would wait for ever
-            self._awaited_in[min(max(in_by[one.tensor], begins), one.need)].append(one.tensor)
+        for transfer in self._in_order:
+            begins = max(begins, transfer.in_from, transfer.freed_from)  # an earlier step would wait for ever
+            self._awaited_in[min(max(in_by[transfer.tensor], begins), transfer.need)].append(transfer.tensor)
 
         self._now = 0.0
         self.step = 0
@@ -174,10 +176,10 @@ class Simulation:
         self._compute_end = math.inf
         self._is_running = False
         self.step += 1
-        for one in self._freed_at[self.step]:
-            if one.out_left:
-                size = self._tensors[one.tensor].bytes
-                self._lingering += one.out_left if self._link.frees_pieces else size
+        for transfer in self._freed_at[self.step]:
+            if transfer.out_left:
+                size = self._tensors[transfer.tensor].bytes
+                self._lingering += transfer.out_left if self._link.frees_pieces else size
         self._wait()
 
     def _wait(self) -> None:
@@ -185,64 +187,67 @@ class Simulation:
         if self.step == len(self._time):
             return
         fixed = min(self._fixed[max(self.step - 1, 0)], self._fixed[self.step])
-        absent = sum(self._tensors[one.tensor].bytes - one.allocated for one in self._needed_at[self.step])
+        absent = sum(
+            self._tensors[transfer.tensor].bytes - transfer.allocated
+            for transfer in self._needed_at[self.step]
+        )
         tensors = int(self.profile[self.step]) - self._transient[self.step]
         self._held = fixed + tensors - self._starting[self.step] - absent
 
     def _start_out(self) -> None:
         if self._outgoing is not None:
             return
-        one = next((one for one in self._out_order if one.out_from <= self.step), None)
-        if one is not None:
-            size = min(self._link.piece, one.out_left)
-            self._outgoing = one, size
+        transfer = next((transfer for transfer in self._out_order if transfer.out_from <= self.step), None)
+        if transfer is not None:
+            size = min(self._link.piece, transfer.out_left)
+            self._outgoing = transfer, size
             self._out_end = self._now + self._link.out_ms(size)
-            self.copies.append(Copy(one.tensor, "out", self._now, self._out_end, size))
+            self.copies.append(Copy(transfer.tensor, "out", self._now, self._out_end, size))
 
     def _end_out(self) -> None:
         assert self._outgoing is not None
-        one, size = self._outgoing
+        transfer, size = self._outgoing
         self._outgoing, self._out_end = None, math.inf
-        one.out_left -= size
-        if not one.out_left:
-            self._out_order.remove(one)
-        if one.freed_from <= self.step:  # its last forward use has ended
+        transfer.out_left -= size
+        if not transfer.out_left:
+            self._out_order.remove(transfer)
+        if transfer.freed_from <= self.step:  # its last forward use has ended
             if self._link.frees_pieces:
                 self._lingering -= size
-            elif not one.out_left:
-                self._lingering -= self._tensors[one.tensor].bytes
+            elif not transfer.out_left:
+                self._lingering -= self._tensors[transfer.tensor].bytes
 
     def _start_in(self) -> None:
         if self._incoming is not None or not self._in_order:
             return
-        one = self._in_order[0]
-        if one.in_from > self.step or one.freed_from > self.step or one.out_left:
+        transfer = self._in_order[0]
+        if transfer.in_from > self.step or transfer.freed_from > self.step or transfer.out_left:
             return
-        size = min(self._link.piece, one.in_left)
-        needed = size if self._link.frees_pieces else one.in_left
-        if (self._link.frees_pieces or not one.allocated) and not self._allocate(one, needed):
+        size = min(self._link.piece, transfer.in_left)
+        needed = size if self._link.frees_pieces else transfer.in_left
+        if (self._link.frees_pieces or not transfer.allocated) and not self._allocate(transfer, needed):
             return
-        self._incoming = one, size
+        self._incoming = transfer, size
         self._in_end = self._now + self._link.in_ms(size)
-        self.copies.append(Copy(one.tensor, "in", self._now, self._in_end, size))
+        self.copies.append(Copy(transfer.tensor, "in", self._now, self._in_end, size))
 
-    def _allocate(self, one: _Transfer, size: int) -> bool:
+    def _allocate(self, transfer: _Transfer, size: int) -> bool:
         """Allocate memory for a copy in, until the tensor is needed. Return False if it is not free."""
-        before = self.profile[self.step : one.need]
+        before = self.profile[self.step : transfer.need]
         now = int(self.profile[self.step]) + self._lingering + (size if len(before) else 0)
         if now > self._limit or (len(before) and int(before.max()) + size > self._limit):
             return False
         before += size
-        one.allocated += size
+        transfer.allocated += size
         self._held += size
         return True
 
     def _end_in(self) -> None:
         assert self._incoming is not None
-        one, size = self._incoming
+        transfer, size = self._incoming
         self._incoming, self._in_end = None, math.inf
-        one.in_left -= size
-        if not one.in_left:
+        transfer.in_left -= size
+        if not transfer.in_left:
             self._in_order.pop(0)
 
     def _record(self) -> None:

@@ -87,7 +87,7 @@ def simulate(
         choices: the choice for each tensor.
         link: the copy engines.
         memory: the most bytes in memory; None for no limit.
-        window: a copy in begins at most so many steps before the tensor is needed; None for no such limit.
+        window: a copy in begins at most that many steps before the tensor is needed; None for no such limit.
         schedule: the steps that bound the copies of single tensors.
 
     Raises:

@@ -118,7 +118,7 @@ class KernelChoice:
         for before, after in zip(self.configurations, self.configurations[1:], strict=False):
             if not (before.workspace < after.workspace and before.time_ms > after.time_ms):
                 raise ValueError(
-                    f"the configurations of a kernel of step {self.step} are no desirable set: "
+                    f"the configurations of a kernel of step {self.step} are not a desirable set: "
                     "give them with workspace ascending and time descending"
                 )
 
@@ -193,12 +193,12 @@ class TrainingStep:
 
 def offload_those(offloaded: Iterable[bool]) -> tuple[Choice, ...]:
     """Return the choices that offload some tensors and keep the others."""
-    choices: list[Choice] = ["offload" if one else "keep" for one in offloaded]
+    choices: list[Choice] = ["offload" if leaves else "keep" for leaves in offloaded]
     return tuple(choices)
 
 
 def check_replays(tensors: Sequence[SavedTensor]) -> None:
-    """Raise a ValueError if a replay's source is no saved tensor or is not in memory at the replay."""
+    """Raise a ValueError if a replay's source is not a saved tensor, or is not in memory at the replay."""
     for tensor in tensors:
         for source in tensor.replay.sources if tensor.replay else ():
             if not 0 <= source < len(tensors):

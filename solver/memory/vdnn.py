@@ -59,10 +59,10 @@ def bound_copies(work: TrainingStep, choices: Sequence[Choice]) -> dict[int, Cop
     begin = min((tensor.first_backward_use for tensor in work.tensors), default=0)
     for step in range(begin, len(work.steps)):
         for later in range(step + 1, len(work.steps)):
-            found = [i for i in needed.get(later, ()) if i not in bounds]
-            for i in found:
+            unbounded = [i for i in needed.get(later, ()) if i not in bounds]
+            for i in unbounded:
                 bounds[i] = _bound(work, i, step)
-            if found or later in kernels:
+            if unbounded or later in kernels:
                 break
     for i in (i for tensors in needed.values() for i in tensors):
         bounds.setdefault(i, _bound(work, i, work.tensors[i].first_backward_use))
@@ -100,7 +100,13 @@ def try_greedy(work: TrainingStep, policy: StaticPolicy, memory: int) -> Trial:
 def fastest_within(work: TrainingStep, free: Sequence[int]) -> list[int]:
     """Return each kernel's fastest configuration within the bytes free in its step, else the smallest."""
     return [
-        max(bisect_right(kernel.configurations, free[kernel.step], key=lambda one: one.workspace) - 1, 0)
+        max(
+            bisect_right(
+                kernel.configurations, free[kernel.step], key=lambda configuration: configuration.workspace
+            )
+            - 1,
+            0,
+        )
         for kernel in work.kernels
     ]
 

@@ -115,8 +115,8 @@ def divide_channels(
         raise ValueError(f"channels is {channels}, must be at least 1")
     groups = {
         (size, str(index)): ChannelGroup(size, configuration, of_inputs)
-        for size, found in configurations.items()
-        for index, configuration in enumerate(found)
+        for size, divided in configurations.items()
+        for index, configuration in enumerate(divided)
     }
     unit = math.gcd(channels, *configurations)
     items = [
@@ -124,6 +124,6 @@ def divide_channels(
         for (size, index), group in groups.items()
     ]
     return [
-        ChannelGroups(tuple(groups[part.micro_batch * unit, part.algorithm] for part in found.parts))
-        for found in desirable_set(items, channels // unit, limit=limit)
+        ChannelGroups(tuple(groups[part.micro_batch * unit, part.algorithm] for part in divided.parts))
+        for divided in desirable_set(items, channels // unit, limit=limit)
     ]

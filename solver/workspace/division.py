@@ -173,11 +173,13 @@ def _describe(
     for (kernel, size), configuration in zip(groups, taken, strict=True):
         numbers[kernel][configuration] += size
     shares = {
-        kernel: tuple(sorted(((n, c) for c, n in found.items()), key=lambda share: -share[1].workspace))
-        for kernel, found in numbers.items()
+        kernel: tuple(sorted(((n, c) for c, n in counts.items()), key=lambda share: -share[1].workspace))
+        for kernel, counts in numbers.items()
     }
     # Configurations stand with workspace descending: of equally many, the later one has less.
-    choice = {kernel: max(reversed(found), key=lambda share: share[0])[1] for kernel, found in shares.items()}
+    choice = {
+        kernel: max(reversed(counts), key=lambda share: share[0])[1] for kernel, counts in shares.items()
+    }
     return WorkspaceDivision(choice, shares, gap, reached, solver, seconds)
 
 

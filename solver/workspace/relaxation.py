@@ -60,7 +60,7 @@ class Segments:
         return float(self._saved[last] / self._workspace[last])
 
     def fill(self, capacity: int) -> list[int]:
-        """Return a good choice that fits: each segment in turn, if it and the kernel's earlier ones fit."""
+        """Return a good choice: each segment that fits with the earlier segments of its kernel."""
         choice = [0] * len(self._slowest)
         full: set[int] = set()
         for kernel, option, workspace in zip(

@@ -142,7 +142,7 @@ def _keep_useful(
 
 
 def _make_knapsack(mini_batch: int, items: int) -> Knapsack:
-    """Return a knapsack for so many items. Only a large one needs numpy, which takes long to import."""
+    """Return a knapsack for that many items. Only a large knapsack needs numpy, which is slow to import."""
     if mini_batch * items <= LARGE:
         return Knapsack(mini_batch)
     with no_fork:

@@ -56,7 +56,7 @@ class Tiling(Sequential[Tile]):
 
 
 def tile_sample(measured: Iterable[Tile], steps: int, limit: int | None) -> Tiling:
-    """Find the fastest tiling of one sample of so many steps within a limit in bytes.
+    """Find the fastest tiling of a sample of `steps` steps within a limit in bytes.
 
     Tiles add to the steps of a sample as micro-batches add to the mini-batch: `reuse_workspace` finds them.
 
@@ -64,8 +64,10 @@ def tile_sample(measured: Iterable[Tile], steps: int, limit: int | None) -> Tili
         ValueError: `steps` is less than 1, or an algorithm was given twice at one length.
         Infeasible: no tiling fits the limit.
     """
-    parts = [MicroConfiguration(one.steps, one.algorithm, one.time_ms, one.workspace) for one in measured]
-    found = reuse_workspace(parts, steps, limit)
+    parts = [
+        MicroConfiguration(tile.steps, tile.algorithm, tile.time_ms, tile.workspace) for tile in measured
+    ]
+    division = reuse_workspace(parts, steps, limit)
     return Tiling(
-        tuple(Tile(one.micro_batch, one.algorithm, one.time_ms, one.workspace) for one in found.parts)
+        tuple(Tile(tile.micro_batch, tile.algorithm, tile.time_ms, tile.workspace) for tile in division.parts)
     )
