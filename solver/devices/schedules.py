@@ -144,8 +144,8 @@ def bidirectional(stages: int, micro_batches: int) -> Schedule:
     """Return a schedule in which two replicas are pipelined at once, in opposite directions.
 
     The micro-batches go to the replicas alternately. A rank prefers backward to forward, and keeps at most
-    as many micro-batches as there are stages. The order comes from a simulation in which a backward pass takes
-    twice as long as a forward pass.
+    as many micro-batches as there are stages. The order comes from a simulation, in which a backward pass
+    takes twice as long as a forward pass.
 
     Source: the idea is that of Chimera (Li and Hoefler, SC'21) and of DualPipe; the order is ours.
     """
