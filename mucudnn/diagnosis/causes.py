@@ -63,7 +63,7 @@ def _divide(trace: Trace, receives: tuple[list[Interval], list[Interval]]) -> Sh
     for cause, intervals in by_priority.items():
         spans[cause] = subtract(unite(intervals), taken)
         taken = unite([*taken, *spans[cause]])
-    ms = {cause: sum(one.length for one in spans[cause]) for cause in CAUSES}
+    ms = {cause: sum(span.length for span in spans[cause]) for cause in CAUSES}
     by_cause = {cause: spans[cause] for cause in CAUSES}
     return Shares(trace.rank, trace.steps, trace.end - trace.start, ms, by_cause, trace.is_pipeline)
 
@@ -87,7 +87,7 @@ def _split_receives(trace: Trace, traces: Sequence[Trace]) -> tuple[list[Interva
             if not started:
                 wait.append(receive)
                 continue
-            send = min(started, key=lambda one: abs(one.end - receive.end))
+            send = min(started, key=lambda span: abs(span.end - receive.end))
             sends.remove(send)
         middle = min(max(receive.start, send.start), receive.end)
         wait.append(Interval(receive.start, middle, receive.name))
@@ -98,12 +98,12 @@ def _split_receives(trace: Trace, traces: Sequence[Trace]) -> tuple[list[Interva
 def unite(intervals: Sequence[Interval]) -> list[Interval]:
     """Return disjoint spans that cover the same time, by start."""
     united: list[Interval] = []
-    for one in sorted(intervals, key=lambda i: i.start):
-        if united and one.start <= united[-1].end:
-            if one.end > united[-1].end:
-                united[-1] = Interval(united[-1].start, one.end, united[-1].name)
-        elif one.end > one.start:
-            united.append(one)
+    for interval in sorted(intervals, key=lambda i: i.start):
+        if united and interval.start <= united[-1].end:
+            if interval.end > united[-1].end:
+                united[-1] = Interval(united[-1].start, interval.end, united[-1].name)
+        elif interval.end > interval.start:
+            united.append(interval)
     return united
 
 

@@ -26,11 +26,11 @@ def write_timelines(ranks: Sequence[Shares], remedies: Sequence[Remedy]) -> str:
                 _event(
                     rank.rank,
                     number,
-                    one.name if cause == "compute" else cause,
-                    one.start - start,
-                    one.length,
+                    span.name if cause == "compute" else cause,
+                    span.start - start,
+                    span.length,
                 )
-                for one in rank.spans[cause]
+                for span in rank.spans[cause]
             )
     for remedy in remedies:
         if remedy.timeline is not None:

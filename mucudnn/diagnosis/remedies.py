@@ -21,7 +21,7 @@ class Remedy:
         change: the change in words, such as `4 loader workers`.
         before_ms: the milliseconds of a step in the trace.
         after_ms: those in the simulation.
-        timeline: the simulated pipeline; None where the remedy is no pipeline.
+        timeline: the simulated pipeline; None if the remedy is not a pipeline.
     """
 
     cause: str
@@ -38,12 +38,12 @@ class Remedy:
 
 def remedies(ranks: Sequence[Shares]) -> list[Remedy]:
     """Return the changes that save at least `WORTH` of a step, those that save most first."""
-    found = [*_loader_workers(ranks), *_micro_batches(ranks)]
-    return sorted((r for r in found if r.saved >= WORTH), key=lambda r: -r.saved)
+    candidates = [*_loader_workers(ranks), *_micro_batches(ranks)]
+    return sorted((r for r in candidates if r.saved >= WORTH), key=lambda r: -r.saved)
 
 
 def simulate_loading(load_ms: float, step_ms: float, workers: int, steps: int = 64) -> float:
-    """Return the milliseconds of a step if so many workers load batches ahead, two each.
+    """Return the milliseconds of a step if `workers` workers load batches ahead, two each.
 
     A worker starts on its next batch when a batch of its own has been taken and it is free. The first batch
     does not count.

@@ -50,15 +50,15 @@ class Trace:
 def read_traces(paths: Iterable[str | os.PathLike[str]]) -> list[Trace]:
     """Return the traces of several ranks, in the order of their ranks.
 
-    Raises MucudnnError for a file that cannot be read, that is no trace of torch.profiler, or whose rank
-    another one has.
+    Raises MucudnnError for a file that cannot be read, that is not a trace of torch.profiler, or whose
+    rank another trace has.
     """
     traces: dict[int, Trace] = {}
     for position, path in enumerate(paths):
         trace = _read(Path(path), position)
         if trace.rank in traces:
             raise MucudnnError(
-                f"{path} is the trace of rank {trace.rank}, and so is another one: give each once"
+                f"{path} is the trace of rank {trace.rank}, as another file is: give each rank's trace once"
             )
         traces[trace.rank] = trace
     return [traces[rank] for rank in sorted(traces)]

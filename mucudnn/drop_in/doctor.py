@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from mucudnn.drop_in.elf import NotElfError, mapped, read_elf
+from mucudnn.drop_in.findings import Finding, examine_file
 from mucudnn.drop_in.libraries import (
     TIMEOUT,
     format_version,
@@ -16,7 +17,6 @@ from mucudnn.drop_in.libraries import (
     run_child,
     shim_path,
 )
-from mucudnn.drop_in.verdicts import Finding, judge
 from mucudnn.errors import UsageError
 
 _OPEN = """
@@ -72,7 +72,7 @@ def examine(name: str) -> list[Finding]:
     except (metadata.PackageNotFoundError, ValueError):
         program = shutil.which(name)
         if program is None:
-            raise UsageError(f"'{name}' is no file, command or installed Python package") from None
+            raise UsageError(f"'{name}' is not a file, a command or an installed Python package") from None
         return [_examine_program(name, Path(program))]
     return _examine_package(name, package)
 
@@ -84,12 +84,12 @@ def _examine_package(name: str, package: metadata.Distribution) -> list[Finding]
             continue
         path = Path(str(package.locate_file(file)))
         try:  # the path tells apart files of one name in different folders
-            finding = judge(f"{name}: {file}", path, read_elf(path), program=False)
+            finding = examine_file(f"{name}: {file}", path, read_elf(path), program=False)
         except (NotElfError, OSError):  # a linker script, or a file that is listed but missing
             continue
         if finding.uses_cudnn:
             findings.append(finding)
-    text = "no file of this package calls cuDNN; a library that it loads may: name that one, such as torch"
+    text = "no file of this package calls cuDNN; one of the libraries that it loads may: name that library"
     return findings or [Finding(name, None, text, uses_cudnn=False)]
 
 
@@ -105,7 +105,7 @@ def _examine_program(subject: str, path: Path) -> Finding:
                 None,
                 "is neither a program nor a script with #!: name the program that runs it, such as python",
             )
-        return judge(subject, path, read_elf(path), program=".so" not in path.name)
+        return examine_file(subject, path, read_elf(path), program=".so" not in path.name)
     except NotElfError as error:
         return Finding(subject, None, str(error))
     except OSError as error:

@@ -23,7 +23,7 @@ _MOST_LETTERS_A_BYTE = 8  # letters of all names, for each byte of the file
 
 
 class NotElfError(MucudnnError):
-    """The file is no 64-bit little-endian ELF file, or is cut short."""
+    """The file is not a 64-bit little-endian ELF file, or is cut short."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def read_elf(path: Path) -> Elf:
 def parse_elf(data: mmap.mmap | bytes, name: str) -> Elf:
     """Parse the headers of an ELF file from its bytes. Raises NotElfError, whose text calls it `name`."""
     if data[:4] != b"\x7fELF":
-        raise NotElfError(f"{name} is no ELF file")
+        raise NotElfError(f"{name} is not an ELF file")
     if data[4:6] != b"\x02\x01":
         raise NotElfError(f"{name} is not a 64-bit little-endian ELF file")
     try:

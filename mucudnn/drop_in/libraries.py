@@ -62,12 +62,12 @@ def find_libraries() -> list[Found]:
     """
     chosen = chosen_library()
     named = [Found(chosen, settings.LIBRARY.variable)] if chosen else []
-    found: dict[Path, Found] = {}
+    by_path: dict[Path, Found] = {}
     for item in (*named, *_search_packages(), *_search_path(), *_search_loader_cache()):
         if item.path.is_file() or item in named:
-            found.setdefault(item.path.resolve(), item)
-    found.pop(shim_path().resolve(), None)
-    return list(found.values())
+            by_path.setdefault(item.path.resolve(), item)
+    by_path.pop(shim_path().resolve(), None)
+    return list(by_path.values())
 
 
 def _search_packages() -> Iterator[Found]:

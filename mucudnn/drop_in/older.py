@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mucudnn.drop_in.elf import NotElfError, mapped, read_elf
+from mucudnn.drop_in.findings import written_for_8
 from mucudnn.drop_in.libraries import list_linked
-from mucudnn.drop_in.verdicts import written_for_8
 from mucudnn.errors import MucudnnError
 from mucudnn.input import open_at_once, read_bytes
 
@@ -66,7 +66,7 @@ def _texts(arguments: list[str]) -> Iterator[str]:
 
 
 def _find_interpreter(program: Path) -> Path | None:
-    """Return the program that runs a script; None for what is no script."""
+    """Return the program that runs a script; None if the file is not a script."""
     try:
         with open(program, "rb", opener=open_at_once) as file:
             line = file.readline(256).decode(errors="replace")
@@ -75,5 +75,5 @@ def _find_interpreter(program: Path) -> Path | None:
     words = line[2:].split() if line.startswith("#!") else []
     if words and Path(words[0]).name == "env":
         words = [word for word in words[1:] if not word.startswith("-")]
-    found = shutil.which(words[0]) if words else None
-    return Path(found) if found else None
+    interpreter = shutil.which(words[0]) if words else None
+    return Path(interpreter) if interpreter else None

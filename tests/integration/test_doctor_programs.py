@@ -333,7 +333,7 @@ def test_a_command_is_looked_up() -> None:
 
 @pytest.mark.parametrize("name", ["no-such-program", "/no/such/program", ""])
 def test_what_is_not_there_is_a_usage_error(name: str) -> None:
-    with pytest.raises(UsageError, match=f"'{name}' is no file, command or installed Python package"):
+    with pytest.raises(UsageError, match=f"'{name}' is not a file, a command or an installed Python package"):
         doctor.examine(name)
 
 
@@ -359,5 +359,5 @@ def test_of_a_python_package_the_files_that_use_cudnn_are_examined(
     ]
     (information / "RECORD").write_text("_other.so,,\n")
     assert [finding.text for finding in doctor.examine("trainer")] == [
-        "no file of this package calls cuDNN; a library that it loads may: name that one, such as torch"
+        "no file of this package calls cuDNN; one of the libraries that it loads may: name that library"
     ]

@@ -198,7 +198,7 @@ def test_a_file_of_another_tool_is_refused(tmp_path: Path, content: str, message
 
 def test_two_traces_of_one_rank_are_refused(tmp_path: Path) -> None:
     paths = [write_trace(tmp_path / f"{i}.json", 0, [("aten::mm", 0, 1)]) for i in range(2)]
-    with pytest.raises(MucudnnError, match="is the trace of rank 0, and so is another one"):
+    with pytest.raises(MucudnnError, match="is the trace of rank 0, as another file is"):
         read_traces(paths)
 
 

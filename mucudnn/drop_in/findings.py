@@ -1,4 +1,4 @@
-"""The verdict about one program or library: which libcudnn.so.9 it gets under `mucudnn run`, and why."""
+"""The finding about a program or library: which libcudnn.so.9 it gets under `mucudnn run`, and why."""
 
 import mmap
 import os
@@ -45,7 +45,7 @@ _NAME_OF_A_FUNCTION = re.compile(rb"\0(cudnn[A-Z]\w*)(?=\0)")
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer about one program or file; `works` is None where the doctor cannot tell."""
+    """The answer about a program or file; `works` is None if the doctor does not know."""
 
     subject: str
     works: bool | None
@@ -53,16 +53,16 @@ class Finding:
     uses_cudnn: bool = True
 
 
-def judge(subject: str, path: Path, elf: Elf, *, program: bool) -> Finding:
-    """Judge the program or library at `path` by its symbols and texts. Nothing of it is executed."""
+def examine_file(subject: str, path: Path, elf: Elf, *, program: bool) -> Finding:
+    """Examine the program or library at `path` by its symbols and texts. Nothing of it is executed."""
     if elf.soname == SONAME:
         return Finding(subject, None, "is a cuDNN itself; name a program that uses it")
     obstacle = _find_obstacle(path, elf, program=program) or _find_other_library(elf)
     if obstacle:
         return Finding(subject, False, obstacle)
     if SONAME in elf.needed:
-        return _judge_linked(subject, path, elf)
-    return _judge_symbols(subject, elf) or _judge_texts(subject, path, elf)
+        return _examine_linked(subject, path, elf)
+    return _examine_symbols(subject, elf) or _examine_texts(subject, path, elf)
 
 
 def written_for_8(elf: Elf) -> bool:
@@ -72,8 +72,8 @@ def written_for_8(elf: Elf) -> bool:
 
 def _find_companion_for_8(path: Path, elf: Elf) -> str | None:
     """Return the library in the file's folder that it needs and that is written for cuDNN 8."""
-    beside = (path.parent / needed for needed in elf.needed if "/" not in needed)
-    return next((file.name for file in beside if file.is_file() and written_for_8(read_elf(file))), None)
+    neighbours = (path.parent / needed for needed in elf.needed if "/" not in needed)
+    return next((file.name for file in neighbours if file.is_file() and written_for_8(read_elf(file))), None)
 
 
 def _find_obstacle(path: Path, elf: Elf, *, program: bool) -> str | None:
@@ -123,7 +123,7 @@ def _is_privileged(path: Path) -> bool:
         return False
 
 
-def _judge_linked(subject: str, path: Path, elf: Elf) -> Finding:
+def _examine_linked(subject: str, path: Path, elf: Elf) -> Finding:
     """Ask the loader, which lists the libraries that it would load without starting the program.
 
     Only the system's loader is run: the program, which may be of a stranger, can name any file as its own.
@@ -169,8 +169,8 @@ def _ask_loader(path: Path, elf: Elf, environment: dict[str, str]) -> str | None
     return listed[1] if listed else None
 
 
-def _judge_symbols(subject: str, elf: Elf) -> Finding | None:
-    """Judge a file that calls functions of cuDNN without naming the library; None if it calls none."""
+def _examine_symbols(subject: str, elf: Elf) -> Finding | None:
+    """Examine a file that calls functions of cuDNN without naming the library; None if it calls none."""
     if _has_forwarders(elf):
         count = sum(name in known_functions() for name in elf.exports)
         text = f"exports {count} functions of cuDNN that only pass calls on"
@@ -187,19 +187,19 @@ def _find_mentions(data: mmap.mmap | bytes) -> Iterator[str]:
 
     It searches for the end of a path first, so that it reads a large file only once.
     """
-    for found in re.finditer(rb"libcudnn\.so[.\d]*", data):
-        before = data[max(0, found.start() - 4096) : found.start()][::-1]
+    for match in re.finditer(rb"libcudnn\.so[.\d]*", data):
+        before = data[max(0, match.start() - 4096) : match.start()][::-1]
         folder = re.match(rb"[\w./+-]*", before)
         assert folder  # the pattern matches the empty text, too
-        yield (folder[0][::-1] + found[0]).decode()
+        yield (folder[0][::-1] + match[0]).decode()
 
 
-def _judge_texts(subject: str, path: Path, elf: Elf) -> Finding:
-    """Guess from the texts in the file whether it opens cuDNN at run time; the finding tells what it saw."""
+def _examine_texts(subject: str, path: Path, elf: Elf) -> Finding:
+    """Guess from the texts in the file whether it opens cuDNN at run time, and quote them."""
     with mapped(path) as data:
         names = set(_find_mentions(data))
         in_code = _NAME_IN_CODE.search(data) is not None
-        functions = {found[1].decode() for found in _NAME_OF_A_FUNCTION.finditer(data)} & known_functions()
+        functions = {match[1].decode() for match in _NAME_OF_A_FUNCTION.finditer(data)} & known_functions()
     paths = sorted(name for name in names if name.startswith("/"))
     gets = "and gets mucudnn's library under mucudnn run"
     if paths:
@@ -211,7 +211,7 @@ def _judge_texts(subject: str, path: Path, elf: Elf) -> Finding:
     if names:
         return Finding(subject, False, f"holds the name {min(names)}: mucudnn stands in for {SONAME} only")
     if not functions:
-        text = "does not mention cuDNN, but a library that it loads may: name that one, such as torch"
+        text = "does not mention cuDNN, but a library that it loads may: name that library, such as torch"
         return Finding(subject, None, text, uses_cudnn=False)
     if in_code:
         return Finding(subject, True, f"opens {SONAME} by a name that its code puts together, {gets}")
