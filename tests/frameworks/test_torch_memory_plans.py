@@ -203,7 +203,7 @@ def test_features_without_a_head_fit_any_memory_from_the_floor_on(end: str) -> N
         ({"memory": 1, "host_memory": "x"}, UsageError, "'x' is not a size"),
         ({"memory": 1, "bandwidth": float("nan")}, UsageError, "bandwidth is nan"),
         ({"memory": 1, "bandwidth": "fast"}, ArgumentTypeError, "bandwidth is 'fast': give bytes per"),
-        ({"memory": 1, "policy": "best"}, UsageError, "'best' is no policy: there are joint"),
+        ({"memory": 1, "policy": "best"}, UsageError, "'best' is not a policy: there are joint"),
         ({"memory": 1, "bandwidth": 0}, UsageError, "bandwidth is 0"),
         ({"memory": 1, "device": "h20"}, UsageError, "'h20' is no modelled device: did you mean h200"),
         ({"memory": 1, "device": None}, UsageError, "the model is on the CPU"),

@@ -157,7 +157,7 @@ class TestPlans:
         assert (plan.policy, plan.device, plan.costs, plan.batch) == (policy, "titanx", "modelled", 128)
 
     def test_an_unknown_policy_is_named(self) -> None:
-        with pytest.raises(UsageError, match="'best' is no policy"):
+        with pytest.raises(UsageError, match="'best' is not a policy"):
             plan_network(self.network, self.costs, MemoryOptions(memory=GIB, policy="best"))
 
     def test_host_memory_bounds_the_slab(self) -> None:

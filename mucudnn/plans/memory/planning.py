@@ -86,7 +86,7 @@ def _plan(
     network: Network, work: Work, allowed: Costs, options: MemoryOptions, name: str, trace: Trace | None
 ) -> MemoryPlan:
     if options.policy not in POLICIES:
-        raise UsageError(f"{shown(options.policy)} is no policy: there are {', '.join(POLICIES)}")
+        raise UsageError(f"{shown(options.policy)} is not a policy: there are {', '.join(POLICIES)}")
     if options.policy != "joint" and not options.offload:
         raise UsageError(
             f"the policy {options.policy} offloads by its own rules: leave out --no-offload, or use the "

@@ -295,7 +295,14 @@ class Recorder(TorchDispatchMode):
         last = self.operations[-1]
         if last.is_backward and last.node == number and running in (("", 0), (last.module, last.call)):
             return last
-        forward = next((one for one in self.operations if one.node == number and not one.is_backward), None)
+        forward = next(
+            (
+                operation
+                for operation in self.operations
+                if operation.node == number and not operation.is_backward
+            ),
+            None,
+        )
         kind = "sum" if node is None else node.name().rpartition(":")[2]
         name = f"{forward.name}.backward" if forward else kind
         operation = Operation(self.unique(name, "step"), "", 0, number, is_backward=True)

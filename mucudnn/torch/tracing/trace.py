@@ -38,8 +38,8 @@ def trace(model: nn.Module, example_input: Any) -> Network:
 def fingerprint(model: nn.Module) -> str:
     """Return a text that is equal for models with equal modules and parameters, whatever their values."""
     lines = [f"{name} {type(module).__name__} {module.training}" for name, module in model.named_modules()]
-    for name, one in (*model.named_parameters(), *model.named_buffers()):
-        lines.append(f"{name} {tuple(one.shape)} {one.dtype} {one.requires_grad}")
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        lines.append(f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor.requires_grad}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
@@ -47,7 +47,8 @@ def spell_inputs(example_input: Any) -> tuple[str, ...]:
     """Return the data type and the shape of each input: `f32[8,3,224,224]`."""
     tensors = [leaf for leaf in tree_leaves(example_input) if isinstance(leaf, Tensor)]
     return tuple(
-        f"{DATA_TYPES.get(one.dtype, one.dtype)}[{','.join(map(str, one.shape))}]" for one in tensors
+        f"{DATA_TYPES.get(tensor.dtype, tensor.dtype)}[{','.join(map(str, tensor.shape))}]"
+        for tensor in tensors
     )
 
 

@@ -38,9 +38,9 @@ def kernels_of(function: Any, args: tuple[Any, ...], name: str, math: str) -> li
     x_shape, w_shape = ((s[0], *s[2:], s[1]) if is_last else s for s in (large, tuple(w.shape)))
     layout = "nhwc" if is_last else "nchw"
     sizes = tuple(stride), tuple(padding), tuple(dilation)
-    given = math if x.dtype == torch.float32 else "default"
+    math_mode = math if x.dtype == torch.float32 else "default"
     try:
-        problem = problem_of(_DATA_TYPES[x.dtype], layout, x_shape, w_shape, *sizes, groups, given)
+        problem = problem_of(_DATA_TYPES[x.dtype], layout, x_shape, w_shape, *sizes, groups, math_mode)
     except MucudnnError:
         return []
     return [Kernel(problem, pass_, name) for pass_ in passes]

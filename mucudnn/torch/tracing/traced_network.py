@@ -23,21 +23,29 @@ def make_network(recorder: Recorder) -> Network:
             kind = memory.kind if number == len(memory.names) - 1 else "activation"
             tensors.append(nouns.Tensor(name, memory.shape, memory.data_type, kind, before))
     _note_saves(recorder)
-    names = {one.node: one.name for one in reversed(recorder.operations) if not one.is_backward}
+    names = {
+        operation.node: operation.name
+        for operation in reversed(recorder.operations)
+        if not operation.is_backward
+    }
     differentiated: set[str] = set()
     steps = []
-    for one in recorder.operations:
-        backward_of = names.get(one.node, "") if one.is_backward else ""
+    for operation in recorder.operations:
+        backward_of = names.get(operation.node, "") if operation.is_backward else ""
         if backward_of in differentiated:
             backward_of = ""
         differentiated.add(backward_of)
-        reads = tuple(name for name in one.reads if name not in one.writes)
-        saves, kernels = tuple(one.saves), tuple(one.kernels)
-        steps.append(nouns.Step(one.name, reads, tuple(one.writes), saves, kernels, one.flops, backward_of))
-    is_training = any(one.is_backward for one in recorder.operations)
+        reads = tuple(name for name in operation.reads if name not in operation.writes)
+        saves, kernels = tuple(operation.saves), tuple(operation.kernels)
+        steps.append(
+            nouns.Step(
+                operation.name, reads, tuple(operation.writes), saves, kernels, operation.flops, backward_of
+            )
+        )
+    is_training = any(operation.is_backward for operation in recorder.operations)
     written = {name for step in steps for name in step.writes}
     used = written | {name for step in steps for name in step.reads}
-    kept = [one for one in tensors if one.name in used or one.kind in nouns.PRESENT]
+    kept = [tensor for tensor in tensors if tensor.name in used or tensor.kind in nouns.PRESENT]
     if not is_training:
         steps = [nouns.Step(s.name, s.reads, s.writes, (), s.kernels, s.flops) for s in steps]
     return Network(tuple(kept), tuple(steps))
@@ -47,17 +55,17 @@ def _note_saves(recorder: Recorder) -> None:
     """Note in each step what it saves, if its own backward step reads that again."""
     needed = {recorder.packs[pack].node for pack, _ in recorder.unpacked}
     first: dict[int, Operation] = {}
-    for one in recorder.operations:
-        if not one.is_backward:
-            first.setdefault(one.node, one)
+    for operation in recorder.operations:
+        if not operation.is_backward:
+            first.setdefault(operation.node, operation)
     for number, pack in enumerate(recorder.packs):
-        operation = first.get(pack.node)
-        if operation is None or pack.node not in needed or pack.memory.name != pack.name:
+        saving = first.get(pack.node)
+        if saving is None or pack.node not in needed or pack.memory.name != pack.name:
             continue
         backward = {step for other, step in recorder.unpacked if other == number}
         is_read_again = any(recorder.operations[step].node == pack.node for step in backward)
-        if is_read_again and (pack.name in operation.reads or pack.name in operation.writes):
-            operation.saves[pack.name] = None
+        if is_read_again and (pack.name in saving.reads or pack.name in saving.writes):
+            saving.saves[pack.name] = None
 
 
 def identify(
@@ -91,30 +99,30 @@ def identify(
         if number in managed_number:
             unpacked_at[managed_number[number]] = step
     first_packs = {packs[0][1].name: packs[0][1] for packs in managed.values()}
-    names_of_inputs = [one.name for one in network.tensors if one.kind == "input"]
+    names_of_inputs = [tensor.name for tensor in network.tensors if tensor.kind == "input"]
     orders = {name: order for order, name in enumerate(first_packs)}
     convolutions = {step.name for step in network.steps if step.kernels}
     saved = []
     for order, packs in enumerate(managed.values()):
         _, first = packs[0]
-        one = Saved(first.memory.name, order, first.module, tuple(number for number, _ in packs))
-        by_modules = _with_replay(one, calls, first_packs, names_of_inputs, network)
+        kept = Saved(first.memory.name, order, first.module, tuple(number for number, _ in packs))
+        by_modules = _with_replay(kept, calls, first_packs, names_of_inputs, network)
         if by_modules.modules and convolutions.isdisjoint(by_modules.replayed):
             saved.append(by_modules)
             continue
         # Single operations may do without the convolutions of a whole block.
-        by_operations = _with_operations(one, network, orders, recorder)
+        by_operations = _with_operations(kept, network, orders, recorder)
         saved.append(by_operations if by_operations.replayed else by_modules)
     return Trace(
         network,
         tuple(saved),
         tuple(packed_at),
         unpacked_at,
-        {one.name: (one.module, one.call) for one in recorder.operations},
+        {operation.name: (operation.module, operation.call) for operation in recorder.operations},
         inputs,
         model,
         least_bytes,
-        {one.name: one.held for one in recorder.memories if one.held >= 0},
+        {memory.name: memory.held for memory in recorder.memories if memory.held >= 0},
     )
 
 
@@ -134,19 +142,19 @@ def _with_operations(saved: Saved, network: Network, orders: Mapping[str, int], 
     They are few, run no convolution, and use no random numbers. They read inputs, parameters, and tensors
     that were saved before this one, which are its sources.
     """
-    found = network.recomputation(saved.name)
-    at = {one.name: one for one in recorder.operations}
-    if len(found.steps) > MOST_STEPS or any(at[s.name].is_random or s.kernels for s in found.steps):
+    replay = network.recomputation(saved.name)
+    at = {operation.name: operation for operation in recorder.operations}
+    if len(replay.steps) > MOST_STEPS or any(at[s.name].is_random or s.kernels for s in replay.steps):
         return saved
     sources = []
-    for one in found.sources:
-        if one.kind == "activation" and one.name in orders:
-            sources.append(one.name)
-        elif one.kind not in ("input", "parameter", "buffer"):
+    for source in replay.sources:
+        if source.kind == "activation" and source.name in orders:
+            sources.append(source.name)
+        elif source.kind not in ("input", "parameter", "buffer"):
             return saved
     if any(orders[name] >= saved.order for name in sources):
         return saved
-    return replace(saved, sources=tuple(sources), replayed=tuple(step.name for step in found.steps))
+    return replace(saved, sources=tuple(sources), replayed=tuple(step.name for step in replay.steps))
 
 
 def _with_replay(

@@ -60,7 +60,9 @@ class TracedRun:
     ) -> None:
         self._device, self._lower = device, lower
         self.calls: list[ModuleCall] = []
-        self.with_hooks = {name for name, one in model.named_modules() if any(map(_has_hooks, one.modules()))}
+        self.with_hooks = {
+            name for name, inner in model.named_modules() if any(map(_has_hooks, inner.modules()))
+        }
         self._recorder, self._model, self._inputs = recorder, model, inputs
         self._begun: list[tuple[int, str, tuple[Any, ...]]] = []
 
@@ -71,8 +73,8 @@ class TracedRun:
             recorder.add_memory(parameter, name, "parameter" if parameter.requires_grad else "buffer")
         for name, buffer in model.named_buffers():
             recorder.add_memory(buffer, name, "buffer")
-        given = [leaf for leaf in tree_leaves(self._inputs) if isinstance(leaf, Tensor)]
-        for number, tensor in enumerate(given):
+        tensors = [leaf for leaf in tree_leaves(self._inputs) if isinstance(leaf, Tensor)]
+        for number, tensor in enumerate(tensors):
             recorder.add_memory(tensor, f"input{number}" if number else "input", "input")
         args = self._inputs if isinstance(self._inputs, tuple) else (self._inputs,)
         # No hooks in the backward steps, as under a plan: a reentrant checkpoint saves tensors there.
@@ -81,7 +83,7 @@ class TracedRun:
             kind = "cpu" if self._lower is None else self._device
             autocast = torch.autocast(kind, self._lower, enabled=self._lower is not None)
             with hooks, _LikeCuda(), autocast:
-                outputs = [one for one in tree_leaves(model(*args)) if isinstance(one, Tensor)]
+                outputs = [output for output in tree_leaves(model(*args)) if isinstance(output, Tensor)]
             torch.clear_autocast_cache()  # the end of the program's own autocast does so too
             self._differentiate(outputs)
 
@@ -102,9 +104,9 @@ class TracedRun:
             gradient = torch.empty_like(output)
             loss = Operation(recorder.unique("loss", "step"), "", 0, NO_NODE, True, {memory.name: None})
             recorder.add_memory(gradient, f"{memory.name}.grad", "activation")
-            found = recorder.memory_of(gradient)
-            assert found is not None
-            loss.writes[found.name] = None
+            memory = recorder.memory_of(gradient)
+            assert memory is not None
+            loss.writes[memory.name] = None
             recorder.operations.append(loss)
             gradients.append(gradient)
         torch.autograd.backward(differentiated, gradients)
@@ -143,8 +145,8 @@ class TracedRun:
         if not source or memory is None or result.numel() * result.element_size() != memory.bytes:
             return
         steps = range(begin, len(self._recorder.operations))
-        is_random = any(one.is_random for one in self._recorder.operations[begin:])
-        is_once = is_random or any(_runs_once(one) for one in module.modules()) or name in self.with_hooks
+        is_random = any(operation.is_random for operation in self._recorder.operations[begin:])
+        is_once = is_random or any(_runs_once(inner) for inner in module.modules()) or name in self.with_hooks
         self.calls.append(ModuleCall(name, source, geometry, memory.name, steps, is_once))
 
 
@@ -163,7 +165,7 @@ def _watched(model: nn.Module, run: TracedRun) -> Iterator[None]:
         module.register_forward_pre_hook(
             lambda _, args, kwargs, name=name: run.begin(name, args, kwargs), with_kwargs=True, prepend=True
         )
-        module.register_forward_hook(lambda one, _, result, name=name: run.end(name, one, result))
+        module.register_forward_hook(lambda layer, _, result, name=name: run.end(name, layer, result))
     yield
 
 

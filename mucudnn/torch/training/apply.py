@@ -20,11 +20,11 @@ class _Planned:
 
     _mucudnn_memory: Runtime | None = None
 
-    def forward(self: Any, *args: Any, **given: Any) -> Any:
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the model's own forward, under the plan if it is a training step."""
         runtime = self._mucudnn_memory
         own = super().forward  # type: ignore[misc]  # the model's method
-        return own(*args, **given) if runtime is None else runtime.run(own, args, given)
+        return own(*args, **kwargs) if runtime is None else runtime.run(own, args, kwargs)
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
         """Copy and pickle the model without its plan: a slab and streams belong to one process."""

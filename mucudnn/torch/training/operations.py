@@ -84,14 +84,15 @@ class OperationRecipe:
         Raises RuntimeError if a parameter or an input was changed meanwhile, MucudnnError if the result has
         another size.
         """
-        found: dict[Content, Storage] = {content: get() for content, get in self.sources.items()}
+        storages: dict[Content, Storage] = {content: get() for content, get in self.sources.items()}
         with torch.no_grad(), torch.autocast("cuda", enabled=False):
             for noted in self.operations:
-                self._run(noted, found)
-                for content in [one for one in found if self._last.get(one, math.inf) <= noted.number]:
+                self._run(noted, storages)
+                unneeded = [c for c in storages if self._last.get(c, math.inf) <= noted.number]
+                for content in unneeded:
                     if content != self.content:
-                        del found[content]
-        storage = found[self.content]
+                        del storages[content]
+        storage = storages[self.content]
         if storage.nbytes() != self.size:
             raise MucudnnError(
                 f"a tensor of {self.size} bytes was computed again with {storage.nbytes()} bytes: plan the "
@@ -99,7 +100,7 @@ class OperationRecipe:
             )
         return storage
 
-    def _run(self, noted: Noted, found: dict[Content, Storage]) -> None:
+    def _run(self, noted: Noted, storages: dict[Content, Storage]) -> None:
         def prepare(leaf: Any) -> Any:
             if isinstance(leaf, Own):
                 check_version(leaf.tensor, leaf.version)
@@ -107,10 +108,10 @@ class OperationRecipe:
                 return x.clone() if key_of(x) in self.buffers else x  # a norm updates its buffers
             if not isinstance(leaf, Read):
                 return leaf
-            storage = found[leaf.content]
+            storage = storages[leaf.content]
             if leaf.content[0] in noted.in_place and leaf.content in self.sources:
                 storage = storage.clone()
-                found[leaf.content] = storage
+                storages[leaf.content] = storage
             assert leaf.view is not None  # a recipe has known contents alone
             return leaf.view.of(storage)
 
@@ -118,10 +119,10 @@ class OperationRecipe:
         result = noted.function(*args, **kwargs)
         tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         for key, tensor in zip(noted.results, tensors, strict=True):
-            found[key, noted.number] = tensor.untyped_storage()
+            storages[key, noted.number] = tensor.untyped_storage()
         for read in noted.reads():
             if read.content[0] in noted.in_place:
-                found[read.content[0], noted.number] = found[read.content]
+                storages[read.content[0], noted.number] = storages[read.content]
 
 
 def _is_leaf(value: Any) -> bool:
@@ -175,11 +176,11 @@ class Operations(TorchDispatchMode):
         used: dict[Content, Callable[[], Storage]] = {}
         wanted = [content]
         while wanted:
-            one = wanted.pop()
-            if one in sources:
-                used[one] = sources[one]
+            needed = wanted.pop()
+            if needed in sources:
+                used[needed] = sources[needed]
                 continue
-            number = one[1]
+            number = needed[1]
             if number == UNKNOWN or _is_random(self._noted[number].function):
                 return None
             if number not in numbers:
@@ -198,7 +199,7 @@ class Operations(TorchDispatchMode):
         if self._is_paused:
             return function(*args, **kwargs)
         read_args, read_kwargs = tree_map(self._note_read, (args, kwargs))
-        written = {key_of(one) for one in _written(function, args, kwargs)}
+        written = {key_of(tensor) for tensor in _written(function, args, kwargs)}
         before = {key_of(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         result = function(*args, **kwargs)
         tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]

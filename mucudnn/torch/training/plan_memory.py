@@ -70,7 +70,7 @@ def plan_memory(
     """
     _check_model(model)
     if policy not in POLICIES:
-        raise UsageError(f"{shown(policy)} is no policy: there are {', '.join(POLICIES)}")
+        raise UsageError(f"{shown(policy)} is not a policy: there are {', '.join(POLICIES)}")
     options = MemoryOptions(
         memory=_read_bytes("memory", memory),
         policy=policy,

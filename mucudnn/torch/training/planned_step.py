@@ -30,7 +30,9 @@ class Schedule:
         self.least_bytes = plan.least_bytes
         self.by_name = {tensor.name: tensor for tensor in plan.tensors}
         self.replayed = frozenset(name for tensor in plan.tensors for name in tensor.modules)
-        self.has_operations = any(one.choice == "recompute" and not one.modules for one in plan.tensors)
+        self.has_operations = any(
+            tensor.choice == "recompute" and not tensor.modules for tensor in plan.tensors
+        )
         self.releases: defaultdict[int, list[int]] = defaultdict(list)
         self.fetches: defaultdict[int, list[int]] = defaultdict(list)
         for tensor in plan.tensors:
@@ -245,8 +247,8 @@ class Step:
         if order < len(tensors):
             planned = tensors[order]
             is_same_type = planned.data_type in (data_type, "u8")  # a plan gives part of a storage as bytes
-            found = planned.bytes, planned.module, planned.packs[:1]
-            if found == (size, module, (event,)) and is_same_type:
+            entry = planned.bytes, planned.module, planned.packs[:1]
+            if entry == (size, module, (event,)) and is_same_type:
                 return planned
             expected = f"{planned.bytes} bytes of {planned.data_type} in {planned.module or 'the model'}"
         else:
@@ -308,8 +310,8 @@ class Step:
         else:
             if planned.source_input >= len(self._inputs):
                 return None
-            given = self._inputs[planned.source_input]
-            origin, version, get = reference(given), given._version, given.untyped_storage
+            tensor = self._inputs[planned.source_input]
+            origin, version, get = reference(tensor), tensor._version, tensor.untyped_storage
         calls = self.calls.find(planned.modules, origin, version)
         modules = [self._modules[name] for name in planned.modules if name in self._modules]
         if calls is None or any(map(has_hooks, modules)):

@@ -42,8 +42,8 @@ def _measure_memory(device: torch.device) -> float:
 
 def _measure_product(device: torch.device, data_type: torch.dtype) -> float:
     """Return the operations per second of a product of matrices."""
-    one = torch.ones(_SIDE, _SIDE, dtype=data_type, device=device)
-    return 2 * _SIDE**3 / _seconds(device, lambda: one @ one)
+    ones = torch.ones(_SIDE, _SIDE, dtype=data_type, device=device)
+    return 2 * _SIDE**3 / _seconds(device, lambda: ones @ ones)
 
 
 def _seconds(device: torch.device, work: Callable[[], object], runs: int = 5) -> float:

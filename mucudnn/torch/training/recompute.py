@@ -76,18 +76,18 @@ class Recipe:
 @contextmanager
 def _without_effects(module: nn.Module, is_training: bool) -> Iterator[None]:
     """Let a module run in its mode of the forward pass. It updates copies of its buffers."""
-    before = [(one, one.training, dict(one._buffers)) for one in module.modules()]
+    before = [(part, part.training, dict(part._buffers)) for part in module.modules()]
     try:
-        for one, _, buffers in before:
-            one.training = is_training
-            one._buffers.update(
+        for part, _, buffers in before:
+            part.training = is_training
+            part._buffers.update(
                 {name: buffer.clone() for name, buffer in buffers.items() if buffer is not None}
             )
         yield
     finally:
-        for one, training, buffers in before:
-            one.training = training
-            one._buffers.update(buffers)
+        for part, training, buffers in before:
+            part.training = training
+            part._buffers.update(buffers)
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -140,16 +140,16 @@ class Calls:
 
         Return None if their last calls did not. `version` is the source's, None for any.
         """
-        found: list[Call] = []
+        chain: list[Call] = []
         for name in names:
             call = self._last.get(name)
             if call is None or call.read.cdata != source.cdata or version not in (None, call.read_version):
                 return None
-            found.append(call)
+            chain.append(call)
             if call.is_open:
-                return found if name == names[-1] else None
+                return chain if name == names[-1] else None
             source, version = call.written, call.written_version
-        return found
+        return chain
 
     def _open(self, module: nn.Module, args: Any) -> None:
         name = self._names.get(module)

@@ -91,6 +91,6 @@ def record_timeline(model: Any) -> Iterator[Timeline]:
         yield timeline
     finally:
         lanes.recording = None
-        found = recording.finish()
+        recorded = recording.finish()
         for name in Timeline.__slots__:
-            object.__setattr__(timeline, name, getattr(found, name))
+            object.__setattr__(timeline, name, getattr(recorded, name))

@@ -39,7 +39,7 @@ class Runtime:
             self._state.take([])  # allocates the copies now, so that no step does
         self.lanes = Lanes(self._device, plan.piece)
         # No step pins memory: a rescue would find less of it, and pinning takes seconds.
-        self.host_memory = pin(max(one.host_bytes for one in (plan, plan.lower) if one is not None))
+        self.host_memory = pin(max(plan.host_bytes, plan.lower.host_bytes if plan.lower else 0))
         self.slab = Slab(self.host_memory)
         self.set_plan(plan)
 
@@ -50,22 +50,22 @@ class Runtime:
         self.slab = Slab(self.host_memory, plan.tensors, self.slab)
         self._use(plan)
 
-    def run(self, forward: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+    def run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the model's own `forward` under the plan.
 
         If the device's memory does not suffice, run it once more under the plan's next lower point.
         """
-        inputs = [leaf for leaf in tree_leaves((args, given)) if isinstance(leaf, Tensor)]
+        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if not self._is_planned(inputs):
-            return forward(*args, **given)
+            return forward(*args, **kwargs)
         if self._is_short:
             self._is_short = False
             self._go_lower("the last backward pass")
         if self.plan.lower is None:
-            return self._run_step(forward, args, given, inputs)
+            return self._run_step(forward, args, kwargs, inputs)
         self._state.take(inputs)
         try:
-            return self._run_step(forward, args, given, inputs)
+            return self._run_step(forward, args, kwargs, inputs)
         except torch.cuda.OutOfMemoryError:
             if not self._state.can_return():
                 raise
@@ -73,10 +73,10 @@ class Runtime:
             self._state.forget()
         self._state.return_to()
         self._go_lower("the forward pass")
-        return self._run_step(forward, args, given, inputs)
+        return self._run_step(forward, args, kwargs, inputs)
 
     def _run_step(
-        self, forward: Callable[..., Any], args: Any, given: dict[str, Any], inputs: list[Tensor]
+        self, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any], inputs: list[Tensor]
     ) -> Any:
         own = {key_of(x): x for x in (*inputs, *self._model.parameters(), *self._model.buffers())}
         names = {module: name for name, module in self._model.named_modules() if name}
@@ -87,7 +87,7 @@ class Runtime:
         noted = nullcontext() if step.operations is None else step.operations.followed()
         try:
             with self._alone(), step.calls.followed(), noted, _saved_by(step):
-                result = forward(*args, **given)
+                result = forward(*args, **kwargs)
         except BaseException:
             step.abandon()
             raise
@@ -105,10 +105,10 @@ class Runtime:
             return self._refuse("a CUDA graph is captured")
         if _has_foreign_hooks():
             return self._refuse("other saved_tensors_hooks or a checkpoint surround the model")
-        found = spell_inputs(tuple(inputs))
-        if found != tuple(self.plan.inputs):
+        shapes = spell_inputs(tuple(inputs))
+        if shapes != tuple(self.plan.inputs):
             return self._refuse(
-                f"the input is {', '.join(found)}, the plan is for {', '.join(self.plan.inputs)}"
+                f"the input is {', '.join(shapes)}, the plan is for {', '.join(self.plan.inputs)}"
             )
         check_parts(self._model)
         return True
@@ -163,7 +163,7 @@ class _State:
         self._random = torch.get_rng_state(), torch.cuda.get_rng_state(self._device)
         for dtype, buffers in self._buffers().items():
             copies = self._copies.get(dtype, [])
-            if [one.shape for one in copies] != [one.shape for one in buffers]:
+            if [buffer.shape for buffer in copies] != [buffer.shape for buffer in buffers]:
                 self._copies[dtype] = [buffer.clone() for buffer in buffers]
             else:
                 torch._foreach_copy_(copies, buffers)  # one launch for all of them
@@ -185,10 +185,10 @@ class _State:
         self._inputs = []
 
     def _buffers(self) -> dict[torch.dtype, list[Tensor]]:
-        found: dict[torch.dtype, list[Tensor]] = {}
+        by_type: dict[torch.dtype, list[Tensor]] = {}
         for buffer in self._model.buffers():
-            found.setdefault(buffer.dtype, []).append(buffer.detach())
-        return found
+            by_type.setdefault(buffer.dtype, []).append(buffer.detach())
+        return by_type
 
 
 def device_of(model: nn.Module) -> torch.device:
