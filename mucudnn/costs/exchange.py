@@ -1,9 +1,7 @@
 """Rows of a cache outside of it: JSON lines that other hosts, later versions and people can read.
 
-The first line is `{"kind": "header", "schema": 4}`, each other one a row of one of the kinds below with the
-columns of the cache's table, those left out that its problem tells. A header may occur again, so that files
-can be put after one another. Schema 1 had no enumerations, schema 2 no tile comparisons, schema 3 no times
-of steps.
+The first line is `{"kind": "header", "schema": 1}`. Each other line is a row of one of the cache's tables,
+without the columns that its problem implies. A header may occur again, so files can be concatenated.
 """
 
 import json
@@ -17,7 +15,7 @@ from mucudnn.costs.schema import ENUMERATION, TABLES, Column, Row, Table
 from mucudnn.errors import MucudnnError, NewerFileError, raised_here
 from mucudnn.problems.kernels import PASSES
 
-SCHEMA = 4
+SCHEMA = 1
 
 
 def format_rows(rows: Iterable[Row]) -> Iterator[str]:

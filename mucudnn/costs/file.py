@@ -15,8 +15,7 @@ from mucudnn.costs.schema import TABLES
 from mucudnn.errors import MucudnnError, NewerFileError, raised_here
 from mucudnn.forks import close_before_fork, no_fork
 
-VERSION = 4  # version 1 had no enumerations, version 2 no tile comparisons, version 3 no times of steps
-OLDEST = 1  # older ones are set aside
+VERSION = 1
 APPLICATION_ID = 0x6D756344  # in the file's header, so that no other program's database is written to
 _MAGIC = b"SQLite format 3\0"
 WAITING_SECONDS = 10.0  # for a process that has the file locked; a merge of 100,000 rows takes a few seconds
@@ -104,12 +103,11 @@ def _tells_of_lock(error: sqlite3.OperationalError) -> bool:
     return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def open_file(path: Path) -> tuple[Database, Claims, Path | None]:
+def open_file(path: Path) -> tuple[Database, Claims]:
     """Open a cache for reading and writing, and make it if it is missing.
 
-    The returned path is the new name of a file of an older version, which was set aside. Raise
-    UnwritableError; LockedError; DamagedError; NewerFileError; MucudnnError if the file is no cache, which is
-    never touched then.
+    Raise UnwritableError; LockedError; DamagedError; NewerFileError; MucudnnError if the file is not a cache,
+    which is never touched then.
     """
     try:
         try:
@@ -125,13 +123,16 @@ def open_file(path: Path) -> tuple[Database, Claims, Path | None]:
         raise UnwritableError(f"the cache {path} cannot be written: {error.strerror or error}") from None
 
 
-def _open_file(path: Path) -> tuple[Database, Claims, Path | None]:
+def _open_file(path: Path) -> tuple[Database, Claims]:
     _is_cache(path)
     # Also fails at once on a file system without locks, where sqlite would wait for them in vain.
     claims = Claims(path)
     try:
-        aside = _set_aside(path, claims)
-        return _open_to_write(path), claims, aside
+        # Another process may be replacing a damaged file.
+        with claims.claim("the file itself") as ours:
+            if not ours:
+                raise LockedError(path)
+            return _open_to_write(path), claims
     except BaseException:
         claims.close()
         raise
@@ -141,9 +142,10 @@ def _open_to_write(path: Path) -> Database:
     with no_fork:
         connection = connect(path)
         try:
+            _check_version(connection, path)
             connection.execute("BEGIN IMMEDIATE")  # fails where the file cannot be written
-            check_tables(connection)
-            bring_up_to_date(connection)
+            if not check_tables(connection):
+                make_tables(connection)
             connection.execute("COMMIT")
             with suppress(sqlite3.OperationalError):  # file systems without shared memory do without
                 connection.execute("PRAGMA journal_mode = WAL")
@@ -189,45 +191,38 @@ def in_memory() -> Database:
     """Return an empty cache in memory."""
     with no_fork:
         connection = sqlite3.connect(":memory:", isolation_level=None)
-        bring_up_to_date(connection)
+        make_tables(connection)
         return Database(connection)
 
 
-def bring_up_to_date(connection: sqlite3.Connection) -> None:
-    """Make the tables of a new file, or those that an older version lacks: versions only add tables."""
-    if _add_missing_tables(connection):
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {VERSION}")
-    # The state of the journal when it was last taken; a row or none.
-    connection.execute("CREATE TABLE IF NOT EXISTS taken_journal (state TEXT NOT NULL)")
+def make_tables(connection: sqlite3.Connection) -> None:
+    """Make the tables of a new file."""
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+    for table in TABLES:
+        connection.execute(f"CREATE TABLE {table.name} ({table.definition})")
+    # Holds at most one row: the state of the journal when it was last taken.
+    connection.execute("CREATE TABLE taken_journal (state TEXT NOT NULL)")
 
 
-def check_tables(connection: sqlite3.Connection) -> None:
-    """Raise sqlite3.DatabaseError if a file has tables of ours with other columns, or views or triggers.
+def check_tables(connection: sqlite3.Connection) -> bool:
+    """Return False for a file without tables.
 
-    A view can compute without end, and a trigger can change other rows.
+    Raise sqlite3.DatabaseError if a file lacks a table or a column, or has views or triggers: a view can
+    compute without end, and a trigger can change other rows.
     """
     entries = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
-    tables = {table.name: table for table in TABLES}
     for kind, name, sql in entries:
         if kind not in ("table", "index") or (kind == "table" and str(sql)[:12] != "CREATE TABLE"):
-            raise sqlite3.DatabaseError(f"{name!r} is no table of a cache")
-        if name in tables:
-            # A comprehension over the cursor would keep the statement, and with it the transaction, open in a
-            # traceback that a program keeps.
-            columns = connection.execute(f"PRAGMA table_info({name})").fetchall()
-            there = {column for _, column, *_ in columns}
-            if missing := tables[name].columns.keys() - there:
-                raise sqlite3.DatabaseError(f"the table {name} has no column {min(missing)}")
-
-
-def _add_missing_tables(connection: sqlite3.Connection, *, temporary: bool = False) -> bool:
-    """Return whether any were missing. Only this connection sees `temporary` tables."""
-    there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master").fetchall()}
-    missing = [table for table in TABLES if table.name not in there]
-    for table in missing:
-        connection.execute(f"CREATE {'TEMP' if temporary else ''} TABLE {table.name} ({table.definition})")
-    return bool(missing)
+            raise sqlite3.DatabaseError(f"{name!r} is not a table of a cache")
+    for table in TABLES if entries else ():
+        # A comprehension over the cursor would keep the statement, and with it the transaction, open in a
+        # traceback that a program keeps.
+        columns = connection.execute(f"PRAGMA table_info({table.name})").fetchall()
+        present = {column for _, column, *_ in columns}
+        if missing := table.columns.keys() - present:
+            raise sqlite3.DatabaseError(f"the table {table.name} has no column {min(missing)}")
+    return bool(entries)
 
 
 def _is_cache(path: Path) -> bool:
@@ -281,9 +276,8 @@ def _connect_to_read(path: Path, options: str) -> sqlite3.Connection:
     """Open a file to read. Raise sqlite3.OperationalError, MucudnnError, NewerFileError."""
     connection = connect(path, options)
     try:
-        _version(connection, path)
+        _check_version(connection, path)
         check_tables(connection)
-        _add_missing_tables(connection, temporary=True)
         connection.execute("PRAGMA query_only = 1")
         return connection
     except BaseException as error:
@@ -291,25 +285,6 @@ def _connect_to_read(path: Path, options: str) -> sqlite3.Connection:
         if isinstance(error, sqlite3.DatabaseError | UnicodeDecodeError) and tells_of_damage(error):
             raise failure(path, error) from None
         raise
-
-
-def _set_aside(path: Path, claims: Claims) -> Path | None:
-    """Rename a cache of a version that is not read any more; returns its new path."""
-    # Two processes may find the old cache at once. Without the claim the second would set aside the new one.
-    with claims.claim("the file itself") as ours, no_fork:
-        if not ours:
-            raise LockedError(path)
-        if not _is_cache(path):
-            return None
-        connection = connect(path, "?mode=rw")
-        try:
-            version = _version(connection, path)
-            if version >= OLDEST:
-                return None
-            connection.execute("PRAGMA journal_mode = DELETE")  # all of it in the one file
-        finally:
-            connection.close()
-        return path.rename(free_name(path, f"version-{version}"))
 
 
 def free_name(path: Path, end: str) -> Path:
@@ -324,7 +299,7 @@ def free_name(path: Path, end: str) -> Path:
         free = path.with_name(f"{path.name}.{end}.{number}")
 
 
-def _version(connection: sqlite3.Connection, path: Path) -> int:
+def _check_version(connection: sqlite3.Connection, path: Path) -> None:
     try:
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         connection.execute("SELECT count(*) FROM sqlite_master")
@@ -337,7 +312,6 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
             f"the cache {path} is of version {version}, this mucudnn reads up to version {VERSION}: "
             "upgrade mucudnn, or name another file in MUCUDNN_CACHE"
         )
-    return version
 
 
 def failure(path: Path, error: sqlite3.DatabaseError | UnicodeDecodeError) -> UnwritableError:

@@ -27,15 +27,13 @@ def open_file(path: Path) -> tuple[Database, Claims, str | None]:
     """
     warning = None
     try:
-        database, claims, aside = cache_file.open_file(path)
+        database, claims = cache_file.open_file(path)
     except DamagedError as error:
         try:
             warning = replace_damaged(path)
         except raised_here(OSError, sqlite3.Error):  # such as a folder that cannot be written
             raise error from None
-        database, claims, aside = cache_file.open_file(path)
-    if aside is not None:
-        warning = f"The cache {path} was of a version not read any more: it is now {aside}"
+        database, claims = cache_file.open_file(path)
     return database, claims, warning
 
 
@@ -68,7 +66,7 @@ def _replace_damaged(path: Path) -> str | None:
 def _replace(path: Path, fresh: Path) -> tuple[Path, int]:
     """Return the damaged file's new path, and the number of rows in the new file."""
     with closing(cache_file.connect(fresh)) as new:
-        cache_file.bring_up_to_date(new)
+        cache_file.make_tables(new)
         kept = _copy_readable(path, new)
     aside = cache_file.free_name(path, "damaged")
     # The log moves first: sqlite would delete it beside a missing file.

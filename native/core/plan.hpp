@@ -12,29 +12,29 @@
 // A part is repeat*micro-batch:algorithm:milliseconds:bytes. The last line counts the kernels: a reader knows
 // by it that a file is truncated. The writer sorts the kernels, so that equal plans have equal bytes.
 //
-// Version 3 may give a kernel `tiles` beside the choice: one sample divided along its height or depth, if
-// that is faster within the limit. Readers that can divide a sample use the tiles; the others use the choice.
+// A kernel may have `tiles` beside the choice: one sample divided along its height or depth, if that is
+// faster within the limit. Readers that can divide a sample use the tiles; the others use the choice.
 // The size of a part is then a number of steps (tile_steps() in tiles.hpp). Its time is that of one sample.
 // Its workspace includes the copies of a tile.
 //
 //   tiles 3*16:WINOGRAD_NONFUSED:3.25:14155776
 //
-// Version 4 may give a kernel `share` lines beside the choice: so many of its identical kernels take that
+// A kernel may have `share` lines beside the choice: that many of its identical kernels take the line's
 // configuration. The shares are a second answer for one total of workspace, faster than the choices. Readers
 // that can tell layers apart give the first share to the first layers, and so on. The others use the choice.
 //
 //   share 2 4*16:WINOGRAD_NONFUSED:3.25:14155776
 //   share 1 1*64:IMPLICIT_GEMM:25.5:0
 //
-// Version 4 may also give a kernel `groups` beside the choice: groups of its channels (channels.hpp), each
-// with its own division of the mini-batch, if that is faster within the limit. A group is repeat*channels,
+// A kernel may also have `groups` beside the choice: groups of its channels (channels.hpp), each with its
+// own division of the mini-batch, if that is faster within the limit. A group is repeat*channels,
 // and its parts follow. The workspace of a part includes the copies of its slices. Groups of a
 // backward_filter may divide the input channels instead, as in `2*in96`.
 //
 //   groups 2*96 4*16:WINOGRAD_NONFUSED:1.625:7077888
 //
-// Version 2 is the drop-in's journal (journal.hpp). A kernel there may have candidates instead of a choice:
-// all algorithms that can run, even those too large to be measured, listed by the API that named them. A
+// In the drop-in's journal (journal.hpp) a kernel may have candidates instead of a choice: all algorithms
+// that can run, even those too large to be measured, listed by the API that named them. A
 // candidate is algorithm:bytes:note,note.
 //
 //   candidates legacy IMPLICIT_GEMM:0:deterministic WINOGRAD_NONFUSED:14155776:deterministic,winograd

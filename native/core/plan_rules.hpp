@@ -12,9 +12,7 @@
 namespace mucudnn::plan_rules {
 
 constexpr std::string_view kMagic = "mucudnn plan ";
-constexpr int kVersion = 4;
-constexpr int kVersionOfTiles = 3;
-constexpr int kVersionOfCandidates = 2;
+constexpr int kVersion = 1;
 
 [[noreturn]] void fail(const std::string& message);
 std::string quoted(std::string_view text);

@@ -39,14 +39,7 @@ std::int64_t parts_in(const PlanGroups& groups) {
 }  // namespace
 
 std::string to_text(const Plan& plan) {
-  // Writes the oldest version that can express the plan, so that older programs can read it.
-  int version = 1;
-  for (const PlanKernel& planned : plan.kernels) {
-    if (!planned.candidates.empty()) version = std::max(version, kVersionOfCandidates);
-    if (!planned.tiles.empty()) version = std::max(version, kVersionOfTiles);
-    if (!planned.groups.empty() || !planned.shares.empty()) version = kVersion;
-  }
-  std::string text = std::string(kMagic) + std::to_string(version) + "\n";
+  std::string text = std::string(kMagic) + std::to_string(kVersion) + "\n";
   for (const auto& [key, value] : plan.header) {
     const bool reserved = key == "kernel" || key == "choose" || key == "tiles" || key == "groups" ||
                           key == "share" || key == "option" || key == "candidates" || key == "end";

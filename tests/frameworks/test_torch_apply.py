@@ -35,7 +35,7 @@ def test_a_plan_of_convolutions_is_applied_and_undone(model: nn.Module, tmp_path
 
 def test_a_spatial_plan_is_applied_once_and_undone(model: nn.Module) -> None:
     layers = tuple(
-        SpatialLayer(name, place, 1.0, 0.0, 0) for name, place in (("0", "divided"), ("2", "whole"))
+        SpatialLayer(name, place, 1.0, 0.0, 0, 0.0, 2) for name, place in (("0", "divided"), ("2", "whole"))
     )
     stages = (SpatialStage("2", ()),)
     plan = SpatialPlan({"depth": 2}, {2: "depth"}, "2", 1.0, 1, None, layers, (), (), stages)

@@ -111,15 +111,6 @@ def test_copies_and_pickles_are_converted_too(network: nn.Module, with_plan: boo
         torch.testing.assert_close(copied(X), expected)
 
 
-def test_a_model_that_version_0_1_pickled_is_converted_too(network: nn.Module) -> None:
-    text = pickle.dumps(mt.convert(network, workspace="1MiB"), protocol=0)
-    older = text.replace(
-        b"cmucudnn.torch.layers.convert\nConversionSettings\n", b"cmucudnn.torch.layers.convert\nChoice\n"
-    )
-    assert older != text
-    assert pickle.loads(older).signal._mucudnn.workspace == "1MiB"
-
-
 def test_a_single_module_is_a_model_too() -> None:
     module = mt.convert(nn.Conv2d(3, 4, 3))
     assert type(module) is modules.Conv2d

@@ -278,7 +278,7 @@ def _take_and_give_back(items: tuple[tuple[Table, tuple[tuple[str, Any], ...]], 
 def _cache() -> tuple[sqlite3.Connection, CacheRows]:
     """Return a cache in memory, which all inputs share: opening it takes longer than most of them."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    cache_file.bring_up_to_date(connection)
+    cache_file.make_tables(connection)
     return connection, CacheRows(Path("memory"), cache_file.Database(connection))
 
 

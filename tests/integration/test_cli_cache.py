@@ -45,7 +45,7 @@ def other_host(folder: Path, name: str, *sizes: int) -> Path:
             measured = Measurement(size, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0, 0.0)
             machine = Machine("cudnn", name, "cuDNN 9.19", 1)
             cache.add(machine, Kernel(PROBLEM, "forward"), measured)
-            cache.add_enumeration(machine, Kernel(PROBLEM, "forward"), size, [Listed("ALGORITHM", 0, "")])
+            cache.add_enumerations(machine, Kernel(PROBLEM, "forward"), {size: [Listed("ALGORITHM", 0, "")]})
     return path
 
 

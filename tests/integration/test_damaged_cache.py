@@ -43,10 +43,11 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cache.query("BEGIN")
         for size in range(1, 301):
             cache.add(HERE, KERNEL, Measurement(size, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0, 0.0))
-            cache.add_enumeration(HERE, KERNEL, size, [Listed("ALGORITHM", 0, "deterministic")])
         whole = Configuration((MicroConfiguration(8, "ALGORITHM", 1.0, 0),))
         cache.add_comparison(HERE, KERNEL, None, whole, Comparison(*[1.0] * 7))
         cache.query("COMMIT")
+        listed = [Listed("ALGORITHM", 0, "deterministic")]
+        cache.add_enumerations(HERE, KERNEL, dict.fromkeys(range(1, 301), listed))
     return path
 
 
@@ -195,7 +196,7 @@ def test_a_table_that_is_a_view_without_end_is_not_asked(cache_path: Path, capsy
     connection.close()
     assert main(["cache", "list"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "'measurements' is no table of a cache" in line
+    assert "'measurements' is not a table of a cache" in line
     assert main(["optimize", GOOD, "--no-run"]) == 0
     assert cache_path.with_name("cache.sqlite.damaged").exists()
 

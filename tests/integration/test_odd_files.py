@@ -42,7 +42,7 @@ TRACE = {
 SPATIAL = SpatialPlan(
     {"width": 2}, {4: "width"}, "1", 3.5, 2**20, None,
     (SpatialLayer("0", "divided", 3.0, 0.1, 8192, 0.4, 2),),
-    (SpatialCandidate({"width": 2}, "1", 3.5, 2**20, True),), ("a note",),
+    (SpatialCandidate({"width": 2}, "1", 3.5, 2**20, True, ()),), ("a note",), (),
 )  # fmt: skip
 
 
@@ -65,11 +65,11 @@ FILES: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
         lambda file: file.write_text(json.dumps(TRACE)),
         lambda file: divide(read_traces([file])),
     ),
-    "plan": (lambda file: file.write_bytes((DATA / "plan-4.plan").read_bytes()), read_plan_with_times),
+    "plan": (lambda file: file.write_bytes((DATA / "plan-1.plan").read_bytes()), read_plan_with_times),
     "memory plan": (write_memory_plan, MemoryPlan.read),
     "spatial plan": (lambda file: file.write_text(str(SPATIAL)), read_spatial_plan),
     "network": (lambda file: bundled_network("alexnet", 2).write(file), Network.read),
-    "export": (lambda file: file.write_bytes((DATA / "rows-4.jsonl").read_bytes()), take_rows),
+    "export": (lambda file: file.write_bytes((DATA / "rows-1.jsonl").read_bytes()), take_rows),
     "table": (lambda file: file.write_text("devices,step_ms,epochs\n1,100,10\n2,60.5,10\n"), read_scaling),
     "device": (
         lambda file: file.write_text(read_properties("h100")),

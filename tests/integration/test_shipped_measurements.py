@@ -45,7 +45,7 @@ def results(path: Path, *, faster: float = 1.0, machine: Machine = A_GPU) -> Pat
     with Cache.open(path.with_suffix(".sqlite")) as cache, gzip.open(path, "wt") as file:
         for size in micro_batch_sizes("power_of_two", PROBLEM.mini_batch):
             runnable = [Listed(name, size * workspace, "") for name, (_, workspace) in ALGORITHMS.items()]
-            cache.add_enumeration(machine, Kernel(PROBLEM, "forward"), size, runnable)
+            cache.add_enumerations(machine, Kernel(PROBLEM, "forward"), {size: runnable})
             for name, (ms, workspace) in ALGORITHMS.items():
                 measured = Measurement(size, name, SUCCESS, size * workspace, "", size * ms / faster, 0.0)
                 cache.add(machine, Kernel(PROBLEM, "forward"), measured)

@@ -139,8 +139,8 @@ def test_slices_near_the_end_of_bf16_and_fp32_sum_to_what_the_undivided_call_doe
 
 
 @pytest.fixture
-def old_cache(cache_path: Path) -> Path:
-    """Write a cache of an older version, in which small micro-batches of fp16 gradients are fastest."""
+def tempting_cache(cache_path: Path) -> Path:
+    """Write a cache in which small micro-batches of fp16 gradients are fastest."""
     engine = device_named("cpu").engine
     with Cache.open(cache_path) as cache:
         for size in range(1, 9):
@@ -151,7 +151,7 @@ def old_cache(cache_path: Path) -> Path:
 
 @pytest.mark.parametrize("limit", [0, 2**20, "none"])
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.usefixtures("old_cache")
+@pytest.mark.usefixtures("tempting_cache")
 def test_with_every_policy_and_limit_the_gradient_of_arrays_is_finite(
     policy: str, limit: int | str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,7 +180,7 @@ def test_no_tiles_of_such_a_gradient_are_looked_for(engine: Engine, cache_path: 
         assert fastest_tiles(bench, Kernel(problem, GRADIENT), "all", 2**20) is None
 
 
-# --- plans that divide such a gradient, of an older version or edited by hand ---
+# --- plans edited by hand that divide such a gradient ---
 
 
 def call(plan: Plan) -> Array:

@@ -14,7 +14,7 @@ from shim_journal import journal_in
 from shim_modes import run_online
 
 SMALL = "f32:nchw:default:mb6_ic4ih10_oc6_kh3_ph1"
-MAGIC = "mucudnn plan 2\n"  # the first line of a document in the journal
+MAGIC = "mucudnn plan 1\n"  # the first line of a document in the journal
 
 
 def test_a_record_stays_whole_where_it_cannot_be_written_and_the_warning_says_why(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from mucudnn.costs.schema import MEASUREMENT
 from mucudnn.problems.kernels import Flags, Kernel, read_kernels
 
 SMALL = "f32:nchw:default:g1mb6_ic4ih10iw10_oc6oh10ow10_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
-MAGIC = "mucudnn plan 2\n"  # the first line of a document in the journal
+MAGIC = "mucudnn plan 1\n"  # the first line of a document in the journal
 
 
 @pytest.mark.parametrize("habit", ["get", "find", "find_ex"])

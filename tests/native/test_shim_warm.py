@@ -109,7 +109,7 @@ def test_a_journal_without_lists_of_candidates_serves_and_gets_them(
 ) -> None:
     cases = [case(PROBLEMS[api], pass_, HABITS[api]) for pass_ in PASSES]
     run_online(tmp_path, *cases)
-    old = re.sub("candidates .*\n", "", journal_in(tmp_path).read_text()).replace("plan 2\n", "plan 1\n")
+    old = re.sub("candidates .*\n", "", journal_in(tmp_path).read_text())
     journal_in(tmp_path).write_text(old)
     assert measurements(run_online(tmp_path, *cases)) == 0
     assert journal_in(tmp_path).read_text().startswith(old)

@@ -5,7 +5,7 @@ PLAIN = "f32:nchw:default:g1mb4_ic4ih8iw8_oc4oh6ow6_kh3kw3_sh1sw1_ph0pw0_dh0dw0"
 
 def journal(engine: str, problem: str) -> str:
     return f"""\
-mucudnn plan 2
+mucudnn plan 1
 device a device
 engine {engine}
 library a library 1.0

@@ -1,5 +1,4 @@
 import os
-import shutil
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -117,9 +116,9 @@ def test_a_failure_is_a_row_with_its_status(path: Path, problem: Problem) -> Non
 def test_what_can_run_is_kept_for_each_size_of_the_geometry(path: Path, problem: Problem) -> None:
     runnable = [Listed("A", 100, "deterministic winograd"), Listed("eng2_k2=4", 0, "")]
     with Cache.open(path) as cache:
-        cache.add_enumeration(HERE, Kernel(problem, "forward"), 4, runnable[:1])
-        cache.add_enumeration(HERE, Kernel(problem, "forward"), 4, runnable)
-        cache.add_enumeration(HERE, Kernel(problem.replace(mini_batch=16), "forward"), 8, [])
+        cache.add_enumerations(HERE, Kernel(problem, "forward"), {4: runnable[:1]})
+        cache.add_enumerations(HERE, Kernel(problem, "forward"), {4: runnable})
+        cache.add_enumerations(HERE, Kernel(problem.replace(mini_batch=16), "forward"), {8: []})
     with Cache.read_only(path) as cache:
         assert cache.enumerations(HERE, Kernel(problem, "forward")) == {4: runnable, 8: []}
         assert cache.enumerations(HERE, Kernel(problem, "backward_data")) == {}
@@ -215,41 +214,16 @@ def test_a_cache_of_a_newer_version_is_refused_and_left_as_it_is(path: Path) -> 
         assert caught.value.exit_code == 5
 
 
-def test_an_older_version_is_set_aside_and_never_deleted(path: Path, problem: Problem) -> None:
-    listener = Recorder()
-    contents = []
-    for size in (1, 2):
-        with Cache.open(path) as cache:
-            cache.add(HERE, Kernel(problem, "forward"), measurement(size))
-            cache.query("PRAGMA user_version = 0")  # older than any real version: 1 was the first
-        with Cache.open(path, listener=listener) as cache:
-            assert cache.machines() == []
-            cache.add(HERE, Kernel(problem, "forward"), measurement(9))
-        contents.append(f"is now {path}.version-0" + (".2" if size == 2 else ""))
-        aside = Path(contents[-1].removeprefix("is now "))
-        with Cache.read_only(aside) as old:
-            assert measurement(size) in old.measurements(HERE, Kernel(problem, "forward"))
-    assert [
-        message[-len(end) :] for message, end in zip(listener.messages, contents, strict=True)
-    ] == contents
-    assert not path.with_name(path.name + ".version-0-wal").exists()
-
-
-def test_a_cache_of_version_1_gets_what_was_added_since_and_keeps_its_rows(
-    path: Path, problem: Problem
-) -> None:
-    path.parent.mkdir()
-    shutil.copy(Path(__file__).parent.parent / "data" / "cache-1.sqlite", path)
-    with Cache.read_only(path) as cache:
-        before = list(cache.rows())
-        assert cache.enumerations(HERE, Kernel(problem, "forward")) == {}
-    assert before
+def test_a_cache_that_lacks_a_table_is_damaged(path: Path, problem: Problem) -> None:
     with Cache.open(path) as cache:
-        assert list(cache.rows()) == before
-        cache.add_enumeration(HERE, Kernel(problem, "forward"), 4, [])
-        assert cache.query("PRAGMA user_version") == [(VERSION,)]
-    with Cache.in_memory(path) as cache:
-        assert cache.enumerations(HERE, Kernel(problem, "forward")) == {4: []}
+        cache.add(HERE, Kernel(problem, "forward"), measurement(1))
+        cache.query("DROP TABLE step_times")
+    with pytest.raises(MucudnnError, match="is damaged: the table step_times has no column"):
+        Cache.read_only(path)
+    listener = Recorder()
+    with Cache.open(path, listener=listener) as cache:
+        assert cache.measurements(HERE, Kernel(problem, "forward")) == [measurement(1)]
+    assert "was damaged: it is now" in listener.messages[0]
 
 
 def test_all_machines_are_found(path: Path, problem: Problem) -> None:
@@ -267,7 +241,7 @@ def test_looking_up_reads_no_other_rows(path: Path, problem: Problem) -> None:
         cache.add(HERE, Kernel(problem, "forward"), measurement())
         compared = Comparison(2.0, 1.0, 0.1, 0.1, 1e-7, None, 2e-7)
         cache.add_comparison(HERE, Kernel(problem, "forward"), WHOLE, HALVES, compared)
-        cache.add_enumeration(HERE, Kernel(problem, "forward"), 4, [])
+        cache.add_enumerations(HERE, Kernel(problem, "forward"), {4: []})
         asked: list[str] = []
         with no_fork:
             connection = cache._database.connection()

@@ -108,8 +108,8 @@ def test_a_damaged_plan_is_read_or_refused_and_nothing_else(data: st.DataObject)
 
 
 def test_a_plan_of_a_newer_version_is_told_from_a_broken_one() -> None:
-    with pytest.raises(NewerVersionError, match="of version 5, this mucudnn reads up to version 4"):
-        parse_plan(TEXT.replace("plan 1", "plan 5"))
+    with pytest.raises(NewerVersionError, match="of version 2, this mucudnn reads up to version 1"):
+        parse_plan(TEXT.replace("plan 1", "plan 2"))
 
 
 HUGE = Problem(mini_batch=65536, in_channels=1, out_channels=1, input=(1, 1), kernel=(1, 1))
@@ -208,7 +208,7 @@ def test_what_has_no_place_in_the_grammar_is_refused_on_writing() -> None:
 
 
 IN_TILES = f"""\
-mucudnn plan 3
+mucudnn plan 1
 {TEXT.splitlines()[4]}
 choose 4*16:WINOGRAD_NONFUSED:3.25:14155776
 tiles 3*16:WINOGRAD_NONFUSED:0.5:4096 1*8:IMPLICIT_GEMM:0.25:2048
@@ -250,7 +250,7 @@ def test_tiles_of_a_gradient_add_to_its_steps_which_are_as_many_rows_as_the_stri
 
 
 IN_GROUPS = f"""\
-mucudnn plan 4
+mucudnn plan 1
 {TEXT.splitlines()[4]}
 choose 1*64:IMPLICIT_GEMM:25.5:0
 groups 1*32 4*16:WINOGRAD_NONFUSED:3.25:14155776 2*16 1*32:GEMM:1.5:64 1*32:FFT:1:8
@@ -304,7 +304,7 @@ def test_a_short_line_of_groups_cannot_stand_for_more_parts_than_a_plan_may_have
     wide = wide.replace("kh3kw3", "kh1kw1").replace("ph1pw1", "ph0pw0")
     line = "groups 2147483647*1 1*1:A:1:0"
     with pytest.raises(ValueError, match="line 4: the plan has 2147483648 parts up to here"):
-        parse_plan(f"mucudnn plan 4\n{wide}\nchoose 1*1:A:1:0\n{line}\nend 1\n")
+        parse_plan(f"mucudnn plan 1\n{wide}\nchoose 1*1:A:1:0\n{line}\nend 1\n")
 
 
 def test_groups_that_do_not_add_to_the_channels_are_not_written() -> None:
@@ -313,7 +313,7 @@ def test_groups_that_do_not_add_to_the_channels_are_not_written() -> None:
 
 
 APART = f"""\
-mucudnn plan 4
+mucudnn plan 1
 {TEXT.splitlines()[4]}
 choose 1*64:IMPLICIT_GEMM:25.5:0
 share 1 4*16:WINOGRAD_NONFUSED:3.25:14155776
@@ -352,7 +352,7 @@ def test_shares_that_do_not_add_to_the_count_are_not_written() -> None:
 
 KERNEL = TEXT.splitlines()[4]
 JOURNAL = f"""\
-mucudnn plan 2
+mucudnn plan 1
 device Some CPU, avx512
 {KERNEL}
 choose 1*64:GEMM:2.5:4096
@@ -385,7 +385,7 @@ def test_a_journals_document_has_candidates_beside_what_was_measured() -> None:
 
 
 def test_of_a_journal_every_whole_document_is_read() -> None:
-    newer = JOURNAL.replace("plan 2", "plan 5")
+    newer = JOURNAL.replace("plan 1", "plan 2")
     text = JOURNAL + JOURNAL[:-20] + newer + "noise\n" + TEXT
     assert [header for header, *_ in parse_journal(text)] == [{"device": "Some CPU, avx512"}, HEADER]
 

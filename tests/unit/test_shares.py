@@ -18,7 +18,7 @@ from mucudnn.measuring.bench import Bench
 from mucudnn.plans.decide import Decision, Limits, decide
 from mucudnn.plans.json_forms import plan_json
 from mucudnn.plans.optimizer import keep_faster_shares, optimize
-from mucudnn.plans.plan import Plan, PlanKernel, read_plan
+from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.plans.result import Result, apart, to_html, to_json, to_plan, total, total_workspace
 from mucudnn.plans.shares import share_of_layer
 from mucudnn.problems.kernels import Kernel
@@ -124,19 +124,11 @@ def test_a_plan_keeps_the_shares_beside_the_choice_for_all() -> None:
     (planned,) = plan.kernels
     assert planned.chosen == LEAN
     assert planned.shares == ((2, HUNGRY), (1, LEAN))
-    assert str(plan).startswith("mucudnn plan 4\n")
+    assert str(plan).startswith("mucudnn plan 1\n")
     assert Plan.parse(str(plan)) == plan
     (found,) = plan_json(plan)["kernels"]
     assert [(share["count"], share["workspace"]) for share in found["shares"]] == [(2, 8 * MiB), (1, 0)]
     assert "<td>2 of them apart</td>" in plan._repr_html_()
-
-
-def test_a_plan_of_version_4_is_still_read() -> None:
-    """Read a file that stays as it is when the format goes on."""
-    forward, gradient = read_plan(Path(__file__).parent.parent / "data" / "plan-4.plan").kernels
-    assert [(count, str(share)) for count, share in forward.shares] == [(1, "1*8 HUNGRY"), (2, "1*8 LEAN")]
-    assert str(forward.chosen) == "1*8 LEAN"
-    assert gradient.shares == ()
 
 
 def test_the_json_of_a_result_has_the_shares_and_their_total() -> None:

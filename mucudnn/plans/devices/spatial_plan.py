@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +11,7 @@ from mucudnn.errors import NewerFileError, shown
 from mucudnn.input import parse_json, read_document
 from mucudnn.output.files import write_lines
 
-_KIND, _VERSION = "mucudnn spatial plan", 2
+_KIND, _VERSION = "mucudnn spatial plan", 1
 
 T = TypeVar("T", bound="SpatialStage | SpatialLayer | SpatialCandidate | SpatialPlan")
 
@@ -41,8 +41,8 @@ class SpatialLayer:
     time_ms: float
     exchange_ms: float
     halo_bytes: int
-    others_ms: float = 0.0
-    ranks: int = 0
+    others_ms: float
+    ranks: int
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class SpatialCandidate:
     time_ms: float
     memory: int
     fits: bool
-    stages: tuple[SpatialStage, ...] = ()
+    stages: tuple[SpatialStage, ...]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class SpatialPlan:
     layers: tuple[SpatialLayer, ...]
     candidates: tuple[SpatialCandidate, ...]
     notes: tuple[str, ...]
-    stages: tuple[SpatialStage, ...] = ()
+    stages: tuple[SpatialStage, ...]
 
     def __str__(self) -> str:
         """Return the plan as JSON, which `parse_spatial_plan` reads."""
@@ -112,14 +112,11 @@ def parse_spatial_plan(text: str) -> SpatialPlan:
 def _read(kind: type[T], found: Any) -> T:
     """Make a dataclass of a JSON object. Raises ValueError for missing, unknown or mistyped fields."""
     values, known = _object(found), {one.name: one for one in fields(kind)}
-    if "stages" in known and "stages" not in values:  # version 1 knew `gather_before` alone
-        before = values.get("gather_before")
-        values["stages"] = [] if before is None else [{"before": before, "divided": []}]
     for name in values:
         if name not in known:
             raise ValueError(f"there is nothing named {shown(name)} in it")
-    for name, one in known.items():
-        if name not in values and one.default is MISSING:
+    for name in known:
+        if name not in values:
             raise ValueError(f"it has no {name}")
     return kind(**{name: _READERS[known[name].type](value) for name, value in values.items()})
 

@@ -83,9 +83,6 @@ class ConversionSettings:
         return ConversionSettings, (self.workspace, self._plan, self.tune)
 
 
-Choice = ConversionSettings  # models that version 0.1 pickled name the class so
-
-
 class _Divided:
     """A base class in front of PyTorch's module: only the convolution itself changes, and runs divided."""
 

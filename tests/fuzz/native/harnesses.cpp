@@ -94,7 +94,7 @@ void check_candidates(std::string_view text) {
 }
 
 constexpr const char* kAppended =
-    "mucudnn plan 2\ndevice a device\nengine host\nlibrary a library\nmeasured_at 1\nthreads 1\n"
+    "mucudnn plan 1\ndevice a device\nengine host\nlibrary a library\nmeasured_at 1\nthreads 1\n"
     "kernel forward 1 f32:nchw:default:g1mb2_ic7ih5iw5_oc7oh3ow3_kh3kw3_sh1sw1_ph0pw0_dh0dw0\n"
     "choose 1*2:APPENDED:1:0\noption 1*2:APPENDED:1:0\nend 1\n";
 

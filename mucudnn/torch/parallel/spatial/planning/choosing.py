@@ -120,7 +120,7 @@ class Chooser:
         parts = [self._part(samples, stage) for stage in stages]
         whole = parts[-1]
         costs = [[self._cost(layer) for layer in part.layers] for part in parts]
-        missing = SpatialLayer("", "", inf, inf, 0)
+        missing = SpatialLayer("", "", inf, inf, 0, inf, 0)
         rows = [[*one, *[missing] * (len(whole.layers) - len(one))] for one in costs]
         ways = gatherings(
             [[row[k].time_ms + row[k].exchange_ms + row[k].others_ms for row in rows] for k in _range(whole)],
