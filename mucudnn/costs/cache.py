@@ -209,12 +209,6 @@ class Cache(CacheRows):
         texts = {row["micro_batch"]: row["candidates"] for row in rows}
         return {size: [Listed(*one) for one in parse_candidates(text)] for size, text in texts.items()}
 
-    def add_enumeration(
-        self, machine: Machine, kernel: Kernel, micro_batch: int, candidates: Sequence[Listed]
-    ) -> None:
-        """Keep all that can run at a size."""
-        self._keep(ENUMERATION, machine, kernel, _listing(micro_batch, candidates))
-
     def add_enumerations(
         self,
         machine: Machine,

@@ -10,6 +10,7 @@ from mucudnn.solver.devices.schedules import gpipe
 MOST_WORKERS = 16
 MICRO_BATCHES = (2, 4, 8, 16, 32)
 WORTH = 0.02  # a remedy that saves less is not named
+_STEPS = 64  # in a simulation
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def remedies(ranks: Sequence[Shares]) -> list[Remedy]:
     return sorted((r for r in candidates if r.saved >= WORTH), key=lambda r: -r.saved)
 
 
-def simulate_loading(load_ms: float, step_ms: float, workers: int, steps: int = 64) -> float:
+def simulate_loading(load_ms: float, step_ms: float, workers: int) -> float:
     """Return the milliseconds of a step if `workers` workers load batches ahead, two each.
 
     A worker starts on its next batch when a batch of its own has been taken and it is free. The first batch
@@ -52,7 +53,7 @@ def simulate_loading(load_ms: float, step_ms: float, workers: int, steps: int = 
     free, now = [0.0] * workers, 0.0
     taken: list[float] = []  # the times at which the batches were taken
     first = 0.0
-    for step in range(steps):
+    for step in range(_STEPS):
         worker = step % workers
         allowed = taken[step - queue] if step >= queue else 0.0
         free[worker] = max(free[worker], allowed) + load_ms
@@ -61,7 +62,7 @@ def simulate_loading(load_ms: float, step_ms: float, workers: int, steps: int = 
         if step == 0:
             first = now
         now += step_ms
-    return (now - first - step_ms) / (steps - 1)
+    return (now - first - step_ms) / (_STEPS - 1)
 
 
 def _loader_workers(ranks: Sequence[Shares]) -> list[Remedy]:

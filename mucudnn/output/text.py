@@ -50,14 +50,14 @@ def shortened(name: str, longest: int) -> str:
     return f"{name[: longest // 2]}…{name[-((longest - 1) // 2) :]}"
 
 
-def broken(name: str, width: int = 15) -> str:
-    """Return the name broken into lines of at most `width` characters, after dots and underscores.
+def broken(name: str) -> str:
+    """Return the name broken into lines of at most 15 characters, after dots and underscores.
 
-    A piece without dots and underscores stays whole, even if it is longer than `width`.
+    A longer piece without dots and underscores stays whole.
     """
     lines = [""]
     for piece in re.findall(r"[^._]+[._]*|[._]+", name):
-        if lines[-1] and len(lines[-1]) + len(piece) > width:
+        if lines[-1] and len(lines[-1]) + len(piece) > 15:
             lines.append("")
         lines[-1] += piece
     return "\n".join(lines)

@@ -9,13 +9,6 @@ _MOST_SIZES = 65536  # a longer list would fill the memory before anything is me
 POLICIES = ("power_of_two", "all", "undivided")
 
 
-def parse_policy(text: str) -> str:
-    """Return `text` if it names a policy. Raises UsageError."""
-    if text not in POLICIES:
-        raise UsageError(f"'{text}' is not a batch-size policy: the policies are {', '.join(POLICIES)}")
-    return text
-
-
 def micro_batch_sizes(policy: str, mini_batch: int) -> list[int]:
     """Return the micro-batch sizes of a policy, ascending; the mini-batch itself is always one of them.
 

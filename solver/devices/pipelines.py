@@ -8,7 +8,7 @@ another.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..workspace.configuration import Infeasible
@@ -170,24 +170,23 @@ def choose_schedule(
     *,
     memory: int | None = None,
     link: PeerLink = INSTANT,
-    names: Iterable[str] = SCHEDULES,
 ) -> PipelineTimeline:
     """Return the timeline of the fastest schedule whose ranks all stay within a memory.
 
-    Of equally fast ones the one with the lower peak is taken, then the first of `names`.
+    Of equally fast ones the one with the lower peak is taken, then the first in `SCHEDULES`.
 
     Args:
         stages: the costs of each stage for one micro-batch.
         micro_batches: the number of micro-batches in a mini-batch.
         memory: the most bytes that a rank may hold; None for no limit.
         link: the connection between ranks.
-        names: the schedules to try, by their names in `SCHEDULES`.
 
     Raises:
         Infeasible: no schedule fits. Its `need` is the least memory with which one does.
     """
     timelines = [
-        simulate_pipeline(SCHEDULES[name](len(stages), micro_batches), stages, link) for name in names
+        simulate_pipeline(schedule(len(stages), micro_batches), stages, link)
+        for schedule in SCHEDULES.values()
     ]
     fitting = [t for t in timelines if memory is None or t.peak <= memory]
     if not fitting:

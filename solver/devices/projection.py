@@ -59,12 +59,6 @@ class Strategy:
         return self.replicas * self.devices_each
 
 
-def scaling_efficiency(table: Sequence[DataParallel], devices: int) -> float:
-    """Return SE_N: the share of N that N devices are faster in samples per second. Raises KeyError."""
-    rows = {row.devices: row for row in table}
-    return rows[1].step_ms / rows[devices].step_ms
-
-
 def project(
     table: Sequence[DataParallel], model_speedups: Mapping[int, float]
 ) -> list[tuple[Strategy | None, Strategy | None]]:
@@ -98,17 +92,6 @@ def project(
         if n * m not in hybrids or hybrid.speedup > hybrids[n * m].speedup:
             hybrids[n * m] = hybrid
     return [(alone.get(n), hybrids.get(n)) for n in sorted(alone.keys() | hybrids.keys())]
-
-
-def least_model_speedup(table: Sequence[DataParallel], replicas: int, devices_each: int) -> float:
-    """Return the SU^M above which N replicas of M devices train faster than N M replicas.
-
-    That is M (SE_MN / SE_N) (E_N / E_MN). Raises KeyError if the table lacks N or N M devices.
-    """
-    rows = {row.devices: row for row in table}
-    many, few = rows[replicas * devices_each], rows[replicas]
-    efficiency = scaling_efficiency(table, many.devices) / scaling_efficiency(table, few.devices)
-    return devices_each * efficiency * few.epochs / many.epochs
 
 
 def _speedup(single: DataParallel, row: DataParallel) -> float:

@@ -67,7 +67,6 @@ def decide_memory(
     policy: Policy = "joint",
     recompute: bool = True,
     offload: bool = True,
-    window: int = WINDOW,
     exact: bool = False,
     time_limit: float = TIME_LIMIT,
 ) -> MemoryDecision:
@@ -80,7 +79,6 @@ def decide_memory(
             fit, else greedy ones, else memory-optimal ones.
         recompute: False to recompute nothing. The policies of vDNN never do.
         offload: False to offload nothing; for "joint" alone.
-        window: a copy in begins at most that many steps before the tensor is needed; for "joint" alone.
         exact: let the solver go on to the optimum of its program, instead of to 1e-3 of it, or 1e-2 for a
             large network.
         time_limit: seconds after which the search stops. It stops earlier by counts, which do not depend on
@@ -93,10 +91,10 @@ def decide_memory(
     """
     start = time.monotonic()
     if policy == "joint":
-        planner = _Joint(work, memory, recompute, offload, window)
+        planner = _Joint(work, memory, recompute, offload)
         decision = planner.decide(0.0 if exact else GAP, time_limit)
         if offload and recompute and decision.timeline.exposed_ms:
-            decision = _recompute_instead(work, memory, window, decision, start + time_limit)
+            decision = _recompute_instead(work, memory, decision, start + time_limit)
     elif policy == "dynamic":
         decision = _decide_by_trials(work, memory, "all", vdnn.try_dynamic(work, memory))
     elif policy in ("none", "all", "conv"):
@@ -107,7 +105,7 @@ def decide_memory(
 
 
 def _recompute_instead(
-    work: TrainingStep, memory: int, window: int, decision: MemoryDecision, end: float
+    work: TrainingStep, memory: int, decision: MemoryDecision, end: float
 ) -> MemoryDecision:
     """Return the faster of a decision that waits for copies and of one that offloads nothing.
 
@@ -115,7 +113,7 @@ def _recompute_instead(
     other.
     """
     try:
-        alone = _Joint(work, memory, True, False, window).decide(GAP, max(end - time.monotonic(), 0.1))
+        alone = _Joint(work, memory, True, False).decide(GAP, max(end - time.monotonic(), 0.1))
     except Infeasible:
         return decision
     best = _faster(alone, decision) or decision
@@ -159,8 +157,8 @@ def _decide_by_trials(
 class _Joint:
     """The search for the fastest decision: greedy ones first, then the integer linear program."""
 
-    def __init__(self, work: TrainingStep, memory: int, recompute: bool, offload: bool, window: int) -> None:
-        self._work, self._memory, self._window = work, memory, window
+    def __init__(self, work: TrainingStep, memory: int, recompute: bool, offload: bool) -> None:
+        self._work, self._memory = work, memory
         self._recompute, self._offload = recompute, offload
         self._end, self._is_cut = math.inf, False
         self._changes = min(CHANGES, CHANGED_STEPS // max(len(work.steps), 1))
@@ -184,7 +182,7 @@ class _Joint:
                 best = self._play_answer(self._solve(joined, coarse, window=1), begins, best)
                 known = math.inf if best is None else best.timeline.time_ms
             if gap == 0 or steps <= LARGE:
-                answer = self._solve(work, gap, window=self._window, faster_than=known)
+                answer = self._solve(work, gap, faster_than=known)
                 bound = max(bound, answer.bound) if math.isfinite(answer.bound) else bound
                 best = self._play_answer(answer, range(steps), best)
         assert best is not None  # the choice that needs least memory always runs
@@ -193,14 +191,14 @@ class _Joint:
         return replace(self._keep_more(best), bound_ms=bound, is_cut=self._is_cut)
 
     def _solve(
-        self, work: TrainingStep, gap: float, *, window: int, faster_than: float = math.inf
+        self, work: TrainingStep, gap: float, *, window: int = WINDOW, faster_than: float = math.inf
     ) -> joint_program.Decision:
         answer = joint_program.solve(
             work,
             self._memory,
             gap=gap,
             time_limit=max(self._end - time.monotonic(), 0.1),
-            window=min(window, self._window),
+            window=window,
             recompute=self._recompute,
             offload=self._offload,
             faster_than=faster_than,
@@ -273,7 +271,6 @@ class _Joint:
                 choices,
                 work.link,
                 memory=self._memory,
-                window=self._window,
                 schedule=schedule,
             )
         except Infeasible:

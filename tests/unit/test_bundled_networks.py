@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bench.lib.baseline import baseline_bytes
 from mucudnn.errors import UsageError
-from mucudnn.plans.memory.baseline import baseline_bytes
 from mucudnn.problems.bundled import NETWORKS, bundled_network
 from mucudnn.problems.kernels import Flags, read_kernels
 

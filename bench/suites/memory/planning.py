@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from bench.lib.baseline import baseline_bytes
 from bench.lib.record import Machine, Record, describe_machine
 from mucudnn.errors import NothingFitsError
 from mucudnn.measuring.modelled_device import find_device
-from mucudnn.plans.memory.baseline import baseline_bytes
 from mucudnn.plans.memory.costs import model_costs
 from mucudnn.plans.memory.planning import MemoryOptions, plan_network
 from mucudnn.plans.memory.training_step import count_work

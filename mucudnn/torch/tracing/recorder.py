@@ -101,7 +101,6 @@ class Recorder(TorchDispatchMode):
         self._modules: list[tuple[str, int]] = [("", 0)]
         self._calls: dict[str, int] = {}
         self._called_again: dict[int, tuple[str, int]] = {}  # the module that made a node in a backward step
-        self._waiting: list[tuple[int, int]] = []  # (pack, node) without the step of the node so far
 
     def enter(self, module: str) -> None:
         """Note that a module begins."""

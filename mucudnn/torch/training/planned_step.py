@@ -236,7 +236,7 @@ class Step:
                 record.recipe, record.storage = recipe, None
         elif planned.choice == "recompute":
             self._unconfirmed.append((record, planned))
-            self._confirm(None)
+            self._confirm()
         return record
 
     def _find(self, tensor: Tensor, order: int, event: int) -> PlannedTensor | None:
@@ -260,11 +260,8 @@ class Step:
         )
         return None
 
-    def _confirm(self, closed: str | None) -> None:
-        """Drop the tensors that were shown to come from their planned modules.
-
-        `closed` is the module that has just ended.
-        """
+    def _confirm(self) -> None:
+        """Drop the tensors that were shown to come from their planned modules."""
         left = []
         for record, planned in self._unconfirmed:
             recipe = self._recipe(record, planned)

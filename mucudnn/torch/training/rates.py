@@ -46,11 +46,11 @@ def _measure_product(device: torch.device, data_type: torch.dtype) -> float:
     return 2 * _SIDE**3 / _seconds(device, lambda: ones @ ones)
 
 
-def _seconds(device: torch.device, work: Callable[[], object], runs: int = 5) -> float:
-    """Return the least seconds of several runs, after one that does not count."""
+def _seconds(device: torch.device, work: Callable[[], object]) -> float:
+    """Return the least seconds of five runs, after one that does not count."""
     work()
     times: list[float] = []
-    for _ in range(runs):
+    for _ in range(5):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         work()

@@ -104,11 +104,11 @@ def has_hooks(module: nn.Module) -> bool:
 class Calls:
     """The modules that run, and the last calls of those that recomputations need.
 
-    `on_close` is called with the name of such a module after each of its calls.
+    `on_close` is called after each call of such a module.
     """
 
     def __init__(
-        self, names: dict[nn.Module, str], replayed: frozenset[str], on_close: Callable[[str], None]
+        self, names: dict[nn.Module, str], replayed: frozenset[str], on_close: Callable[[], None]
     ) -> None:
         self._names, self._replayed, self._on_close = names, replayed, on_close
         self._running: list[str] = []
@@ -172,6 +172,6 @@ class Calls:
         if call is not None:
             if isinstance(output, Tensor) and has_storage(output):
                 call.written, call.written_version = reference(output), output._version
-                self._on_close(name)
+                self._on_close()
             else:
                 del self._last[name]

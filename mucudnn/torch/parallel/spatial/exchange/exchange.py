@@ -89,11 +89,10 @@ def received(window: Tensor, axis: int, found: Pieces) -> tuple[Tensor, Tensor]:
     )
 
 
-def rebuild(x: Tensor, axis: int, found: Pieces, before: Tensor, after: Tensor, fill: float = 0.0) -> Tensor:
+def rebuild(x: Tensor, axis: int, found: Pieces, before: Tensor, after: Tensor) -> Tensor:
     """Return the window again, without communication."""
     own = x.narrow(axis, found.own_lo, found.own)
-    rows = [_filled(x, axis, found.filled_before, fill), before, own, after]
-    rows.append(_filled(x, axis, found.filled_after, fill))
+    rows = [_zeros(x, axis, found.filled_before), before, own, after, _zeros(x, axis, found.filled_after)]
     kept = [piece for piece in rows if piece.size(axis)]
     return torch.cat(kept, axis) if len(kept) > 1 else kept[0] if kept else own
 
@@ -111,7 +110,7 @@ def pieces_of(parts: Sequence[Span], windows: Sequence[Span], index: int) -> Pie
     return pieces(windows[index], parts, index)
 
 
-def _filled(x: Tensor, axis: int, rows: int, fill: float) -> Tensor:
+def _zeros(x: Tensor, axis: int, rows: int) -> Tensor:
     shape = list(x.shape)
     shape[axis] = rows
-    return x.new_full(shape, fill)
+    return x.new_zeros(shape)
