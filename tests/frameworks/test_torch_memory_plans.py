@@ -206,7 +206,7 @@ def test_features_without_a_head_fit_any_memory_from_the_floor_on(end: str) -> N
         ({"memory": 1, "policy": "best"}, UsageError, "'best' is not a policy: there are joint"),
         ({"memory": 1, "bandwidth": 0}, UsageError, "bandwidth is 0"),
         ({"memory": 1, "device": "h20"}, UsageError, "'h20' is no modelled device: did you mean h200"),
-        ({"memory": 1, "device": None}, UsageError, "the model is on the CPU"),
+        ({"memory": 1, "device": None}, UsageError, "the model is not on a CUDA device"),
     ],
 )
 def test_bad_input_is_named(given: dict[str, Any], error: type[Exception], message: str) -> None:

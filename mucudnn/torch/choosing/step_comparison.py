@@ -37,6 +37,7 @@ from torch import Tensor
 from mucudnn.forks import close_in_child, no_fork
 from mucudnn.torch.choosing.calls import CLEAR_GAIN
 from mucudnn.torch.choosing.recent import Recent
+from mucudnn.torch.operators.passes import is_captured
 
 # Ways that differ little are compared in _ENOUGH steps of each, and in more if these take less than _ENOUGH_S
 # seconds together, because short steps vary more: in up to _ENOUGH_SHORT. If these do not tell which way is
@@ -211,7 +212,7 @@ class Judge:
             trial = self._trials[call] = _Trial()
         self._way, self._trial = trial.verdict or CHOICES, None
         self.has_given_step = trial.verdict == STOCK_WAY
-        if trial.verdict or torch.are_deterministic_algorithms_enabled() or _is_captured(x):
+        if trial.verdict or torch.are_deterministic_algorithms_enabled() or is_captured(x):
             return
         self._trial, self._called, self._way = trial, [], trial.way
         self._is_clean, self._gains, self._thread = True, set(), threading.get_ident()
@@ -221,7 +222,7 @@ class Judge:
         trial = self._trial
         if trial is None or not self._called:
             return
-        if x.is_cuda and not _is_captured(x):
+        if x.is_cuda and not is_captured(x):
             torch.cuda.synchronize(x.device)
         took = self._clock() - self._since
         modules = tuple(module for module, _ in self._called)
@@ -347,7 +348,3 @@ def _most_exceptions(count: int, chance: float) -> int:
 def _ratio(above: Sequence[float], below: Sequence[float]) -> float:
     """Return the median of the ratios of steps that ran next to one another."""
     return statistics.median(one / other for one, other in zip(above, below, strict=False))
-
-
-def _is_captured(x: Tensor) -> bool:
-    return x.is_cuda and bool(torch.cuda.is_current_stream_capturing())

@@ -26,7 +26,7 @@ from mucudnn.torch.layers.transposed import LEAF
 from mucudnn.torch.operators import passes
 from mucudnn.torch.operators.derivatives import convolve
 from mucudnn.torch.operators.options import handle_of
-from mucudnn.torch.operators.passes import is_transformed
+from mucudnn.torch.operators.passes import is_captured, is_transformed
 
 Model = TypeVar("Model")
 TUNE = ("eager", "background", "never")
@@ -122,7 +122,7 @@ class _Divided:
             if decision is not None:
                 if decision.options is None:
                     return run_stock(self, input, weight, bias)
-                if not (_is_captured(input) or _logger.isEnabledFor(logging.INFO)):
+                if not (is_captured(input) or _logger.isEnabledFor(logging.INFO)):
                     if judge is not None:
                         judge.note(call, decision.gain)
                     return convolve("forward", input, weight, bias, decision.options)
@@ -355,13 +355,8 @@ def can_divide(input: Tensor, weight: Tensor) -> bool:
             for tensor in (input, weight)
         )
         and weight.dim() - input.dim() in (0, 1)  # 1: the input has no batch axis
-        and (not is_transformed() if torch.compiler.is_compiling() else not _is_captured(input))
+        and (not is_transformed() if torch.compiler.is_compiling() else not is_captured(input))
     )
-
-
-def _is_captured(input: Tensor) -> bool:
-    """Return whether a CUDA graph captures what runs on the input now."""
-    return input.is_cuda and bool(torch.cuda.is_current_stream_capturing())
 
 
 def _run_divided(

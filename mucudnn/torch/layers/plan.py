@@ -21,12 +21,12 @@ from mucudnn.plans.parts.beside import better_parts
 from mucudnn.plans.parts.recorded_groups import limit_of as limit_of_kernel
 from mucudnn.plans.plan import Plan
 from mucudnn.plans.result import to_plan
-from mucudnn.problems.kernels import PASSES, Kernel
+from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import parse_size
 from mucudnn.torch.layers.convert import ConversionSettings, can_divide, convolutions, operands_of
 from mucudnn.torch.layers.one_run import run_once
 from mucudnn.torch.operators import passes, stock
-from mucudnn.torch.operators.passes import is_transformed
+from mucudnn.torch.operators.passes import is_transformed, needed_passes
 
 
 def plan(
@@ -89,16 +89,12 @@ def _kernels(model: Any, example_input: Any) -> tuple[str, ArrayDevice, list[Ker
         x = args[0] if args else given["input"]
         if not can_divide(x, module.weight) or is_transformed():
             return
-        needed = {
-            "forward": True,
-            "backward_data": torch.is_grad_enabled() and x.requires_grad,
-            "backward_filter": torch.is_grad_enabled() and module.weight.requires_grad,
-        }
+        needed = needed_passes(x, module.weight)
         with torch.no_grad():
             call = _call(module, x)
         devices[call.device] = call
         problem, _ = geometry(call)
-        found.update(Kernel(problem, pass_) for pass_ in PASSES if needed[pass_])
+        found.update(Kernel(problem, pass_) for pass_ in needed)
 
     hooks = [m.register_forward_pre_hook(record, with_kwargs=True) for m in convolutions(model)]
     try:

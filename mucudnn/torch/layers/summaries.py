@@ -9,13 +9,13 @@ from torch import Tensor
 
 from mucudnn.output.table import html_table, text_table
 from mucudnn.output.text import milliseconds, shortened
-from mucudnn.problems.kernels import PASSES
 from mucudnn.sizes import format_size
 from mucudnn.torch.layers.choice_of_layer import LayerChoice, call_of_pass, choice_of_pass
 from mucudnn.torch.layers.convert import can_divide, converted, is_given_to_stock, operands_of
 from mucudnn.torch.layers.functional import Operands, runs_stock
 from mucudnn.torch.layers.one_run import run_once
 from mucudnn.torch.operators import ops
+from mucudnn.torch.operators.passes import needed_passes
 
 _HEADS = ("layer", "pass", "kernel", "micro-batches", "predicted ms", "workspace")
 _FIGURES = (False, False, False, False, True, True)
@@ -93,20 +93,15 @@ def summary(model: Any, example_input: Any) -> Summary:
 
 def _choices(name: str, given: Operands, y: Tensor, is_given_to_stock: bool) -> Iterator[LayerChoice]:
     """Yield the choice for each pass of a call. Backward passes run once, which decides them."""
-    enabled, is_stock = torch.is_grad_enabled(), is_given_to_stock or runs_stock(given)
-    needed = {
-        "forward": True,
-        "backward_data": enabled and given.x.requires_grad,
-        "backward_filter": enabled and given.w.requires_grad,
-    }
+    needed = needed_passes(given.x, given.w)
+    is_stock = is_given_to_stock or runs_stock(given)
     with torch.no_grad():
         x, w, dy = given.x.detach(), given.w.detach(), torch.zeros_like(y)
-        if needed["backward_data"] and not is_stock:
+        if "backward_data" in needed and not is_stock:
             ops.backward_data(dy, w, x.shape, *given.options)
-        if needed["backward_filter"] and not is_stock:
+        if "backward_filter" in needed and not is_stock:
             ops.backward_filter(x, dy, w.shape, *given.options)
-        for pass_ in PASSES:
-            if needed[pass_]:
-                call = call_of_pass(pass_, x, w, dy, given.options)
-                one = choice_of_pass(name, pass_, call, given.options)
-                yield LayerChoice(name, pass_, one.kernel) if is_stock else one
+        for pass_ in needed:
+            call = call_of_pass(pass_, x, w, dy, given.options)
+            one = choice_of_pass(name, pass_, call, given.options)
+            yield LayerChoice(name, pass_, one.kernel) if is_stock else one

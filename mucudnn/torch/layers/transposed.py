@@ -91,7 +91,7 @@ def _operands(module: Any, input: Any) -> Operands | None:
     if not (
         all(passes.is_plain(tensor) and not tensor.is_nested for tensor in (input, module.weight))
         and input.dim() == module.weight.dim()
-        and (input.is_cpu or (input.is_cuda and not torch.cuda.is_current_stream_capturing()))
+        and (input.is_cpu or (input.is_cuda and not passes.is_captured(input)))
         and input.layout is torch.strided
         and input.is_floating_point()
         and input.numel() > 0

@@ -91,6 +91,19 @@ def on_device_of(tensor: Tensor) -> Any:
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
+def is_captured(tensor: Tensor) -> bool:
+    """Return whether a CUDA graph captures what runs on the tensor now."""
+    return tensor.is_cuda and bool(torch.cuda.is_current_stream_capturing())
+
+
+def needed_passes(x: Tensor, w: Tensor) -> list[str]:
+    """Return `forward`, and the backward passes whose gradients are enabled and needed."""
+    needed = ["forward"]
+    if torch.is_grad_enabled():
+        needed += ["backward_data"] * x.requires_grad + ["backward_filter"] * w.requires_grad
+    return needed
+
+
 @torch.compiler.assume_constant_result  # a compiler calls it while it traces, and keeps the result
 def is_transformed() -> bool:
     """Return whether a transform of torch.func (grad, vmap, jvp, ...) or forward mode is active."""

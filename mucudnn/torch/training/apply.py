@@ -10,7 +10,7 @@ from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.sizes import spell_limit
 from mucudnn.torch.layers import convert as modules
 from mucudnn.torch.tracing.trace import fingerprint
-from mucudnn.torch.training.runtime import Runtime, check_parts, device_of
+from mucudnn.torch.training.runtime import Runtime, check_unsharded, device_of
 
 Model = TypeVar("Model")
 
@@ -42,7 +42,7 @@ def apply_memory(model: Model, plan: MemoryPlan) -> Model:
             "the plan to the model around the compiled regions"
         )
     restore_memory(model)
-    check_parts(model)
+    check_unsharded(model)
     device = device_of(model)
     plan.check(model=fingerprint(model), device=torch.cuda.get_device_name(device))
     own_kernels = [name for name in {kernel.module for kernel in plan.kernels} if name]

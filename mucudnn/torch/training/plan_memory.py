@@ -13,7 +13,7 @@ from mucudnn.arrays.devices import device_named
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import ArgumentTypeError, NothingFitsError, UsageError, shown
 from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.modelled_device import DEVICES, find_device
+from mucudnn.measuring.modelled_device import find_device
 from mucudnn.plans.memory.costs import measure_costs, model_costs
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.memory.planning import POLICIES, MemoryOptions, plan_trace
@@ -25,6 +25,7 @@ from mucudnn.sizes import parse_size
 from mucudnn.solver.memory.copies import Link
 from mucudnn.torch.tracing.trace import trace_model
 from mucudnn.torch.training.rates import measure_link, measure_rates
+from mucudnn.torch.training.runtime import check_unsharded, device_of
 
 LOWER = 0.85  # the part of the memory that the next lower plan gets
 
@@ -82,7 +83,7 @@ def plan_memory(
     rate = _read_bandwidth(bandwidth)
     modelled = None if device is None else find_device(device)
     if modelled is None:
-        _check_device(model)
+        device_of(model)
     trace = trace_model(model, example_input)
     if trace.network.turn == len(trace.network.steps):
         raise UsageError(
@@ -113,12 +114,7 @@ def _plan_lower(trace: Trace, costs: Costs, options: MemoryOptions, plan: Memory
 def _check_model(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
         raise ArgumentTypeError(f"model is {shown(model)}, not a torch.nn.Module")
-    sharded = next((m for m in model.modules() if "FullyShardedDataParallel" in _bases(m)), None)
-    is_sharded = any(type(p).__name__ == "DTensor" for p in model.parameters())
-    if sharded is not None or is_sharded or any("FSDPModule" in _bases(m) for m in model.modules()):
-        raise UsageError(
-            "the model is sharded by FSDP, which moves parameters itself: plan the model without FSDP"
-        )
+    check_unsharded(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UsageError("no parameter of the model needs a gradient: plan a model that is trained")
     if not model.training:
@@ -128,26 +124,6 @@ def _check_model(model: nn.Module) -> None:
         )
     if not torch.is_grad_enabled():
         raise UsageError("gradients are disabled: plan outside of no_grad and inference_mode")
-
-
-def _bases(module: nn.Module) -> list[str]:
-    return [base.__name__ for base in type(module).__mro__]
-
-
-def _check_device(model: nn.Module) -> torch.device:
-    """Return the model's GPU. Raises UsageError if it is elsewhere or on several."""
-    devices = {parameter.device for parameter in model.parameters()}
-    other = next((device for device in devices if device.type != "cuda"), None)
-    if other is not None:
-        where = "on the CPU" if other.type == "cpu" else f"on the device {other}"
-        raise UsageError(
-            f"the model is {where}, where there is no memory to plan: move it to a GPU, or give "
-            f"device= for a plan on modelled costs ({', '.join(DEVICES)})"
-        )
-    if len(devices) > 1:
-        names = " and ".join(sorted(map(str, devices)))
-        raise UsageError(f"the model is on the devices {names}: plan a model on one device")
-    return devices.pop()
 
 
 def _read_bytes(name: str, value: object) -> int:
@@ -173,7 +149,7 @@ def _read_bandwidth(value: object) -> float | None:
 
 def _measure(model: nn.Module, network: Network, bandwidth: float | None) -> Costs:
     """Return costs with kernels, memory and link measured on the model's GPU."""
-    device = _check_device(model)
+    device = device_of(model)
     rates = measure_rates(device)
     link = measure_link(device) if bandwidth is None else Link(bandwidth, bandwidth)
     listener = LogListener()

@@ -110,7 +110,7 @@ class Runtime:
             return self._refuse(
                 f"the input is {', '.join(shapes)}, the plan is for {', '.join(self.plan.inputs)}"
             )
-        check_parts(self._model)
+        check_unsharded(self._model)
         return True
 
     def _refuse(self, reason: str) -> bool:
@@ -201,18 +201,22 @@ def device_of(model: nn.Module) -> torch.device:
         names = " and ".join(sorted(map(str, devices)))
         raise MixedDevicesError(f"the model is on {names}: a memory plan is for one device")
     if not devices or not (device := devices.pop()).type == "cuda":
-        raise UsageError("the model is not on a CUDA device: a memory plan is for a GPU's memory")
+        raise UsageError(
+            "the model is not on a CUDA device, and a memory plan is for a GPU's memory: move the model to a "
+            "GPU, or plan on modelled costs with plan_memory(..., device=...)"
+        )
     return device
 
 
-def check_parts(model: nn.Module) -> None:
+def check_unsharded(model: nn.Module) -> None:
     """Raise UsageError for a model that FSDP shards: its parameters change their memory in each step."""
-    for module in model.modules():
-        if any(kind.__name__ in ("FullyShardedDataParallel", "FSDPModule") for kind in type(module).__mro__):
-            raise UsageError(
-                f"the model has a part that FSDP shards, {type(module).__name__}: a memory plan cannot hold "
-                "there. Use DistributedDataParallel, after mucudnn.torch.apply"
-            )
+    kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
+    kinds.update(type(parameter).__name__ for parameter in model.parameters())
+    if kinds & {"FullyShardedDataParallel", "FSDPModule", "DTensor"}:
+        raise UsageError(
+            "the model is sharded by FSDP, which moves parameters itself: plan the model without FSDP, or "
+            "use DistributedDataParallel after mucudnn.torch.apply"
+        )
 
 
 def _saved_by(step: Step) -> Any:
