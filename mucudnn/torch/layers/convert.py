@@ -26,14 +26,13 @@ from mucudnn.torch.layers.transposed import LEAF
 from mucudnn.torch.operators import passes
 from mucudnn.torch.operators.derivatives import convolve
 from mucudnn.torch.operators.options import handle_of
-from mucudnn.torch.operators.passes import is_captured, is_transformed
+from mucudnn.torch.operators.passes import can_divide, is_captured
 
 Model = TypeVar("Model")
 TUNE = ("eager", "background", "never")
 _logger = logging.getLogger("mucudnn")
 _MOST_TOLD = 64  # sentences of the log about a layer that are not repeated, and as many older ones
 _told: WeakKeyDictionary[nn.Module, Recent[str, bool]] = WeakKeyDictionary()
-_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 class ConversionSettings:
@@ -332,31 +331,6 @@ def _tell(module: Any, given: functional.Operands, is_stock: bool | None) -> Non
     if not told[choice]:
         told[choice] = True
         _logger.info("%s", choice)
-
-
-def can_divide(input: Tensor, weight: Tensor) -> bool:
-    """Return whether a convolution looks divisible; preparing or running it may still fail.
-
-    A convolution that a CUDA graph captures is not: the graph would keep the address of a workspace that
-    belongs to mucudnn. Nor is one that is compiled inside a transform of `torch.func`: compilers follow
-    transforms only through PyTorch's own operators.
-    """
-    if torch.jit.is_tracing() and torch.onnx.is_in_onnx_export():
-        return False
-    unknown_sizes = torch.compiler.is_compiling() or torch.jit.is_tracing()
-    return (
-        all(
-            passes.is_plain(tensor)
-            and tensor.layout is torch.strided
-            and not tensor.is_nested
-            and (tensor.is_cpu or tensor.is_cuda)
-            and tensor.dtype in _TYPES
-            and (unknown_sizes or tensor.numel() > 0)
-            for tensor in (input, weight)
-        )
-        and weight.dim() - input.dim() in (0, 1)  # 1: the input has no batch axis
-        and (not is_transformed() if torch.compiler.is_compiling() else not is_captured(input))
-    )
 
 
 def _run_divided(

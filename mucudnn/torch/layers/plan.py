@@ -23,10 +23,10 @@ from mucudnn.plans.plan import Plan
 from mucudnn.plans.result import to_plan
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import parse_size
-from mucudnn.torch.layers.convert import ConversionSettings, can_divide, convolutions, operands_of
+from mucudnn.torch.layers.convert import ConversionSettings, convolutions, operands_of
 from mucudnn.torch.layers.one_run import run_once
 from mucudnn.torch.operators import passes, stock
-from mucudnn.torch.operators.passes import is_transformed, needed_passes
+from mucudnn.torch.operators.passes import can_divide, is_transformed, needed_passes
 
 
 def plan(

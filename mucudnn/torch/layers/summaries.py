@@ -11,11 +11,11 @@ from mucudnn.output.table import html_table, text_table
 from mucudnn.output.text import milliseconds, shortened
 from mucudnn.sizes import format_size
 from mucudnn.torch.layers.choice_of_layer import LayerChoice, call_of_pass, choice_of_pass
-from mucudnn.torch.layers.convert import can_divide, converted, is_given_to_stock, operands_of
+from mucudnn.torch.layers.convert import converted, is_given_to_stock, operands_of
 from mucudnn.torch.layers.functional import Operands, runs_stock
 from mucudnn.torch.layers.one_run import run_once
 from mucudnn.torch.operators import ops
-from mucudnn.torch.operators.passes import needed_passes
+from mucudnn.torch.operators.passes import can_divide, needed_passes
 
 _HEADS = ("layer", "pass", "kernel", "micro-batches", "predicted ms", "workspace")
 _FIGURES = (False, False, False, False, True, True)

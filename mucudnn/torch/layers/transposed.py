@@ -7,11 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from mucudnn.torch.layers import functional
-from mucudnn.torch.operators import passes
 from mucudnn.torch.operators.derivatives import convolve
 from mucudnn.torch.operators.formats import channels_last
 from mucudnn.torch.operators.options import Options
-from mucudnn.torch.operators.passes import is_transformed
+from mucudnn.torch.operators.passes import can_divide, is_transformed
 
 Operands = tuple[Tensor, Tensor, Tensor | None]
 
@@ -88,17 +87,10 @@ def _operands(module: Any, input: Any) -> Operands | None:
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or is_transformed():
         return None
-    if not (
-        all(passes.is_plain(tensor) and not tensor.is_nested for tensor in (input, module.weight))
-        and input.dim() == module.weight.dim()
-        and (input.is_cpu or (input.is_cuda and not passes.is_captured(input)))
-        and input.layout is torch.strided
-        and input.is_floating_point()
-        and input.numel() > 0
-        and input.shape[1] == module.weight.shape[0]
-    ):
+    w = module.weight
+    if not can_divide(input, w) or input.dim() != w.dim() or input.shape[1] != w.shape[0]:
         return None
-    x, w, bias = functional.autocast(input, module.weight, module.bias)
+    x, w, bias = functional.autocast(input, w, module.bias)
     is_one_type = x.dtype == w.dtype and (bias is None or bias.dtype == x.dtype)
     return (x, w, bias) if is_one_type and x.device == w.device else None
 

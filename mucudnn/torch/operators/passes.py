@@ -27,6 +27,7 @@ from mucudnn.torch.operators.formats import strides
 from mucudnn.torch.operators.options import Ints, Options, plan_of
 
 PLAIN = (Tensor, torch.nn.Parameter)
+_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _CHANNELS_BEHIND = {3: (0, 2, 1), 4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}  # number of axes -> permutation
 FAILURES = (MucudnnError, EngineError, MemoryError)  # PyTorch's own operator may still run after these
 
@@ -113,6 +114,31 @@ def is_transformed() -> bool:
 def is_plain(tensor: Tensor) -> bool:
     """Return whether a tensor has memory of its own and is of no subclass, which may redefine operators."""
     return type(tensor) in PLAIN and not tensor.is_meta
+
+
+def can_divide(input: Tensor, weight: Tensor) -> bool:
+    """Return whether a convolution looks divisible; preparing or running it may still fail.
+
+    A convolution that a CUDA graph captures is not: the graph would keep the address of a workspace that
+    belongs to mucudnn. Nor is one that is compiled inside a transform of `torch.func`: compilers follow
+    transforms only through PyTorch's own operators.
+    """
+    if torch.jit.is_tracing() and torch.onnx.is_in_onnx_export():
+        return False
+    unknown_sizes = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return (
+        all(
+            is_plain(tensor)
+            and tensor.layout is torch.strided
+            and not tensor.is_nested
+            and (tensor.is_cpu or tensor.is_cuda)
+            and tensor.dtype in _TYPES
+            and (unknown_sizes or tensor.numel() > 0)
+            for tensor in (input, weight)
+        )
+        and weight.dim() - input.dim() in (0, 1)  # 1: the input has no batch axis
+        and (not is_transformed() if torch.compiler.is_compiling() else not is_captured(input))
+    )
 
 
 def is_followed(first: Tensor, second: Tensor, third: Any) -> bool:

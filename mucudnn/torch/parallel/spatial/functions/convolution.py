@@ -14,8 +14,8 @@ from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.layers import functional as divided_functions
-from mucudnn.torch.layers.convert import can_divide
 from mucudnn.torch.operators.options import Options, handle_of
+from mucudnn.torch.operators.passes import can_divide
 from mucudnn.torch.parallel.spatial.divided import Divided, handles, local_shape
 from mucudnn.torch.parallel.spatial.exchange.exchange import (
     Owners,
