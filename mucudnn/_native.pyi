@@ -232,9 +232,6 @@ class Enumeration:
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Candidate]: ...
 
-NOT_ALLOWED: str
-"""The status of an engine whose arithmetic the problem does not allow, such as TF32 unasked."""
-
 STRIDED: str
 """The note of an algorithm that takes x and y that are some channels of larger tensors."""
 
@@ -451,9 +448,6 @@ def refusal_of_slices(kernel: Kernel, slices: int) -> str:
 
 def divided_channels(kernel: Kernel, of_inputs: bool = False) -> int:
     """Return the channels that groups add to; 1 for a kernel that cannot be divided into groups."""
-
-def channel_unit(kernel: Kernel, of_inputs: bool = False) -> int:
-    """Return the number that the channels of each group are a multiple of."""
 
 def channel_counts(kernel: Kernel, of_inputs: bool = False) -> list[int]:
     """Return the numbers of channels that groups may have: a half of the channels, a quarter, and so on."""

@@ -393,7 +393,6 @@ void bind_engine(py::module_& module) {
       py::arg("kernel"));
   module.def("refusal_of_slices", &refusal_of_slices, py::arg("kernel"), py::arg("slices"));
   module.def("divided_channels", &divided_channels, py::arg("kernel"), py::arg("of_inputs") = false);
-  module.def("channel_unit", &channel_unit, py::arg("kernel"), py::arg("of_inputs") = false);
   module.def("channel_counts", &channel_counts, py::arg("kernel"), py::arg("of_inputs") = false);
   module.def("group_kernel", &group_kernel, py::arg("kernel"), py::arg("channels"),
              py::arg("of_inputs") = false);

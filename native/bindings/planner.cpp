@@ -40,7 +40,6 @@ void bind_planner(py::module_& module) {
       .def("enumerate", &PyPlanner::enumerate, py::arg("kernel"))
       .def("workspace", &PyPlanner::workspace, py::arg("kernel"), py::arg("algorithm"),
            py::arg("x_channels") = 0, py::arg("y_channels") = 0);
-  module.attr("NOT_ALLOWED") = kNotAllowed;
 }
 
 }  // namespace mucudnn::python

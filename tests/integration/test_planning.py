@@ -17,13 +17,14 @@ import pytest
 from programs import run
 from shim_clients import HERE
 
-from mucudnn._native import NOT_ALLOWED, STRIDED, Problem, group_copies, group_kernel, parse_descriptor
+from mucudnn._native import STRIDED, Problem, group_copies, group_kernel, parse_descriptor
 from mucudnn.costs.records import SUCCESS
 from mucudnn.measuring.described_device import bundled_devices, read_properties
 from mucudnn.problems import kernels
 from mucudnn.problems.kernels import PASSES, Flags, bundled_networks, read_kernels
 from mucudnn.solver import MicroConfiguration, desirable_set
 
+NOT_ALLOWED = "MUCUDNN_STATUS_NOT_ALLOWED"
 MIB = 2**20
 LIMIT = 64 * MIB
 MINI_BATCH = 64
