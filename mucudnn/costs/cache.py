@@ -168,7 +168,7 @@ class Cache(CacheRows):
         return self.attempt(self._find_machines)
 
     def _find_machines(self) -> list[Machine]:
-        columns, found = ", ".join(column.name for column in MACHINE), list[Machine]()
+        columns, machines = ", ".join(column.name for column in MACHINE), list[Machine]()
 
         def first(where: str, *values: object) -> bool:
             rows = self._rows_of(
@@ -177,27 +177,27 @@ class Cache(CacheRows):
             )
             for row in rows:
                 machine = Machine(*map(checked_value, MACHINE, row))
-                if found and machine.identity <= found[-1].identity:
+                if machines and machine.identity <= machines[-1].identity:
                     raise ValueError("the index of the measurements is out of order")
-                found.append(machine)
+                machines.append(machine)
             return bool(rows)
 
         # From each to the next in the index, past all the rows of one machine.
         more = first("")
         while more:
-            device, library, threads = found[-1].identity
+            device, library, threads = machines[-1].identity
             more = (
                 first("WHERE device = ? AND library = ? AND threads > ?", device, library, threads)
                 or first("WHERE device = ? AND library > ?", device, library)
                 or first("WHERE device > ?", device)
             )
-        return found
+        return machines
 
     def measurements(self, machine: Machine, kernel: Kernel) -> list[Measurement]:
         """Return all that was measured of the problem's geometry at any size, by size and algorithm."""
         rows = self._kernel_rows(MEASUREMENT, machine, kernel)
-        found = {(row["micro_batch"], row["algorithm"]): row for row in rows}
-        return [record_of(Measurement, found[place]) for place in sorted(found)]
+        by_place = {(row["micro_batch"], row["algorithm"]): row for row in rows}
+        return [record_of(Measurement, by_place[place]) for place in sorted(by_place)]
 
     def add(self, machine: Machine, kernel: Kernel, measured: Measurement) -> None:
         """Keep one measurement, at once; a former one of the same algorithm and size is replaced."""
@@ -207,7 +207,9 @@ class Cache(CacheRows):
         """Return what can run at each size that the engine listed whole, in the engine's order."""
         rows = self._kernel_rows(ENUMERATION, machine, kernel)
         texts = {row["micro_batch"]: row["candidates"] for row in rows}
-        return {size: [Listed(*one) for one in parse_candidates(text)] for size, text in texts.items()}
+        return {
+            size: [Listed(*candidate) for candidate in parse_candidates(text)] for size, text in texts.items()
+        }
 
     def add_enumerations(
         self,
@@ -219,7 +221,8 @@ class Cache(CacheRows):
         """Keep all that can run at some sizes, and the algorithms that cannot, in one transaction."""
         rows = [(MEASUREMENT, MEASUREMENT.row(machine, kernel, vars(failure))) for failure in failures]
         rows += [
-            (ENUMERATION, ENUMERATION.row(machine, kernel, _listing(*one))) for one in candidates.items()
+            (ENUMERATION, ENUMERATION.row(machine, kernel, _listing(*candidate)))
+            for candidate in candidates.items()
         ]
         self.attempt(lambda: self._count_changes(lambda: self._put(*rows)))
 
@@ -321,4 +324,7 @@ def _listing(micro_batch: int, candidates: Sequence[Listed]) -> dict[str, Any]:
 
 def _texts(**configurations: Configuration | Tiling | ChannelGroups | str | None) -> dict[str, Any]:
     """Return the text of each configuration; that of None is empty."""
-    return {name: "" if one is None else str(one) for name, one in configurations.items()}
+    return {
+        name: "" if configuration is None else str(configuration)
+        for name, configuration in configurations.items()
+    }

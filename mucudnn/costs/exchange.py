@@ -93,13 +93,13 @@ def _problem_text(table: Table, problem: str) -> str:
     return table.problem_text(parsed)
 
 
-def checked_value(column: Column, given: Any) -> Any:
+def checked_value(column: Column, raw: Any) -> Any:
     """Return a value in the type of its column. Raise ValueError if the column cannot hold it."""
-    if given is None and column.nullable:
+    if raw is None and column.nullable:
         return None
-    value = float(given) if column.type is float and type(given) is int else given
+    value = float(raw) if column.type is float and type(raw) is int else raw
     if type(value) is not column.type:
-        raise ValueError(f"{column.name} is {given!r}, not {column.type.__name__}")
+        raise ValueError(f"{column.name} is {raw!r}, not {column.type.__name__}")
     if isinstance(value, str):
         value.encode()  # raises a ValueError if the text is no Unicode
     # Sums of times must be finite, so a time that no clock can show is refused, as an infinite one.

@@ -117,7 +117,7 @@ def _lock(file: BinaryIO, kind: int, path: Path) -> None:
 def _rewrite(file: BinaryIO, content: bytes, forget: Pruned) -> None:
     """Leave the documents in the file that are not to be forgotten."""
     documents = re.split(rb"^(?=mucudnn plan )", content, flags=re.MULTILINE)
-    left = b"".join(one for one in documents if not _is_forgotten(one, forget))
+    left = b"".join(document for document in documents if not _is_forgotten(document, forget))
     if left != content:
         file.seek(0)
         file.write(left)
@@ -148,10 +148,10 @@ def rows_of(text: str) -> Iterator[Row]:
                 kernel = Kernel(problem, pass_)
                 accumulator = _accumulator(kernel, sums=is_host)
                 notes = f"{notes} {RACED}".strip() if raced else notes
-                one = Measurement(
+                measurement = Measurement(
                     problem.mini_batch, algorithm, SUCCESS, workspace, notes, time_ms, None, accumulator
                 )
-                row = MEASUREMENT.row(machine, kernel, vars(one), measured_at=at)
+                row = MEASUREMENT.row(machine, kernel, vars(measurement), measured_at=at)
                 yield MEASUREMENT, checked_row(MEASUREMENT, row)
             for problem, pass_, api, text in candidates:
                 if api == _api_of_engine(problem, is_host=is_host):

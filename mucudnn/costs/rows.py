@@ -100,8 +100,8 @@ class CacheRows:
         names, bound = ", ".join(f'"{name}"' for name in table.columns), tuple(values)
 
         def checked() -> list[dict[str, Any]]:
-            found = self._rows_of(f"SELECT {names} FROM {table.name} {clauses}", bound)
-            return [dict(_checked(table, *row)) for row in found]
+            rows = self._rows_of(f"SELECT {names} FROM {table.name} {clauses}", bound)
+            return [dict(_checked(table, *row)) for row in rows]
 
         return self.attempt(checked)
 

@@ -140,12 +140,12 @@ def _readable(connection: sqlite3.Connection, table: Table) -> Iterator[tuple[An
         except raised_here(sqlite3.Error, UnicodeDecodeError, MemoryError):
             pass  # Python reads one row ahead: the row before the one that cannot be read follows alone.
         try:
-            found = connection.execute(sql, (following, 1)).fetchone()
+            row = connection.execute(sql, (following, 1)).fetchone()
         except raised_here(sqlite3.Error, UnicodeDecodeError, MemoryError):
             failures += 1
             following += 2 ** max(0, failures - _SINGLE_STEPS)
         else:
-            if found is None:
+            if row is None:
                 return
-            following = max(following, found[0] + 1)
-            yield tuple(found[1:])
+            following = max(following, row[0] + 1)
+            yield tuple(row[1:])

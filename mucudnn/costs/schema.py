@@ -56,7 +56,7 @@ def columns_of(record: type) -> tuple[Column, ...]:
     columns = []
     for field in fields(record):
         types = get_args(hints[field.name]) or (hints[field.name],)
-        [type_] = [one for one in types if one is not type(None)]
+        [type_] = [kind for kind in types if kind is not type(None)]
         columns.append(Column(field.name, type_, nullable=len(types) > 1))
     return tuple(columns)
 

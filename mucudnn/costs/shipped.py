@@ -41,7 +41,7 @@ class SystemDatabase:
             yield from parse_rows(lines, name)
 
     def _read(self, machine: Machine) -> dict[tuple[str, str], list[Row]]:
-        found: dict[tuple[str, str], list[Row]] = defaultdict(list)
+        by_kernel: dict[tuple[str, str], list[Row]] = defaultdict(list)
         file = self._folder / file_name(machine)
         try:
             lines = file.open(encoding="utf-8")
@@ -50,8 +50,8 @@ class SystemDatabase:
         with lines:
             for kind, row in parse_rows(lines, file.name):
                 if (row["device"], row["library"], row["threads"]) == machine.identity:
-                    found[row["problem"], row["pass"]].append((kind, row))
-        return dict(found)
+                    by_kernel[row["problem"], row["pass"]].append((kind, row))
+        return dict(by_kernel)
 
 
 def file_name(machine: Machine) -> str:

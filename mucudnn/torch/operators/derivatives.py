@@ -87,11 +87,11 @@ def gradients(
 
     `g` is the gradient of the pass's result. The gradients have the shapes of the tensors and of the bias.
     """
-    one, two, result = _ROLES[pass_]
+    first_role, second_role, result = _ROLES[pass_]
     first, second = tensors
     return (
-        _pass_to(one, {two: second, result: g}, first.shape, options) if needed[0] else None,
-        _pass_to(two, {one: first, result: g}, second.shape, options) if needed[1] else None,
+        _pass_to(first_role, {second_role: second, result: g}, first.shape, options) if needed[0] else None,
+        _pass_to(second_role, {first_role: first, result: g}, second.shape, options) if needed[1] else None,
         g.sum([0, *range(2, g.dim())]) if pass_ == "forward" and needed[2] else None,
     )
 
@@ -112,8 +112,8 @@ class MucudnnConvolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         """Return a gradient for each argument of `forward`; None for those that have none."""
-        found = gradients(ctx.pass_, ctx.saved_tensors, g, ctx.needs_input_grad[1:4], ctx.options)
-        return (None, *found, None)
+        grads = gradients(ctx.pass_, ctx.saved_tensors, g, ctx.needs_input_grad[1:4], ctx.options)
+        return (None, *grads, None)
 
 
 class Convolution(torch.autograd.Function):
@@ -139,21 +139,21 @@ class Convolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor | None) -> tuple[Any, ...]:
         """Return a gradient for each argument of `forward`; None for those that have none."""
-        found: tuple[Tensor | None, ...] = (None, None, None)
+        grads: tuple[Tensor | None, ...] = (None, None, None)
         if g is not None:
-            found = gradients(ctx.pass_, ctx.saved_tensors, g, ctx.needs_input_grad[1:4], ctx.options)
-        return (None, *found, *(None for _ in Options._fields))
+            grads = gradients(ctx.pass_, ctx.saved_tensors, g, ctx.needs_input_grad[1:4], ctx.options)
+        return (None, *grads, *(None for _ in Options._fields))
 
     @staticmethod
     def jvp(ctx: Any, _: None, first: Tensor | None, second: Tensor | None, third: Any, *__: None) -> Any:
         """Return the result's tangent for the tangents of the two tensors and of the bias; None is zero."""
-        one, two = ctx.saved_tensors
+        saved_first, saved_second = ctx.saved_tensors
         shape = None if ctx.pass_ == "forward" else ctx.shape
         terms = []
         if first is not None:
-            terms.append(convolve(ctx.pass_, first, two, shape, ctx.options))
+            terms.append(convolve(ctx.pass_, first, saved_second, shape, ctx.options))
         if second is not None:
-            terms.append(convolve(ctx.pass_, one, second, shape, ctx.options))
+            terms.append(convolve(ctx.pass_, saved_first, second, shape, ctx.options))
         if third is not None:
             terms.append(third.reshape(-1, *(1,) * (len(ctx.shape) - 2)).expand(ctx.shape))
         return reduce(add, terms) if terms else None
@@ -166,13 +166,13 @@ class Convolution(torch.autograd.Function):
         first: Tensor,
         second: Tensor,
         third: Any,
-        *given: Any,
+        *fields: Any,
     ) -> tuple[Tensor, int]:
         """Run one larger convolution for the whole batch of vmap.
 
         Return its result, and the axis of the batch in it.
         """
-        axes, options, size = in_dims[1:3], Options(*given), info.batch_size
+        axes, options, size = in_dims[1:3], Options(*fields), info.batch_size
         if pass_ != "forward" or third is None or in_dims[1:4] == (in_dims[1], None, None):
             return _folded(pass_, first, second, third, axes, size, options)
         # Add the bias after the convolution: the members of the batch have biases or filters of their own,
@@ -183,12 +183,12 @@ class Convolution(torch.autograd.Function):
         return y + bias.reshape(-1, 1, bias.shape[1], *(1,) * (y.dim() - 3)), 0
 
 
-def _pass_to(result: str, given: dict[str, Tensor], shape: Ints, options: Options) -> Tensor:
+def _pass_to(result: str, tensors: dict[str, Tensor], shape: Ints, options: Options) -> Tensor:
     """Run the pass that computes the tensor in the role `result` ("x", "w" or "y"), of this shape."""
     pass_ = _PASS_TO[result]
     first, second, _ = _ROLES[pass_]
     third = None if pass_ == "forward" else tuple(shape)
-    return convolve(pass_, given[first], given[second], third, options)
+    return convolve(pass_, tensors[first], tensors[second], third, options)
 
 
 def _folded(
@@ -199,13 +199,13 @@ def _folded(
     `axes` gives the axis of the batch in each of the two tensors, or None for a tensor without the batch.
     Return the result, and the axis of the batch in it.
     """
-    one, two, result = _ROLES[pass_]
-    batched = [role for role, axis in zip((one, two), axes, strict=True) if axis is not None]
+    first_role, second_role, result = _ROLES[pass_]
+    batched = [role for role, axis in zip((first_role, second_role), axes, strict=True) if axis is not None]
     if not batched:  # only the bias has the batch, and the caller adds the bias
         return convolve(pass_, first, second, third, options).unsqueeze(0), 0
     folds = _FOLDS[frozenset((*batched, result))]
     folded = []
-    for role, tensor, axis in zip((one, two), (first, second), axes, strict=True):
+    for role, tensor, axis in zip((first_role, second_role), (first, second), axes, strict=True):
         if axis is not None:
             to, grouped = folds[role]
             parts = tensor.movedim(axis, to).unflatten(to + 1, (options.groups if grouped else 1, -1))

@@ -46,7 +46,7 @@ class Geometry(NamedTuple):
         """Return the geometry after `contiguous`, which copies a tensor only if it is not packed."""
         packed = strides(self.shape, channels_last)
         axes = zip(self.shape, self.stride, packed, strict=True)
-        is_packed = all(size == 1 or one == other for size, one, other in axes)
+        is_packed = all(size == 1 or stride == other for size, stride, other in axes)
         return self if is_packed else Geometry(self.shape, packed)
 
     def part(self, axis: int, parts: int) -> "Geometry":
@@ -59,11 +59,11 @@ class Geometry(NamedTuple):
 def strides(shape: Ints, channels_last: bool) -> tuple[int, ...]:
     """Return the strides of a dense tensor (N, C, ...) in a memory format."""
     axes = (1, *range(len(shape) - 1, 1, -1), 0) if channels_last else range(len(shape) - 1, -1, -1)
-    found, stride = [0] * len(shape), 1
+    dense, stride = [0] * len(shape), 1
     for axis in axes:
-        found[axis] = stride
+        dense[axis] = stride
         stride *= shape[axis]
-    return tuple(found)
+    return tuple(dense)
 
 
 def channels_last(
@@ -84,24 +84,24 @@ def channels_last(
     """
     if torch.jit.is_tracing():
         return _rule_without_sizes(x, w)
-    one, two = _geometry(x, copied=x.dim() == 3 and not x.is_contiguous()), _geometry(w)
+    geometry_x, geometry_w = _geometry(x, copied=x.dim() == 3 and not x.is_contiguous()), _geometry(w)
     # Both tensors are contiguous in most calls. The early return saves 10 µs.
-    if all(t.stride[-1] < t.stride[1] * t.shape[1] for t in (one, two)):
+    if all(t.stride[-1] < t.stride[1] * t.shape[1] for t in (geometry_x, geometry_w)):
         return ""
     options = stride, padding, dilation, groups
     if not exact:
-        return _rule(one, two, _usual(x), *options)
+        return _rule(geometry_x, geometry_w, _usual(x), *options)
     try:
         unpadded = (0,) * len(stride)
         backend = torch._C._select_conv_backend(
             x, w, bias, stride, padding, dilation, False, unpadded, groups, None
         )
     except (RuntimeError, TypeError):  # wrong arguments, which the engine refuses later, or NumPy's integers
-        return _rule(one, two, _usual(x), *options)
+        return _rule(geometry_x, geometry_w, _usual(x), *options)
     implementation = _name_of(backend)
     if implementation == "Cudnn" and x.dtype == torch.float64:
         return ""
-    return _known_rule(one, two, implementation, *options)
+    return _known_rule(geometry_x, geometry_w, implementation, *options)
 
 
 def _rule(
@@ -116,14 +116,14 @@ def _rule(
         x, w = x.part(1, groups), w.part(0, groups)
     if not (x.looks_channels_last or w.looks_channels_last):
         return ""
-    found = {"x", "w", "y"}
+    roles = {"x", "w", "y"}
     if implementation == "Slow2d" and not w.looks_channels_last:
-        found.remove("w")
+        roles.remove("w")
     if by_group:  # PyTorch joins the groups' results channels last only if each of them looks channels last
         output = prod((i + 2 * p - d * (k - 1) - 1) // max(s, 1) + 1 for i, k, s, p, d in sizes)
         lengths = {"x": prod(x.shape[1:]), "w": prod(w.shape[1:]), "y": w.shape[0] * output}
-        found -= {role for role, length in lengths.items() if length == 1}
-    return "".join(sorted(found))
+        roles -= {role for role, length in lengths.items() if length == 1}
+    return "".join(sorted(roles))
 
 
 # The cache saves 20 µs a call. A compiler's symbolic sizes cannot be its keys: for those, call `_rule`.
@@ -135,8 +135,8 @@ def _rule_without_sizes(x: Tensor, w: Tensor) -> str:
     if x.dim() == 3 or _usual(x) not in _CHANNELS_LAST:
         return ""
     memory_format = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
-    found = any(not t.is_contiguous() and t.is_contiguous(memory_format=memory_format) for t in (x, w))
-    return "wxy" if found else ""
+    is_last = any(not t.is_contiguous() and t.is_contiguous(memory_format=memory_format) for t in (x, w))
+    return "wxy" if is_last else ""
 
 
 @cache  # reading the name takes 2 µs

@@ -15,31 +15,31 @@ from mucudnn.torch.operators.options import SCHEMA, Ints, Options
 from mucudnn.torch.operators.passes import empty_result
 
 
-def _fake_forward(x: Tensor, w: Tensor, bias: Tensor | None, *given: Any) -> Tensor:
-    options = Options(*given)
+def _fake_forward(x: Tensor, w: Tensor, bias: Tensor | None, *fields: Any) -> Tensor:
+    options = Options(*fields)
     spatial = zip(x.shape[2:], w.shape[2:], options.stride, options.padding, options.dilation, strict=True)
     output = [(i + 2 * p - d * (k - 1) - 1) // s + 1 for i, k, s, p, d in spatial]
     return empty_result((x.shape[0], w.shape[0], *output), x, "y" in options.channels_last)
 
 
-def _fake_backward_data(dy: Tensor, w: Tensor, input_shape: Ints, *given: Any) -> Tensor:
-    return empty_result(input_shape, dy, "x" in Options(*given).channels_last)
+def _fake_backward_data(dy: Tensor, w: Tensor, input_shape: Ints, *fields: Any) -> Tensor:
+    return empty_result(input_shape, dy, "x" in Options(*fields).channels_last)
 
 
-def _fake_backward_filter(x: Tensor, dy: Tensor, filter_shape: Ints, *given: Any) -> Tensor:
-    return empty_result(filter_shape, x, "w" in Options(*given).channels_last)
+def _fake_backward_filter(x: Tensor, dy: Tensor, filter_shape: Ints, *fields: Any) -> Tensor:
+    return empty_result(filter_shape, x, "w" in Options(*fields).channels_last)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    first, second, _, *given = inputs
+    first, second, _, *fields = inputs
     ctx.save_for_backward(first, second)
-    ctx.options = Options(*given)
+    ctx.options = Options(*fields)
 
 
 def _gradients_of(pass_: str) -> Any:
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        found = gradients(pass_, ctx.saved_tensors, g, ctx.needs_input_grad, ctx.options)
-        return (*found, *(None for _ in Options._fields))
+        grads = gradients(pass_, ctx.saved_tensors, g, ctx.needs_input_grad, ctx.options)
+        return (*grads, *(None for _ in Options._fields))
 
     return backward
 
@@ -50,8 +50,8 @@ _library = torch.library.Library("mucudnn", "DEF")
 def _operator(pass_: str, arguments: str, fake: Any) -> Any:
     """Define an operator as `torch.library.custom_op` does, without its checks of 20 µs at every call."""
 
-    def run(first: Tensor, second: Tensor, third: Any, *given: Any) -> Tensor:
-        return passes.run(pass_, first, second, third, Options(*given))
+    def run(first: Tensor, second: Tensor, third: Any, *fields: Any) -> Tensor:
+        return passes.run(pass_, first, second, third, Options(*fields))
 
     name = f"convolution_{pass_}"
     qualified = f"mucudnn::{name}"

@@ -48,10 +48,10 @@ def plan_of(handle: str | None) -> PlanOrPath | None:
     """Return the plan of a handle, or the handle itself if it is a path. Raises UsageError."""
     if handle is None:
         return None
-    found = _plans.get(handle)
-    if found is None and handle.startswith(_HANDLE):
+    plan = _plans.get(handle)
+    if plan is None and handle.startswith(_HANDLE):
         raise UsageError(
             f"this process does not know the plan with the digest {handle.removeprefix(_HANDLE)}, for which "
             "a function was traced or exported: do that again without a plan, or with the path of one"
         )
-    return handle if found is None else found
+    return handle if plan is None else plan

@@ -255,9 +255,9 @@ def _run_slices(
 
 
 def _views(name: str, tensor: Tensor, other_name: str, other: Tensor, options: Options) -> tuple[View, View]:
-    one, two = view_of(tensor, name, options), view_of(other, other_name, options)
-    arrays.check_same(name, one, other_name, two)
-    return one, two
+    view, other_view = view_of(tensor, name, options), view_of(other, other_name, options)
+    arrays.check_same(name, view, other_name, other_view)
+    return view, other_view
 
 
 def check_bias(bias: Tensor, w: Tensor) -> None:

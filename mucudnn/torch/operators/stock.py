@@ -45,21 +45,21 @@ Tensors = tuple[Tensor, Tensor, Tensor]  # x, w and y
 Arguments = tuple[Any, ...]  # from stride to groups, as PyTorch's operators take them
 
 
-def forward(x: Tensor, w: Tensor, bias: Tensor | None, given: Arguments) -> Tensor:
+def forward(x: Tensor, w: Tensor, bias: Tensor | None, arguments: Arguments) -> Tensor:
     """Return y from PyTorch's own operator."""
-    result: Tensor = torch.ops.aten.convolution(x, w, bias, *given)
+    result: Tensor = torch.ops.aten.convolution(x, w, bias, *arguments)
     return result
 
 
-def backward_data(dy: Tensor, w: Tensor, x: Tensor, given: Arguments) -> Tensor:
+def backward_data(dy: Tensor, w: Tensor, x: Tensor, arguments: Arguments) -> Tensor:
     """Return dx from PyTorch's own operator, which reads the shape and the strides of `x` alone."""
-    result: Tensor = torch.ops.aten.convolution_backward(dy, x, w, None, *given, [True, False, False])[0]
+    result: Tensor = torch.ops.aten.convolution_backward(dy, x, w, None, *arguments, [True, False, False])[0]
     return result
 
 
-def backward_filter(x: Tensor, dy: Tensor, w: Tensor, given: Arguments) -> Tensor:
+def backward_filter(x: Tensor, dy: Tensor, w: Tensor, arguments: Arguments) -> Tensor:
     """Return dw from PyTorch's own operator, which reads the shape and the strides of `w` alone."""
-    result: Tensor = torch.ops.aten.convolution_backward(dy, x, w, None, *given, [False, True, False])[1]
+    result: Tensor = torch.ops.aten.convolution_backward(dy, x, w, None, *arguments, [False, True, False])[1]
     return result
 
 
@@ -74,15 +74,17 @@ def placeholder(shape: Ints, like: Tensor, channels_last: bool) -> Tensor:
     return torch.empty_strided(shape, strides(shape, channels_last), dtype=like.dtype)
 
 
-def run_whole(pass_: str, x: Tensor, w: Tensor, y: Tensor, given: Arguments) -> Tensor:
+def run_whole(pass_: str, x: Tensor, w: Tensor, y: Tensor, arguments: Arguments) -> Tensor:
     """Return the result of a pass over the whole mini-batch."""
     if pass_ == "forward":
-        return forward(x, w, None, given)
-    return backward_data(y, w, x, given) if pass_ == "backward_data" else backward_filter(x, y, w, given)
+        return forward(x, w, None, arguments)
+    return (
+        backward_data(y, w, x, arguments) if pass_ == "backward_data" else backward_filter(x, y, w, arguments)
+    )
 
 
 def run_slices(
-    pass_: str, sizes: Sequence[int], first: int, x: Tensor, w: Tensor, y: Tensor, given: Arguments,
+    pass_: str, sizes: Sequence[int], first: int, x: Tensor, w: Tensor, y: Tensor, arguments: Arguments,
     bias: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Run slices of these sizes from sample `first` on, and put their results into the pass's result.
@@ -92,11 +94,11 @@ def run_slices(
     for size in sizes:
         part_x, part_y = x.narrow(0, first, size), y.narrow(0, first, size)
         if pass_ == "forward":
-            part_y.copy_(forward(part_x, w, bias, given))
+            part_y.copy_(forward(part_x, w, bias, arguments))
         elif pass_ == "backward_data":
-            part_x.copy_(backward_data(part_y, w, part_x, given))
+            part_x.copy_(backward_data(part_y, w, part_x, arguments))
         else:
-            part = backward_filter(part_x, part_y, w, given)
+            part = backward_filter(part_x, part_y, w, arguments)
             w.add_(part) if first else w.copy_(part)
         first += size
 
@@ -143,8 +145,8 @@ def _version(device: str) -> str:
     """Return the versions of PyTorch and of the library that it takes convolutions from."""
     if device != "cpu":
         return f"PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
-    found = [line for line in torch.__config__.show().splitlines() if "MKL-DNN" in line]
-    onednn = found[0].split("MKL-DNN")[1].split()[0] if found else "none"
+    lines = [line for line in torch.__config__.show().splitlines() if "MKL-DNN" in line]
+    onednn = lines[0].split("MKL-DNN")[1].split()[0] if lines else "none"
     return f"PyTorch {torch.__version__}, oneDNN {onednn}"
 
 
@@ -177,16 +179,16 @@ class TorchSource:
     def compare(
         self, engine: Engine, kernel: Kernel, configurations: Sequence[Configuration], rounds: int
     ) -> list[list[float]]:
-        """Return the times in ms of configurations, run whole in turns, after one run that does not count."""
+        """Return the ms of configurations, run whole and interleaved, after a run that does not count."""
         timer = self.timer(kernel, kernel.mini_batch)
         runs = [timer.runner(engine, configuration) for configuration in configurations]
         times: list[list[float]] = [[] for _ in runs]
         with quiet(self._device):
             for number in range(1 + rounds):
-                for run, found in zip(runs, times, strict=True):
+                for run, run_times in zip(runs, times, strict=True):
                     took = timed_ms(self._device, run)
                     if number:
-                        found.append(took)
+                        run_times.append(took)
         return times
 
 
@@ -344,10 +346,10 @@ def scratch_of(device: str, run: Callable[[], Tensor | None]) -> int:
     thread = threading.Thread(target=profiled, name="mucudnn measures scratch memory")
     thread.start()
     thread.join()
-    [found] = outcome
-    if isinstance(found, BaseException):
-        raise found
-    return found
+    [answer] = outcome
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 def _peak(device: str, run: Callable[[], Tensor | None]) -> int:
