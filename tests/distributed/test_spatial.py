@@ -80,6 +80,10 @@ def test_ranks_without_rows_take_part_in_eager_and_compiled_networks() -> None:
         assert {name: error for name, error in found.items() if not error <= 1e-12} == {}
 
 
+def test_inductor_keeps_the_order_of_exchanges_of_a_rank_without_rows() -> None:
+    assert max(worlds.run(3, spatial_empty.compiled_by_inductor)) <= 1e-12
+
+
 def test_autocast_reaches_the_convolution_of_the_part(on_two: list[dict[str, Any]]) -> None:
     for found in on_two:
         dtype, error = found["autocast"]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mucudnn.torch.parallel.spatial.exchange import operators  # noqa: F401 (its import registers them)
+from mucudnn.torch.parallel.spatial.exchange import operators
 from mucudnn.torch.parallel.spatial.windows import Pieces, Span, flattened, is_local, pieces
 
 
@@ -37,10 +37,9 @@ def fetch(
     """
     if is_local(parts, windows):
         return x
-    result: Tensor = torch.ops.mucudnn.window.default(
-        x, axis, flattened(parts), flattened(windows), owners.rank, fill, owners.group
+    return operators.run(
+        "window", x, axis, flattened(parts), flattened(windows), owners.rank, fill, owners.group
     )
-    return result
 
 
 def give_back(g: Tensor, axis: int, parts: Sequence[Span], windows: Sequence[Span], owners: Owners) -> Tensor:
@@ -58,10 +57,9 @@ def give_back(g: Tensor, axis: int, parts: Sequence[Span], windows: Sequence[Spa
             g, axis, flattened(parts), flattened(windows), owners.rank, owners.group
         )
         return g.narrow(axis, own.lo - window.lo, own.size)
-    result: Tensor = torch.ops.mucudnn.window_adjoint.default(
-        g, axis, flattened(parts), flattened(windows), owners.rank, owners.group
+    return operators.run(
+        "window_adjoint", g, axis, flattened(parts), flattened(windows), owners.rank, owners.group
     )
-    return result
 
 
 def add_up(x: Tensor, groups: Sequence[str]) -> Tensor:
@@ -72,8 +70,7 @@ def add_up(x: Tensor, groups: Sequence[str]) -> Tensor:
     named = [group for group in groups if group]
     if not named:
         return x
-    result: Tensor = torch.ops.mucudnn.spatial_sum.default(x, ",".join(named))
-    return result
+    return operators.run("spatial_sum", x, ",".join(named))
 
 
 def received(window: Tensor, axis: int, found: Pieces) -> tuple[Tensor, Tensor]:

@@ -9,11 +9,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 
 from mucudnn.errors import MucudnnError
+from mucudnn.torch.parallel.spatial.exchange import order
 from mucudnn.torch.parallel.spatial.exchange.messages import move, sum_over
 from mucudnn.torch.parallel.spatial.windows import Span, paired, transfers
+
+
+def run(name: str, *arguments: object) -> Tensor:
+    """Run the operator `mucudnn::name`, or let a compiler trace it."""
+    if torch.compiler.is_compiling():
+        order.prepare_inductor()
+    result: Tensor = getattr(torch.ops.mucudnn, name).default(*arguments)
+    return result
 
 
 def _describe(
@@ -203,7 +211,5 @@ _operator(
     sum_over, lambda x, groups: torch.empty_like(x), _save_sum, _sum_gradient,
 )  # fmt: skip
 
-# Compilers drop an operator without a used result, but a rank without rows has to send its messages, and in
-# the order of the other ranks.
 for _name in ("window", "window_adjoint", "spatial_sum"):
-    _register_effectful_op(getattr(torch.ops.mucudnn, _name).default, _EffectType.ORDERED)
+    order.register(getattr(torch.ops.mucudnn, _name).default)
