@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from mucudnn.errors import MucudnnError, MucudnnWarning
-from mucudnn.forks import no_fork
+from mucudnn.lazy import load
 
 if TYPE_CHECKING:
     from mucudnn.arrays.convolution import (
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     )
     from mucudnn.plans.plan import Plan, read_plan, write_plan
 
-    __version__: str
+__version__ = "0.1.0"
 
 __all__ = [
     "MucudnnError",
@@ -29,21 +29,13 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used, so that `import mucudnn` alone is fast."""
-    if name != "__version__" and name not in __all__:
+    if name not in __all__:
         raise AttributeError(f"module 'mucudnn' has no attribute '{name}'")
-    with no_fork:  # or a child could wait for ever for the import of another thread
-        if name == "__version__":
-            from importlib.metadata import version
-
-            value: object = version("mucudnn")  # it imports more
-        else:
-            from importlib import import_module
-
-            module = "mucudnn.arrays.convolution" if name.startswith("convolution_") else "mucudnn.plans.plan"
-            value = getattr(import_module(module), name)
+    module = "mucudnn.arrays.convolution" if name.startswith("convolution_") else "mucudnn.plans.plan"
+    value: object = getattr(load(module), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "__version__"})
+    return sorted({*globals(), *__all__})

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import TypeVar
 
-from mucudnn.forks import no_fork
+from mucudnn.lazy import load
 
 T = TypeVar("T")
 
@@ -31,20 +31,19 @@ class ProgressBar(Listener):
         if total == 0 or not items:
             yield from items
             return
-        # rich takes a tenth of a second to import, which calls that measure nothing need not wait for. A fork
-        # waits meanwhile: its child would wait for ever for the import of another thread.
-        with no_fork:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            console = Console(stderr=True)
-            can_show = find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
+        # rich takes a tenth of a second to import, which calls that measure nothing need not wait for.
+        rich = load("rich.progress")
+        console = load("rich.console").Console(stderr=True)
+        can_show = find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
         if not can_show:
             yield from items
             return
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (
+            rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(),
+            rich.TimeRemainingColumn(),
+        )  # fmt: skip
         # The streams are the program's own: no redirection.
-        with Progress(
+        with rich.Progress(
             *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
         ) as progress:
             yield from progress.track(items, total=total, description=title)

@@ -31,6 +31,7 @@ from mucudnn.errors import (
     raised_here,
 )
 from mucudnn.listener import Listener
+from mucudnn.measuring import estimate  # noqa: F401 (so that no call imports it, see `lazy`)
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.measure import find_missing, measure

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
+from mucudnn import __version__
 from mucudnn._native import EngineError
 from mucudnn.cli.examples import format_examples
 from mucudnn.errors import MucudnnError
@@ -49,20 +50,6 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {_short(message)} (see {self.prog} --help)\n")
 
 
-class _Version(argparse.Action):
-    """An action that prints the version. It alone imports the metadata of the package, which takes long."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(nargs=0, **options)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        """Print the version and end the program."""
-        from mucudnn import __version__
-
-        print(f"mucudnn {__version__}")
-        parser.exit()
-
-
 COMMANDS = (
     "optimize", "benchmark", "memory", "run", "record", "doctor", "cache", "plan", "report", "sweep", "place",
     "project", "causes", "completion",
@@ -96,7 +83,9 @@ def make_parser(first: str = "") -> argparse.ArgumentParser:
         "exit codes: 0 done, 1 failed, 2 usage, 3 nothing fits the limit, 4 no such engine or device,\n"
         "  5 a cache or plan of a newer version; `mucudnn run` has the program's own",
     )
-    parser.add_argument("--version", action=_Version, help="print the version and exit")
+    parser.add_argument(
+        "--version", action="version", version=f"mucudnn {__version__}", help="print the version and exit"
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in () if first == "--version" else [first] if first in COMMANDS else COMMANDS:
         module = import_module(f"mucudnn.cli.{name}")

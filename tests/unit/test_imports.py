@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +65,48 @@ def test_a_table_needs_rich_alone(recorded: Path) -> None:
 def test_a_total_needs_numpy_and_no_linear_program(recorded: Path) -> None:
     modules = imported(recorded, "--total-workspace", "2MiB", "--json")
     assert not modules & {"pulp", "highspy", "rich", "torch"}
+
+
+FIRST_CALL = """
+import sys
+import numpy as np
+import mucudnn
+convolve = mucudnn.convolution_forward
+before = set(sys.modules)
+convolve(np.ones((2, 3, 8, 8), np.float32), np.ones((5, 3, 3, 3), np.float32))
+print(*(name for name in set(sys.modules) - before if name.startswith("mucudnn")))
+"""
+INTERRUPTED = """
+import os, signal
+from importlib.machinery import SourceFileLoader
+import mucudnn
+
+def interrupt(loader, path, look=SourceFileLoader.path_stats):
+    if path.endswith("convolution.py"):
+        os.kill(os.getpid(), signal.SIGALRM)
+    return look(loader, path)
+
+def handle(*_):
+    raise TimeoutError
+
+SourceFileLoader.path_stats = interrupt
+signal.signal(signal.SIGALRM, handle)
+try:
+    mucudnn.convolution_forward
+except TimeoutError:
+    print("raised", mucudnn.convolution_forward.__name__)
+"""
+
+
+def run_program(program: str, cache: Path) -> str:
+    environment = {**os.environ, "MUCUDNN_CACHE": str(cache)}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.strip()
+
+
+def test_the_first_call_imports_no_module_of_mucudnn(tmp_path: Path) -> None:
+    assert run_program(FIRST_CALL, tmp_path / "cache.sqlite") == ""
+
+
+def test_an_error_of_a_signal_handler_during_an_import_reaches_the_program(tmp_path: Path) -> None:
+    assert run_program(INTERRUPTED, tmp_path / "cache.sqlite") == "raised convolution_forward"

@@ -1,0 +1,31 @@
+"""Imports that wait until a program first uses something."""
+
+import sys
+from _thread import start_new_thread  # an error of a signal handler breaks the start of `threading.Thread`
+from concurrent.futures import Future
+from importlib import import_module
+from typing import Any
+
+from mucudnn.forks import no_fork
+
+
+def load(name: str) -> Any:
+    """Return a module, which another thread imports. The caller must not hold `no_fork`.
+
+    Signal handlers run in the main thread, and `importlib` drops an OSError, such as a TimeoutError, that a
+    handler raises during an import. This way the error reaches the caller while the import goes on, and a
+    fork waits until the import has ended.
+    """
+    if name in sys.modules:
+        return import_module(name)
+    loaded = Future[Any]()
+
+    def run() -> None:
+        try:
+            with no_fork:
+                loaded.set_result(import_module(name))
+        except BaseException as error:
+            loaded.set_exception(error)
+
+    start_new_thread(run, ())
+    return loaded.result()
