@@ -45,7 +45,7 @@ thread.join()
     run_forking(program, tmp_path)
 
 
-@pytest.mark.parametrize("module", ["mucudnn.arrays.dispatch", "email.parser", "rich.console"])
+@pytest.mark.parametrize("module", ["mucudnn.arrays.dispatch", "rich.console"])
 def test_a_fork_waits_for_the_import_of_what_is_used_first(module: str, tmp_path: Path) -> None:
     program = f"""
 class Slow:
