@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
 from bench.lib.openblas import without_openblas_environment
-from bench.lib.record import describe_machine, put, read_own, show
-from bench.programs import PROGRAMS, Program
+from bench.lib.record import Record, put, read_own, show
+from bench.programs import PROGRAMS, TIME, Program
 
 
 def list_programs() -> None:
-    """Print the programs with their minutes."""
+    """Print the programs with the minutes that they take."""
     rows = Table(box=None)
     for column in ("suite", "name", "minutes", "measures"):
         rows.add_column(column, justify="right" if column == "minutes" else "left")
     for program in PROGRAMS.values():
-        rows.add_row(program.suite, program.name, f"{program.minutes:g}", program.about)
+        rows.add_row(program.suite, program.name, program.duration, program.about)
     Console(width=120).print(rows)
 
 
@@ -30,6 +31,8 @@ def run(program: Program, words: Sequence[str]) -> None:
     if program.suite == "gpu":
         module.main(words)
         return
+    from bench.lib.host import describe_host  # `list` and `tables` need no engine
+
     parser = argparse.ArgumentParser(prog=f"python -m bench run {program.name}", description=program.about)
     if hasattr(module, "add_options"):
         module.add_options(parser)
@@ -37,7 +40,7 @@ def run(program: Program, words: Sequence[str]) -> None:
     if resumes:
         parser.add_argument("--again", action="store_true", help="measure what this machine has, too")
     options = parser.parse_args(words)
-    machine = module.describe() if hasattr(module, "describe") else describe_machine()
+    machine, begin = describe_host(), time.monotonic()
     former = [] if not resumes or options.again else read_own(program.records, machine)
     options.done = {record.case for record in former if program.owns(record)}
     records = []
@@ -45,6 +48,9 @@ def run(program: Program, words: Sequence[str]) -> None:
         put(program.records, machine, record)
         records.append(record)
         print(f"{program.name}: {record.case}: {record.metric}: {record.value}", file=sys.stderr, flush=True)
+    if records and not options.done and set(words) <= {"--again"}:  # the whole program ran
+        minutes = (time.monotonic() - begin) / 60
+        put(program.records, machine, Record(TIME, program.name, TIME, minutes, "minutes"))
     records.sort(key=lambda record: (record.bench, record.metric))
     show(Console(width=120), records)
 
@@ -53,7 +59,7 @@ def main() -> None:
     """Read the command, and do it."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="list the programs, with the minutes that they take by estimate")
+    commands.add_parser("list", help="list the programs, with the minutes of their last run or an estimate")
     running = commands.add_parser("run", help="measure; NAME --help shows a program's own options")
     running.add_argument("names", nargs="+", choices=PROGRAMS, metavar="NAME")
     commands.add_parser("tables", help="make the tables and pictures of the committed records")

@@ -7,16 +7,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from bench.lib.record import RESULTS, Record
+from bench.lib.record import RESULTS, Record, read
+
+TIME = "run time"  # the bench of the records that say how long programs ran
 
 
 @dataclass(frozen=True)
 class Program:
     """A program that measures figures, all of them on one machine.
 
-    Its module has `measure(options)`, which yields records, and may have `describe()`, which describes the
-    machine, and `add_options(parser)`. If its constant RESUMES is true, `measure` leaves out the cases in
-    `options.done`. The module of the GPU has a `main(words)` instead, and results of its own.
+    Its module has `measure(options)`, which yields records, and may have `add_options(parser)`. If its
+    constant RESUMES is true, `measure` leaves out the cases in `options.done`. The module of the GPU has a
+    `main(words)` instead, and results of its own.
     """
 
     name: str
@@ -30,6 +32,12 @@ class Program:
     def records(self) -> Path:
         """The file of the suite's records."""
         return RESULTS / f"{self.suite}.jsonl"
+
+    @property
+    def duration(self) -> str:
+        """The minutes of the last run, or about the estimated ones."""
+        runs = [r.value for _, r in read(self.records) if (r.bench, r.case) == (TIME, self.name)]
+        return f"{runs[-1]:.1f}" if runs and runs[-1] else f"about {self.minutes:g}"
 
     def owns(self, record: Record) -> bool:
         """Return whether the program measured a record."""
@@ -54,15 +62,12 @@ PROGRAMS = {
         Program("kernels", "core", 15, "the host engine's kernels against stock PyTorch's"),
         Program("peak", "core", 1, "memory of a call beyond its arrays"),
         Program("workspace", "core", 3, "AlexNet's time against workspace, with a picture"),
-        Program("race", "core", 1, "the race between algorithms, on recorded times", "race.program"),
+        Program("race", "core", 1, "the race between algorithms, on recorded times"),
         Program("solver", "core", 1, "time of the decisions"),
         Program("cache", "core", 1, "time of a warm cache"),
-        Program("networks", "networks", 30, "whole networks against stock PyTorch, with a picture"),
-        Program(
-            "frameworks", "networks", 10, "cost of a call; training steps and their peak memory",
-            benches=("overhead", "training"),
-        ),
-        Program("cold_calls", "networks", 1, "cost of a converted layer that runs PyTorch's own"),
+        Program("networks", "networks", 20, "eight networks against stock PyTorch, N=16, 64 MiB"),
+        Program("all_networks", "networks", 600, "every network, mini-batch and limit, with a picture"),
+        Program("calls", "networks", 2, "cost of a call", benches=("overhead", "cold_calls")),
         Program("shim", "drop_in", 1, "cost of the drop-in for a program"),
         Program("hooks", "drop_in", 1, "cost of a hooked call and of a slice, legacy API"),
         Program("graph", "drop_in", 1, "cost of planning and executing, graph API"),

@@ -10,9 +10,8 @@ from bench.lib.record import RESULTS, Machine, Record, by_machine, machine_name,
 from bench.programs import PROGRAMS, Program
 from bench.suites.core.channels import HEAD as CHANNELS_HEAD
 from bench.suites.core.channels import summarize
-from bench.suites.gpu.questions import latest, questions
-from bench.suites.gpu.setting import HOST
-from bench.suites.networks import table as networks
+from bench.suites.gpu.summary import gpu_tables
+from bench.suites.networks.table import default_table, large_tables
 from bench.suites.questions import QUESTIONS
 
 SUITES = {
@@ -27,7 +26,7 @@ HEAD = ("question", "aim", "figure")
 # The metrics of real training steps under memory plans: the measured peak relative to three others.
 PEAKS = ("measured peak over the plan's", "over the limit", "over stock's peak")
 STEPS = "memory_steps.jsonl"
-Found = list[tuple[Machine, Record]]
+Measured = list[tuple[Machine, Record]]  # the records of one machine, each with its description
 
 
 def write_tables() -> None:
@@ -40,103 +39,74 @@ def write_tables() -> None:
 
 def page(suite: str, results: Path) -> str:
     """Return the page of a suite: for each program a table of each machine."""
-    lines = [
-        f"# {SUITES[suite]}",
-        "",
-        "`python -m bench tables` makes [these figures](../README.md).",
-        "",
-    ]
+    lines = [f"# {SUITES[suite]}", "", "`python -m bench tables` makes [these figures](../README.md).", ""]
     if suite == "gpu":
         return "\n".join([*lines, *gpu_tables(results)])
     records = read(results / f"{suite}.jsonl")
     for program in PROGRAMS.values():
         if program.suite == suite:
-            machines = by_machine(found for found in records if program.owns(found[1]))
+            machines = by_machine(pair for pair in records if program.owns(pair[1]))
             lines += [f"## {program.name}: {program.about}", "", *_tables(program, machines)]
     if suite == "memory":
         lines += steps_tables(results)
     return "\n".join(lines)
 
 
-def _tables(program: Program, machines: list[Found]) -> list[str]:
-    lines = []
-    if program.name == "networks":
-        return networks_tables(machines)
-    answers = [
-        [answer([record for _, record in found]) for _, _, answer in QUESTIONS.get(program.name, ())]
-        for found in machines
-    ]
-    for found, own in zip(machines, answers, strict=True):
-        lines += [_where(program.name, found), ""]
+def _tables(program: Program, machines: list[Measured]) -> list[str]:
+    if not machines:
+        return [NOT_MEASURED, ""]
+    if program.name == "all_networks":  # a table of several machines
+        where = [line for measured in machines for line in (_where(program.name, measured), "")]
+        return [*where, *large_tables(record for measured in machines for _, record in measured)]
+    lines, questions = [], QUESTIONS.get(program.name, ())
+    answers = [[answer([r for _, r in measured]) for _, _, answer in questions] for measured in machines]
+    for measured, own in zip(machines, answers, strict=True):
+        records = [record for _, record in measured]
+        lines += [_where(program.name, measured), ""]
         if program.name == "channels":
-            lines += [*table(CHANNELS_HEAD, summarize([record for _, record in found])), ""]
-            continue
-        # A question that only other machines answered is left out.
-        rows = [
-            (question, aim, figure or NOT_MEASURED)
-            for (question, aim, _), figure, others in zip(
-                QUESTIONS[program.name], own, zip(*answers, strict=True), strict=True
+            lines += table(CHANNELS_HEAD, summarize(records))
+        elif program.name == "networks":
+            lines += default_table(records)
+        else:  # a question that only other machines answered is left out
+            by_question = zip(questions, own, zip(*answers, strict=True), strict=True)
+            lines += table(
+                HEAD,
+                (
+                    (question, aim, figure or NOT_MEASURED)
+                    for (question, aim, _), figure, others in by_question
+                    if figure or not any(others)
+                ),
             )
-            if figure or not any(others)
-        ]
-        lines += [*table(HEAD, rows), ""]
-    return lines or [NOT_MEASURED, ""]
+        lines.append("")
+    return lines
 
 
-def _where(program: str, found: Found) -> str:
-    machine = found[0][0]
+def _where(program: str, measured: Measured) -> str:
+    machine = measured[0][0]
+    dates = sorted({machine["date"][:10] for machine, _ in measured})
     # The host engine's device begins with the processor and its vectors, which the name already has.
     device = machine.get("device", "").removeprefix(f"{machine.get('processor')}, {machine.get('vectors')}, ")
     where = machine_name(machine), device, machine.get("library", "")
-    return f"`python -m bench run {program}`, {str(machine['date'])[:10]}, {', '.join(filter(None, where))}"
-
-
-def networks_tables(machines: list[Found]) -> list[str]:
-    """Return the default cases of each machine, then all that was measured on demand."""
-    lines = []
-    for found in machines:
-        lines += [_where("networks", found), "", *networks.default_table([r for _, r in found]), ""]
-    if len(machines) > 1:
-        lines += ["## All cases, on demand", "", networks.together([[r for _, r in m] for m in machines]), ""]
-    for found in machines:
-        lines += [_where("networks --all", found), "", networks.text(record for _, record in found)]
-    return lines
+    when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    return f"`python -m bench run {program}`, {when}, {', '.join(filter(None, where))}"
 
 
 def steps_tables(results: Path) -> list[str]:
     """Return a table for each machine of real training steps under memory plans, by network and variant."""
     lines = ["## Training steps under memory plans", ""]
-    for found in by_machine(read(results / STEPS)):
+    for measured in by_machine(read(results / STEPS)):
         values: dict[str, dict[str, float | None]] = {}
-        for _, record in found:
+        for _, record in measured:
             values.setdefault(record.case, {})[record.metric] = record.value
         rows = [
             (*case.rsplit(", ", 1), *(_shown(metrics.get(peak)) for peak in PEAKS))
             for case, metrics in sorted(values.items())
         ]
         command = f"MEMORY_SUITE=all MEMORY_FIGURES=bench/results/{STEPS} pytest -m gpu tests/gpu/memory"
-        where = _where("", found).partition("`, ")[2]
+        where = _where("", measured).partition("`, ")[2]
         lines += [f"`{command}`, {where}", "", *table(("network", "variant", *PEAKS), rows), ""]
     return lines
 
 
 def _shown(value: float | None) -> str:
     return NOT_MEASURED if value is None else short(value)
-
-
-def gpu_tables(results: Path) -> list[str]:
-    """Return a table for each GPU, or the questions without figures if there is no GPU."""
-    lines = []
-    for folder in sorted(path.parent for path in results.glob("*/gpu.jsonl")):
-        found = read(folder / "gpu.jsonl")
-        if any(machine["engine"] != HOST.engine for machine, _ in found):  # otherwise it was a dry run
-            records = latest(record for _, record in found)
-            dates = sorted({machine["date"][:10] for machine, _ in found})
-            when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
-            lines += [
-                f"[{folder.name}]({folder.name}/summary.md), {when}",
-                "",
-                *table(HEAD, questions(records)),
-                "",
-            ]
-    return lines or [*table(HEAD, questions({})), ""]

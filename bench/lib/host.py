@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TypeVar
 
 from bench.lib.openblas import OpenBlas
 from bench.lib.record import Machine, describe_machine
@@ -14,13 +15,23 @@ from mucudnn._native import Engine, host_library
 from mucudnn.cli.terminal import Terminal
 from mucudnn.costs.cache import Cache
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
+from mucudnn.plans.parts.parts import Parts, prepare
+from mucudnn.problems.kernels import Kernel
+from mucudnn.solver import Configuration
+
+Way = TypeVar("Way", bound=Configuration | Parts)
 
 
-def describe_host(**more: Any) -> Machine:
-    """Return the description of this machine with its host engine on one thread, and with `more`."""
+def describe_host() -> Machine:
+    """Return the description of this machine with its host engine on one thread, OpenBLAS and PyTorch."""
     engine = Engine(host_library(), threads=1)
+    try:
+        torch = version("torch")
+    except PackageNotFoundError:
+        torch = ""
     return describe_machine(
-        device=engine.device, library=engine.library, openblas_kernel=OpenBlas().kernel, **more
+        device=engine.device, library=engine.library, openblas_kernel=OpenBlas().kernel, torch=torch
     )
 
 
@@ -29,3 +40,13 @@ def host_bench(*, thorough: bool = True) -> Iterator[Bench]:
     """Yield a bench of the host engine on one thread, with an empty cache that is deleted afterwards."""
     with TemporaryDirectory() as folder, Cache.open(Path(folder) / "cache.sqlite") as cache:
         yield Bench(Engine(host_library(), threads=1), cache, Terminal(), thorough=thorough)
+
+
+def run_whole(engine: Engine, kernel: Kernel, ways: Iterable[Way], rounds: int) -> dict[Way, list[float]]:
+    """Return the ms of each way to run a kernel in each round, interleaved; a first round does not count."""
+    different = list(dict.fromkeys(ways))
+    tensors = Tensors.random(engine, kernel.problem, extent(kernel.problem))
+    divisions = [prepare(engine, kernel, way) for way in different]
+    workspace = allocate_workspace(engine, max(division.workspace for division in divisions))
+    times = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds)
+    return dict(zip(different, times, strict=True))

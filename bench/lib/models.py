@@ -1,4 +1,4 @@
-"""ResNets and a 3-D U-Net in PyTorch, so that the benches need no model zoo."""
+"""ResNets, VGG-16 and a 3-D U-Net in PyTorch, for a machine without torchvision."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from examples.unet3d import UNet3d
-
-BATCH = 32
 
 
 def _shortcut(channels: int, out_channels: int, stride: int) -> nn.Module:
@@ -81,19 +79,6 @@ def resnet18() -> nn.Sequential:
 def resnet50() -> nn.Sequential:
     """Build ResNet-50."""
     return _resnet(Bottleneck, (256, 512, 1024, 2048), (3, 4, 6, 3))
-
-
-def build(name: str) -> tuple[nn.Module, Tensor]:
-    """Build a network for the CPU benches, and a mini-batch for it; a fixed seed makes both the same again.
-
-    `volume` is a larger U-Net with one sample, any other name but `resnet18` is the U-Net.
-    """
-    torch.manual_seed(1)
-    if name == "resnet18":
-        return resnet18(), torch.randn(BATCH, 3, 224, 224)
-    if name == "volume":
-        return UNet3d(width=16), torch.randn(1, 1, 64, 128, 128)
-    return UNet3d(), torch.randn(BATCH, 1, 32, 32, 32)
 
 
 def vgg16() -> nn.Sequential:

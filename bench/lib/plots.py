@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bench.lib.record import RESULTS, by_machine, read
-from bench.suites.networks.rows import LIMIT, NETWORKS, SPEEDUP, parts_of
+from bench.suites.networks.networks import LIMIT, NETWORKS, parts_of
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 DRAWN = ("training, N=16, 2 threads", "inference, N=16, 2 threads")  # the settings of the picture of networks
@@ -35,15 +36,14 @@ STYLE: dict[Any, Any] = {
 
 
 def bars(results: Path = RESULTS) -> dict[str, dict[str, list[float]]]:
-    """Return the speedups within the first limit by setting and network, one of each run on each machine."""
-    found: dict[str, dict[str, list[float]]] = {setting: {} for setting in DRAWN}
+    """Return the speedups within LIMIT by setting and network, one of each run on each machine."""
+    drawn: dict[str, dict[str, list[float]]] = {setting: {} for setting in DRAWN}
     for _, record in read(results / "networks.jsonl"):
-        if record.metric != SPEEDUP or record.value is None:
-            continue
-        network, setting, limit = parts_of(record.case)
-        if setting in found and limit == LIMIT:
-            found[setting].setdefault(network, []).append(record.value)
-    return found
+        if record.bench == "all_networks" and record.value is not None:
+            network, setting, limit = parts_of(record.case)
+            if setting in drawn and limit == LIMIT:
+                drawn[setting].setdefault(network, []).extend(record.details.get("runs", [record.value]))
+    return drawn
 
 
 def draw_networks(path: Path, results: Path = RESULTS) -> None:
@@ -51,24 +51,17 @@ def draw_networks(path: Path, results: Path = RESULTS) -> None:
 
     Thin lines reach from the worst run to the best.
     """
-    found = {setting: speedups for setting, speedups in bars(results).items() if speedups}
-    names = [name for name in NETWORKS if any(name in speedups for speedups in found.values())]
-    width = 0.8 / max(len(found), 1)
+    drawn = {setting: speedups for setting, speedups in bars(results).items() if speedups}
+    names = [name for name in NETWORKS if any(name in speedups for speedups in drawn.values())]
+    width = 0.8 / max(len(drawn), 1)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(max(4.5, 0.75 * len(names) + 1.5), 5), layout="constrained")
-        figure.patch.set_alpha(0)
-        axes = figure.add_subplot()
-        axes.patch.set_alpha(0)
-        for number, ((setting, speedups), colour) in enumerate(
-            zip(found.items(), (BLUE, ORANGE), strict=False)
-        ):
-            for place, name in enumerate(names):
-                if name not in speedups:
-                    continue
-                runs, at = speedups[name], place + width * (number - (len(found) - 1) / 2)
+        figure, axes = _make_figure(max(4.5, 0.75 * len(names) + 1.5), 5)
+        for number, (setting, speedups) in enumerate(drawn.items()):
+            for name, runs in speedups.items():
+                at = names.index(name) + width * (number - (len(drawn) - 1) / 2)
                 mean = sum(runs) / len(runs)
                 label = None if axes.get_legend_handles_labels()[1][number:] else setting
-                axes.bar(at, mean - 1, 0.92 * width, bottom=1, color=colour, label=label)
+                axes.bar(at, mean - 1, 0.92 * width, bottom=1, color=(BLUE, ORANGE)[number], label=label)
                 axes.plot([at, at], [min(runs), max(runs)], color=GREY, linewidth=1)
                 end, above = (max(*runs, mean), 1) if mean >= 1 else (min(*runs, mean), -1)
                 axes.annotate(
@@ -81,37 +74,41 @@ def draw_networks(path: Path, results: Path = RESULTS) -> None:
         axes.tick_params(axis="x", length=0)
         axes.spines["bottom"].set_visible(False)
         axes.set_ylabel("speed over stock PyTorch")
-        if found:
+        if drawn:
             figure.legend(frameon=False, loc="outside upper left", ncols=2)
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type")) if path.suffix == ".svg" else None
-        figure.savefig(path, format=path.suffix[1:], transparent=True, metadata=nothing)
+        _save(figure, path)
 
 
 def draw_workspace(path: Path, results: Path = RESULTS) -> None:
     """Draw time against workspace on the machine that was measured last."""
-    records = [(machine, r) for machine, r in read(results / "core.jsonl") if r.bench == "workspace"]
-    found = [record for _, record in by_machine(records)[-1]]
-    times = {
-        metric: [record.value or 0.0 for record in found if record.metric == metric]
-        for metric in (UNDIVIDED, DIVIDED)
-    }
+    records = [pair for pair in read(results / "core.jsonl") if pair[1].bench == "workspace"]
+    last = [record for _, record in by_machine(records)[-1]]
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(7.6, 3.6), layout="constrained")
-        figure.patch.set_alpha(0)
-        axes = figure.add_subplot()
-        axes.patch.set_alpha(0)
-        places = range(len(LIMITS))
+        figure, axes = _make_figure(7.6, 3.6)
         for metric, colour, marker, label in (
             (UNDIVIDED, ORANGE, "s", "best undivided algorithm"),
             (DIVIDED, BLUE, "o", "divided by mucudnn"),
         ):
-            axes.plot(places, times[metric], color=colour, marker=marker, linewidth=2.2, label=label)
-        axes.set_xticks(places, [str(limit) for limit in LIMITS])
+            times = [record.value or 0.0 for record in last if record.metric == metric]
+            axes.plot(range(len(LIMITS)), times, color=colour, marker=marker, linewidth=2.2, label=label)
+        axes.set_xticks(range(len(LIMITS)), [str(limit) for limit in LIMITS])
         axes.set_xlabel("workspace that each convolution may use, MiB")
         axes.set_ylabel("ms")
         axes.set_ylim(bottom=0)
         axes.grid(axis="y", color=GREY, alpha=0.3)
         axes.set_title("AlexNet's five convolutions, forward, mini-batch 64, on one CPU thread", fontsize=12)
         axes.legend(frameon=False, loc="lower left")
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(path, format="svg", transparent=True, metadata=nothing)
+        _save(figure, path)
+
+
+def _make_figure(width: float, height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.add_subplot()
+    for part in (figure, axes):
+        part.patch.set_alpha(0)
+    return figure, axes
+
+
+def _save(figure: Figure, path: Path) -> None:
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(path, format="svg", transparent=True, metadata=nothing)

@@ -8,7 +8,7 @@
 // measured only if its prediction beats the best measurement so far.
 //
 // The answer depends on the measurements alone, so a process that finds them in the cache or in the journal
-// ends the race too. The constants come from `python -m bench.race`, which plays the race on recorded
+// ends the race too. The constants come from `python -m bench run race`, which plays the race on recorded
 // measurements.
 #pragma once
 

@@ -15,9 +15,8 @@ from programs import HANGS
 
 from bench.lib.record import Record, read
 from bench.suites.gpu.part import PARTS
-from bench.suites.gpu.run import FAILED, Run
+from bench.suites.gpu.run import FAILED, Run, Store
 from bench.suites.gpu.setting import HOST
-from bench.suites.gpu.store import Store
 from bench.suites.gpu.summary import write_summary
 
 TINY = replace(HOST, networks=("unet3d",), planned=("unet3d",), cliff_batches=(2,), swept_batches=(1, 2))

@@ -20,7 +20,7 @@ from bench.__main__ import run
 from bench.programs import PROGRAMS, Program
 from bench.suites.networks import network_step, networks
 from bench.suites.networks.network_step import forked, interval
-from bench.suites.networks.rows import DEFAULT, FIRST, LIMITS, PEAK, SPEEDUP, Case, name
+from bench.suites.networks.networks import DEFAULT, LIMITS, SPEEDUP, Case, name
 
 nn = torch.nn
 RUN_STEP = networks.run_step
@@ -56,14 +56,16 @@ def _run_here(arguments: Sequence[str], most_s: float) -> dict[str, Any]:
 @pytest.mark.parametrize("inference", [False, True])
 def test_a_case_has_three_figures_of_each_limit(inference: bool) -> None:
     case = Case("unet3d", 2, 1, inference)
-    found = {(record.case, record.metric): record for record in networks.measure_case(case, LIMITS, 0.0)}
-    assert found.keys() == {
-        (name(case, limit), metric) for limit in LIMITS for metric in (SPEEDUP, FIRST, PEAK)
-    }
-    assert all(record.value is not None for record in found.values())
-    for limit in LIMITS:
-        details = found[name(case, limit), SPEEDUP].details
-        assert details["verdict"] in ("choices", "stock"), "the rounds began after the verdict"
+    records = list(networks.measure_case("networks", case, LIMITS, 0.0))
+    assert [(r.bench, r.case, r.metric) for r in records] == [
+        ("networks", name(case, limit), SPEEDUP) for limit in LIMITS
+    ]
+    for record in records:
+        details = record.details
+        assert record.value is not None
+        assert details["first"] > 0
+        assert details["peak"] >= 0
+        assert details["way"] in ("choices", "stock"), "the rounds began after the model had decided"
         assert details["rounds"] == network_step.FEWEST
         least, most = details["interval"]
         assert least <= most
@@ -76,9 +78,9 @@ def test_a_case_that_fails_has_the_reason_and_does_not_end_the_program(
         raise subprocess.CalledProcessError(1, "step", stderr=b"Traceback\nMemoryError: no more\n")
 
     monkeypatch.setattr(networks, "run_step", fail)
-    records = list(networks.measure_case(Case("unet3d", 2, 1, True), LIMITS, 0.0))
+    records = list(networks.measure_case("networks", Case("unet3d", 2, 1, True), LIMITS, 0.0))
     assert {record.details["reason"] for record in records} == {"MemoryError: no more"}
-    assert len(records) == len(LIMITS) * 3
+    assert len(records) == len(LIMITS)
 
 
 def test_the_program_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

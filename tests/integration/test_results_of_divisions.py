@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.suites.gpu import equality
-from bench.suites.gpu.determinism import compare_processes
+from bench.suites.gpu.checks import SLICES, compare_errors, compare_processes
 from mucudnn._native import Engine, host_library
 from mucudnn.costs.cache import Cache
 from mucudnn.listener import Listener
@@ -24,9 +23,9 @@ def test_slices_at_most_double_the_error(data_type: str, pass_: str, tmp_path: P
     (kernel,) = read_kernels(KERNEL, Flags(dtype=data_type), [pass_])
     with Cache.open(tmp_path / "cache.sqlite") as cache:
         bench = Bench(Engine(host_library(), threads=1), cache, Listener())
-        records = list(equality.run(bench, kernel, "a kernel"))
+        records = list(compare_errors(bench, kernel, "a kernel"))
     ratios = [record.value for record in records if record.value is not None]
-    assert len(ratios) + sum("why" in record.details for record in records) == len(equality.SLICES)
+    assert len(ratios) + sum("why" in record.details for record in records) == len(SLICES)
     assert all(ratio <= 2 for ratio in ratios)
 
 

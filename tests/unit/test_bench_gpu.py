@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from bench.lib.record import Record, append, read
-from bench.suites.gpu.questions import NOT_MEASURED, QUESTIONS, latest, questions
-from bench.suites.gpu.run import FAILED, MOST_FAILURES, Case, Run, record_outcome
+from bench.suites.gpu.run import FAILED, MOST_FAILURES, Case, Run, Store, record_outcome
 from bench.suites.gpu.setting import GPU, HOST, Convolution
-from bench.suites.gpu.store import Store
-from bench.suites.gpu.summary import summary, write_summary
+from bench.suites.gpu.summary import NOT_MEASURED, TABLES, latest, summary, tables, write_summary
 
 
 def case(name: str, value: float = 1.0) -> Case:
@@ -55,7 +53,7 @@ def test_failure_after_failure_ends_a_part(tmp_path: Path) -> None:
     assert len(measured(tmp_path, *with_others)) == MOST_FAILURES + len(names)
 
 
-def test_a_part_that_failed_once_is_no_failure_any_more_when_it_went_through(tmp_path: Path) -> None:
+def test_a_part_that_failed_once_is_not_a_failure_any_more_when_it_went_through(tmp_path: Path) -> None:
     path = tmp_path / "gpu.jsonl"
     record_outcome(path, "cliff", 2.0, "exit code -11")
     assert "| part | cliff | exit code -11 |" in summary("a device", {}, latest(read_records(path)))
@@ -71,9 +69,11 @@ def test_when_the_time_is_over_nothing_is_begun(tmp_path: Path) -> None:
     assert measured(tmp_path, case("a"), seconds=0) == []
 
 
-def test_each_question_of_an_empty_folder_is_not_measured() -> None:
-    assert [figure for _, _, figure in questions({})] == [NOT_MEASURED] * len(QUESTIONS)
-    assert f"| at most 25 ms | {NOT_MEASURED} |" in summary("a device", {}, {})
+def test_each_table_of_an_empty_folder_is_not_measured() -> None:
+    text = "\n".join(tables({}))
+    assert text.count(f"\n\n{NOT_MEASURED}\n\n") == len(TABLES) - 1
+    assert f"| at most 2 | {NOT_MEASURED} |" in text
+    assert text in summary("a device", {}, {})
 
 
 def test_the_summary_says_what_the_records_come_to(tmp_path: Path) -> None:
@@ -92,11 +92,11 @@ def test_the_summary_says_what_the_records_come_to(tmp_path: Path) -> None:
     write_summary(Store(tmp_path))
     text = (tmp_path / "summary.md").read_text()
     assert "name a GPU, driver_version 1\n\ntorch 2\n\ncommit v1\n" in text
-    assert "512 MiB of workspace | at most 25 ms | stock 1193 ms, under `run` 20 ms |" in text
-    figure = "4.00× (worst 2.00, best 8.00); above 1.05×: 2 of 2; 2 forward"
-    assert f"fp16 NCHW, AlexNet and ResNet-50, N=256, 64 MiB | at least 3× | {figure} |" in text
-    assert "| 1.02 of its time; 2 of 2 within 5 % |" in text
-    assert "| fp16 NCHW | alexnet | 64 | 2.00 | 2.00 | 2.00 | 1 of 1 | 1.02 | 1 of 1 |" in text
+    assert "| N=64, 512 MiB of workspace, stock | time of a call | 1193 | 5000 |" in text
+    assert f"| N=64, 512 MiB of workspace, {run} | time of a call | 20 | 5000 |" in text
+    both = "alexnet and resnet50 | 64 | 4.00 | 8.00 | 2.00 | 2 of 2"
+    assert f"| fp16 NCHW | {both} | 0 | 1.02 | 2 of 2 |" in text
+    assert "| fp16 NCHW | alexnet | 64 | 2.00 | 2.00 | 2.00 | 1 of 1 | 0 | 1.02 | 1 of 1 |" in text
     assert "| suite | test_engine.py | no / folder |" in text
 
 

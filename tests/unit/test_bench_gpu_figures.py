@@ -13,14 +13,12 @@ import pytest
 from fake_engine import FakeAlgorithm, FakeEngine, FakeEnumeration
 
 from bench.lib.record import Record, append, read
-from bench.suites.gpu import checks, cliff, memory, training
+from bench.suites.gpu import checks, cliff, training
 from bench.suites.gpu.part import PARTS
-from bench.suites.gpu.questions import NOT_MEASURED, QUESTIONS, latest, questions
 from bench.suites.gpu.run import FAILED, Case, Run, record_outcome
 from bench.suites.gpu.setting import COLUMNS, GPU, Setting
 from bench.suites.gpu.ship import ship
-from bench.suites.gpu.summary import write_summary
-from bench.tables import gpu_tables
+from bench.suites.gpu.summary import NOT_MEASURED, TABLES, gpu_tables, latest, write_summary
 from mucudnn.costs.journal import journal_of
 from mucudnn.costs.shipped import SystemDatabase
 from mucudnn.errors import MucudnnError
@@ -84,7 +82,7 @@ class Gpu(FakeEngine):
         needed = super().accumulator_size(kernel, parts)
         return 0 if needed == 0 else None  # None: cuDNN has no kernel that sums 16-bit slices in fp32
 
-    def prepare(self, kernel: Kernel, parts: Sequence) -> Any:
+    def prepare(self, kernel: Kernel, parts: Sequence, *, tiles: bool = False) -> Any:
         needed = max(self.algorithms[algorithm].workspace(size) for size, algorithm in parts)
         return SimpleNamespace(workspace=needed, parts=parts)
 
@@ -130,10 +128,10 @@ def planned_step(way: str) -> dict[str, object]:
 
 @pytest.fixture(autouse=True)
 def fake_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (cliff, training, memory, checks):
+    for module in (cliff, training, checks):
         monkeypatch.setattr(module, "call", program)
     errors = SimpleNamespace(error=1.2e-3, undivided_error=1e-3)
-    monkeypatch.setattr("bench.suites.gpu.equality.compare", lambda *_: errors)
+    monkeypatch.setattr("bench.suites.gpu.checks.compare", lambda *_: errors)
     monkeypatch.setattr(
         checks, "compare_processes", lambda _, __, ___, case: Record("determinism", case, "results", 1, "")
     )
@@ -172,41 +170,44 @@ def with_full_memory(case: Case, gpu: Gpu, failing: Sequence[str]) -> Case:
     return replace(case, measure=measure)
 
 
-def figures(folder: Path) -> dict[str, str]:
-    found = latest(record for _, record in read(folder / "gpu.jsonl"))
-    return {question: figure for question, _, figure in questions(found)}
+def empty_tables(folder: Path) -> set[str]:
+    """Return the titles of the tables without a row."""
+    last = latest(record for _, record in read(folder / "gpu.jsonl"))
+    return {table.title for table in TABLES if not list(table.rows(last))}
 
 
-def test_a_whole_run_answers_every_question_in_the_tables_and_again_measures_nothing(tmp_path: Path) -> None:
+def test_a_whole_run_fills_every_table_and_again_measures_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "NVIDIA-H200-cuDNN-9.19.0"
     records = measured(folder, *PARTS)
-    answers, files = figures(folder), len(checks.SUITE)
+    files = len(checks.SUITE)
     assert not [record for record in records if record.metric == FAILED]
-    assert not [question for question, figure in answers.items() if figure == NOT_MEASURED]
+    assert not empty_tables(folder)
     text, summary = "\n".join(gpu_tables(tmp_path)), (folder / "summary.md").read_text()
     assert text.startswith("[NVIDIA-H200-cuDNN-9.19.0](NVIDIA-H200-cuDNN-9.19.0/summary.md), 2026-01-02\n")
-    assert "| not measured |" not in text + summary
+    assert NOT_MEASURED not in text + summary
     for said in (
-        "N=64 (pytorch#128936), 512 MiB of workspace | at most 25 ms | stock 1193 ms, under `run` 21 ms |",
-        "| engines that cuDNN offers |  | 3 run (median of ",
-        "| FFT 12 of 12, FFT_TILING 0 of 12, WINOGRAD 0 of 12, WINOGRAD_NONFUSED 0 of 12 |",
-        "fp16 NCHW, AlexNet and ResNet-50, N=256, 64 MiB | at least 3× | 4.59× (worst 1.00, best 9.85); "
-        "above 1.05×: 8 of 12; 4 forward, 4 backward_data, 4 backward_filter |",
-        "TF32 NCHW, AlexNet and ResNet-50, N=256, 64 MiB | at least 3× | 9.85× (worst 9.85, best 9.85); "
-        "above 1.05×: 12 of 12; 4 forward, 4 backward_data, 4 backward_filter |",
-        "| worst speedup of all kernels, columns and limits | at least 0.98× | 1.00×: ",
-        "| 100 ms; 0.95 of its speed; 400 MiB more than stock's peak; 0 bytes measured in the second "
-        "process; first step: stock 4000 ms, benchmark 4000 ms, first process 4000 ms, "
-        "second process 4000 ms |",
+        "| N=64, 512 MiB of workspace, stock | time of a call | 1193 | 2000 |",
+        "| N=64, 512 MiB of workspace, mucudnn run --workspace 512MiB | time of a call | 21 | 2000 |",
+        "| TF32 NCHW, forward | 4 | 3 | ",
+        "| FFT | 12 of 12 |",
+        "| WINOGRAD | 0 of 12 |",
+        "| fp16 NCHW | alexnet and resnet50 | 64 | 4.59 | 9.85 | 1.00 | 8 of 12 | 0 |",
+        "| TF32 NCHW | alexnet and resnet50 | 64 | 9.85 | 9.85 | 9.85 | 12 of 12 | 0 |",
+        "| DeepBench fp32 NCHW | deepbench 3×3 | 128 | ",
+        "| DeepBench fp32 NCHW | deepbench 5×5 | 512 | ",
+        "| resnet50, stock | 0.79 | 120 | 4000 | 20000 |  |  |",
+        "| resnet50, mucudnn run --workspace 512MiB, first process | 0.95 | 100 | 4000 | 20400 | 0 | 14 |",
+        "| resnet50, mucudnn run --workspace 512MiB, second process | 0.95 | 100 | 4000 | 20400 | 14 | 0 |",
         "at which stock PyTorch's time jumps |  | 64 of 256 that are measured |",
-        "| error of divided results relative to the undivided error | at most 2 | worst 1.20 of ",
+        "| error of divided results relative to the undivided error | at most 2 | at most 1.20 in ",
         "3 without: a slice may overflow",
         "1 without: the slices cannot be summed in fp32",
         "| calls of cuDNN that add 16-bit slices in fp32 | at least one | cudnnReduceTensor, f16 |",
         "| kernels with one result in three processes | all | 12 of 12 |",
-        "| a training step of vgg16 in 50 % of stock's peak memory |  | 1.08 of stock's time; "
-        "peak 10000 MiB, predicted 9990 MiB; 9 ms beyond the same kernels, predicted 8 ms |",
-        "| a training step of vgg16 in 35 % of stock's peak memory |  | nothing fits |",
+        "| resnet50, stock | 120 | 20000 |  |  |  |  |",
+        "| vgg16, plan at 70 % | 130 | 10000 | 9990 | 128 | 9 | 8 |",
+        "| vgg16, plan at 35 % | nothing fits |",
+        "| vgg16, OffloadActivations of TRL | trl is not installed |",
         f"need a GPU | all pass | {9 * files} passed, 0 failed, in {files} of {files} files |",
     ):
         assert said in text
@@ -215,12 +216,6 @@ def test_a_whole_run_answers_every_question_in_the_tables_and_again_measures_not
         "name NVIDIA H200, driver_version 580.1",
         "commit v1",
         "| cliff | 60 | 1980 | clocks.sm, MHz 1200 to 1980 |",
-        "| resnet50, stock | 120 | 4000 | 20000 |  |  |",
-        "| resnet50, stock | 120 | 20000 |  |  |  |  |",
-        "| vgg16, plan at 70 % | 130 | 10000 | 9990 | 128 | 9 | 8 |",
-        "| vgg16, OffloadActivations of TRL | trl is not installed |",
-        "| resnet50, mucudnn run --workspace 512MiB, first process | 100 | 4000 | 20400 | 0 | 14 |",
-        "| resnet50, mucudnn run --workspace 512MiB, second process | 100 | 4000 | 20400 | 14 | 0 |",
     ):
         assert said in summary
     again = [record.bench for record in measured(folder, *PARTS)[len(records) :]]
@@ -234,9 +229,9 @@ def test_what_failed_stands_in_the_summary_and_the_rest_is_measured(tmp_path: Pa
     assert len(failed) == len(COLUMNS)
     row = "alexnet:conv3 forward | MemoryError: cudaMalloc: out of memory |"
     assert (tmp_path / "summary.md").read_text().count(row) == len(failed)
-    missing = {q for q, figure in figures(tmp_path).items() if figure == NOT_MEASURED}
-    assert len(missing) < len(QUESTIONS)
-    assert any("training step" in question for question in missing)
+    missing = empty_tables(tmp_path)
+    assert len(missing) < len(TABLES)
+    assert "Training steps within 512 MiB" in missing
     measured(tmp_path, "columns")
     assert row not in (tmp_path / "summary.md").read_text()
 
@@ -272,7 +267,7 @@ def test_two_gpus_have_a_table_each_and_their_measurements_go_into_the_package(t
         engine.device = name
         measured(results / name, "cliff", engine=engine)
         ship(results / name / "measurements.jsonl.gz", shipped)
-    assert gpu_tables(results).count("| question | aim | figure |") == 2
+    assert gpu_tables(results).count("**Checks**") == 2
     assert SystemDatabase(shipped).names() == ["NVIDIA-H200-cuDNN-9.19.0-1", "NVIDIA-L4-cuDNN-9.19.0-1"]
 
 

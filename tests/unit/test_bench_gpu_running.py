@@ -13,12 +13,11 @@ from typing import Any, NoReturn
 import pytest
 
 from bench.lib.record import Record, append, read
-from bench.suites.gpu import driver, program, programs
+from bench.suites.gpu import driver, processes, program
 from bench.suites.gpu.part import PARTS, UNUSABLE
 from bench.suites.gpu.processes import LAST_SECONDS, ProgramError, run_captured, run_visibly
-from bench.suites.gpu.run import FAILED, MOST_FAILURES, Case, Run, UnusableDeviceError
+from bench.suites.gpu.run import FAILED, MOST_FAILURES, Case, Run, Store, UnusableDeviceError
 from bench.suites.gpu.setting import HOST
-from bench.suites.gpu.store import Store
 from mucudnn._native import EngineError, parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.journal import journal_of
@@ -205,9 +204,11 @@ def test_a_command_that_takes_too_long_is_ended_and_named_so() -> None:
 def test_of_a_program_that_fails_the_error_is_kept(
     messages: str, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(programs, "run_captured", lambda *_: subprocess.CompletedProcess([], 1, "", messages))
+    monkeypatch.setattr(
+        processes, "run_captured", lambda *_: subprocess.CompletedProcess([], 1, "", messages)
+    )
     with Run(tmp_path, HOST, 60) as run, pytest.raises(ProgramError, match=cause):
-        programs.call(run, "stock", "bench.suites.gpu.torch_step")
+        processes.call(run, "stock", "bench.suites.gpu.torch_step")
 
 
 def test_what_a_program_prints_is_its_last_line_with_all_that_the_drop_in_said(
@@ -222,10 +223,10 @@ def test_what_a_program_prints_is_its_last_line_with_all_that_the_drop_in_said(
             [], 0, 'a line\n{"ms": 1}\n', "mucudnn: one\nother\nmucudnn: two\n"
         )
 
-    monkeypatch.setattr(programs, "run_captured", answered)
+    monkeypatch.setattr(processes, "run_captured", answered)
     with Run(tmp_path, HOST, 60) as run:
-        for launch in programs.LAUNCHES:
-            found = programs.call(run, launch, "bench.suites.gpu.torch_step", "resnet50", share="resnet50")
+        for launch in processes.LAUNCHES:
+            found = processes.call(run, launch, "bench.suites.gpu.torch_step", "resnet50", share="resnet50")
             assert found == {"ms": 1, "drop_in": ["one", "two"]}
     program = ["-m", "bench.suites.gpu.torch_step", "resnet50", "--device", "cpu"]
     assert [command[-5:] for command in commands] == [program, program]

@@ -52,7 +52,6 @@ def test_rows_above_one_and_a_half_are_explained_worst_first() -> None:
         Record("kernels", name, "", value, "ratio", found)
         for name, value, found in (
             ("a", 1.6, details), ("b", 1.4, details), ("c", 2.0, details | {"memory_ms": 5.0}),
-            ("d", 3.0, {}),
         )
     ]  # fmt: skip
     first, second = explanations(rows)

@@ -7,12 +7,12 @@ import pytest
 
 from bench.lib.answers import NOT_MEASURED
 from bench.lib.record import RESULTS, Record, append, describe_machine, put, read, read_own
-from bench.programs import PROGRAMS
+from bench.programs import PROGRAMS, TIME, Program
 from bench.suites.gpu.checks import SUITE
-from bench.suites.gpu.questions import QUESTIONS as GPU_QUESTIONS
-from bench.suites.networks.rows import SPEEDUP
+from bench.suites.gpu.summary import gpu_tables, tables
+from bench.suites.networks.networks import SPEEDUP
 from bench.suites.questions import QUESTIONS
-from bench.tables import PEAKS, SUITES, gpu_tables, page, steps_tables
+from bench.tables import PEAKS, SUITES, page, steps_tables
 
 ROOT = Path(__file__).parents[2]
 MACHINE = {
@@ -84,10 +84,11 @@ def test_the_last_peaks_of_each_step_under_a_memory_plan_stand_in_the_table(tmp_
     assert "9" not in text.partition("one\n")[2]
 
 
-def test_without_a_gpu_each_question_stands_there_as_not_measured(tmp_path: Path) -> None:
+def test_without_a_gpu_each_table_stands_there_as_not_measured(tmp_path: Path) -> None:
     dry = {**MACHINE, "engine": "host", "gpu": {"name": "a GPU that was not asked"}}
     append(tmp_path / "a-CPU" / "gpu.jsonl", dry, Record("sums", "in fp32", "calls", 1, ""))
-    assert "\n".join(gpu_tables(tmp_path)).count(NOT_MEASURED) == len(GPU_QUESTIONS)
+    assert gpu_tables(tmp_path) == tables({})
+    assert NOT_MEASURED in gpu_tables(tmp_path)
 
 
 def test_each_gpu_has_a_table_of_its_own_whatever_its_driver_says(tmp_path: Path) -> None:
@@ -96,9 +97,8 @@ def test_each_gpu_has_a_table_of_its_own_whatever_its_driver_says(tmp_path: Path
     append(tmp_path / "a-GPU" / "gpu.jsonl", first, passed[0], later, passed[1])
     append(tmp_path / "b-GPU" / "gpu.jsonl", first, passed[0])
     text = "\n".join(gpu_tables(tmp_path))
-    head = "\n\n| question | aim | figure |"
-    assert text.startswith(f"[a-GPU](a-GPU/summary.md), 2026-01-01 to 2026-01-03{head}")
-    assert f"[b-GPU](b-GPU/summary.md), 2026-01-01{head}" in text
+    assert text.startswith("[a-GPU](a-GPU/summary.md), 2026-01-01 to 2026-01-03\n\n**")
+    assert "[b-GPU](b-GPU/summary.md), 2026-01-01\n\n**" in text
     assert f"| all pass | 7 passed, 0 failed, in 2 of {len(SUITE)} files |" in text
 
 
@@ -111,7 +111,8 @@ def test_each_program_has_committed_figures(program: str) -> None:
 def test_every_committed_figure_is_of_a_bench_that_stands_in_a_table() -> None:
     for suite in SUITES:
         records = [record for _, record in read(RESULTS / f"{suite}.jsonl")]
-        for bench in {record.bench for record in records} - {"channels", "networks"}:  # they have own tables
+        own_tables = {"channels", "networks", "all_networks"}
+        for bench in {record.bench for record in records} - own_tables - {TIME}:
             measured, without = ([r for r in records if (r.bench == bench) == own] for own in (True, False))
             (program,) = (p for p in PROGRAMS.values() if p.suite == suite and p.owns(measured[0]))
             answers = [answer for _, _, answer in QUESTIONS[program.name]]
@@ -171,12 +172,28 @@ def test_a_machine_need_not_answer_what_another_one_did(tmp_path: Path) -> None:
     assert "| processor time of all ranks relative to one process | at most 1.15 | a case: 1 |" in second
 
 
-def test_whole_networks_have_tables_for_each_machine(tmp_path: Path) -> None:
+def test_the_default_networks_have_a_table_for_each_machine_and_all_networks_one(tmp_path: Path) -> None:
     row = "resnet18, training, N=16, 2 threads, 64MiB"
-    for vectors, speedup in (("avx512", 1.25), ("avx2", 1.5)):
-        record = Record("networks", row, SPEEDUP, speedup, "ratio")
-        append(tmp_path / "networks.jsonl", {**MACHINE, "vectors": vectors}, record)
-    _, first, second = re.split("`python -m bench run networks --all`, ", page("networks", tmp_path))
-    for text, vectors, speedup in ((first, "avx512", "1.25"), (second, "avx2", "1.50")):
-        assert text.startswith(f"2026-01-01, a CPU, {vectors}, 2 cores, one\n")
-        assert f"| resnet18 | residual |  | {speedup} |  |  |  |" in text
+    details = {"first": 2.0, "peak": 1.0}
+    for vectors, speedup in (("avx512", 1.25), ("avx2", 1.8)):
+        for bench in ("networks", "all_networks"):
+            record = Record(bench, row, SPEEDUP, speedup, "ratio", details)
+            append(tmp_path / "networks.jsonl", {**MACHINE, "vectors": vectors}, record)
+    default, _, large = page("networks", tmp_path).partition("## all_networks")
+    _, first, second = default.split("`python -m bench run networks`, 2026-01-01, a CPU, ")
+    assert first.startswith("avx512, 2 cores, one\n")
+    assert "| resnet18 | residual | 1.25 |  | 2.00 | 1.00 |" in first
+    assert "| resnet18 | residual | 1.80 |  | 2.00 | 1.00 |" in second
+    assert large.count("`python -m bench run all_networks`, 2026-01-01, a CPU, ") == 2
+    assert "| resnet18 | residual |  | 1.50 |  | 2.00 | 1.00 |" in large
+
+
+def test_a_program_s_minutes_are_those_of_its_last_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Program, "records", property(lambda _: tmp_path / "core.jsonl"))
+    assert PROGRAMS["division"].duration == "about 5"
+    for minutes in (9.0, 4.26):
+        append(tmp_path / "core.jsonl", MACHINE, Record(TIME, "division", TIME, minutes, "minutes"))
+    assert PROGRAMS["division"].duration == "4.3"
+    assert PROGRAMS["tiles"].duration == "about 2"

@@ -2,8 +2,17 @@
 
 import pytest
 
-from bench.suites.core.race.drop_in import ENGINES, costs_of, made_up_engines, play, records
-from bench.suites.core.race.recorded import LIMITS, TABLES, read_tables
+from bench.suites.core.race import (
+    ENGINES,
+    LIMITS,
+    TABLES,
+    drop_in_race,
+    drop_in_records,
+    made_up_engines,
+    read_tables,
+)
+
+LIMIT = LIMITS["64 MiB"]
 
 SHARES = {"8 MiB": 0.95, "64 MiB": 0.85, "none": 0.7}  # the most that is measured, in all candidates
 
@@ -12,21 +21,21 @@ SHARES = {"8 MiB": 0.95, "64 MiB": 0.85, "none": 0.7}  # the most that is measur
 def test_its_choices_on_recorded_times_are_within_2_percent_of_the_best(network: str) -> None:
     tables = read_tables(TABLES / f"{network}.jsonl.gz")
     for limit_name, limit in LIMITS.items():
-        kernels = [costs for table in tables if (costs := costs_of(table, limit)) is not None]
-        for record in records(network, kernels):
+        kernels = [costs for table in tables if (costs := table.without_stock(limit)) is not None]
+        for record in drop_in_records(network, kernels, limit):
             assert record.value <= (1.02 if "choice" in record.metric else SHARES[limit_name]), record
 
 
 def test_of_the_engines_of_a_gpu_it_measures_each_once_and_few_again() -> None:
     kernels = [made_up_engines(seed) for seed in range(8)]
-    for record in records("GPU", kernels, ("graph",)):
+    for record in drop_in_records("GPU", kernels, LIMIT, ("graph",)):
         assert record.value <= (1.02 if "choice" in record.metric else 0.25), record
     for costs in kernels:
-        measured = play(costs, costs.fastest_undivided())
+        measured = drop_in_race(costs, LIMIT, costs.fastest)
         assert len(measured) < 2 * ENGINES
 
 
 def test_it_measures_the_programs_own_engine_first() -> None:
     costs = made_up_engines(1)
-    own = costs.undivided()[-1]
-    assert next(iter(play(costs, own))) == (costs.mini_batch, own)
+    own = costs.undivided[-1]
+    assert next(iter(drop_in_race(costs, LIMIT, own))) == (costs.mini_batch, own)

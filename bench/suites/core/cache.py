@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
+from bench.lib.process import median_ms
 from bench.lib.record import Record
 from mucudnn._native import Problem, format_candidates, parse_descriptor
 from mucudnn.costs.cache import Cache
@@ -29,7 +29,6 @@ from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
 from mucudnn.problems.policies import POLICIES, micro_batch_sizes
 
 SEED = 2018
-REPEATS = 5
 ROWS = 100_000
 WRITERS, ROWS_EACH = 8, 1000
 MACHINE = Machine("host", "a device", "a library 1.0", 1)
@@ -72,7 +71,7 @@ def _open_large(folder: Path) -> Iterator[Record]:
 
     for name, opening in (("to write", Cache.open), ("to read", Cache.read_only)):
         case = f"open {name}, answer one problem of {rows} rows"
-        yield Record("cache", case, "time", _median(partial(answer, opening)), "ms", {"size_mib": size})
+        yield Record("cache", case, "time", median_ms(partial(answer, opening))[0], "ms", {"size_mib": size})
 
 
 def _many_writers(folder: Path) -> Record:
@@ -130,11 +129,11 @@ def _fill_network(path: Path) -> int:
             runnable = [(c.algorithm, c.workspace, c.notes) for c in enumeration if c.status == SUCCESS]
             candidates = {"micro_batch": size, "candidates": format_candidates(runnable)}
             rows.append((ENUMERATION, ENUMERATION.row(machine, kernel, candidates)))
-            for found in enumeration:
-                runs = found.status == SUCCESS
+            for candidate in enumeration:
+                runs = candidate.status == SUCCESS
                 milliseconds = 0.05 + micro_batch.problem.flops / 1e8 * random_times.uniform(0.5, 2)
                 measured = Measurement(
-                    size, found.algorithm, found.status, found.workspace, found.notes,
+                    size, candidate.algorithm, candidate.status, candidate.workspace, candidate.notes,
                     milliseconds if runs else None, 0.01 if runs else None,
                 )  # fmt: skip
                 rows.append((MEASUREMENT, MEASUREMENT.row(machine, kernel, vars(measured))))
@@ -153,14 +152,5 @@ def _command(cache: Path, *arguments: str) -> float:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("MUCUDNN_")}
     environment["MUCUDNN_CACHE"] = str(cache)
     command = [sys.executable, "-m", "mucudnn", *arguments]
-    return _median(lambda: subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True))
-
-
-def _median(action: Callable[[], object]) -> float:
-    """Return the median time of an action in milliseconds."""
-    times = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times) * 1e3
+    run = partial(subprocess.run, command, env=environment, stdout=subprocess.DEVNULL, check=True)
+    return median_ms(run)[0]

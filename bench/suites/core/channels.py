@@ -12,32 +12,25 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from bench.lib.host import describe_host, host_bench
+from bench.lib.host import host_bench, run_whole
 from bench.lib.record import Record
-from mucudnn._native import Engine
 from mucudnn.errors import NothingFitsError
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
-from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.output.text import micro_batches
 from mucudnn.plans.decide import Limits, decide
 from mucudnn.plans.parts.channels import better_groups
-from mucudnn.plans.parts.parts import prepare
 from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
 from mucudnn.sizes import format_size, parse_size
-from mucudnn.solver import ChannelGroups, Configuration
 
 LIMITS = ("1MiB", "2MiB", "4MiB", "8MiB", "16MiB", "64MiB")
 NETWORKS = ("alexnet", "resnet18")
 POLICY = "power_of_two"
-_ROUNDS = 7
+ROUNDS = 7
 RESUMES = True
 BENCH = "channels"
 SPEEDUP = "speedup over the best along the mini-batch alone"
 HEAD = ("limit", "pass", "kernels", "divided", "mean of all", "of the divided", "least", "most")
-
-
-describe = describe_host
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:
@@ -58,7 +51,7 @@ def _run(bench: Bench, kernel: Kernel, cases: dict[str, str]) -> Iterator[Record
 
     Limits with the same two decisions share one run.
     """
-    compared = cache(lambda *ways: _times(bench.engine, kernel, *ways))
+    compared = cache(lambda *ways: run_whole(bench.engine, kernel, ways, ROUNDS))
     for text, case in cases.items():
         limit = parse_size(text)
         details: dict[str, Any] = {"limit": text, "pass": kernel.pass_, "count": kernel.count}
@@ -73,7 +66,7 @@ def _run(bench: Bench, kernel: Kernel, cases: dict[str, str]) -> Iterator[Record
         if groups is None:
             yield Record(BENCH, case, SPEEDUP, 1.0, "ratio", details)
             continue
-        batch_ms, groups_ms = compared(chosen, groups)
+        batch_ms, groups_ms = map(statistics.median, compared(chosen, groups).values())
         details |= {
             "ways": f"{details['ways']} | {micro_batches(groups, ' + ')}",
             "batch_ms": batch_ms,
@@ -82,14 +75,6 @@ def _run(bench: Bench, kernel: Kernel, cases: dict[str, str]) -> Iterator[Record
             "workspace": format_size(groups.workspace),
         }
         yield Record(BENCH, case, SPEEDUP, batch_ms / groups_ms, "ratio", details)
-
-
-def _times(engine: Engine, kernel: Kernel, *ways: Configuration | ChannelGroups) -> list[float]:
-    tensors = Tensors.random(engine, kernel.problem, extent(kernel.problem))
-    prepared = [prepare(engine, kernel, way) for way in ways]
-    workspace = allocate_workspace(engine, max(one.workspace for one in prepared))
-    times = engine.compare(prepared, tensors.x, tensors.w, tensors.y, workspace, rounds=_ROUNDS)
-    return [statistics.median(one) for one in times]
 
 
 def summarize(records: list[Record]) -> list[tuple[str, ...]]:
@@ -102,13 +87,9 @@ def summarize(records: list[Record]) -> list[tuple[str, ...]]:
             speedups[place].append(record.value)
             if "groups_ms" in record.details:
                 divided[place].append(record.value)
-    rows = []
-    for place, found in speedups.items():
-        figures = statistics.geometric_mean(found), *_mean(divided[place]), min(found), max(found)
-        counts = str(len(found)), str(len(divided[place]))
+    mean, rows = statistics.geometric_mean, []
+    for place, values in speedups.items():
+        figures = mean(values), mean(divided[place] or [1.0]), min(values), max(values)
+        counts = str(len(values)), str(len(divided[place]))
         rows.append((*place, *counts, *(f"{value:.2f}" for value in figures)))
     return rows
-
-
-def _mean(values: list[float]) -> tuple[float]:
-    return (statistics.geometric_mean(values or [1.0]),)

@@ -9,15 +9,15 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from bench.lib.host import describe_host, host_bench
+from bench.lib.host import host_bench, run_whole
 from bench.lib.record import Record
 from mucudnn._native import Engine
 from mucudnn.costs.table import CostTable
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
-from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
+from mucudnn.measuring.buffers import Tensors, extent
 from mucudnn.plans.decide import Decision, Limits, decide, desirable_configurations, sum_times
 from mucudnn.plans.optimizer import optimize
 from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
@@ -33,8 +33,6 @@ ROUNDS = 7
 DEEPBENCH = [f"deepbench:conv{number}" for number in (9, 11, 19, 24)]  # two 3x3 kernels, two 5x5 kernels
 IDENTICAL_BATCH = 16
 IDENTICAL_TOTALS = (8 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)
-
-describe = describe_host
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:
@@ -66,18 +64,6 @@ def deepbench() -> list[Kernel]:
     """Return four forward kernels of DeepBench at its largest mini-batch; each takes a second at most."""
     kernels = read_kernels("deepbench", Flags(batch=32), ("forward",))
     return [kernel for kernel in kernels if kernel.name in DEEPBENCH]
-
-
-def run_whole(
-    engine: Engine, kernel: Kernel, configurations: Iterable[Configuration], rounds: int
-) -> dict[Configuration, list[float]]:
-    """Return the time of each configuration in each round, in ms; a first round does not count."""
-    problem, different = kernel.problem, list(dict.fromkeys(configurations))
-    tensors = Tensors.random(engine, problem, extent(problem))
-    divisions = [engine.prepare(kernel, c.slices) for c in different]
-    workspace = allocate_workspace(engine, max(division.workspace for division in divisions))
-    times = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds)
-    return dict(zip(different, times, strict=True))
 
 
 def _speedups(bench: Bench, theme: str, kernels: list[Kernel], case: str) -> list[Record]:

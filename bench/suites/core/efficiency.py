@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from bench.lib.host import describe_host
 from bench.lib.openblas import OpenBlas
 from bench.lib.record import Record
 from bench.suites.core.division import kernels
@@ -20,9 +19,6 @@ from mucudnn.problems.kernels import Kernel
 # Implicit GEMM's name in each pass.
 ALGORITHM = {"forward": "IMPLICIT_GEMM", "backward_data": "ALGO_1", "backward_filter": "ALGO_1"}
 ROUNDS = 3
-
-
-describe = describe_host
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:

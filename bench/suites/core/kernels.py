@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import functools
 import statistics
 import time
@@ -13,8 +12,8 @@ from typing import Any
 
 import torch
 
-from bench.lib.host import describe_host
-from bench.lib.record import Machine, Record
+from bench.lib.process import keep_freed_memory
+from bench.lib.record import Record
 from bench.lib.roofline import Peaks, least_times
 from mucudnn._native import Engine, Memory, host_library
 from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
@@ -27,11 +26,6 @@ ROUNDS, SHORT_ROUNDS, LONG_CANDIDATES = 9, 2, 2
 MOST_WORKSPACE = 2**30
 TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 Way = Callable[[], Any]
-
-
-def describe() -> Machine:
-    """Return the description of this machine with its engine and PyTorch."""
-    return describe_host(torch=torch.__version__)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -60,9 +54,9 @@ class Case:
         self._y = self._tensor(p.mini_batch, p.out_channels, *p.output)
         self.stock = self._stock_forward if kernel.pass_ == "forward" else self._stock_gradient(kernel.pass_)
         self.ways: dict[str, Way] = {}
-        for found in engine.enumerate(kernel):
-            if found.status == "CUDNN_STATUS_SUCCESS" and found.workspace <= MOST_WORKSPACE:
-                self.ways[found.algorithm] = self._way(engine, kernel, found.algorithm)
+        for candidate in engine.enumerate(kernel):
+            if candidate.status == "CUDNN_STATUS_SUCCESS" and candidate.workspace <= MOST_WORKSPACE:
+                self.ways[candidate.algorithm] = self._way(engine, kernel, candidate.algorithm)
 
     def _tensor(self, *shape: int) -> torch.Tensor:
         values = torch.rand(shape).to(TYPES[self.problem.data_type])
@@ -98,15 +92,15 @@ def compare(kernel: Kernel, threads: int, rounds: int = ROUNDS) -> Record:
     clock = time.thread_time if threads == 1 else time.perf_counter
     first = medians(case.ways, SHORT_ROUNDS, clock)
     candidates = sorted(first, key=lambda name: first[name])[:LONG_CANDIDATES]
-    found = medians({"stock": case.stock, **{name: case.ways[name] for name in candidates}}, rounds, clock)
-    stock = found.pop("stock")
-    best = min(found, key=lambda name: found[name])
+    times = medians({"stock": case.stock, **{name: case.ways[name] for name in candidates}}, rounds, clock)
+    stock = times.pop("stock")
+    best = min(times, key=lambda name: times[name])
     details = {
-        "algorithm": best, "ms": found[best], "stock_ms": stock, "problem": str(kernel.problem),
-        "gflops": kernel.problem.flops / found[best] / 1e6,
+        "algorithm": best, "ms": times[best], "stock_ms": stock,
+        "gflops": kernel.problem.flops / times[best] / 1e6,
         **least_times(kernel.problem, measure_peaks(threads, TYPES[kernel.problem.data_type])),
     }  # fmt: skip
-    return Record("kernels", case_name(kernel, threads), METRIC, found[best] / stock, "ratio", details)
+    return Record("kernels", case_name(kernel, threads), METRIC, times[best] / stock, "ratio", details)
 
 
 @functools.cache
@@ -117,20 +111,8 @@ def measure_peaks(threads: int, data_type: torch.dtype) -> Peaks:
     matrix, size = torch.rand(2048, 2048).to(data_type), 2**28
     source, target = torch.zeros(size, dtype=torch.uint8), torch.zeros(size, dtype=torch.uint8)
     ways: dict[str, Way] = {"product": lambda: matrix @ matrix, "copy": lambda: target.copy_(source)}
-    found = medians(ways, 5, clock)
-    return Peaks(2 * 2048**3 / found["product"] / 1e6, 2 * size / found["copy"] / 1e6)
-
-
-def keep_freed_memory() -> None:
-    """Let the C library keep freed memory: stock PyTorch allocates each result, and our results stay.
-
-    Without it the time of stock would include that of the system for new pages, once to three times that of
-    the kernel.
-    """
-    most_mapped, trim_threshold = -4, -1
-    library = ctypes.CDLL(None)
-    library.mallopt(most_mapped, 0)
-    library.mallopt(trim_threshold, 2**30)
+    times = medians(ways, 5, clock)
+    return Peaks(2 * 2048**3 / times["product"] / 1e6, 2 * size / times["copy"] / 1e6)
 
 
 def medians(ways: dict[str, Way], rounds: int, clock: Callable[[], float]) -> dict[str, float]:

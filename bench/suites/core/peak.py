@@ -16,14 +16,12 @@ from pathlib import Path
 import numpy as np
 
 import mucudnn
-from bench.lib.host import describe_host
+from bench.lib.process import peak_bytes
 from bench.lib.record import Record
 
 # One sample each, from an image decoder and from a 3-D U-Net. Input and output have 128 channels.
 INPUTS = {"image, 3x3": (1, 128, 512, 512), "volume, 3x3x3": (1, 128, 28, 36, 36)}
 LIMITS = ("8MiB", "64MiB", "none")
-
-describe = describe_host
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:
@@ -48,16 +46,7 @@ def call(name: str, limit: str) -> None:
     x = np.random.default_rng(1).random(INPUTS[name], np.float32)
     w = np.random.default_rng(2).random((128, 128, *[3] * (x.ndim - 2)), np.float32)
     y = np.ones_like(x)
-    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM, the peak
-    before = _status("VmRSS")
-    mucudnn.convolution_forward(x, w, padding=1, out=y, workspace=limit)
-    print(_status("VmHWM") - before)
-
-
-def _status(field: str) -> int:
-    """Return the bytes in a field of /proc/self/status."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(f"{field}:")).split()[1]) * 1024
+    print(peak_bytes(lambda: mucudnn.convolution_forward(x, w, padding=1, out=y, workspace=limit)))
 
 
 if __name__ == "__main__":

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from bench.lib.process import median_ms
 from bench.lib.record import Record
 from mucudnn.solver import Configuration, MicroConfiguration, desirable_set, reuse_workspace, solve_division
 
-T = TypeVar("T")
-
 SEED = 2018
-REPEATS = 5
 MINI_BATCH = 1024
 POLICIES = {"power_of_two": [2**k for k in range(11)], "all": range(1, MINI_BATCH + 1)}
 # In the μ-cuDNN paper the ILP of ResNet-50's three passes had 562 binary variables, and GLPK took 5.46 ms.
@@ -37,27 +32,25 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
 
 def _desirable_set(policy: str, sizes: Iterable[int]) -> Record:
     measured = measurements(np.random.default_rng(SEED), sizes, algorithms=8)
-    seconds, found = _median(lambda: desirable_set(measured, MINI_BATCH))
-    details = {"thresholds": len({m.workspace for m in measured}), "found": len(found)}
-    return Record("solver", f"desirable_set, N={MINI_BATCH}, {policy}", "time", seconds * 1e3, "ms", details)
+    ms, configurations = median_ms(lambda: desirable_set(measured, MINI_BATCH))
+    details = {"thresholds": len({m.workspace for m in measured}), "found": len(configurations)}
+    return Record("solver", f"desirable_set, N={MINI_BATCH}, {policy}", "time", ms, "ms", details)
 
 
 def _reuse_workspace() -> Record:
     """Time the choice within one limit alone, which half of the measurements fit."""
     measured = measurements(np.random.default_rng(SEED), [2**k for k in range(7)], algorithms=8)
     limit = sorted(m.workspace for m in measured)[len(measured) // 2]
-    seconds, found = _median(lambda: reuse_workspace(measured, 64, limit))
-    return Record("solver", "reuse_workspace, N=64", "time", seconds * 1e3, "ms", {"parts": len(found.parts)})
+    ms, fastest = median_ms(lambda: reuse_workspace(measured, 64, limit))
+    return Record("solver", "reuse_workspace, N=64", "time", ms, "ms", {"parts": len(fastest.parts)})
 
 
 def _divide(network: str, kernels: dict[int, list[Configuration]], exact: bool) -> Record:
     least, most = (sum(front[i].workspace for front in kernels.values()) for i in (0, -1))
     total = least + (most - least) // 10
-    seconds, division = _median(lambda: solve_division(kernels, total, exact=exact))
+    ms, division = median_ms(lambda: solve_division(kernels, total, exact=exact))
     case = f"divide_workspace, {network}{', exact' if exact else ''}"
-    return Record(
-        "solver", case, "time", seconds * 1e3, "ms", {"solver": division.solver, "gap": division.gap}
-    )
+    return Record("solver", case, "time", ms, "ms", {"solver": division.solver, "gap": division.gap})
 
 
 def measurements(rng: np.random.Generator, sizes: Iterable[int], algorithms: int) -> list[MicroConfiguration]:
@@ -85,12 +78,3 @@ def pareto_optimal(rng: np.random.Generator, size: int) -> list[Configuration]:
         Configuration((MicroConfiguration(256, "algorithm", ms, workspace),))
         for ms, workspace in zip(times.tolist(), workspaces.tolist(), strict=True)
     ]
-
-
-def _median(decide: Callable[[], T]) -> tuple[float, T]:
-    seconds = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        result = decide()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds), result

@@ -6,9 +6,9 @@ import argparse
 import statistics
 from collections.abc import Iterator, Sequence
 
-from bench.lib.host import describe_host, host_bench
+from bench.lib.host import host_bench, run_whole
 from bench.lib.record import Record
-from bench.suites.core.division import kernels, run_whole
+from bench.suites.core.division import kernels
 from mucudnn._native import Engine
 from mucudnn.measuring.bench import Bench
 from mucudnn.plans.sweep import SweepPoint, find_cliffs, sweep
@@ -17,9 +17,6 @@ from mucudnn.solver import Configuration, MicroConfiguration
 
 LIMIT = 64 * 2**20
 ROUNDS = 7
-
-
-describe = describe_host
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:
@@ -34,15 +31,15 @@ def run(bench: Bench, kernel: Kernel, sizes: Sequence[int]) -> Iterator[Record]:
 
     Yield the number of cliffs, and the speedup by division at the size where the prediction is largest.
     """
-    ((found,), _) = sweep(bench, [kernel], sizes, "power_of_two", LIMIT)
+    ((swept,), _) = sweep(bench, [kernel], sizes, "power_of_two", LIMIT)
     details = {
         "problem": str(kernel.problem),
-        "at": [cliff.point.mini_batch for cliff in found.cliffs],
-        "undivided_ms": {p.mini_batch: p.undivided and p.undivided.time_ms for p in found.points},
-        "divided_ms": {p.mini_batch: p.divided and p.divided.time_ms for p in found.points},
+        "at": [cliff.point.mini_batch for cliff in swept.cliffs],
+        "undivided_ms": {p.mini_batch: p.undivided and p.undivided.time_ms for p in swept.points},
+        "divided_ms": {p.mini_batch: p.divided and p.divided.time_ms for p in swept.points},
     }
-    yield Record("sweep", str(kernel), "cliffs within 64 MiB", len(found.cliffs), "", details)
-    yield _gain(bench.engine, kernel, max(found.points, key=_predicted))
+    yield Record("sweep", str(kernel), "cliffs within 64 MiB", len(swept.cliffs), "", details)
+    yield _gain(bench.engine, kernel, max(swept.points, key=_predicted))
 
 
 def cliffs_of(times: dict[int, float]) -> list[int]:

@@ -7,22 +7,17 @@ import statistics
 from collections.abc import Iterator
 from itertools import chain
 
-from bench.lib.host import describe_host, host_bench
+from bench.lib.host import host_bench, run_whole
 from bench.lib.record import Record
-from mucudnn._native import Engine
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
-from mucudnn.measuring.buffers import Tensors, extent
 from mucudnn.plans.parts.tiles import fastest_tiles
 from mucudnn.problems.kernels import Flags, Kernel, read_kernels
-from mucudnn.solver import MicroConfiguration, Tiling
+from mucudnn.solver import Configuration, MicroConfiguration
 
 LIMIT = 64 * 2**20
 MOST_FLOPS = 1e11  # about one second a run
 ROUNDS = 3
-
-
-describe = describe_host
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:
@@ -47,7 +42,9 @@ def _kernel(bench: Bench, kernel: Kernel) -> list[Record]:
         return []
     tiles = fastest_tiles(bench, kernel, "power_of_two", LIMIT)
     assert tiles is not None
-    tiled_ms, within_ms, fastest_ms = _run_whole(bench.engine, kernel, tiles, within, fastest)
+    ways = (tiles, Configuration((within,)), Configuration((fastest,)))
+    times = run_whole(bench.engine, kernel, ways, ROUNDS).values()
+    tiled_ms, within_ms, fastest_ms = map(statistics.median, times)
     details = {
         "tiles": f"{len(tiles.parts)} of up to {tiles.parts[0].steps} steps",
         "tile_algorithm": tiles.parts[0].algorithm,
@@ -65,15 +62,3 @@ def _kernel(bench: Bench, kernel: Kernel) -> list[Record]:
 
 def _time(part: MicroConfiguration) -> float:
     return part.time_ms
-
-
-def _run_whole(engine: Engine, kernel: Kernel, tiles: Tiling, *whole: MicroConfiguration) -> list[float]:
-    problem = kernel.problem
-    tensors = Tensors.random(engine, problem, extent(problem))
-    divisions = [
-        engine.prepare(kernel, tiles.slices, tiles=True),
-        *(engine.prepare(kernel, [(1, part.algorithm)]) for part in whole),
-    ]
-    workspace = engine.allocate(max(1, *(division.workspace for division in divisions)))
-    times = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=ROUNDS)
-    return [statistics.median(t) for t in times]

@@ -9,11 +9,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from bench.lib.host import describe_host
 from bench.lib.plots import DIVIDED, LIMITS, NETWORK, UNDIVIDED
 from bench.lib.record import Record
-
-describe = describe_host
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:

@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -20,13 +19,13 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, Dataset
 
-from bench.lib.record import Machine, Record, describe_machine
+from bench.lib.ranks import values
+from bench.lib.record import Record
 from mucudnn.diagnosis.causes import divide
 from mucudnn.diagnosis.remedies import remedies
 from mucudnn.diagnosis.traces import read_traces
 
 STEPS = 8
-TIMEOUT = timedelta(seconds=60)
 
 
 class _Slow(Dataset[Tensor]):
@@ -40,51 +39,37 @@ class _Slow(Dataset[Tensor]):
         return torch.randn(64)
 
 
-def describe() -> Machine:
-    """Return the description of this machine."""
-    return describe_machine(library=f"PyTorch {torch.__version__}")
-
-
 def measure(options: argparse.Namespace) -> Iterator[Record]:
     """Yield all figures."""
     with tempfile.TemporaryDirectory() as folder:
-        starving, _ = _trace(Path(folder), 1, _starve)
-        yield _compare("a loader that sleeps", "data", starving[0], folder, 1)
+        (constructed,) = values(1, _trace, folder, _starve)
+        yield _compare("a loader that sleeps", "data", constructed, folder, 1)
         (change,) = [r for r in remedies(divide(read_traces([Path(folder) / "0.json"]))) if r.cause == "data"]
         details = {"before_ms": change.before_ms, "after_ms": change.after_ms}
-        yield Record(
-            "causes", change.change, "part of a step that it saves, simulated", change.saved, "", details
-        )
+        metric = "part of a step that it saves, simulated"
+        yield Record("causes", change.change, metric, change.saved, "", details)
     with tempfile.TemporaryDirectory() as folder:
-        waiting, _ = _trace(Path(folder), 2, _depend)
-        yield _compare("a rank whose neighbour sleeps", "wait", waiting[1], folder, 2)
+        _, constructed = values(2, _trace, folder, _depend)
+        yield _compare("a rank whose neighbour sleeps", "wait", constructed, folder, 2)
 
 
 def _compare(case: str, cause: str, constructed: float, folder: str, world: int) -> Record:
-    ranks = divide(read_traces([Path(folder) / f"{rank}.json" for rank in range(world)]))
-    found = ranks[-1].share(cause)
-    details = {"constructed": round(constructed, 4), "found": round(found, 4), "steps": ranks[-1].steps}
-    return Record(
-        "causes", case, "difference of the share", abs(found - constructed) * 100, "points", details
-    )
+    *_, last = divide(read_traces([Path(folder) / f"{rank}.json" for rank in range(world)]))
+    share = last.share(cause)
+    details = {"constructed": round(constructed, 4), "found": round(share, 4), "steps": last.steps}
+    difference = abs(share - constructed) * 100
+    return Record("causes", case, "difference of the share", difference, "points", details)
 
 
-def _trace(folder: Path, world: int, train: Callable[[int], float]) -> tuple[list[float], Path]:
-    """Return the share that was constructed on each rank, and the folder with their traces."""
-    torch.multiprocessing.spawn(_serve, (world, str(folder), train), nprocs=world)
-    return [float(torch.load(folder / f"{rank}.pt")) for rank in range(world)], folder
-
-
-def _serve(rank: int, world: int, folder: str, train: Callable[[int], float]) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{folder}/store", TIMEOUT, world, rank)
+def _trace(folder: str, train: Callable[[int], float]) -> float:
+    """Train under a profiler, and write its trace. Return the share of time that was constructed."""
+    rank = dist.get_rank()
     dist.barrier()
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         share = train(rank)
     profiler.export_chrome_trace(f"{folder}/{rank}.json")
-    torch.save(torch.tensor(share), f"{folder}/{rank}.pt")
     dist.barrier()
-    dist.destroy_process_group()
+    return share
 
 
 @contextmanager

@@ -7,11 +7,9 @@ that sleep, so that two cores can stand for four devices: they show waiting and 
 from __future__ import annotations
 
 import argparse
-import tempfile
+import itertools
 import time
 from collections.abc import Iterator
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,21 +17,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from bench.lib.record import Machine, Record, describe_machine
+from bench.lib.ranks import values
+from bench.lib.record import Record
 from mucudnn.solver.devices.pipelines import Stage, simulate_pipeline
 from mucudnn.solver.devices.schedules import SCHEDULES
 from mucudnn.torch.pipeline import BidirectionalPipeline
 
-DEPTHS = (2, 4, 8, 16)
-MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+DEPTH, MICRO_BATCHES = 4, (2, 8, 32)  # the simulated schedules
 FORWARD_MS, BACKWARD_MS = 20.0, 40.0
 STEPS = 3
-TIMEOUT = timedelta(seconds=120)
-
-
-def describe() -> Machine:
-    """Return the description of this machine."""
-    return describe_machine(library=f"PyTorch {torch.__version__}")
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:
@@ -47,31 +39,24 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
 
 def simulated() -> Iterator[Record]:
     """Yield each schedule's time of a micro-batch, with what a rank holds."""
-    for depth in DEPTHS:
-        stages = [Stage(1.0, 2.0)] * depth
-        for count in MICRO_BATCHES:
-            for name, make in SCHEDULES.items():
-                found = simulate_pipeline(make(depth, count), stages)
-                details = {
-                    "live_activations": max(found.live),
-                    "stages_held": found.schedule.replicas,
-                    "idle_share": round(found.idle_share, 4),
-                }
-                case = f"{name}, D={depth}, {count} micro-batches"
-                yield Record(
-                    "pipeline", case, "simulated time of a micro-batch", found.time_ms / count, "F", details
-                )
+    for count, (name, make) in itertools.product(MICRO_BATCHES, SCHEDULES.items()):
+        pipeline = simulate_pipeline(make(DEPTH, count), [Stage(1.0, 2.0)] * DEPTH)
+        details = {
+            "live_activations": max(pipeline.live),
+            "stages_held": pipeline.schedule.replicas,
+            "idle_share": round(pipeline.idle_share, 4),
+        }
+        case, time_f = f"{name}, D={DEPTH}, {count} micro-batches", pipeline.time_ms / count
+        yield Record("pipeline", case, "simulated time of a micro-batch", time_f, "F", details)
 
 
 def _gradients(depth: int, data: int) -> Iterator[Record]:
     """Yield the largest difference of any gradient from the undivided model's, relative to the largest."""
-    ranks = _spawn(_compare_all, depth * data, depth, data)
+    ranks = values(depth * data, _compare_all, depth, data)
     for schedule in SCHEDULES:
-        errors = [found[schedule] for found in ranks]
-        yield Record(
-            "pipeline", f"{schedule}, D={depth}, data {data}", "largest error of a gradient, f64",
-            max(error for error, _ in errors), "relative", {"live": max(live for _, live in errors)},
-        )  # fmt: skip
+        error, live = (max(rank[schedule][figure] for rank in ranks) for figure in (0, 1))
+        case = f"{schedule}, D={depth}, data {data}"
+        yield Record("pipeline", case, "largest error of a gradient, f64", error, "relative", {"live": live})
 
 
 def _compare_all(depth: int, data: int) -> dict[str, tuple[float, int]]:
@@ -99,7 +84,7 @@ def _compare_gradients(schedule: str, depth: int, data: int) -> tuple[float, int
 
 
 class _Sleep(torch.autograd.Function):
-    """The identity, whose passes take a given time."""
+    """The identity, whose passes sleep."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -128,9 +113,9 @@ class _SleepingStage(nn.Module):
 
 def _sleeping(depth: int, replications: int) -> Iterator[Record]:
     """Yield the measured time of a step over the simulated one, for every schedule and for `auto`."""
-    ranks = _spawn(_time_all, depth, depth, replications)
+    ranks = values(depth, _time_all, depth, replications)
     for name in (*SCHEDULES, "auto"):
-        seconds, chosen = max(found[name] for found in ranks)
+        seconds, chosen = max(rank[name] for rank in ranks)
         stages = [Stage(FORWARD_MS, BACKWARD_MS)] * depth
         predicted = simulate_pipeline(SCHEDULES[chosen](depth, 2 * replications), stages).time_ms
         details = {"measured_ms": round(seconds * 1e3, 1), "simulated_ms": predicted, "schedule": chosen}
@@ -146,13 +131,9 @@ def _time_steps(depth: int, replications: int, schedule: str) -> tuple[float, st
     mesh = init_device_mesh("cpu", (depth,), mesh_dim_names=("pipe",))
     stages = [_SleepingStage() for _ in range(depth)]
     x = torch.randn(2 * replications, 8)
+    example = x if schedule == "auto" else None
     pipeline = BidirectionalPipeline(
-        stages,
-        mesh,
-        nn.functional.mse_loss,
-        schedule,
-        replications,
-        example=x if schedule == "auto" else None,
+        stages, mesh, nn.functional.mse_loss, schedule, replications, example=example
     )
     pipeline.step(x, x)
     times = []
@@ -162,19 +143,3 @@ def _time_steps(depth: int, replications: int, schedule: str) -> tuple[float, st
         pipeline.step(x, x)
         times.append(time.perf_counter() - start)
     return sorted(times)[STEPS // 2], pipeline.schedule.name
-
-
-def _spawn(function: Any, world: int, *arguments: Any) -> list[Any]:
-    """Return what a function returns on each of `world` processes."""
-    with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(_serve, (world, folder, function, arguments), nprocs=world)
-        return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(world)]
-
-
-def _serve(rank: int, world: int, folder: str, function: Any, arguments: tuple[Any, ...]) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{folder}/store", TIMEOUT, world, rank)
-    dist.barrier()
-    torch.save(function(*arguments), Path(folder) / f"{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Iterator
 
-from bench.lib.record import Machine, Record, describe_machine
+from bench.lib.record import Record
 from mucudnn.measuring.modelled_device import EFFICIENCY, find_device
 from mucudnn.plans.devices.placing import place_network
 from mucudnn.plans.memory.costs import model_costs
@@ -28,35 +28,24 @@ DEVICE = "titanx"
 SECONDS = 60.0
 
 
-def describe() -> Machine:
-    """Return the description of this machine."""
-    return describe_machine(library="HiGHS, modelled costs")
-
-
 def measure(options: argparse.Namespace) -> Iterator[Record]:
     """Yield all figures."""
     yield _oracle()
     device = find_device(DEVICE)
-    for link_name, link in LINKS.items():
-        for devices in (2, 4):
-            graph = inception(link)
-            if graph is None:
-                yield Record(
-                    "placement", "inception_v3", "time", None, "s", {"reason": "torchvision is missing"}
-                )
-            else:
-                yield from _place(f"inception_v3, {link_name}", *graph, devices)
-            for name in ("googlenet", "resnet50"):
-                network = bundled_network(name, BATCH).with_backward()
-                start = time.perf_counter()
-                found = place_network(network, model_costs(network, device, divide=False), devices, link)
-                details = {
-                    "operations": len(found.steps), "one_device_ms": found.one_device_ms,
-                    "ms": found.placement.time_ms, "is_proven": found.placement.is_proven,
-                    "seconds": round(time.perf_counter() - start, 2),
-                }  # fmt: skip
-                case = f"{name}, {link_name}, {devices} devices, chains together"
-                yield Record("placement", case, "speedup over one device", found.speedup, "ratio", details)
+    for (link_name, link), devices in itertools.product(LINKS.items(), (2, 4)):
+        if graph := inception(link):
+            yield from _place(f"inception_v3, {link_name}", *graph, devices)
+        for name in ("googlenet", "resnet50"):
+            network = bundled_network(name, BATCH).with_backward()
+            start = time.perf_counter()
+            placed = place_network(network, model_costs(network, device, divide=False), devices, link)
+            details = {
+                "operations": len(placed.steps), "one_device_ms": placed.one_device_ms,
+                "ms": placed.placement.time_ms, "is_proven": placed.placement.is_proven,
+                "seconds": round(time.perf_counter() - start, 2),
+            }  # fmt: skip
+            case = f"{name}, {link_name}, {devices} devices, chains together"
+            yield Record("placement", case, "speedup over one device", placed.speedup, "ratio", details)
 
 
 def _oracle() -> Record:
@@ -65,23 +54,23 @@ def _oracle() -> Record:
     for _ in range(GRAPHS):
         operations, edges = _random_graph(rng, rng.randint(1, 5))
         devices = rng.choice([2, 3])
-        found = place(operations, edges, devices)
+        placed = place(operations, edges, devices)
         best = _best_of_all(operations, edges, devices)
-        equal += math.isclose(found.time_ms, best, rel_tol=1e-6, abs_tol=1e-9) and found.is_proven
+        equal += math.isclose(placed.time_ms, best, rel_tol=1e-6, abs_tol=1e-9) and placed.is_proven
     return Record("placement", "random graphs", "equal to the best of all placements", equal, f"of {GRAPHS}")
 
 
 def _place(name: str, operations: list[Operation], edges: Edges, devices: int) -> Iterator[Record]:
     alone = math.fsum(operation.time_ms for operation in operations)
     for merges, words in ((True, "chains together"), (False, "each operation alone")):
-        found = place(operations, edges, devices, merges_chains=merges, time_limit=SECONDS)
+        placed = place(operations, edges, devices, merges_chains=merges, time_limit=SECONDS)
         details = {
-            "operations": len(operations), "one_device_ms": alone, "ms": found.time_ms,
-            "bound_ms": found.bound_ms, "is_proven": found.is_proven, "programs": found.programs,
-            "seconds": round(found.seconds, 2),
+            "operations": len(operations), "one_device_ms": alone, "ms": placed.time_ms,
+            "bound_ms": placed.bound_ms, "is_proven": placed.is_proven, "programs": placed.programs,
+            "seconds": round(placed.seconds, 2),
         }  # fmt: skip
         case = f"{name}, {devices} devices, {words}"
-        yield Record("placement", case, "speedup over one device", alone / found.time_ms, "ratio", details)
+        yield Record("placement", case, "speedup over one device", alone / placed.time_ms, "ratio", details)
 
 
 def inception(link: PeerLink) -> tuple[list[Operation], dict[tuple[int, int], float]] | None:

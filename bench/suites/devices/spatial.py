@@ -11,29 +11,28 @@ import argparse
 import math
 import os
 import sys
+import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from bench.lib.record import Machine, Record, describe_machine
-from bench.suites.devices.spatial_ranks import launch, memory, values, work
-from bench.suites.devices.spatial_systems import SYSTEMS, verdicts
+from bench.lib.ranks import launch, values
+from bench.lib.record import Record
+from bench.suites.devices.spatial_systems import SYSTEMS, compare_layers
 
 LINK = (10e-6, 10e9)  # seconds a message and bytes a second: assumed, not measured
 MULTIPLICATIONS, RATE = 5e12, 1e12  # multiplications and bytes of memory a second: assumed, not measured
 PARTS = ("compare", "bytes", "work")
+OPERATORS = ("convolutions", "exchange", "other operators")
 PAPER = {128: 0.82, 256: 6.59, 512: 52.7}  # GiB a sample, Oyama et al., 2020
-
-
-def describe() -> Machine:
-    """Return the description of this machine."""
-    return describe_machine(device="cpu", library="gloo")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the parts, and what the comparison needs."""
     parser.add_argument("--shard-tensor", metavar="FOLDER", help="a folder with PhysicsNeMo's packages")
-    parser.add_argument("--worlds", default="2", help="numbers of ranks for the comparison (default: 2)")
+    parser.add_argument(
+        "--worlds", nargs="+", type=int, default=[2], help="ranks of the comparison (default: 2)"
+    )
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="these parts alone")
 
 
@@ -44,32 +43,27 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
         paths = filter(None, [os.environ.get("PYTHONPATH"), options.shard_tensor])
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     if "compare" in options.only:
-        yield from compare(tuple(map(int, options.worlds.split(","))))
+        for world in options.worlds:
+            for system in SYSTEMS:
+                yield from compare(world, system)
     if "bytes" in options.only:
         yield from measure_bytes()
     if "work" in options.only:
         yield from measure_work()
 
 
-def compare(worlds: tuple[int, ...]) -> list[Record]:
-    """Return the verdicts on each system."""
-    records = []
-    for world in worlds:
-        for system in SYSTEMS:
-            found = launch(world, verdicts, system)[0]
-            if isinstance(found, Exception):
-                records.append(
-                    Record("spatial", f"{system}, {world} ranks", "layers", None, "", {"reason": str(found)})
-                )
-                continue
-            for verdict in ("right", "wrong", "refused"):
-                named = {name: why for name, (kind, why) in found.items() if kind == verdict}
-                details: dict[str, Any] = {"of": len(found), "version": version_of(system)}
-                if verdict != "right":
-                    details["names"] = named
-                case = f"{system}, {world} ranks"
-                records.append(Record("spatial", case, f"layers {verdict}", len(named), "", details))
-    return records
+def compare(world: int, system: str) -> Iterator[Record]:
+    """Yield the numbers of layers that a system computes right, wrong or not at all."""
+    case, outcomes = f"{system}, {world} ranks", launch(world, compare_layers, system)[0]
+    if isinstance(outcomes, Exception):
+        yield Record("spatial", case, "layers", None, "", {"reason": str(outcomes)})
+        return
+    for outcome in ("right", "wrong", "refused"):
+        reasons = {name: why for name, (kind, why) in outcomes.items() if kind == outcome}
+        details: dict[str, Any] = {"of": len(outcomes), "version": version_of(system)}
+        if outcome != "right":
+            details["names"] = reasons
+        yield Record("spatial", case, f"layers {outcome}", len(reasons), "", details)
 
 
 def version_of(system: str) -> str:
@@ -81,22 +75,19 @@ def version_of(system: str) -> str:
         return ""
 
 
-def measure_bytes() -> list[Record]:
-    """Return the bytes that ranks save, the bytes of CosmoFlow, and simulated scaling."""
-    records = []
+def measure_bytes() -> Iterator[Record]:
+    """Yield the bytes that ranks save, the bytes of CosmoFlow, and simulated scaling."""
     for world in (2, 4):
-        found = values(world, memory)
-        whole, worst = found[0][0], max(one[1] for one in found)
-        details: dict[str, Any] = {"undivided": whole, "largest": worst}
-        name = "saved bytes of the largest part × ranks / undivided"
-        records.append(
-            Record("spatial", f"3-D U-Net, {world} ranks", name, worst * world / whole, "", details)
-        )
+        ranks = values(world, saved_bytes)
+        whole, largest = ranks[0][0], max(part for _, part in ranks)
+        details: dict[str, Any] = {"undivided": whole, "largest": largest}
+        metric = "saved bytes of the largest part × ranks / undivided"
+        yield Record("spatial", f"3-D U-Net, {world} ranks", metric, largest * world / whole, "", details)
     for size, paper in PAPER.items():
         for definition, value in cosmoflow_bytes(size).items():
             details = {"paper_gib": paper, "counted": definition, "network": "our CosmoFlow, without norms"}
             metric = f"bytes of a sample: {definition}"
-            records.append(Record("spatial", f"CosmoFlow {size}³", metric, value / 2**30, "GiB", details))
+            yield Record("spatial", f"CosmoFlow {size}³", metric, value / 2**30, "GiB", details)
     for weak in (False, True):
         alone, _ = simulated(1, weak)
         for world in (2, 4, 8, 16):
@@ -107,34 +98,31 @@ def measure_bytes() -> list[Record]:
             }  # fmt: skip
             case = f"CosmoFlow 128³, {'weak' if weak else 'strong'} scaling, {world} ranks"
             ratio = alone / took * (world if weak else 1)
-            records.append(Record("spatial", case, "throughput / one rank, simulated", ratio, "", details))
-    return records
+            yield Record("spatial", case, "throughput / one rank, simulated", ratio, "", details)
 
 
-def measure_work() -> list[Record]:
-    """Return the processor time of training steps, added over the ranks, relative to one rank.
+def measure_work() -> Iterator[Record]:
+    """Yield the processor time of training steps, added over the ranks, relative to one rank.
 
     In strong scaling all ranks share one volume. In weak scaling the volume grows with the ranks, and the
     time of one rank is multiplied by their number.
     """
-    records = []
     for kind, side, engine in (
         ("strong", 64, "mucudnn"), ("strong", 64, "PyTorch"), ("strong", 96, "mucudnn"),
         ("weak", 32, "mucudnn"),
     ):  # fmt: skip
         alone = 0.0
         for world in (1, 4) if engine == "PyTorch" else (1, 2, 4):
-            shape = (side * (world if kind == "weak" else 1), side, side)
-            ranks = values(world, work, engine, shape)
+            share = world if kind == "weak" else 1
+            shape = (side * share, side, side)
+            ranks = values(world, processor_seconds, engine, shape)
             added = {name: sum(rank[name] for rank in ranks) for name in ranks[0]}
             alone = alone or added["all"]
-            share = world if kind == "weak" else 1
             volume = " × ".join(map(str, shape))
             case = f"3-D U-Net of {volume}, {world} ranks, {engine}, {kind} scaling"
-            ratio = added["all"] / (alone * share)
             details = {"seconds": added, "of_one_rank": alone * share}
-            records.append(Record("spatial", case, "processor time / undivided", ratio, "", details))
-    return records
+            ratio = added["all"] / (alone * share)
+            yield Record("spatial", case, "processor time / undivided", ratio, "", details)
 
 
 def cosmoflow_bytes(size: int) -> dict[str, int]:
@@ -167,13 +155,13 @@ def cosmoflow_bytes(size: int) -> dict[str, int]:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         without_norms(1)(torch.empty(1, 1, size, size, size, device="meta"))
     model, x = without_norms(4), torch.empty(1, 4, size, size, size, device="meta")
-    values = [x]
+    results = [x]
     for part in model.features:
-        part.register_forward_hook(lambda module, args, y: values.append(y))
+        part.register_forward_hook(lambda module, args, y: results.append(y))
     model(x)
     return {
         "saved": sum(storage.nbytes() for storage in seen.values()),
-        "values and gradients": 2 * sum(one.numel() * one.element_size() for one in values),
+        "values and gradients": 2 * sum(value.numel() * value.element_size() for value in results),
     }
 
 
@@ -196,3 +184,87 @@ def simulated(world: int, weak: bool) -> tuple[float, str]:
     link = spatial.Link(*LINK)
     plan = spatial.plan(model, shape, world=world, link=link, time_ms=time_ms, rate=RATE)
     return plan.time_ms, " × ".join(f"{name}={size}" for name, size in plan.mesh.items())
+
+
+def saved_bytes() -> tuple[int, int]:
+    """Return the saved bytes of a 3-D U-Net, undivided and of this rank."""
+    import torch
+    import torch.distributed as dist
+
+    from examples.spatial_common import SavedBytes
+    from examples.unet3d import UNet3d
+    from examples.unet3d_divided import normalized
+    from mucudnn.torch import spatial
+
+    world = dist.get_world_size()
+    mesh = spatial.init_mesh("cpu", timeout=60, depth=world)
+    torch.manual_seed(1)
+    model, x = normalized(UNet3d(width=8)), torch.randn(1, 1, 64, 32, 32)
+    with SavedBytes(model) as whole:
+        model(x)
+    with SavedBytes(model) as part:
+        model(spatial.divide(x, mesh, {2: "depth"}))
+    return whole.total, part.total
+
+
+def processor_seconds(engine: str, shape: tuple[int, ...]) -> dict[str, float]:
+    """Return the seconds of processor time that this rank takes for a training step of a 3-D U-Net.
+
+    They are measured after two steps that do not count, as the least of three. A world of one rank runs the
+    undivided network on a plain tensor. A further step, in which each operator is timed, divides the
+    time.
+    """
+    import torch
+    import torch.distributed as dist
+
+    import mucudnn.torch
+    from examples.unet3d import UNet3d
+    from mucudnn.torch import spatial
+
+    torch.manual_seed(1)
+    world = dist.get_world_size()
+    mesh = spatial.init_mesh("cpu", timeout=300, depth=world)
+    model, x = UNet3d(width=8), torch.randn(1, 1, *shape)
+    if engine == "mucudnn":
+        mucudnn.torch.convert(model, workspace="16MiB")
+    operand = x if world == 1 else spatial.divide(x, mesh, {2: "depth"})
+
+    def step() -> tuple[float, float]:
+        dist.barrier()
+        all_threads, own = time.process_time(), time.thread_time()
+        model(operand).square().mean().backward()
+        return time.process_time() - all_threads, time.thread_time() - own
+
+    for _ in range(2):
+        step()
+    steps = [step() for _ in range(3)]
+    seconds = {"all": min(total for total, _ in steps), "own thread": min(own for _, own in steps)}
+    operators = operator_times()
+    with operators:
+        everything, own = step()
+    seconds |= operators.seconds
+    seconds["Python and autograd"] = own - sum(operators.seconds.values())
+    seconds["gloo's threads"] = everything - own
+    return seconds
+
+
+def operator_times() -> Any:
+    """Return a mode that adds up the processor time of operators: of this thread, and without Python's."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Times(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seconds = dict.fromkeys(OPERATORS, 0.0)
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = function._schema.name
+            exchanges = name.startswith(("mucudnn::window", "mucudnn::spatial_sum"))
+            part = OPERATORS[0 if "convolution" in name else 1 if exchanges else 2]
+            before = time.thread_time()
+            try:
+                return function(*args, **(kwargs or {}))
+            finally:
+                self.seconds[part] += time.thread_time() - before
+
+    return Times()

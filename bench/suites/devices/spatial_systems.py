@@ -13,21 +13,21 @@ def layers() -> dict[str, tuple[Any, tuple[int, ...]]]:
     import torch
     from torch import nn
 
-    def resize(**given: Any) -> Any:
-        return lambda x: torch.nn.functional.interpolate(x, **given)
+    def resize(**options: Any) -> Any:
+        return lambda x: torch.nn.functional.interpolate(x, **options)
 
     image, volume = (1, 4, 16, 12), (1, 4, 16, 8, 8)
-    found: dict[str, tuple[Any, tuple[int, ...]]] = {}
+    listed: dict[str, tuple[Any, tuple[int, ...]]] = {}
     for kernel, stride, padding, dilation in (
         (1, 1, 0, 1), (3, 1, 1, 1), (3, 1, 0, 1), (5, 1, 2, 1), (3, 2, 1, 1), (3, 2, 0, 1), (2, 2, 0, 1),
         (4, 2, 1, 1), (7, 2, 3, 1), (3, 1, 2, 2), (3, 3, 1, 1), (2, 1, 1, 1),
     ):  # fmt: skip
         text = f"k{kernel} s{stride} p{padding} d{dilation}"
-        given = {"stride": stride, "padding": padding, "dilation": dilation}
-        found[f"convolution {text}"] = nn.Conv2d(4, 4, kernel, **given), image
+        geometry = {"stride": stride, "padding": padding, "dilation": dilation}
+        listed[f"convolution {text}"] = nn.Conv2d(4, 4, kernel, **geometry), image
         if kernel in (3, 5) or stride == 2:
-            found[f"convolution in 3-D {text}"] = nn.Conv3d(4, 4, kernel, **given), volume
-    found |= {
+            listed[f"convolution in 3-D {text}"] = nn.Conv3d(4, 4, kernel, **geometry), volume
+    listed |= {
         "transposed k2 s2": (nn.ConvTranspose2d(4, 4, 2, stride=2), image),
         "transposed k4 s2 p1": (nn.ConvTranspose2d(4, 4, 4, stride=2, padding=1), image),
         "transposed k3 s2 p1 o1": (nn.ConvTranspose2d(4, 4, 3, stride=2, padding=1, output_padding=1), image),
@@ -51,17 +51,17 @@ def layers() -> dict[str, tuple[Any, tuple[int, ...]]]:
         "circular padding": (nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"), image),
         "reflected padding": (nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"), image),
     }
-    return found
+    return listed
 
 
-def verdicts(system: str) -> dict[str, tuple[str, str]]:
+def compare_layers(system: str) -> dict[str, tuple[str, str]]:
     """Return for each layer "right", "wrong" or "refused" with a reason, on this world."""
     import torch
     import torch.distributed as dist
 
     if system == "ShardTensor":
         _prepare_shard_tensor()
-    found = {}
+    outcomes = {}
     for name, (layer, shape) in layers().items():
         torch.manual_seed(1)
         if isinstance(layer, torch.nn.Module):
@@ -79,8 +79,8 @@ def verdicts(system: str) -> dict[str, tuple[str, str]]:
             mine = ("refused", f"{type(error).__name__}: {str(error).splitlines()[0][:120]}")
         each: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(each, mine)
-        found[name] = next((one for one in each if one[0] == "wrong"), max(each))
-    return found
+        outcomes[name] = next((outcome for outcome in each if outcome[0] == "wrong"), max(each))
+    return outcomes
 
 
 def _prepare_shard_tensor() -> None:
@@ -115,5 +115,5 @@ def _run(system: str, layer: Any, x: Any) -> Any:
     if system == "DTensor":
         return layer(distribute_tensor(x, mesh, [Shard(2)])).full_tensor()
     scatter_tensor = import_module("physicsnemo.domain_parallel").scatter_tensor
-    given = scatter_tensor(x, 0, mesh, (Shard(2),), global_shape=x.shape, dtype=x.dtype)
-    return layer(given).full_tensor()
+    scattered = scatter_tensor(x, 0, mesh, (Shard(2),), global_shape=x.shape, dtype=x.dtype)
+    return layer(scattered).full_tensor()

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench.lib.host import describe_host
 from bench.lib.record import Record
 from bench.suites.drop_in.shim import compare, compile_c, figure, run_timing
 from mucudnn._native import host_library
@@ -27,9 +26,6 @@ ROUNDS = 101
 PASSES = ("forward", "backward_filter")  # in backward_filter the slices after the first have other plans
 OWN_ENGINE = "eng0"  # the engine that the program (graph_timing.c) asks for
 PREPARED_PLANS = 4  # execution plans that the drop-in makes for one of the program's, with `_best_at_16`
-
-
-describe = describe_host
 
 
 def measure(options: argparse.Namespace) -> list[Record]:

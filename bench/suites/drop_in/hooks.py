@@ -10,7 +10,6 @@ import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench.lib.host import describe_host
 from bench.lib.record import Record
 from bench.suites.drop_in.shim import compare, compile_c
 from mucudnn._native import Engine, Problem, format_plan, host_library
@@ -20,9 +19,6 @@ from mucudnn.problems.kernels import Kernel
 ROUNDS = 101
 SLICES = 64
 PROBLEM = Problem(mini_batch=SLICES, in_channels=1, out_channels=1, input=(4, 4), kernel=(3, 3), padding=1)
-
-
-describe = describe_host
 
 
 def measure(options: argparse.Namespace) -> list[Record]:

@@ -23,7 +23,7 @@ from typing import Any
 
 import scipy_openblas32
 
-from bench.lib.record import Machine, Record, describe_machine
+from bench.lib.record import Record
 from mucudnn._native import cudart_library, host_library
 from mucudnn.problems.kernels import Flags, Kernel, read_kernels
 
@@ -98,11 +98,6 @@ PROGRAMS = (
         },
     ),
 )
-
-
-def describe() -> Machine:
-    """Return the description of this machine."""
-    return describe_machine(device="none: the program runs on the CPU", library="mucudnn-host")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -14,16 +14,12 @@ import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench.lib.host import describe_host
 from bench.lib.record import Record
 from mucudnn._native import host_library
 from mucudnn.drop_in.libraries import shim_path
 
 ROUNDS = 201
 FUNCTION = "cudnnGetVersion"  # a function that does next to nothing, so that the trampoline's cost shows
-
-
-describe = describe_host
 
 
 def measure(options: argparse.Namespace) -> list[Record]:

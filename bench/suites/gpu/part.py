@@ -6,25 +6,26 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from bench.lib.record import append, describe_machine
-from bench.suites.gpu import checks, cliff, columns, driver, engines, memory, training
+from bench.suites.gpu import checks, cliff, driver, kernels, training
 from bench.suites.gpu.processes import end_on_terminate, end_with_parent
 from bench.suites.gpu.run import Case, Run, UnusableDeviceError
 from bench.suites.gpu.setting import GPU, HOST
 
 SETTINGS = {setting.engine: setting for setting in (GPU, HOST)}
-# The parts with their cases and shares of the time, in the order in which they run: the most telling first.
+# The parts with their cases and shares of the time. They run in this order, the most informative first.
 PARTS: dict[str, tuple[Callable[[Run], Iterator[Case]], int]] = {
-    "cliff": (cliff.cases, 20),
-    "engines": (engines.cases, 6),
-    "columns": (columns.cases, 32),
-    "training": (training.cases, 30),
-    "memory": (memory.cases, 25),
-    "sweep": (checks.sweeping, 3),
+    "cliff": (cliff.cliff, 20),
+    "engines": (kernels.engines, 6),
+    "columns": (kernels.columns, 32),
+    "training": (training.training, 30),
+    "memory": (training.memory, 25),
+    "sweep": (cliff.sweeping, 3),
     "results": (checks.results, 5),
     "suite": (checks.suite, 6),
 }
@@ -67,13 +68,11 @@ def machine(engine: str, part: str) -> dict[str, Any]:
 
 
 def _packages() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:  # not installed: no machine has all of them
-            continue
-    return found
+        with suppress(PackageNotFoundError):  # no machine has all of them
+            versions[name] = version(name)
+    return versions
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The gain by division on a GPU, the most telling figures first.
+"""The gain by division on a GPU, the most informative figures first.
 
 The figures go to the folder `bench/results/DEVICE-LIBRARY/`, one by one as they are measured. A run that is
 stopped, or that has no time left, continues when the program is started again. With `--engine host` all of
@@ -8,6 +8,7 @@ it runs without a GPU, on small sizes; such times say nothing.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -18,8 +19,7 @@ from rich.console import Console
 from bench.lib.record import RESULTS
 from bench.suites.gpu.part import PARTS, SETTINGS, UNUSABLE
 from bench.suites.gpu.processes import LAST_SECONDS, end_on_terminate, run_captured, run_visibly
-from bench.suites.gpu.run import record_outcome
-from bench.suites.gpu.store import Store
+from bench.suites.gpu.run import Store, record_outcome
 from bench.suites.gpu.summary import write_summary
 
 MINUTES = 8.0
@@ -27,16 +27,22 @@ FOR_THE_LAST = 35.0  # seconds before the end in which nothing begins; in a shor
 OVERTIME = 60.0  # seconds that a part may take beyond its time, to finish the case that it has begun
 MOST_TO_OPEN = 120.0  # seconds that opening the device may take
 PROCESSES = 4  # processes that one part may use up, if its cases crash them
+# This is a process of its own, because a process that has opened a GPU keeps some of its memory, and on some
+# machines keeps all other processes out of it.
+NAME_DEVICE = (
+    "import sys; from mucudnn.measuring.engines import open_engine; engine = open_engine(sys.argv[1], 1); "
+    "print(engine.device, engine.library, sep='-')"
+)
 
 
 def parts(text: str) -> list[str]:
     """Return the parts that a comma-separated text names, in the order of PARTS.
 
-    Raises ArgumentTypeError for a name that is no part.
+    Raises ArgumentTypeError for another name.
     """
     unknown = set(names := text.split(",")) - PARTS.keys()
     if unknown:
-        raise argparse.ArgumentTypeError(f"{min(unknown)} is no part: {', '.join(PARTS)}")
+        raise argparse.ArgumentTypeError(f"{min(unknown)} is not a part: {', '.join(PARTS)}")
     return [name for name in PARTS if name in names]
 
 
@@ -50,12 +56,12 @@ def main(words: Sequence[str]) -> None:
     arguments = parser.parse_args(words)
     end_on_terminate()
     begin = time.monotonic()
-    opened = run_captured(
-        [sys.executable, "-m", "bench.suites.gpu.folder_name", arguments.engine], MOST_TO_OPEN
-    )
+    opened = run_captured([sys.executable, "-c", NAME_DEVICE, arguments.engine], MOST_TO_OPEN)
     if opened.returncode:
-        raise SystemExit(opened.stderr.strip() or f"opening the device ended with {opened.returncode}")
-    store = Store((arguments.results / opened.stdout.strip()).absolute())
+        reason = opened.stderr.strip().rpartition("\n")[2]
+        raise SystemExit(reason or f"opening the device ended with {opened.returncode}")
+    folder = arguments.results / re.sub(r"[^\w.]+", "-", opened.stdout.strip())
+    store = Store(folder.absolute())
     store.restore()
 
     seconds = arguments.minutes * 60

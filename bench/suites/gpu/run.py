@@ -1,8 +1,12 @@
-"""One run of one part: its engine, its caches, its time limit, and the records of former runs."""
+"""One run of one part, and its results folder: files to keep and to commit, and caches made from them."""
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import os
+import tarfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -12,10 +16,11 @@ from pathlib import Path
 from bench.lib.record import Record, append, read
 from bench.suites.gpu.processes import ProgramError
 from bench.suites.gpu.setting import Setting
-from bench.suites.gpu.store import Store
 from mucudnn._native import Engine
 from mucudnn.cli.terminal import Terminal
 from mucudnn.costs.cache import Cache
+from mucudnn.costs.exchange import format_rows, parse_rows
+from mucudnn.costs.journal import journal_of
 from mucudnn.errors import MucudnnError
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
@@ -27,6 +32,86 @@ FAILED = "failed"  # the metric of a failure; its record has no value, and its d
 
 class UnusableDeviceError(Exception):
     """The device does not answer in this process any more; it may answer in another one."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """The results folder of one device and library."""
+
+    folder: Path
+
+    @property
+    def records(self) -> Path:
+        """The file of all figures, JSON lines."""
+        return self.folder / "gpu.jsonl"
+
+    @property
+    def measurements(self) -> Path:
+        """The file of the engine's measurements, in the format of `mucudnn cache export`, gzipped."""
+        return self.folder / "measurements.jsonl.gz"
+
+    @property
+    def journals(self) -> Path:
+        """The archive of the journals in which the drop-in keeps its measurements."""
+        return self.folder / "journals.tar.gz"
+
+    @property
+    def summary(self) -> Path:
+        """The path of `summary.md`, the page with the tables of a run."""
+        return self.folder / "summary.md"
+
+    @property
+    def engine_cache(self) -> Path:
+        """The cache for the engine's measurements."""
+        return self.folder / "cache" / "engine.sqlite"
+
+    @property
+    def at_work(self) -> Path:
+        """The file that names the case in progress. If a run finds it, that case ended the last process."""
+        return self.folder / "cache" / "at-work.json"
+
+    def programs_cache(self, name: str) -> Path:
+        """Return the cache that programs under the drop-in share; the drop-in's journal is beside it."""
+        return self.folder / "cache" / f"programs-{name}.sqlite"
+
+    def make(self) -> None:
+        """Make the folders."""
+        self.engine_cache.parent.mkdir(parents=True, exist_ok=True)
+
+    def restore(self) -> None:
+        """Fill the caches from the files that are kept: a folder from another machine has no caches."""
+        self.make()
+        if self.measurements.exists():
+            lines = gzip.decompress(self.measurements.read_bytes()).decode().splitlines()
+            with Cache.open(self.engine_cache) as cache:
+                cache.merge(parse_rows(lines, self.measurements.name))
+        if self.journals.exists():
+            with tarfile.open(self.journals) as kept:
+                for member in kept:
+                    journal = self.engine_cache.with_name(Path(member.name).name)
+                    if not journal.exists() and (file := kept.extractfile(member)) is not None:
+                        _replace(journal, file.read())
+
+    def keep(self) -> None:
+        """Write the measurements and the journals of the caches to the files that are kept."""
+        if self.engine_cache.exists():
+            with Cache.read_only(self.engine_cache) as cache:
+                rows = "".join(format_rows(cache.rows())).encode()
+            _replace(self.measurements, gzip.compress(rows, mtime=0))
+        journals = sorted(self.engine_cache.parent.glob(journal_of(self.programs_cache("*")).name))
+        if journals:
+            packed = io.BytesIO()
+            with tarfile.open(fileobj=packed, mode="w:gz") as kept:
+                for journal in journals:
+                    kept.add(journal, journal.name)
+            _replace(self.journals, packed.getvalue())
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Replace a file so that it is never half written, even if this process is killed."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_bytes(content)
+    os.replace(new, path)
 
 
 @dataclass(frozen=True)
@@ -42,15 +127,13 @@ class Run:
     """A run that measures cases into a results folder for some seconds. Use it in a `with` statement."""
 
     def __init__(self, folder: Path, setting: Setting, seconds: float) -> None:
-        self.folder, self.setting = folder, setting
-        self.store = Store(folder)
+        self.setting, self.store = setting, Store(folder)
         self.store.make()
         self.deadline = time.monotonic() + seconds
         self.listener: Listener = Terminal()
         self._opened: Cache | None = None
-        records = [record for _, record in read(self.records)]
-        self._measured = _measured_cases(records)
-        self._failed = {(record.bench, record.case) for record in records if record.metric == FAILED}
+        self._measured, self._failed = set[tuple[str, str]](), set[tuple[str, str]]()
+        self._note(record for _, record in read(self.records))
 
     def __enter__(self) -> Run:
         return self
@@ -138,10 +221,15 @@ class Run:
 
     def _keep(self, records: list[Record]) -> None:
         append(self.records, *records)
-        self._measured |= _measured_cases(records)
-        self._failed |= {(record.bench, record.case) for record in records if record.metric == FAILED}
+        self._note(records)
         for record in records:
             print(f"{record.bench}: {record.case}: {record.metric} {_shown(record)}", flush=True)
+
+    def _note(self, records: Iterable[Record]) -> None:
+        """Remember (bench, case) of records: of those that are measured, and of failures."""
+        for record in records:
+            cases = self._failed if record.metric == FAILED else self._measured
+            cases.add((record.bench, record.case))
 
     def _device_answers(self) -> bool:
         if "engine" not in self.__dict__:
@@ -150,11 +238,6 @@ class Run:
             return self.engine.available_memory > 0
         except (MucudnnError, RuntimeError):
             return False
-
-
-def _measured_cases(records: Iterable[Record]) -> set[tuple[str, str]]:
-    """Return (bench, case) of the records that are no failures."""
-    return {(record.bench, record.case) for record in records if record.metric != FAILED}
 
 
 def _shown(record: Record) -> str:

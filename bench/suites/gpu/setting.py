@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mucudnn.problems.kernels import Flags, Kernel, read_kernels
 
 MIB = 2**20
-NCHW = {  # column -> data type, layout, math; the most telling first
+NCHW = {  # column -> data type, layout, math; the most informative first
     "fp16 NCHW": ("f16", "nchw", "default"),
     "TF32 NCHW": ("f32", "nchw", "tf32"),
     "bf16 NCHW": ("bf16", "nchw", "default"),
@@ -31,12 +31,16 @@ class Convolution:
     stride: int
 
     @property
+    def padding(self) -> int:
+        """The padding of each side."""
+        return 0 if self.stride > 1 else 1
+
+    @property
     def descriptor(self) -> str:
         """The descriptor of the convolution in bf16, NCHW, without a mini-batch."""
-        padding = 0 if self.stride > 1 else 1
-        out = (self.size + 2 * padding - 3) // self.stride + 1
+        out = (self.size + 2 * self.padding - 3) // self.stride + 1
         geometry = f"ic{self.channels}ih{self.size}_oc{self.channels}oh{out}"
-        return f"bf16:nchw:default:{geometry}_kh3_sh{self.stride}_ph{padding}"
+        return f"bf16:nchw:default:{geometry}_kh3_sh{self.stride}_ph{self.padding}"
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,55 @@
-"""The page `summary.md` of a results folder: each question with its aim and figure, and detailed tables."""
+"""The tables of the GPU's figures, which also make the page `summary.md` of a results folder."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
-from bench.lib.answers import NOT_MEASURED, table
+from bench.lib.answers import NOT_MEASURED, short, table
 from bench.lib.record import Record, read
-from bench.suites.gpu.columns import LIMITS
-from bench.suites.gpu.engines import TYPES
-from bench.suites.gpu.memory import METRICS, OTHERS, PLANS, STOCK
-from bench.suites.gpu.questions import Found, latest, questions, ratios_of, short, value_of
-from bench.suites.gpu.run import FAILED
+from bench.suites.gpu.checks import SUITE
+from bench.suites.gpu.kernels import LEGACY, LIMITS, TYPES
+from bench.suites.gpu.run import FAILED, Store
 from bench.suites.gpu.setting import COLUMNS, GPU, HOST, MIB
-from bench.suites.gpu.store import Store
-from bench.suites.gpu.training import PEAK, WAYS
+from bench.suites.gpu.training import BENCHMARK, MEMORY_METRICS, MEMORY_WAYS, PEAK, WAYS
 from mucudnn.problems.kernels import PASSES
+
+Latest = dict[tuple[str, str, str], Record]  # (bench, case, metric) -> its last record
+Rows = Iterable[tuple[str, ...]]
+SIZES = (256, 64, 16, 1)  # the mini-batches of the engines' table
+# The kernels of a row: the networks, and a part of the descriptor that selects among their kernels.
+GROUPS = {
+    "alexnet": (("alexnet",), ""),
+    "resnet50": (("resnet50",), ""),
+    "alexnet and resnet50": (("alexnet", "resnet50"), ""),
+    "deepbench 3×3": (("deepbench",), "_kh3kw3_"),
+    "deepbench 5×5": (("deepbench",), "_kh5kw5_"),
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of figures, with the function that makes its rows."""
+
+    title: str
+    aim: str
+    head: tuple[str, ...]
+    rows: Callable[[Latest], Rows]
+
+
+def latest(records: Iterable[Record]) -> Latest:
+    """Return the last record of each case and metric; a figure removes the earlier failure of its case."""
+    last: Latest = {}
+    for record in records:
+        if record.metric != FAILED:
+            last.pop((record.bench, record.case, FAILED), None)
+        last[record.bench, record.case, record.metric] = record
+    return last
 
 
 def write_summary(store: Store) -> None:
@@ -28,42 +60,48 @@ def write_summary(store: Store) -> None:
     store.summary.write_text(text, "utf-8")
 
 
-def summary(name: str, machine: dict[str, Any], found: Found) -> str:
+def summary(name: str, machine: dict[str, Any], last: Latest) -> str:
     """Return the text of the page; `machine` describes the machine at the last part."""
-    lines = [
-        f"# {name}",
-        "",
-        *_machine(machine),
-        *table(("question", "aim", "figure"), questions(found)),
-        "",
-        *table(("pytorch#128936", "what", "ms", "first call ms, or by what"), _cliff(found)),
-        "",
-        *table(("engines", "kernels", "run", *(f"MiB at N={size}" for size in SIZES)), _engines(found)),
-        "",
-        "Medians over kernels: of the algorithms that run, of the least workspace of one with tensor cores.",
-        "Each algorithm with its notes, times and workspaces is in measurements.jsonl.gz.",
-        "",
-        "Divided over the best undivided, N=256, both within a limit and run whole in turns; then the time",
-        "of what is chosen within the limit, of that of the fastest undivided without any.",
-        "",
-        *table(COLUMNS_HEAD, _columns(found)),
-        "",
-        *table(
-            ("training", "step ms", "first step ms", "peak MiB", "bytes measured before", "meanwhile"),
-            _training(found),
-        ),
-    ]
-    lines += [
-        "",
-        *table(("memory", *(f"{metric} {unit}" for metric, unit in METRICS.values())), _memory(found)),
-    ]
-    parts = list(_parts(found))
-    if parts:
-        lines += ["", *table(("part", "s", "SM clock MHz, median", "least and most that was sampled"), parts)]
-    failures = [(r.bench, r.case, r.details["why"]) for r in found.values() if r.metric == FAILED]
-    if failures:
-        lines += ["", *table(("failed", "case", "why"), failures)]
-    return "\n".join(lines) + "\n"
+    lines = [f"# {name}", "", *_machine(machine), *tables(last)]
+    if parts := list(_parts(last)):
+        lines += [*table(("part", "s", "SM clock MHz, median", "least and most that was sampled"), parts), ""]
+    if failures := [(r.bench, r.case, r.details["why"]) for r in last.values() if r.metric == FAILED]:
+        lines += [*table(("failed", "case", "why"), failures), ""]
+    return "\n".join(lines)
+
+
+def gpu_tables(results: Path) -> list[str]:
+    """Return the tables of each GPU, or those without figures if no GPU was measured."""
+    lines = []
+    for folder in sorted(path.parent for path in results.glob("*/gpu.jsonl")):
+        records = read(folder / "gpu.jsonl")
+        if any(machine["engine"] != HOST.engine for machine, _ in records):  # otherwise it was a dry run
+            dates = sorted({machine["date"][:10] for machine, _ in records})
+            when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+            lines += [f"[{folder.name}]({folder.name}/summary.md), {when}", ""]
+            lines += tables(latest(record for _, record in records))
+    return lines or tables({})
+
+
+def tables(last: Latest) -> list[str]:
+    """Return all tables, each with its title and aim."""
+    lines = []
+    for made in TABLES:
+        rows = list(made.rows(last))
+        lines += [f"**{made.title}**", "", *([f"Aim: {made.aim}.", ""] if made.aim else ())]
+        lines += [*(table(made.head, rows) if rows else [NOT_MEASURED]), ""]
+    return lines
+
+
+def value_of(last: Latest, bench: str, case: str, metric: str) -> str:
+    """Return a figure, "" if there is none."""
+    record = last.get((bench, case, metric))
+    return "" if record is None or record.value is None else short(record.value, 4)
+
+
+def _of_bench(last: Latest, bench: str) -> list[Record]:
+    """Return the records of a bench that have a value."""
+    return [record for record in last.values() if record.bench == bench and record.value is not None]
 
 
 def _machine(machine: dict[str, Any]) -> Iterator[str]:
@@ -71,94 +109,171 @@ def _machine(machine: dict[str, Any]) -> Iterator[str]:
     if machine.get("engine") == HOST.engine:
         yield from ("A dry run without a GPU: its times say nothing.", "")
     for name in ("gpu", "packages"):
-        if said := machine.get(name):
-            yield from (", ".join(f"{key} {value}" for key, value in said.items()), "")
+        if values := machine.get(name):
+            yield from (", ".join(f"{key} {value}" for key, value in values.items()), "")
     ours = [f"{key} {machine[key]}" for key in ("mucudnn", "commit", "date", "python") if key in machine]
     yield from (", ".join(ours), "")
 
 
-SIZES = (256, 64, 16, 1)
-COLUMNS_HEAD = (
-    "column", "network", "limit MiB", "geometric mean", "best", "worst", "above 1.05×",
-    "time of unlimited", "within 5 %",
-)  # fmt: skip
-
-
-def _parts(found: Found) -> Iterator[tuple[str, ...]]:
+def _parts(last: Latest) -> Rows:
     """Yield a row for each part: name, seconds, median clock, ranges of the sampled values."""
-    for (bench, part, metric), record in found.items():
-        if bench == "part" and metric == "took":
-            clocks = found.get(("clocks", part, "SM clock, median"))
-            sampled = ", ".join(
-                f"{name} {least:g} to {most:g}"
-                for name, (least, most) in (clocks.details if clocks else {}).items()
-            )
-            clock = f"{clocks.value:g}" if clocks and clocks.value else NOT_MEASURED
-            yield part, f"{record.value:.0f}", clock, sampled
+    for record in _of_bench(last, "part"):
+        clocks = last.get(("clocks", record.case, "SM clock, median"))
+        ranges = (clocks.details if clocks else {}).items()
+        sampled = ", ".join(f"{name} {least:g} to {most:g}" for name, (least, most) in ranges)
+        clock = f"{clocks.value:g}" if clocks and clocks.value else NOT_MEASURED
+        yield record.case, f"{record.value:.0f}", clock, sampled
 
 
-def _cliff(found: Found) -> Iterator[tuple[str, ...]]:
-    for record in found.values():
-        if record.bench == "cliff" and record.value is not None:
-            more = record.details.get("by") or short(record.details["first_ms"])
-            yield record.case, record.metric, short(record.value), more
+def _cliff(last: Latest) -> Rows:
+    for record in _of_bench(last, "cliff"):
+        more = record.details.get("by") or short(record.details["first_ms"], 4)
+        yield record.case, record.metric, short(record.value or 0, 4), more
 
 
-def _engines(found: Found) -> Iterator[tuple[str, ...]]:
+def _engines(last: Latest) -> Rows:
     for column, pass_ in product(TYPES, PASSES):
-        records = [
-            record for record in found.values()
-            if record.bench == "engines" and record.value and record.case.endswith(f" {pass_}, {column}")
-        ]  # fmt: skip
+        records = [r for r in _of_bench(last, "engines") if r.case.endswith(f" {pass_}, {column}")]
         if records:
             run = statistics.median(record.value or 0 for record in records)
             yield f"{column}, {pass_}", f"{len(records)}", f"{run:.0f}", *(_needed(records, n) for n in SIZES)
 
 
 def _needed(records: list[Record], size: int) -> str:
-    at = [record.details["sizes"].get(str(size), {}) for record in records]
-    least = [needed for found in at if (needed := found.get("least_workspace_with_tensor_cores")) is not None]
+    """Return the median of the least workspace with tensor cores at a mini-batch size."""
+    sizes = [record.details["sizes"].get(str(size), {}) for record in records]
+    least = [needed for at in sizes if (needed := at.get("least_workspace_with_tensor_cores")) is not None]
     return f"{statistics.median(least) / MIB:.3g} ({len(least)} kernels)" if least else "none"
 
 
-def _columns(found: Found) -> Iterator[tuple[str, ...]]:
-    benches = [bench for bench in dict.fromkeys(key[0] for key in found) if bench.endswith(tuple(COLUMNS))]
-    for bench, network, limit in product(benches, ("alexnet", "resnet50", "deepbench"), LIMITS):
-        records = ratios_of(found, bench, (network,), limit)
+def _legacy(last: Latest) -> Rows:
+    kernels = [r.details["legacy"] for r in _of_bench(last, "engines") if r.case.endswith("fp32 NCHW")]
+    for name in LEGACY if kernels else ():
+        yield name, f"{sum(kernel[name] for kernel in kernels)} of {len(kernels)}"
+
+
+def _columns(last: Latest) -> Rows:
+    benches = [bench for bench in dict.fromkeys(key[0] for key in last) if bench.endswith(tuple(COLUMNS))]
+    for bench, (group, (networks, part)), limit in product(benches, GROUPS.items(), LIMITS):
+        records = [
+            record
+            for (column, case, metric), record in last.items()
+            if (column, metric) == (bench, f"speedup within {limit // MIB} MiB")
+            and case.startswith(networks)
+            and part in record.details["problem"]
+        ]
         ratios = [record.value for record in records if record.value is not None]
         of = [ratio for record in records if (ratio := record.details["of_unlimited"])]
         if ratios:
             yield (
-                bench, network, f"{limit // MIB}",
+                bench, group, f"{limit // MIB}",
                 f"{statistics.geometric_mean(ratios):.2f}", f"{max(ratios):.2f}", f"{min(ratios):.2f}",
-                f"{sum(ratio > 1.05 for ratio in ratios)} of {len(ratios)}",
+                f"{sum(ratio > 1.05 for ratio in ratios)} of {len(ratios)}", f"{len(records) - len(ratios)}",
                 f"{statistics.geometric_mean(of):.2f}" if of else NOT_MEASURED,
                 f"{sum(ratio <= 1.05 for ratio in of)} of {len(of)}",
             )  # fmt: skip
 
 
-def _memory(found: Found) -> Iterator[tuple[str, ...]]:
+def _training(last: Latest) -> Rows:
+    for network, way in product(GPU.networks, WAYS):
+        case = f"{network}, {way}"
+        step, tuned = (last.get(("training", f"{network}, {name}", "step")) for name in (way, BENCHMARK))
+        if step and step.value:
+            rate = f"{tuned.value / step.value:.2f}" if tuned and tuned.value else ""
+            figures = [value_of(last, "training", case, metric) for metric in ("step", "first step", PEAK)]
+            journal = [str(step.details.get(f"journal_bytes_{when}", "")) for when in ("before", "added")]
+            yield case, rate, *figures, *journal
+
+
+def _memory(last: Latest) -> Rows:
     """Yield a row for each network and way: its figures, or the reason why there are none."""
-    for network in GPU.planned:
-        for way in (STOCK, *PLANS, *OTHERS):
-            case = f"{network}, {way}"
-            step = found.get(("memory", case, "step"))
-            why = step.details.get("why", "") if step else ""
-            figures = [value_of(found, "memory", case, metric, "") for metric, _ in METRICS.values()]
-            if not any(figures):
-                figures[0] = why or NOT_MEASURED
-            yield case, *figures
+    for network, way in product(GPU.planned, MEMORY_WAYS):
+        case = f"{network}, {way}"
+        if step := last.get(("memory", case, "step")):
+            figures = [value_of(last, "memory", case, metric) for metric, _ in MEMORY_METRICS.values()]
+            yield case, figures[0] or str(step.details.get("why", NOT_MEASURED)), *figures[1:]
 
 
-def _training(found: Found) -> list[tuple[str, ...]]:
-    rows = []
-    for network in GPU.networks:
-        for way in WAYS:
-            case = f"{network}, {way}"
-            metrics = ("step", "first step", PEAK)
-            figures = [value_of(found, "training", case, metric, "") or NOT_MEASURED for metric in metrics]
-            step = found.get(("training", case, "step"))
-            details = step.details if step else {}
-            journal = [str(details.get(f"journal_bytes_{when}", "")) for when in ("before", "added")]
-            rows.append((case, *figures, *journal))
-    return rows
+def _checks(last: Latest) -> Rows:
+    answers = (
+        ("sizes up to 256 at which stock PyTorch's time jumps", "", _cliffs),
+        ("the same, the engine undivided within 64 MiB, sizes near powers of two", "", _engine_cliffs),
+        ("error of divided results relative to the undivided error", "at most 2", _equality),
+        ("calls of cuDNN that add 16-bit slices in fp32", "at least one", _sums),
+        ("kernels with one result in three processes", "all", _determinism),
+        ("the tests that need a GPU", "all pass", _suite),
+    )
+    for check, aim, answer in answers:
+        yield check, aim, answer(last) or NOT_MEASURED
+
+
+def _cliffs(last: Latest) -> str:
+    swept = [r.details for r in _of_bench(last, "sweep") if r.metric == "cliffs"]
+    jumps = sorted({size for details in swept for size in details["at"]})
+    sizes = {size for details in swept for size in details["ms"]}
+    return f"{', '.join(map(str, jumps)) or 'none'} of {len(sizes)} that are measured" if swept else ""
+
+
+def _engine_cliffs(last: Latest) -> str:
+    swept = [r.details for r in _of_bench(last, "sweep") if r.metric == "cliffs within 64 MiB"]
+    return ", ".join(map(str, swept[0]["at"])) or "none" if swept else ""
+
+
+def _equality(last: Latest) -> str:
+    records = [r for r in last.values() if r.bench == "equality" and r.metric != FAILED]
+    ratios = [r.value for r in records if r.value is not None]
+    why = Counter(str(r.details.get("why", "no reason")) for r in records if r.value is None)
+    largest = [f"at most {max(ratios):.2f} in {len(ratios)}"] if ratios else []
+    return "; ".join([*largest, *(f"{count} without: {reason}" for reason, count in why.items())])
+
+
+def _sums(last: Latest) -> str:
+    tried = [r.details.items() for r in _of_bench(last, "sums")]
+    return "; ".join(way for way, answer in tried[0] if answer == "fp32") or "none" if tried else ""
+
+
+def _determinism(last: Latest) -> str:
+    results = [record.value for record in _of_bench(last, "determinism")]
+    return f"{results.count(1)} of {len(results)}" if results else ""
+
+
+def _suite(last: Latest) -> str:
+    files = _of_bench(last, "suite")
+    failed = sum(len(record.details["failed"]) for record in files)
+    passed = sum(record.value or 0 for record in files)
+    return f"{passed:.0f} passed, {failed} failed, in {len(files)} of {len(SUITE)} files" if files else ""
+
+
+TABLES = (
+    Table(
+        "bf16 3×3 of stride 2 on 513² (pytorch#128936)",
+        "at most 25 ms with N=64 and 512 MiB under `mucudnn run`",
+        ("case", "what", "ms", "first call ms, or by what"), _cliff,
+    ),
+    Table(
+        "Algorithms that run: medians of their number, and of the least workspace with tensor cores", "",
+        ("engines", "kernels", "run", *(f"MiB at N={size}" for size in SIZES)), _engines,
+    ),
+    Table("Kernels in which legacy FFT and Winograd run, strict fp32", "", ("algorithm", "kernels"), _legacy),
+    Table(
+        "Speedup by division over the best undivided algorithm within a limit, N=256, then the time relative "
+        "to the fastest undivided algorithm without a limit",
+        "within 64 MiB at least 3× in fp16, TF32 and bf16 NCHW and about 1× in NHWC; AlexNet in fp32 above "
+        "1.63×; DeepBench in fp32 up to 2.31× and 3.85×, as in the paper; nothing below 0.98×; at most 1.05 "
+        "of the time without a limit",
+        ("column", "kernels", "limit MiB", "geometric mean", "best", "worst", "above 1.05×",
+         "nothing undivided fits", "time of unlimited", "within 5 %"), _columns,
+    ),
+    Table(
+        "Training steps within 512 MiB",
+        "at least 0.95 of cudnn.benchmark's speed, at most 512 MiB more than stock's peak, and 0 bytes "
+        "measured in the second process",
+        ("training", "speed relative to cudnn.benchmark", "step ms", "first step ms", "peak MiB",
+         "bytes measured before", "meanwhile"), _training,
+    ),
+    Table(
+        "Training steps in a part of stock's peak memory", "",
+        ("memory", *(f"{metric} {unit}" for metric, unit in MEMORY_METRICS.values())), _memory,
+    ),
+    Table("Checks", "", ("check", "aim", "figure"), _checks),
+)  # fmt: skip

@@ -22,8 +22,9 @@ from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from bench.lib.models import TRAINED, build_trained
-from bench.suites.gpu.memory import OTHERS, PARTS_OF_STOCK, PLANS, STOCK
+from bench.suites.gpu.processes import STOCK
 from bench.suites.gpu.torch_timing import MIB, median_milliseconds, peak_mib, versions
+from bench.suites.gpu.training import MEMORY_WAYS, PLANS
 from mucudnn.errors import NothingFitsError
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.torch import apply, plan_memory, restore
@@ -35,7 +36,7 @@ def main() -> None:
     """Train in one way; print the time of a step, the peak, and the plan's predictions."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("network", choices=TRAINED)
-    parser.add_argument("way", choices=(STOCK, *PLANS, *OTHERS))
+    parser.add_argument("way", choices=MEMORY_WAYS)
     parser.add_argument("--steps", type=int, default=10, help="steps for the median")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="a small mini-batch, as always on the CPU")
@@ -50,7 +51,7 @@ def main() -> None:
 def measure(way: str, model: nn.Module, x: Tensor, steps: int) -> Answer:
     """Return the figures of a way to train, or `why` there are none."""
     if way in PLANS:
-        return _measure_plan(PARTS_OF_STOCK[PLANS.index(way)] / 100, model, x, steps)
+        return _measure_plan(PLANS[way], model, x, steps)
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
     run: Callable[[Tensor], Tensor] = model
     if way == "save_on_cpu":
@@ -93,8 +94,8 @@ def _measure_plan(part: float, model: nn.Module, x: Tensor, steps: int) -> Answe
     kept = _time(model, x, steps)
     restore(model)
     apply(model, plan)
-    found = _time(model, x, steps)
-    return {**figures, **found, "beyond_ms": found["step_ms"] - kept["step_ms"]}
+    planned = _time(model, x, steps)
+    return {**figures, **planned, "beyond_ms": planned["step_ms"] - kept["step_ms"]}
 
 
 def _time(

@@ -1,4 +1,4 @@
-"""Training steps of whole networks in unmodified PyTorch: stock, with cudnn.benchmark, under the drop-in."""
+"""Training steps of whole networks in PyTorch: unmodified under the drop-in, and in less memory."""
 
 from __future__ import annotations
 
@@ -8,23 +8,34 @@ from pathlib import Path
 from typing import Any
 
 from bench.lib.record import Record
-from bench.suites.gpu.programs import LAUNCHES, call
+from bench.suites.gpu.processes import DROP_IN, STOCK, call
 from bench.suites.gpu.run import Case, Run
 from mucudnn.costs.journal import journal_of
 from mucudnn.errors import MucudnnError
 
-STOCK, DROP_IN = LAUNCHES
-FIRST, SECOND = f"{DROP_IN}, first process", f"{DROP_IN}, second process"
 PEAK = "peak memory of PyTorch's allocator"
+BENCHMARK = "cudnn.benchmark"
+FIRST, SECOND = f"{DROP_IN}, first process", f"{DROP_IN}, second process"
 WAYS = {  # way -> key of LAUNCHES, and whether to set torch.backends.cudnn.benchmark
-    "stock": (STOCK, False),
-    "cudnn.benchmark": (STOCK, True),
+    STOCK: (STOCK, False),
+    BENCHMARK: (STOCK, True),
     FIRST: (DROP_IN, False),
     SECOND: (DROP_IN, False),
 }
+PLANS = {f"plan at {part} %": part / 100 for part in (100, 70, 50, 35)}  # parts of stock's peak
+MEMORY_WAYS = (STOCK, *PLANS, "save_on_cpu", "checkpoint", "OffloadActivations of TRL")
+# The metrics of a step in less memory, by the names that the program gives them, with their units.
+MEMORY_METRICS = {
+    "step_ms": ("step", "ms"),
+    "peak_mib": (PEAK, "MiB"),
+    "predicted_peak_mib": ("predicted peak", "MiB"),
+    "predicted_ms": ("predicted step", "ms"),
+    "beyond_ms": ("step beyond the same kernels without a plan", "ms"),
+    "predicted_exposed_ms": ("predicted wait for copies", "ms"),
+}
 
 
-def cases(run: Run) -> Iterator[Case]:
+def training(run: Run) -> Iterator[Case]:
     """Yield the training steps, network by network, each in all ways."""
     for network in run.setting.networks:
         for way in WAYS:
@@ -50,3 +61,23 @@ def _steps(run: Run, network: str, way: str) -> Iterator[Record]:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
+
+
+def memory(run: Run) -> Iterator[Case]:
+    """Yield training steps under memory plans, next to PyTorch's other ways to train in less memory."""
+    for network in run.setting.planned:
+        for way in MEMORY_WAYS:
+            yield Case("memory", f"{network}, {way}", partial(_memory_step, run, network, way))
+
+
+def _memory_step(run: Run, network: str, way: str) -> Iterator[Record]:
+    case, arguments = f"{network}, {way}", (network, way, "--steps", str(run.setting.steps))
+    answer = call(run, STOCK, "bench.suites.gpu.torch_memory", *arguments, share=f"memory of {network}")
+    described = ("torch", "cudnn", "tf32", "memory_mib", "floor_mib", "choices", "why")
+    details = {name: answer[name] for name in described if name in answer}
+    if "why" in answer:
+        yield Record("memory", case, "step", None, "ms", details)
+        return
+    for name, (metric, unit) in MEMORY_METRICS.items():
+        if answer.get(name) is not None:
+            yield Record("memory", case, metric, answer[name], unit, details)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from bench.lib.baseline import baseline_bytes
-from bench.lib.record import Machine, Record, describe_machine
+from bench.lib.record import Record
 from mucudnn.errors import NothingFitsError
 from mucudnn.measuring.modelled_device import find_device
 from mucudnn.plans.memory.costs import model_costs
@@ -46,11 +46,6 @@ SOLVED = (
 )  # fmt: skip
 SHARES = (0.7, 0.5, 0.35)  # parts of the peak without a limit
 MEASURED = ("exposed milliseconds against predicted", "peak against the plan", "time against save_on_cpu")
-
-
-def describe() -> Machine:
-    """Return the description of this machine, which models the devices."""
-    return describe_machine(device="rooflines", library="nothing runs on a device")
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import ctypes
 import json
 import multiprocessing
 import os
@@ -28,17 +27,16 @@ import numpy as np
 import torch
 
 import mucudnn.torch
-from bench.suites.networks.rows import NETWORKS
-from bench.suites.networks.training_step import status
+from bench.lib.process import give_back_freed_memory, keep_freed_memory, peak_bytes
+from bench.suites.networks.networks import NETWORKS
 from bench.suites.networks.zoo import build, loss_of, sample_of
 
 NARROW = 0.01  # the interval of a ratio is narrow if it reaches less than this share to either side
 SLOW_S = 10.0  # a stock step that takes longer has FEWEST_IF_SLOW rounds
 FEWEST, FEWEST_IF_SLOW = 5, 3
-TURN_S = 0.1  # short steps run one after another for so long, with warm caches, as in a program
-_FEWEST_OF_INTERVAL = 6  # the range of fewer values is no interval of 95 % of their median
-_MOST_EARLY = 420  # steps that a model may take for its verdict
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4  # in glibc's malloc.h
+TURN_S = 0.1  # short steps run one after another for this time, with warm caches, as in a program
+_FEWEST_OF_INTERVAL = 6  # the range of fewer values is not an interval of 95 % of their median
+_MOST_EARLY = 420  # steps in which a model may compare its choices with PyTorch's own convolutions
 
 
 def main() -> None:
@@ -56,9 +54,9 @@ def main() -> None:
     model, x = build(arguments.network), sample_of(arguments.network, arguments.batch)
     model.train(not arguments.inference)
     threads, inference, folder = arguments.threads, arguments.inference, arguments.caches
-    all_limits: tuple[str | None, ...] = (None, *arguments.limits)
     measured = {
-        limit: forked(partial(peak, model, x, limit, threads, inference, folder)) for limit in all_limits
+        limit: forked(partial(peak, model, x, limit, threads, inference, folder))
+        for limit in (None, *arguments.limits)
     }
     keep_freed_memory()
     load_libraries(threads, folder)
@@ -97,17 +95,6 @@ def forked(work: Callable[[], Any]) -> Callable[[], Any]:
     return finish
 
 
-def keep_freed_memory() -> None:
-    """Let malloc keep what the program frees, as the allocators do that PyTorch's tuning guide recommends.
-
-    Otherwise it gives large tensors back to the system. The page faults of the next step take a third of its
-    time, and their number varies: equal steps differ by a fifth.
-    """
-    library = ctypes.CDLL(None)
-    library.mallopt(_M_MMAP_MAX, 0)
-    library.mallopt(_M_TRIM_THRESHOLD, -1)  # never
-
-
 def load_libraries(threads: int, caches: Path) -> None:
     """Run a small converted layer: neither its time nor its memory counts, and no copy has its cache."""
     torch.set_num_threads(threads)
@@ -122,16 +109,11 @@ def peak(
 ) -> int:
     """Return the bytes by which two steps raise this process's memory; stock PyTorch's without a limit."""
     load_libraries(threads, caches)
-    # Freed tensors go back to the system at once: see `frameworks`.
-    ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 2**20)
+    give_back_freed_memory()
     if limit is not None:
         _use_cache(_cache_of(caches, limit))
         mucudnn.torch.convert(model, workspace=limit)
-    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM, the peak
-    before, step = status("VmRSS"), _stepper(model, x, inference)
-    step()
-    step()
-    return status("VmHWM") - before
+    return peak_bytes(partial(_repeat, _stepper(model, x, inference), 2))
 
 
 def interleave(
@@ -144,8 +126,8 @@ def interleave(
 ) -> dict[str, Any]:
     """Return the figures of each limit, under "limits", and those of stock PyTorch.
 
-    Each copy makes its first step, and further ones until its model has a verdict. Then a round has one step
-    of each copy and one of stock PyTorch, or equally many of each if they are short.
+    Each copy makes its first step, and further ones until its model has decided how to run its steps. Then a
+    round has one step of each copy and one of stock PyTorch, or equally many of each if they are short.
     """
     stock = _stepper(model, x, inference)
     stock()
@@ -154,16 +136,16 @@ def interleave(
     if not is_slow:
         stock_s.append(_timed(stock))
     stepped: dict[str, Callable[[], None]] = {"stock": stock}
-    found: dict[str, dict[str, Any]] = {}
+    figures: dict[str, dict[str, Any]] = {}
     for limit in limits:
         ours, cache = _converted(model, limit), _cache_of(caches, limit)
         stepped[limit] = _with_cache(cache, _stepper(ours, x, inference))
         early = [_timed(stepped[limit])]
-        while _verdict(ours) is None and len(early) < _MOST_EARLY:
+        while _way(ours) is None and len(early) < _MOST_EARLY:
             early.append(_timed(stepped[limit]))
-        found[limit] = {
-            "first_ms": early[0] * 1e3, "first": early[0] / min(stock_s), "early": sum(early) / min(stock_s),
-            "early_steps": len(early), "verdict": _verdict(ours),
+        figures[limit] = {
+            "first": early[0] / min(stock_s), "early": sum(early) / min(stock_s), "early_steps": len(early),
+            "way": _way(ours),
         }  # fmt: skip
     together = max(1, round(TURN_S / min(stock_s)))
     turns = {name: partial(_repeat, step, together) for name, step in stepped.items()}
@@ -171,12 +153,11 @@ def interleave(
     stock_times = times.pop("stock")
     stock_ms = statistics.median(stock_times) / together * 1e3
     for name, taken in times.items():
-        found[name] |= {
+        figures[name] |= {
             "speedup": _ratio(stock_times, taken), "interval": interval(stock_times, taken),
-            "speedup_of_minima": min(stock_times) / min(taken),
             "ms": statistics.median(taken) / together * 1e3,
         }  # fmt: skip
-    return {"stock_ms": stock_ms, "rounds": len(stock_times), "steps": together, "limits": found}
+    return {"stock_ms": stock_ms, "rounds": len(stock_times), "steps": together, "limits": figures}
 
 
 def _repeat(step: Callable[[], None], times: int) -> None:
@@ -217,7 +198,7 @@ def _ratio(above: Sequence[float], below: Sequence[float]) -> float:
 
     The values at the same place are of one round, which another program may have slowed down as a whole.
     """
-    return statistics.median(one / other for one, other in zip(above, below, strict=True))
+    return statistics.median(a / b for a, b in zip(above, below, strict=True))
 
 
 def interval(above: Sequence[float], below: Sequence[float]) -> tuple[float, float]:
@@ -235,12 +216,10 @@ def _converted(model: torch.nn.Module, limit: str) -> torch.nn.Module:
     return mucudnn.torch.convert(ours, workspace=limit)
 
 
-def _verdict(model: torch.nn.Module) -> str | None:
+def _way(model: torch.nn.Module) -> str | None:
     """Return the way in which a converted model decided to run its steps; None before it has."""
-    judges = {
-        id(found.judge): found.judge for m in model.modules() if (found := getattr(m, "_mucudnn", None))
-    }
-    [judge] = judges.values()
+    layers = (layer for module in model.modules() if (layer := getattr(module, "_mucudnn", None)))
+    judge = next(layers).judge  # all layers of a model share it
     return None if judge is None else judge.verdict
 
 

@@ -1,19 +1,17 @@
-"""The tables of whole networks: a line for each case, a column for each limit."""
+"""The tables of whole networks: a line for each network, a column for each mode or limit."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from bench.lib.answers import NOT_MEASURED, table
 from bench.lib.record import Record
-from bench.suites.networks.rows import (
+from bench.suites.networks.networks import (
     DEFAULT,
-    FIRST,
     LIMIT,
     LIMITS,
     NETWORKS,
-    PEAK,
     SPEEDUP,
     cases,
     name,
@@ -21,146 +19,100 @@ from bench.suites.networks.rows import (
 )
 
 WORST = 0.97  # speedups below are marked
-_MODES = ("training", "inference")
 _COLUMNS = (LIMITS[1], LIMITS[0], LIMITS[2])  # from the smallest to the largest
-Runs = dict[str, list[float]]  # the values of all runs, by the name of the row
+FIRST, PEAK = "first", "peak"  # in a record's details: both relative to stock PyTorch
+Rows = Mapping[str, Sequence[Record]]  # the records of a row, of one machine or several, by its name
 
 
-def text(records: Iterable[Record]) -> str:
-    """Return the tables of one machine: the figures of all rows together, then a table for each setting."""
-    values: dict[str, Runs] = {SPEEDUP: {}, FIRST: {}, PEAK: {}}
-    failed: set[str] = set()
-    unsure: set[str] = set()  # rows of which a run has an interval that reaches WORST
-    same: list[float] = []  # speedups of runs whose models decided for PyTorch's own convolutions
-    for record in records:
-        if record.value is None:
-            failed.add(record.case)
-        else:
-            values[record.metric].setdefault(record.case, []).append(record.value)
-        if record.details.get("interval", (0.0, 0.0))[1] >= WORST:
-            unsure.add(record.case)
-        if record.details.get("verdict") == "stock" and record.value is not None:
-            same.append(record.value)
-    failed -= values[SPEEDUP].keys()
-    lines = [*table(("", "figure"), _summary(values, failed, unsure, same)), ""]
+def default_table(records: Iterable[Record]) -> list[str]:
+    """Return the table of the default cases on one machine: speedups within LIMIT."""
+    rows = _by_name(records)
+    lines = []
+    for network in DEFAULT:
+        modes = [name(case, LIMIT) for case in cases(everything=False) if case.network == network]
+        speedups = (_speedup(rows.get(mode, [])) for mode in modes)
+        details = (_most([rows.get(modes[0], [])], detail) for detail in (FIRST, PEAK))
+        lines.append((network, NETWORKS[network][0], *speedups, *details))
+    head = ("network", "kind", "training", "inference", "first step of training", "peak memory of training")
+    return [f"{SPEEDUP} within {LIMIT}, N=16, two threads", "", *table(head, lines)]
+
+
+def large_tables(records: Iterable[Record]) -> list[str]:
+    """Return the figures of all rows together, then a table for each setting.
+
+    A row that several machines have measured shows the geometric mean of their speedups.
+    """
+    rows = _by_name(records)
+    lines = [*table(("", "figure"), _summary(rows)), ""]
     for setting in dict.fromkeys(case.setting for case in cases()):
-        rows = _rows(setting, values, failed)
-        if rows:
+        if measured := _lines(setting, rows):
             title = setting[0].upper() + setting[1:]
             head = ("network", "kind", *_COLUMNS, "first step", "peak memory")
-            lines += [f"**{title}**: {SPEEDUP} within each limit", "", *table(head, rows), ""]
-    return "\n".join(lines)
+            lines += [f"**{title}**: {SPEEDUP} within each limit", "", *table(head, measured), ""]
+    return lines
 
 
-def default_table(records: Sequence[Record]) -> list[str]:
-    """Return the table of the cases that `python -m bench run networks` measures: speedups within LIMIT."""
-    values: dict[str, Runs] = {SPEEDUP: {}, FIRST: {}, PEAK: {}}
+def _by_name(records: Iterable[Record]) -> Rows:
+    rows: dict[str, list[Record]] = {}
     for record in records:
-        if record.value is not None:
-            values[record.metric].setdefault(record.case, []).append(record.value)
-    rows = []
-    for network in DEFAULT:
-        training, inference = (
-            name(case, LIMIT) for case in cases(everything=False) if case.network == network
-        )
-        cells = [_cell(values[SPEEDUP].get(case), False) for case in (training, inference)]
-        most = (_most([values[metric].get(training, [])]) for metric in (FIRST, PEAK))
-        rows.append((network, NETWORKS[network][0], *cells, *most))
-    head = ("network", "kind", "training", "inference", "first step of training", "peak memory of training")
-    return [f"{SPEEDUP} within {LIMIT}, N=16, two threads", "", *table(head, rows)]
-
-
-def together(machines: Sequence[Iterable[Record]]) -> str:
-    """Return figures of several machines: the rows that any has measured, and how their speedups agree.
-
-    Of several runs on one machine the mean counts.
-    """
-    by_row: dict[str, list[float]] = {}  # a value of each machine
-    for records in machines:
-        runs: Runs = {}
-        for record in records:
-            if record.metric == SPEEDUP and record.value is not None:
-                runs.setdefault(record.case, []).append(record.value)
-        for row, values in runs.items():
-            by_row.setdefault(row, []).append(statistics.mean(values))
-    total = sum(1 for _ in cases()) * len(LIMITS)
-    means = {row: statistics.geometric_mean(values) for row, values in by_row.items()}
-    everything = [value for values in by_row.values() for value in values]
-    several = [row for row, values in by_row.items() if len(values) > 1]
-    figures = [
-        ("rows measured on at least one machine", f"{len(by_row)} of {total}"),
-        *((f"geometric mean of {SPEEDUP}, {mode}", _mean(_of_mode(means, mode))) for mode in _MODES),
-        (f"values below {WORST}", f"{sum(value < WORST for value in everything)} of {len(everything)}"),
-        (f"rows measured on several machines, and those of them below {WORST} on each",
-         f"{len(several)}, {sum(max(by_row[row]) < WORST for row in several)}"),
-    ]  # fmt: skip
-    return "\n".join(["**All machines together**", "", *table(("", "figure"), figures)])
-
-
-def _summary(
-    values: dict[str, Runs], failed: set[str], unsure: set[str], same: Sequence[float]
-) -> list[tuple[str, str]]:
-    speedups = values[SPEEDUP]
-    total = sum(1 for _ in cases()) * len(LIMITS)
-    means = {row: statistics.mean(runs) for row, runs in speedups.items()}
-    below = sorted((mean, row) for row, mean in means.items() if mean < WORST)
-    return [
-        ("rows measured", f"{len(means)} of {total}" + (f", {len(failed)} failed" if failed else "")),
-        *((f"geometric mean of {SPEEDUP}, {mode}", _mean(_of_mode(means, mode))) for mode in _MODES),
-        ("the same, of runs that keep PyTorch's own convolutions", _mean(same)),
-        (f"rows below {WORST}", f"{len(below)}" + (f"; the lowest is {below[0][1]}" if below else "")),
-        ("of these with all of their intervals below", f"{sum(row not in unsure for _, row in below)}"),
-        ("difference between two runs of a row", _noise(speedups)),
-        (FIRST, _mean([statistics.mean(runs) for runs in values[FIRST].values()])),
-        (PEAK, _mean([statistics.mean(runs) for runs in values[PEAK].values()])),
-    ]  # fmt: skip
-
-
-def _of_mode(means: dict[str, float], mode: str) -> list[float]:
-    return [mean for row, mean in means.items() if parts_of(row)[1].startswith(mode)]
-
-
-def _mean(means: Sequence[float]) -> str:
-    if not means:
-        return NOT_MEASURED
-    return f"{statistics.geometric_mean(means):.2f}, {min(means):.2f} to {max(means):.2f}, of {len(means)}"
-
-
-def _noise(speedups: Runs) -> str:
-    """Return the largest and the median difference between runs, in percent of the row's mean."""
-    shares = {
-        row: 100 * (max(runs) - min(runs)) / statistics.mean(runs)
-        for row, runs in speedups.items()
-        if len(runs) > 1
-    }
-    if not shares:
-        return NOT_MEASURED
-    worst = max(shares, key=lambda row: shares[row])
-    median = statistics.median(shares.values())
-    return f"median {median:.1f} %, largest {shares[worst]:.1f} % ({worst}), of {len(shares)}"
-
-
-def _rows(setting: str, values: dict[str, Runs], failed: set[str]) -> list[tuple[str, ...]]:
-    """Return a row for each network that has figures in a setting, or failed there."""
-    rows = []
-    for network, (kind, _) in NETWORKS.items():
-        names = [f"{network}, {setting}, {limit}" for limit in _COLUMNS]
-        if not any(one in values[SPEEDUP] or one in failed for one in names):
-            continue
-        cells = [_cell(values[SPEEDUP].get(one), one in failed) for one in names]
-        most = (_most([values[metric].get(one, []) for one in names]) for metric in (FIRST, PEAK))
-        rows.append((network, kind, *cells, *most))
+        rows.setdefault(record.case, []).append(record)
     return rows
 
 
-def _cell(runs: Sequence[float] | None, is_failed: bool) -> str:
-    if not runs:
-        return "failed" if is_failed else ""
-    mean = statistics.mean(runs)
+def _values(row: Iterable[Record]) -> list[float]:
+    return [record.value for record in row if record.value is not None]
+
+
+def _summary(rows: Rows) -> list[tuple[str, str]]:
+    measured = {row: values for row, records in rows.items() if (values := _values(records))}
+    means = {row: statistics.geometric_mean(values) for row, values in measured.items()}
+    runs = [run for row in rows.values() for r in row for run in r.details.get("runs", _values([r]))]
+    below = [run for run in runs if run < WORST]
+    modes = {
+        mode: [mean for row, mean in means.items() if parts_of(row)[1].startswith(mode)]
+        for mode in ("training", "inference")
+    }
+    details = [record.details for row in measured for record in rows[row] if record.value is not None]
+    failed, total = len(rows) - len(measured), sum(1 for _ in cases()) * len(LIMITS)
+    lowest = f", down to {min(below):.2f}" if below else ""
+    return [
+        ("rows measured", f"{len(means)} of {total}" + (f", {failed} failed" if failed else "")),
+        *((f"geometric mean of {SPEEDUP}, {mode}", _mean(values)) for mode, values in modes.items()),
+        (f"runs below {WORST}", f"{len(below)} of {len(runs)}{lowest}"),
+        ("first step in stock steps", _mean([of[FIRST] for of in details])),
+        ("peak memory over stock", _mean([of[PEAK] for of in details])),
+    ]
+
+
+def _mean(values: Sequence[float]) -> str:
+    if not values:
+        return NOT_MEASURED
+    mean, least, most = statistics.geometric_mean(values), min(values), max(values)
+    return f"{mean:.2f}, {least:.2f} to {most:.2f}, of {len(values)}"
+
+
+def _lines(setting: str, rows: Rows) -> list[tuple[str, ...]]:
+    """Return a line for each network that has figures in a setting, or failed there."""
+    lines = []
+    for network, (kind, _) in NETWORKS.items():
+        limits = [rows.get(f"{network}, {setting}, {limit}", []) for limit in _COLUMNS]
+        if any(limits):
+            cells = (_speedup(row) for row in limits)
+            lines.append((network, kind, *cells, _most(limits, FIRST), _most(limits, PEAK)))
+    return lines
+
+
+def _speedup(row: Sequence[Record]) -> str:
+    if not row:
+        return ""
+    if not (values := _values(row)):
+        return "failed"
+    mean = statistics.geometric_mean(values)
     return f"**{mean:.3f}**" if mean < WORST else f"{mean:.2f}"
 
 
-def _most(limits: Iterable[Sequence[float]]) -> str:
+def _most(limits: Iterable[Sequence[Record]], detail: str) -> str:
     """Return the largest of the limits' means, the worst one."""
-    means = [statistics.mean(runs) for runs in limits if runs]
+    measured = [[record.details[detail] for record in row if record.value is not None] for row in limits]
+    means = [statistics.geometric_mean(values) for values in measured if values]
     return f"{max(means):.2f}" if means else ""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.suites.networks.rows import sample_shape
+from bench.suites.networks.networks import sample_shape
 from examples.unet3d import UNet3d
 from mucudnn._native import Problem
 from mucudnn.problems.kernels import PASSES, Kernel
@@ -56,10 +56,10 @@ def kernels_of(name: str, batch: int) -> list[Kernel]:
     model, counts = build(name).eval(), dict[Problem, int]()
     first: list[Problem] = []
 
-    def see(module: Any, given: tuple[Tensor, ...], _: Tensor) -> None:
+    def see(module: Any, inputs: tuple[Tensor, ...], _: Tensor) -> None:
         problem = Problem(
             mini_batch=batch, in_channels=module.in_channels, out_channels=module.out_channels,
-            input=tuple(given[0].shape[2:]), kernel=module.kernel_size, stride=module.stride,
+            input=tuple(inputs[0].shape[2:]), kernel=module.kernel_size, stride=module.stride,
             padding=module.padding, dilation=module.dilation, groups=module.groups,
         )  # fmt: skip
         if not first:

@@ -1,1 +1,0 @@
-"""The race between algorithms, played on recorded times."""
