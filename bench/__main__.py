@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.lib.openblas import without_openblas_environment
-from bench.lib.record import Record, put, read_own, show
+from bench.lib.record import Record, put, read_own
 from bench.programs import PROGRAMS, TIME, Program
 
 
@@ -43,16 +43,13 @@ def run(program: Program, words: Sequence[str]) -> None:
     machine, begin = describe_host(), time.monotonic()
     former = [] if not resumes or options.again else read_own(program.records, machine)
     options.done = {record.case for record in former if program.owns(record)}
-    records = []
     for record in module.measure(options):
         put(program.records, machine, record)
-        records.append(record)
-        print(f"{program.name}: {record.case}: {record.metric}: {record.value}", file=sys.stderr, flush=True)
-    if records and not options.done and set(words) <= {"--again"}:  # the whole program ran
+        value = "not measured" if record.value is None else f"{record.value:.4g} {record.unit}"
+        print(f"{record.bench}: {record.case}: {record.metric}: {value}", flush=True)
+    if not options.done and set(words) <= {"--again"}:  # the whole program ran
         minutes = (time.monotonic() - begin) / 60
         put(program.records, machine, Record(TIME, program.name, TIME, minutes, "minutes"))
-    records.sort(key=lambda record: (record.bench, record.metric))
-    show(Console(width=120), records)
 
 
 def main() -> None:

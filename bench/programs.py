@@ -53,7 +53,7 @@ PROGRAMS = {
     for program in (
         Program(
             "division", "core", 5, "divided against undivided kernels, within limits and totals",
-            benches=("division", "deepbench", "limits", "totals", "torch", "shares"),
+            benches=("division", "deepbench", "limits", "totals", "shares"),
         ),
         Program("efficiency", "core", 1, "implicit GEMM against OpenBLAS"),
         Program("tiles", "core", 2, "one sample in tiles within 64 MiB"),

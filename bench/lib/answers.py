@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Callable, Iterable
 
 from bench.lib.record import Record
-from bench.lib.roofline import explanations
 
 NOT_MEASURED = "not measured"
 Records = list[Record]
@@ -71,9 +70,15 @@ def recognised(bench: str) -> Answer:
     return answer
 
 
-def explained(records: Records) -> str:
-    """Return the times of the kernels that stock PyTorch runs much faster, the slowest first."""
-    return "; ".join(explanations(records)) or ("none" if _select(records, "kernels") else "")
+def above(bench: str, bound: float) -> Answer:
+    """Make a function that shows the cases of a bench whose value is above a bound, the largest first."""
+
+    def answer(records: Records) -> str:
+        values = sorted(((value, case) for case, value in _select(records, bench)), reverse=True)
+        texts = [f"{case}: {short(value)}" for value, case in values if value > bound]
+        return "; ".join(texts) or ("none" if values else "")
+
+    return answer
 
 
 def cliffs(records: Records) -> str:

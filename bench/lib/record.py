@@ -1,4 +1,4 @@
-"""The format of all figures: JSON lines, one that describes the machine, then a record for each figure."""
+"""The format of all figures: JSON lines that describe the machine, then a record for each figure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from mucudnn import __version__
 
@@ -41,7 +38,7 @@ class Record:
 
 
 def describe_machine(**engine: Any) -> Machine:
-    """Return the description of this machine, which readers need to judge its figures; add `engine` to it."""
+    """Return the description of this machine, which readers of its figures need; add `engine` to it."""
     return {
         "kind": "machine",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -60,7 +57,7 @@ def describe_machine(**engine: Any) -> Machine:
 
 
 def machine_name(machine: Machine) -> str:
-    """Return what tells machines apart: figures of two machines with the same name may replace each other."""
+    """Return a machine's name: figures of two machines with the same name replace each other."""
     model = f" ({machine['model']})" if machine.get("model") else ""
     return f"{machine.get('processor')}{model}, {machine.get('vectors')}, {machine.get('cores')} cores"
 
@@ -71,26 +68,26 @@ def read(path: Path) -> list[tuple[Machine, Record]]:
     A last line without a newline is left out: its writer was killed in the middle.
     """
     machine: Machine = {}
-    found = []
+    pairs = []
     whole, _, _ = path.read_text("utf-8").rpartition("\n") if path.exists() else ("", "", "")
     for line in whole.splitlines():
         values = json.loads(line)
         if values.pop("kind") == "machine":
             machine = values
         else:
-            found.append((machine, Record(**values)))
-    return found
+            pairs.append((machine, Record(**values)))
+    return pairs
 
 
 def read_own(path: Path, machine: Machine) -> list[Record]:
     """Return the records of a file that a machine with this machine's name measured."""
-    return [record for found, record in read(path) if machine_name(found) == machine_name(machine)]
+    return [record for other, record in read(path) if machine_name(other) == machine_name(machine)]
 
 
-def by_machine(found: Iterable[tuple[Machine, Record]]) -> list[list[tuple[Machine, Record]]]:
+def by_machine(pairs: Iterable[tuple[Machine, Record]]) -> list[list[tuple[Machine, Record]]]:
     """Divide what `read` returned into one list for each machine, in the order of their first records."""
     machines: dict[str, list[tuple[Machine, Record]]] = {}
-    for machine, record in found:
+    for machine, record in pairs:
         machines.setdefault(machine_name(machine), []).append((machine, record))
     return list(machines.values())
 
@@ -105,7 +102,7 @@ def put(path: Path, machine: Machine, record: Record) -> None:
     ]
     lines: list[Machine | Record] = []
     for described, group in groupby([*kept, (machine, record)], key=itemgetter(0)):
-        lines += [{"kind": "machine", **described}, *(found for _, found in group)]
+        lines += [{"kind": "machine", **described}, *(item for _, item in group)]
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_suffix(".new")
     scratch.write_text("".join(map(_line, lines)), "utf-8")
@@ -129,29 +126,9 @@ def append(path: Path, *lines: Machine | Record) -> None:
         file.write("".join(map(_line, lines)).encode())
 
 
-def show(console: Console, records: list[Record]) -> None:
-    """Print a table for each metric."""
-    for (bench, metric, unit), group in groupby(records, key=lambda r: (r.bench, r.metric, r.unit)):
-        table = Table(title=f"{bench}: {metric}", title_justify="left")
-        table.add_column("case")
-        table.add_column(unit, justify="right")
-        table.add_column("details", overflow="fold")
-        for record in group:
-            shown = {key: value for key, value in record.details.items() if key != "problem"}
-            details = ", ".join(f"{key} {_short(value)}" for key, value in shown.items())
-            table.add_row(
-                record.case, "not measured" if record.value is None else _short(record.value), details
-            )
-        console.print(table)
-
-
 def _line(item: Machine | Record) -> str:
     values = item if isinstance(item, dict) else {"kind": "record", **asdict(item)}
     return json.dumps(values) + "\n"
-
-
-def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _processor() -> str:

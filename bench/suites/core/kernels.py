@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,6 @@ import torch
 
 from bench.lib.process import keep_freed_memory
 from bench.lib.record import Record
-from bench.lib.roofline import Peaks, least_times
 from mucudnn._native import Engine, Memory, host_library
 from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
 
@@ -95,24 +93,8 @@ def compare(kernel: Kernel, threads: int, rounds: int = ROUNDS) -> Record:
     times = medians({"stock": case.stock, **{name: case.ways[name] for name in candidates}}, rounds, clock)
     stock = times.pop("stock")
     best = min(times, key=lambda name: times[name])
-    details = {
-        "algorithm": best, "ms": times[best], "stock_ms": stock,
-        "gflops": kernel.problem.flops / times[best] / 1e6,
-        **least_times(kernel.problem, measure_peaks(threads, TYPES[kernel.problem.data_type])),
-    }  # fmt: skip
+    details = {"algorithm": best, "ms": times[best], "stock_ms": stock}
     return Record("kernels", case_name(kernel, threads), METRIC, times[best] / stock, "ratio", details)
-
-
-@functools.cache
-def measure_peaks(threads: int, data_type: torch.dtype) -> Peaks:
-    """Measure a product of 2048 × 2048 matrices, and a copy of 256 MiB that counts as read and written."""
-    torch.set_num_threads(threads)
-    clock = time.thread_time if threads == 1 else time.perf_counter
-    matrix, size = torch.rand(2048, 2048).to(data_type), 2**28
-    source, target = torch.zeros(size, dtype=torch.uint8), torch.zeros(size, dtype=torch.uint8)
-    ways: dict[str, Way] = {"product": lambda: matrix @ matrix, "copy": lambda: target.copy_(source)}
-    times = medians(ways, 5, clock)
-    return Peaks(2 * 2048**3 / times["product"] / 1e6, 2 * size / times["copy"] / 1e6)
 
 
 def medians(ways: dict[str, Way], rounds: int, clock: Callable[[], float]) -> dict[str, float]:

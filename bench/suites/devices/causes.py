@@ -1,7 +1,8 @@
 """Causes: the shares that `mucudnn causes` finds in trainings whose causes are constructed, by sleeping.
 
 A data loader that sleeps starves a training, and a rank that sleeps lets another one wait. torch.profiler
-traces both. The difference between the share that was constructed and the one found counts in points.
+traces both. The difference between the share that was constructed and that of `mucudnn causes` counts
+in points.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-/* The timing loops of bench/graph.py: convolutions of the graph API on the host engine, alone and through the
+/* The timing loops of `graph`: convolutions of the graph API on the host engine, alone and through the
  * drop-in ("with"). Three commands:
  * - `plans` finalizes execution plans of KERNELS kernels, TIMES times each. It prints a line for each plan:
  *   ns alone, ns with.
@@ -9,14 +9,11 @@
  *   "with" is for a kernel that the drop-in meets for the first time.
  */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <malloc.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "abi/cudnn_backend.h"
+#include "timing.h"
 
 enum { kMostKernels = 256, kMostSamples = 128, kSide = 4, kCalls = 20000, kUids = 3, kMostConfigs = 8 };
 
@@ -28,24 +25,8 @@ typedef struct {
   cudnnHandle_t handle;
 } Library;
 
-static double now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
-}
-
-static void check(cudnnStatus_t status) {
-  if (status == CUDNN_STATUS_SUCCESS) return;
-  fprintf(stderr, "status %d\n", (int)status);
-  exit(1);
-}
-
-static Library open_library(const char* path) {
-  void* const opened = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (opened == NULL) {
-    fprintf(stderr, "%s\n", dlerror());
-    exit(1);
-  }
+static Library find_functions(const char* path) {
+  void* const opened = open_library(path);
   Library library;
 #define FIND(result, function, parameters) *(void**)&library.function = dlsym(opened, #function);
   MUCUDNN_BACKEND_FUNCTIONS(FIND)
@@ -122,12 +103,12 @@ static cudnnBackendDescriptor_t listed(const Library* l, cudnnBackendDescriptor_
   cudnnBackendDescriptor_t configs[kMostConfigs];
   for (int i = 0; i < kMostConfigs; ++i) configs[i] = create(l, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
   const int64_t count = get_descriptors(l, heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, kMostConfigs, configs);
-  cudnnBackendDescriptor_t found = create(l, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t engine = create(l, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   int64_t index = -1;
   for (int64_t i = 0; i < count && index != number; ++i) {
     int64_t written = 0;
-    get_descriptors(l, configs[i], CUDNN_ATTR_ENGINECFG_ENGINE, 1, &found);
-    check(l->cudnnBackendGetAttribute(found, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &written,
+    get_descriptors(l, configs[i], CUDNN_ATTR_ENGINECFG_ENGINE, 1, &engine);
+    check(l->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &written,
                                       &index));
   }
   if (index != number) {
@@ -136,7 +117,7 @@ static cudnnBackendDescriptor_t listed(const Library* l, cudnnBackendDescriptor_
   }
   for (int i = 0; i < kMostConfigs; ++i) check(l->cudnnBackendDestroyDescriptor(configs[i]));
   check(l->cudnnBackendDestroyDescriptor(heuristics));
-  return found;
+  return engine;
 }
 
 /* Returns an execution plan of one engine for 3x3 filters; the caller finalizes it. Each number of channels
@@ -199,15 +180,15 @@ static cudnnBackendDescriptor_t pack(const Library* l, float* x, float* w, float
   return made;
 }
 
-/* Finalizes a plan of each kernel alone and with, in turns, and prints a line for each kernel. */
+/* Finalizes a plan of each kernel alone, then with, and prints a line for each kernel. */
 static void time_plans(const Library* alone, const Library* with, int is_forward, int kernels,
                        int64_t samples) {
   for (int kernel = 1; kernel <= kernels; ++kernel) {
-    const cudnnBackendDescriptor_t one = plan(alone, is_forward, samples, kernel, 0);
+    const cudnnBackendDescriptor_t own = plan(alone, is_forward, samples, kernel, 0);
     const cudnnBackendDescriptor_t other = plan(with, is_forward, samples, kernel, 0);
-    const double first = finalize(alone, one), second = finalize(with, other);
+    const double first = finalize(alone, own), second = finalize(with, other);
     printf("%g %g\n", first, second);
-    check(alone->cudnnBackendDestroyDescriptor(one));
+    check(alone->cudnnBackendDestroyDescriptor(own));
     check(with->cudnnBackendDestroyDescriptor(other));
   }
 }
@@ -265,7 +246,7 @@ int main(int count, char** arguments) {
   const int is_forward = strcmp(arguments[2], "forward") == 0, number = atoi(arguments[3]),
             samples = atoi(arguments[4]), last = atoi(arguments[5]);
   if (samples > kMostSamples || number > kMostKernels) return 2;
-  const Library alone = open_library(arguments[6]), with = open_library(arguments[7]);
+  const Library alone = find_functions(arguments[6]), with = find_functions(arguments[7]);
   if (strcmp(what, "calls") == 0) {
     time_calls(&alone, &with, number, samples, last);
   } else if (strcmp(what, "plans") == 0) {

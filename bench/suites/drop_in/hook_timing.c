@@ -1,35 +1,12 @@
-/* The timing loops of bench/hooks.py: a convolution of SAMPLES samples, first as a loop over single samples
+/* The timing loop of `hooks`: a convolution of SAMPLES samples, first as a loop over single samples
  * without the drop-in ("alone"), then as one call through the drop-in ("with"). It prints a line for each
  * round: ns for each sample alone, and with.
  */
 #define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
-
 #include "cudnn.h"
+#include "timing.h"
 
 enum { kMostSamples = 64, kSide = 4, kSample = kSide * kSide, kCalls = 20000 };
-
-static double now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
-}
-
-static void* open_library(const char* path) {
-  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (library != NULL) return library;
-  fprintf(stderr, "%s\n", dlerror());
-  exit(1);
-}
-
-static void check(cudnnStatus_t status) {
-  if (status == CUDNN_STATUS_SUCCESS) return;
-  fprintf(stderr, "status %d\n", (int)status);
-  exit(1);
-}
 
 #define CALL(library, name) ((__typeof__(&name))dlsym(library, #name))
 

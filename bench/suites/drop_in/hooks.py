@@ -57,9 +57,9 @@ def _journal() -> str:
     """Return a journal for one sample, by which the algorithm that the loop asks for is the fastest."""
     engine, problem = _engine(), PROBLEM.replace(mini_batch=1)
     options = [
-        [(1, found.algorithm, 1.0 if found.algorithm == "IMPLICIT_GEMM" else 2.0, found.workspace)]
-        for found in engine.enumerate(Kernel(problem, "forward"))
-        if found.status == "CUDNN_STATUS_SUCCESS"
+        [(1, listed.algorithm, 1.0 if listed.algorithm == "IMPLICIT_GEMM" else 2.0, listed.workspace)]
+        for listed in engine.enumerate(Kernel(problem, "forward"))
+        if listed.status == "CUDNN_STATUS_SUCCESS"
     ]
     header = {**_identity(engine), "threads": "1"}
     return format_plan(header, [(problem, "forward", 1, options[0], options, [], [], [])])

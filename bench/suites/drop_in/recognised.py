@@ -58,6 +58,13 @@ def shapes_of(kernel: Kernel) -> tuple[list[int], list[int]]:
     return x, [problem.out_channels, problem.in_channels // problem.groups, *problem.kernel]
 
 
+def output_shape(x: list[int], w: list[int], options: dict[str, Any]) -> list[int]:
+    """Return the shape of y for the shapes of x and w."""
+    extents = [(size - 1) * dilation + 1 for size, dilation in zip(w[2:], options["dilation"], strict=True)]
+    sizes = zip(x[2:], options["padding"], extents, options["stride"], strict=True)
+    return [x[0], w[0], *((size + 2 * pad - extent) // stride + 1 for size, pad, extent, stride in sizes)]
+
+
 def options_of(kernel: Kernel) -> dict[str, Any]:
     """Return the options of a framework's convolution, in its order."""
     problem = kernel.problem
@@ -125,7 +132,7 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
 
 def _program_in(folder: Path) -> tuple[Program, str]:
     """Return the program whose package is in the folder, and the package's version."""
-    versions = {found.name: found.version for found in metadata.distributions(path=[str(folder)])}
+    versions = {package.name: package.version for package in metadata.distributions(path=[str(folder)])}
     for program in PROGRAMS:
         for name, version in versions.items():
             if name.replace("-", "_") == program.package:
@@ -142,8 +149,8 @@ def _host_engine(folder: Path) -> dict[str, str]:
 
 def _stand_in(folder: Path) -> dict[str, str]:
     libraries = [folder / "nvidia" / name / "lib" for name in ("cu13", "cuda_runtime", "cudnn")]
-    found = [str(path) for path in libraries if path.is_dir()]
-    return {"LD_LIBRARY_PATH": ":".join(found), "PYTHONPATH": str(folder)}
+    path = ":".join(str(path) for path in libraries if path.is_dir())
+    return {"LD_LIBRARY_PATH": path, "PYTHONPATH": str(folder)}
 
 
 def _run(program: Path, network: str, variables: dict[str, str]) -> str:
@@ -167,12 +174,12 @@ def _run(program: Path, network: str, variables: dict[str, str]) -> str:
 
 def count_calls(log: str) -> Counter[str]:
     """Return the number of convolution calls by the reason why the drop-in passed them through."""
-    found = re.search(r"mucudnn: 0 of \d+ convolutions divided, (\d+) passed through \((.*)\)", log)
-    if not found:
+    line = re.search(r"mucudnn: 0 of \d+ convolutions divided, (\d+) passed through \((.*)\)", log)
+    if not line:
         return Counter()
-    if not re.match(r"\d", found[2]):  # the only reason has no number of its own
-        return Counter({found[2]: int(found[1])})
-    reasons = re.findall(r"(\d+) (.*?)(?=, \d+ |$)", found[2])
+    if not re.match(r"\d", line[2]):  # the only reason has no number of its own
+        return Counter({line[2]: int(line[1])})
+    reasons = re.findall(r"(\d+) (.*?)(?=, \d+ |$)", line[2])
     return Counter({reason: int(calls) for calls, reason in reasons})
 
 

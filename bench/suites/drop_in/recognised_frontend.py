@@ -1,4 +1,4 @@
-"""The fused convolutions of a network in cudnn-frontend's Python module, for `bench.recognised`.
+"""The fused convolutions of a network in cudnn-frontend's Python module, for `recognised`.
 
 usage: python bench/suites/drop_in/recognised_frontend.py NETWORK
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import cudnn  # type: ignore[import-untyped]
+import cudnn  # type: ignore[import-untyped, import-not-found, unused-ignore]
 import numpy as np
 
-from bench.suites.drop_in.recognised import options_of, read_convolutions, shapes_of
+from bench.suites.drop_in.recognised import options_of, output_shape, read_convolutions, shapes_of
 from mucudnn.problems.kernels import Kernel
 
 TYPES = {cudnn.data_type.FLOAT: 4, cudnn.data_type.HALF: 2}  # and their bytes
@@ -30,9 +30,7 @@ def main(network: str) -> None:
 def _run(kernel: Kernel, type_: Any, last: bool, handle: Any) -> None:
     x, w = shapes_of(kernel)
     options = options_of(kernel)
-    reach = [(size - 1) * dilation + 1 for size, dilation in zip(w[2:], options["dilation"], strict=True)]
-    sizes = zip(x[2:], options["padding"], reach, options["stride"], strict=True)
-    y = [x[0], w[0], *((size + 2 * pad - covered) // stride + 1 for size, pad, covered, stride in sizes)]
+    y = output_shape(x, w, options)
     float_ = cudnn.data_type.FLOAT
     graph = cudnn.pygraph(
         io_data_type=type_, intermediate_data_type=float_, compute_data_type=float_, handle=handle

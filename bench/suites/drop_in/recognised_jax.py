@@ -1,4 +1,4 @@
-"""The convolutions of a network in unmodified JAX on a CUDA device, for `bench.recognised`.
+"""The convolutions of a network in unmodified JAX on a CUDA device, for `recognised`.
 
 usage: python bench/suites/drop_in/recognised_jax.py NETWORK
 """

@@ -1,4 +1,4 @@
-"""The convolutions of a network in unmodified onnxruntime-gpu, for `bench.recognised`.
+"""The convolutions of a network in unmodified onnxruntime-gpu, for `recognised`.
 
 usage: python bench/suites/drop_in/recognised_onnxruntime.py NETWORK
 """
@@ -13,7 +13,7 @@ import onnx  # type: ignore[import-not-found]
 import onnxruntime  # type: ignore[import-not-found]
 from onnx import helper
 
-from bench.suites.drop_in.recognised import options_of, read_convolutions, shapes_of
+from bench.suites.drop_in.recognised import options_of, output_shape, read_convolutions, shapes_of
 from mucudnn.problems.kernels import Kernel
 
 TYPES = {np.float32: onnx.TensorProto.FLOAT, np.float16: onnx.TensorProto.FLOAT16}
@@ -64,7 +64,7 @@ def _run(kernels: list[Kernel], type_: Any, form: Form, fuses: str) -> None:
     for index, kernel in enumerate(kernels):
         x, w = shapes_of(kernel)
         options = options_of(kernel)
-        y = _output_shape(x, w, options)
+        y = output_shape(x, w, options)
         first = y if form.operator == "ConvTranspose" else x
         names = [give(f"x{index}", first), f"w{index}"]
         constants.append(helper.make_tensor(names[1], TYPES[type_], w, bytes(_bytes(w, type_)), raw=True))
@@ -84,8 +84,10 @@ def _run(kernels: list[Kernel], type_: Any, form: Form, fuses: str) -> None:
             attributes["activation"] = form.activation
         nodes.append(helper.make_node(form.operator, names, [f"y{index}"], domain=form.domain, **attributes))
         outputs.append(helper.make_tensor_value_info(f"y{index}", TYPES[type_], None))
-    given = [helper.make_tensor_value_info(name, TYPES[type_], value.shape) for name, value in inputs.items()]
-    graph = helper.make_graph(nodes, "convolutions", given, outputs, constants)
+    declared = [
+        helper.make_tensor_value_info(name, TYPES[type_], value.shape) for name, value in inputs.items()
+    ]
+    graph = helper.make_graph(nodes, "convolutions", declared, outputs, constants)
     model = helper.make_model(graph, opset_imports=OPERATORS, ir_version=9)
     own = {"cudnn_conv_algo_search": "HEURISTIC", "fuse_conv_bias": fuses}
     session_options = onnxruntime.SessionOptions()
@@ -98,12 +100,6 @@ def _run(kernels: list[Kernel], type_: Any, form: Form, fuses: str) -> None:
 
 def _bytes(shape: list[int], type_: Any) -> int:
     return int(np.prod(shape) * np.dtype(type_).itemsize)
-
-
-def _output_shape(x: list[int], w: list[int], options: dict[str, Any]) -> list[int]:
-    reach = [(size - 1) * dilation + 1 for size, dilation in zip(w[2:], options["dilation"], strict=True)]
-    sizes = zip(x[2:], options["padding"], reach, options["stride"], strict=True)
-    return [x[0], w[0], *((size + 2 * pad - covered) // stride + 1 for size, pad, covered, stride in sizes)]
 
 
 if __name__ == "__main__":

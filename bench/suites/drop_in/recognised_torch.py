@@ -1,4 +1,4 @@
-"""The convolutions of a network in unmodified PyTorch on a CUDA device, for `bench.recognised`.
+"""The convolutions of a network in unmodified PyTorch on a CUDA device, for `recognised`.
 
 usage: python bench/suites/drop_in/recognised_torch.py NETWORK
 """

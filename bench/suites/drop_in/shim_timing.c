@@ -1,29 +1,20 @@
-/* The timing loops of bench/shim.py: a call of one function, and the start of a program, without the drop-in
+/* The timing loops of `shim`: a call of one function, and the start of a program, without the drop-in
  * ("alone") and with it. It prints a line for each round: ns alone, ns with. */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <spawn.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
+
+#include "timing.h"
 
 enum { kCalls = 1000000 };
 
-static double now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
-}
-
 typedef size_t Function(void);
 
-static Function* find(const char* library, const char* function) {
-  void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-  Function* found = NULL;
-  if (handle != NULL) *(void**)&found = dlsym(handle, function);
-  if (found != NULL) return found;
+static Function* find(const char* library, const char* name) {
+  Function* function;
+  *(void**)&function = dlsym(open_library(library), name);
+  if (function != NULL) return function;
   fprintf(stderr, "%s\n", dlerror());
   exit(1);
 }

@@ -38,18 +38,18 @@ def watching(part: str) -> Iterator[list[Record]]:
     The record's value is the median SM clock in MHz. Its details are the least and the most of each sampled
     value. The list stays empty without nvidia-smi.
     """
-    found: list[Record] = []
+    clocks: list[Record] = []
     try:
         process = Popen([*_query(*SAMPLED, units=False), "--loop=2"], stdout=PIPE, stderr=DEVNULL, text=True)
     except OSError:
-        yield found
+        yield clocks
         return
     try:
-        yield found
+        yield clocks
     finally:
         process.terminate()
         printed, _ = process.communicate()
-        found += _clocks(part, printed)
+        clocks += _clocks(part, printed)
 
 
 def _clocks(part: str, printed: str) -> list[Record]:
@@ -72,5 +72,5 @@ def _clocks(part: str, printed: str) -> list[Record]:
 def _query(*fields: str, units: bool = True) -> list[str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
     form = "csv,noheader" if units else "csv,noheader,nounits"
-    one = [f"--id={visible}"] if visible else []
-    return ["nvidia-smi", *one, f"--query-gpu={','.join(fields)}", f"--format={form}"]
+    device = [f"--id={visible}"] if visible else []
+    return ["nvidia-smi", *device, f"--query-gpu={','.join(fields)}", f"--format={form}"]

@@ -1,4 +1,4 @@
-"""One run of one part, and its results folder: files to keep and to commit, and caches made from them."""
+"""A run of a part, and its results folder: files to keep and to commit, and caches made from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time training steps in less memory, one way of doing so.
+"""Time training steps in less memory, in one of several ways.
 
 A plan's memory is a part of the peak of stock PyTorch, which the program measures first. It prints one line
 of JSON. On the CPU a plan is made with modelled costs of an H200 and is not run.

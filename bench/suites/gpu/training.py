@@ -52,7 +52,7 @@ def _steps(run: Run, network: str, way: str) -> Iterator[Record]:
     answer = call(run, launch, "bench.suites.gpu.torch_step", *arguments, share=network)
     details: dict[str, Any] = {name: answer[name] for name in ("losses", "torch", "cudnn", "tf32", "drop_in")}
     if launch == DROP_IN:
-        # A first process finds a journal only if a former one was stopped; then it has less to measure.
+        # A first process has a journal only if a former run was stopped; then it has less to measure.
         details |= {"journal_bytes_before": before, "journal_bytes_added": _size(journal) - before}
     yield Record("training", case, "step", answer["step_ms"], "ms", details)
     yield Record("training", case, "first step", answer["first_ms"], "ms")

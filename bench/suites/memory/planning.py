@@ -1,7 +1,7 @@
 """The memory planner: baselines, average memory, policies within a limit, and the time of solving.
 
 Nothing runs on a device. The costs are those of a roofline (`mucudnn.measuring.modelled_device`), the times
-are simulated. Figures that need a GPU have no value here.
+are simulated.
 """
 
 from __future__ import annotations
@@ -45,26 +45,22 @@ SOLVED = (
     ("convnext", 256, "h200"),
 )  # fmt: skip
 SHARES = (0.7, 0.5, 0.35)  # parts of the peak without a limit
-MEASURED = ("exposed milliseconds against predicted", "peak against the plan", "time against save_on_cpu")
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:
     """Yield all figures."""
     for name, batch in PAPER:
         yield _find_baseline(name, batch)
-    for name, batch in PAPER:
         yield _average(name, batch)
     work = paper_network("vgg16", 256)
     yield _run_slowest(work)
     yield from _find_least(work)
     for limit in LIMITS:
-        found = {column: _plan(work, limit, column, **given) for column, given in COLUMNS.items()}
-        yield from found.values()
-        yield _compare(limit, found["dynamic"].value, found["joint"].value)
+        plans = {column: _plan(work, limit, column, **options) for column, options in COLUMNS.items()}
+        yield from plans.values()
+        yield _compare(limit, plans["dynamic"].value, plans["joint"].value)
     for name, batch, device in SOLVED:
         yield from _solve(name, batch, device)
-    for metric in MEASURED:
-        yield Record("memory", "vgg16 and resnet50 on a GPU", metric, None, "", {"reason": "no GPU"})
 
 
 def paper_network(name: str, batch: int) -> Network:
@@ -73,11 +69,10 @@ def paper_network(name: str, batch: int) -> Network:
     A max pooling saves its result and no indices, and the gradient of an in-place ReLU is computed in place.
     """
     network = bundled_network(name, batch, pools_by_indices=False).with_backward()
-    in_place = {one.name: one.in_place_of for one in network.tensors if one.in_place_of}
-    overwritten = {f"{source}.grad": f"{result}.grad" for result, source in in_place.items()}
+    overwritten = {f"{t.in_place_of}.grad": f"{t.name}.grad" for t in network.tensors if t.in_place_of}
     tensors = [
-        replace(one, in_place_of=overwritten[one.name]) if one.name in overwritten else one
-        for one in network.tensors
+        replace(tensor, in_place_of=overwritten.get(tensor.name, tensor.in_place_of))
+        for tensor in network.tensors
     ]
     return Network(tuple(tensors), network.steps)
 
@@ -93,11 +88,9 @@ def _average(name: str, batch: int) -> Record:
     network = paper_network(name, batch)
     device = find_device("titanx")
     work = count_work(network, model_costs(network, device, divide=False))
-    trial = try_static(work.numbers, "all", "memory")
-    weights = network.bytes_of("parameter")
+    timeline = try_static(work.numbers, "all", "memory").timeline
     # Gradients of parameters are in the timeline from their step on.
-    gradients = network.bytes_of("gradient")
-    timeline = trial.timeline
+    weights, gradients = network.bytes_of("parameter"), network.bytes_of("gradient")
     mean_gradients = _mean_gradients(network, timeline.starts_ms, timeline.time_ms)
     features = baseline_bytes(bundled_network(name, batch)) - 2 * weights
     held = timeline.average - weights - mean_gradients
@@ -121,9 +114,9 @@ def _mean_gradients(network: Network, starts_ms: tuple[float, ...], time_ms: flo
     return area / time_ms
 
 
-def _plan(network: Network, limit: float, column: str, *, divide: bool = True, **given: Any) -> Record:
+def _plan(network: Network, limit: float, column: str, *, divide: bool = True, **more: Any) -> Record:
     costs = model_costs(network, find_device("titanx"), divide=divide)
-    options = MemoryOptions(memory=int(limit * GIB), **given)
+    options = MemoryOptions(memory=int(limit * GIB), **more)
     case = f"vgg16(256), {limit:g} GiB, {column}"
     try:
         plan = plan_network(network, costs, options, name="vgg16")
@@ -140,11 +133,8 @@ def _run_slowest(network: Network) -> Record:
     """Return the time of vDNN's all(m): every tensor leaves, and each kernel takes the least workspace."""
     plan = count_work(network, model_costs(network, find_device("titanx"), divide=False))
     timeline = try_static(plan.numbers, "all", "memory").timeline
-    details = {
-        "time_ms": timeline.time_ms,
-        "exposed_ms": timeline.exposed_ms,
-        "peak_gib": timeline.peak / GIB,
-    }
+    peak = timeline.peak / GIB
+    details = {"time_ms": timeline.time_ms, "exposed_ms": timeline.exposed_ms, "peak_gib": peak}
     over = timeline.time_ms / plan.unlimited_ms
     return Record("memory", "vgg16(256), all(m)", "time over unlimited", over, "x", details)
 
@@ -153,8 +143,8 @@ def _find_least(network: Network) -> Iterator[Record]:
     """Yield the least memory of vDNN and of the joint policy. The mini-batch stays in memory under both."""
     work = count_work(network, model_costs(network, find_device("titanx"))).numbers
     details = {"mini_batch_gib": network.bytes_of("input") / GIB}
-    found = {"all(m)": try_static(work, "all", "memory").timeline.peak, "joint": find_floor(work)[0]}
-    for policy, size in found.items():
+    least = {"all(m)": try_static(work, "all", "memory").timeline.peak, "joint": find_floor(work)[0]}
+    for policy, size in least.items():
         yield Record("memory", f"vgg16(256), {policy}", "least memory", size / GIB, "GiB", details)
 
 
@@ -164,9 +154,8 @@ def _compare(limit: float, dynamic: float | None, joint: float | None) -> Record
 
 
 def _count(tensors: Any) -> dict[str, int]:
-    return {
-        choice: sum(one.choice == choice for one in tensors) for choice in ("keep", "offload", "recompute")
-    }
+    choices = [tensor.choice for tensor in tensors]
+    return {choice: choices.count(choice) for choice in ("keep", "offload", "recompute")}
 
 
 def _solve(name: str, batch: int, device: str) -> Iterator[Record]:

@@ -34,7 +34,7 @@ from bench.suites.networks.zoo import build, loss_of, sample_of
 NARROW = 0.01  # the interval of a ratio is narrow if it reaches less than this share to either side
 SLOW_S = 10.0  # a stock step that takes longer has FEWEST_IF_SLOW rounds
 FEWEST, FEWEST_IF_SLOW = 5, 3
-TURN_S = 0.1  # short steps run one after another for this time, with warm caches, as in a program
+TOGETHER_S = 0.1  # short steps run one after another for this time, with warm caches, as in a program
 _FEWEST_OF_INTERVAL = 6  # the range of fewer values is not an interval of 95 % of their median
 _MOST_EARLY = 420  # steps in which a model may compare its choices with PyTorch's own convolutions
 
@@ -147,9 +147,9 @@ def interleave(
             "first": early[0] / min(stock_s), "early": sum(early) / min(stock_s), "early_steps": len(early),
             "way": _way(ours),
         }  # fmt: skip
-    together = max(1, round(TURN_S / min(stock_s)))
-    turns = {name: partial(_repeat, step, together) for name, step in stepped.items()}
-    times = _rounds(turns, FEWEST_IF_SLOW if is_slow else FEWEST, seconds)
+    together = max(1, round(TOGETHER_S / min(stock_s)))
+    repeated = {name: partial(_repeat, step, together) for name, step in stepped.items()}
+    times = _rounds(repeated, FEWEST_IF_SLOW if is_slow else FEWEST, seconds)
     stock_times = times.pop("stock")
     stock_ms = statistics.median(stock_times) / together * 1e3
     for name, taken in times.items():
@@ -166,7 +166,7 @@ def _repeat(step: Callable[[], None], times: int) -> None:
 
 
 def _rounds(steps: Mapping[str, Callable[[], None]], fewest: int, seconds: float) -> dict[str, list[float]]:
-    """Return the seconds of turns, until all ratios to stock's are narrow or the time is spent.
+    """Return the seconds of each step in each round, until all ratios are narrow or the time is spent.
 
     Each round has another order, so that no step always follows the same one.
     """
