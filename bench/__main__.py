@@ -45,8 +45,7 @@ def run(program: Program, words: Sequence[str]) -> None:
     options.done = {record.case for record in former if program.owns(record)}
     for record in module.measure(options):
         put(program.records, machine, record)
-        value = "not measured" if record.value is None else f"{record.value:.4g} {record.unit}"
-        print(f"{record.bench}: {record.case}: {record.metric}: {value}", flush=True)
+        print(record, flush=True)
     if not options.done and set(words) <= {"--again"}:  # the whole program ran
         minutes = (time.monotonic() - begin) / 60
         put(program.records, machine, Record(TIME, program.name, TIME, minutes, "minutes"))

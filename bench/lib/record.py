@@ -36,6 +36,10 @@ class Record:
     unit: str
     details: dict[str, Any] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        value = "not measured" if self.value is None else f"{self.value:.4g} {self.unit}"
+        return f"{self.bench}: {self.case}: {self.metric}: {self.details.get('why', value)}"
+
 
 def describe_machine(**engine: Any) -> Machine:
     """Return the description of this machine, which readers of its figures need; add `engine` to it."""

@@ -34,41 +34,18 @@ class UnusableDeviceError(Exception):
     """The device does not answer in this process any more; it may answer in another one."""
 
 
-@dataclass(frozen=True)
 class Store:
-    """The results folder of one device and library."""
+    """The files in the results folder of a device and a library."""
 
-    folder: Path
-
-    @property
-    def records(self) -> Path:
-        """The file of all figures, JSON lines."""
-        return self.folder / "gpu.jsonl"
-
-    @property
-    def measurements(self) -> Path:
-        """The file of the engine's measurements, in the format of `mucudnn cache export`, gzipped."""
-        return self.folder / "measurements.jsonl.gz"
-
-    @property
-    def journals(self) -> Path:
-        """The archive of the journals in which the drop-in keeps its measurements."""
-        return self.folder / "journals.tar.gz"
-
-    @property
-    def summary(self) -> Path:
-        """The path of `summary.md`, the page with the tables of a run."""
-        return self.folder / "summary.md"
-
-    @property
-    def engine_cache(self) -> Path:
-        """The cache for the engine's measurements."""
-        return self.folder / "cache" / "engine.sqlite"
-
-    @property
-    def at_work(self) -> Path:
-        """The file that names the case in progress. If a run finds it, that case ended the last process."""
-        return self.folder / "cache" / "at-work.json"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.records = folder / "gpu.jsonl"  # all figures, JSON lines
+        self.summary = folder / "summary.md"  # the page with the tables
+        self.measurements = folder / "measurements.jsonl.gz"  # the engine's, as `mucudnn cache export` writes
+        self.journals = folder / "journals.tar.gz"  # the drop-in's measurements
+        self.engine_cache = folder / "cache" / "engine.sqlite"
+        # It names the case in progress. If a run finds this file, that case ended the last process.
+        self.at_work = folder / "cache" / "at-work.json"
 
     def programs_cache(self, name: str) -> Path:
         """Return the cache that programs under the drop-in share; the drop-in's journal is beside it."""
@@ -223,7 +200,7 @@ class Run:
         append(self.records, *records)
         self._note(records)
         for record in records:
-            print(f"{record.bench}: {record.case}: {record.metric} {_shown(record)}", flush=True)
+            print(record, flush=True)
 
     def _note(self, records: Iterable[Record]) -> None:
         """Remember (bench, case) of records: of those that are measured, and of failures."""
@@ -238,12 +215,6 @@ class Run:
             return self.engine.available_memory > 0
         except (MucudnnError, RuntimeError):
             return False
-
-
-def _shown(record: Record) -> str:
-    if record.value is None:
-        return str(record.details.get("why", "not measured"))
-    return f"{record.value:.4g} {record.unit}"
 
 
 def _failure(bench: str, case: str, why: str) -> Record:

@@ -155,9 +155,9 @@ def measure_case(bench: str, case: Case, limits: Sequence[str], rounds_s: float)
         return
     shared = {key: timed[key] for key in ("stock_ms", "rounds", "steps")}
     for limit in limits:
-        figures = timed["limits"][limit]
-        details = {**figures, **shared, "peak": figures["peak"] / max(timed["peak"], 1)}
-        yield Record(bench, name(case, limit), SPEEDUP, figures["speedup"], "ratio", details)
+        details = {**timed["limits"][limit], **shared}
+        details["peak"] /= max(timed["peak"], 1)
+        yield Record(bench, name(case, limit), SPEEDUP, details.pop("speedup"), "ratio", details)
 
 
 def run_step(arguments: Sequence[str], most_s: float) -> dict[str, Any]:
