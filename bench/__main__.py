@@ -40,6 +40,7 @@ def run(program: Program, words: Sequence[str]) -> None:
     if resumes:
         parser.add_argument("--again", action="store_true", help="measure what this machine has, too")
     options = parser.parse_args(words)
+    options.program = program.name
     machine, begin = describe_host(), time.monotonic()
     former = [] if not resumes or options.again else read_own(program.records, machine)
     options.done = {record.case for record in former if program.owns(record)}

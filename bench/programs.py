@@ -16,9 +16,9 @@ TIME = "run time"  # the bench of the records that say how long programs ran
 class Program:
     """A program that measures figures, all of them on one machine.
 
-    Its module has `measure(options)`, which yields records, and may have `add_options(parser)`. If its
-    constant RESUMES is true, `measure` leaves out the cases in `options.done`. The module of the GPU has a
-    `main(words)` instead, and results of its own.
+    Its module has `measure(options)`, which yields records, and may have `add_options(parser)`. The program's
+    name is `options.program`. If the module's constant RESUMES is true, `measure` leaves out the cases in
+    `options.done`. The module of the GPU has a `main(words)` instead, and results of its own.
     """
 
     name: str
@@ -66,7 +66,7 @@ PROGRAMS = {
         Program("solver", "core", 1, "time of the decisions"),
         Program("cache", "core", 1, "time of a warm cache"),
         Program("networks", "networks", 20, "eight networks against stock PyTorch, N=16, 64 MiB"),
-        Program("all_networks", "networks", 600, "every network, mini-batch and limit, with a picture"),
+        Program("all_networks", "networks", 600, "every network, size and limit, with a picture", "networks"),
         Program("calls", "networks", 2, "cost of a call", benches=("overhead", "cold_calls")),
         Program("shim", "drop_in", 1, "cost of the drop-in for a program"),
         Program("hooks", "drop_in", 1, "cost of a hooked call and of a slice, legacy API"),

@@ -1,4 +1,4 @@
-"""Time one convolution of PyTorch at several mini-batch sizes.
+"""Time a convolution of PyTorch in bf16 at several mini-batch sizes.
 
 The program does not import mucudnn: `mucudnn run` puts the drop-in in front of its cuDNN. It prints one line
 of JSON.
@@ -15,7 +15,7 @@ import torch
 from bench.suites.gpu.torch_timing import MIB, median_milliseconds, peak_mib, versions, wall_milliseconds
 
 ROUNDING = 32 * MIB  # bytes that PyTorch's allocator may add by rounding up, for all tensors together
-TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+TYPE = torch.bfloat16
 
 
 def main() -> None:
@@ -26,7 +26,6 @@ def main() -> None:
     parser.add_argument("--size", type=int, required=True, help="height and width of the input")
     parser.add_argument("--stride", type=int, default=1)
     parser.add_argument("--padding", type=int, default=0)
-    parser.add_argument("--dtype", choices=TYPES, default="bf16")
     parser.add_argument("--free-mib", type=int, help="memory that PyTorch may allocate beside x, w and y")
     parser.add_argument("--runs", type=int, default=5, help="runs for the median")
     parser.add_argument("--device", default="cuda")
@@ -36,12 +35,12 @@ def main() -> None:
 
     convolution = torch.nn.Conv2d(
         arguments.channels, arguments.channels, 3, arguments.stride, arguments.padding, bias=False
-    ).to(device, TYPES[arguments.dtype])
+    ).to(device, TYPE)
     times, first = {}, None
     with torch.inference_mode():
         for batch in map(int, arguments.batches.split(",")):
             shape = (batch, arguments.channels, arguments.size, arguments.size)
-            x = torch.randn(shape, device=device, dtype=TYPES[arguments.dtype])
+            x = torch.randn(shape, device=device, dtype=TYPE)
             if arguments.free_mib is not None and device.type == "cuda":
                 out = (arguments.size + 2 * arguments.padding - 3) // arguments.stride + 1
                 leave_free(batch * arguments.channels * out**2 * x.itemsize + arguments.free_mib * MIB)

@@ -39,11 +39,9 @@ def main() -> None:
     parser.add_argument("way", choices=MEMORY_WAYS)
     parser.add_argument("--steps", type=int, default=10, help="steps for the median")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--small", action="store_true", help="a small mini-batch, as always on the CPU")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
-    small = arguments.small or device.type != "cuda"
-    model, x = (part.to(device) for part in build_trained(arguments.network, small=small))
+    model, x = (part.to(device) for part in build_trained(arguments.network, small=device.type != "cuda"))
     answer = measure(arguments.way, model.train(), x, arguments.steps)
     print(json.dumps({**answer, **versions(device)}))
 

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from bench.lib.record import Record
@@ -127,18 +127,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:
-    """Yield the rows of the default cases that this machine lacks."""
-    return measure_cases("networks", cases(everything=False), (LIMIT,), options)
-
-
-def measure_cases(
-    bench: str, wanted: Iterable[Case], limits: Sequence[str], options: argparse.Namespace
-) -> Iterator[Record]:
-    """Yield a record for each row of these cases and limits that this machine lacks."""
-    for case in wanted:
+    """Yield a record for each row that this machine lacks, of the default cases or of every case."""
+    everything = options.program == "all_networks"
+    for case in cases(everything=everything):
+        limits = LIMITS if everything else (LIMIT,)
         missing = [limit for limit in limits if name(case, limit) not in options.done]
         if missing and options.only in str(case):
-            yield from measure_case(bench, case, missing, options.seconds)
+            yield from measure_case(options.program, case, missing, options.seconds)
 
 
 def measure_case(bench: str, case: Case, limits: Sequence[str], rounds_s: float) -> Iterator[Record]:

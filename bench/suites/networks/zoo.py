@@ -81,7 +81,7 @@ def kernels_of(name: str, batch: int) -> list[Kernel]:
 
 def _torchvision_models() -> Any:
     try:
-        from torchvision import models  # type: ignore[import-not-found, unused-ignore]
+        from torchvision import models  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except RuntimeError:
         for module in [module for module in sys.modules if module.partition(".")[0] == "torchvision"]:
             del sys.modules[module]
