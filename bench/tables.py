@@ -67,7 +67,7 @@ def _tables(program: Program, machines: list[Measured]) -> list[str]:
             lines += table(CHANNELS_HEAD, summarize(records))
         elif program.name == "networks":
             lines += default_table(records)
-        else:  # a question that only other machines answered is left out
+        else:  # without questions that only other machines answered
             by_question = zip(questions, own, zip(*answers, strict=True), strict=True)
             lines += table(
                 HEAD,

@@ -25,7 +25,7 @@ Machine = dict[str, Any]
 class Record:
     """One figure: its name (`bench`, `case`, `metric`), its value and its unit.
 
-    A value of None says that there is no figure. `details` explains the figure by algorithms, sizes, counts
+    A value of None stands for a missing figure. `details` explains the figure by algorithms, sizes, counts
     or the reason for None; a second figure of the same rank is a record of its own.
     """
 
@@ -69,7 +69,7 @@ def machine_name(machine: Machine) -> str:
 def read(path: Path) -> list[tuple[Machine, Record]]:
     """Return the records of a file in order, each with the machine described before it; [] without a file.
 
-    A last line without a newline is left out: its writer was killed in the middle.
+    A last line without a newline is ignored, because its writer was killed in the middle.
     """
     machine: Machine = {}
     pairs = []

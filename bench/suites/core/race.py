@@ -166,7 +166,7 @@ def drop_in_records(
 
 def race(table: Costs, limit: int) -> tuple[Times, float]:
     """Play the race with STOCK. Return the times that it measures, and the ms that it pays."""
-    candidates = [  # nobody knows the scratch memory of STOCK before it runs
+    candidates = [  # the scratch memory of STOCK is unknown before it runs
         Candidate(*key, 0 if _is_stock(key[1]) else table.workspaces[key])
         for key in table.times
         if _is_stock(key[1]) or table.workspaces[key] <= limit

@@ -196,7 +196,7 @@ static void time_plans(const Library* alone, const Library* with, int is_forward
 static double held(void) { return (double)mallinfo2().uordblks; }
 
 /* Measures the bytes that a plan holds: bytes[0] while it exists, bytes[1] after it is destroyed. The first
- * kernel is left out, because main() has planned it already. */
+ * kernel does not count, because main() has planned it already. */
 static void measure_memory(const Library* l, int is_forward, int kernels, int64_t samples, double bytes[2]) {
   cudnnBackendDescriptor_t plans[kMostKernels];
   const double before = held();

@@ -53,7 +53,7 @@ def watching(part: str) -> Iterator[list[Record]]:
 
 
 def _clocks(part: str, printed: str) -> list[Record]:
-    """Return the record for the lines that nvidia-smi printed; values such as `[N/A]` are left out."""
+    """Return the record for the lines that nvidia-smi printed; values such as `[N/A]` do not count."""
     sampled: dict[str, list[float]] = {name: [] for name in SAMPLED}
     for line in printed.splitlines():
         for name, value in zip(SAMPLED, line.split(", "), strict=False):

@@ -58,7 +58,7 @@ def main(words: Sequence[str]) -> None:
     begin = time.monotonic()
     opened = run_captured([sys.executable, "-c", NAME_DEVICE, arguments.engine], MOST_TO_OPEN)
     if opened.returncode:
-        reason = opened.stderr.strip().rpartition("\n")[2]
+        reason = opened.stderr.strip().rpartition("\n")[2].partition(": ")[2]  # behind the error's class
         raise SystemExit(reason or f"opening the device ended with {opened.returncode}")
     folder = arguments.results / re.sub(r"[^\w.]+", "-", opened.stdout.strip())
     store = Store(folder.absolute())

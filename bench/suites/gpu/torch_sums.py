@@ -200,7 +200,7 @@ def main() -> None:
 
 
 def try_sum(make: Sum, device: torch.device, expected: float, stalls: int) -> str:
-    """Return `fp32` if the sum is right, else a text that says what happened instead."""
+    """Return `fp32` if the sum is right, else a text that says why not."""
     try:
         status, output = make()
         if device.type == "cuda":
