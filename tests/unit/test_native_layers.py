@@ -23,6 +23,8 @@ SHIM_MAY_INCLUDE = {
     "graph": {"graph", "decisions", "state", "execution", "workspace_answers"},
     "": {"decisions", "graph/shadows", "entry/real_library"},
 }
+# Each room of a folder includes itself and the rooms before it.
+INNER_ROOMS = {"host": ("transforms", "threads", "lowering", "algorithms", "abi", "graph")}
 INCLUDE = re.compile(r'^#include "([\w/]+)\.(?:h|hpp|def)"', re.MULTILINE)
 
 
@@ -62,5 +64,24 @@ def test_inside_the_drop_in_the_decisions_know_no_graph_and_nobody_includes_the_
         for name in includes(path)
         if name.startswith("shim/")
         and not any(name.startswith(f"shim/{prefix}") for prefix in SHIM_MAY_INCLUDE[room] | beside)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("folder", INNER_ROOMS)
+def test_every_file_of_a_folder_with_inner_rooms_is_in_a_room(folder: str) -> None:
+    assert {path.name for path in (NATIVE / folder).iterdir()} == {*INNER_ROOMS[folder], "CMakeLists.txt"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "room"), [(f, room) for f, rooms in INNER_ROOMS.items() for room in rooms]
+)
+def test_an_inner_room_includes_itself_and_the_rooms_before_it(folder: str, room: str) -> None:
+    rooms = INNER_ROOMS[folder]
+    wrong = [
+        f"{path.relative_to(NATIVE)} includes {name}"
+        for path in sources(NATIVE / folder / room)
+        for name in includes(path)
+        if name.startswith(f"{folder}/") and name.split("/")[1] not in rooms[: rooms.index(room) + 1]
     ]
     assert wrong == []

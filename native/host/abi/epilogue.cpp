@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "core/half.hpp"
-#include "host/parallel.hpp"
+#include "host/threads/parallel.hpp"
 
 namespace mucudnn::host {
 namespace {

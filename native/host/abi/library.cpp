@@ -4,8 +4,8 @@
 #include <mutex>
 
 #include "host/abi/state.hpp"
-#include "host/blas.hpp"
-#include "host/parallel.hpp"
+#include "host/lowering/blas.hpp"
+#include "host/threads/parallel.hpp"
 #include "host/transforms/transforms.hpp"
 
 namespace mucudnn::host {

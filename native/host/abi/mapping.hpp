@@ -5,7 +5,7 @@
 
 #include "core/problem.hpp"
 #include "host/abi/state.hpp"
-#include "host/convolution.hpp"
+#include "host/algorithms/convolution.hpp"
 
 namespace mucudnn::host {
 

@@ -1,11 +1,11 @@
-#include "host/depthwise.hpp"
+#include "host/algorithms/depthwise.hpp"
 
 #include <vector>
 
 #include "core/half.hpp"
-#include "host/depthwise_bands.hpp"
-#include "host/im2col.hpp"
-#include "host/parallel.hpp"
+#include "host/algorithms/depthwise_bands.hpp"
+#include "host/lowering/im2col.hpp"
+#include "host/threads/parallel.hpp"
 
 namespace mucudnn::host::depthwise {
 namespace {

@@ -2,8 +2,8 @@
 // alone. The host engine also has it for volumes, with any depth of the filter. A filter that is a line of r
 // taps has F(4, r) in one dimension: r + 3 multiplications give 4 outputs of r taps. The line may lie along
 // the depth, too.
-#include "host/algorithms.hpp"
-#include "host/spectral.hpp"
+#include "host/algorithms/algorithms.hpp"
+#include "host/algorithms/spectral.hpp"
 
 namespace mucudnn::host::winograd {
 namespace {

@@ -1,4 +1,4 @@
-#include "host/im2col.hpp"
+#include "host/lowering/im2col.hpp"
 
 #include <vector>
 

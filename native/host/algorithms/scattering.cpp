@@ -1,10 +1,10 @@
-#include "host/scattering.hpp"
+#include "host/algorithms/scattering.hpp"
 
 #include <algorithm>
 
-#include "host/lowering.hpp"
-#include "host/parallel.hpp"
-#include "host/thread_memory.hpp"
+#include "host/lowering/lowering.hpp"
+#include "host/threads/parallel.hpp"
+#include "host/threads/thread_memory.hpp"
 
 namespace mucudnn::host::scattering {
 namespace {

@@ -1,4 +1,4 @@
-#include "host/parallel.hpp"
+#include "host/threads/parallel.hpp"
 
 #include <unistd.h>
 
@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "host/forks.hpp"
-#include "host/openmp.hpp"
+#include "host/threads/forks.hpp"
+#include "host/threads/openmp.hpp"
 
 namespace mucudnn::host {
 namespace {

@@ -1,4 +1,4 @@
-#include "host/thread_memory.hpp"
+#include "host/threads/thread_memory.hpp"
 
 #include <pthread.h>
 

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "host/blas.hpp"
-#include "host/correlation.hpp"
-#include "host/spectral.hpp"
+#include "host/algorithms/correlation.hpp"
+#include "host/algorithms/spectral.hpp"
+#include "host/lowering/blas.hpp"
 #include "host/transforms/transforms.hpp"
 
 namespace mucudnn::host::spectral {

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "host/lowering.hpp"
-#include "host/thread_memory.hpp"
+#include "host/lowering/lowering.hpp"
+#include "host/threads/thread_memory.hpp"
 #include "host/transforms/transforms.hpp"
 
 namespace mucudnn::host::depthwise {

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "core/kernel.hpp"
-#include "host/convolution.hpp"
+#include "host/algorithms/convolution.hpp"
 #include "host/transforms/transforms.hpp"
 
 namespace mucudnn::host::spectral {

@@ -1,6 +1,6 @@
-#include "host/algorithms.hpp"
-#include "host/im2col.hpp"
-#include "host/parallel.hpp"
+#include "host/algorithms/algorithms.hpp"
+#include "host/lowering/im2col.hpp"
+#include "host/threads/parallel.hpp"
 
 namespace mucudnn::host::explicit_gemm {
 namespace {

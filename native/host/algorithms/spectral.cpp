@@ -1,15 +1,15 @@
-#include "host/spectral.hpp"
+#include "host/algorithms/spectral.hpp"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "host/correlation.hpp"
-#include "host/lowering.hpp"
-#include "host/parallel.hpp"
-#include "host/spectral_products.hpp"
-#include "host/thread_memory.hpp"
-#include "host/values.hpp"
+#include "host/algorithms/correlation.hpp"
+#include "host/algorithms/spectral_products.hpp"
+#include "host/lowering/lowering.hpp"
+#include "host/lowering/values.hpp"
+#include "host/threads/parallel.hpp"
+#include "host/threads/thread_memory.hpp"
 
 namespace mucudnn::host::spectral {
 namespace {

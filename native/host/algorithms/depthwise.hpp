@@ -2,7 +2,7 @@
 // Such products have one row or one column, and gathering their columns takes longer than multiplying them.
 #pragma once
 
-#include "host/convolution.hpp"
+#include "host/algorithms/convolution.hpp"
 
 namespace mucudnn::host::depthwise {
 

@@ -1,12 +1,12 @@
 #include <array>
 
 #include "core/half.hpp"
-#include "host/algorithms.hpp"
-#include "host/depthwise.hpp"
-#include "host/im2col.hpp"
-#include "host/parallel.hpp"
-#include "host/scattering.hpp"
-#include "host/thread_memory.hpp"
+#include "host/algorithms/algorithms.hpp"
+#include "host/algorithms/depthwise.hpp"
+#include "host/algorithms/scattering.hpp"
+#include "host/lowering/im2col.hpp"
+#include "host/threads/parallel.hpp"
+#include "host/threads/thread_memory.hpp"
 #include "host/transforms/products.hpp"
 #include "host/transforms/transforms.hpp"
 

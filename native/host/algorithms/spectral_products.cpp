@@ -1,10 +1,10 @@
-#include "host/spectral_products.hpp"
+#include "host/algorithms/spectral_products.hpp"
 
 #include <algorithm>
 
-#include "host/forks.hpp"
-#include "host/lowering.hpp"
-#include "host/parallel.hpp"
+#include "host/lowering/lowering.hpp"
+#include "host/threads/forks.hpp"
+#include "host/threads/parallel.hpp"
 
 namespace mucudnn::host::spectral {
 namespace {

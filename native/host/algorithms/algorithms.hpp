@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "host/convolution.hpp"
+#include "host/algorithms/convolution.hpp"
 
 namespace mucudnn::host {
 

@@ -14,7 +14,7 @@
 
 #include "core/kernel.hpp"
 #include "core/tensors.hpp"
-#include "host/blas.hpp"
+#include "host/lowering/blas.hpp"
 
 namespace mucudnn::host {
 

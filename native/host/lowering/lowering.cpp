@@ -1,4 +1,4 @@
-#include "host/lowering.hpp"
+#include "host/lowering/lowering.hpp"
 
 #include <numeric>
 

@@ -8,8 +8,8 @@
 #include <cblas.h>
 
 #include "core/half.hpp"
-#include "host/forks.hpp"
-#include "host/thread_memory.hpp"
+#include "host/threads/forks.hpp"
+#include "host/threads/thread_memory.hpp"
 #include "host/transforms/products.hpp"
 #include "host/transforms/transforms.hpp"
 

@@ -2,7 +2,7 @@
 // as the image: a 3×3 with dilation 12 multiplies zeros in half of its products at 28×28.
 #include <algorithm>
 
-#include "host/lowering.hpp"
+#include "host/lowering/lowering.hpp"
 
 namespace mucudnn::host {
 namespace {

@@ -1,9 +1,9 @@
-#include "host/correlation.hpp"
+#include "host/algorithms/correlation.hpp"
 
 #include <algorithm>
 #include <utility>
 
-#include "host/lowering.hpp"
+#include "host/lowering/lowering.hpp"
 #include "host/transforms/transforms.hpp"
 
 namespace mucudnn::host::spectral {

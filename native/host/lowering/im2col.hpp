@@ -3,8 +3,8 @@
 // group's offset.
 #pragma once
 
-#include "host/lowering.hpp"
-#include "host/values.hpp"
+#include "host/lowering/lowering.hpp"
+#include "host/lowering/values.hpp"
 
 namespace mucudnn::host {
 

@@ -1,4 +1,4 @@
-#include "host/openmp.hpp"
+#include "host/threads/openmp.hpp"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "host/forks.hpp"
+#include "host/threads/forks.hpp"
 
 namespace mucudnn::host::openmp {
 namespace {

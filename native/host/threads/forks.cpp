@@ -1,4 +1,4 @@
-#include "host/forks.hpp"
+#include "host/threads/forks.hpp"
 
 #include <pthread.h>
 

@@ -1,10 +1,10 @@
-#include "host/convolution.hpp"
+#include "host/algorithms/convolution.hpp"
 
 #include <cstddef>
 #include <optional>
 
-#include "host/algorithms.hpp"
-#include "host/parallel.hpp"
+#include "host/algorithms/algorithms.hpp"
+#include "host/threads/parallel.hpp"
 
 namespace mucudnn::host {
 namespace {

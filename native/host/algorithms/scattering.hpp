@@ -3,7 +3,7 @@
 // into products of a few rows, in which OpenBLAS takes longer to copy its factors than to multiply them.
 #pragma once
 
-#include "host/convolution.hpp"
+#include "host/algorithms/convolution.hpp"
 
 namespace mucudnn::host::scattering {
 

@@ -1,4 +1,4 @@
-#include "host/depthwise_bands.hpp"
+#include "host/algorithms/depthwise_bands.hpp"
 
 namespace mucudnn::host::depthwise {
 namespace {

@@ -1,7 +1,7 @@
 // FFT tiling with tiles of 16x16. In each direction a tile yields 17 - kernel size outputs. The spectrum of a
 // real tile has 4 real and 126 complex independent frequencies.
-#include "host/algorithms.hpp"
-#include "host/spectral.hpp"
+#include "host/algorithms/algorithms.hpp"
+#include "host/algorithms/spectral.hpp"
 
 namespace mucudnn::host::fft {
 namespace {
