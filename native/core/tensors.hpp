@@ -28,6 +28,31 @@ struct ChannelPitch {
   std::int64_t of_y(const Problem& problem) const { return y == 0 ? problem.out_channels : y; }
 };
 
+// Fill in a problem whose `dims` are set. The values are those of cuDNN's descriptors: the sizes of tensors,
+// and those that say how the filter moves over x, which stand for the spatial axes alone.
+template <typename X, typename W, typename Y>
+void set_tensor_sizes(Problem& problem, const X& x, const W& w, const Y& y) {
+  problem.mini_batch = x[0];
+  problem.in_channels = x[1];
+  problem.out_channels = w[0];
+  for (int axis = 0; axis < problem.dims; ++axis) {
+    const int to = 3 - problem.dims + axis;
+    problem.input[to] = x[2 + axis];
+    problem.output[to] = y[2 + axis];
+    problem.kernel[to] = w[2 + axis];
+  }
+}
+
+template <typename Values>
+void set_window(Problem& problem, const Values& strides, const Values& paddings, const Values& dilations) {
+  for (int axis = 0; axis < problem.dims; ++axis) {
+    const int to = 3 - problem.dims + axis;
+    problem.stride[to] = strides[axis];
+    problem.padding[to] = paddings[axis];
+    problem.dilation[to] = dilations[axis];
+  }
+}
+
 // Calls visit(axis) for each axis of a packed tensor, the axis with the smallest stride first.
 template <typename Visit>
 void for_each_axis(int dims, Layout layout, const Visit& visit) {

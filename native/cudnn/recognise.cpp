@@ -115,18 +115,8 @@ const char* fill(const Tensor& x, const Filter& w, const Convolution& c, const T
   }
   problem.dims = c.dims;
   problem.groups = c.groups;
-  problem.mini_batch = x.sizes[0];
-  problem.in_channels = x.sizes[1];
-  problem.out_channels = y.sizes[1];
-  for (int axis = 0; axis < c.dims; ++axis) {
-    const int to = 3 - c.dims + axis;
-    problem.input[to] = x.sizes[2 + axis];
-    problem.output[to] = y.sizes[2 + axis];
-    problem.kernel[to] = w.sizes[2 + axis];
-    problem.stride[to] = c.strides[axis];
-    problem.padding[to] = c.paddings[axis];
-    problem.dilation[to] = c.dilations[axis];
-  }
+  set_tensor_sizes(problem, x.sizes, w.sizes, y.sizes);
+  set_window(problem, c.strides, c.paddings, c.dilations);
   return nullptr;
 }
 

@@ -1,28 +1,22 @@
 // The descriptor of an activation.
 #include "host/abi/state.hpp"
 
-using mucudnn::host::bad_parameter;
-using mucudnn::host::guarded;
-using mucudnn::host::require;
+using namespace mucudnn::host;
 
 extern "C" {
 
 cudnnStatus_t cudnnCreateActivationDescriptor(cudnnActivationDescriptor_t* activation) {
-  return guarded([&] {
-    require({{"the activation descriptor", activation}});
-    *activation = new cudnnActivationStruct;
-  });
+  return create("the activation descriptor", activation);
 }
 
 cudnnStatus_t cudnnDestroyActivationDescriptor(cudnnActivationDescriptor_t activation) {
-  delete activation;
-  return CUDNN_STATUS_SUCCESS;
+  return destroy(activation);
 }
 
 cudnnStatus_t cudnnSetActivationDescriptor(cudnnActivationDescriptor_t activation, cudnnActivationMode_t mode,
                                            cudnnNanPropagation_t relu_nan, double coefficient) {
   return guarded([&] {
-    require({{"the activation descriptor", activation}});
+    require("the activation descriptor", {activation});
     if (static_cast<unsigned>(mode) > CUDNN_ACTIVATION_SWISH) {
       bad_parameter("activation mode " + std::to_string(static_cast<int>(mode)) + ": 0 to 6");
     }
@@ -39,10 +33,8 @@ cudnnStatus_t cudnnGetActivationDescriptor(cudnnActivationDescriptor_t activatio
                                            cudnnActivationMode_t* mode, cudnnNanPropagation_t* relu_nan,
                                            double* coefficient) {
   return guarded([&] {
-    require({{"the activation descriptor", activation},
-             {"mode", mode},
-             {"relu_nan", relu_nan},
-             {"coefficient", coefficient}});
+    require("the activation descriptor, mode, relu_nan, coefficient",
+            {activation, mode, relu_nan, coefficient});
     *mode = activation->mode;
     *relu_nan = activation->relu_nan;
     *coefficient = activation->coefficient;
@@ -51,16 +43,13 @@ cudnnStatus_t cudnnGetActivationDescriptor(cudnnActivationDescriptor_t activatio
 
 cudnnStatus_t cudnnSetActivationDescriptorSwishBeta(cudnnActivationDescriptor_t activation, double beta) {
   return guarded([&] {
-    require({{"the activation descriptor", activation}});
+    require("the activation descriptor", {activation});
     activation->swish_beta = beta;
   });
 }
 
 cudnnStatus_t cudnnGetActivationDescriptorSwishBeta(cudnnActivationDescriptor_t activation, double* beta) {
-  return guarded([&] {
-    require({{"the activation descriptor", activation}, {"beta", beta}});
-    *beta = activation->swish_beta;
-  });
+  return get("the activation descriptor, beta", activation, &cudnnActivationStruct::swish_beta, beta);
 }
 
 }  // extern "C"

@@ -38,7 +38,6 @@ void check_fused(const cudnnActivationStruct& activation, const cudnnTensorStruc
 }  // namespace mucudnn::host
 
 using namespace mucudnn::host;
-using mucudnn::Pass;
 
 extern "C" {
 
@@ -49,25 +48,19 @@ cudnnStatus_t cudnnConvolutionBiasActivationForward(
     cudnnTensorDescriptor_t z_descriptor, const void* z, cudnnTensorDescriptor_t bias_descriptor,
     const void* bias, cudnnActivationDescriptor_t activation, cudnnTensorDescriptor_t y_descriptor, void* y) {
   return guarded([&] {
-    require({{"handle", handle},
-             {"alpha1", alpha1},
-             {"the data of x", x},
-             {"the data of w", w},
-             {"alpha2", alpha2},
-             {"the descriptor of z", z_descriptor},
-             {"the data of z", z},
-             {"the descriptor of the bias", bias_descriptor},
-             {"the data of the bias", bias},
-             {"the activation descriptor", activation},
-             {"the data of y", y}});
-    const mucudnn::Kernel kernel{problem_of({x_descriptor, w_descriptor, convolution, y_descriptor}),
-                                 Pass::forward};
+    require(
+        "handle, alpha1, the data of x, the data of w, alpha2, the descriptor of z, the data of z, "
+        "the descriptor of the bias, the data of the bias, the activation descriptor, the data of y",
+        {handle, alpha1, x, w, alpha2, z_descriptor, z, bias_descriptor, bias, activation, y});
+    const Descriptors descriptors(x_descriptor, w_descriptor, convolution, y_descriptor);
+    const mucudnn::Kernel kernel = kernel_of(descriptors);
     check_fused(*activation, *bias_descriptor, *z_descriptor, *y_descriptor);
-    const auto chosen = engine_algorithm<Pass::forward>(algorithm);
+    const auto chosen = legacy_algorithm(descriptors.pass, algorithm);
     void* const scratch = usable_workspace(chosen, kernel, workspace, workspace_size);
 
     const cudnnDataType_t type = y_descriptor->type;
-    const Tensors tensors{input(x), input(w), y, pitch_of(kernel.problem, *x_descriptor, *y_descriptor)};
+    Tensors tensors = tensors_of(descriptors.pass, x, w, y);
+    tensors.pitch = pitch_of(kernel.problem, *x_descriptor, *y_descriptor);
     std::vector<Step> steps{Addition{1, 1, *bias_descriptor, bias}};
     if (activation->mode == CUDNN_ACTIVATION_RELU) steps.push_back(Rectifier{});
     convolve_forward(*chosen, kernel, tensors, scale_of(alpha1, type), {scale_of(alpha2, type), z}, steps,
@@ -80,13 +73,8 @@ cudnnStatus_t cudnnConvolutionBackwardBias(cudnnHandle_t handle, const void* alp
                                            const void* beta, cudnnTensorDescriptor_t db_descriptor,
                                            void* db) {
   return guarded([&] {
-    require({{"handle", handle},
-             {"alpha", alpha},
-             {"the descriptor of dy", dy_descriptor},
-             {"the data of dy", dy},
-             {"beta", beta},
-             {"the descriptor of db", db_descriptor},
-             {"the data of db", db}});
+    require("handle, alpha, the descriptor of dy, the data of dy, beta, the descriptor of db, the data of db",
+            {handle, alpha, dy_descriptor, dy, beta, db_descriptor, db});
     check_addition(*db_descriptor, *dy_descriptor);
     for (int axis = 0; axis < db_descriptor->dims; ++axis) {
       const std::int64_t expected = axis == 1 ? dy_descriptor->sizes[1] : 1;
@@ -102,13 +90,8 @@ cudnnStatus_t cudnnConvolutionBackwardBias(cudnnHandle_t handle, const void* alp
 cudnnStatus_t cudnnAddTensor(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t a_descriptor,
                              const void* a, const void* beta, cudnnTensorDescriptor_t c_descriptor, void* c) {
   return guarded([&] {
-    require({{"handle", handle},
-             {"alpha", alpha},
-             {"the descriptor of a", a_descriptor},
-             {"the data of a", a},
-             {"beta", beta},
-             {"the descriptor of c", c_descriptor},
-             {"the data of c", c}});
+    require("handle, alpha, the descriptor of a, the data of a, beta, the descriptor of c, the data of c",
+            {handle, alpha, a_descriptor, a, beta, c_descriptor, c});
     check_addition(*a_descriptor, *c_descriptor);
     const cudnnDataType_t type = c_descriptor->type;
     apply({Addition{scale_of(beta, type), scale_of(alpha, type), *a_descriptor, a}}, *c_descriptor, c);

@@ -22,10 +22,8 @@ void check_at_least(const char* what, int least, int dims, const int* values) {
 
 void set(cudnnConvolutionDescriptor_t convolution, int dims, const int* paddings, const int* strides,
          const int* dilations, cudnnConvolutionMode_t mode, cudnnDataType_t compute_type) {
-  require({{"the convolution descriptor", convolution},
-           {"the paddings", paddings},
-           {"the strides", strides},
-           {"the dilations", dilations}});
+  require("the convolution descriptor, the paddings, the strides, the dilations",
+          {convolution, paddings, strides, dilations});
   check_dims(dims);
   check_at_least("padding", 0, dims, paddings);
   check_at_least("stride", 1, dims, strides);
@@ -50,22 +48,16 @@ void set(cudnnConvolutionDescriptor_t convolution, int dims, const int* paddings
 }  // namespace
 }  // namespace mucudnn::host
 
-using mucudnn::host::bad_parameter;
-using mucudnn::host::guarded;
-using mucudnn::host::require;
+using namespace mucudnn::host;
 
 extern "C" {
 
 cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t* convolution) {
-  return guarded([&] {
-    require({{"the convolution descriptor", convolution}});
-    *convolution = new cudnnConvolutionStruct;
-  });
+  return create("the convolution descriptor", convolution);
 }
 
 cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t convolution) {
-  delete convolution;
-  return CUDNN_STATUS_SUCCESS;
+  return destroy(convolution);
 }
 
 cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t convolution, int pad_h, int pad_w,
@@ -74,8 +66,7 @@ cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t convo
   const int paddings[] = {pad_h, pad_w};
   const int strides[] = {stride_h, stride_w};
   const int dilations[] = {dilation_h, dilation_w};
-  return guarded(
-      [&] { mucudnn::host::set(convolution, 2, paddings, strides, dilations, mode, compute_type); });
+  return guarded([&] { set(convolution, 2, paddings, strides, dilations, mode, compute_type); });
 }
 
 cudnnStatus_t cudnnGetConvolution2dDescriptor(cudnnConvolutionDescriptor_t convolution, int* pad_h,
@@ -83,15 +74,10 @@ cudnnStatus_t cudnnGetConvolution2dDescriptor(cudnnConvolutionDescriptor_t convo
                                               int* dilation_w, cudnnConvolutionMode_t* mode,
                                               cudnnDataType_t* compute_type) {
   return guarded([&] {
-    require({{"the convolution descriptor", convolution},
-             {"pad_h", pad_h},
-             {"pad_w", pad_w},
-             {"stride_h", stride_h},
-             {"stride_w", stride_w},
-             {"dilation_h", dilation_h},
-             {"dilation_w", dilation_w},
-             {"mode", mode},
-             {"compute_type", compute_type}});
+    require(
+        "the convolution descriptor, pad_h, pad_w, stride_h, stride_w, dilation_h, dilation_w, mode, "
+        "compute_type",
+        {convolution, pad_h, pad_w, stride_h, stride_w, dilation_h, dilation_w, mode, compute_type});
     *pad_h = convolution->paddings[0];
     *pad_w = convolution->paddings[1];
     *stride_h = convolution->strides[0];
@@ -106,22 +92,16 @@ cudnnStatus_t cudnnGetConvolution2dDescriptor(cudnnConvolutionDescriptor_t convo
 cudnnStatus_t cudnnSetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t convolution, int dims,
                                               const int* paddings, const int* strides, const int* dilations,
                                               cudnnConvolutionMode_t mode, cudnnDataType_t compute_type) {
-  return guarded(
-      [&] { mucudnn::host::set(convolution, dims, paddings, strides, dilations, mode, compute_type); });
+  return guarded([&] { set(convolution, dims, paddings, strides, dilations, mode, compute_type); });
 }
 
 cudnnStatus_t cudnnGetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t convolution, int requested,
                                               int* dims, int* paddings, int* strides, int* dilations,
                                               cudnnConvolutionMode_t* mode, cudnnDataType_t* compute_type) {
   return guarded([&] {
-    require({{"the convolution descriptor", convolution},
-             {"dims", dims},
-             {"paddings", paddings},
-             {"strides", strides},
-             {"dilations", dilations},
-             {"mode", mode},
-             {"compute_type", compute_type}});
-    mucudnn::host::check_dims(requested);
+    require("the convolution descriptor, dims, paddings, strides, dilations, mode, compute_type",
+            {convolution, dims, paddings, strides, dilations, mode, compute_type});
+    check_dims(requested);
     *dims = convolution->dims;
     const int count = std::min(requested, convolution->dims);
     std::copy_n(convolution->paddings.begin(), count, paddings);
@@ -134,22 +114,19 @@ cudnnStatus_t cudnnGetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t convo
 
 cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t convolution, int groups) {
   return guarded([&] {
-    require({{"the convolution descriptor", convolution}});
+    require("the convolution descriptor", {convolution});
     if (groups < 1) bad_parameter(std::to_string(groups) + " groups: at least 1");
     convolution->groups = groups;
   });
 }
 
 cudnnStatus_t cudnnGetConvolutionGroupCount(cudnnConvolutionDescriptor_t convolution, int* groups) {
-  return guarded([&] {
-    require({{"the convolution descriptor", convolution}, {"groups", groups}});
-    *groups = convolution->groups;
-  });
+  return get("the convolution descriptor, groups", convolution, &cudnnConvolutionStruct::groups, groups);
 }
 
 cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t convolution, cudnnMathType_t math) {
   return guarded([&] {
-    require({{"the convolution descriptor", convolution}});
+    require("the convolution descriptor", {convolution});
     if (static_cast<unsigned>(math) > CUDNN_FMA_MATH) {
       bad_parameter("math type " + std::to_string(static_cast<int>(math)) + ": 0 to 3");
     }
@@ -158,16 +135,13 @@ cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t convoluti
 }
 
 cudnnStatus_t cudnnGetConvolutionMathType(cudnnConvolutionDescriptor_t convolution, cudnnMathType_t* math) {
-  return guarded([&] {
-    require({{"the convolution descriptor", convolution}, {"math", math}});
-    *math = convolution->math;
-  });
+  return get("the convolution descriptor, math", convolution, &cudnnConvolutionStruct::math, math);
 }
 
 cudnnStatus_t cudnnSetConvolutionReorderType(cudnnConvolutionDescriptor_t convolution,
                                              cudnnReorderType_t reorder) {
   return guarded([&] {
-    require({{"the convolution descriptor", convolution}});
+    require("the convolution descriptor", {convolution});
     if (reorder != CUDNN_DEFAULT_REORDER && reorder != CUDNN_NO_REORDER) {
       bad_parameter("reorder type " + std::to_string(static_cast<int>(reorder)) + ": 0 or 1");
     }
@@ -177,10 +151,7 @@ cudnnStatus_t cudnnSetConvolutionReorderType(cudnnConvolutionDescriptor_t convol
 
 cudnnStatus_t cudnnGetConvolutionReorderType(cudnnConvolutionDescriptor_t convolution,
                                              cudnnReorderType_t* reorder) {
-  return guarded([&] {
-    require({{"the convolution descriptor", convolution}, {"reorder", reorder}});
-    *reorder = convolution->reorder;
-  });
+  return get("the convolution descriptor, reorder", convolution, &cudnnConvolutionStruct::reorder, reorder);
 }
 
 }  // extern "C"

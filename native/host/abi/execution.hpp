@@ -5,9 +5,6 @@
 
 namespace mucudnn::host {
 
-// Removes the const: the engine's Tensors have one type for the inputs and outputs of all passes.
-inline void* input(const void* data) { return const_cast<void*>(data); }
-
 // Returns the bytes to ask the caller for. A caller's pointer need not have the alignment that the engine
 // needs. If the algorithm needs any workspace, the size therefore includes room to align it. Throws Failure,
 // NOT_SUPPORTED, if `variant` is empty or cannot run the problem.

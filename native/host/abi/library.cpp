@@ -45,10 +45,7 @@ std::string openblas_version() {
 }  // namespace
 }  // namespace mucudnn::host
 
-using mucudnn::host::bad_parameter;
-using mucudnn::host::guarded;
-using mucudnn::host::kVersion;
-using mucudnn::host::require;
+using namespace mucudnn::host;
 
 extern "C" {
 
@@ -61,7 +58,7 @@ size_t cudnnGetCudartVersion(void) { return 0; }
 
 cudnnStatus_t cudnnGetProperty(libraryPropertyType type, int* value) {
   return guarded([&] {
-    require({{"value", value}});
+    require("value", {value});
     if (static_cast<unsigned>(type) > PATCH_LEVEL) {
       bad_parameter("there is no property " + std::to_string(static_cast<int>(type)));
     }
@@ -71,30 +68,24 @@ cudnnStatus_t cudnnGetProperty(libraryPropertyType type, int* value) {
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   return guarded([&] {
-    require({{"handle", handle}});
-    mucudnn::host::start_threads();
+    require("handle", {handle});
+    start_threads();
     *handle = new cudnnContext;
   });
 }
 
-cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
-  delete handle;
-  return CUDNN_STATUS_SUCCESS;
-}
+cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) { return destroy(handle); }
 
 // Only remembers the stream, because all work is complete when a call returns.
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
   return guarded([&] {
-    require({{"handle", handle}});
+    require("handle", {handle});
     handle->stream = stream;
   });
 }
 
 cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t* stream) {
-  return guarded([&] {
-    require({{"handle", handle}, {"stream", stream}});
-    *stream = handle->stream;
-  });
+  return get("handle, stream", handle, &cudnnContext::stream, stream);
 }
 
 // Two functions that cuDNN does not have. mucudnnHostSetThreads sets the threads of the calling thread's
@@ -105,8 +96,8 @@ cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t* stream) {
 
 void mucudnnHostSetThreads(int count) {
   guarded([&] {
-    mucudnn::host::start_threads();
-    mucudnn::host::set_threads(count < 1 ? 1 : count);
+    start_threads();
+    set_threads(count < 1 ? 1 : count);
   });
 }
 
@@ -115,8 +106,8 @@ const char* mucudnnHostDescribe(void) {
   try {
     // Never destroyed: callers keep the address.
     static const std::string& text =
-        *new std::string(mucudnn::host::cpu_model() + ", " + mucudnn::host::transforms::instruction_set() +
-                         ", " + mucudnn::host::openblas_version() + " " + scipy_openblas_get_corename());
+        *new std::string(cpu_model() + ", " + transforms::instruction_set() + ", " + openblas_version() +
+                         " " + scipy_openblas_get_corename());
     return text.c_str();
   } catch (...) {  // out of memory: the next call tries again
     return nullptr;

@@ -8,6 +8,24 @@
 namespace mucudnn::host {
 namespace {
 
+// The enumerators of a pass for the engine's algorithms. The backward enumerations have no GEMM: their ALGO_1
+// is implicit GEMM, their ALGO_0 explicit GEMM.
+struct LegacyAlgorithms {
+  int implicit_gemm, explicit_gemm, winograd, fft, count;
+};
+
+// The index is the pass.
+constexpr LegacyAlgorithms kLegacyAlgorithms[] = {
+    {CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, CUDNN_CONVOLUTION_FWD_ALGO_GEMM,
+     CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED, CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING,
+     CUDNN_CONVOLUTION_FWD_ALGO_COUNT},
+    {CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, CUDNN_CONVOLUTION_BWD_DATA_ALGO_0,
+     CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED, CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING,
+     CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT},
+    {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0,
+     CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING,
+     CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT}};
+
 void require_set(const char* name, int dims) {
   if (dims == 0) bad_parameter(std::string("the descriptor of ") + name + " was never set");
 }
@@ -45,8 +63,7 @@ DataType data_type_of(cudnnDataType_t type, cudnnDataType_t compute_type) {
 std::array<std::int64_t, CUDNN_DIM_MAX> output_sizes_of(cudnnConvolutionDescriptor_t convolution,
                                                         cudnnTensorDescriptor_t x,
                                                         cudnnFilterDescriptor_t w) {
-  require(
-      {{"the convolution descriptor", convolution}, {"the descriptor of x", x}, {"the descriptor of w", w}});
+  require("the convolution descriptor, the descriptor of x, the descriptor of w", {convolution, x, w});
   require_set("x", x->dims);
   require_set("w", w->dims);
   return output_sizes(*convolution, *x, tensor_of(*w));
@@ -130,27 +147,27 @@ Problem problem_of(const cudnnConvolutionStruct& convolution, const cudnnTensorS
   }
   problem.layout = all_have(Layout::nchw) ? Layout::nchw : Layout::nhwc;
   problem.groups = convolution.groups;
-  problem.mini_batch = x.sizes[0];
-  problem.in_channels = x.sizes[1];
-  problem.out_channels = w.sizes[0];
-  for (int axis = 0; axis < problem.dims; ++axis) {
-    const int to = 3 - problem.dims + axis;
-    problem.input[to] = x.sizes[2 + axis];
-    problem.output[to] = y.sizes[2 + axis];
-    problem.kernel[to] = w.sizes[2 + axis];
-    problem.stride[to] = convolution.strides[axis];
-    problem.padding[to] = convolution.paddings[axis];
-    problem.dilation[to] = convolution.dilations[axis];
-  }
+  set_tensor_sizes(problem, x.sizes, w.sizes, y.sizes);
+  set_window(problem, convolution.strides, convolution.paddings, convolution.dilations);
   validate(problem);
   return problem;
 }
 
-Problem problem_of(const Descriptors& d) {
-  require({{"the descriptor of y", d.y}});
+Kernel kernel_of(const Descriptors& d) {
+  require("the descriptor of y", {d.y});
   output_sizes_of(d.convolution, d.x, d.w);  // throws and names the descriptor that is missing
   require_set("y", d.y->dims);
-  return problem_of(*d.convolution, *d.x, tensor_of(*d.w), *d.y);
+  return {problem_of(*d.convolution, *d.x, tensor_of(*d.w), *d.y), d.pass};
+}
+
+Tensors tensors_of(Pass pass, const void* first_input, const void* second_input, void* output) {
+  // The engine's Tensors have one type for the inputs and outputs of all passes.
+  void *const first = const_cast<void*>(first_input), *const second = const_cast<void*>(second_input);
+  const Tensors tensors = pass == Pass::forward         ? Tensors{first, second, output}
+                          : pass == Pass::backward_data ? Tensors{output, first, second}
+                                                        : Tensors{first, output, second};
+  require("the data of x, the data of w, the data of y", {tensors.x, tensors.w, tensors.y});
+  return tensors;
 }
 
 ChannelPitch pitch_of(const Problem& problem, const cudnnTensorStruct& x, const cudnnTensorStruct& y) {
@@ -158,30 +175,26 @@ ChannelPitch pitch_of(const Problem& problem, const cudnnTensorStruct& x, const 
 }
 
 std::optional<Algorithm> engine_algorithm(Pass pass, std::int64_t number) {
-  if (number < 0 || number >= algorithm_count(pass)) return std::nullopt;
-  switch (pass) {
-    case Pass::forward:
-      return engine_algorithm<Pass::forward>(static_cast<cudnnConvolutionFwdAlgo_t>(number));
-    case Pass::backward_data:
-      return engine_algorithm<Pass::backward_data>(static_cast<cudnnConvolutionBwdDataAlgo_t>(number));
-    case Pass::backward_filter:
-      return engine_algorithm<Pass::backward_filter>(static_cast<cudnnConvolutionBwdFilterAlgo_t>(number));
-  }
+  const LegacyAlgorithms& legacy = kLegacyAlgorithms[static_cast<int>(pass)];
+  if (number == legacy.implicit_gemm) return Algorithm::implicit_gemm;
+  if (number == legacy.explicit_gemm) return Algorithm::explicit_gemm;
+  if (number == legacy.winograd) return Algorithm::winograd_nonfused;
+  if (number == legacy.fft) return Algorithm::fft_tiling;
   return std::nullopt;
 }
 
-int algorithm_count(Pass pass) {
-  constexpr int kCounts[] = {Legacy<Pass::forward>::kCount, Legacy<Pass::backward_data>::kCount,
-                             Legacy<Pass::backward_filter>::kCount};
-  return kCounts[static_cast<int>(pass)];
+int algorithm_count(Pass pass) { return kLegacyAlgorithms[static_cast<int>(pass)].count; }
+
+std::optional<Algorithm> legacy_algorithm(Pass pass, unsigned number) {
+  if (number >= static_cast<unsigned>(algorithm_count(pass))) {
+    bad_parameter("there is no algorithm " + std::to_string(number));
+  }
+  return engine_algorithm(pass, number);
 }
 
 }  // namespace mucudnn::host
 
-using mucudnn::host::bad_parameter;
-using mucudnn::host::guarded;
-using mucudnn::host::output_sizes_of;
-using mucudnn::host::require;
+using namespace mucudnn::host;
 
 extern "C" {
 
@@ -189,7 +202,7 @@ cudnnStatus_t cudnnGetConvolution2dForwardOutputDim(cudnnConvolutionDescriptor_t
                                                     cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
                                                     int* n, int* c, int* h, int* width) {
   return guarded([&] {
-    require({{"n", n}, {"c", c}, {"h", h}, {"w", width}});
+    require("n, c, h, w", {n, c, h, width});
     const auto output = output_sizes_of(convolution, x, w);
     if (x->dims != 4) bad_parameter("x has " + std::to_string(x->dims) + " dimensions, not 4");
     *n = static_cast<int>(output[0]);
@@ -203,7 +216,7 @@ cudnnStatus_t cudnnGetConvolutionNdForwardOutputDim(cudnnConvolutionDescriptor_t
                                                     cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
                                                     int dims, int* sizes) {
   return guarded([&] {
-    require({{"sizes", sizes}});
+    require("sizes", {sizes});
     const auto output = output_sizes_of(convolution, x, w);
     if (dims < 0 || dims > x->dims) {
       bad_parameter(std::to_string(dims) + " sizes of " + std::to_string(x->dims) + " requested");

@@ -9,8 +9,27 @@
 
 namespace mucudnn::host {
 
-// The four descriptors of a call. In a backward pass x, w or y is the gradient.
+// Calls DEFINE for each pass with its name in functions, its name in types, and the types of the descriptors
+// of its two inputs and of its output, in the order in which the functions of all passes take them.
+#define MUCUDNN_PASSES(DEFINE)                                                                             \
+  DEFINE(Forward, Fwd, cudnnTensorDescriptor_t, cudnnFilterDescriptor_t, cudnnTensorDescriptor_t)          \
+  DEFINE(BackwardData, BwdData, cudnnFilterDescriptor_t, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t) \
+  DEFINE(BackwardFilter, BwdFilter, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t, cudnnFilterDescriptor_t)
+
+// The four descriptors of a call. The types of the inputs say which pass it is. In a backward pass x, w or y
+// is the gradient.
 struct Descriptors {
+  Descriptors(cudnnTensorDescriptor_t its_x, cudnnFilterDescriptor_t its_w,
+              cudnnConvolutionDescriptor_t its_convolution, cudnnTensorDescriptor_t its_y)
+      : pass(Pass::forward), x(its_x), w(its_w), convolution(its_convolution), y(its_y) {}
+  Descriptors(cudnnFilterDescriptor_t its_w, cudnnTensorDescriptor_t its_y,
+              cudnnConvolutionDescriptor_t its_convolution, cudnnTensorDescriptor_t its_x)
+      : pass(Pass::backward_data), x(its_x), w(its_w), convolution(its_convolution), y(its_y) {}
+  Descriptors(cudnnTensorDescriptor_t its_x, cudnnTensorDescriptor_t its_y,
+              cudnnConvolutionDescriptor_t its_convolution, cudnnFilterDescriptor_t its_w)
+      : pass(Pass::backward_filter), x(its_x), w(its_w), convolution(its_convolution), y(its_y) {}
+
+  Pass pass;
   cudnnTensorDescriptor_t x;
   cudnnFilterDescriptor_t w;
   cudnnConvolutionDescriptor_t convolution;
@@ -32,64 +51,21 @@ void check_output(const cudnnTensorStruct& y, int dims, const std::array<std::in
 // such dimensions, types, modes, paddings or strides.
 Problem problem_of(const cudnnConvolutionStruct& convolution, const cudnnTensorStruct& x,
                    const cudnnTensorStruct& w, const cudnnTensorStruct& y);
-Problem problem_of(const Descriptors& descriptors);
+Kernel kernel_of(const Descriptors& descriptors);
+
+// Returns the tensors of a call from its two inputs and its output, in the order of its descriptors, as if
+// they were packed. Throws Failure, BAD_PARAM, if one of them is NULL.
+Tensors tensors_of(Pass pass, const void* first, const void* second, void* output);
 
 // Returns the channels that x and y have in memory, for descriptors of which problem_of() made the problem.
 ChannelPitch pitch_of(const Problem& problem, const cudnnTensorStruct& x, const cudnnTensorStruct& y);
 
-// The enumerators of each pass for the engine's algorithms. The backward enumerations have no GEMM: their
-// ALGO_1 is implicit GEMM, their ALGO_0 explicit GEMM.
-template <Pass pass>
-struct Legacy;
-
-template <>
-struct Legacy<Pass::forward> {
-  using Algorithm = cudnnConvolutionFwdAlgo_t;
-  using Performance = cudnnConvolutionFwdAlgoPerf_t;
-  static constexpr Algorithm kImplicit = CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM;
-  static constexpr Algorithm kExplicit = CUDNN_CONVOLUTION_FWD_ALGO_GEMM;
-  static constexpr Algorithm kWinograd = CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED;
-  static constexpr Algorithm kFft = CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING;
-  static constexpr int kCount = CUDNN_CONVOLUTION_FWD_ALGO_COUNT;
-};
-
-template <>
-struct Legacy<Pass::backward_data> {
-  using Algorithm = cudnnConvolutionBwdDataAlgo_t;
-  using Performance = cudnnConvolutionBwdDataAlgoPerf_t;
-  static constexpr Algorithm kImplicit = CUDNN_CONVOLUTION_BWD_DATA_ALGO_1;
-  static constexpr Algorithm kExplicit = CUDNN_CONVOLUTION_BWD_DATA_ALGO_0;
-  static constexpr Algorithm kWinograd = CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED;
-  static constexpr Algorithm kFft = CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING;
-  static constexpr int kCount = CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT;
-};
-
-template <>
-struct Legacy<Pass::backward_filter> {
-  using Algorithm = cudnnConvolutionBwdFilterAlgo_t;
-  using Performance = cudnnConvolutionBwdFilterAlgoPerf_t;
-  static constexpr Algorithm kImplicit = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1;
-  static constexpr Algorithm kExplicit = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0;
-  static constexpr Algorithm kWinograd = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED;
-  static constexpr Algorithm kFft = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING;
-  static constexpr int kCount = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT;
-};
-
-// Returns nothing for an algorithm that the engine does not have. Throws Failure, BAD_PARAM, if the number is
-// no enumerator.
-template <Pass pass>
-std::optional<Algorithm> engine_algorithm(typename Legacy<pass>::Algorithm algorithm) {
-  const auto value = static_cast<unsigned>(algorithm);
-  if (value >= Legacy<pass>::kCount) bad_parameter("there is no algorithm " + std::to_string(value));
-  if (algorithm == Legacy<pass>::kImplicit) return Algorithm::implicit_gemm;
-  if (algorithm == Legacy<pass>::kExplicit) return Algorithm::explicit_gemm;
-  if (algorithm == Legacy<pass>::kWinograd) return Algorithm::winograd_nonfused;
-  if (algorithm == Legacy<pass>::kFft) return Algorithm::fft_tiling;
-  return std::nullopt;
-}
-
-// Does the same for a pass known at run time, but returns nothing if the number is no enumerator.
+// Returns the engine's algorithm behind the enumerator of a pass; nothing if the engine does not have it, or
+// if the number is not an enumerator.
 std::optional<Algorithm> engine_algorithm(Pass pass, std::int64_t number);
 int algorithm_count(Pass pass);
+
+// Does the same, but throws Failure, BAD_PARAM, if the number is not an enumerator.
+std::optional<Algorithm> legacy_algorithm(Pass pass, unsigned number);
 
 }  // namespace mucudnn::host

@@ -32,26 +32,36 @@ struct Workspace {
   std::size_t size;
 };
 
-template <Pass pass>
-double estimated_cost(const typename Legacy<pass>::Performance& result, const Kernel& kernel) {
-  if (result.status != CUDNN_STATUS_SUCCESS) return std::numeric_limits<double>::infinity();
-  return estimated_cost(*engine_algorithm<pass>(result.algo), kernel);
-}
+// The common part of the structures in which the functions of each pass report an algorithm.
+struct Result {
+  int number;
+  cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
+  float time = kNotTimed;
+  std::size_t memory = 0;
+
+  bool can_run() const { return status == CUDNN_STATUS_SUCCESS; }
+};
 
 // Returns every algorithm of the pass with its status and its workspace, not timed.
-template <Pass pass>
-std::vector<typename Legacy<pass>::Performance> survey(const Kernel& kernel, cudnnMathType_t math) {
-  std::vector<typename Legacy<pass>::Performance> results(Legacy<pass>::kCount);
-  for (int i = 0; i < Legacy<pass>::kCount; ++i) {
-    auto& result = results[i];
-    result.algo = static_cast<typename Legacy<pass>::Algorithm>(i);
-    result.time = kNotTimed;
-    result.determinism = CUDNN_DETERMINISTIC;
-    // A CPU has no tensor cores, whatever the descriptor allows.
-    result.mathType = math == CUDNN_FMA_MATH ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH;
+std::vector<Result> survey(const Kernel& kernel) {
+  std::vector<Result> results;
+  for (int number = 0; number < algorithm_count(kernel.pass); ++number) {
+    Result& result = results.emplace_back(Result{number});
     result.status =
-        guarded([&] { result.memory = required_workspace(engine_algorithm<pass>(result.algo), kernel); });
+        guarded([&] { result.memory = required_workspace(engine_algorithm(kernel.pass, number), kernel); });
   }
+  return results;
+}
+
+// Returns every algorithm of the pass, the one with the least estimated cost first.
+std::vector<Result> ranked(const Kernel& kernel) {
+  const auto cost = [&](const Result& result) {
+    return result.can_run() ? estimated_cost(*engine_algorithm(kernel.pass, result.number), kernel)
+                            : std::numeric_limits<double>::infinity();
+  };
+  auto results = survey(kernel);
+  std::stable_sort(results.begin(), results.end(),
+                   [&](const Result& one, const Result& other) { return cost(one) < cost(other); });
   return results;
 }
 
@@ -65,201 +75,117 @@ float time_once(Algorithm algorithm, const Kernel& kernel, const Tensors& tensor
 
 // Runs each algorithm that can run, once, in the caller's workspace. Without one, each gets a fresh
 // workspace.
-template <Pass pass>
-std::vector<typename Legacy<pass>::Performance> timed(const Kernel& kernel, cudnnMathType_t math,
-                                                      const Tensors& tensors, const Workspace* workspace) {
-  auto results = survey<pass>(kernel, math);
-  for (auto& result : results) {
-    if (result.status != CUDNN_STATUS_SUCCESS) continue;
+std::vector<Result> timed(const Kernel& kernel, const Tensors& tensors, const Workspace* workspace) {
+  auto results = survey(kernel);
+  for (Result& result : results) {
+    if (!result.can_run()) continue;
     result.status = guarded([&] {
-      const Algorithm algorithm = *engine_algorithm<pass>(result.algo);
+      const Algorithm algorithm = *engine_algorithm(kernel.pass, result.number);
       if (workspace == nullptr) {
         const Buffer own(result.memory);
         result.time = time_once(algorithm, kernel, tensors, {own.data(), result.memory});
       } else if (result.memory > 0 && (workspace->data == nullptr || workspace->size < result.memory)) {
         // cuDNN reports this status for such an algorithm, too.
-        throw Failure(CUDNN_STATUS_ALLOC_FAILED, "the workspace given is too small");
+        throw Failure(CUDNN_STATUS_ALLOC_FAILED, "the workspace is too small");
       } else {
         result.time = time_once(algorithm, kernel, tensors, *workspace);
       }
     });
   }
-  std::stable_sort(results.begin(), results.end(), [](const auto& one, const auto& other) {
-    const bool one_ran = one.status == CUDNN_STATUS_SUCCESS;
-    const bool other_ran = other.status == CUDNN_STATUS_SUCCESS;
-    return one_ran != other_ran ? one_ran : one.time < other.time;
+  std::stable_sort(results.begin(), results.end(), [](const Result& one, const Result& other) {
+    return one.can_run() != other.can_run() ? one.can_run() : one.time < other.time;
   });
   return results;
 }
 
-void check_request(cudnnHandle_t handle, int requested, const int* returned, const void* results) {
-  require({{"handle", handle}, {"the count returned", returned}, {"results", results}});
-  if (requested < 1) bad_parameter(std::to_string(requested) + " results requested: at least 1");
+// Runs each algorithm in memory of its own.
+std::vector<Result> timed(const Kernel& kernel) {
+  const Problem& problem = kernel.problem;
+  const std::size_t item = size_of(problem.data_type);
+  const auto batch = static_cast<std::size_t>(problem.mini_batch);
+  const Buffer x(item * batch * static_cast<std::size_t>(problem.x_sample()));
+  const Buffer w(item * static_cast<std::size_t>(problem.w_elements()));
+  const Buffer y(item * batch * static_cast<std::size_t>(problem.y_sample()));
+  return timed(kernel, {x.data(), w.data(), y.data()}, nullptr);
 }
 
-template <typename Performance>
-void give(const std::vector<Performance>& all, int requested, int* returned, Performance* results) {
-  *returned = std::min(requested, static_cast<int>(all.size()));
-  std::copy_n(all.begin(), *returned, results);
-}
-
-template <Pass pass>
-cudnnStatus_t get_count(cudnnHandle_t handle, int* count) {
+cudnnStatus_t get_count(cudnnHandle_t handle, Pass pass, int* count) {
   return guarded([&] {
-    require({{"handle", handle}, {"count", count}});
-    *count = Legacy<pass>::kCount;
+    require("handle, count", {handle, count});
+    *count = algorithm_count(pass);
   });
 }
 
-template <Pass pass>
-cudnnStatus_t get(cudnnHandle_t handle, const Descriptors& descriptors, int requested, int* returned,
-                  typename Legacy<pass>::Performance* results) {
+// Writes the first of the results that `list` returns.
+template <typename Performance, typename List>
+cudnnStatus_t select(cudnnHandle_t handle, const Descriptors& descriptors, int requested, int* returned,
+                     Performance* performances, const List& list) {
   return guarded([&] {
-    check_request(handle, requested, returned, results);
-    const Kernel kernel{problem_of(descriptors), pass};
-    auto all = survey<pass>(kernel, descriptors.convolution->math);
-    std::stable_sort(all.begin(), all.end(), [&](const auto& one, const auto& other) {
-      return estimated_cost<pass>(one, kernel) < estimated_cost<pass>(other, kernel);
+    require("handle, the count returned, results", {handle, returned, performances});
+    if (requested < 1) bad_parameter(std::to_string(requested) + " results requested: at least 1");
+    const std::vector<Result> results = list();
+    // A CPU has no tensor cores, whatever the descriptor allows.
+    const auto math = descriptors.convolution->math == CUDNN_FMA_MATH ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH;
+    *returned = std::min(requested, static_cast<int>(results.size()));
+    std::transform(results.begin(), results.begin() + *returned, performances, [&](const Result& result) {
+      return Performance{static_cast<decltype(performances->algo)>(result.number),
+                         result.status,
+                         result.time,
+                         result.memory,
+                         CUDNN_DETERMINISTIC,
+                         math,
+                         {}};
     });
-    give(all, requested, returned, results);
   });
 }
 
-template <Pass pass>
-cudnnStatus_t find(cudnnHandle_t handle, const Descriptors& descriptors, int requested, int* returned,
-                   typename Legacy<pass>::Performance* results) {
-  return guarded([&] {
-    check_request(handle, requested, returned, results);
-    const Kernel kernel{problem_of(descriptors), pass};
-    const Problem& problem = kernel.problem;
-    const std::size_t item = size_of(descriptors.x->type);
-    const auto batch = static_cast<std::size_t>(problem.mini_batch);
-    const Buffer x(item * batch * static_cast<std::size_t>(problem.x_sample()));
-    const Buffer w(item * static_cast<std::size_t>(problem.w_elements()));
-    const Buffer y(item * batch * static_cast<std::size_t>(problem.y_sample()));
-    give(timed<pass>(kernel, descriptors.convolution->math, {x.data(), w.data(), y.data()}, nullptr),
-         requested, returned, results);
-  });
-}
-
-template <Pass pass>
-cudnnStatus_t find_with(cudnnHandle_t handle, const Descriptors& descriptors, Tensors tensors, int requested,
-                        int* returned, typename Legacy<pass>::Performance* results,
-                        const Workspace& workspace) {
-  return guarded([&] {
-    check_request(handle, requested, returned, results);
-    require({{"the data of x", tensors.x}, {"the data of w", tensors.w}, {"the data of y", tensors.y}});
-    const Kernel kernel{problem_of(descriptors), pass};
-    tensors.pitch = pitch_of(kernel.problem, *descriptors.x, *descriptors.y);
-    give(timed<pass>(kernel, descriptors.convolution->math, tensors, &workspace), requested, returned,
-         results);
-  });
+std::vector<Result> timed_in(const Descriptors& descriptors, const void* first, const void* second,
+                             void* output, const Workspace& workspace) {
+  Tensors tensors = tensors_of(descriptors.pass, first, second, output);
+  const Kernel kernel = kernel_of(descriptors);
+  tensors.pitch = pitch_of(kernel.problem, *descriptors.x, *descriptors.y);
+  return timed(kernel, tensors, &workspace);
 }
 
 }  // namespace
 }  // namespace mucudnn::host
 
-using mucudnn::Pass;
-using mucudnn::host::find;
-using mucudnn::host::find_with;
-using mucudnn::host::get;
-using mucudnn::host::get_count;
-using mucudnn::host::input;
+using namespace mucudnn::host;
 
 extern "C" {
 
-cudnnStatus_t cudnnGetConvolutionForwardAlgorithmMaxCount(cudnnHandle_t handle, int* count) {
-  return get_count<Pass::forward>(handle, count);
-}
-
-cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithmMaxCount(cudnnHandle_t handle, int* count) {
-  return get_count<Pass::backward_data>(handle, count);
-}
-
-cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithmMaxCount(cudnnHandle_t handle, int* count) {
-  return get_count<Pass::backward_filter>(handle, count);
-}
-
-cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t handle, cudnnTensorDescriptor_t x,
-                                                     cudnnFilterDescriptor_t w,
-                                                     cudnnConvolutionDescriptor_t convolution,
-                                                     cudnnTensorDescriptor_t y, int requested, int* returned,
-                                                     cudnnConvolutionFwdAlgoPerf_t* results) {
-  return get<Pass::forward>(handle, {x, w, convolution, y}, requested, returned, results);
-}
-
-cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t handle, cudnnFilterDescriptor_t w,
-                                                          cudnnTensorDescriptor_t dy,
-                                                          cudnnConvolutionDescriptor_t convolution,
-                                                          cudnnTensorDescriptor_t dx, int requested,
-                                                          int* returned,
-                                                          cudnnConvolutionBwdDataAlgoPerf_t* results) {
-  return get<Pass::backward_data>(handle, {dx, w, convolution, dy}, requested, returned, results);
-}
-
-cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t handle, cudnnTensorDescriptor_t x,
-                                                            cudnnTensorDescriptor_t dy,
-                                                            cudnnConvolutionDescriptor_t convolution,
-                                                            cudnnFilterDescriptor_t dw, int requested,
-                                                            int* returned,
-                                                            cudnnConvolutionBwdFilterAlgoPerf_t* results) {
-  return get<Pass::backward_filter>(handle, {x, dw, convolution, dy}, requested, returned, results);
-}
-
-cudnnStatus_t cudnnFindConvolutionForwardAlgorithm(cudnnHandle_t handle, cudnnTensorDescriptor_t x,
-                                                   cudnnFilterDescriptor_t w,
-                                                   cudnnConvolutionDescriptor_t convolution,
-                                                   cudnnTensorDescriptor_t y, int requested, int* returned,
-                                                   cudnnConvolutionFwdAlgoPerf_t* results) {
-  return find<Pass::forward>(handle, {x, w, convolution, y}, requested, returned, results);
-}
-
-cudnnStatus_t cudnnFindConvolutionBackwardDataAlgorithm(cudnnHandle_t handle, cudnnFilterDescriptor_t w,
-                                                        cudnnTensorDescriptor_t dy,
-                                                        cudnnConvolutionDescriptor_t convolution,
-                                                        cudnnTensorDescriptor_t dx, int requested,
-                                                        int* returned,
-                                                        cudnnConvolutionBwdDataAlgoPerf_t* results) {
-  return find<Pass::backward_data>(handle, {dx, w, convolution, dy}, requested, returned, results);
-}
-
-cudnnStatus_t cudnnFindConvolutionBackwardFilterAlgorithm(cudnnHandle_t handle, cudnnTensorDescriptor_t x,
-                                                          cudnnTensorDescriptor_t dy,
-                                                          cudnnConvolutionDescriptor_t convolution,
-                                                          cudnnFilterDescriptor_t dw, int requested,
-                                                          int* returned,
-                                                          cudnnConvolutionBwdFilterAlgoPerf_t* results) {
-  return find<Pass::backward_filter>(handle, {x, dw, convolution, dy}, requested, returned, results);
-}
-
-cudnnStatus_t cudnnFindConvolutionForwardAlgorithmEx(
-    cudnnHandle_t handle, cudnnTensorDescriptor_t x_descriptor, const void* x,
-    cudnnFilterDescriptor_t w_descriptor, const void* w, cudnnConvolutionDescriptor_t convolution,
-    cudnnTensorDescriptor_t y_descriptor, void* y, int requested, int* returned,
-    cudnnConvolutionFwdAlgoPerf_t* results, void* workspace, size_t workspace_size) {
-  return find_with<Pass::forward>(handle, {x_descriptor, w_descriptor, convolution, y_descriptor},
-                                  {input(x), input(w), y}, requested, returned, results,
-                                  {workspace, workspace_size});
-}
-
-cudnnStatus_t cudnnFindConvolutionBackwardDataAlgorithmEx(
-    cudnnHandle_t handle, cudnnFilterDescriptor_t w_descriptor, const void* w,
-    cudnnTensorDescriptor_t dy_descriptor, const void* dy, cudnnConvolutionDescriptor_t convolution,
-    cudnnTensorDescriptor_t dx_descriptor, void* dx, int requested, int* returned,
-    cudnnConvolutionBwdDataAlgoPerf_t* results, void* workspace, size_t workspace_size) {
-  return find_with<Pass::backward_data>(handle, {dx_descriptor, w_descriptor, convolution, dy_descriptor},
-                                        {dx, input(w), input(dy)}, requested, returned, results,
-                                        {workspace, workspace_size});
-}
-
-cudnnStatus_t cudnnFindConvolutionBackwardFilterAlgorithmEx(
-    cudnnHandle_t handle, cudnnTensorDescriptor_t x_descriptor, const void* x,
-    cudnnTensorDescriptor_t dy_descriptor, const void* dy, cudnnConvolutionDescriptor_t convolution,
-    cudnnFilterDescriptor_t dw_descriptor, void* dw, int requested, int* returned,
-    cudnnConvolutionBwdFilterAlgoPerf_t* results, void* workspace, size_t workspace_size) {
-  return find_with<Pass::backward_filter>(handle, {x_descriptor, dw_descriptor, convolution, dy_descriptor},
-                                          {input(x), dw, input(dy)}, requested, returned, results,
-                                          {workspace, workspace_size});
-}
+#define MUCUDNN_DEFINE(Name, Short, First, Second, Output)                                                  \
+  cudnnStatus_t cudnnGetConvolution##Name##AlgorithmMaxCount(cudnnHandle_t handle, int* count) {            \
+    return get_count(handle, Descriptors(First(), Second(), nullptr, Output()).pass, count);                \
+  }                                                                                                         \
+                                                                                                            \
+  cudnnStatus_t cudnnGetConvolution##Name##Algorithm_v7(                                                    \
+      cudnnHandle_t handle, First first, Second second, cudnnConvolutionDescriptor_t convolution,           \
+      Output output, int requested, int* returned, cudnnConvolution##Short##AlgoPerf_t* results) {          \
+    const Descriptors descriptors(first, second, convolution, output);                                      \
+    return select(handle, descriptors, requested, returned, results,                                        \
+                  [&] { return ranked(kernel_of(descriptors)); });                                          \
+  }                                                                                                         \
+                                                                                                            \
+  cudnnStatus_t cudnnFindConvolution##Name##Algorithm(                                                      \
+      cudnnHandle_t handle, First first, Second second, cudnnConvolutionDescriptor_t convolution,           \
+      Output output, int requested, int* returned, cudnnConvolution##Short##AlgoPerf_t* results) {          \
+    const Descriptors descriptors(first, second, convolution, output);                                      \
+    return select(handle, descriptors, requested, returned, results,                                        \
+                  [&] { return timed(kernel_of(descriptors)); });                                           \
+  }                                                                                                         \
+                                                                                                            \
+  cudnnStatus_t cudnnFindConvolution##Name##AlgorithmEx(                                                    \
+      cudnnHandle_t handle, First first_descriptor, const void* first, Second second_descriptor,            \
+      const void* second, cudnnConvolutionDescriptor_t convolution, Output output_descriptor, void* output, \
+      int requested, int* returned, cudnnConvolution##Short##AlgoPerf_t* results, void* workspace,          \
+      size_t workspace_size) {                                                                              \
+    const Descriptors descriptors(first_descriptor, second_descriptor, convolution, output_descriptor);     \
+    return select(handle, descriptors, requested, returned, results, [&] {                                  \
+      return timed_in(descriptors, first, second, output, {workspace, workspace_size});                     \
+    });                                                                                                     \
+  }
+MUCUDNN_PASSES(MUCUDNN_DEFINE)
+#undef MUCUDNN_DEFINE
 
 }  // extern "C"

@@ -1,13 +1,14 @@
 // The objects behind the opaque pointers of the ABI, and the failures of its functions.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <new>
 #include <stdexcept>
 #include <string>
-#include <utility>
+#include <string_view>
 
 #include "abi/cudnn.h"
 #include "core/entry_guard.hpp"
@@ -73,10 +74,13 @@ class Failure : public std::runtime_error {
   throw Failure(CUDNN_STATUS_NOT_SUPPORTED, message);
 }
 
-// Throws BAD_PARAM for NULL, as cuDNN's legacy functions do, not BAD_PARAM_NULL_POINTER.
-inline void require(std::initializer_list<std::pair<const char*, const void*>> pointers) {
-  for (const auto& [name, pointer] : pointers) {
-    if (pointer == nullptr) bad_parameter(std::string(name) + " is NULL");
+// Throws BAD_PARAM for NULL, as cuDNN's legacy functions do, not BAD_PARAM_NULL_POINTER. `names` holds a name
+// for each pointer, with a comma and a space between them.
+inline void require(std::string_view names, std::initializer_list<const void*> pointers) {
+  for (const void* pointer : pointers) {
+    const std::size_t end = std::min(names.find(", "), names.size());
+    if (pointer == nullptr) bad_parameter(std::string(names.substr(0, end)) + " is NULL");
+    names.remove_prefix(std::min(end + 2, names.size()));
   }
 }
 
@@ -102,6 +106,30 @@ cudnnStatus_t guarded(Body&& body) {
   } catch (...) {
     return failed(CUDNN_STATUS_INTERNAL_ERROR, "unknown exception");
   }
+}
+
+// Creates the object of a cudnnCreate function.
+template <typename Object>
+cudnnStatus_t create(const char* name, Object** created) {
+  return guarded([&] {
+    require(name, {created});
+    *created = new Object;
+  });
+}
+
+template <typename Object>
+cudnnStatus_t destroy(Object* object) {
+  delete object;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+// Reads one member of an object. `names` are those of the object and of the place for the value.
+template <typename Object, typename Value>
+cudnnStatus_t get(const char* names, const Object* object, Value Object::* member, Value* value) {
+  return guarded([&] {
+    require(names, {object, value});
+    *value = object->*member;
+  });
 }
 
 // Returns the bytes of one element. Throws BAD_PARAM for a type that the host engine does not know.

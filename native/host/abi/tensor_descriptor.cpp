@@ -39,7 +39,7 @@ std::int64_t extent(const cudnnTensorStruct& tensor) {
 
 void set(cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int dims, const int* sizes,
          const int* strides) {
-  require({{"the tensor descriptor", tensor}, {"the sizes", sizes}, {"the strides", strides}});
+  require("the tensor descriptor, the sizes, the strides", {tensor, sizes, strides});
   check_dims(dims, 2);
   size_of(type);
   check_sizes(dims, sizes);
@@ -58,7 +58,7 @@ void set(cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int dims, const i
 
 void set_packed(cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format, cudnnDataType_t type, int dims,
                 const int* sizes) {
-  require({{"the tensor descriptor", tensor}, {"the sizes", sizes}});
+  require("the tensor descriptor, the sizes", {tensor, sizes});
   check_dims(dims, 2);
   check_format(format);
   check_sizes(dims, sizes);
@@ -74,7 +74,7 @@ void set_packed(cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format, cudn
 
 void set(cudnnFilterDescriptor_t filter, cudnnDataType_t type, cudnnTensorFormat_t format, int dims,
          const int* sizes) {
-  require({{"the filter descriptor", filter}, {"the sizes", sizes}});
+  require("the filter descriptor, the sizes", {filter, sizes});
   check_dims(dims, 3);
   size_of(type);
   check_format(format);
@@ -90,28 +90,20 @@ void set(cudnnFilterDescriptor_t filter, cudnnDataType_t type, cudnnTensorFormat
 }  // namespace
 }  // namespace mucudnn::host
 
-using mucudnn::host::bad_parameter;
-using mucudnn::host::guarded;
-using mucudnn::host::require;
+using namespace mucudnn::host;
 
 extern "C" {
 
 cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* tensor) {
-  return guarded([&] {
-    require({{"the tensor descriptor", tensor}});
-    *tensor = new cudnnTensorStruct;
-  });
+  return create("the tensor descriptor", tensor);
 }
 
-cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t tensor) {
-  delete tensor;
-  return CUDNN_STATUS_SUCCESS;
-}
+cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t tensor) { return destroy(tensor); }
 
 cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format,
                                          cudnnDataType_t type, int n, int c, int h, int w) {
   const int sizes[] = {n, c, h, w};
-  return guarded([&] { mucudnn::host::set_packed(tensor, format, type, 4, sizes); });
+  return guarded([&] { set_packed(tensor, format, type, 4, sizes); });
 }
 
 cudnnStatus_t cudnnSetTensor4dDescriptorEx(cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int n, int c,
@@ -119,17 +111,17 @@ cudnnStatus_t cudnnSetTensor4dDescriptorEx(cudnnTensorDescriptor_t tensor, cudnn
                                            int w_stride) {
   const int sizes[] = {n, c, h, w};
   const int strides[] = {n_stride, c_stride, h_stride, w_stride};
-  return guarded([&] { mucudnn::host::set(tensor, type, 4, sizes, strides); });
+  return guarded([&] { set(tensor, type, 4, sizes, strides); });
 }
 
 cudnnStatus_t cudnnGetTensor4dDescriptor(cudnnTensorDescriptor_t tensor, cudnnDataType_t* type, int* n,
                                          int* c, int* h, int* w, int* n_stride, int* c_stride, int* h_stride,
                                          int* w_stride) {
   return guarded([&] {
-    require({{"the tensor descriptor", tensor}, {"type", type}});
+    require("the tensor descriptor, type", {tensor, type});
     int* const sizes[] = {n, c, h, w};
     int* const strides[] = {n_stride, c_stride, h_stride, w_stride};
-    for (int axis = 0; axis < 4; ++axis) require({{"a size", sizes[axis]}, {"a stride", strides[axis]}});
+    for (int axis = 0; axis < 4; ++axis) require("a size, a stride", {sizes[axis], strides[axis]});
     *type = tensor->type;
     for (int axis = 0; axis < 4; ++axis) {
       *sizes[axis] = static_cast<int>(tensor->sizes[axis]);
@@ -140,22 +132,18 @@ cudnnStatus_t cudnnGetTensor4dDescriptor(cudnnTensorDescriptor_t tensor, cudnnDa
 
 cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int dims,
                                          const int* sizes, const int* strides) {
-  return guarded([&] { mucudnn::host::set(tensor, type, dims, sizes, strides); });
+  return guarded([&] { set(tensor, type, dims, sizes, strides); });
 }
 
 cudnnStatus_t cudnnSetTensorNdDescriptorEx(cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format,
                                            cudnnDataType_t type, int dims, const int* sizes) {
-  return guarded([&] { mucudnn::host::set_packed(tensor, format, type, dims, sizes); });
+  return guarded([&] { set_packed(tensor, format, type, dims, sizes); });
 }
 
 cudnnStatus_t cudnnGetTensorNdDescriptor(cudnnTensorDescriptor_t tensor, int requested, cudnnDataType_t* type,
                                          int* dims, int* sizes, int* strides) {
   return guarded([&] {
-    require({{"the tensor descriptor", tensor},
-             {"type", type},
-             {"dims", dims},
-             {"sizes", sizes},
-             {"strides", strides}});
+    require("the tensor descriptor, type, dims, sizes, strides", {tensor, type, dims, sizes, strides});
     *type = tensor->type;
     *dims = tensor->dims;
     const int count = std::clamp(requested, 0, tensor->dims);
@@ -166,36 +154,30 @@ cudnnStatus_t cudnnGetTensorNdDescriptor(cudnnTensorDescriptor_t tensor, int req
 
 cudnnStatus_t cudnnGetTensorSizeInBytes(cudnnTensorDescriptor_t tensor, size_t* size) {
   return guarded([&] {
-    require({{"the tensor descriptor", tensor}, {"size", size}});
-    const auto elements = mucudnn::host::extent(*tensor);
-    *size = tensor->dims == 0 ? 0 : static_cast<size_t>(elements) * mucudnn::host::size_of(tensor->type);
+    require("the tensor descriptor, size", {tensor, size});
+    const auto elements = extent(*tensor);
+    *size = tensor->dims == 0 ? 0 : static_cast<size_t>(elements) * size_of(tensor->type);
   });
 }
 
 cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* filter) {
-  return guarded([&] {
-    require({{"the filter descriptor", filter}});
-    *filter = new cudnnFilterStruct;
-  });
+  return create("the filter descriptor", filter);
 }
 
-cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t filter) {
-  delete filter;
-  return CUDNN_STATUS_SUCCESS;
-}
+cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t filter) { return destroy(filter); }
 
 cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t filter, cudnnDataType_t type,
                                          cudnnTensorFormat_t format, int k, int c, int h, int w) {
   const int sizes[] = {k, c, h, w};
-  return guarded([&] { mucudnn::host::set(filter, type, format, 4, sizes); });
+  return guarded([&] { set(filter, type, format, 4, sizes); });
 }
 
 cudnnStatus_t cudnnGetFilter4dDescriptor(cudnnFilterDescriptor_t filter, cudnnDataType_t* type,
                                          cudnnTensorFormat_t* format, int* k, int* c, int* h, int* w) {
   return guarded([&] {
-    require({{"the filter descriptor", filter}, {"type", type}, {"format", format}});
+    require("the filter descriptor, type, format", {filter, type, format});
     int* const sizes[] = {k, c, h, w};
-    for (const int* size : sizes) require({{"a size", size}});
+    for (const int* size : sizes) require("a size", {size});
     *type = filter->type;
     *format = filter->format;
     for (int axis = 0; axis < 4; ++axis) *sizes[axis] = filter->sizes[axis];
@@ -204,18 +186,14 @@ cudnnStatus_t cudnnGetFilter4dDescriptor(cudnnFilterDescriptor_t filter, cudnnDa
 
 cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t filter, cudnnDataType_t type,
                                          cudnnTensorFormat_t format, int dims, const int* sizes) {
-  return guarded([&] { mucudnn::host::set(filter, type, format, dims, sizes); });
+  return guarded([&] { set(filter, type, format, dims, sizes); });
 }
 
 cudnnStatus_t cudnnGetFilterNdDescriptor(cudnnFilterDescriptor_t filter, int requested, cudnnDataType_t* type,
                                          cudnnTensorFormat_t* format, int* dims, int* sizes) {
   return guarded([&] {
-    require({{"the filter descriptor", filter},
-             {"type", type},
-             {"format", format},
-             {"dims", dims},
-             {"sizes", sizes}});
-    mucudnn::host::check_dims(requested, 1);
+    require("the filter descriptor, type, format, dims, sizes", {filter, type, format, dims, sizes});
+    check_dims(requested, 1);
     *type = filter->type;
     *format = filter->format;
     *dims = filter->dims;
@@ -225,8 +203,8 @@ cudnnStatus_t cudnnGetFilterNdDescriptor(cudnnFilterDescriptor_t filter, int req
 
 cudnnStatus_t cudnnGetFilterSizeInBytes(cudnnFilterDescriptor_t filter, size_t* size) {
   return guarded([&] {
-    require({{"the filter descriptor", filter}, {"size", size}});
-    size_t bytes = filter->dims == 0 ? 0 : mucudnn::host::size_of(filter->type);
+    require("the filter descriptor, size", {filter, size});
+    size_t bytes = filter->dims == 0 ? 0 : size_of(filter->type);
     for (int axis = 0; axis < filter->dims; ++axis) {
       if (__builtin_mul_overflow(bytes, static_cast<size_t>(filter->sizes[axis]), &bytes)) {
         bad_parameter("a filter of 2^64 bytes or more");

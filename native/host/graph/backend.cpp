@@ -57,7 +57,7 @@ void access(Descriptor& descriptor, Access access) {
 // Returns the finalized execution plan. Throws Failure if a pointer is NULL or the plan is not finalized.
 std::shared_ptr<ExecutionPlan> plan_of(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                        cudnnBackendDescriptor_t pack) {
-  require({{"handle", handle}, {"the execution plan", plan}, {"the variant pack", pack}});
+  require("handle, the execution plan, the variant pack", {handle, plan, pack});
   return finalized<ExecutionPlan>(plan, CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED);
 }
 
@@ -105,7 +105,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
                                        const void* elements) {
   return guarded([&] {
     graph::Descriptor& object = *graph::handle_of(descriptor).descriptor;
-    require({{"the elements", elements}});
+    require("the elements", {elements});
     if (object.finalized()) bad_parameter("the descriptor is finalized: it cannot be changed");
     graph::access(object, {true, name, type, count, nullptr, const_cast<void*>(elements)});
   });
@@ -124,7 +124,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
 cudnnStatus_t cudnnGetExecutionPlanWorkspaceSize(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                                  cudnnBackendDescriptor_t variant_pack, size_t* size) {
   return guarded([&] {
-    require({{"size", size}});
+    require("size", {size});
     *size = graph::plan_of(handle, plan, variant_pack)->workspace();
   });
 }

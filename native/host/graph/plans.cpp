@@ -86,7 +86,7 @@ void ExecutionPlan::execute(const VariantPack& pack) const {
   const cudnnDataType_t type = fusion.output.type;
   const std::size_t rest = workspace() - fusion.copies_size();
   void* const scratch = usable_workspace(variant, fusion.kernel, pack.workspace, rest);
-  if (!fusion.copies.empty()) require({{"workspace", pack.workspace}});
+  if (!fusion.copies.empty()) require("workspace", {pack.workspace});
   void* next = static_cast<char*>(pack.workspace) + rest;
   std::size_t room = fusion.copies_size();
   // Returns the address of a tensor, or of its copy in the output's layout and data type.
