@@ -25,14 +25,14 @@ constexpr std::size_t kAnyNumberOfSlices = std::numeric_limits<std::size_t>::max
 //
 // A backward_filter in bf16 is divided. bf16 has the exponents of f32, and the undivided call adds in f32.
 // Near the largest f32, the order of additions decides whether a sum becomes inf; f32 kernels have that too,
-// divided or not. bf16 rounds to inf from 3.396e38 on, f32 from 3.403e38 on. This 0.2 % is no reason to deny
-// bf16 its fast algorithms.
+// divided or not. bf16 rounds to inf from 3.396e38 on, f32 from 3.403e38 on. This 0.2 % does not justify
+// denying bf16 its fast algorithms.
 std::size_t most_slices(Pass pass, DataType type);
 
 // Returns the most slices that are summed in the output itself. More slices are summed in fp32.
 std::size_t most_slices_in_place(Pass pass, DataType type);
 
-// Returns the reason why no division into so many slices exists; empty if one exists.
+// Returns the reason why no division into that many slices exists; empty if one exists.
 std::string refusal_of_slices(const Kernel& kernel, std::size_t slices);
 
 // Returns the bytes that a division into `slices` slices needs beyond the algorithms' workspace, on a device

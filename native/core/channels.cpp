@@ -37,8 +37,8 @@ std::size_t copied(const Pieces& pieces, bool in_place) { return in_place ? 0 : 
 
 std::int64_t divided_channels(const Kernel& kernel, bool of_inputs) {
   const Problem& p = kernel.problem;
-  const bool reads_like_y = std::any_of(p.epilogue.begin(), p.epilogue.end(), [](const Pointwise& one) {
-    return operand_of(one.kind) == Operand::like_y && one.factor != 0;
+  const bool reads_like_y = std::any_of(p.epilogue.begin(), p.epilogue.end(), [](const Pointwise& operation) {
+    return operand_of(operation.kind) == Operand::like_y && operation.factor != 0;
   });
   if (p.is_mixed() || kernel.is_fused_gradient() || reads_like_y) return 1;
   if (of_inputs && (kernel.pass != Pass::backward_filter || p.groups > 1)) return 1;

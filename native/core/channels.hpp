@@ -37,7 +37,7 @@ std::int64_t channel_unit(const Kernel& kernel, bool of_inputs = false);
 // Returns the numbers of channels that groups may have: a half of the channels, a quarter, and so on.
 std::vector<std::int64_t> channel_counts(const Kernel& kernel, bool of_inputs = false);
 
-// Returns the kernel of a group of so many channels. Throws std::invalid_argument.
+// Returns the kernel of a group of that many channels. Throws std::invalid_argument.
 Kernel group_kernel(const Kernel& kernel, std::int64_t channels, bool of_inputs = false);
 
 // Pieces of memory, a pitch apart.

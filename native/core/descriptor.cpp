@@ -20,7 +20,7 @@ constexpr std::string_view kTokens[] = {"g",  "mb", "ic", "id", "ih", "iw", "oc"
 // The numbers in the text; each stands at the index of its token in kTokens.
 using Numbers = std::array<std::optional<std::int64_t>, std::size(kTokens)>;
 
-// Returns the index in kTokens; past the end if the text is no token.
+// Returns the index in kTokens; past the end if the text is not a token.
 std::size_t place_of(std::string_view token) {
   return static_cast<std::size_t>(std::find(std::begin(kTokens), std::end(kTokens), token) -
                                   std::begin(kTokens));
@@ -44,7 +44,7 @@ std::string_view read_prefix(std::string_view text, Problem& problem) {
       read_types(word, problem);
     } else {
       fail("'" + std::string(word) +
-           ":' is no data type (f32, f64, f16, bf16), layout (nchw, nhwc) or math " +
+           ":' is not a data type (f32, f64, f16, bf16), layout (nchw, nhwc) or math " +
            "(default, tf32, strict)");
     }
     begin = colon + 1;
@@ -102,7 +102,7 @@ Numbers read_numbers(std::string_view body) {
     const std::string part(body.substr(begin, std::max(at, begin + 1) - begin));
     const std::size_t place = place_of(token);
     if (place == numbers.size()) {
-      fail("'" + part + "' is no part of a descriptor such as mb64_ic64ih27_oc192_kh5_ph2");
+      fail("'" + part + "' is not part of a descriptor such as mb64_ic64ih27_oc192_kh5_ph2");
     }
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(body.data() + digits, body.data() + at, value);

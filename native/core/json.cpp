@@ -103,7 +103,7 @@ namespace {
 
 template <typename Kind, typename Value>
 const Kind& as(const Value& value) {
-  if (const auto* const found = std::get_if<Kind>(&value)) return *found;
+  if (const auto* const held = std::get_if<Kind>(&value)) return *held;
   throw std::invalid_argument("a value of the plan is of another kind");
 }
 
@@ -113,7 +113,7 @@ To converted(const std::string& text) {
   const char* const last = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), last, value);
   if (error != std::errc() || stop != last)
-    throw std::invalid_argument("\"" + text + "\" in the plan is no such number");
+    throw std::invalid_argument("\"" + text + "\" in the plan is not such a number");
   return value;
 }
 
@@ -122,14 +122,14 @@ To converted(const std::string& text) {
 Json Json::parse(std::string_view text) { return JsonParser(text).document(); }
 
 const Json& Json::at(const std::string& key) const {
-  if (const Json* const found = find(key)) return *found;
+  if (const Json* const member = find(key)) return *member;
   throw std::invalid_argument("the plan has no \"" + key + "\"");
 }
 
 const Json* Json::find(const std::string& key) const {
   const auto& members = as<Members>(value_);
-  const auto found = members.find(key);
-  return found == members.end() ? nullptr : &found->second;
+  const auto member = members.find(key);
+  return member == members.end() ? nullptr : &member->second;
 }
 
 const std::vector<Json>& Json::items() const { return as<std::vector<Json>>(value_); }

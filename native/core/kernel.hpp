@@ -23,7 +23,9 @@ struct Kernel {
 };
 
 // Returns the descriptor and the pass with a space between.
-std::string to_text(const Kernel& kernel);
+inline std::string to_text(const Kernel& kernel) {
+  return to_text(kernel.problem) + " " + name_of(kernel.pass);
+}
 
 }  // namespace mucudnn
 

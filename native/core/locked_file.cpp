@@ -88,10 +88,10 @@ bool write_all(int descriptor, std::string_view text) {
 // Returns why the last call failed, for errno as open_regular() sets it too.
 std::string reason() {
   if (errno == ELOOP) return "it is a symbolic link, which is not followed";
-  return errno == EINVAL ? "it is no regular file" : std::strerror(errno);
+  return errno == EINVAL ? "it is not a regular file" : std::strerror(errno);
 }
 
-// Opens without waiting for the other end of a pipe. Fails with EINVAL if this is no regular file.
+// Opens without waiting for the other end of a pipe. Fails with EINVAL if the path is not a regular file.
 void open_regular(OpenFile& file, const char* path, int flags, struct stat& status) {
   file.reset(repeated([&] { return ::open(path, flags | O_CLOEXEC | O_NONBLOCK, 0600); }));
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || S_ISREG(status.st_mode)) return;
@@ -99,7 +99,7 @@ void open_regular(OpenFile& file, const char* path, int flags, struct stat& stat
   errno = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
 }
 
-// Returns "process 123", the process that holds the lock; "another process" if the kernel does not tell.
+// Returns "process 123", the process that holds the lock; "another process" if the kernel does not say.
 std::string holder_of(const struct stat& status) {
   char place[64];
   std::snprintf(place, sizeof place, " %02x:%02x:%llu ", major(status.st_dev), minor(status.st_dev),

@@ -37,7 +37,7 @@ bool is_logged(LogLevel level) noexcept { return level <= process_level.load(); 
 void log(LogLevel level, const std::string& message) {
   if (!is_logged(level)) return;
   const std::string line = "mucudnn: " + printable(message) + "\n";
-  // There is no place left to report that a message could not be written.
+  // A message that cannot be written cannot be reported either.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 

@@ -23,7 +23,7 @@ void store_name(const Value& value, Options& options) {
   option = static_cast<std::remove_reference_t<decltype(option)>>(value.number);
 }
 
-// Cuts the middle out of a text that nobody can have typed.
+// Cuts the middle out of a text that is too long to have been typed.
 std::string quoted(const std::string& text) {
   constexpr std::size_t kLongest = 100, kEnd = 20;
   if (text.size() <= kLongest) return "'" + text + "'";
@@ -59,8 +59,8 @@ unsigned multiply_fraction(std::string& digits) {
 }
 
 Value parse_name(const std::vector<const char*>& names, const std::string& text) {
-  const auto found = std::find(names.begin(), names.end(), text);
-  if (found != names.end()) return {text, std::distance(names.begin(), found)};
+  const auto place = std::find(names.begin(), names.end(), text);
+  if (place != names.end()) return {text, std::distance(names.begin(), place)};
   std::string list;
   for (const char* name : names) list += (list.empty() ? "" : ", ") + std::string(name);
   throw std::invalid_argument(quoted(text) + " is not one of: " + list);
@@ -106,8 +106,8 @@ std::int64_t parse_size(const std::string& text) {
   for (auto power = std::distance(std::begin(units), unit); power > 0; --power)
     add(1024, multiply_fraction(fraction));
   if (length > kMostDigits || bytes >> 63 != 0) {
-    const std::string given = length > kMostDigits ? text.substr(0, 20) + "…" : text;
-    throw std::invalid_argument("the size '" + given + "' is too large: it must be below 2^63 bytes");
+    const std::string shown = length > kMostDigits ? text.substr(0, 20) + "…" : text;
+    throw std::invalid_argument("the size '" + shown + "' is too large: it must be below 2^63 bytes");
   }
   return static_cast<std::int64_t>(bytes);
 }

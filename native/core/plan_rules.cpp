@@ -61,7 +61,7 @@ void check(const Configuration& configuration, const Whole& whole) {
       fail(std::string("the ") + whole.parts + " do not add to " + whole.name);
     }
     sum += part.micro_batch;
-    if (!is_word(part.algorithm)) fail(quoted(part.algorithm) + " is no name of an algorithm");
+    if (!is_word(part.algorithm)) fail(quoted(part.algorithm) + " is not the name of an algorithm");
     if (!std::isfinite(part.time_ms) || part.time_ms < 0) fail("a time is not a number of at least 0");
     if (part.workspace < 0) fail("a workspace is below 0");
   }
@@ -87,7 +87,7 @@ void check(const PlanGroups& groups, const Whole& channels, const Whole& mini_ba
 }
 
 void check(const Listed& candidate) {
-  if (!is_word(candidate.algorithm)) fail(quoted(candidate.algorithm) + " is no name of an algorithm");
+  if (!is_word(candidate.algorithm)) fail(quoted(candidate.algorithm) + " is not the name of an algorithm");
   if (candidate.workspace < 0) fail("a workspace is below 0");
 }
 

@@ -15,13 +15,13 @@ constexpr std::int64_t kProbe = 32, kProbeOnGpu = 4;  // an algorithm begins wit
 constexpr double kGain = 0.02;        // a prediction must save this share of the best time for one sample
 constexpr double kLeastFixed = 0.6;   // the least fixed share of a time: calls have costs without workspace
 constexpr double kLeastSlope = 0.05;  // a sample takes this share at least: noise must not predict nothing
-constexpr double kNearly = 1.03;   // the smallest size whose prediction is this near to the best is measured
-constexpr double kClose = 1.3;     // an algorithm up to this factor behind is tried at smaller sizes too
-constexpr double kLeap = 4;        // sizes this factor apart have a size between them that is tried
-constexpr double kSlices = 0.5;    // slices of STOCK are tried where nothing is faster by more than this
-constexpr double kSecond = 1.15;   // an algorithm up to this factor behind is measured undivided too
-constexpr double kBudget = 12;     // units that a race may spend
-constexpr double kHopeless = 1.3;  // a first run this factor above the best time ends an algorithm's runs
+constexpr double kNearly = 1.03;    // the smallest size whose prediction is this near to the best is measured
+constexpr double kClose = 1.3;      // an algorithm up to this factor behind is tried at smaller sizes too
+constexpr double kLeap = 4;         // sizes this factor apart have a size between them that is tried
+constexpr double kSlices = 0.5;     // slices of STOCK are tried where nothing is faster by more than this
+constexpr double kSecond = 1.15;    // an algorithm up to this factor behind is measured undivided too
+constexpr double kBudget = 12;      // units that a race may spend
+constexpr double kFarBehind = 1.3;  // a first run this factor above the best time ends an algorithm's runs
 constexpr double kForever = std::numeric_limits<double>::infinity();
 
 using Index = std::optional<std::size_t>;  // the place of a candidate
@@ -36,16 +36,16 @@ struct Algorithm {
 };
 
 double least(const std::map<std::int64_t, double>& values) {
-  double found = kForever;
-  for (const auto& [size, value] : values) found = std::min(found, value);
-  return found;
+  double lowest = kForever;
+  for (const auto& [size, value] : values) lowest = std::min(lowest, value);
+  return lowest;
 }
 
 // Returns the least of the sizes that is not below `bound`; the largest if there is none.
 template <typename Value>
 std::int64_t least_from(const std::map<std::int64_t, Value>& sizes, std::int64_t bound) {
-  const auto found = sizes.lower_bound(bound);
-  return found == sizes.end() ? sizes.rbegin()->first : found->first;
+  const auto at = sizes.lower_bound(bound);
+  return at == sizes.end() ? sizes.rbegin()->first : at->first;
 }
 
 // The rows and the candidates that need no more workspace than a limit.
@@ -55,30 +55,30 @@ class Field {
         const Race& race, std::int64_t limit)
       : candidates_(candidates), race_(race), mini_batch_(race.mini_batch) {
     double stock_workspace = 0;  // for one sample
-    for (const RaceCandidate& one : candidates) algorithm_named(one.algorithm);
+    for (const RaceCandidate& candidate : candidates) algorithm_named(candidate.algorithm);
     // Sizes above the mini-batch are of other mini-batches.
-    for (const MicroConfiguration& one : measured) {
-      if (one.micro_batch > mini_batch_) continue;
-      const double sample_ms = one.time_ms / static_cast<double>(one.micro_batch);
-      if (one.algorithm == kStock) {
+    for (const MicroConfiguration& row : measured) {
+      if (row.micro_batch > mini_batch_) continue;
+      const double sample_ms = row.time_ms / static_cast<double>(row.micro_batch);
+      if (row.algorithm == kStock) {
         stock_ms_ = sample_ms;
-        stock_workspace = static_cast<double>(one.workspace) / static_cast<double>(mini_batch_);
+        stock_workspace = static_cast<double>(row.workspace) / static_cast<double>(mini_batch_);
       }
-      if (one.workspace > limit) continue;
-      Algorithm& own = algorithm_named(one.algorithm);
-      own.rows[one.micro_batch] = sample_ms;
-      own.workspaces[one.micro_batch] = one.workspace;
+      if (row.workspace > limit) continue;
+      Algorithm& own = algorithm_named(row.algorithm);
+      own.rows[row.micro_batch] = sample_ms;
+      own.workspaces[row.micro_batch] = row.workspace;
     }
     for (std::size_t i = 0; i < candidates.size(); ++i) {
-      const RaceCandidate& one = candidates[i];
-      if (one.algorithm == kStockSlice) {
-        // Nobody knows the scratch memory of a slice before it runs.
-        const double expected = stock_workspace * static_cast<double>(one.micro_batch);
-        if (stock_ms_ && expected < static_cast<double>(limit) + 1) slices_[one.micro_batch] = i;
-      } else if (one.algorithm != kStock && one.workspace <= limit) {
-        Algorithm& own = algorithm_named(one.algorithm);
-        own.open[one.micro_batch] = i;
-        own.workspaces[one.micro_batch] = one.workspace;
+      const RaceCandidate& candidate = candidates[i];
+      if (candidate.algorithm == kStockSlice) {
+        // The scratch memory of a slice is unknown until it runs.
+        const double expected = stock_workspace * static_cast<double>(candidate.micro_batch);
+        if (stock_ms_ && expected < static_cast<double>(limit) + 1) slices_[candidate.micro_batch] = i;
+      } else if (candidate.algorithm != kStock && candidate.workspace <= limit) {
+        Algorithm& own = algorithm_named(candidate.algorithm);
+        own.open[candidate.micro_batch] = i;
+        own.workspaces[candidate.micro_batch] = candidate.workspace;
       }
     }
     for (const Algorithm& own : algorithms_) best_ms_ = std::min(best_ms_, least(own.rows));
@@ -90,15 +90,15 @@ class Field {
       if (const Index slice = first_slice()) return slice;  // undivided, STOCK exceeds the limit
     }
     if (is_over_budget()) return next_of_remainder();
-    if (const Index found = next_new()) return found;
-    if (const Index found = next_larger()) return found;
-    if (const Index found = next_smaller()) return found;
-    if (const Index found = next_between()) return found;
-    if (const Index found = next_slice()) return found;
+    if (const Index choice = next_new()) return choice;
+    if (const Index choice = next_larger()) return choice;
+    if (const Index choice = next_smaller()) return choice;
+    if (const Index choice = next_between()) return choice;
+    if (const Index choice = next_slice()) return choice;
     return next_of_remainder();
   }
 
-  // Returns an algorithm to measure undivided: the rival that divisions are compared with.
+  // Returns an algorithm to measure undivided, so that divisions are compared with it.
   Index next_undivided() const {
     double done = kForever, hope = kForever;
     Index best;
@@ -123,12 +123,12 @@ class Field {
     return algorithms_[at->second];
   }
   const Algorithm* find(const char* name) const {
-    const auto found = places_.find(name);
-    return found == places_.end() ? nullptr : &algorithms_[found->second];
+    const auto place = places_.find(name);
+    return place == places_.end() ? nullptr : &algorithms_[place->second];
   }
   const std::map<std::int64_t, double>* rows_of(const char* name) const {
-    const Algorithm* const found = find(name);
-    return found == nullptr || found->rows.empty() ? nullptr : &found->rows;
+    const Algorithm* const algorithm = find(name);
+    return algorithm == nullptr || algorithm->rows.empty() ? nullptr : &algorithm->rows;
   }
 
   // Returns whether the measurements took as much time as a race may take.
@@ -137,7 +137,7 @@ class Field {
     double spent = 0;
     for (const Algorithm& own : algorithms_) {
       for (const auto& [size, ms] : own.rows) {
-        // A run that does not count comes first. It is the only one where it was hopeless or long.
+        // A warm-up run comes first. It is the only run of a candidate that is far behind or takes long.
         const double run_ms = ms * static_cast<double>(size);
         const bool is_long = run_ms >= kLongRunMs;
         spent += run_ms * (ms > 2 * best_ms_ || (is_long && !race_.is_on_gpu) ? 1 : 2);
@@ -148,19 +148,19 @@ class Field {
 
   // Returns the smallest useful size of an algorithm that has not begun.
   Index next_new() const {
-    Index found;
+    Index choice;
     const std::int64_t probe = race_.is_on_gpu ? kProbeOnGpu : kProbe;
     const auto key = [&](std::size_t index) {
-      const RaceCandidate& one = candidates_[index];
+      const RaceCandidate& candidate = candidates_[index];
       if (race_.is_on_gpu) return static_cast<double>(index);
-      return static_cast<double>(one.workspace) / static_cast<double>(one.micro_batch);
+      return static_cast<double>(candidate.workspace) / static_cast<double>(candidate.micro_batch);
     };
     for (const Algorithm& own : algorithms_) {
       if (own.open.empty() || !is_new(own) || !may_win(own)) continue;
       const std::size_t first = own.open.at(least_from(own.open, mini_batch_ / probe));
-      if (!found || key(first) < key(*found)) found = first;
+      if (!choice || key(first) < key(*choice)) choice = first;
     }
-    return found;
+    return choice;
   }
 
   // Returns whether an algorithm was not measured yet, or undivided only: that says nothing about slices,
@@ -181,7 +181,7 @@ class Field {
 
   // Returns the candidate with the best prediction of all sizes above the measured ones.
   Index next_larger() const {
-    Index found;
+    Index choice;
     double hope = best_ms_ * (1 - kGain);
     for (const Algorithm& own : algorithms_) {
       if (!own.has_begun()) continue;
@@ -192,11 +192,11 @@ class Field {
       if (least(predicted) >= hope) continue;
       hope = least(predicted);
       const auto nearly = std::find_if(predicted.begin(), predicted.end(),
-                                       [&](const auto& one) { return one.second <= kNearly * hope; });
+                                       [&](const auto& row) { return row.second <= kNearly * hope; });
       const std::int64_t size = own.rows.size() == 1 ? least_from(predicted, 2 * largest) : nearly->first;
-      found = own.open.at(size);
+      choice = own.open.at(size);
     }
-    return found;
+    return choice;
   }
 
   // Returns a size below the measured ones if these get better downwards, or were never left.
@@ -220,7 +220,7 @@ class Field {
       if (!own.has_begun() || least(own.rows) > best_ms_) continue;
       const auto best = std::find_if(own.rows.begin(), own.rows.end(),
                                      [&](const auto& row) { return row.second == best_ms_; });
-      Index found;
+      Index choice;
       double widest = 0;
       const auto look = [&](const auto& before, const auto& after) {
         const std::int64_t low = before->first, high = after->first;
@@ -230,11 +230,11 @@ class Field {
         if (std::max(before->second, after->second) > kClose * best_ms_) return;
         widest = width;
         const auto middle = std::sqrt(static_cast<double>(low) * static_cast<double>(high));
-        found = nearest(first, end, static_cast<std::int64_t>(middle))->second;
+        choice = nearest(first, end, static_cast<std::int64_t>(middle))->second;
       };
       if (std::next(best) != own.rows.end()) look(best, std::next(best));
       if (best != own.rows.begin()) look(std::prev(best), best);
-      if (found) return found;
+      if (choice) return choice;
     }
     return {};
   }
@@ -318,8 +318,8 @@ class Field {
 
   template <typename Iterator>
   static Iterator nearest(Iterator begin, Iterator end, std::int64_t size) {
-    return std::min_element(begin, end, [&](const auto& one, const auto& other) {
-      return std::abs(one.first - size) < std::abs(other.first - size);
+    return std::min_element(begin, end, [&](const auto& a, const auto& b) {
+      return std::abs(a.first - size) < std::abs(b.first - size);
     });
   }
 
@@ -337,11 +337,12 @@ class Field {
 
 std::optional<std::size_t> next_candidate(const std::vector<RaceCandidate>& candidates,
                                           const std::vector<MicroConfiguration>& measured, const Race& race) {
-  const auto whole = std::find_if(candidates.begin(), candidates.end(),
-                                  [](const RaceCandidate& one) { return one.algorithm == kStock; });
+  const auto whole = std::find_if(candidates.begin(), candidates.end(), [](const RaceCandidate& candidate) {
+    return candidate.algorithm == kStock;
+  });
   if (whole != candidates.end()) return static_cast<std::size_t>(whole - candidates.begin());
   for (const std::int64_t limit : race.limits) {
-    if (const Index found = Field(candidates, measured, race, limit).next()) return found;
+    if (const Index choice = Field(candidates, measured, race, limit).next()) return choice;
   }
   if (!race.compares || race.limits.empty()) return {};
   return Field(candidates, measured, race, race.limits.back()).next_undivided();
@@ -349,11 +350,11 @@ std::optional<std::size_t> next_candidate(const std::vector<RaceCandidate>& cand
 
 double rival_ms(const RaceCandidate& candidate, const std::vector<MicroConfiguration>& measured) {
   double best = kForever;
-  for (const MicroConfiguration& one : measured) {
-    if (one.workspace <= candidate.workspace)
-      best = std::min(best, one.time_ms / static_cast<double>(one.micro_batch));
+  for (const MicroConfiguration& row : measured) {
+    if (row.workspace <= candidate.workspace)
+      best = std::min(best, row.time_ms / static_cast<double>(row.micro_batch));
   }
-  return best * static_cast<double>(candidate.micro_batch) * kHopeless;
+  return best * static_cast<double>(candidate.micro_batch) * kFarBehind;
 }
 
 double race_budget_ms(std::optional<double> whole_ms) {

@@ -3,9 +3,9 @@
 // STOCK comes first and undivided: its time is the unit of every budget. Without STOCK the unit is the best
 // time so far. Each algorithm then runs at a small micro-batch size, where a run costs little. Two sizes of
 // an algorithm give its fixed time and its time for one sample, which predict the larger sizes. Before the
-// second size is measured, the workspace predicts: the share of it that does not grow with the size tells how
-// much work an algorithm does once for each call, such as the transform of a filter. A larger size is
-// measured only if its prediction beats the best measurement so far.
+// second size is measured, the workspace predicts: the share of it that does not grow with the size
+// says how much work an algorithm does once for each call, such as the transform of a filter. A larger size
+// is measured only if its prediction is below the best measurement so far.
 //
 // The answer depends on the measurements alone, so a process that finds them in the cache or in the journal
 // ends the race too. The constants come from `python -m bench run race`, which plays the race on recorded
@@ -30,10 +30,10 @@ constexpr const char* kStockSlice = "STOCK_SLICE";
 
 // The runs of one candidate: more than one if they fit into the budget.
 constexpr int kRaceRuns = 7;
-constexpr double kRaceShare = 0.06;   // the budget, in times of the undivided rival
+constexpr double kRaceShare = 0.06;   // the budget, as a multiple of the undivided call's time
 constexpr double kRaceLeastMs = 0.3;  // the budget of a tiny kernel's candidate
-// Cold caches and waking threads hardly slow down a run on a CPU that takes so many milliseconds. A race
-// therefore measures it once.
+// Cold caches and waking threads hardly slow down a run on a CPU that takes this many milliseconds, so a race
+// measures it once.
 constexpr double kLongRunMs = 100.0;
 // No algorithm of the host engine fills its workspace faster, on one thread.
 constexpr double kHostBytesPerMs = 16e6;
@@ -50,7 +50,7 @@ struct RaceCandidate {
 struct Race {
   std::int64_t mini_batch = 1;
   std::vector<std::int64_t> limits{kNoLimit};
-  // Measure an algorithm of the engine undivided too, as the rival of divisions within the last limit.
+  // Measure an algorithm of the engine undivided too, to compare divisions within the last limit with it.
   bool compares = false;
   // No algorithm fills its workspace faster, which bounds its time; nothing if the rate is unknown.
   std::optional<double> bytes_per_ms{};
@@ -67,11 +67,11 @@ struct Race {
 std::optional<std::size_t> next_candidate(const std::vector<RaceCandidate>& candidates,
                                           const std::vector<MicroConfiguration>& measured, const Race& race);
 
-// Returns the ms above which a candidate is out of the race; infinite if it has no rival yet. A candidate may
-// be slow for its fixed costs alone. So it is measured less, but predicts larger sizes.
+// Returns the ms above which a candidate is not measured any further; infinite if nothing was measured yet. A
+// candidate may be slow because of its fixed costs alone, so it still predicts larger sizes.
 double rival_ms(const RaceCandidate& candidate, const std::vector<MicroConfiguration>& measured);
 
-// Returns the ms for the runs of a candidate, with the time of the undivided rival if there is one.
+// Returns the ms for the runs of a candidate, given the time of the undivided call if there is one.
 double race_budget_ms(std::optional<double> whole_ms);
 
 }  // namespace mucudnn

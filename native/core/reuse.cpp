@@ -65,12 +65,12 @@ class Knapsack {
   }
 
   std::size_t first_size(std::size_t left) const {
-    std::size_t found = 0;
+    std::size_t first = 0;
     for (std::size_t size = left; size > 0; --size) {
-      if (can_begin_with(size, left) && (found == 0 || best_[left - size].parts < best_[left - found].parts))
-        found = size;
+      if (can_begin_with(size, left) && (first == 0 || best_[left - size].parts < best_[left - first].parts))
+        first = size;
     }
-    return found;
+    return first;
   }
 
   std::vector<Best> best_;

@@ -84,7 +84,7 @@ std::optional<std::int64_t> channels_in_memory(const Sizes& sizes, const Strides
                                                Layout layout) {
   std::int64_t channels = sizes[1], step = 1;
   bool is_known = false;
-  // The first axis beyond the channels tells how many there are.
+  // The stride of the first axis beyond the channels shows how many there are.
   const auto follows = [&](int axis, bool is_beyond) {
     const std::int64_t size = sizes[axis], stride = strides[axis];
     if (size == 1) return true;

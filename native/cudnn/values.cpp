@@ -1,36 +1,9 @@
 #include "cudnn/values.hpp"
 
-#include "core/half.hpp"
+#include "core/element.hpp"
 
 namespace mucudnn {
 namespace {
-
-// Calls `body` with a zero of the type, so that one generic lambda serves all types.
-template <typename Body>
-void with_type(DataType type, Body body) {
-  switch (type) {
-    case DataType::f32:
-      return body(float{});
-    case DataType::f64:
-      return body(double{});
-    case DataType::f16:
-      return body(Half{});
-    case DataType::bf16:
-      return body(BFloat16{});
-  }
-}
-
-double widen(double value) { return value; }
-double widen(float value) { return value; }
-template <typename Type>
-double widen(Type value) {
-  return to_float(value);
-}
-
-void narrow(double value, double& to) { to = value; }
-void narrow(double value, float& to) { to = static_cast<float>(value); }
-void narrow(double value, Half& to) { to = to_half(static_cast<float>(value)); }
-void narrow(double value, BFloat16& to) { to = to_bfloat16(static_cast<float>(value)); }
 
 // splitmix64 (Steele, Lea and Flood 2014): a counter in, well-mixed bits out.
 std::uint64_t mix(std::uint64_t value) {
@@ -45,7 +18,7 @@ std::uint64_t mix(std::uint64_t value) {
 void to_double(DataType type, const void* from, double* to, std::size_t count) {
   with_type(type, [&](auto zero) {
     const auto* values = static_cast<const decltype(zero)*>(from);
-    for (std::size_t i = 0; i < count; ++i) to[i] = widen(values[i]);
+    for (std::size_t i = 0; i < count; ++i) to[i] = widened(values[i]);
   });
 }
 

@@ -111,12 +111,12 @@ def test_a_pipe_in_place_of_a_plan_a_journal_or_a_record_is_a_warning_and_nobody
     one = case(SMALL, "forward")
     planned = run_under_shim([one], tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=pipe, MUCUDNN_LOG="warning")
     assert planned.warnings == [
-        f"mucudnn: the plan '{pipe}' is not followed: '{pipe}' cannot be read: it is no regular file; calls "
+        f"mucudnn: the plan '{pipe}' is not followed: '{pipe}' cannot be read: it is not a regular file; calls "
         "are passed on"
     ]
     recording = {"MUCUDNN_MODE": "record", "MUCUDNN_RECORD": pipe, "MUCUDNN_LOG": "warning"}
     assert run_under_shim([one], tmp_path, **recording).warnings == [
-        f"mucudnn: not recorded: '{pipe}' cannot be opened: it is no regular file"
+        f"mucudnn: not recorded: '{pipe}' cannot be opened: it is not a regular file"
     ]
     found = run_online(tmp_path, one, one, MUCUDNN_LOG="warning")
     assert [line.split(": ")[1] for line in found.warnings] == [

@@ -9,7 +9,7 @@ namespace {
 void check_addition(const cudnnTensorStruct& part, const cudnnTensorStruct& whole) {
   check_stretches(part, whole);
   if (part.type != whole.type) bad_parameter("what is added and the tensor differ in their data types");
-  check_addable(whole.type);
+  data_type_of(whole.type);  // throws for another type
 }
 
 // Keeps the limits that cuDNN documents for its fused call, except one. cuDNN runs IDENTITY with
@@ -23,15 +23,12 @@ void check_fused(const cudnnActivationStruct& activation, const cudnnTensorStruc
     not_supported("the activation of this call does not propagate NaN");
   }
   bool per_channel = bias.dims == y.dims && bias.type == y.type && bias.strides[1] == 1;
-  bool same = z.dims == y.dims && z.type == y.type;
   for (int axis = 0; axis < y.dims; ++axis) {
     per_channel = per_channel && bias.sizes[axis] == (axis == 1 ? y.sizes[axis] : 1);
-    same =
-        same && z.sizes[axis] == y.sizes[axis] && (z.sizes[axis] == 1 || z.strides[axis] == y.strides[axis]);
   }
   if (!per_channel)
     not_supported("the bias must be packed, with y's data type and channels and nothing else");
-  if (!same) not_supported("z must have the data type, the sizes and the strides of y");
+  if (!same_layout(z, y)) not_supported("z must have the data type, the sizes and the strides of y");
 }
 
 }  // namespace

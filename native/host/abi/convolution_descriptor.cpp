@@ -15,9 +15,10 @@ void check_dims(int dims) {
 
 void check_at_least(const char* what, int least, int dims, const int* values) {
   const int* const end = values + dims;
-  const int* const found = std::find_if(values, end, [&](int value) { return value < least; });
-  if (found == end) return;
-  bad_parameter(std::string(what) + " is " + std::to_string(*found) + ": at least " + std::to_string(least));
+  const int* const too_small = std::find_if(values, end, [&](int value) { return value < least; });
+  if (too_small == end) return;
+  bad_parameter(std::string(what) + " is " + std::to_string(*too_small) + ": at least " +
+                std::to_string(least));
 }
 
 void set(cudnnConvolutionDescriptor_t convolution, int dims, const int* paddings, const int* strides,

@@ -4,41 +4,14 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/half.hpp"
+#include "core/element.hpp"
 #include "host/threads/parallel.hpp"
 
 namespace mucudnn::host {
 namespace {
 
-// So many fp64 values stay in the first-level cache while the steps go over them.
+// The fp64 values that stay in the first-level cache while the steps go over them.
 constexpr std::int64_t kStretch = 256;
-
-double load(float value) { return value; }
-double load(double value) { return value; }
-double load(Half value) { return to_float(value); }
-double load(BFloat16 value) { return to_float(value); }
-
-void store(double value, float& to) { to = static_cast<float>(value); }
-void store(double value, double& to) { to = value; }
-void store(double value, Half& to) { to = to_half(static_cast<float>(value)); }
-void store(double value, BFloat16& to) { to = to_bfloat16(static_cast<float>(value)); }
-
-// Calls body with a value of the type that the tensor stores.
-template <typename Body>
-void with_type(cudnnDataType_t type, const Body& body) {
-  switch (type) {
-    case CUDNN_DATA_FLOAT:
-      return body(float{});
-    case CUDNN_DATA_DOUBLE:
-      return body(double{});
-    case CUDNN_DATA_HALF:
-      return body(Half{});
-    case CUDNN_DATA_BFLOAT16:
-      return body(BFloat16{});
-    default:
-      not_supported("the host engine adds float, double, half and bfloat16 only");
-  }
-}
 
 // Some values of one row of `whole`. It finds their addresses in any tensor of the same dimensions.
 struct Stretch {
@@ -80,10 +53,10 @@ std::int64_t rows_of(const cudnnTensorStruct& tensor) {
 
 void apply(const Addition& add, const Stretch& stretch, double* values) {
   const std::int64_t offset = stretch.offset_in(add.operand), stride = stretch.stride_in(add.operand);
-  with_type(add.operand.type, [&](auto stored) {
+  with_type(data_type_of(add.operand.type), [&](auto stored) {
     const auto* const from = static_cast<const decltype(stored)*>(add.data) + offset;
     for (std::int64_t i = 0; i < stretch.count; ++i) {
-      const double addend = add.operand_scale * load(from[i * stride]);
+      const double addend = add.operand_scale * widened(from[i * stride]);
       values[i] = add.scale == 0 ? addend : add.scale * values[i] + addend;
     }
   });
@@ -118,25 +91,21 @@ void check_stretches(const cudnnTensorStruct& part, const cudnnTensorStruct& who
   }
 }
 
-void check_addable(cudnnDataType_t type) {
-  with_type(type, [](auto) {});
-}
-
 void apply(const std::vector<Step>& steps, const cudnnTensorStruct& tensor, void* data) {
   if (steps.empty()) return;
   const auto* const first = std::get_if<Addition>(&steps.front());
   const bool reads = first == nullptr || first->scale != 0;
-  with_type(tensor.type, [&](auto stored) {
+  with_type(data_type_of(tensor.type), [&](auto stored) {
     parallel_for(rows_of(tensor), [&](std::int64_t begin, std::int64_t end) {
       for_each_stretch(tensor, begin, end, [&](const Stretch& stretch) {
         double values[kStretch];
         auto* const at = static_cast<decltype(stored)*>(data) + stretch.offset_in(tensor);
         const std::int64_t stride = stretch.stride_in(tensor);
-        for (std::int64_t i = 0; i < stretch.count; ++i) values[i] = reads ? load(at[i * stride]) : 0;
+        for (std::int64_t i = 0; i < stretch.count; ++i) values[i] = reads ? widened(at[i * stride]) : 0;
         for (const Step& step : steps) {
           std::visit([&](const auto& kind) { apply(kind, stretch, values); }, step);
         }
-        for (std::int64_t i = 0; i < stretch.count; ++i) store(values[i], at[i * stride]);
+        for (std::int64_t i = 0; i < stretch.count; ++i) narrow(values[i], at[i * stride]);
       });
     });
   });
@@ -146,7 +115,7 @@ void sum_channels(double scale, const cudnnTensorStruct& tensor, const void* fro
                   std::int64_t to_stride, void* to) {
   cudnnTensorStruct channel = tensor;
   channel.sizes[1] = 1;
-  with_type(tensor.type, [&](auto stored) {
+  with_type(data_type_of(tensor.type), [&](auto stored) {
     using Type = decltype(stored);
     parallel_for(tensor.sizes[1], [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t c = begin; c < end; ++c) {
@@ -155,9 +124,9 @@ void sum_channels(double scale, const cudnnTensorStruct& tensor, const void* fro
         double sum = 0;
         for_each_stretch(channel, 0, rows_of(channel), [&](const Stretch& stretch) {
           const std::int64_t offset = stretch.offset_in(channel), stride = stretch.stride_in(channel);
-          for (std::int64_t i = 0; i < stretch.count; ++i) sum += load(values[offset + i * stride]);
+          for (std::int64_t i = 0; i < stretch.count; ++i) sum += widened(values[offset + i * stride]);
         });
-        store(scale * sum + (keep == 0 ? 0 : keep * load(total)), total);
+        narrow(scale * sum + (keep == 0 ? 0 : keep * widened(total)), total);
       }
     });
   });

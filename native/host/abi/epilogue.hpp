@@ -31,10 +31,8 @@ using Step = std::variant<Addition, Rectifier>;
 // Throws Failure, BAD_PARAM, unless each size of the part is that of the whole, or 1.
 void check_stretches(const cudnnTensorStruct& part, const cudnnTensorStruct& whole);
 
-// Throws Failure, NOT_SUPPORTED, unless the type is float, double, half or bfloat16.
-void check_addable(cudnnDataType_t type);
-
-// Applies the steps to each element in fp64 and rounds once. The checks above must have accepted the tensors.
+// Applies the steps to each element in fp64 and rounds once. check_stretches() must have accepted the
+// tensors, and data_type_of() their types.
 void apply(const std::vector<Step>& steps, const cudnnTensorStruct& tensor, void* data);
 
 // Computes to = scale * (sum over `from` along all axes but axis 1) + keep * to for each channel. With keep 0

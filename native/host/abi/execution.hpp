@@ -1,4 +1,4 @@
-// The run of one algorithm in memory that the caller brings.
+// The cost of one algorithm, and its run in memory that the caller brings.
 #pragma once
 
 #include "host/abi/mapping.hpp"
@@ -24,5 +24,9 @@ inline void run(const std::optional<Variant>& variant, const Kernel& kernel, con
   void* const usable = usable_workspace(variant, kernel, workspace, workspace_size);
   convolve(*variant, kernel, tensors, alpha, beta, usable);
 }
+
+// Returns a rough cost in multiplications: those of the method, and kTraffic for each number that goes
+// through the workspace. A core does about kTraffic multiplications while memory writes and reads one number.
+double estimated_cost(Algorithm algorithm, const Kernel& kernel);
 
 }  // namespace mucudnn::host

@@ -106,8 +106,8 @@ const char* mucudnnHostDescribe(void) {
   try {
     // Never destroyed: callers keep the address.
     static const std::string& text =
-        *new std::string(cpu_model() + ", " + transforms::instruction_set() + ", " + openblas_version() +
-                         " " + scipy_openblas_get_corename());
+        *new std::string(cpu_model() + ", " + transforms::kernels().instruction_set + ", " +
+                         openblas_version() + " " + scipy_openblas_get_corename());
     return text.c_str();
   } catch (...) {  // out of memory: the next call tries again
     return nullptr;

@@ -41,24 +41,6 @@ std::optional<std::int64_t> channels_in_memory(const cudnnTensorStruct& tensor, 
   return channels && *channels <= kMost ? channels : std::nullopt;
 }
 
-DataType data_type_of(cudnnDataType_t type, cudnnDataType_t compute_type) {
-  if (compute_type != (type == CUDNN_DATA_DOUBLE ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT)) {
-    not_supported("the compute type must be double for double data, float for all others");
-  }
-  switch (type) {
-    case CUDNN_DATA_FLOAT:
-      return DataType::f32;
-    case CUDNN_DATA_DOUBLE:
-      return DataType::f64;
-    case CUDNN_DATA_HALF:
-      return DataType::f16;
-    case CUDNN_DATA_BFLOAT16:
-      return DataType::bf16;
-    default:
-      not_supported("the host engine convolves float, double, half and bfloat16 only");
-  }
-}
-
 // Returns the sizes of y that the legacy API's descriptors give.
 std::array<std::int64_t, CUDNN_DIM_MAX> output_sizes_of(cudnnConvolutionDescriptor_t convolution,
                                                         cudnnTensorDescriptor_t x,
@@ -71,19 +53,44 @@ std::array<std::int64_t, CUDNN_DIM_MAX> output_sizes_of(cudnnConvolutionDescript
 
 }  // namespace
 
+DataType data_type_of(cudnnDataType_t type) {
+  switch (type) {
+    case CUDNN_DATA_FLOAT:
+      return DataType::f32;
+    case CUDNN_DATA_DOUBLE:
+      return DataType::f64;
+    case CUDNN_DATA_HALF:
+      return DataType::f16;
+    case CUDNN_DATA_BFLOAT16:
+      return DataType::bf16;
+    default:
+      not_supported("the host engine computes in float, double, half and bfloat16 only");
+  }
+}
+
 cudnnTensorStruct tensor_of(const cudnnFilterStruct& filter) {
   cudnnTensorStruct tensor;
   tensor.type = filter.type;
   tensor.dims = filter.dims;
   std::copy(filter.sizes.begin(), filter.sizes.end(), tensor.sizes.begin());
+  return packed(tensor, filter.format == CUDNN_TENSOR_NHWC ? Layout::nhwc : Layout::nchw);
+}
+
+cudnnTensorStruct packed(cudnnTensorStruct tensor, Layout layout) {
   std::int64_t step = 1;
-  for_each_axis(filter.dims, filter.format == CUDNN_TENSOR_NHWC ? Layout::nhwc : Layout::nchw, [&](int axis) {
+  for_each_axis(tensor.dims, layout, [&](int axis) {
     tensor.strides[axis] = step;
-    if (__builtin_mul_overflow(step, tensor.sizes[axis], &step)) {
-      not_supported("a filter of more than 9223372036854775807 elements");
-    }
+    if (__builtin_mul_overflow(step, tensor.sizes[axis], &step)) not_supported("a tensor of 2^63 elements");
   });
   return tensor;
+}
+
+bool same_layout(const cudnnTensorStruct& a, const cudnnTensorStruct& b) {
+  bool same = a.type == b.type && a.dims == b.dims;
+  for (int axis = 0; same && axis < a.dims; ++axis) {
+    same = a.sizes[axis] == b.sizes[axis] && (a.sizes[axis] == 1 || a.strides[axis] == b.strides[axis]);
+  }
+  return same;
 }
 
 std::array<std::int64_t, CUDNN_DIM_MAX> output_sizes(const cudnnConvolutionStruct& convolution,
@@ -128,7 +135,10 @@ Problem problem_of(const cudnnConvolutionStruct& convolution, const cudnnTensorS
   check_output(y, x.dims, output_sizes(convolution, x, w));
   if (x.type != y.type || x.type != w.type) bad_parameter("x, w and y differ in their data types");
   Problem problem;
-  problem.data_type = data_type_of(x.type, convolution.compute_type);
+  if (convolution.compute_type != (x.type == CUDNN_DATA_DOUBLE ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT)) {
+    not_supported("the compute type must be double for double data, float for all others");
+  }
+  problem.data_type = data_type_of(x.type);
   problem.dims = convolution.dims;
   if (problem.dims != 2 && problem.dims != 3) {
     not_supported("the host engine convolves in 2 or 3 spatial dimensions only");

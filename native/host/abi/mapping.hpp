@@ -36,8 +36,17 @@ struct Descriptors {
   cudnnTensorDescriptor_t y;
 };
 
+// Throws Failure, NOT_SUPPORTED, unless the type is float, double, half or bfloat16.
+DataType data_type_of(cudnnDataType_t type);
+
 // Returns the packed tensor that a filter is.
 cudnnTensorStruct tensor_of(const cudnnFilterStruct& filter);
+
+// Returns the tensor with the strides of a packed one.
+cudnnTensorStruct packed(cudnnTensorStruct tensor, Layout layout);
+
+// Returns whether two tensors have the same type, sizes and strides.
+bool same_layout(const cudnnTensorStruct& a, const cudnnTensorStruct& b);
 
 // Returns the sizes of y, as many as the descriptors have dimensions. Throws Failure, BAD_PARAM, if the
 // descriptors do not agree or no output is left.

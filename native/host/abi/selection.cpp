@@ -5,7 +5,6 @@
 #include <limits>
 #include <vector>
 
-#include "host/abi/cost.hpp"
 #include "host/abi/execution.hpp"
 
 namespace mucudnn::host {
@@ -61,7 +60,7 @@ std::vector<Result> ranked(const Kernel& kernel) {
   };
   auto results = survey(kernel);
   std::stable_sort(results.begin(), results.end(),
-                   [&](const Result& one, const Result& other) { return cost(one) < cost(other); });
+                   [&](const Result& a, const Result& b) { return cost(a) < cost(b); });
   return results;
 }
 
@@ -92,8 +91,8 @@ std::vector<Result> timed(const Kernel& kernel, const Tensors& tensors, const Wo
       }
     });
   }
-  std::stable_sort(results.begin(), results.end(), [](const Result& one, const Result& other) {
-    return one.can_run() != other.can_run() ? one.can_run() : one.time < other.time;
+  std::stable_sort(results.begin(), results.end(), [](const Result& a, const Result& b) {
+    return a.can_run() != b.can_run() ? a.can_run() : a.time < b.time;
   });
   return results;
 }

@@ -1,5 +1,4 @@
-// The algorithms behind convolution.hpp. Each has a namespace and a source file of its own. Its two functions
-// keep the contract of the two functions there.
+// The algorithms behind convolution.hpp. Each has a source file of its own.
 #pragma once
 
 #include <cstddef>
@@ -9,25 +8,32 @@
 
 namespace mucudnn::host {
 
-namespace implicit_gemm {
-std::optional<std::size_t> workspace_size(const Kernel& kernel);
-void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void* workspace);
-}  // namespace implicit_gemm
+// The two functions keep the contract of those in convolution.hpp.
+struct Implementation {
+  std::optional<std::size_t> (*workspace_size)(const Kernel& kernel, int tile_size);
+  void (*convolve)(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void* workspace,
+                   int tile_size);
+};
 
-namespace explicit_gemm {
-std::optional<std::size_t> workspace_size(const Kernel& kernel, int tile_size);
-void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void* workspace,
-              int tile_size);
-}  // namespace explicit_gemm
+extern const Implementation kImplicitGemm, kExplicitGemm, kWinograd, kFft;
 
-namespace winograd {
-std::optional<std::size_t> workspace_size(const Kernel& kernel);
-void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void* workspace);
-}  // namespace winograd
+// Two parts of implicit GEMM. `takes` returns whether `convolve`, which keeps the contract of
+// convolution.hpp, is the way to run the kernel.
 
-namespace fft {
-std::optional<std::size_t> workspace_size(const Kernel& kernel);
-void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void* workspace);
-}  // namespace fft
+// Depthwise convolutions without a matrix product, for groups of one input channel. Such products have one
+// row or one column, and gathering their columns takes longer than multiplying them. The bits depend neither
+// on the number of threads nor on a division of the forward and backward_data passes.
+namespace depthwise {
+bool takes(const Kernel& kernel);
+void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta);
+}  // namespace depthwise
+
+// backward_data into few channels, for first layers. One product multiplies y by the filter, and its rows are
+// added to dx. Gathering y instead would copy each value once for every tap, into products of a few rows, in
+// which OpenBLAS takes longer to copy its factors than to multiply them.
+namespace scattering {
+bool takes(const Kernel& kernel);
+void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta);
+}  // namespace scattering
 
 }  // namespace mucudnn::host

@@ -27,7 +27,7 @@ struct Product {
 
 // A pass, expressed as the correlation of `in` with the filter, whose result is `out`. forward correlates x
 // with the filter to y. backward_data correlates y with the rotated filter to x. backward_filter has the
-// correlation of forward: the gradient of `out` is given, and that of the filter is computed.
+// correlation of forward: it reads the gradient of `out` and computes that of the filter.
 //
 // Tiles have height and width alone. A volume is a stack of images, and each tap of the filter's depth has a
 // spectrum of its own.

@@ -1,8 +1,7 @@
-#include "host/algorithms/depthwise.hpp"
-
 #include <vector>
 
 #include "core/half.hpp"
+#include "host/algorithms/algorithms.hpp"
 #include "host/algorithms/depthwise_bands.hpp"
 #include "host/lowering/im2col.hpp"
 #include "host/threads/parallel.hpp"
@@ -18,19 +17,16 @@ constexpr std::int64_t kLargestMultiplier = 4;
 constexpr std::int64_t kLargestStride = 16;
 constexpr std::int64_t kDeepest = 16;  // taps along the depth, whose lines a band holds at once
 
-// The gradient of the filter is summed in at most so many parts. Their number does not depend on the threads,
-// so that its bits do not.
+// The most parts in which the gradient of the filter is summed. Their number does not depend on the threads,
+// so the bits of the sum do not either.
 constexpr std::int64_t kMostParts = 32;
 
-// Calls body(piece, at) for each contiguous run of a piece. Converted, these runs follow each other.
-template <typename S, typename Body>
-void for_each_row(const Piece<S>& piece, const Body& body) {
-  const bool planar = piece.pixel_stride == 1;
-  const std::int64_t rows = planar ? piece.channels : piece.pixels;
-  for (std::int64_t i = 0; i < rows; ++i) {
-    body(piece.data + i * (planar ? piece.channel_stride : piece.pixel_stride),
-         i * (planar ? piece.pixels : piece.channels));
-  }
+// Returns the pixels of a piece in the order in which they lie in memory.
+template <typename S>
+Block block_of(const Piece<S>& piece) {
+  const Dimension pixels{piece.pixels, piece.pixel_stride}, channels{piece.channels, piece.channel_stride};
+  if (piece.pixel_stride == 1) return {pixels, channels, {1, 0}};
+  return {channels, pixels, {1, 0}};
 }
 
 template <typename S>
@@ -47,11 +43,7 @@ void pack(const Piece<S>& from, float* to, std::int64_t plane, std::int64_t line
                              {from.data, from.pixels, from.channels, from.channel_stride, from.pixel_stride},
                              plane, line, pitch);
   } else {
-    const bool planar = from.pixel_stride == 1;
-    const std::int64_t count = planar ? from.pixels : from.channels;
-    const std::int64_t stride = planar ? 1 : from.channel_stride;
-    for_each_row(from,
-                 [&](const S* values, std::int64_t at) { load_row(values, count, stride, converted + at); });
+    load_block(from.data, block_of(from), converted);
     kernels().depthwise.pack(to, converted_run(from, converted), plane, line, pitch);
   }
 }
@@ -63,12 +55,8 @@ void unpack(const float* from, std::int64_t plane, const Piece<S>& to, float alp
     kernels().depthwise.unpack(from, {to.data, to.pixels, to.channels, to.channel_stride, to.pixel_stride},
                                plane, alpha, beta);
   } else {
-    const bool planar = to.pixel_stride == 1;
     kernels().depthwise.unpack(from, converted_run(to, converted), plane, alpha, 0);
-    for_each_row(to, [&](S* values, std::int64_t at) {
-      store_row(converted + at, planar ? to.pixels : to.channels, beta, values,
-                planar ? 1 : to.channel_stride);
-    });
+    store_block(converted, block_of(to), to.data, beta);
   }
 }
 

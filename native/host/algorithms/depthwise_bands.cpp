@@ -6,7 +6,7 @@ namespace {
 // A band of this size stays in the second-level cache, with the lines of the tensors that it is made of.
 constexpr std::int64_t kCachedFloats = 96 * 1024;
 
-// In NHWC a thread reads so many channels of a pixel together: memory delivers four successive cache lines
+// The channels of a pixel that a thread reads together in NHWC: memory delivers four successive cache lines
 // more than twice as fast as single ones.
 constexpr std::int64_t kChannelsTogether = 64;
 

@@ -2,12 +2,12 @@
 #include "host/lowering/im2col.hpp"
 #include "host/threads/parallel.hpp"
 
-namespace mucudnn::host::explicit_gemm {
+namespace mucudnn::host {
 namespace {
 
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 60;  // 2^62 bytes
 
-// A product needs at least so many columns: it copies its other factor, which takes too long for fewer.
+// The fewest columns of a product, which copies its other factor: that takes too long for fewer.
 constexpr std::int64_t kColumns = 2048;
 constexpr std::int64_t kGradientColumns = 512;
 
@@ -138,8 +138,6 @@ void multiply_gradient(const Lowering& l, const Lowering& g, const float* x, con
   }
 }
 
-}  // namespace
-
 std::optional<std::size_t> workspace_size(const Kernel& kernel, int tile_size) {
   const Problem& problem = kernel.problem;
   if (problem.data_type != DataType::f32) return std::nullopt;
@@ -179,4 +177,8 @@ void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double
   });
 }
 
-}  // namespace mucudnn::host::explicit_gemm
+}  // namespace
+
+const Implementation kExplicitGemm{workspace_size, convolve};
+
+}  // namespace mucudnn::host

@@ -3,7 +3,7 @@
 #include "host/algorithms/algorithms.hpp"
 #include "host/algorithms/spectral.hpp"
 
-namespace mucudnn::host::fft {
+namespace mucudnn::host {
 namespace {
 
 // Larger kernels would leave less than half of each tile's edge as outputs.
@@ -11,16 +11,18 @@ constexpr std::int64_t largest_kernel = 9;
 
 spectral::Method method() { return {transforms::kernels().fft, 16, 16, 4, 126}; }
 
-}  // namespace
-
-std::optional<std::size_t> workspace_size(const Kernel& kernel) {
+std::optional<std::size_t> workspace_size(const Kernel& kernel, int) {
   const Problem& problem = kernel.problem;
   if (problem.kernel[1] > largest_kernel || problem.kernel[2] > largest_kernel) return std::nullopt;
   return spectral::workspace_size(method(), kernel);
 }
 
-void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void* workspace) {
+void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void* workspace, int) {
   spectral::convolve(method(), kernel, tensors, alpha, beta, workspace);
 }
 
-}  // namespace mucudnn::host::fft
+}  // namespace
+
+const Implementation kFft{workspace_size, convolve};
+
+}  // namespace mucudnn::host

@@ -2,15 +2,13 @@
 
 #include "core/half.hpp"
 #include "host/algorithms/algorithms.hpp"
-#include "host/algorithms/depthwise.hpp"
-#include "host/algorithms/scattering.hpp"
+#include "host/algorithms/block_products.hpp"
 #include "host/lowering/im2col.hpp"
 #include "host/threads/parallel.hpp"
 #include "host/threads/thread_memory.hpp"
-#include "host/transforms/products.hpp"
 #include "host/transforms/transforms.hpp"
 
-namespace mucudnn::host::implicit_gemm {
+namespace mucudnn::host {
 namespace {
 
 // The sizes of one thread's tile: the columns, the sum of the result, and a copy of the other factor if it
@@ -47,111 +45,26 @@ Tile<F, A> tile_of_this_thread() {
           reinterpret_cast<F*>(first + kColumnsBytes + kResultBytes)};
 }
 
-// With few channels, copies inside a product take longer than the product. OpenBLAS's AVX-512 code multiplies
-// matrices of up to 10^6 multiplications without copying them first.
-constexpr std::int64_t kFewChannels = 96;
-constexpr std::int64_t kFewestColumns = 16;  // fewer channels do not fill a vector in NHWC
-constexpr std::int64_t kSmallProduct = 1'000'000;
-constexpr std::int64_t kSmallDepth = 128;
-constexpr std::int64_t kSmallWidth = 96;
-constexpr std::int64_t kFewestTerms = 16;  // with fewer, most of an AMX register would be zeros
-constexpr std::int64_t kSmallHeight = 64;
-// Wide products with so many channels are still faster in small blocks, if they sum many terms.
-constexpr std::int64_t kWideChannels = 192;
+// A matrix whose values may be written.
+template <typename A>
+struct Place {
+  A* data;
+  std::int64_t stride;
+};
 
-// Columns in NCHW are so many values apart beyond their number: successive rows lie in different cache sets.
-constexpr std::int64_t kGap = 16;
-
-// Returns whether products of so many channels are computed in small blocks.
-template <typename F>
-bool in_small_blocks(std::int64_t channels, std::int64_t most = kFewChannels) {
-  return std::is_same_v<F, float> && channels <= most && has_small_products();
-}
-
-// Without OpenBLAS's code for small products, our own computes those of at most so many rows, or columns
-// whose terms are contiguous.
-constexpr std::int64_t kMostOwnRows = 256;
-constexpr std::int64_t kMostOwnColumns = 64;
-
-// Computes c = alpha * op(a) * b + beta * c, in small blocks unless c has many rows or few terms. The lines
-// of b have kGap values behind their end.
-template <typename F, typename A>
-void multiply_wide(Transpose transpose, std::int64_t m, std::int64_t n, std::int64_t k, A alpha, Matrix<F> a,
-                   Matrix<F> b, A beta, A* c, std::int64_t stride) {
-  if constexpr (std::is_same_v<F, float>) {
-    if (m <= kMostOwnRows && !has_small_products()) {
-      const bool by_terms = transpose == Transpose::yes;
-      transforms::kernels().multiply_small({m, n, k, alpha, a.data, by_terms ? 1 : a.stride,
-                                            by_terms ? a.stride : 1, b.data, b.stride, beta, c, stride});
-      return;
-    }
+// Returns some columns of a tensor of so many channels in memory, from one of them on, as a matrix in the
+// tensor; null if they are not one there.
+template <typename A>
+Place<A> place_in_tensor(Layout layout, A* tensor, std::int64_t channels, std::int64_t channel,
+                         std::int64_t positions, Range columns) {
+  const std::int64_t image = columns.begin / positions, first = columns.begin % positions;
+  if (layout == Layout::nhwc && fits_blas(channels)) {
+    return {tensor + columns.begin * channels + channel, channels};
   }
-  const NoFork no_fork;
-  const bool blocks = in_small_blocks<F>(m, k < kSmallDepth ? kFewChannels : kWideChannels);
-  const std::int64_t height = blocks && m > kFewChannels ? even_part(m, kSmallHeight) : m;
-  const std::int64_t depth = blocks ? even_part(k, kSmallDepth) : k;
-  const std::int64_t width = blocks ? std::min(kSmallWidth, kSmallProduct / (height * depth) / 16 * 16) : n;
-  const bool transposed = transpose == Transpose::yes;
-  for_each_part({0, n}, width, [&](Range columns) {
-    for_each_part({0, m}, height, [&](Range channels) {
-      for_each_part({0, k}, depth, [&](Range rows) {
-        const F* factor = a.data + (transposed ? rows.begin * a.stride + channels.begin
-                                               : channels.begin * a.stride + rows.begin);
-        gemm(transpose, Transpose::no, channels.size(), columns.size(), rows.size(), alpha, factor, a.stride,
-             b.data + rows.begin * b.stride + columns.begin, b.stride, rows.begin == 0 ? beta : A(1),
-             c + channels.begin * stride + columns.begin, stride, no_fork);
-      });
-    });
-  });
-}
-
-// Computes c = alpha * a * op(b) + beta * c, with few columns of c in small blocks if b is not transposed.
-template <typename F, typename A>
-void multiply_tall(Transpose transpose, std::int64_t m, std::int64_t n, std::int64_t k, A alpha, Matrix<F> a,
-                   Matrix<F> b, A beta, A* c, std::int64_t stride) {
-  const NoFork no_fork;
-  const bool blocks = transpose == Transpose::no && n >= kFewestColumns && in_small_blocks<F>(n);
-  const std::int64_t depth = blocks ? std::min(k, kSmallDepth) : k;
-  const std::int64_t height = blocks ? kSmallProduct / (n * depth) : m;
-  for_each_part({0, m}, height, [&](Range rows) {
-    for_each_part({0, k}, depth, [&](Range terms) {
-      gemm(Transpose::no, transpose, rows.size(), n, terms.size(), alpha,
-           a.data + rows.begin * a.stride + terms.begin, a.stride,
-           b.data + terms.begin * (transpose == Transpose::yes ? 1 : b.stride), b.stride,
-           terms.begin == 0 ? beta : A(1), c + rows.begin * stride, stride, no_fork);
-    });
-  });
-}
-
-// Computes c = alpha * aᵀ * b + beta * c, with few rows of c in small blocks.
-template <typename F, typename A>
-void multiply_long(std::int64_t m, std::int64_t n, std::int64_t k, A alpha, Matrix<F> a, Matrix<F> b, A beta,
-                   A* c) {
-  const NoFork no_fork;
-  const bool blocks = m >= kFewestColumns && in_small_blocks<F>(m);
-  const std::int64_t width = blocks ? even_part(n, kSmallWidth) : n;
-  const std::int64_t depth = blocks ? even_part(k, kSmallProduct / (m * width)) : k;
-  for_each_part({0, k}, depth, [&](Range rows) {
-    for_each_part({0, n}, width, [&](Range columns) {
-      gemm(Transpose::yes, Transpose::no, m, columns.size(), rows.size(), alpha,
-           a.data + rows.begin * a.stride, a.stride, b.data + rows.begin * b.stride + columns.begin, b.stride,
-           rows.begin == 0 ? beta : A(1), c + columns.begin, n, no_fork);
-    });
-  });
-}
-
-// Computes c = alpha * a * bᵀ + beta * c.
-template <typename F, typename A>
-void multiply_flat(std::int64_t m, std::int64_t n, std::int64_t k, A alpha, Matrix<F> a, Matrix<F> b, A beta,
-                   A* c) {
-  if constexpr (std::is_same_v<F, float>) {
-    if (n <= kMostOwnColumns && !has_small_products()) {
-      transforms::kernels().multiply_small_transposed(
-          {m, n, k, alpha, a.data, a.stride, 1, b.data, b.stride, beta, c, n});
-      return;
-    }
+  if (layout == Layout::nchw && first + columns.size() <= positions && fits_blas(positions)) {
+    return {tensor + (image * channels + channel) * positions + first, positions};
   }
-  gemm(Transpose::no, Transpose::yes, m, n, k, alpha, a.data, a.stride, b.data, b.stride, beta, c, n);
+  return {nullptr, 0};
 }
 
 // Returns the columns. The source of a pointwise product can be its own columns, without a copy.
@@ -159,14 +72,10 @@ template <typename S, typename F>
 Matrix<F> columns_of(const Lowering& l, const S* source, std::int64_t group, Range rows, Range columns,
                      F* buffer) {
   if constexpr (std::is_same_v<S, F>) {
-    const std::int64_t image = columns.begin / l.positions(), first = columns.begin % l.positions();
-    const std::int64_t channels = l.source_pitch, channel = group * l.source_channels + rows.begin;
-    if (l.pointwise() && l.layout == Layout::nhwc && fits_blas(channels)) {
-      return {source + columns.begin * channels + channel, channels};
-    }
-    if (l.pointwise() && l.layout == Layout::nchw && first + columns.size() <= l.positions() &&
-        fits_blas(l.positions())) {
-      return {source + (image * channels + channel) * l.positions() + first, l.positions()};
+    if (l.pointwise()) {
+      const auto place = place_in_tensor(l.layout, source, l.source_pitch,
+                                         group * l.source_channels + rows.begin, l.positions(), columns);
+      if (place.data != nullptr) return {place.data, place.stride};
     }
   }
   const std::int64_t stride = l.layout == Layout::nchw ? columns.size() : rows.size();
@@ -228,26 +137,14 @@ class FilterBlocks {
   std::array<std::int64_t, 3> block_{-1, -1, -1};
 };
 
-// The place of a product's result: the tensor itself if the product is whole, else a thread's tile.
-template <typename A>
-struct Place {
-  A* data;
-  std::int64_t stride;
-};
-
-// Returns the place in the tensor; null if the result is not a matrix there, or is a sum of several products.
+// Returns the place of a product's result in the tensor; null if the result is not a matrix there, or is a
+// sum of several products. It then goes to the thread's tile first.
 template <typename S, typename A>
-Place<A> place_in(const Lowering& l, S* result, std::int64_t group, Range channels, Range columns) {
+Place<A> place_of(const Lowering& l, S* result, std::int64_t group, Range channels, Range columns) {
   if constexpr (std::is_same_v<S, A>) {
-    const std::int64_t positions = l.positions(), all_channels = l.result_pitch;
-    const std::int64_t channel = group * l.result_channels + channels.begin;
-    const std::int64_t image = columns.begin / positions, first = columns.begin % positions;
-    if (!l.dense() || l.rows() == 0 || l.rows() > kDepth) return {nullptr, 0};
-    if (l.layout == Layout::nhwc && fits_blas(all_channels)) {
-      return {result + columns.begin * all_channels + channel, all_channels};
-    }
-    if (l.layout == Layout::nchw && first + columns.size() <= positions && fits_blas(positions)) {
-      return {result + (image * all_channels + channel) * positions + first, positions};
+    if (l.dense() && l.rows() > 0 && l.rows() <= kDepth) {
+      return place_in_tensor(l.layout, result, l.result_pitch, group * l.result_channels + channels.begin,
+                             l.positions(), columns);
     }
   }
   return {nullptr, 0};
@@ -296,7 +193,7 @@ void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A be
       const std::int64_t first = index / column_parts.count() % channel_parts * channel_part;
       const Range channels{first, std::min(l.result_channels, first + channel_part)};
       const Range columns = column_parts[index % column_parts.count()];
-      const Place<A> direct = place_in<S, A>(l, result, group, channels, columns);
+      const Place<A> direct = place_of<S, A>(l, result, group, channels, columns);
       const Place<A> place =
           direct.data != nullptr ? direct : Place<A>{tile.result, nchw ? columns.size() : channels.size()};
       if (l.rows() == 0) std::fill_n(tile.result, channels.size() * columns.size(), A(0));
@@ -366,6 +263,8 @@ void multiply_gradient(const Lowering& l, const Lowering& g, const S* x, const S
   });
 }
 
+constexpr std::int64_t kFewestTerms = 16;  // with fewer, most of an AMX register would be zeros
+
 // Returns whether a product on AMX, which fills its registers with zeros up to 16 × 32 values, takes less
 // time than one in fp32.
 bool fills_registers(const Problem& p) {
@@ -390,11 +289,9 @@ void run(const Kernel& kernel, const Tensors& tensors, double alpha, double beta
   });
 }
 
-}  // namespace
+std::optional<std::size_t> workspace_size(const Kernel&, int) { return 0; }
 
-std::optional<std::size_t> workspace_size(const Kernel&) { return 0; }
-
-void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void*) {
+void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void*, int) {
   if (depthwise::takes(kernel)) return depthwise::convolve(kernel, tensors, alpha, beta);
   if (scattering::takes(kernel)) return scattering::convolve(kernel, tensors, alpha, beta);
   switch (kernel.problem.data_type) {
@@ -412,4 +309,8 @@ void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double
   }
 }
 
-}  // namespace mucudnn::host::implicit_gemm
+}  // namespace
+
+const Implementation kImplicitGemm{workspace_size, convolve};
+
+}  // namespace mucudnn::host

@@ -1,7 +1,6 @@
-#include "host/algorithms/scattering.hpp"
-
 #include <algorithm>
 
+#include "host/algorithms/algorithms.hpp"
 #include "host/lowering/lowering.hpp"
 #include "host/threads/parallel.hpp"
 #include "host/threads/thread_memory.hpp"
@@ -14,8 +13,8 @@ constexpr std::size_t kProductBytes = 768 * 1024;
 constexpr std::int64_t kFewestColumns = 64;  // OpenBLAS copies the filter in every product
 constexpr std::int64_t kGap = 16;            // successive rows of a product lie in different cache sets
 
-// An image of dx is cut into bands of at least so many lines, which threads compute apart. Two bands share
-// a few lines of y, which both multiply.
+// The fewest lines in a band of dx. Threads compute bands apart, and two neighbours both multiply the few
+// lines of y that they share.
 constexpr std::int64_t kFewestLines = 32;
 constexpr std::int64_t kTasksOfAThread = 4;
 

@@ -5,7 +5,7 @@
 #include "host/algorithms/algorithms.hpp"
 #include "host/algorithms/spectral.hpp"
 
-namespace mucudnn::host::winograd {
+namespace mucudnn::host {
 namespace {
 
 std::optional<spectral::Method> method(const Problem& problem) {
@@ -34,17 +34,19 @@ Kernel as_image(const Kernel& volume) {
   return image;
 }
 
-}  // namespace
-
-std::optional<std::size_t> workspace_size(const Kernel& kernel) {
+std::optional<std::size_t> workspace_size(const Kernel& kernel, int) {
   const Kernel image = as_image(kernel);
-  const auto found = method(image.problem);
-  return found ? spectral::workspace_size(*found, image) : std::nullopt;
+  const auto its_method = method(image.problem);
+  return its_method ? spectral::workspace_size(*its_method, image) : std::nullopt;
 }
 
-void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void* workspace) {
+void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void* workspace, int) {
   const Kernel image = as_image(kernel);
   spectral::convolve(*method(image.problem), image, tensors, alpha, beta, workspace);
 }
 
-}  // namespace mucudnn::host::winograd
+}  // namespace
+
+const Implementation kWinograd{workspace_size, convolve};
+
+}  // namespace mucudnn::host

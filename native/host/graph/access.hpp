@@ -126,7 +126,7 @@ class Access {
     if (!serve_result(name, CUDNN_TYPE_BACKEND_DESCRIPTOR)) return;
     lend_some(values);
   }
-  // Serves a text, which is given whole or not at all.
+  // Serves a text, whole or not at all.
   void text_result(Name name, const std::string& text) {
     if (!serve_result(name, CUDNN_TYPE_CHAR)) return;
     const auto size = static_cast<std::int64_t>(text.size());
@@ -188,9 +188,9 @@ class Access {
   void give_some(const std::vector<T>& values) const {
     const auto available = static_cast<std::int64_t>(values.size());
     if (elements_ == nullptr || count_ < 1) return count(available);
-    const std::int64_t given = std::min(count_, available);
-    if (given > 0) std::memcpy(elements_, values.data(), static_cast<std::size_t>(given) * sizeof(T));
-    count(given);
+    const std::int64_t written = std::min(count_, available);
+    if (written > 0) std::memcpy(elements_, values.data(), static_cast<std::size_t>(written) * sizeof(T));
+    count(written);
   }
 
   // Makes the caller's descriptor at `index` refer to `shown`.
@@ -209,13 +209,13 @@ class Access {
   void lend_some(const std::vector<std::shared_ptr<Kind>>& shown) const {
     const auto available = static_cast<std::int64_t>(shown.size());
     if (elements_ == nullptr) return count(available);
-    std::int64_t given = 0;
-    for (; given < std::min(count_, available); ++given) {
-      auto* const handle = element<Handle*>(given);
+    std::int64_t written = 0;
+    for (; written < std::min(count_, available); ++written) {
+      auto* const handle = element<Handle*>(written);
       if (handle == nullptr || !std::dynamic_pointer_cast<Kind>(handle->descriptor)) break;
-      handle->descriptor = shown[static_cast<std::size_t>(given)];
+      handle->descriptor = shown[static_cast<std::size_t>(written)];
     }
-    count(given);
+    count(written);
   }
 
   bool setting_;

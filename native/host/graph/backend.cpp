@@ -6,41 +6,41 @@
 namespace mucudnn::host::graph {
 namespace {
 
+template <typename Kind, auto... arguments>
+std::shared_ptr<Descriptor> make() {
+  return std::make_shared<Kind>(arguments...);
+}
+
+struct DescriptorKind {
+  cudnnBackendDescriptorType_t type;
+  std::shared_ptr<Descriptor> (*make)();
+};
+
+constexpr DescriptorKind kKinds[] = {
+    {CUDNN_BACKEND_TENSOR_DESCRIPTOR, make<Tensor>},
+    {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, make<Convolution>},
+    {CUDNN_BACKEND_POINTWISE_DESCRIPTOR, make<Pointwise>},
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, make<ConvolutionOperation, Pass::forward>},
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+     make<ConvolutionOperation, Pass::backward_data>},
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+     make<ConvolutionOperation, Pass::backward_filter>},
+    {CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, make<PointwiseOperation>},
+    {CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, make<OperationGraph>},
+    {CUDNN_BACKEND_ENGINE_DESCRIPTOR, make<Engine>},
+    {CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, make<EngineConfig>},
+    {CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, make<Heuristics>},
+    {CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR, make<KnobInfo>},
+    {CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, make<KnobChoice>},
+    {CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, make<ExecutionPlan>},
+    {CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, make<VariantPack>},
+};
+
 std::shared_ptr<Descriptor> make(cudnnBackendDescriptorType_t type) {
-  switch (type) {
-    case CUDNN_BACKEND_TENSOR_DESCRIPTOR:
-      return std::make_shared<Tensor>();
-    case CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR:
-      return std::make_shared<Convolution>();
-    case CUDNN_BACKEND_POINTWISE_DESCRIPTOR:
-      return std::make_shared<Pointwise>();
-    case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
-      return std::make_shared<ConvolutionOperation>(Pass::forward);
-    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
-      return std::make_shared<ConvolutionOperation>(Pass::backward_data);
-    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR:
-      return std::make_shared<ConvolutionOperation>(Pass::backward_filter);
-    case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
-      return std::make_shared<PointwiseOperation>();
-    case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
-      return std::make_shared<OperationGraph>();
-    case CUDNN_BACKEND_ENGINE_DESCRIPTOR:
-      return std::make_shared<Engine>();
-    case CUDNN_BACKEND_ENGINECFG_DESCRIPTOR:
-      return std::make_shared<EngineConfig>();
-    case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
-      return std::make_shared<Heuristics>();
-    case CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR:
-      return std::make_shared<KnobInfo>();
-    case CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR:
-      return std::make_shared<KnobChoice>();
-    case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
-      return std::make_shared<ExecutionPlan>();
-    case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
-      return std::make_shared<VariantPack>();
-    default:
-      not_supported("the host engine has no descriptors of type " + std::to_string(type));
+  for (const DescriptorKind& kind : kKinds) {
+    if (kind.type == type) return kind.make();
   }
+  not_supported("the host engine has no descriptors of type " + std::to_string(type));
 }
 
 Handle& handle_of(cudnnBackendDescriptor_t descriptor,

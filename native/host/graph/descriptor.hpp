@@ -25,9 +25,8 @@ class Descriptor {
 
   // Offers each attribute to the access, which serves the one that the call names.
   virtual void attributes(Access& access) = 0;
-
- protected:
-  // Derives further values from the attributes. Throws Failure if they do not make sense together.
+  // Derives further values from the attributes. Throws Failure if they do not make sense together. finalize()
+  // alone calls it.
   virtual void complete() = 0;
 
  private:
@@ -44,10 +43,10 @@ struct Handle {
 // `open` if it is not finalized.
 template <typename Kind>
 std::shared_ptr<Kind> finalized(cudnnBackendDescriptor_t pointer, cudnnStatus_t open) {
-  auto found = std::dynamic_pointer_cast<Kind>(static_cast<Handle*>(pointer)->descriptor);
-  if (!found) bad_parameter("the descriptor is of another kind");
-  if (!found->finalized()) throw Failure(open, "the descriptor is not finalized");
-  return found;
+  auto descriptor = std::dynamic_pointer_cast<Kind>(static_cast<Handle*>(pointer)->descriptor);
+  if (!descriptor) bad_parameter("the descriptor is of another kind");
+  if (!descriptor->finalized()) throw Failure(open, "the descriptor is not finalized");
+  return descriptor;
 }
 
 // Finalizes a descriptor that the library itself has made.

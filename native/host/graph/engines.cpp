@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "host/abi/cost.hpp"
 #include "host/abi/execution.hpp"
 
 namespace mucudnn::host::graph {
@@ -25,9 +24,10 @@ void check_processors(std::int32_t count) {
 
 // Throws Failure, BAD_PARAM, if a knob is chosen twice.
 void check_distinct(const std::vector<std::shared_ptr<KnobChoice>>& choices) {
-  for (auto one = choices.begin(); one != choices.end(); ++one) {
-    if (std::any_of(choices.begin(), one, [&](const auto& other) { return other->type == (*one)->type; }))
-      bad_parameter("the knob of type " + std::to_string((*one)->type) + " is chosen twice");
+  for (auto choice = choices.begin(); choice != choices.end(); ++choice) {
+    if (std::any_of(choices.begin(), choice,
+                    [&](const auto& other) { return other->type == (*choice)->type; }))
+      bad_parameter("the knob of type " + std::to_string((*choice)->type) + " is chosen twice");
   }
 }
 
@@ -49,9 +49,9 @@ void Engine::complete() {
   check_processors(processors_);
   if (processors_ > 0) not_supported("the host engine has no multiprocessors to count");
   const Fusion& fusion = graph->fusion();
-  const auto found = engine_algorithm(fusion.kernel.pass, index);
-  required_workspace(found, fusion.kernel);
-  algorithm_ = *found;
+  const auto algorithm = engine_algorithm(fusion.kernel.pass, index);
+  required_workspace(algorithm, fusion.kernel);
+  algorithm_ = *algorithm;
   if (!has_tile_size()) return;
   const auto knob = std::make_shared<KnobInfo>();
   knob->is_tile_size_ = true;
@@ -154,7 +154,7 @@ void Heuristics::complete() {
     return estimated_cost(config->engine->algorithm(), fusion.kernel);
   };
   std::stable_sort(results_.begin(), results_.end(),
-                   [&](const auto& one, const auto& other) { return cost(one) < cost(other); });
+                   [&](const auto& a, const auto& b) { return cost(a) < cost(b); });
 }
 
 }  // namespace mucudnn::host::graph

@@ -13,8 +13,6 @@ constexpr std::int64_t kUnchosen = -1;  // the value of a knob that the engine s
 class KnobInfo : public Descriptor {
  public:
   void attributes(Access& access) override;
-
- protected:
   void complete() override;
 
  private:
@@ -31,8 +29,6 @@ class Engine : public Descriptor {
   bool has_tile_size() const { return algorithm_ == Algorithm::explicit_gemm; }
 
   void attributes(Access& access) override;
-
- protected:
   void complete() override;
 
  private:
@@ -47,8 +43,6 @@ class KnobChoice : public Descriptor {
   std::int64_t value = kUnchosen;
 
   void attributes(Access& access) override;
-
- protected:
   void complete() override {}
 };
 
@@ -62,8 +56,6 @@ class EngineConfig : public Descriptor {
   std::size_t workspace() const { return workspace_; }
 
   void attributes(Access& access) override;
-
- protected:
   void complete() override;
 
  private:
@@ -77,8 +69,6 @@ std::shared_ptr<EngineConfig> configured(std::shared_ptr<Engine> engine, std::in
 class Heuristics : public Descriptor {
  public:
   void attributes(Access& access) override;
-
- protected:
   void complete() override;
 
  private:

@@ -23,8 +23,6 @@ class Tensor : public Descriptor {
   cudnnTensorStruct shape() const;
 
   void attributes(Access& access) override;
-
- protected:
   void complete() override;
 };
 
@@ -39,8 +37,6 @@ class Convolution : public Descriptor {
   cudnnConvolutionStruct shape() const;
 
   void attributes(Access& access) override;
-
- protected:
   void complete() override;
 };
 
@@ -54,8 +50,6 @@ class Pointwise : public Descriptor {
   double slope = 0;
 
   void attributes(Access& access) override;
-
- protected:
   void complete() override {}
 };
 

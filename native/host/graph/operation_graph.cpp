@@ -41,28 +41,8 @@ std::vector<const PointwiseOperation*> chain_of(const std::vector<std::shared_pt
   return chain;
 }
 
-bool same_layout(const cudnnTensorStruct& one, const cudnnTensorStruct& other) {
-  bool same = one.type == other.type && one.dims == other.dims;
-  for (int axis = 0; same && axis < one.dims; ++axis) {
-    same = one.sizes[axis] == other.sizes[axis] &&
-           (one.sizes[axis] == 1 || one.strides[axis] == other.strides[axis]);
-  }
-  return same;
-}
-
 void require_real(const Tensor& tensor) {
   if (tensor.is_virtual) not_supported("a virtual tensor that no operation of the graph writes");
-}
-
-// Returns the tensor packed in this layout, with this data type.
-cudnnTensorStruct repacked(cudnnTensorStruct tensor, Layout layout, cudnnDataType_t type) {
-  std::int64_t step = 1;
-  for_each_axis(tensor.dims, layout, [&](int axis) {
-    tensor.strides[axis] = step;
-    if (__builtin_mul_overflow(step, tensor.sizes[axis], &step)) not_supported("a tensor of 2^63 elements");
-  });
-  tensor.type = type;
-  return tensor;
 }
 
 // Returns whether the algorithms take a tensor as it is: packed, or some channels of one that is.
@@ -91,7 +71,8 @@ void convert_inputs(std::array<cudnnTensorStruct, 3>& shapes, const std::array<s
     if (shape.type != shapes[output].type && !is_widened)
       bad_parameter("x, w and y differ in their data types");
     if (i == output || (has_layout(shape, layout) && !is_widened)) continue;
-    copies.push_back({uids[i], shape, repacked(shape, layout, shapes[output].type)});
+    copies.push_back({uids[i], shape, packed(shape, layout)});
+    copies.back().to.type = shapes[output].type;
     shape = copies.back().to;
   }
 }
@@ -106,7 +87,7 @@ Addition addition_of(const PointwiseOperation& operation, std::int64_t last, con
   addition.scale = (swapped ? operation.alpha2 : operation.alpha1).value;
   addition.operand_scale = (swapped ? operation.alpha1 : operation.alpha2).value;
   addition.operand = added.shape();
-  check_addable(addition.operand.type);
+  data_type_of(addition.operand.type);  // throws for another type
   check_stretches(addition.operand, output);
   operand = added.uid;
   return addition;

@@ -44,8 +44,6 @@ class OperationGraph : public Descriptor {
   const Fusion& fusion() const;
 
   void attributes(Access& access) override;
-
- protected:
   void complete() override;
 
  private:

@@ -6,8 +6,8 @@
 namespace mucudnn::host::graph {
 namespace {
 
-void check_same_dims(const std::shared_ptr<Tensor>& one, const std::shared_ptr<Tensor>& other) {
-  if (one && other && one->sizes.size() == other->sizes.size()) return;
+void check_same_dims(const std::shared_ptr<Tensor>& a, const std::shared_ptr<Tensor>& b) {
+  if (a && b && a->sizes.size() == b->sizes.size()) return;
   bad_parameter("a pointwise operation needs its tensors, finalized, all of the same dimensions");
 }
 

@@ -8,7 +8,7 @@ namespace mucudnn::host::graph {
 
 class Operation : public Descriptor {
  public:
-  // Returns the tensor that the operation writes; nothing if the host engine cannot tell.
+  // Returns the tensor that the operation writes; nothing if the host engine does not know the operation.
   virtual std::shared_ptr<Tensor> output() const = 0;
 };
 
@@ -26,8 +26,6 @@ class ConvolutionOperation : public Operation {
   cudnnConvolutionStruct grouped() const;
 
   void attributes(Access& access) override;
-
- protected:
   void complete() override;
 };
 
@@ -41,8 +39,6 @@ class PointwiseOperation : public Operation {
   std::shared_ptr<Tensor> output() const override { return y; }
 
   void attributes(Access& access) override;
-
- protected:
   void complete() override;
 };
 

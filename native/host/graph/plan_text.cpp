@@ -155,9 +155,9 @@ Tensors tensors_from(const Json& list) {
 }
 
 std::shared_ptr<Tensor> tensor_in(const Tensors& tensors, const Json& name) {
-  const auto found = tensors.find(name.integer());
-  if (found == tensors.end()) bad_parameter("the plan has no tensor " + std::to_string(name.integer()));
-  return found->second;
+  const auto tensor = tensors.find(name.integer());
+  if (tensor == tensors.end()) bad_parameter("the plan has no tensor " + std::to_string(name.integer()));
+  return tensor->second;
 }
 
 std::shared_ptr<Operation> convolution_from(const Json& node, const Tensors& tensors, const Operands& names) {

@@ -11,7 +11,8 @@ namespace mucudnn::host::graph {
 
 std::string to_json(const EngineConfig& config);
 
-// Throws Failure: BAD_PARAM if the text is no execution plan, NOT_SUPPORTED if it is another library's plan.
+// Throws Failure: BAD_PARAM if the text is not an execution plan, NOT_SUPPORTED if it is another library's
+// plan.
 std::shared_ptr<EngineConfig> config_from_json(std::string_view text);
 
 }  // namespace mucudnn::host::graph

@@ -9,9 +9,9 @@
 namespace mucudnn::host::graph {
 
 void* VariantPack::address_of(std::int64_t uid, cudnnDataType_t type) const {
-  const auto found = std::find(uids_.begin(), uids_.end(), uid);
+  const auto place = std::find(uids_.begin(), uids_.end(), uid);
   void* const address =
-      found == uids_.end() ? nullptr : pointers_[static_cast<std::size_t>(found - uids_.begin())];
+      place == uids_.end() ? nullptr : pointers_[static_cast<std::size_t>(place - uids_.begin())];
   if (address == nullptr) bad_parameter("the variant pack has no address for tensor " + std::to_string(uid));
   if (reinterpret_cast<std::uintptr_t>(address) % size_of(type) != 0) {
     throw Failure(CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER,
@@ -92,7 +92,7 @@ void ExecutionPlan::execute(const VariantPack& pack) const {
   // Returns the address of a tensor, or of its copy in the output's layout and data type.
   const auto usable = [&](std::int64_t uid) {
     const auto copy = std::find_if(fusion.copies.begin(), fusion.copies.end(),
-                                   [&](const Copy& one) { return one.uid == uid; });
+                                   [&](const Copy& copy_of_input) { return copy_of_input.uid == uid; });
     if (copy == fusion.copies.end()) return pack.address_of(uid, type);
     const void* const from = pack.address_of(uid, copy->from.type);
     void* const to = std::align(kAlignment, copy->size(), next, room);

@@ -14,8 +14,6 @@ class VariantPack : public Descriptor {
   void* address_of(std::int64_t uid, cudnnDataType_t type) const;
 
   void attributes(Access& access) override;
-
- protected:
   void complete() override;
 
  private:
@@ -31,8 +29,6 @@ class ExecutionPlan : public Descriptor {
   void execute(const VariantPack& pack) const;
 
   void attributes(Access& access) override;
-
- protected:
   void complete() override;
 
  private:

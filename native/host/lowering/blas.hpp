@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 #include <cblas.h>
 
@@ -19,7 +20,9 @@ enum class Transpose { no, yes };
 
 // Returns whether OpenBLAS multiplies small matrices without copying them first. It has such code for
 // AVX-512.
-inline bool has_small_products() { return std::string_view(transforms::instruction_set()) == "avx512"; }
+inline bool has_small_products() {
+  return std::string_view(transforms::kernels().instruction_set) == "avx512";
+}
 
 inline CBLAS_TRANSPOSE blas_of(Transpose transpose) {
   return transpose == Transpose::yes ? CblasTrans : CblasNoTrans;
@@ -28,20 +31,20 @@ inline CBLAS_TRANSPOSE blas_of(Transpose transpose) {
 // Computes c (m × n) = alpha · op(a) (m × k) · op(b) (k × n) + beta · c. The leading dimensions are those of
 // the stored matrices. With beta 0 it does not read c. A caller that makes many short products holds one
 // NoFork around all of them.
-inline void gemm(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
-                 const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float beta, float* c,
-                 std::int64_t ldc, const NoFork& = NoFork()) {
-  scipy_cblas_sgemm(CblasRowMajor, blas_of(ta), blas_of(tb), static_cast<blasint>(m), static_cast<blasint>(n),
-                    static_cast<blasint>(k), alpha, a, static_cast<blasint>(lda), b,
-                    static_cast<blasint>(ldb), beta, c, static_cast<blasint>(ldc));
-}
-
-inline void gemm(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std::int64_t k, double alpha,
-                 const double* a, std::int64_t lda, const double* b, std::int64_t ldb, double beta, double* c,
-                 std::int64_t ldc, const NoFork& = NoFork()) {
-  scipy_cblas_dgemm(CblasRowMajor, blas_of(ta), blas_of(tb), static_cast<blasint>(m), static_cast<blasint>(n),
-                    static_cast<blasint>(k), alpha, a, static_cast<blasint>(lda), b,
-                    static_cast<blasint>(ldb), beta, c, static_cast<blasint>(ldc));
+template <typename T, typename = std::enable_if_t<std::is_floating_point_v<T>>>
+void gemm(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std::int64_t k, T alpha, const T* a,
+          std::int64_t lda, const T* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc,
+          const NoFork& = NoFork()) {
+  constexpr auto narrow = [](std::int64_t size) { return static_cast<blasint>(size); };
+  const auto multiply = [&](auto* cblas) {
+    cblas(CblasRowMajor, blas_of(ta), blas_of(tb), narrow(m), narrow(n), narrow(k), alpha, a, narrow(lda), b,
+          narrow(ldb), beta, c, narrow(ldc));
+  };
+  if constexpr (std::is_same_v<T, float>) {
+    multiply(scipy_cblas_sgemm);
+  } else {
+    multiply(scipy_cblas_dgemm);
+  }
 }
 
 // The caller may call it only if transforms::bfloat16_product() is not null. It needs no NoFork.

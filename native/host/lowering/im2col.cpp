@@ -1,7 +1,5 @@
 #include "host/lowering/im2col.hpp"
 
-#include <vector>
-
 namespace mucudnn::host {
 namespace {
 
@@ -148,32 +146,6 @@ void gather_nchw_row_by_planes(const Lowering& l, const S* source, std::int64_t 
   }
 }
 
-Problem::Sizes tap_at(const Lowering& l, std::int64_t index) {
-  const std::int64_t height = l.axes[1].taps, width = l.axes[2].taps;
-  return {index / width / height, index / width % height, index % width};
-}
-
-// Returns the place of a tap among all taps of the filter.
-std::int64_t filter_offset(const Lowering& l, const Problem::Sizes& tap) {
-  std::int64_t offset = 0;
-  for (int i = 0; i < 3; ++i) {
-    offset = offset * l.axes[i].filter + l.axes[i].filter_first + tap[i] * l.axes[i].filter_step;
-  }
-  return offset;
-}
-
-// Returns the places of rows in the filter of one result channel.
-std::vector<std::int64_t> row_offsets(const Lowering& l, Range rows) {
-  const bool nchw = l.layout == Layout::nchw;
-  std::vector<std::int64_t> offsets;
-  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-    const std::int64_t channel = nchw ? row / l.taps() : row % l.source_channels;
-    const std::int64_t tap = filter_offset(l, tap_at(l, nchw ? row % l.taps() : row / l.source_channels));
-    offsets.push_back(nchw ? channel * l.volume<&Axis::filter>() + tap : tap * l.source_channels + channel);
-  }
-  return offsets;
-}
-
 // Returns whether the taps of a line are successive values, in the source and in a column.
 bool taps_are_lines(const Lowering& l) {
   return l.source_channels == l.source_pitch && l.axes[2].tap_step == 1 && l.axes[2].taps > 0;
@@ -249,7 +221,7 @@ void gather_nhwc_column(const Lowering& l, const S* image, const Problem::Sizes&
   const std::int64_t channels = l.source_channels, all_channels = l.source_pitch;
   std::int64_t tap_index = rows.begin / channels, channel = rows.begin % channels;
   for (std::int64_t left = rows.size(); left > 0; ++tap_index, channel = 0) {
-    const Problem::Sizes tap = tap_at(l, tap_index);
+    const Problem::Sizes tap = l.tap(tap_index);
     const std::int64_t count = std::min(left, channels - channel);
     std::int64_t pixel = 0;
     bool valid = true;
@@ -278,7 +250,7 @@ void gather_columns(const Lowering& l, const S* source, std::int64_t group, Rang
     const auto gather = moves_planes(l) ? gather_nchw_row_by_planes<S, A> : gather_nchw_row<S, A>;
     for (std::int64_t row = rows.begin; row < rows.end; ++row, to += stride) {
       const std::int64_t channel = group * l.source_channels + row / l.taps();
-      gather(l, source + channel * plane, channels * plane, tap_at(l, row % l.taps()), columns, to);
+      gather(l, source + channel * plane, channels * plane, l.tap(row % l.taps()), columns, to);
     }
     return;
   }
@@ -289,37 +261,6 @@ void gather_columns(const Lowering& l, const S* source, std::int64_t group, Rang
       gather(l, image, {run.depth, run.height, run.width + i}, rows, to);
     }
   });
-}
-
-template <typename S, typename A>
-void gather_filter(const Lowering& l, const S* filter, std::int64_t group, Range channels, Range rows, A* to,
-                   std::int64_t stride) {
-  if (!l.transposed) {
-    const std::int64_t pitch = l.source_channels * l.volume<&Axis::filter>();
-    filter += (group * l.result_channels + channels.begin) * pitch;
-    if (l.filter_in_order()) {
-      for (std::int64_t i = 0; i < channels.size(); ++i, filter += pitch, to += stride) {
-        load_row(filter + rows.begin, rows.size(), 1, to);
-      }
-      return;
-    }
-    const auto offsets = row_offsets(l, rows);
-    for (std::int64_t i = 0; i < channels.size(); ++i, filter += pitch, to += stride) {
-      for (std::size_t row = 0; row < offsets.size(); ++row) to[row] = load_value<A>(filter[offsets[row]]);
-    }
-    return;
-  }
-  // The filter is (source channel, result channel, tap); in NHWC it is (source channel, tap, result channel).
-  const bool first = l.layout == Layout::nchw;
-  const std::int64_t volume = l.volume<&Axis::filter>();
-  for (std::int64_t row = rows.begin; row < rows.end; ++row, to += stride) {
-    const std::int64_t source_channel = first ? row / l.taps() : row % l.source_channels;
-    const Problem::Sizes tap = tap_at(l, first ? row % l.taps() : row / l.source_channels);
-    const std::int64_t offset = filter_offset(l, tap);
-    const S* from = filter + (group * l.source_channels + source_channel) * l.result_channels * volume;
-    from += first ? channels.begin * volume + offset : offset * l.result_channels + channels.begin;
-    load_row(from, channels.size(), first ? volume : 1, to);
-  }
 }
 
 template <typename S, typename A>
@@ -365,43 +306,15 @@ void store(const Lowering& l, const A* from, std::int64_t stride, std::int64_t g
   });
 }
 
-template <typename S, typename A>
-void store_gradient(const Lowering& l, const A* from, std::int64_t group, Range channels, Range rows, A beta,
-                    S* filter) {
-  const std::int64_t pitch = l.source_channels * l.volume<&Axis::filter>();
-  S* to = filter + (group * l.result_channels + channels.begin) * pitch;
-  if (l.filter_in_order()) {
-    for (std::int64_t i = 0; i < channels.size(); ++i, from += rows.size(), to += pitch) {
-      store_row(from, rows.size(), beta, to + rows.begin);
-    }
-    return;
-  }
-  const auto offsets = row_offsets(l, rows);
-  if (l.taps() == 1) {
-    const std::int64_t step = l.layout == Layout::nchw ? l.volume<&Axis::filter>() : 1;
-    for (std::int64_t i = 0; i < channels.size(); ++i, from += rows.size(), to += pitch) {
-      store_row(from, rows.size(), beta, to + offsets.front(), step);
-    }
-    return;
-  }
-  for (std::int64_t i = 0; i < channels.size(); ++i, to += pitch) {
-    for (const std::int64_t offset : offsets) store_row(from++, 1, beta, to + offset);
-  }
-}
-
-#define MUCUDNN_INSTANTIATE_GATHERS(S, A)                                                                \
+#define MUCUDNN_INSTANTIATE(S, A)                                                                        \
   template void gather_columns(const Lowering&, const S*, std::int64_t, Range, Range, A*, std::int64_t); \
-  template void gather_filter(const Lowering&, const S*, std::int64_t, Range, Range, A*, std::int64_t);
-#define MUCUDNN_INSTANTIATE(S, A)                                                                  \
-  MUCUDNN_INSTANTIATE_GATHERS(S, A)                                                                \
-  template void store(const Lowering&, const A*, std::int64_t, std::int64_t, Range, Range, A, S*); \
-  template void store_gradient(const Lowering&, const A*, std::int64_t, Range, Range, A, S*);
+  template void store(const Lowering&, const A*, std::int64_t, std::int64_t, Range, Range, A, S*);
 MUCUDNN_INSTANTIATE(float, float)
 MUCUDNN_INSTANTIATE(double, double)
 MUCUDNN_INSTANTIATE(Half, float)
 MUCUDNN_INSTANTIATE(BFloat16, float)
-MUCUDNN_INSTANTIATE_GATHERS(BFloat16, BFloat16)
+template void gather_columns(const Lowering&, const BFloat16*, std::int64_t, Range, Range, BFloat16*,
+                             std::int64_t);
 #undef MUCUDNN_INSTANTIATE
-#undef MUCUDNN_INSTANTIATE_GATHERS
 
 }  // namespace mucudnn::host

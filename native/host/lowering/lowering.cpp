@@ -1,8 +1,30 @@
 #include "host/lowering/lowering.hpp"
 
 #include <numeric>
+#include <utility>
 
 namespace mucudnn::host {
+
+namespace {
+
+// Returns a lowering of y, or of x, to the other one of them, without its axes.
+Lowering between(const Problem& p, const ChannelPitch& pitch, bool of_y) {
+  Lowering l{p.layout,
+             false,
+             p.mini_batch,
+             p.groups,
+             p.in_channels / p.groups,
+             p.out_channels / p.groups,
+             pitch.of_x(p),
+             pitch.of_y(p),
+             {}};
+  l.transposed = of_y;
+  if (of_y) std::swap(l.source_channels, l.result_channels);
+  if (of_y) std::swap(l.source_pitch, l.result_pitch);
+  return l;
+}
+
+}  // namespace
 
 bool Lowering::pointwise() const {
   return std::all_of(axes.begin(), axes.end(), [](const Axis& a) {
@@ -15,15 +37,7 @@ bool Lowering::dense() const {
 }
 
 Lowering lower_forward(const Problem& p, const ChannelPitch& pitch) {
-  Lowering l{p.layout,
-             false,
-             p.mini_batch,
-             p.groups,
-             p.in_channels / p.groups,
-             p.out_channels / p.groups,
-             pitch.of_x(p),
-             pitch.of_y(p),
-             {}};
+  Lowering l = between(p, pitch, false);
   for (int i = 0; i < 3; ++i) {
     l.axes[i] = {p.output[i], p.kernel[i], p.input[i], -p.padding[i], p.stride[i], p.dilation[i],
                  p.kernel[i], 0,           1,          p.output[i],   0,           1};
@@ -50,15 +64,7 @@ Lowering lower_gradient(const Problem& p, const Lowering& forward, const Channel
 // Tap r reads input position i for output (i + padding - r * dilation) / stride, if that is a whole number.
 // Along i = residue + stride * o, every (stride / gcd)-th tap gives a whole number.
 Lowering lower_backward_data(const Problem& p, const Problem::Sizes& residue, const ChannelPitch& pitch) {
-  Lowering l{p.layout,
-             true,
-             p.mini_batch,
-             p.groups,
-             p.out_channels / p.groups,
-             p.in_channels / p.groups,
-             pitch.of_y(p),
-             pitch.of_x(p),
-             {}};
+  Lowering l = between(p, pitch, true);
   for (int i = 0; i < 3; ++i) {
     const std::int64_t stride = p.stride[i], dilation = p.dilation[i], at = residue[i] + p.padding[i];
     const std::int64_t divisor = std::gcd(stride, dilation), tap_stride = stride / divisor;

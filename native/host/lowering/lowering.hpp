@@ -58,6 +58,12 @@ struct Lowering {
   std::int64_t rows() const { return source_channels * taps(); }
   std::int64_t columns() const { return mini_batch * positions(); }
 
+  // Returns the place of a tap along each axis.
+  Problem::Sizes tap(std::int64_t index) const {
+    const std::int64_t height = axes[1].taps, width = axes[2].taps;
+    return {index / width / height, index / width % height, index % width};
+  }
+
   // Returns whether the filter in the tensor is channels × rows. Otherwise it must be gathered.
   bool filter_in_order() const { return !transposed && taps() == volume<&Axis::filter>(); }
   // Returns whether there is one tap at each position of the source. Then the source is its own columns.

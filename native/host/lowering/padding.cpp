@@ -74,8 +74,8 @@ struct Sums {
   }
 };
 
-// Returns the estimated cost of all products. A product also copies its factors: each column costs as much as
-// so many rows more, and each row as much as so many columns more.
+// Returns the estimated cost of all products. A product also copies its factors: a column costs as much as
+// rows_of_a_copy more rows, a row as much as columns_of_a_copy more columns.
 double cost(const Lowering& l, const Sums& sums) {
   constexpr double rows_of_a_copy = 32, columns_of_a_copy = 32;
   const auto samples = static_cast<double>(l.mini_batch), channels = static_cast<double>(l.source_channels);
@@ -142,9 +142,9 @@ std::vector<Lowering> cheapest(const Lowering& l, double slower, const Divide& d
     for (int i = 0; i < 3; ++i) {
       if (choice >> i & 1) parts[i] = divided[i];
     }
-    const double found = product_cost(l, parts);
-    if (found >= least) continue;
-    least = found;
+    const double estimated = product_cost(l, parts);
+    if (estimated >= least) continue;
+    least = estimated;
     best = std::move(parts);
   }
   std::vector<Lowering> lowerings;

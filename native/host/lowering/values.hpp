@@ -23,9 +23,7 @@ const transforms::Conversion& conversion() {
 
 template <typename A, typename S>
 A load_value(S value) {
-  if constexpr (std::is_same_v<S, A>) {
-    return value;
-  } else if constexpr (is_16_bit<S>) {
+  if constexpr (is_16_bit<S> && !std::is_same_v<S, A>) {
     return to_float(value);
   } else {
     return value;
@@ -140,9 +138,9 @@ void load_block(const S* tensor, const Block& block, float* copy) {
 }
 
 template <typename S>
-void store_block(const float* copy, const Block& block, S* tensor) {
-  for_each_run(block, tensor, [copy](S* values, std::int64_t count, std::int64_t stride, auto at) {
-    store_row(copy + at, count, 0.f, values, stride);
+void store_block(const float* copy, const Block& block, S* tensor, float beta = 0) {
+  for_each_run(block, tensor, [=](S* values, std::int64_t count, std::int64_t stride, auto at) {
+    store_row(copy + at, count, beta, values, stride);
   });
 }
 

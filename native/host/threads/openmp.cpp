@@ -80,8 +80,8 @@ const Runtime* find() {
       if (file.substr(0, name.size()) != name) continue;
       void* const library = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
       if (library == nullptr) continue;
-      const Runtime found(library);
-      if (found.complete()) return new Runtime(found);
+      const Runtime candidate(library);
+      if (candidate.complete()) return new Runtime(candidate);
       dlclose(library);
     }
   }
@@ -90,14 +90,14 @@ const Runtime* find() {
 
 // Searches again after the process has loaded more objects: a program may import PyTorch later.
 const Runtime* runtime() {
-  static std::atomic<const Runtime*> found{nullptr};
+  static std::atomic<const Runtime*> known{nullptr};
   static std::atomic<unsigned long long> searched{0};
-  if (const Runtime* const known = found) return known;
+  if (known != nullptr) return known;
   const unsigned long long loads = count_loads();
   if (searched == loads) return nullptr;
-  found = find();
+  known = find();
   searched = loads;
-  return found;
+  return known;
 }
 
 struct Team {
@@ -131,10 +131,10 @@ bool usable() {
 }
 
 bool run(int threads, const std::function<void(int thread)>& work) {
-  const Runtime* const found = runtime();
-  if (found == nullptr || found->team_size() < threads) return false;
-  Team team{*found, work, threads};
-  found->parallel(join, &team, 0, 0);
+  const Runtime* const loaded = runtime();
+  if (loaded == nullptr || loaded->team_size() < threads) return false;
+  Team team{*loaded, work, threads};
+  loaded->parallel(join, &team, 0, 0);
   return true;
 }
 

@@ -1,5 +1,6 @@
-#include <atomic>
-#include <string_view>
+// The table from the processor's features to the kernels that are compiled for them.
+#include <algorithm>
+#include <iterator>
 
 #include "host/transforms/transforms.hpp"
 
@@ -8,51 +9,41 @@ namespace mucudnn::host::transforms {
 namespace baseline {
 extern const Kernels table;
 }
-#if defined(__x86_64__)
 namespace avx2 {
 extern const Kernels table;
 }
 namespace avx512 {
 extern const Kernels table;
 }
-#endif
 
 namespace {
 
-// Returns the supported table at this index. The widest instruction set comes first, null behind the last.
-const Kernels* supported(int index) {
-  const Kernels* found[4] = {};
-  int count = 0;
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    found[count++] = &avx512::table;
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found[count++] = &avx2::table;
-#endif
-  found[count++] = &baseline::table;
-  return found[index];
-}
+struct InstructionSet {
+  const Kernels* kernels;
+  bool (*is_supported)();
+};
 
-std::atomic<const Kernels*>& selected() {
-  static std::atomic<const Kernels*> table{supported(0)};
-  return table;
-}
+// The widest instruction set comes first.
+constexpr InstructionSet kInstructionSets[] = {
+#if defined(__x86_64__)
+    {&avx512::table,
+     [] {
+       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+     }},
+    {&avx2::table, [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }},
+#endif
+    {&baseline::table, [] { return true; }},
+};
 
 }  // namespace
 
-const Kernels& kernels() { return *selected(); }
-
-const char* instruction_set() { return kernels().instruction_set; }
-
-bool select_instruction_set(const char* name) {
-  for (int i = 0; const Kernels* table = supported(i); ++i) {
-    if (std::string_view(table->instruction_set) == name) {
-      selected() = table;
-      return true;
-    }
-  }
-  return false;
+const Kernels& kernels() {
+  static const Kernels& widest =
+      *std::find_if(std::begin(kInstructionSets), std::end(kInstructionSets), [](const InstructionSet& set) {
+         return set.is_supported();
+       })->kernels;
+  return widest;
 }
 
 }  // namespace mucudnn::host::transforms

@@ -16,7 +16,7 @@ struct Factor {
   bool by_terms;
 };
 
-// The product packs so many lines of its first factor at a time, and so many terms.
+// The lines of its first factor that the product packs at a time, and their terms.
 constexpr std::int64_t kProductLines = 512, kProductTerms = 640;
 constexpr std::size_t kProductMemory = (kProductLines + 32) * kProductTerms * sizeof(std::uint16_t);
 

@@ -8,7 +8,7 @@
 namespace mucudnn::host::transforms::MUCUDNN_ISA {
 namespace {
 
-// With two vectors of columns, the sums of so many rows fill most registers.
+// With two vectors of columns, the sums of this many rows fill most registers.
 constexpr int product_rows = 6;
 
 MUCUDNN_INLINE void write_sums(const SmallProduct& p, Vector sums, std::int64_t columns, float* c) {
@@ -58,39 +58,23 @@ void multiply_rows(const SmallProduct& p, std::int64_t row, std::int64_t begin, 
   }
 }
 
-// So many values of `b` stay in the first-level cache while all rows of `a` pass.
+// The values of `b` that stay in the first-level cache while all rows of `a` pass.
 constexpr std::int64_t values_at_once = 6144;
 
 void multiply_small(const SmallProduct& p) {
+  constexpr decltype(&multiply_rows<1>) rest[product_rows - 1] = {
+      multiply_rows<1>, multiply_rows<2>, multiply_rows<3>, multiply_rows<4>, multiply_rows<5>};
   const std::int64_t width =
       larger<std::int64_t>(values_at_once / larger<std::int64_t>(p.k, 1) / (2 * lanes), 1);
   for (std::int64_t begin = 0; begin < p.n; begin += width * 2 * lanes) {
     const std::int64_t end = smaller(p.n, begin + width * 2 * lanes);
     std::int64_t row = 0;
     for (; row + product_rows <= p.m; row += product_rows) multiply_rows<product_rows>(p, row, begin, end);
-    switch (p.m - row) {
-      case 5:
-        multiply_rows<5>(p, row, begin, end);
-        break;
-      case 4:
-        multiply_rows<4>(p, row, begin, end);
-        break;
-      case 3:
-        multiply_rows<3>(p, row, begin, end);
-        break;
-      case 2:
-        multiply_rows<2>(p, row, begin, end);
-        break;
-      case 1:
-        multiply_rows<1>(p, row, begin, end);
-        break;
-      default:
-        break;
-    }
+    if (row < p.m) rest[p.m - row - 1](p, row, begin, end);
   }
 }
 
-// A block of sums over terms has so many lines of `a` and of `b`.
+// The lines of `a` and of `b` in a block of sums over terms.
 constexpr int dot_rows = 4, dot_columns = 3;
 
 template <int rows, int columns>

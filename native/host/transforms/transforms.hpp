@@ -126,7 +126,7 @@ struct SmallProduct {
 };
 
 struct Kernels {
-  const char* instruction_set;
+  const char* instruction_set;    // "avx512", "avx2" or "baseline"
   TileKernels winograd;           // F(4x4, 3x3): 36 real planes
   TileKernels winograd_lines[3];  // F(4, r) for lines of r = 3, 5 and 7 taps: r + 3 real planes
   TileKernels fft;                // 16x16: 4 real planes, then 126 pairs of real and imaginary planes
@@ -149,11 +149,7 @@ struct Kernels {
   void (*multiply_small_transposed)(const SmallProduct&);
 };
 
-const Kernels& kernels();  // those of the instruction set in use
-// Returns "avx512", "avx2" or "baseline". Until a caller selects one, it is the widest that the CPU has.
-const char* instruction_set();
-
-// Selects the instruction set. Returns false if the name is unknown or the CPU lacks it.
-bool select_instruction_set(const char* name);
+// Returns the kernels of the widest instruction set that the processor has.
+const Kernels& kernels();
 
 }  // namespace mucudnn::host::transforms

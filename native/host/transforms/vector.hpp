@@ -53,35 +53,26 @@ MUCUDNN_INLINE T larger(T a, T b) {
 #define MUCUDNN_ALTERNATES 0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31
 #endif
 
-#if defined(__clang__) || __GNUC__ >= 12
-MUCUDNN_INLINE Vector interleave_low(Vector a, Vector b) {
-  return __builtin_shufflevector(a, b, MUCUDNN_LOW_HALVES);
-}
-MUCUDNN_INLINE Vector interleave_high(Vector a, Vector b) {
-  return __builtin_shufflevector(a, b, MUCUDNN_HIGH_HALVES);
-}
-MUCUDNN_INLINE Vector alternates(Vector a, Vector b) {
-  return __builtin_shufflevector(a, b, MUCUDNN_ALTERNATES);
-}
-MUCUDNN_INLINE Halves alternates(Halves a, Halves b) {
-  return __builtin_shufflevector(a, b, MUCUDNN_ALTERNATES);
-}
-#else
 typedef std::int32_t Indices __attribute__((vector_size(4 * MUCUDNN_LANES)));
 typedef std::uint16_t HalfIndices __attribute__((vector_size(2 * MUCUDNN_LANES)));
+#if defined(__clang__) || __GNUC__ >= 12
+#define MUCUDNN_SHUFFLE(a, b, type, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define MUCUDNN_SHUFFLE(a, b, type, ...) __builtin_shuffle(a, b, type{__VA_ARGS__})
+#endif
+
 MUCUDNN_INLINE Vector interleave_low(Vector a, Vector b) {
-  return __builtin_shuffle(a, b, Indices{MUCUDNN_LOW_HALVES});
+  return MUCUDNN_SHUFFLE(a, b, Indices, MUCUDNN_LOW_HALVES);
 }
 MUCUDNN_INLINE Vector interleave_high(Vector a, Vector b) {
-  return __builtin_shuffle(a, b, Indices{MUCUDNN_HIGH_HALVES});
+  return MUCUDNN_SHUFFLE(a, b, Indices, MUCUDNN_HIGH_HALVES);
 }
 MUCUDNN_INLINE Vector alternates(Vector a, Vector b) {
-  return __builtin_shuffle(a, b, Indices{MUCUDNN_ALTERNATES});
+  return MUCUDNN_SHUFFLE(a, b, Indices, MUCUDNN_ALTERNATES);
 }
 MUCUDNN_INLINE Halves alternates(Halves a, Halves b) {
-  return __builtin_shuffle(a, b, HalfIndices{MUCUDNN_ALTERNATES});
+  return MUCUDNN_SHUFFLE(a, b, HalfIndices, MUCUDNN_ALTERNATES);
 }
-#endif
 
 // Writes each value, converted or not.
 struct Copy {
@@ -159,8 +150,8 @@ MUCUDNN_INLINE void transpose(Vector (&m)[lanes]) {
   }
 }
 
-inline void pack_pixels(Vector* packed, const Run& run, std::int64_t first) {
-  for (std::int64_t p = first; p < run.pixels; ++p) {
+inline void pack_pixels(Vector* packed, const Run& run) {
+  for (std::int64_t p = 0; p < run.pixels; ++p) {
     Vector v = {};
     for (std::int64_t c = 0; c < run.channels; ++c) {
       v[c] = run.data[c * run.channel_stride + p * run.pixel_stride];
@@ -175,7 +166,7 @@ inline void pack(Vector* packed, const Run& run) {
     for (std::int64_t p = 0; p < run.pixels; ++p) packed[p] = load(run.data + p * run.pixel_stride);
     return;
   }
-  if (run.pixel_stride != 1 || run.pixels < lanes) return pack_pixels(packed, run, 0);
+  if (run.pixel_stride != 1 || run.pixels < lanes) return pack_pixels(packed, run);
   for (std::int64_t p = 0; p < run.pixels; p += lanes) {
     const std::int64_t at = smaller(p, run.pixels - lanes);  // the last block overlaps the one before
     Vector m[lanes];
