@@ -111,8 +111,8 @@ def test_a_pipe_in_place_of_a_plan_a_journal_or_a_record_is_a_warning_and_nobody
     one = case(SMALL, "forward")
     planned = run_under_shim([one], tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=pipe, MUCUDNN_LOG="warning")
     assert planned.warnings == [
-        f"mucudnn: the plan '{pipe}' is not followed: '{pipe}' cannot be read: it is not a regular file; calls "
-        "are passed on"
+        f"mucudnn: the plan '{pipe}' is not followed: '{pipe}' cannot be read: it is not a regular file; "
+        "calls are passed on"
     ]
     recording = {"MUCUDNN_MODE": "record", "MUCUDNN_RECORD": pipe, "MUCUDNN_LOG": "warning"}
     assert run_under_shim([one], tmp_path, **recording).warnings == [

@@ -45,15 +45,15 @@ Tile<F, A> tile_of_this_thread() {
           reinterpret_cast<F*>(first + kColumnsBytes + kResultBytes)};
 }
 
-// A matrix whose values may be written.
+// A matrix in a tensor, or in the tile of a thread.
 template <typename A>
 struct Place {
   A* data;
   std::int64_t stride;
 };
 
-// Returns some columns of a tensor of so many channels in memory, from one of them on, as a matrix in the
-// tensor; null if they are not one there.
+// Returns some columns of a tensor, from one channel on, as a matrix in the tensor; null if they are not a
+// matrix there. `channels` are those that the tensor has in memory.
 template <typename A>
 Place<A> place_in_tensor(Layout layout, A* tensor, std::int64_t channels, std::int64_t channel,
                          std::int64_t positions, Range columns) {
@@ -137,8 +137,8 @@ class FilterBlocks {
   std::array<std::int64_t, 3> block_{-1, -1, -1};
 };
 
-// Returns the place of a product's result in the tensor; null if the result is not a matrix there, or is a
-// sum of several products. It then goes to the thread's tile first.
+// Returns the place of a product's result in the tensor. Null if the result is not a matrix there, or is a
+// sum of several products: then it goes to the thread's tile first.
 template <typename S, typename A>
 Place<A> place_of(const Lowering& l, S* result, std::int64_t group, Range channels, Range columns) {
   if constexpr (std::is_same_v<S, A>) {
