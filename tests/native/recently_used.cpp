@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "shim/workspace_answers.hpp"
+#include "shim/decisions/workspace_answers.hpp"
 
 namespace {
 

@@ -4,7 +4,7 @@
 
 #include "core/entry_guard.hpp"
 #include "shim/entry/hooks.hpp"
-#include "shim/execution.hpp"
+#include "shim/execution/execution.hpp"
 #include "shim/graph/execution_plan.hpp"
 
 namespace mucudnn::shim {

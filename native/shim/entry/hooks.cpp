@@ -2,8 +2,8 @@
 #include "shim/entry/hooks.hpp"
 
 #include "core/entry_guard.hpp"
-#include "shim/execution.hpp"
-#include "shim/selection.hpp"
+#include "shim/execution/execution.hpp"
+#include "shim/execution/selection.hpp"
 
 namespace mucudnn::shim {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "abi/cudnn.h"
 #include "core/entry_guard.hpp"
-#include "shim/entry/program_of_run.hpp"
-#include "shim/entry/real_library.hpp"
+#include "shim/state/program_of_run.hpp"
+#include "shim/state/real_library.hpp"
 
 extern "C" {
 extern std::atomic<void*> mucudnn_slots[];  // one slot for each export, in the order of exports.def

@@ -4,7 +4,7 @@
 
 #include "cudnn/graph_engine.hpp"
 #include "shim/decisions/notes.hpp"
-#include "shim/execution.hpp"
+#include "shim/execution/execution.hpp"
 #include "shim/graph/plan_text.hpp"
 
 namespace mucudnn::shim {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "shim/graph/convolution.hpp"
-#include "shim/state.hpp"
+#include "shim/state/state.hpp"
 
 namespace mucudnn::shim {
 

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "shim/graph/shadows.hpp"
+#include "shim/state/shadows.hpp"
 
 namespace mucudnn::shim {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/problem.hpp"
-#include "shim/graph/shadows.hpp"
+#include "shim/state/shadows.hpp"
 
 namespace mucudnn::shim {
 

@@ -1,4 +1,4 @@
-#include "shim/record.hpp"
+#include "shim/state/record.hpp"
 
 #include <algorithm>
 #include <charconv>

@@ -1,11 +1,11 @@
-#include "shim/entry/real_library.hpp"
+#include "shim/state/real_library.hpp"
 
 #include <dlfcn.h>
 #include <stdlib.h>
 
 #include <memory>
 
-#include "shim/entry/older_program.hpp"
+#include "shim/state/older_program.hpp"
 
 namespace mucudnn::shim {
 namespace {

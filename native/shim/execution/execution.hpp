@@ -1,7 +1,7 @@
 // Runs a convolution by the choice that was made for it.
 #pragma once
 
-#include "shim/state.hpp"
+#include "shim/state/state.hpp"
 
 namespace mucudnn::shim {
 

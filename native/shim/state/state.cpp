@@ -1,4 +1,4 @@
-#include "shim/state.hpp"
+#include "shim/state/state.hpp"
 
 #include <pthread.h>
 
@@ -9,8 +9,8 @@
 
 #include "core/entry_guard.hpp"
 #include "core/log.hpp"
-#include "shim/entry/real_library.hpp"
-#include "shim/record.hpp"
+#include "shim/state/real_library.hpp"
+#include "shim/state/record.hpp"
 
 namespace mucudnn::shim {
 namespace {

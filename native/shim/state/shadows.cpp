@@ -1,4 +1,4 @@
-#include "shim/graph/shadows.hpp"
+#include "shim/state/shadows.hpp"
 
 #include <algorithm>
 

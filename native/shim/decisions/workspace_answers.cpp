@@ -1,4 +1,4 @@
-#include "shim/workspace_answers.hpp"
+#include "shim/decisions/workspace_answers.hpp"
 
 #include <algorithm>
 #include <functional>

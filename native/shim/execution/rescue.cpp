@@ -1,4 +1,4 @@
-#include "shim/rescue.hpp"
+#include "shim/execution/rescue.hpp"
 
 #include <array>
 #include <vector>

@@ -11,9 +11,9 @@
 #include "cudnn/recognise.hpp"
 #include "shim/decisions/decider.hpp"
 #include "shim/decisions/seen_kernels.hpp"
-#include "shim/graph/shadows.hpp"
-#include "shim/tally.hpp"
-#include "shim/workspace_answers.hpp"
+#include "shim/decisions/tally.hpp"
+#include "shim/decisions/workspace_answers.hpp"
+#include "shim/state/shadows.hpp"
 
 namespace mucudnn::shim {
 

@@ -2,7 +2,7 @@
 // answered, which is too small for its own algorithm, or the library cannot allocate.
 #pragma once
 
-#include "shim/execution.hpp"
+#include "shim/execution/execution.hpp"
 
 namespace mucudnn::shim {
 

@@ -1,4 +1,4 @@
-#include "shim/entry/older_program.hpp"
+#include "shim/state/older_program.hpp"
 
 #include <dlfcn.h>
 #include <link.h>

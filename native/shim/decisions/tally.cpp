@@ -1,4 +1,4 @@
-#include "shim/tally.hpp"
+#include "shim/decisions/tally.hpp"
 
 #include <cstdio>
 #include <iterator>

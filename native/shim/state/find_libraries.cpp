@@ -10,7 +10,7 @@
 #include <climits>
 #include <cstring>
 
-#include "shim/entry/real_library.hpp"
+#include "shim/state/real_library.hpp"
 
 namespace mucudnn::shim {
 namespace {

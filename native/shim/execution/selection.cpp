@@ -1,4 +1,4 @@
-#include "shim/selection.hpp"
+#include "shim/execution/selection.hpp"
 
 namespace mucudnn::shim {
 

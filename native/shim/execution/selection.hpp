@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "shim/state.hpp"
+#include "shim/state/state.hpp"
 
 namespace mucudnn::shim {
 

@@ -1,4 +1,4 @@
-#include "shim/entry/program_of_run.hpp"
+#include "shim/state/program_of_run.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 
 #include "core/entry_guard.hpp"
 #include "core/log.hpp"
-#include "shim/entry/real_library.hpp"
+#include "shim/state/real_library.hpp"
 
 namespace mucudnn::shim {
 namespace {

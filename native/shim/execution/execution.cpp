@@ -1,9 +1,9 @@
-#include "shim/execution.hpp"
+#include "shim/execution/execution.hpp"
 
 #include <algorithm>
 
 #include "cudnn/descriptors.hpp"
-#include "shim/rescue.hpp"
+#include "shim/execution/rescue.hpp"
 
 namespace mucudnn::shim {
 namespace {
