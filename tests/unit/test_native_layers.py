@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -17,25 +18,14 @@ MAY_INCLUDE = {
     "shim": {"abi", "core", "cudnn"},
     "bindings": {"core", "cudnn"},
 }
-# Each room of the drop-in includes itself and the rooms before it.
-SHIM_ROOMS = ("decisions", "state", "execution", "graph", "entry")
-INCLUDE = {
-    "abi": set(),
-    "core": set(),
-    "cudart": {"abi"},
-    "cudnn": {"abi", "core"},
-    "host": {"abi", "core"},
-    "shim": {"abi", "core", "cudnn"},
-    "bindings": {"core", "cudnn"},
-}
-# Inside the drop-in, `state` and the files beside it stand between the decisions and the graph API.
-SHIM_MAY_INCLUDE = {
-    "decisions": {"decisions"},
-    "graph": {"graph", "decisions", "state", "execution", "workspace_answers"},
-    "": {"decisions", "graph/shadows", "entry/real_library"},
-}
 # Each room of a folder includes itself and the rooms before it.
-INNER_ROOMS = {"host": ("transforms", "threads", "lowering", "algorithms", "abi", "graph")}
+INNER_ROOMS = {
+    "host": ("transforms", "threads", "lowering", "algorithms", "abi", "graph"),
+    "shim": ("decisions", "state", "execution", "graph", "entry"),
+}
+# Rooms with a circle that is left.
+CIRCLES = {"core", "host"}
+TO_DISSOLVE = pytest.mark.xfail(reason="the circle is not dissolved yet")
 INCLUDE = re.compile(r'^#include "([\w/]+)\.(?:h|hpp|def)"', re.MULTILINE)
 
 
@@ -63,21 +53,19 @@ def test_a_room_includes_its_own_headers_and_those_of_the_rooms_below(room: str)
     assert wrong == []
 
 
-def test_every_file_of_the_drop_in_is_in_a_room() -> None:
-    folder = NATIVE / "shim"
-    assert {path.name for path in folder.iterdir()} == {*SHIM_ROOMS, "CMakeLists.txt"}
-
-
-@pytest.mark.parametrize("room", SHIM_ROOMS)
-def test_a_room_of_the_drop_in_includes_itself_and_the_rooms_below(room: str) -> None:
-    allowed = SHIM_ROOMS[: SHIM_ROOMS.index(room) + 1]
-    wrong = [
-        f"{path.relative_to(NATIVE)} includes {name}"
-        for path in sources(NATIVE / "shim" / room)
-        for name in includes(path)
-        if name.startswith("shim/") and name.split("/")[1] not in allowed
-    ]
-    assert wrong == []
+@pytest.mark.parametrize(
+    "room", [pytest.param(room, marks=[TO_DISSOLVE] if room in CIRCLES else []) for room in MAY_INCLUDE]
+)
+def test_the_files_of_a_room_do_not_include_each_other_in_a_circle(room: str) -> None:
+    """Take a header and the source of the same name as one unit, because the header stands for both."""
+    units: dict[str, set[str]] = {}
+    for path in sources(NATIVE / room):
+        unit = str(path.relative_to(NATIVE).with_suffix(""))
+        units.setdefault(unit, set()).update(set(includes(path)) - {unit})
+    try:
+        TopologicalSorter(units).prepare()
+    except CycleError as error:
+        pytest.fail(" includes ".join(error.args[1]))
 
 
 @pytest.mark.parametrize("folder", INNER_ROOMS)

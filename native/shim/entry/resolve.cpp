@@ -1,18 +1,14 @@
-// Finds the real function for a trampoline, when that trampoline is called first.
-//
-// A program that never calls cuDNN pays only for the mapping: nothing here runs before the first call.
-// There is no lock, so that a child forked at any moment finds nothing locked. Threads that come first at the
-// same time each open the library, which the loader counts. One of them publishes it.
+// Finds the real function for a trampoline, when that trampoline is called first. A program that never calls
+// cuDNN pays only for the mapping, because nothing here runs before the first call.
 #include <dlfcn.h>
 
 #include <atomic>
 #include <cstring>
-#include <memory>
-#include <new>
+#include <string>
 
 #include "abi/cudnn.h"
 #include "core/entry_guard.hpp"
-#include "shim/state/program_of_run.hpp"
+#include "core/log.hpp"
 #include "shim/state/real_library.hpp"
 
 extern "C" {
@@ -22,8 +18,6 @@ void* mucudnn_resolve(std::size_t index);
 
 namespace mucudnn::shim {
 namespace {
-
-std::atomic<const RealLibrary*> published{nullptr};
 
 constexpr char kNoLibrary[] = "mucudnn found no cuDNN to pass this call on to";
 
@@ -64,55 +58,6 @@ constexpr Export kExports[] = {
 #include "shim/entry/exports.def"
 #undef EXPORT
 };
-
-void report(const RealLibrary& library, const std::vector<std::string>& complaints) {
-  for (const std::string& complaint : complaints) log(LogLevel::warning, complaint);
-  if (library.is_forwarder_to_cudnn_8) {
-    log(LogLevel::warning, "'" + library.path +
-                               "' is written for cuDNN 8, and mucudnn stands in for cuDNN 9 only: its calls "
-                               "go where they go without mucudnn, and nothing is divided");
-  }
-  if (library.handle == nullptr) {
-    log(LogLevel::warning,
-        library.problem + "; calls of cuDNN fail. Set MUCUDNN_LIBRARY to its absolute path");
-  } else {
-    log(LogLevel::info, "calls are passed on to '" + library.path + "'");
-  }
-}
-
-}  // namespace
-
-bool has_called_cudnn() noexcept { return published.load(std::memory_order_acquire) != nullptr; }
-
-const RealLibrary* real_library() {
-  if (const RealLibrary* library = published.load(std::memory_order_acquire)) return library;
-
-  static thread_local bool opening = false;
-  if (opening) return nullptr;
-  struct Opening {
-    Opening() { opening = true; }
-    ~Opening() { opening = false; }
-  } guard;
-
-  std::vector<std::string> complaints;
-  const Options options = read_options(complaints);
-  auto mine = std::make_unique<RealLibrary>(open_real_library(options));
-  mine->options = options;
-  if (mine->is_forwarder_to_cudnn_8) mine->options.mode = Mode::off;
-  const RealLibrary* first = nullptr;
-  if (!published.compare_exchange_strong(first, mine.get(), std::memory_order_acq_rel)) return first;
-  const RealLibrary& library = *mine.release();  // published, so it lives as long as the process
-  set_log_level(options.log_level);
-  tell_program_of_run();
-  try {
-    report(library, complaints);
-  } catch (const std::bad_alloc&) {
-    // Then without the messages.
-  }
-  return &library;
-}
-
-namespace {
 
 void* resolve(std::size_t index) {
   const Export& wanted = kExports[index];

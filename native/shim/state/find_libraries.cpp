@@ -1,73 +1,20 @@
-// Searches for the libcudnn.so.9 that the drop-in hides. The loader cannot be asked for it by name: that name
-// is already taken by the drop-in itself.
+#include "shim/state/find_libraries.hpp"
+
 #include <dlfcn.h>
-#include <link.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstring>
 
-#include "shim/state/real_library.hpp"
+#include "shim/state/loaded_objects.hpp"
 
 namespace mucudnn::shim {
 namespace {
 
 constexpr char kName[] = "libcudnn.so.9";
 
-struct LoadedObject {
-  std::string path;
-  bool needs_cudnn = false;
-  std::string rpath, runpath;  // folders, separated by colons
-};
-
 std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
-
-// Returns "" for an object that is no file, such as the vDSO.
-std::string path_of(const dl_phdr_info& info) {
-  if (info.dlpi_name != nullptr && info.dlpi_name[0] == '/') return info.dlpi_name;
-  if (info.dlpi_name != nullptr && info.dlpi_name[0] != '\0') return {};
-  char program[PATH_MAX];  // the loader gives the program itself no name
-  const ssize_t length = readlink("/proc/self/exe", program, sizeof program);
-  return length <= 0 ? std::string() : std::string(program, static_cast<std::size_t>(length));
-}
-
-LoadedObject describe(const dl_phdr_info& info) {
-  LoadedObject object;
-  object.path = path_of(info);
-  if (object.path.empty()) return object;
-  for (int i = 0; i < info.dlpi_phnum; ++i) {
-    if (info.dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
-    const auto* const entries =
-        reinterpret_cast<const ElfW(Dyn)*>(info.dlpi_addr + info.dlpi_phdr[i].p_vaddr);
-    const char* strings = nullptr;
-    for (const auto* entry = entries; entry->d_tag != DT_NULL; ++entry) {
-      // The loader has already relocated DT_STRTAB from an offset to an address.
-      if (entry->d_tag == DT_STRTAB) strings = reinterpret_cast<const char*>(entry->d_un.d_ptr);
-    }
-    if (strings == nullptr) continue;
-    for (const auto* entry = entries; entry->d_tag != DT_NULL; ++entry) {
-      const char* text = strings + entry->d_un.d_val;
-      if (entry->d_tag == DT_NEEDED && std::strcmp(text, kName) == 0) object.needs_cudnn = true;
-      if (entry->d_tag == DT_RPATH) object.rpath = text;
-      if (entry->d_tag == DT_RUNPATH) object.runpath = text;
-    }
-  }
-  return object;
-}
-
-std::vector<LoadedObject> loaded_objects() {
-  std::vector<LoadedObject> objects;
-  dl_iterate_phdr(
-      [](dl_phdr_info* info, std::size_t, void* list) {
-        static_cast<std::vector<LoadedObject>*>(list)->push_back(describe(*info));
-        return 0;
-      },
-      &objects);
-  return objects;
-}
 
 std::string with_origin(std::string folder, const std::string& origin) {
   for (const char* token : {"${ORIGIN}", "$ORIGIN"}) {
@@ -103,11 +50,11 @@ void add_folders(std::vector<std::string>& paths, const std::string& folders, co
 // Follows the loader's order: the RPATH, then LD_LIBRARY_PATH, then the RUNPATH. The loader ignores the RPATH
 // of an object that has a RUNPATH.
 void add_search_path(std::vector<std::string>& paths, const LoadedObject& object) {
-  const std::string origin = folder_of(object.path);
-  if (object.runpath.empty()) add_folders(paths, object.rpath, origin);
+  const std::string origin = folder_of(object.path), runpath = object.text(DT_RUNPATH);
+  if (runpath.empty()) add_folders(paths, object.text(DT_RPATH), origin);
   const char* variable = getenv("LD_LIBRARY_PATH");
   if (variable != nullptr) add_folders(paths, variable, origin);
-  add_folders(paths, object.runpath, origin);
+  add_folders(paths, runpath, origin);
 }
 
 // Packagers put a copy of cuDNN into a wheel under a name with a hash, such as libcudnn-74a4c495.so.9.1.0.
@@ -146,7 +93,7 @@ std::vector<std::string> find_libraries() {
   const std::vector<LoadedObject> objects = loaded_objects();
   std::vector<std::string> paths;
   for (const LoadedObject& object : objects) {
-    if (object.needs_cudnn) add_search_path(paths, object);
+    if (object.needs(kName)) add_search_path(paths, object);
   }
   for (const LoadedObject& object : objects) {
     if (is_renamed_cudnn(object.path)) paths.push_back(object.path);
@@ -154,7 +101,7 @@ std::vector<std::string> find_libraries() {
   // An object that opens cuDNN with dlopen() does not list it as needed. The loader searches with the same
   // paths for it.
   for (const LoadedObject& object : objects) {
-    if (!object.needs_cudnn) add_search_path(paths, object);
+    if (!object.needs(kName)) add_search_path(paths, object);
   }
   if (!paths.empty()) return paths;
   add_folder_of_graph_library(paths);

@@ -3,20 +3,24 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <string>
+#include <vector>
 
 #include "core/entry_guard.hpp"
 #include "core/log.hpp"
-#include "shim/state/real_library.hpp"
+#include "core/options.hpp"
 
 namespace mucudnn::shim {
 namespace {
 
 constexpr char kFolder[] = "/dev/shm";
+std::atomic<bool> has_called_cudnn{false};
 
 // Returns the process that `mucudnn run` became; 0 if the drop-in was preloaded in another way.
 pid_t program_of_run() noexcept {
@@ -42,7 +46,7 @@ __attribute__((destructor)) void end() {
   const pid_t program = program_of_run();
   if (program != ::getpid()) return;
   const bool a_child_called = ::unlink(Mark(program).path) == 0;
-  if (a_child_called || has_called_cudnn() || ::access(kFolder, W_OK) != 0) return;
+  if (a_child_called || has_called_cudnn || ::access(kFolder, W_OK) != 0) return;
   try {
     std::vector<std::string> complaints;
     const Options options = read_options(complaints);
@@ -51,13 +55,14 @@ __attribute__((destructor)) void end() {
     log(LogLevel::summary,
         "cuDNN was never opened through mucudnn, which saw no convolution; see `mucudnn doctor`");
   } catch (const std::exception&) {
-    // Out of memory: then without the message.
+    // Out of memory: the message is left out.
   }
 }
 
 }  // namespace
 
-void tell_program_of_run() noexcept {
+void note_call_of_cudnn() noexcept {
+  has_called_cudnn = true;
   const pid_t program = program_of_run();
   if (program == 0 || program == ::getpid()) return;
   const int file = ::open(Mark(program).path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);

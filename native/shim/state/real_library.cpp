@@ -3,12 +3,19 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 
+#include <atomic>
 #include <memory>
+#include <new>
 
+#include "core/log.hpp"
+#include "shim/state/find_libraries.hpp"
 #include "shim/state/older_program.hpp"
+#include "shim/state/program_of_run.hpp"
 
 namespace mucudnn::shim {
 namespace {
+
+std::atomic<const RealLibrary*> published{nullptr};
 
 // Returns the address at which the library that holds `symbol` is mapped; null if it is not known.
 const void* base_of(const void* symbol) {
@@ -44,8 +51,6 @@ RealLibrary open(const std::string& path) {
   return library;
 }
 
-}  // namespace
-
 RealLibrary open_real_library(const Options& options) {
   if (const std::string forwarder = find_forwarder_to_cudnn_8(); !forwarder.empty()) {
     RealLibrary library = open(forwarder);
@@ -62,6 +67,53 @@ RealLibrary open_real_library(const Options& options) {
   }
   if (first_failure.problem.empty()) first_failure.problem = "found no libcudnn.so.9 but mucudnn's own";
   return first_failure;
+}
+
+void report(const RealLibrary& library, const std::vector<std::string>& complaints) {
+  for (const std::string& complaint : complaints) log(LogLevel::warning, complaint);
+  if (library.is_forwarder_to_cudnn_8) {
+    log(LogLevel::warning, "'" + library.path +
+                               "' is written for cuDNN 8, and mucudnn stands in for cuDNN 9 only: its calls "
+                               "go where they go without mucudnn, and nothing is divided");
+  }
+  if (library.handle == nullptr) {
+    log(LogLevel::warning,
+        library.problem + "; calls of cuDNN fail. Set MUCUDNN_LIBRARY to its absolute path");
+  } else {
+    log(LogLevel::info, "calls are passed on to '" + library.path + "'");
+  }
+}
+
+}  // namespace
+
+// There is no lock, so that a child forked at any moment finds nothing locked. Threads that come first at the
+// same time each open the library, which the loader counts, and the first to publish it wins.
+const RealLibrary* real_library() {
+  if (const RealLibrary* library = published.load(std::memory_order_acquire)) return library;
+
+  static thread_local bool opening = false;
+  if (opening) return nullptr;
+  struct Opening {
+    Opening() { opening = true; }
+    ~Opening() { opening = false; }
+  } guard;
+
+  std::vector<std::string> complaints;
+  const Options options = read_options(complaints);
+  auto mine = std::make_unique<RealLibrary>(open_real_library(options));
+  mine->options = options;
+  if (mine->is_forwarder_to_cudnn_8) mine->options.mode = Mode::off;
+  const RealLibrary* first = nullptr;
+  if (!published.compare_exchange_strong(first, mine.get(), std::memory_order_acq_rel)) return first;
+  const RealLibrary& library = *mine.release();  // published, so it lives as long as the process
+  set_log_level(options.log_level);
+  note_call_of_cudnn();
+  try {
+    report(library, complaints);
+  } catch (const std::bad_alloc&) {
+    // Out of memory: the messages are left out.
+  }
+  return &library;
 }
 
 }  // namespace mucudnn::shim
