@@ -41,23 +41,20 @@ void Backend::finalize(const char* call) {
 
 std::vector<Backend> Backend::descriptors(cudnnBackendAttributeName_t name, cudnnBackendDescriptorType_t type,
                                           std::size_t most) const {
-  std::vector<Backend> found;
+  std::vector<Backend> all;
   std::vector<cudnnBackendDescriptor_t> places;
-  for (std::size_t i = 0; i < most; ++i) {
-    found.emplace_back(*library_, type);
-    places.push_back(found.back().descriptor_);
-  }
+  for (std::size_t i = 0; i < most; ++i) places.push_back(all.emplace_back(*library_, type).descriptor_);
   const std::size_t count =
       get(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<std::int64_t>(most), places.data());
-  while (found.size() > count) found.pop_back();
-  return found;
+  while (all.size() > count) all.pop_back();
+  return all;
 }
 
 std::string Backend::text(cudnnBackendAttributeName_t name) const {
-  std::string found(get(name, CUDNN_TYPE_CHAR, 0, nullptr), '\0');
-  get(name, CUDNN_TYPE_CHAR, static_cast<std::int64_t>(found.size()), found.data());
-  while (!found.empty() && found.back() == '\0') found.pop_back();
-  return found;
+  std::string text(get(name, CUDNN_TYPE_CHAR, 0, nullptr), '\0');
+  get(name, CUDNN_TYPE_CHAR, static_cast<std::int64_t>(text.size()), text.data());
+  while (!text.empty() && text.back() == '\0') text.pop_back();
+  return text;
 }
 
 void Backend::set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t count,

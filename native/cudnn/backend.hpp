@@ -63,16 +63,16 @@ class Backend {
 
   template <typename Value>
   Value value(cudnnBackendAttributeName_t name) const {
-    Value found{};
-    get(name, attribute_type<Value>(), 1, &found);
-    return found;
+    Value value{};
+    get(name, attribute_type<Value>(), 1, &value);
+    return value;
   }
-  // Returns at most `most` values, because not every attribute tells how many it has.
+  // Returns at most `most` values, because not every attribute says how many it has.
   template <typename Value>
   std::vector<Value> values(cudnnBackendAttributeName_t name, std::size_t most) const {
-    std::vector<Value> found(most);
-    found.resize(get(name, attribute_type<Value>(), static_cast<std::int64_t>(most), found.data()));
-    return found;
+    std::vector<Value> values(most);
+    values.resize(get(name, attribute_type<Value>(), static_cast<std::int64_t>(most), values.data()));
+    return values;
   }
   std::vector<Backend> descriptors(cudnnBackendAttributeName_t name, cudnnBackendDescriptorType_t type,
                                    std::size_t most) const;

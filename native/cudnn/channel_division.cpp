@@ -1,7 +1,6 @@
 #include "cudnn/channel_division.hpp"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <utility>
 
@@ -9,23 +8,6 @@
 
 namespace mucudnn {
 namespace {
-
-// Returns the positive sizes, which must add to `whole`, in an order in which each part begins at a multiple
-// of the greatest power of two in its size.
-template <typename Part, typename Size>
-std::vector<Part> in_order(std::vector<Part> parts, std::int64_t whole, const std::string& sum, Size size) {
-  std::int64_t left = whole;
-  const bool in_range = std::all_of(parts.begin(), parts.end(), [&](const Part& part) {
-    if (size(part) < 1 || size(part) > left) return false;
-    left -= size(part);
-    return true;
-  });
-  if (!in_range || left != 0) throw std::invalid_argument(sum + std::to_string(whole));
-  const auto power = [&](const Part& part) { return size(part) & -size(part); };
-  std::stable_sort(parts.begin(), parts.end(),
-                   [&](const Part& a, const Part& b) { return power(a) > power(b); });
-  return parts;
-}
 
 // Copies the pieces of a tensor into packed memory.
 void copy_in(Device& device, char* packed, const char* tensor, const Pieces& pieces, cudaStream_t stream) {
@@ -42,34 +24,6 @@ std::size_t bytes_of(std::int64_t elements, DataType type) {
   return static_cast<std::size_t>(elements) * size_of(type);
 }
 
-// The part of the bias that belongs to a group, in a call of the legacy API. Takes the place of the whole
-// bias in `fusion`. Throws CallFailed.
-class GroupBias {
- public:
-  GroupBias(Fusion& fusion, const ChannelRange& range)
-      : descriptor_(*fusion.library, fusion.library->cudnnCreateTensorDescriptor,
-                    fusion.library->cudnnDestroyTensorDescriptor) {
-    constexpr int kMost = CUDNN_DIM_MAX;
-    std::array<int, kMost> sizes{}, strides{};
-    cudnnDataType_t type{};
-    int dims = 0;
-    fusion.library->check(fusion.library->cudnnGetTensorNdDescriptor(fusion.bias_descriptor, kMost, &type,
-                                                                     &dims, sizes.data(), strides.data()),
-                          "cudnnGetTensorNdDescriptor");
-    const auto known = data_type_of(type);
-    if (!known || dims < 2) throw EngineError("a bias of an unknown type");
-    sizes[1] = static_cast<int>(range.out_count);
-    fusion.library->check(
-        fusion.library->cudnnSetTensorNdDescriptor(descriptor_, type, dims, sizes.data(), strides.data()),
-        "cudnnSetTensorNdDescriptor");
-    fusion.bias = static_cast<const char*>(fusion.bias) + bytes_of(range.out_first * strides[1], *known);
-    fusion.bias_descriptor = descriptor_;
-  }
-
- private:
-  Owned<cudnnTensorDescriptor_t> descriptor_;
-};
-
 }  // namespace
 
 ChannelDivision::ChannelDivision(Engine& engine, Device& device, const Kernel& kernel,
@@ -77,14 +31,11 @@ ChannelDivision::ChannelDivision(Engine& engine, Device& device, const Kernel& k
     : device_(device), kernel_(kernel) {
   std::int64_t first = 0;
   const bool of_inputs = !groups.empty() && groups.front().of_inputs;
-  for (const Group& group :
-       in_order(groups, divided_channels(kernel, of_inputs),
-                "the groups do not add to channels: ", [](const Group& one) { return one.channels; })) {
+  for (const Group& group : in_order(groups, &Group::channels, divided_channels(kernel, of_inputs),
+                                     "the groups do not add to channels: ")) {
     Part part{first, group.channels, of_inputs, group_kernel(kernel, group.channels, of_inputs), {}, 0, 0};
     part.accumulator_size = required_accumulator(device, part.kernel, group.slices.size());
-    for (const Slice& slice : in_order(group.slices, kernel.problem.mini_batch,
-                                       "the micro-batches do not add to the mini-batch of ",
-                                       [](const Slice& one) { return one.micro_batch; })) {
+    for (const Slice& slice : in_order(group.slices, kernel.problem.mini_batch)) {
       Prepared& prepared = prepared_[{group.channels, slice.micro_batch, slice.algorithm}];
       if (prepared.kernel == nullptr) prepared = prepare(engine, part, slice);
       const GroupCopies copies(kernel, group.channels, slice.micro_batch, of_inputs, prepared.takes_strides);
@@ -146,8 +97,14 @@ void ChannelDivision::run_part(cudnnHandle_t handle, const Part& part, Arguments
     if (operand_of(kernel_.problem.epilogue[i].kind) == Operand::channels)
       arguments.tensors.operands[i] += bytes_of(range.out_first, kernel_.problem.data_type);
   }
-  std::optional<GroupBias> bias;
-  if (arguments.fusion) bias.emplace(*arguments.fusion, range);
+  std::optional<ResizedTensor> bias;
+  if (arguments.fusion) {
+    Fusion& fusion = *arguments.fusion;
+    bias.emplace(*fusion.library, fusion.bias_descriptor);
+    if (!bias->is_described()) throw EngineError("the library does not describe the bias");
+    fusion.bias = static_cast<const char*>(fusion.bias) + bias->offset(1, range.out_first);
+    fusion.bias_descriptor = bias->resized(1, range.out_count);
+  }
   std::optional<FilterSum> sum;
   char* const gradient = arguments.tensors.w;
   const double beta = arguments.beta;

@@ -74,7 +74,8 @@ ConvolutionGraph::ConvolutionGraph(const Context& context, const Kernel& kernel,
                                    const ChannelPitch& pitch)
     : context_(context), graph_(context.library(), CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
   const Problem& p = kernel.problem;
-  const Backend& y = tensor(kY, y_sizes(p), pitch.of_y(p), p.type_of_y(), p.layout_of_y(), terms.alignment);
+  const Backend& y =
+      tensor(kY, y_sizes(p), pitch.of_y(p), cudnn_type(p.type_of_y()), p.layout_of_y(), terms.alignment);
   const Backend& convolved = p.is_fused() ? intermediate(p, 0) : y;
   add_convolution(kernel, terms, pitch.of_x(p), convolved);
   add_epilogue(p, terms, convolved, y);
@@ -83,33 +84,27 @@ ConvolutionGraph::ConvolutionGraph(const Context& context, const Kernel& kernel,
   graph_.finalize("describing an operation graph");
 }
 
-// Makes a tensor that has so many channels in memory.
+// Makes a tensor with this number of channels in memory.
 const Backend& ConvolutionGraph::tensor(std::int64_t uid, const std::vector<std::int64_t>& sizes,
-                                        std::int64_t channels, DataType type, Layout layout,
-                                        std::int64_t alignment) {
+                                        std::int64_t channels, cudnnDataType_t type, Layout layout,
+                                        std::int64_t alignment, bool is_virtual) {
   std::vector<std::int64_t> in_memory = sizes;
   in_memory[1] = channels;
   Backend& tensor = parts_.emplace_back(context_.library(), CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-  tensor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, cudnn_type(type));
+  tensor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, type);
   tensor.set(CUDNN_ATTR_TENSOR_DIMENSIONS, sizes);
   tensor.set(CUDNN_ATTR_TENSOR_STRIDES, packed_strides(in_memory, layout));
   tensor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, uid);
   tensor.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, alignment);
+  if (is_virtual) tensor.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, true);
   tensor.finalize("describing a tensor");
   return tensor;
 }
 
 // Makes the tensor between an operation of the epilogue and the operation before it.
 const Backend& ConvolutionGraph::intermediate(const Problem& p, std::size_t operation) {
-  Backend& tensor = parts_.emplace_back(context_.library(), CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-  tensor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, compute_type_of(p.data_type));
-  tensor.set(CUDNN_ATTR_TENSOR_DIMENSIONS, y_sizes(p));
-  tensor.set(CUDNN_ATTR_TENSOR_STRIDES, packed_strides(y_sizes(p), p.layout_of_y()));
-  tensor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, kFirstIntermediate + static_cast<std::int64_t>(operation));
-  tensor.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, std::int64_t{16});
-  tensor.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, true);
-  tensor.finalize("describing an intermediate tensor");
-  return tensor;
+  return tensor(kFirstIntermediate + static_cast<std::int64_t>(operation), y_sizes(p), p.out_channels,
+                compute_type_of(p.data_type), p.layout_of_y(), 16, true);
 }
 
 const Backend& ConvolutionGraph::convolution(const Problem& p) {
@@ -143,9 +138,10 @@ void ConvolutionGraph::add_convolution(const Kernel& kernel, const PlanTerms& te
   const OperationAttributes& attributes = attributes_of(kernel.pass);
   Backend& operation = operations_.emplace_back(context_.library(), attributes.operation);
   // cuDNN takes the number of groups from the channels of x and of w.
-  operation.set(attributes.x, tensor(kX, x_sizes(p), channels_of_x, p.data_type, p.layout, terms.alignment));
-  operation.set(attributes.w,
-                tensor(kW, w_sizes(p), w_sizes(p)[1], p.data_type, p.layout_of_w(), terms.alignment));
+  operation.set(attributes.x,
+                tensor(kX, x_sizes(p), channels_of_x, cudnn_type(p.data_type), p.layout, terms.alignment));
+  operation.set(attributes.w, tensor(kW, w_sizes(p), w_sizes(p)[1], cudnn_type(p.data_type), p.layout_of_w(),
+                                     terms.alignment));
   operation.set(attributes.y, y);
   operation.set(attributes.convolution, convolution(p));
   set_factor(operation, attributes.alpha, terms.alpha, p.data_type);
@@ -168,8 +164,9 @@ void ConvolutionGraph::add_epilogue(const Problem& p, const PlanTerms& terms, co
       if (operand_of(kind) == Operand::channels) {
         for (std::size_t axis = 0; axis < sizes.size(); ++axis) sizes[axis] = axis == 1 ? sizes[axis] : 1;
       }
-      operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
-                    tensor(operand_uid(i), sizes, sizes[1], p.data_type, p.layout_of_y(), terms.alignment));
+      operation.set(
+          CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
+          tensor(operand_uid(i), sizes, sizes[1], cudnn_type(p.data_type), p.layout_of_y(), terms.alignment));
       set_factor(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, factor, p.data_type);
     }
     if (scale != 1) set_factor(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, scale, p.data_type);

@@ -75,7 +75,7 @@ class ConvolutionGraph {
  private:
   // Each of these functions stores the descriptor that it makes in parts_.
   const Backend& tensor(std::int64_t uid, const std::vector<std::int64_t>& sizes, std::int64_t channels,
-                        DataType type, Layout layout, std::int64_t alignment);
+                        cudnnDataType_t type, Layout layout, std::int64_t alignment, bool is_virtual = false);
   const Backend& intermediate(const Problem& problem, std::size_t operation);
   const Backend& convolution(const Problem& problem);
   const Backend& function(const Problem& problem, PointwiseKind kind);

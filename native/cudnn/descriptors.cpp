@@ -1,5 +1,6 @@
 #include "cudnn/descriptors.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <vector>
 
@@ -8,47 +9,17 @@
 
 namespace mucudnn {
 
-cudnnDataType_t cudnn_type(DataType type) {
-  switch (type) {
-    case DataType::f64:
-      return CUDNN_DATA_DOUBLE;
-    case DataType::f16:
-      return CUDNN_DATA_HALF;
-    case DataType::bf16:
-      return CUDNN_DATA_BFLOAT16;
-    case DataType::f32:
-      break;
-  }
-  return CUDNN_DATA_FLOAT;
-}
-
-std::optional<DataType> data_type_of(cudnnDataType_t type) noexcept {
-  switch (type) {
-    case CUDNN_DATA_FLOAT:
-      return DataType::f32;
-    case CUDNN_DATA_DOUBLE:
-      return DataType::f64;
-    case CUDNN_DATA_HALF:
-      return DataType::f16;
-    case CUDNN_DATA_BFLOAT16:
-      return DataType::bf16;
-    default:
-      return std::nullopt;
-  }
-}
-
 namespace {
 
-cudnnMathType_t cudnn_math(Math math) {
-  switch (math) {
-    case Math::tf32:
-      return CUDNN_TENSOR_OP_MATH;
-    case Math::strict:
-      return CUDNN_FMA_MATH;
-    case Math::standard:
-      break;
-  }
-  return CUDNN_DEFAULT_MATH;
+// In the order of DataType and of Math.
+constexpr cudnnDataType_t kTypes[] = {CUDNN_DATA_FLOAT, CUDNN_DATA_DOUBLE, CUDNN_DATA_HALF,
+                                      CUDNN_DATA_BFLOAT16};
+constexpr cudnnMathType_t kMaths[] = {CUDNN_DEFAULT_MATH, CUDNN_TENSOR_OP_MATH, CUDNN_FMA_MATH};
+
+template <typename Ours, typename Theirs, std::size_t count>
+std::optional<Ours> find(const Theirs (&all)[count], Theirs theirs) {
+  const auto* const at = std::find(all, all + count, theirs);
+  return at == all + count ? std::nullopt : std::optional(static_cast<Ours>(at - all));
 }
 
 std::vector<int> narrow(const std::vector<std::int64_t>& numbers) {
@@ -69,6 +40,37 @@ std::vector<int> narrow_strides(const std::vector<std::int64_t>& sizes_in_memory
 }
 
 }  // namespace
+
+cudnnDataType_t cudnn_type(DataType type) { return kTypes[static_cast<int>(type)]; }
+std::optional<DataType> data_type_of(cudnnDataType_t type) noexcept { return find<DataType>(kTypes, type); }
+std::optional<Math> math_of(cudnnMathType_t math) noexcept { return find<Math>(kMaths, math); }
+cudnnDataType_t compute_type_of(DataType type) {
+  return type == DataType::f64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
+}
+
+ResizedTensor::ResizedTensor(const Library& library, cudnnTensorDescriptor_t from) : library_(library) {
+  if (from == nullptr ||
+      library.cudnnGetTensorNdDescriptor(from, CUDNN_DIM_MAX, &type_, &dims_, sizes_.data(),
+                                         strides_.data()) != CUDNN_STATUS_SUCCESS)
+    return;
+  const auto type = data_type_of(type_);
+  if (!type) return;
+  data_type_ = *type;
+  if (library.cudnnCreateTensorDescriptor(&descriptor_) != CUDNN_STATUS_SUCCESS) descriptor_ = nullptr;
+}
+
+ResizedTensor::~ResizedTensor() {
+  if (descriptor_ != nullptr) library_.cudnnDestroyTensorDescriptor(descriptor_);
+}
+
+cudnnTensorDescriptor_t ResizedTensor::resized(int axis, std::int64_t size) {
+  auto sizes = sizes_;
+  sizes[axis] = static_cast<int>(size);
+  return library_.cudnnSetTensorNdDescriptor(descriptor_, type_, dims_, sizes.data(), strides_.data()) ==
+                 CUDNN_STATUS_SUCCESS
+             ? descriptor_
+             : nullptr;
+}
 
 Descriptors::Descriptors(const Library& c, const Problem& p, const ChannelPitch& pitch)
     : x(c, c.cudnnCreateTensorDescriptor, c.cudnnDestroyTensorDescriptor),
@@ -91,14 +93,14 @@ Descriptors::Descriptors(const Library& c, const Problem& p, const ChannelPitch&
       c.cudnnSetFilterNdDescriptor(w, cudnn_type(p.data_type), format, 2 + p.dims, narrow(w_sizes(p)).data()),
       "cudnnSetFilterNdDescriptor");
   const auto spatial = [&](const Problem::Sizes& sizes) { return narrow(spatial_sizes(p, sizes)); };
-  c.check(c.cudnnSetConvolutionNdDescriptor(
-              convolution, p.dims, spatial(p.padding).data(), spatial(p.stride).data(),
-              spatial(p.dilation).data(), CUDNN_CROSS_CORRELATION,
-              p.data_type == DataType::f64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT),
+  c.check(c.cudnnSetConvolutionNdDescriptor(convolution, p.dims, spatial(p.padding).data(),
+                                            spatial(p.stride).data(), spatial(p.dilation).data(),
+                                            CUDNN_CROSS_CORRELATION, compute_type_of(p.data_type)),
           "cudnnSetConvolutionNdDescriptor");
   c.check(c.cudnnSetConvolutionGroupCount(convolution, static_cast<int>(p.groups)),
           "cudnnSetConvolutionGroupCount");
-  c.check(c.cudnnSetConvolutionMathType(convolution, cudnn_math(p.math)), "cudnnSetConvolutionMathType");
+  c.check(c.cudnnSetConvolutionMathType(convolution, kMaths[static_cast<int>(p.math)]),
+          "cudnnSetConvolutionMathType");
 }
 
 }  // namespace mucudnn

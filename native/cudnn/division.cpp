@@ -1,7 +1,5 @@
 #include "cudnn/division.hpp"
 
-#include <algorithm>
-
 namespace mucudnn {
 
 Tensors advanced(const Problem& problem, const Tensors& tensors, std::int64_t first) {
@@ -27,27 +25,16 @@ Arguments advanced(const Kernel& kernel, const Arguments& arguments, std::int64_
   return at;
 }
 
+std::vector<Slice> in_order(const std::vector<Slice>& slices, std::int64_t mini_batch) {
+  return in_order(slices, &Slice::micro_batch, mini_batch,
+                  "the micro-batches do not add to the mini-batch of ");
+}
+
 Division::Division(Engine& engine, Device& device, const Kernel& kernel, const std::vector<Slice>& slices)
     : device_(device), kernel_(kernel) {
-  const std::int64_t mini_batch = kernel.problem.mini_batch;
-  std::int64_t left = mini_batch;
-  const bool in_range = std::all_of(slices.begin(), slices.end(), [&](const Slice& slice) {
-    if (slice.micro_batch < 1 || slice.micro_batch > left) return false;
-    left -= slice.micro_batch;
-    return true;
-  });
-  if (!in_range || left != 0) {
-    throw std::invalid_argument("the micro-batches do not add to the mini-batch of " +
-                                std::to_string(mini_batch));
-  }
+  const std::vector<Slice> ordered = in_order(slices, kernel.problem.mini_batch);
   accumulator_size_ = required_accumulator(device, kernel, slices.size());
-  // In this order each slice begins at a multiple of the greatest power of two in its size. Its tensors then
-  // have the alignment that its algorithm was planned for.
-  std::vector<Slice> in_order = slices;
-  const auto power = [](const Slice& slice) { return slice.micro_batch & -slice.micro_batch; };
-  std::stable_sort(in_order.begin(), in_order.end(),
-                   [&](const Slice& a, const Slice& b) { return power(a) > power(b); });
-  for (const Slice& slice : in_order) {
+  for (const Slice& slice : ordered) {
     auto& prepared = prepared_[{slice.micro_batch, slice.algorithm}];
     if (prepared == nullptr) {
       try {

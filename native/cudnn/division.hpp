@@ -1,6 +1,7 @@
 // Division of the mini-batch into slices, each with its algorithm.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -27,6 +28,23 @@ class SliceRefused : public EngineError {
  private:
   Slice slice_;
 };
+
+// Returns the parts in an order in which each one begins at a multiple of the greatest power of two in its
+// size. Its tensors then have the alignment that its algorithm was planned for. Throws std::invalid_argument,
+// with the text `refusal` and the size of the whole, if the sizes are not positive or do not add to the
+// whole.
+template <typename Part>
+std::vector<Part> in_order(std::vector<Part> parts, std::int64_t Part::* size, std::int64_t whole,
+                           const std::string& refusal) {
+  std::int64_t left = whole;
+  for (const Part& part : parts) left = part.*size < 1 || part.*size > left ? -1 : left - part.*size;
+  if (left != 0) throw std::invalid_argument(refusal + std::to_string(whole));
+  const auto power = [&](const Part& part) { return part.*size & -(part.*size); };
+  std::stable_sort(parts.begin(), parts.end(),
+                   [&](const Part& a, const Part& b) { return power(a) > power(b); });
+  return parts;
+}
+std::vector<Slice> in_order(const std::vector<Slice>& slices, std::int64_t mini_batch);
 
 // Returns the addresses of the tensors from sample `first` on.
 Tensors advanced(const Problem& problem, const Tensors& tensors, std::int64_t first);

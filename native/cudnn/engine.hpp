@@ -49,6 +49,8 @@ struct Tensors {
 struct Scratch {
   char* data = nullptr;
   std::size_t size = 0;
+
+  std::size_t usable() const { return data == nullptr ? 0 : size; }
 };
 
 // The extra inputs of cudnnConvolutionBiasActivationForward: y = activation(alpha * conv + z_scale * z +

@@ -1,6 +1,37 @@
 #include "cudnn/legacy_call.hpp"
 
+#include <iterator>
+
 namespace mucudnn {
+namespace {
+
+// Asks the function of one pass. Its parameters A, B and C are the tensors' descriptors.
+template <typename A, typename B, typename C, typename Performance>
+cudnnStatus_t ask(cudnnStatus_t (*heuristics)(cudnnHandle_t, A, B, cudnnConvolutionDescriptor_t, C, int, int*,
+                                              Performance*),
+                  cudnnHandle_t handle, A a, B b, cudnnConvolutionDescriptor_t convolution, C c,
+                  std::vector<LegacyNotes>& notes) {
+  Performance results[2 * CUDNN_CONVOLUTION_FWD_ALGO_COUNT];
+  int count = 0;
+  const cudnnStatus_t status =
+      heuristics(handle, a, b, convolution, c, static_cast<int>(std::size(results)), &count, results);
+  for (int i = 0; i < count && status == CUDNN_STATUS_SUCCESS; ++i) {
+    notes.push_back({static_cast<unsigned>(results[i].algo), results[i].determinism == CUDNN_DETERMINISTIC,
+                     results[i].mathType});
+  }
+  return status;
+}
+
+}  // namespace
+
+bool is_complete(const LegacyCall& call) {
+  const bool fusion_is_complete =
+      !call.fusion || (call.fusion->z != nullptr && call.fusion->bias != nullptr &&
+                       call.fusion->bias_descriptor != nullptr && call.fusion->activation != nullptr);
+  return call.handle != nullptr && call.alpha != nullptr && call.beta != nullptr &&
+         call.tensors.x != nullptr && call.tensors.w != nullptr && call.tensors.y != nullptr &&
+         (call.workspace.data != nullptr || call.workspace.size == 0) && fusion_is_complete;
+}
 
 cudnnStatus_t execute(const Library& library, const LegacyCall& call) {
   const LegacyDescriptors& d = call.descriptors;
@@ -45,6 +76,21 @@ cudnnStatus_t get_workspace_size(const Library& library, cudnnHandle_t handle, P
   }
   return library.cudnnGetConvolutionBackwardFilterWorkspaceSize(
       handle, d.x, d.y, d.convolution, d.w, static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm), &size);
+}
+
+cudnnStatus_t get_notes(const Library& library, cudnnHandle_t handle, Pass pass, const LegacyDescriptors& d,
+                        std::vector<LegacyNotes>& notes) {
+  switch (pass) {
+    case Pass::forward:
+      return ask(library.cudnnGetConvolutionForwardAlgorithm_v7, handle, d.x, d.w, d.convolution, d.y, notes);
+    case Pass::backward_data:
+      return ask(library.cudnnGetConvolutionBackwardDataAlgorithm_v7, handle, d.w, d.y, d.convolution, d.x,
+                 notes);
+    case Pass::backward_filter:
+      break;
+  }
+  return ask(library.cudnnGetConvolutionBackwardFilterAlgorithm_v7, handle, d.x, d.y, d.convolution, d.w,
+             notes);
 }
 
 }  // namespace mucudnn

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <vector>
 
 #include "cudnn/engine.hpp"
 #include "cudnn/library.hpp"
@@ -30,11 +31,25 @@ struct LegacyCall {
   cudnnTensorDescriptor_t z_descriptor = nullptr;
 };
 
+// Returns false for a call that lacks a pointer, which the library refuses.
+bool is_complete(const LegacyCall& call);
+
 // Calls the library's function of the pass.
 cudnnStatus_t execute(const Library& library, const LegacyCall& call);
 
 // Asks the library for the workspace of an algorithm of the pass.
 cudnnStatus_t get_workspace_size(const Library& library, cudnnHandle_t handle, Pass pass,
                                  const LegacyDescriptors& descriptors, unsigned algorithm, std::size_t& size);
+
+// The notes of the library's heuristics on an algorithm of the pass.
+struct LegacyNotes {
+  unsigned algorithm;
+  bool is_deterministic;
+  cudnnMathType_t math;
+};
+
+// Asks the heuristics for their notes. They may leave out algorithms that cannot run.
+cudnnStatus_t get_notes(const Library& library, cudnnHandle_t handle, Pass pass,
+                        const LegacyDescriptors& descriptors, std::vector<LegacyNotes>& notes);
 
 }  // namespace mucudnn

@@ -1,6 +1,6 @@
 #include "cudnn/legacy_engine.hpp"
 
-#include <iterator>
+#include <algorithm>
 #include <optional>
 
 #include "cudnn/descriptors.hpp"
@@ -8,57 +8,21 @@
 namespace mucudnn {
 namespace {
 
-// The traits of the three passes: the names of the algorithms, and the type of the heuristics' answers.
+// The names of each pass's algorithms in the order of the enumerators, with a null pointer behind the last
+// one.
 #define MUCUDNN_NAME(enumerator, value, name) name,
-struct ForwardPass {
-  using Performance = cudnnConvolutionFwdAlgoPerf_t;
-  static constexpr const char* kNames[] = {MUCUDNN_FORWARD_ALGORITHMS(MUCUDNN_NAME)};
-};
-struct BackwardDataPass {
-  using Performance = cudnnConvolutionBwdDataAlgoPerf_t;
-  static constexpr const char* kNames[] = {MUCUDNN_BACKWARD_DATA_ALGORITHMS(MUCUDNN_NAME)};
-};
-struct BackwardFilterPass {
-  using Performance = cudnnConvolutionBwdFilterAlgoPerf_t;
-  static constexpr const char* kNames[] = {MUCUDNN_BACKWARD_FILTER_ALGORITHMS(MUCUDNN_NAME)};
+constexpr const char* kNames[][kMostLegacyAlgorithms + 1] = {
+    {MUCUDNN_FORWARD_ALGORITHMS(MUCUDNN_NAME)},
+    {MUCUDNN_BACKWARD_DATA_ALGORITHMS(MUCUDNN_NAME)},
+    {MUCUDNN_BACKWARD_FILTER_ALGORITHMS(MUCUDNN_NAME)},
 };
 #undef MUCUDNN_NAME
-
-// Calls `use` with the traits of the pass.
-template <typename Use>
-auto with_traits(Pass pass, Use use) {
-  switch (pass) {
-    case Pass::forward:
-      return use(ForwardPass{});
-    case Pass::backward_data:
-      return use(BackwardDataPass{});
-    case Pass::backward_filter:
-      break;
-  }
-  return use(BackwardFilterPass{});
-}
 
 unsigned algorithm_named(Pass pass, const std::string& name) {
   for (unsigned i = 0; const char* const known = legacy_algorithm(pass, i); ++i) {
     if (name == known) return i;
   }
   throw EngineError("the legacy API has no algorithm '" + name + "' for this pass");
-}
-
-cudnnStatus_t describe(const Context& c, const LegacyDescriptors& d, int most, int* count,
-                       cudnnConvolutionFwdAlgoPerf_t* results) {
-  return c.library().cudnnGetConvolutionForwardAlgorithm_v7(c.handle(), d.x, d.w, d.convolution, d.y, most,
-                                                            count, results);
-}
-cudnnStatus_t describe(const Context& c, const LegacyDescriptors& d, int most, int* count,
-                       cudnnConvolutionBwdDataAlgoPerf_t* results) {
-  return c.library().cudnnGetConvolutionBackwardDataAlgorithm_v7(c.handle(), d.w, d.y, d.convolution, d.x,
-                                                                 most, count, results);
-}
-cudnnStatus_t describe(const Context& c, const LegacyDescriptors& d, int most, int* count,
-                       cudnnConvolutionBwdFilterAlgoPerf_t* results) {
-  return c.library().cudnnGetConvolutionBackwardFilterAlgorithm_v7(c.handle(), d.x, d.y, d.convolution, d.w,
-                                                                   most, count, results);
 }
 
 // A factor in the type that cuDNN reads: double for double data, float for all others.
@@ -75,29 +39,21 @@ class Scale {
 };
 
 // The answer of the heuristics; empty if they refuse to answer.
-template <typename Traits>
-struct Described {
-  Described(const Context& context, const LegacyDescriptors& descriptors)
-      : results(2 * std::size(Traits::kNames)) {
-    int count = 0;
-    status = describe(context, descriptors, static_cast<int>(results.size()), &count, results.data());
-    results.resize(status == CUDNN_STATUS_SUCCESS ? static_cast<std::size_t>(count) : 0);
-  }
+struct Heuristics {
+  Heuristics(const Context& context, Pass pass, const LegacyDescriptors& descriptors)
+      : status(get_notes(context.library(), context.handle(), pass, descriptors, all)) {}
 
-  // Returns the notes on determinism and tensor cores. The answer may leave out algorithms that cannot run.
+  // Returns the notes on determinism and tensor cores.
   std::string notes_on(unsigned algorithm) const {
-    for (const auto& result : results) {
-      if (static_cast<unsigned>(result.algo) != algorithm) continue;
-      std::string notes = result.determinism == CUDNN_DETERMINISTIC ? "deterministic" : "";
-      if (result.mathType != CUDNN_DEFAULT_MATH && result.mathType != CUDNN_FMA_MATH) {
-        notes += notes.empty() ? "tensor_op" : " tensor_op";
-      }
-      return notes;
-    }
-    return "";
+    const auto its = std::find_if(all.begin(), all.end(),
+                                  [&](const LegacyNotes& notes) { return notes.algorithm == algorithm; });
+    if (its == all.end()) return "";
+    const bool is_tensor_op = its->math != CUDNN_DEFAULT_MATH && its->math != CUDNN_FMA_MATH;
+    if (!its->is_deterministic) return is_tensor_op ? "tensor_op" : "";
+    return is_tensor_op ? "deterministic tensor_op" : "deterministic";
   }
 
-  std::vector<typename Traits::Performance> results;
+  std::vector<LegacyNotes> all;
   cudnnStatus_t status;
 };
 
@@ -117,9 +73,7 @@ class LegacyKernel final : public PreparedKernel {
 
   std::size_t workspace() const override { return workspace_; }
   std::string notes() const override {
-    return with_traits(pass_, [&](auto traits) {
-      return Described<decltype(traits)>(*context_, descriptors_.all()).notes_on(algorithm_);
-    });
+    return Heuristics(*context_, pass_, descriptors_.all()).notes_on(algorithm_);
   }
 
   void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override {
@@ -171,7 +125,6 @@ class StrideProbe {
   std::optional<Descriptors> descriptors_;
 };
 
-template <typename Traits>
 Enumeration enumeration(const Context& context, const Kernel& kernel) {
   const Library& library = context.library();
   Enumeration all;
@@ -180,18 +133,19 @@ Enumeration enumeration(const Context& context, const Kernel& kernel) {
     candidate.is_lasting = is_lasting(status);
     all.note(status);
   };
-  for (const char* name : Traits::kNames) all.candidates.emplace_back().algorithm = name;
+  for (unsigned i = 0; const char* const name = legacy_algorithm(kernel.pass, i); ++i)
+    all.candidates.emplace_back().algorithm = name;
   try {
     const Descriptors descriptors(library, kernel.problem);
-    const Described<Traits> described(context, descriptors.all());
+    const Heuristics heuristics(context, kernel.pass, descriptors.all());
     const StrideProbe probe(context, kernel, all);
-    all.note(described.status);
+    all.note(heuristics.status);
     for (unsigned algorithm = 0; algorithm < all.candidates.size(); ++algorithm) {
       Candidate& candidate = all.candidates[algorithm];
       const cudnnStatus_t status = get_workspace_size(library, context.handle(), kernel.pass,
                                                       descriptors.all(), algorithm, candidate.workspace);
       set_status(candidate, status);
-      candidate.notes = described.notes_on(algorithm);
+      candidate.notes = heuristics.notes_on(algorithm);
       if (status == CUDNN_STATUS_SUCCESS && probe.takes(algorithm, candidate.workspace))
         candidate.add_note(kStrided);
     }
@@ -210,8 +164,7 @@ class LegacyEngine final : public Engine {
 
   Enumeration enumerate(const Kernel& kernel) override {
     if (kernel.problem.is_fused()) return {};
-    return with_traits(kernel.pass,
-                       [&](auto traits) { return enumeration<decltype(traits)>(*context_, kernel); });
+    return enumeration(*context_, kernel);
   }
 
   std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm,
@@ -230,10 +183,7 @@ class LegacyEngine final : public Engine {
 }  // namespace
 
 const char* legacy_algorithm(Pass pass, unsigned enumerator) {
-  return with_traits(pass, [&](auto traits) {
-    const auto& names = decltype(traits)::kNames;
-    return enumerator >= std::size(names) ? nullptr : names[enumerator];
-  });
+  return enumerator < kMostLegacyAlgorithms ? kNames[static_cast<int>(pass)][enumerator] : nullptr;
 }
 
 std::unique_ptr<Engine> make_legacy_engine(std::shared_ptr<const Context> context) {

@@ -14,6 +14,6 @@ std::unique_ptr<Engine> make_legacy_engine(std::shared_ptr<const Context> contex
 // Returns the name of an algorithm of the pass; null if the enumerator is unknown. The engine lists
 // algorithms in the order of the enumerators.
 const char* legacy_algorithm(Pass pass, unsigned enumerator);
-constexpr int kMostLegacyAlgorithms = CUDNN_CONVOLUTION_FWD_ALGO_COUNT;
+constexpr unsigned kMostLegacyAlgorithms = CUDNN_CONVOLUTION_FWD_ALGO_COUNT;
 
 }  // namespace mucudnn

@@ -23,10 +23,6 @@ std::optional<PointwiseKind> pointwise_of(cudnnPointwiseMode_t mode, Operand ope
   return std::nullopt;
 }
 
-cudnnDataType_t compute_type_of(DataType type) {
-  return type == DataType::f64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
-}
-
 double no_upper_clip(DataType type) {
   return type == DataType::f64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
 }

@@ -13,10 +13,6 @@ cudnnPointwiseMode_t mode_of(PointwiseKind kind);
 // Returns nothing if no operation of an epilogue has this descriptor.
 std::optional<PointwiseKind> pointwise_of(cudnnPointwiseMode_t mode, Operand operand);
 
-// Returns the data type that fused convolutions compute in, and that holds the values between their
-// operations.
-cudnnDataType_t compute_type_of(DataType type);
-
 // Returns the upper clip that stands for a RELU without one: the largest number of the compute type.
 // cudnn-frontend writes it so.
 double no_upper_clip(DataType type);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "core/tensors.hpp"
 #include "cudnn/descriptors.hpp"
@@ -69,55 +70,40 @@ bool is_packed(const Filter& filter, Layout layout) {
   return filter.format == format || filter.sizes[1] == 1 || is_point;
 }
 
-bool find_layout(const Tensor& x, const Filter& w, const Tensor& y, Layout& layout) {
-  // If the tensors fit both layouts, the filter's format decides.
+// If the tensors fit both layouts, the filter's format decides.
+std::optional<Layout> layout_of(const Tensor& x, const Filter& w, const Tensor& y) {
   const bool prefers_last = w.format == CUDNN_TENSOR_NHWC;
-  for (const Layout tried :
+  for (const Layout layout :
        {prefers_last ? Layout::nhwc : Layout::nchw, prefers_last ? Layout::nchw : Layout::nhwc}) {
-    if (!is_packed(x, tried) || !is_packed(w, tried) || !is_packed(y, tried)) continue;
-    layout = tried;
-    return true;
+    if (is_packed(x, layout) && is_packed(w, layout) && is_packed(y, layout)) return layout;
   }
-  return false;
+  return std::nullopt;
 }
 
-bool find_math(cudnnMathType_t math, Math& found) {
-  switch (math) {
-    case CUDNN_DEFAULT_MATH:
-      found = Math::standard;
-      return true;
-    case CUDNN_TENSOR_OP_MATH:
-      found = Math::tf32;
-      return true;
-    case CUDNN_FMA_MATH:
-      found = Math::strict;
-      return true;
-    default:
-      return false;
-  }
-}
-
-const char* fill(const Tensor& x, const Filter& w, const Convolution& c, const Tensor& y, Problem& problem) {
+Obstacle fill(const Tensor& x, const Filter& w, const Convolution& c, const Tensor& y, Problem& problem) {
   if (c.dims != 2 && c.dims != 3) return "neither 2 nor 3 spatial dimensions";
   if (x.dims != c.dims + 2 || w.dims != x.dims || y.dims != x.dims) return "descriptors disagree";
   if (c.mode != CUDNN_CROSS_CORRELATION) return "the mode is CUDNN_CONVOLUTION";
   if (x.type != w.type || x.type != y.type) return "mixed data types";
   const auto type = data_type_of(x.type);
   if (!type) return "the data type";
-  problem.data_type = *type;
-  const auto compute_type = problem.data_type == DataType::f64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
-  if (c.compute_type != compute_type) return "the compute type";
-  if (!find_math(c.math, problem.math)) return "the math type";
-  if (!find_layout(x, w, y, problem.layout)) return "tensors are not packed";
+  if (c.compute_type != compute_type_of(*type)) return "the compute type";
+  const auto math = math_of(c.math);
+  if (!math) return "the math type";
+  const auto layout = layout_of(x, w, y);
+  if (!layout) return "tensors are not packed";
   if (x.sizes[0] != y.sizes[0] || w.sizes[0] != y.sizes[1] ||
       x.sizes[1] != std::int64_t{w.sizes[1]} * c.groups) {
     return "descriptors disagree";
   }
+  problem.data_type = *type;
+  problem.math = *math;
+  problem.layout = *layout;
   problem.dims = c.dims;
   problem.groups = c.groups;
   set_tensor_sizes(problem, x.sizes, w.sizes, y.sizes);
   set_window(problem, c.strides, c.paddings, c.dilations);
-  return nullptr;
+  return {};
 }
 
 }  // namespace

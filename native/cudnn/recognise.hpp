@@ -6,10 +6,23 @@
 
 namespace mucudnn {
 
+// The reason why a convolution passes through, in the words of the tally; false if there is none.
+class Obstacle {
+ public:
+  constexpr Obstacle() = default;
+  // The text must live as long as the process.
+  constexpr Obstacle(const char* text) : text_(text) {}  // NOLINT: implicit, to return a literal
+
+  explicit operator bool() const { return text_ != nullptr; }
+  const char* text() const { return text_; }
+
+ private:
+  const char* text_ = nullptr;
+};
+
 struct Recognised {
   Kernel kernel;
-  // Null, or the reason why no kernel says exactly what the descriptors say.
-  const char* obstacle = nullptr;
+  Obstacle obstacle;  // why no kernel says exactly what the descriptors say
 };
 
 // Returns the kernel without checking that its sizes agree. validate() checks that.

@@ -125,9 +125,10 @@ std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const K
       prepare_groups(*engine, kernel, api, MeasuredKernel(kernel.problem.mini_batch, accumulator, *measured),
                      may_measure && !is_capturing(handle));
   for (;;) {
-    measured->erase(std::remove_if(measured->begin(), measured->end(),
-                                   [&](const Measured& one) { return is_among(refused, one.part); }),
-                    measured->end());
+    measured->erase(
+        std::remove_if(measured->begin(), measured->end(),
+                       [&](const Measured& candidate) { return is_among(refused, candidate.part); }),
+        measured->end());
     MeasuredKernel times(kernel.problem.mini_batch, accumulator, *measured);
     if (api == Api::graph) {
       const bool is_for_all = own == nullptr || options_.thorough;
@@ -249,52 +250,29 @@ Decider::Permissions Decider::permissions(Pass pass, const std::vector<Listed>& 
   return permissions;
 }
 
-void Decider::try_each(cudnnHandle_t handle, const Kernel& kernel, Api api, const std::string& first,
-                       std::size_t workspace, const std::function<bool(const PreparedKernel&)>& use) const {
-  const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle));
-  const auto is_used = [&](const std::string& algorithm) {
-    try {
-      const auto prepared = engine->prepare(kernel, algorithm);
-      return prepared->workspace() <= workspace && use(*prepared);
-    } catch (const EngineError&) {
-      return false;
-    }
-  };
-  if (is_used(first)) return;
-  for (const Listed& candidate : runnable_algorithms(engine->enumerate(kernel))) {
-    const bool is_harmless = (!options_.strict || is_strict(candidate.algorithm, candidate.notes)) &&
-                             is_deterministic(candidate.notes);
-    const bool fits = candidate.workspace <= static_cast<std::int64_t>(workspace);
-    if (candidate.algorithm != first && is_harmless && fits && is_used(candidate.algorithm)) return;
+std::optional<PreparedChoice> Decider::prepare_slices(cudnnHandle_t handle, const Kernel& kernel, Api api,
+                                                      const std::string& algorithm, std::int64_t size) const {
+  PreparedChoice choice;
+  for (std::int64_t left = kernel.problem.mini_batch; left > 0; left -= size)
+    choice.configuration.push_back({std::min(size, left), algorithm});
+  try {
+    make_ready(handle, kernel, api, choice);
+  } catch (const EngineError&) {
+    return std::nullopt;  // the algorithm cannot run slices of this size, or nothing can sum that many
   }
+  return choice;
 }
 
-void Decider::try_divisions(cudnnHandle_t handle, const Kernel& kernel, Api api, const std::string& own,
-                            std::int64_t workspace, const std::function<bool(PreparedChoice&)>& use) const {
+std::vector<std::string> Decider::replacements(cudnnHandle_t handle, const Kernel& kernel, Api api,
+                                               std::int64_t workspace) const {
   const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle));
-  const std::int64_t samples = kernel.problem.mini_batch;
-  const auto is_used = [&](const std::string& algorithm, std::int64_t size) {
-    PreparedChoice choice;
-    for (std::int64_t done = 0; done < samples; done += size)
-      choice.configuration.push_back({std::min(size, samples - done), algorithm});
-    try {
-      make_ready(*engine, kernel, choice);
-    } catch (const EngineError&) {
-      return false;  // the algorithm cannot run slices of this size, or nothing can sum so many
-    }
-    return choice.workspace <= workspace && use(choice);
-  };
-  for (std::int64_t size = samples; size > 1;) {
-    size = (size + 1) / 2;
-    if (is_used(own, size)) return;
+  std::vector<std::string> names;
+  for (const Listed& candidate : runnable_algorithms(engine->enumerate(kernel))) {
+    if ((!options_.strict || is_strict(candidate.algorithm, candidate.notes)) &&
+        is_deterministic(candidate.notes) && candidate.workspace <= workspace)
+      names.push_back(candidate.algorithm);
   }
-  for (const Listed& candidate : runnable_algorithms(engine->enumerate(kernel.with_mini_batch(1)))) {
-    const bool is_harmless = (!options_.strict || is_strict(candidate.algorithm, candidate.notes)) &&
-                             is_deterministic(candidate.notes);
-    if (candidate.algorithm != own && is_harmless && candidate.workspace <= workspace &&
-        is_used(candidate.algorithm, 1))
-      return;
-  }
+  return names;
 }
 
 void Decider::restart_in_child() noexcept {

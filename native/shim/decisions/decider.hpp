@@ -1,7 +1,6 @@
 // Decides how kernels run: from the plan, from earlier measurements, or by measuring now.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -35,16 +34,14 @@ class Decider {
   // names the slice that cannot be prepared.
   void make_ready(cudnnHandle_t handle, const Kernel& kernel, Api api, PreparedChoice& choice) const;
 
-  // Prepares algorithms that fit `workspace` bytes, one after the other, until `use` returns true. The
-  // algorithm `first` comes first, then those that the library lists.
-  void try_each(cudnnHandle_t handle, const Kernel& kernel, Api api, const std::string& first,
-                std::size_t workspace, const std::function<bool(const PreparedKernel&)>& use) const;
-
-  // Prepares divisions into ever smaller slices that fit `workspace` bytes, down to single samples, until
-  // `use` returns true. They run the algorithm `own`; the last one runs the first algorithm that the library
-  // lists with less workspace for one sample. Nothing is measured. Throws EngineError.
-  void try_divisions(cudnnHandle_t handle, const Kernel& kernel, Api api, const std::string& own,
-                     std::int64_t workspace, const std::function<bool(PreparedChoice&)>& use) const;
+  // Prepares slices of `size` samples and a smaller last one. Returns nothing if they cannot run. Nothing is
+  // measured.
+  std::optional<PreparedChoice> prepare_slices(cudnnHandle_t handle, const Kernel& kernel, Api api,
+                                               const std::string& algorithm, std::int64_t size) const;
+  // Returns the algorithms that may replace any other one in a rescue: they run the kernel within `workspace`
+  // bytes, are deterministic, and comply with the option `strict`. Throws EngineError.
+  std::vector<std::string> replacements(cudnnHandle_t handle, const Kernel& kernel, Api api,
+                                        std::int64_t workspace) const;
 
   // Resets the mutexes in a child of fork(), in which no thread is measuring.
   void restart_in_child() noexcept;

@@ -89,11 +89,11 @@ void Journal::read(std::string_view document, const Kernel& kernel, Sizes& sizes
 
 void Journal::add(Entry& entry, Sizes& learned) {
   const std::lock_guard<Journal> lock(*this);
-  for (auto& [size, found] : learned) {
+  for (auto& [size, more] : learned) {
     Known& known = entry.sizes[size];
-    known.is_complete = found.is_complete = known.is_complete && found.is_complete;
-    for (const auto& [algorithm, one] : found.measured) known.measured.insert_or_assign(algorithm, one);
-    for (const auto& [api, all] : found.candidates) known.candidates.insert_or_assign(api, all);
+    known.is_complete = more.is_complete = known.is_complete && more.is_complete;
+    for (const auto& [algorithm, part] : more.measured) known.measured.insert_or_assign(algorithm, part);
+    for (const auto& [api, all] : more.candidates) known.candidates.insert_or_assign(api, all);
   }
 }
 
@@ -125,15 +125,15 @@ void Journal::append(const Kernel& kernel, const Sizes& learned) {
     PlanKernel& written = plan.kernels.emplace_back();
     written.kernel = kernel.with_mini_batch(size);
     if (known.is_complete) written.candidates = known.candidates;
-    for (const auto& [algorithm, one] : known.measured) {
-      written.desirable.push_back({one});
-      if (written.chosen.empty() || one.time_ms < time_of(written.chosen)) written.chosen = {one};
+    for (const auto& [algorithm, part] : known.measured) {
+      written.desirable.push_back({part});
+      if (written.chosen.empty() || part.time_ms < time_of(written.chosen)) written.chosen = {part};
     }
   }
   write(plan);
 }
 
-void Journal::add_groups(const Kernel& kernel, const Configuration& rival, const PlanGroups& groups) {
+void Journal::add_groups(const Kernel& kernel, const Configuration& division, const PlanGroups& groups) {
   const auto entry = entry_for(kernel);
   {
     const std::lock_guard<Journal> lock(*this);
@@ -141,7 +141,7 @@ void Journal::add_groups(const Kernel& kernel, const Configuration& rival, const
   }
   PlanKernel written;
   written.kernel = kernel;
-  written.chosen = rival;
+  written.chosen = division;
   written.groups = groups;
   write({{}, {written}});
 }

@@ -21,7 +21,7 @@ struct Known {
   std::map<std::string, MicroConfiguration> measured;  // the key is the algorithm
   // All that can run. The key is the API: "legacy" or "graph".
   std::map<std::string, std::vector<Listed>> candidates;
-  // Groups of channels that were run whole. Their times are comparable with those of the measurements.
+  // Groups of channels that were run whole. Their times are comparable with the measured ones.
   std::vector<PlanGroups> groups;
   bool is_complete = true;  // false if a call failed for now; such candidates are not kept
 };
@@ -41,8 +41,8 @@ class Journal {
 
   // Reads the file at `path`. Only documents whose header has this `identity` are believed. Without a path
   // nothing is kept. If the file cannot be read, the journal warns and starts empty. A symbolic link is
-  // neither read nor written, because anyone can put one into a shared folder. A `thorough` journal believes
-  // no time of a race; without it, the documents that it appends are marked as those of races.
+  // neither read nor written, because anyone can put one into a shared folder. A `thorough` journal ignores
+  // the times of races; any other one marks the documents that it appends as times of races.
   Journal(std::string path, Identity identity, bool thorough);
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
@@ -56,8 +56,8 @@ class Journal {
   // cannot be written. Waits once for another process that has locked it.
   void append(const Kernel& kernel, const Sizes& learned);
 
-  // Adds groups of channels to the entry and to the file, for a kernel that `rival` divides, too.
-  void add_groups(const Kernel& kernel, const Configuration& rival, const PlanGroups& groups);
+  // Adds groups of channels to the entry and to the file. `division` is the kernel's own, without groups.
+  void add_groups(const Kernel& kernel, const Configuration& division, const PlanGroups& groups);
 
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }

@@ -8,14 +8,14 @@
 namespace mucudnn::shim {
 namespace {
 
-// The budget for the runs of a candidate, in times of the undivided rival, and its least ms. A program under
+// The budget for the runs of a candidate, as a share of the undivided time, and its least ms. A program under
 // the drop-in measures once for all later processes, so it can afford more runs than a first training step.
 constexpr double kShare = 0.25;
 constexpr double kLeastMs = 1;
 
 Configuration parts_of(const std::vector<Measured>& measured) {
   Configuration parts;
-  for (const Measured& one : measured) parts.push_back(one.part);
+  for (const Measured& candidate : measured) parts.push_back(candidate.part);
   return parts;
 }
 
@@ -34,12 +34,13 @@ std::vector<Permission> permissions_of(const std::vector<Listed>& callers,
     all.push_back({most, deterministic_only});
     if (own.workspace < most) all.push_back({own.workspace, deterministic_only});
   }
-  const auto key = [](const Permission& one) { return std::tuple(one.limit, one.deterministic_only); };
-  std::sort(all.begin(), all.end(),
-            [&](const auto& one, const auto& other) { return key(one) < key(other); });
-  all.erase(std::unique(all.begin(), all.end(),
-                        [&](const auto& one, const auto& other) { return key(one) == key(other); }),
-            all.end());
+  const auto key = [](const Permission& permission) {
+    return std::tuple(permission.limit, permission.deterministic_only);
+  };
+  std::sort(all.begin(), all.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
+  all.erase(
+      std::unique(all.begin(), all.end(), [&](const auto& a, const auto& b) { return key(a) == key(b); }),
+      all.end());
   return all;
 }
 
@@ -52,27 +53,28 @@ KernelRace::KernelRace(std::int64_t mini_batch, const Listed* own, std::vector<P
       bytes_per_ms_(bytes_per_ms),
       is_on_gpu_(is_on_gpu) {}
 
-std::optional<std::size_t> KernelRace::next(const Found& found,
+std::optional<std::size_t> KernelRace::next(const KernelTimes& times,
                                             const std::function<bool(const Task&)>& fits) const {
   if (own_ != nullptr) {
-    const auto own = std::find_if(found.missing.begin(), found.missing.end(), [&](const Missing& one) {
-      return one.task.micro_batch == mini_batch_ && one.task.algorithm == own_->algorithm && fits(one.task);
+    const auto own = std::find_if(times.missing.begin(), times.missing.end(), [&](const Missing& missing) {
+      const Task& task = missing.task;
+      return task.micro_batch == mini_batch_ && task.algorithm == own_->algorithm && fits(task);
     });
-    if (own != found.missing.end()) return static_cast<std::size_t>(own - found.missing.begin());
+    if (own != times.missing.end()) return static_cast<std::size_t>(own - times.missing.begin());
   }
   for (const Permission& permission : permissions_) {
-    if (const auto place = next_within(permission, found, fits)) return place;
+    if (const auto place = next_within(permission, times, fits)) return place;
   }
   return std::nullopt;
 }
 
-std::optional<std::size_t> KernelRace::next_within(const Permission& permission, const Found& found,
+std::optional<std::size_t> KernelRace::next_within(const Permission& permission, const KernelTimes& times,
                                                    const std::function<bool(const Task&)>& fits) const {
   std::vector<RaceCandidate> candidates;
   std::vector<std::size_t> places;
   const auto add = [&](bool is_legacy_wanted) {
-    for (std::size_t i = 0; i < found.missing.size(); ++i) {
-      const auto& [task, is_deterministic, takes_strides] = found.missing[i];
+    for (std::size_t i = 0; i < times.missing.size(); ++i) {
+      const auto& [task, is_deterministic, takes_strides] = times.missing[i];
       const bool is_legacy = shim::is_legacy(task.algorithm);
       if (is_legacy != is_legacy_wanted || !permission.allows(is_deterministic, is_legacy) || !fits(task))
         continue;
@@ -87,25 +89,25 @@ std::optional<std::size_t> KernelRace::next_within(const Permission& permission,
   add(false);  // the heuristics rank engines alone
   add(true);
   Configuration rows;
-  for (const Measured& one : found.measured) {
-    if (!permission.allows(one.is_deterministic, one.is_legacy)) continue;
-    const auto needed = with_sum(one.part.micro_batch, one.part.workspace);
+  for (const Measured& candidate : times.measured) {
+    if (!permission.allows(candidate.is_deterministic, is_legacy(candidate.part.algorithm))) continue;
+    const auto needed = with_sum(candidate.part.micro_batch, candidate.part.workspace);
     if (!needed) continue;
-    rows.push_back(one.part);
+    rows.push_back(candidate.part);
     rows.back().workspace = *needed;
   }
-  // The caller's own algorithm is the undivided rival where it is known.
+  // The undivided time is that of the caller's own algorithm where there is one.
   const Race race{mini_batch_, {permission.limit}, own_ == nullptr, bytes_per_ms_, is_on_gpu_};
   const auto next = next_candidate(candidates, rows, race);
   return next ? std::optional(places[*next]) : std::nullopt;
 }
 
-double KernelRace::measure(KernelTimer& timer, const Found& found, std::size_t place) const {
-  const Task& task = found.missing[place].task;
-  const Configuration rows = parts_of(found.measured);
+double KernelRace::measure(KernelTimer& timer, const KernelTimes& times, std::size_t place) const {
+  const Task& task = times.missing[place].task;
+  const Configuration rows = parts_of(times.measured);
   std::optional<double> whole_ms;
-  for (const MicroConfiguration& one : rows) {
-    if (one.micro_batch == mini_batch_) whole_ms = std::min(whole_ms.value_or(one.time_ms), one.time_ms);
+  for (const MicroConfiguration& part : rows) {
+    if (part.micro_batch == mini_batch_) whole_ms = std::min(whole_ms.value_or(part.time_ms), part.time_ms);
   }
   const double budget = std::max(kLeastMs, kShare * whole_ms.value_or(0));
   return timer.race(task, rival_ms(candidate_of(task), rows), budget).median_ms;

@@ -19,8 +19,8 @@ struct Missing {
   bool takes_strides = false;
 };
 
-// The measurements of a kernel that are known, and those that are not.
-struct Found {
+// The measurements of a kernel that are known, and the ones that are missing.
+struct KernelTimes {
   std::vector<std::int64_t> unlisted;  // micro-batch sizes whose candidates are not known
   std::vector<Measured> measured;
   std::vector<Missing> missing;
@@ -41,17 +41,18 @@ class KernelRace {
   // Returns the most workspace in bytes that a candidate may need.
   std::int64_t limit() const { return permissions_.empty() ? -1 : permissions_.back().limit; }
 
-  // Returns the place in `found.missing` of the measurement to make next, among those that `fits` accepts;
+  // Returns the place in `times.missing` of the measurement to make next, among those that `fits` accepts;
   // nothing if the race is over.
-  std::optional<std::size_t> next(const Found& found, const std::function<bool(const Task&)>& fits) const;
+  std::optional<std::size_t> next(const KernelTimes& times,
+                                  const std::function<bool(const Task&)>& fits) const;
 
   // Measures the candidate at this place as a race does. Throws what KernelTimer::race() throws.
-  double measure(KernelTimer& timer, const Found& found, std::size_t place) const;
+  double measure(KernelTimer& timer, const KernelTimes& times, std::size_t place) const;
 
  private:
   // Returns the workspace with the bytes that sum such slices; nothing if the device cannot sum them.
   std::optional<std::int64_t> with_sum(std::int64_t micro_batch, std::int64_t workspace) const;
-  std::optional<std::size_t> next_within(const Permission& permission, const Found& found,
+  std::optional<std::size_t> next_within(const Permission& permission, const KernelTimes& times,
                                          const std::function<bool(const Task&)>& fits) const;
 
   std::int64_t mini_batch_;

@@ -28,24 +28,24 @@ KnownKernel::KnownKernel(Pass pass, MeasuredKernel measured, std::string raced_f
       measured_(std::move(measured)),
       raced_for_(std::move(raced_for)) {}
 
-const PreparedChoice* KnownKernel::choose(unsigned algorithm, std::int64_t workspace,
-                                          bool may_group) const noexcept {
+const PreparedChoice* KnownKernel::choice_for(unsigned algorithm, std::int64_t workspace,
+                                              bool may_group) const noexcept {
   if (legacy_algorithm(pass_, algorithm) == nullptr) return nullptr;
   Permission permission = permissions_[algorithm];
   permission.may_group = may_group;
-  return choose_ready(permission, workspace);
+  return ready_choice(permission, workspace);
 }
 
-std::optional<PreparedChoice> KnownKernel::choose(const Permission& permission,
-                                                  std::int64_t workspace) const {
-  const PreparedChoice* const ready = choose_ready(permission, workspace);
+std::optional<PreparedChoice> KnownKernel::choice_within(const Permission& permission,
+                                                         std::int64_t workspace) const {
+  const PreparedChoice* const ready = ready_choice(permission, workspace);
   std::optional<PreparedChoice> fastest;
   if (measured_) fastest = measured_->fastest(permission, workspace);
   if (ready != nullptr && (!fastest || ready->time_ms < fastest->time_ms)) return *ready;
   return fastest;
 }
 
-const PreparedChoice* KnownKernel::choose_ready(const Permission& permission,
+const PreparedChoice* KnownKernel::ready_choice(const Permission& permission,
                                                 std::int64_t workspace) const noexcept {
   for (const std::size_t index : preferred_) {
     if (permits(permission, choices_[index], workspace)) return &choices_[index];

@@ -42,11 +42,11 @@ class KnownKernel {
 
   // Returns the choice that runs a call with this algorithm and workspace; null if none is permitted and
   // fits. `may_group` is that of Permission.
-  const PreparedChoice* choose(unsigned algorithm, std::int64_t workspace, bool may_group) const noexcept;
+  const PreparedChoice* choice_for(unsigned algorithm, std::int64_t workspace, bool may_group) const noexcept;
 
   // Returns the same for a caller of the graph API. The choice may still have to be prepared. Throws
   // std::bad_alloc.
-  std::optional<PreparedChoice> choose(const Permission& permission, std::int64_t workspace) const;
+  std::optional<PreparedChoice> choice_within(const Permission& permission, std::int64_t workspace) const;
 
   // Returns whether there are choices and every one takes more than `limit` bytes of workspace.
   bool all_exceed(std::int64_t limit) const noexcept;
@@ -63,7 +63,7 @@ class KnownKernel {
   std::string text() const;  // describes the choices, for the log
 
  private:
-  const PreparedChoice* choose_ready(const Permission& permission, std::int64_t workspace) const noexcept;
+  const PreparedChoice* ready_choice(const Permission& permission, std::int64_t workspace) const noexcept;
 
   Pass pass_;
   std::vector<PreparedChoice> choices_;

@@ -10,9 +10,9 @@
 namespace mucudnn::shim {
 namespace {
 
-constexpr std::int64_t kFewSamples = 8;  // an algorithm that fits so many gains little from fewer channels
-constexpr double kLeastGain = 0.05;      // smaller gains than this are not worth the measurements
-constexpr double kLeastSpeedup = 1.02;   // few rounds do not tell smaller differences from chance
+constexpr std::int64_t kFewSamples = 8;  // an algorithm that fits these gains little from fewer channels
+constexpr double kLeastGain = 0.05;      // smaller gains are not worth the measurements
+constexpr double kLeastSpeedup = 1.02;   // smaller differences may be chance in few rounds
 constexpr int kRounds = 5;
 
 double sample_ms(const MicroConfiguration& part) {
@@ -20,15 +20,16 @@ double sample_ms(const MicroConfiguration& part) {
 }
 
 // Returns whether both divide channels and mini-batch in the same way, by the same algorithms.
-bool are_alike(const PlanGroups& one, const PlanGroups& other) {
+bool are_alike(const PlanGroups& groups, const PlanGroups& others) {
   const auto same_part = [](const MicroConfiguration& a, const MicroConfiguration& b) {
     return a.micro_batch == b.micro_batch && a.algorithm == b.algorithm;
   };
-  return std::equal(one.begin(), one.end(), other.begin(), other.end(), [&](const auto& a, const auto& b) {
-    return a.channels == b.channels && a.of_inputs == b.of_inputs &&
-           std::equal(a.configuration.begin(), a.configuration.end(), b.configuration.begin(),
-                      b.configuration.end(), same_part);
-  });
+  return std::equal(groups.begin(), groups.end(), others.begin(), others.end(),
+                    [&](const auto& a, const auto& b) {
+                      return a.channels == b.channels && a.of_inputs == b.of_inputs &&
+                             std::equal(a.configuration.begin(), a.configuration.end(),
+                                        b.configuration.begin(), b.configuration.end(), same_part);
+                    });
 }
 
 // Returns the fastest groups that are permitted; none if nothing fits.
@@ -63,20 +64,20 @@ std::vector<PlanGroups> Measurements::find_or_measure_groups(Engine& engine, con
       if (groups.empty() || (!other.empty() && time_of(other) < time_of(groups))) groups = std::move(other);
       if (groups.empty() || are_alike(groups, last)) continue;
       last = groups;
-      const auto rival = whole.fastest(permission, limit);
-      const auto is_faster = [&] { return !rival || time_of(groups) * kLeastSpeedup < rival->time_ms; };
+      const auto division = whole.fastest(permission, limit);
+      const auto is_faster = [&] { return !division || time_of(groups) * kLeastSpeedup < division->time_ms; };
       if (auto known = find_groups(kernel, groups)) {
         groups = std::move(*known);
-      } else if (rival && is_faster()) {
+      } else if (division && is_faster()) {
         if (!may_measure) continue;
-        const auto ratio = run_whole(engine.handle(), kernel, rival->configuration, groups);
+        const auto ratio = run_whole(engine.handle(), kernel, division->configuration, groups);
         if (!ratio) continue;
-        // The times of the groups shall relate to those of the division as in the whole runs.
-        const double scale = *ratio * rival->time_ms / time_of(groups);
+        // Scale the times of the groups, so that they relate to the division's times as in the whole runs.
+        const double scale = *ratio * division->time_ms / time_of(groups);
         for (PlanGroup& group : groups) {
           for (MicroConfiguration& part : group.configuration) part.time_ms *= scale;
         }
-        journal_.add_groups(kernel, rival->configuration, groups);
+        journal_.add_groups(kernel, division->configuration, groups);
       }
       if (is_faster()) all.push_back(std::move(groups));
     }
@@ -98,14 +99,15 @@ std::map<std::int64_t, MeasuredKernel> Measurements::measured_groups(Engine& eng
   for (const std::int64_t channels : channel_counts(kernel, of_inputs)) {
     if (!lacks_an_algorithm(larger, api)) break;
     const Kernel group = group_kernel(kernel, channels, of_inputs);
-    auto found = find_or_measure(engine, group, api, may_measure, {nullptr, permissions});
-    if (!found) break;
-    for (Measured& one : *found) {
-      const GroupCopies copies(kernel, channels, one.part.micro_batch, of_inputs, one.takes_strides);
-      one.part.workspace += static_cast<std::int64_t>(copies.size);
+    auto times = find_or_measure(engine, group, api, may_measure, {nullptr, permissions});
+    if (!times) break;
+    for (Measured& candidate : *times) {
+      const GroupCopies copies(kernel, channels, candidate.part.micro_batch, of_inputs,
+                               candidate.takes_strides);
+      candidate.part.workspace += static_cast<std::int64_t>(copies.size);
     }
     measured.try_emplace(channels, kernel.problem.mini_batch,
-                         accumulator_size(device_, group, kMostSlicesInPlace + 1), std::move(*found));
+                         accumulator_size(device_, group, kMostSlicesInPlace + 1), std::move(*times));
     larger = group;
   }
   return measured;
@@ -137,12 +139,13 @@ bool Measurements::lacks_an_algorithm(const Kernel& kernel, Api api) {
   const double fastest = time_where([&](const auto& part) { return part.workspace <= limit; },
                                     std::numeric_limits<double>::infinity());
   const auto& lists = entry->sizes[few].candidates;
-  const auto listed = lists.find(api == Api::legacy ? "legacy" : "graph");
+  const auto listed = lists.find(name_of(api));
   return listed != lists.end() &&
-         std::any_of(listed->second.begin(), listed->second.end(), [&](const Listed& one) {
-           const bool is_meant = !options_.strict || is_strict(one.algorithm, one.notes);
-           const auto is_same = [&](const auto& part) { return part.algorithm == one.algorithm; };
-           return is_meant && one.workspace > limit && time_where(is_same, 0) < fastest * (1 - kLeastGain);
+         std::any_of(listed->second.begin(), listed->second.end(), [&](const Listed& candidate) {
+           const bool is_meant = !options_.strict || is_strict(candidate.algorithm, candidate.notes);
+           const auto is_same = [&](const auto& part) { return part.algorithm == candidate.algorithm; };
+           return is_meant && candidate.workspace > limit &&
+                  time_where(is_same, 0) < fastest * (1 - kLeastGain);
          });
 }
 
@@ -156,8 +159,8 @@ std::optional<PlanGroups> Measurements::find_groups(const Kernel& kernel, const 
   return std::nullopt;
 }
 
-// Runs both whole, in turns. Returns the time of the groups over that of the division; nothing if one of them
-// does not run.
+// Runs both whole and interleaved. Returns the time of the groups over the division's time; nothing if one of
+// them does not run.
 std::optional<double> Measurements::run_whole(cudnnHandle_t handle, const Kernel& kernel,
                                               const Configuration& division, const PlanGroups& groups) {
   std::optional<double> ratio;

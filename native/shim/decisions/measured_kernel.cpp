@@ -10,16 +10,16 @@ MeasuredKernel::MeasuredKernel(std::int64_t mini_batch, const Accumulation& accu
     : mini_batch_(mini_batch), accumulation_(accumulation), measured_(std::move(measured)) {}
 
 bool MeasuredKernel::has_undivided(const std::string& algorithm) const {
-  return std::any_of(measured_.begin(), measured_.end(), [&](const Measured& one) {
-    return one.part.micro_batch == mini_batch_ && one.part.algorithm == algorithm;
+  return std::any_of(measured_.begin(), measured_.end(), [&](const Measured& candidate) {
+    return candidate.part.micro_batch == mini_batch_ && candidate.part.algorithm == algorithm;
   });
 }
 
 std::vector<PreparedChoice> MeasuredKernel::desirable() const {
   std::vector<MicroConfiguration> parts, deterministic;
-  for (const Measured& one : measured_) {
-    parts.push_back(one.part);
-    if (one.is_deterministic) deterministic.push_back(one.part);
+  for (const Measured& candidate : measured_) {
+    parts.push_back(candidate.part);
+    if (candidate.is_deterministic) deterministic.push_back(candidate.part);
   }
   std::vector<Configuration> all = desirable(std::move(parts));
   if (deterministic.size() < measured_.size()) {
@@ -52,10 +52,11 @@ std::optional<PreparedChoice> MeasuredKernel::fastest(const Permission& permissi
   const std::int64_t limit = std::min(permission.limit, workspace);
   const auto within = [&](std::int64_t most, bool in_place) {
     std::vector<const MicroConfiguration*> parts;
-    for (const Measured& one : measured_) {
-      if (one.part.workspace <= most && permission.allows(one.is_deterministic, one.is_legacy) &&
-          (!in_place || is_in_place(one.part))) {
-        parts.push_back(&one.part);
+    for (const Measured& candidate : measured_) {
+      if (candidate.part.workspace <= most &&
+          permission.allows(candidate.is_deterministic, shim::is_legacy(candidate.part.algorithm)) &&
+          (!in_place || is_in_place(candidate.part))) {
+        parts.push_back(&candidate.part);
       }
     }
     return reuse_workspace(parts, mini_batch_);
@@ -80,9 +81,9 @@ PreparedChoice MeasuredKernel::choice_of(Configuration configuration) const {
   choice.is_deterministic = true;
   for (const MicroConfiguration& part : configuration) {
     const auto its = std::find_if(measured_.begin(), measured_.end(),
-                                  [&](const Measured& one) { return one.part == part; });
+                                  [&](const Measured& candidate) { return candidate.part == part; });
     choice.is_deterministic = choice.is_deterministic && its->is_deterministic;
-    choice.is_legacy = choice.is_legacy && its->is_legacy;
+    choice.is_legacy = choice.is_legacy && shim::is_legacy(part.algorithm);
   }
   choice.time_ms = time_of(configuration);
   choice.workspace = workspace_of(configuration);

@@ -12,7 +12,6 @@ namespace mucudnn::shim {
 struct Measured {
   MicroConfiguration part;
   bool is_deterministic = false;
-  bool is_legacy = true;
   bool takes_strides = false;
 };
 

@@ -8,11 +8,6 @@
 #include "shim/decisions/notes.hpp"
 
 namespace mucudnn::shim {
-namespace {
-
-const char* name_of(Api api) { return api == Api::legacy ? "legacy" : "graph"; }
-
-}  // namespace
 
 std::vector<Listed> runnable_algorithms(const Enumeration& enumeration) {
   std::vector<Listed> all;
@@ -35,38 +30,38 @@ std::optional<std::vector<Measured>> Measurements::find_or_measure(Engine& engin
   const std::vector<std::int64_t> sizes = micro_batch_sizes(policy_for(kernel), problem.mini_batch);
   const std::shared_ptr<Journal::Entry> held = journal_.entry_for(kernel);
   Journal::Entry& entry = *held;
-  Found found = find(entry, sizes, api, own);
-  if (is_enough(entry, found, kernel, api, caller)) return std::move(found.measured);
+  KernelTimes times = find(entry, sizes, api, own);
+  if (is_enough(entry, times, kernel, api, caller)) return std::move(times.measured);
   if (!may_measure) return std::nullopt;
   const std::lock_guard<std::mutex> lock(entry.measuring);
   Journal::Sizes learned;
   const auto learn = [&] {
     journal_.add(entry, learned);
-    found = find(entry, sizes, api, own);
+    times = find(entry, sizes, api, own);
   };
   learn();  // other threads may have measured while this one waited
-  for (const std::int64_t size : found.unlisted) {
+  for (const std::int64_t size : times.unlisted) {
     const Enumeration enumeration = engine.enumerate(kernel.with_mini_batch(size));
     learned[size].candidates[name_of(api)] = runnable_algorithms(enumeration);
     learned[size].is_complete = enumeration.is_complete;
   }
   learn();
-  if (!is_enough(entry, found, kernel, api, caller)) {
-    const Outcome outcome = measure(engine.handle(), kernel, found, race_of(entry, kernel, api, caller));
-    for (const MicroConfiguration& one : outcome.measured)
-      learned[one.micro_batch].measured[one.algorithm] = one;
+  if (!is_enough(entry, times, kernel, api, caller)) {
+    const Outcome outcome = measure(engine.handle(), kernel, times, race_of(entry, kernel, api, caller));
+    for (const MicroConfiguration& part : outcome.measured)
+      learned[part.micro_batch].measured[part.algorithm] = part;
     // The library lists these algorithms, but they failed: never try them again.
     for (const Task& task : outcome.failed) {
       auto& lists = learned[task.micro_batch].candidates;
       auto& all = lists.try_emplace(name_of(api), candidates_of(entry, task.micro_batch, api)).first->second;
       all.erase(std::remove_if(all.begin(), all.end(),
-                               [&](const Listed& one) { return one.algorithm == task.algorithm; }),
+                               [&](const Listed& listed) { return listed.algorithm == task.algorithm; }),
                 all.end());
     }
     learn();
   }
   journal_.append(kernel, learned);
-  return std::move(found.measured);
+  return std::move(times.measured);
 }
 
 BatchPolicy Measurements::policy_for(const Kernel& kernel) const {
@@ -82,30 +77,30 @@ std::vector<Listed> Measurements::candidates_of(Journal::Entry& entry, std::int6
   return entry.sizes.at(size).candidates.at(name_of(api));
 }
 
-Found Measurements::find(Journal::Entry& entry, const std::vector<std::int64_t>& sizes, Api api,
-                         const Listed* own) {
+KernelTimes Measurements::find(Journal::Entry& entry, const std::vector<std::int64_t>& sizes, Api api,
+                               const Listed* own) {
   const std::lock_guard<Journal> lock(journal_);
-  Found found;
+  KernelTimes times;
   const auto take = [&](std::int64_t size, const Known& at, const Listed& candidate) {
     if (!is_allowed(candidate)) return;
-    const auto time = at.measured.find(candidate.algorithm);
-    if (time == at.measured.end()) {
-      found.missing.push_back({{size, candidate.algorithm, static_cast<std::size_t>(candidate.workspace)},
+    const auto measured = at.measured.find(candidate.algorithm);
+    if (measured == at.measured.end()) {
+      times.missing.push_back({{size, candidate.algorithm, static_cast<std::size_t>(candidate.workspace)},
                                is_deterministic(candidate.notes),
                                takes_strides(candidate.notes)});
     } else {
-      found.measured.push_back({time->second, is_deterministic(candidate.notes),
-                                is_legacy(candidate.algorithm), takes_strides(candidate.notes)});
+      times.measured.push_back(
+          {measured->second, is_deterministic(candidate.notes), takes_strides(candidate.notes)});
     }
   };
   for (const std::int64_t size : sizes) {
     const Known& at = entry.sizes[size];
     const auto all = at.candidates.find(name_of(api));
     if (all == at.candidates.end()) {
-      found.unlisted.push_back(size);
+      times.unlisted.push_back(size);
       continue;
     }
-    if (found.measured.empty()) found.measured.reserve(sizes.size() * all->second.size());
+    if (times.measured.empty()) times.measured.reserve(sizes.size() * all->second.size());
     for (const Listed& candidate : all->second) take(size, at, candidate);
     const bool is_listed =
         own == nullptr || size < sizes.back() ||
@@ -114,26 +109,27 @@ Found Measurements::find(Journal::Entry& entry, const std::vector<std::int64_t>&
             [&](const Listed& candidate) { return candidate.algorithm == own->algorithm; });
     if (!is_listed) take(size, at, *own);
   }
-  return found;
+  return times;
 }
 
 // Missing measurements that do not fit the memory do not matter as long as there are others.
-bool Measurements::is_enough(Journal::Entry& entry, const Found& found, const Kernel& kernel, Api api,
+bool Measurements::is_enough(Journal::Entry& entry, const KernelTimes& times, const Kernel& kernel, Api api,
                              const Caller& caller) {
-  if (!found.unlisted.empty()) return false;
-  if (found.missing.empty()) return true;
+  if (!times.unlisted.empty()) return false;
+  if (times.missing.empty()) return true;
   std::optional<std::size_t> cap;  // asking the device for it takes time
   const auto fits = [&](const Task& task) {
     if (!cap) cap = memory_cap();
     return any_fits(device_, kernel.problem, {task}, *cap, protocol());
   };
   if (options_.thorough) {
-    return !found.measured.empty() && std::none_of(found.missing.begin(), found.missing.end(),
-                                                   [&](const Missing& one) { return fits(one.task); });
+    return !times.measured.empty() &&
+           std::none_of(times.missing.begin(), times.missing.end(),
+                        [&](const Missing& missing) { return fits(missing.task); });
   }
   const KernelRace race = race_of(entry, kernel, api, caller);
-  if (!race.next(found, [](const Task&) { return true; })) return true;
-  return !found.measured.empty() && !race.next(found, fits);
+  if (!race.next(times, [](const Task&) { return true; })) return true;
+  return !times.measured.empty() && !race.next(times, fits);
 }
 
 KernelRace Measurements::race_of(Journal::Entry& entry, const Kernel& kernel, Api api, const Caller& caller) {
@@ -163,16 +159,16 @@ bool Measurements::is_allowed(const Listed& candidate) const {
          (!options_.strict || is_strict(candidate.algorithm, candidate.notes));
 }
 
-Measurements::Outcome Measurements::measure(cudnnHandle_t handle, const Kernel& kernel, Found& found,
+Measurements::Outcome Measurements::measure(cudnnHandle_t handle, const Kernel& kernel, KernelTimes& times,
                                             const KernelRace& race) {
   const std::string text = to_text(kernel);
   Outcome outcome;
   time_alone(handle, [&](Engine& engine) {
     const std::size_t cap = memory_cap();
     std::vector<Task> tasks;
-    for (const Missing& one : found.missing) {
-      if (options_.thorough || static_cast<std::int64_t>(one.task.workspace) <= race.limit())
-        tasks.push_back(one.task);
+    for (const Missing& missing : times.missing) {
+      if (options_.thorough || static_cast<std::int64_t>(missing.task.workspace) <= race.limit())
+        tasks.push_back(missing.task);
     }
     const Needs needs = needs_of(device_, kernel.problem, tasks, cap, protocol());
     log(LogLevel::info, std::string("measuring ") + (options_.thorough ? "" : "up to ") +
@@ -181,27 +177,25 @@ Measurements::Outcome Measurements::measure(cudnnHandle_t handle, const Kernel& 
     KernelTimer timer(engine, device_, kernel, needs.workspace, cap, protocol());
     const auto fits = [&](const Task& task) { return task.workspace <= needs.workspace; };
     const auto next = [&]() -> std::optional<std::size_t> {
-      if (!options_.thorough) return race.next(found, fits);
-      const auto first = std::find_if(found.missing.begin(), found.missing.end(),
-                                      [&](const Missing& one) { return fits(one.task); });
-      if (first == found.missing.end()) return std::nullopt;
-      return static_cast<std::size_t>(first - found.missing.begin());
+      if (!options_.thorough) return race.next(times, fits);
+      const auto first = std::find_if(times.missing.begin(), times.missing.end(),
+                                      [&](const Missing& missing) { return fits(missing.task); });
+      if (first == times.missing.end()) return std::nullopt;
+      return static_cast<std::size_t>(first - times.missing.begin());
     };
     while (const auto place = next()) {
-      const Missing& one = found.missing[*place];
-      const Task& task = one.task;
+      const auto& [task, is_deterministic, takes_strides] = times.missing[*place];
       try {
         const double ms =
-            options_.thorough ? timer.measure(task).median_ms : race.measure(timer, found, *place);
+            options_.thorough ? timer.measure(task).median_ms : race.measure(timer, times, *place);
         outcome.measured.push_back(
             {task.micro_batch, task.algorithm, ms, static_cast<std::int64_t>(task.workspace)});
-        found.measured.push_back(
-            {outcome.measured.back(), one.is_deterministic, is_legacy(task.algorithm), one.takes_strides});
+        times.measured.push_back({outcome.measured.back(), is_deterministic, takes_strides});
       } catch (const EngineError&) {
         // The library listed the algorithm as able to run, but it failed.
         outcome.failed.push_back(task);
       }
-      found.missing.erase(found.missing.begin() + static_cast<std::ptrdiff_t>(*place));
+      times.missing.erase(times.missing.begin() + static_cast<std::ptrdiff_t>(*place));
     }
   });
   log(LogLevel::debug, "measured " + std::to_string(outcome.measured.size()) + " times for " + text);

@@ -72,15 +72,15 @@ class Measurements {
                                   const PlanGroups& groups);
   void time_alone(cudnnHandle_t handle, const std::function<void(Engine&)>& work);
   BatchPolicy policy_for(const Kernel& kernel) const;
-  Found find(Journal::Entry& entry, const std::vector<std::int64_t>& sizes, Api api, const Listed* own);
+  KernelTimes find(Journal::Entry& entry, const std::vector<std::int64_t>& sizes, Api api, const Listed* own);
   std::vector<Listed> candidates_of(Journal::Entry& entry, std::int64_t size, Api api);
   // Returns whether nothing is missing that this process would measure.
-  bool is_enough(Journal::Entry& entry, const Found& found, const Kernel& kernel, Api api,
+  bool is_enough(Journal::Entry& entry, const KernelTimes& times, const Kernel& kernel, Api api,
                  const Caller& caller);
   bool is_allowed(const Listed& candidate) const;
   KernelRace race_of(Journal::Entry& entry, const Kernel& kernel, Api api, const Caller& caller);
-  // Measures what is missing, all or as the race says, and moves it from `found.missing` to `found.measured`.
-  Outcome measure(cudnnHandle_t handle, const Kernel& kernel, Found& found, const KernelRace& race);
+  // Measures what is missing, all or as the race says, and moves it from `times.missing` to `times.measured`.
+  Outcome measure(cudnnHandle_t handle, const Kernel& kernel, KernelTimes& times, const KernelRace& race);
   Protocol protocol() const { return options_.thorough ? Protocol::thorough : Protocol::race; }
   std::size_t memory_cap() const { return device_.available() / 2; }
 

@@ -15,6 +15,7 @@ namespace mucudnn::shim {
 // The API that a program uses. Engines of the graph API may replace only calls of the graph API, since they
 // compute whole graphs.
 enum class Api { legacy, graph };
+inline const char* name_of(Api api) { return api == Api::legacy ? "legacy" : "graph"; }
 
 // A configuration, or groups of channels in its place, with the division that runs it. All threads share a
 // prepared one, and none changes it.

@@ -22,20 +22,20 @@ std::string size_text(std::int64_t bytes) {
 
 }  // namespace
 
-Tally::Reason* Tally::slot_of(const char* reason) noexcept {
+Tally::Reason* Tally::slot_of(Obstacle reason) noexcept {
   for (Reason& slot : reasons_) {
     const char* text = slot.text.load(std::memory_order_relaxed);
-    if (text == nullptr && slot.text.compare_exchange_strong(text, reason)) text = reason;
-    if (text == reason) return &slot;
+    if (text == nullptr && slot.text.compare_exchange_strong(text, reason.text())) text = reason.text();
+    if (text == reason.text()) return &slot;
   }
   return nullptr;
 }
 
-void Tally::passed(const char* reason) noexcept {
+void Tally::passed(Obstacle reason) noexcept {
   if (Reason* const slot = slot_of(reason)) count(slot->calls);
 }
 
-bool Tally::is_first_above_limit(const char* reason) noexcept {
+bool Tally::is_first_above_limit(Obstacle reason) noexcept {
   Reason* const slot = slot_of(reason);
   return slot != nullptr && !slot->is_above_limit.exchange(true, std::memory_order_relaxed);
 }

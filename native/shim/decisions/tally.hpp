@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "cudnn/recognise.hpp"
+
 namespace mucudnn::shim {
 
 class Tally {
@@ -14,10 +16,9 @@ class Tally {
   void exchanged(std::int64_t workspace) noexcept { count(exchanged_, workspace); }
   void rescued() noexcept { count(rescued_); }
   void lacked_memory() noexcept { count(lacking_); }
-  // `reason` must live as long as the process: it is compared by address.
-  void passed(const char* reason) noexcept;
+  void passed(Obstacle reason) noexcept;
   // Returns true at the first call for each reason, so that the user is warned once.
-  bool is_first_above_limit(const char* reason) noexcept;
+  bool is_first_above_limit(Obstacle reason) noexcept;
 
   // Returns "12 of 14 convolutions divided, 2 passed through (reason)"; empty if there were none.
   std::string text() const;
@@ -33,8 +34,8 @@ class Tally {
     std::atomic<bool> is_above_limit{false};
   };
 
-  // Returns null if all slots are taken by other reasons.
-  Reason* slot_of(const char* reason) noexcept;
+  // Compares reasons by address. Returns null if other reasons have taken all slots.
+  Reason* slot_of(Obstacle reason) noexcept;
   static void count(Counter& counter) noexcept { counter.fetch_add(1, std::memory_order_relaxed); }
   void count(Counter& counter, std::int64_t workspace) noexcept;
   std::int64_t passed_through() const noexcept;

@@ -26,7 +26,7 @@ EngineConfiguration::EngineConfiguration(const std::string& its_family, std::int
 }
 
 WorkspaceAnswers::Answers* WorkspaceAnswers::find_or_add(const EngineConfiguration& configured) {
-  if (const auto found = answers_.find(configured.name); found != answers_.end()) return &found->second;
+  if (const auto entry = answers_.find(configured.name); entry != answers_.end()) return &entry->second;
   return answers_.size() < kMost ? &answers_[configured.name] : nullptr;
 }
 
@@ -71,15 +71,15 @@ void WorkspaceAnswers::note(std::int64_t bytes, std::int64_t own) noexcept {
 void WorkspaceAnswers::note_from_heuristics(const EngineConfiguration& configured,
                                             std::int64_t bytes) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = answers_.find(configured.name);
-  if (found == answers_.end()) return;  // restored plans use their own engine's workspace
-  found->second.most_from_heuristics = std::max(found->second.most_from_heuristics, bytes);
+  const auto entry = answers_.find(configured.name);
+  if (entry == answers_.end()) return;  // restored plans use their own engine's workspace
+  entry->second.most_from_heuristics = std::max(entry->second.most_from_heuristics, bytes);
 }
 
 std::int64_t WorkspaceAnswers::most_from_heuristics(const EngineConfiguration& configured) const noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = answers_.find(configured.name);
-  return found == answers_.end() ? 0 : found->second.most_from_heuristics;
+  const auto entry = answers_.find(configured.name);
+  return entry == answers_.end() ? 0 : entry->second.most_from_heuristics;
 }
 
 void WorkspaceAnswers::note_unused(const EngineConfiguration& configured, std::int64_t bytes) noexcept {
@@ -102,8 +102,8 @@ void WorkspaceAnswers::note_used(const EngineConfiguration& configured) noexcept
 std::pair<std::int64_t, std::int64_t> WorkspaceAnswers::unused(
     const EngineConfiguration& configured) const noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = unused_.find(configured.convolution);
-  return found == unused_.end() ? std::pair{kNoLimit, std::int64_t{0}} : found->second;
+  const auto entry = unused_.find(configured.convolution);
+  return entry == unused_.end() ? std::pair{kNoLimit, std::int64_t{0}} : entry->second;
 }
 
 std::int64_t WorkspaceAnswers::least(const EngineConfiguration& configured) const noexcept {
@@ -119,8 +119,8 @@ std::int64_t WorkspaceAnswers::least(const EngineConfiguration& configured) cons
 std::int64_t WorkspaceAnswers::least_of(const EngineConfiguration& configured) const noexcept {
   const std::int64_t lost = least_lost_.load(std::memory_order_relaxed);
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = answers_.find(configured.name);
-  return found == answers_.end() ? lost : std::min(lost, found->second.least);
+  const auto entry = answers_.find(configured.name);
+  return entry == answers_.end() ? lost : std::min(lost, entry->second.least);
 }
 
 }  // namespace mucudnn::shim

@@ -4,7 +4,6 @@
 
 #include "core/entry_guard.hpp"
 #include "shim/entry/hooks.hpp"
-#include "shim/execution/execution.hpp"
 #include "shim/graph/execution_plan.hpp"
 
 namespace mucudnn::shim {
@@ -25,21 +24,24 @@ std::shared_ptr<const ExecutionPlan> plan_of(State* state, cudnnBackendDescripto
   return state == nullptr ? nullptr : state->shadows().plan(plan);
 }
 
-// Makes the CUDA graph from the program's own execution plan, never from a division. Refuses if that plan
-// needs more workspace than the program was told to bring. The library itself refuses a call that lacks a
-// pointer.
-template <typename Own>
-cudnnStatus_t make_cuda_graph(bool is_complete, cudnnBackendDescriptor_t plan, Own own) {
+// Makes the CUDA graph from the program's own execution plan by `real`, never from a division. Refuses if
+// that plan needs more workspace than the program was told to bring. The library itself refuses a call that
+// lacks a pointer.
+template <typename Real, typename Graph>
+cudnnStatus_t make_cuda_graph(Real real, cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                              cudnnBackendDescriptor_t pack, Graph graph) {
   const EntryGuard guard(is_active());
   State* const state = state_if_active();
   const auto known = plan_of(state, plan);
-  if (known == nullptr || !is_complete) return own();
-  if (!known->own_fits(state->answers())) {
-    state->warn_once(*known->seen, "no CUDA graph: the program's own plan is above the workspace limit");
-    return CUDNN_STATUS_NOT_SUPPORTED_CUDA_GRAPH_NATIVE_API;
+  if (known != nullptr && handle != nullptr && pack != nullptr && graph != nullptr) {
+    if (!known->own_fits(state->answers())) {
+      state->warn_once(*known->seen,
+                       [] { return "no CUDA graph: the program's own plan is above the workspace limit"; });
+      return CUDNN_STATUS_NOT_SUPPORTED_CUDA_GRAPH_NATIVE_API;
+    }
+    state->tally().passed("put into a CUDA graph");
   }
-  state->tally().passed("put into a CUDA graph");
-  return own();
+  return real(handle, plan, pack, graph);
 }
 
 }  // namespace
@@ -129,37 +131,30 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
 }
 
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
-                                  cudnnBackendDescriptor_t variant_pack) {
+                                  cudnnBackendDescriptor_t pack) {
   const EntryGuard guard(is_active());
   State* const state = state_if_active();
-  cudnnStatus_t status{};
   const auto known = plan_of(state, plan);
-  if (known == nullptr) return mucudnn_real_cudnnBackendExecute(handle, plan, variant_pack);
-  if (execute(*state, *known, handle, variant_pack, status)) return status;
-  status = mucudnn_real_cudnnBackendExecute(handle, plan, variant_pack);
-  if (lacks_memory(status)) rescue(*state, *known, handle, variant_pack, status);
-  return status;
+  if (known == nullptr) return mucudnn_real_cudnnBackendExecute(handle, plan, pack);
+  if (const CallResult result = execute(*state, *known, handle, pack); result.is_final) return result.status;
+  const cudnnStatus_t status = mucudnn_real_cudnnBackendExecute(handle, plan, pack);
+  const CallResult result = rescue(*state, *known, handle, pack, status);
+  return result.is_final ? result.status : status;
 }
 
 cudnnStatus_t cudnnBackendCreateCudaGraph(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
-                                          cudnnBackendDescriptor_t variant_pack, cudaGraph_t* graph) {
-  return make_cuda_graph(handle != nullptr && variant_pack != nullptr && graph != nullptr, plan, [&] {
-    return mucudnn_real_cudnnBackendCreateCudaGraph(handle, plan, variant_pack, graph);
-  });
+                                          cudnnBackendDescriptor_t pack, cudaGraph_t* graph) {
+  return make_cuda_graph(mucudnn_real_cudnnBackendCreateCudaGraph, handle, plan, pack, graph);
 }
 
 cudnnStatus_t cudnnBackendPopulateCudaGraph(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
-                                            cudnnBackendDescriptor_t variant_pack, cudaGraph_t graph) {
-  return make_cuda_graph(handle != nullptr && variant_pack != nullptr && graph != nullptr, plan, [&] {
-    return mucudnn_real_cudnnBackendPopulateCudaGraph(handle, plan, variant_pack, graph);
-  });
+                                            cudnnBackendDescriptor_t pack, cudaGraph_t graph) {
+  return make_cuda_graph(mucudnn_real_cudnnBackendPopulateCudaGraph, handle, plan, pack, graph);
 }
 
 cudnnStatus_t cudnnBackendUpdateCudaGraph(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
-                                          cudnnBackendDescriptor_t variant_pack, cudaGraph_t graph) {
-  return make_cuda_graph(handle != nullptr && variant_pack != nullptr && graph != nullptr, plan, [&] {
-    return mucudnn_real_cudnnBackendUpdateCudaGraph(handle, plan, variant_pack, graph);
-  });
+                                          cudnnBackendDescriptor_t pack, cudaGraph_t graph) {
+  return make_cuda_graph(mucudnn_real_cudnnBackendUpdateCudaGraph, handle, plan, pack, graph);
 }
 
 cudnnStatus_t cudnnGetExecutionPlanWorkspaceSize(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,

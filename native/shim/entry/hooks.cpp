@@ -3,6 +3,7 @@
 
 #include "core/entry_guard.hpp"
 #include "shim/execution/execution.hpp"
+#include "shim/execution/rescue.hpp"
 #include "shim/execution/selection.hpp"
 
 namespace mucudnn::shim {
@@ -18,10 +19,16 @@ cudnnStatus_t execute(const LegacyCall& call, Own own) {
   const EntryGuard guard;
   State* const state = active_state();
   if (state == nullptr) return own();
-  const Decision decision = choose(*state, call);
-  cudnnStatus_t status{};
-  if (decision.choice != nullptr && run(*state, decision, call, status)) return status;
-  return pass_on(*state, decision, call, own);
+  const CallDecision decision = decide_call(*state, call);
+  if (decision.choice != nullptr) {
+    if (const CallResult result = run(*state, decision, call); result.is_final) return result.status;
+  }
+  const cudnnStatus_t status = own();
+  if (status != CUDNN_STATUS_SUCCESS) {
+    if (const CallResult result = rescue(*state, call, status); result.is_final) return result.status;
+  }
+  count_passed(*state, decision, call);
+  return status;
 }
 
 std::int64_t bytes(size_t size) { return static_cast<std::int64_t>(std::min<size_t>(size, kNoLimit)); }
@@ -31,13 +38,14 @@ std::int64_t bytes(size_t size) { return static_cast<std::int64_t>(std::min<size
 template <typename Performance>
 cudnnStatus_t answer(cudnnStatus_t status, cudnnHandle_t handle, const LegacyDescriptors& descriptors,
                      Pass pass, int requested, int* returned, Performance* results,
-                     std::int64_t workspace = kNoLimit) {
+                     size_t workspace = kNoLimit) {
+  if (passes()) return status;
   const EntryGuard guard;
   State* const state = active_state();
   if (state == nullptr || status != CUDNN_STATUS_SUCCESS || *returned < 1) return status;
   const Query query{handle, descriptors, pass, results[0].algo};
   const auto own = bytes(results[0].memory);
-  if (const auto selection = select(*state, query, Question::which_algorithm, own, workspace))
+  if (const auto selection = select(*state, query, Question::which_algorithm, own, bytes(workspace)))
     put_first(*selection, math_of(*state, descriptors), requested, returned, results);
   return status;
 }
@@ -45,6 +53,7 @@ cudnnStatus_t answer(cudnnStatus_t status, cudnnHandle_t handle, const LegacyDes
 // Replaces the library's answer by ours, after a cudnnGet...WorkspaceSize that returned `status`.
 cudnnStatus_t answer_size(cudnnStatus_t status, cudnnHandle_t handle, const LegacyDescriptors& descriptors,
                           Pass pass, unsigned algorithm, size_t* size) {
+  if (passes()) return status;
   const EntryGuard guard;
   State* const state = active_state();
   if (state == nullptr || status != CUDNN_STATUS_SUCCESS) return status;
@@ -54,84 +63,76 @@ cudnnStatus_t answer_size(cudnnStatus_t status, cudnnHandle_t handle, const Lega
   return status;
 }
 
+using Descriptor_x = cudnnTensorDescriptor_t;
+using Descriptor_w = cudnnFilterDescriptor_t;
+using Descriptor_y = cudnnTensorDescriptor_t;
+
 }  // namespace
 }  // namespace mucudnn::shim
 
 using namespace mucudnn;        // NOLINT: the bodies below are outside of every namespace
 using namespace mucudnn::shim;  // NOLINT: as above
 
+// Defines the hooks of a pass, whose functions take the tensors `a`, `b` and `c` in this order: x, w and y in
+// the order of the pass. The last one is written.
+#define HOOKS_OF_PASS(Name, Type, pass, a, b, c)                                                             \
+  cudnnStatus_t cudnnConvolution##Name(                                                                      \
+      cudnnHandle_t handle, const void* alpha, Descriptor_##a a, const void* a##_data, Descriptor_##b b,     \
+      const void* b##_data, cudnnConvolutionDescriptor_t convolution,                                        \
+      cudnnConvolution##Type##Algo_t algorithm, void* workspace, size_t workspace_size, const void* beta,    \
+      Descriptor_##c c, void* c##_data) {                                                                    \
+    const auto own = [&] {                                                                                   \
+      return mucudnn_real_cudnnConvolution##Name(handle, alpha, a, a##_data, b, b##_data, convolution,       \
+                                                 algorithm, workspace, workspace_size, beta, c, c##_data);   \
+    };                                                                                                       \
+    if (passes()) return own();                                                                              \
+    return execute({handle,                                                                                  \
+                    Pass::pass,                                                                              \
+                    {x, w, convolution, y},                                                                  \
+                    algorithm,                                                                               \
+                    alpha,                                                                                   \
+                    beta,                                                                                    \
+                    {data(x_data), data(w_data), data(y_data)},                                              \
+                    {data(workspace), workspace_size}},                                                      \
+                   own);                                                                                     \
+  }                                                                                                          \
+  cudnnStatus_t cudnnGetConvolution##Name##Algorithm_v7(                                                     \
+      cudnnHandle_t handle, Descriptor_##a a, Descriptor_##b b, cudnnConvolutionDescriptor_t convolution,    \
+      Descriptor_##c c, int requested, int* returned, cudnnConvolution##Type##AlgoPerf_t* results) {         \
+    const cudnnStatus_t status = mucudnn_real_cudnnGetConvolution##Name##Algorithm_v7(                       \
+        handle, a, b, convolution, c, requested, returned, results);                                         \
+    return answer(status, handle, {x, w, convolution, y}, Pass::pass, requested, returned, results);         \
+  }                                                                                                          \
+  cudnnStatus_t cudnnGetConvolution##Name##WorkspaceSize(                                                    \
+      cudnnHandle_t handle, Descriptor_##a a, Descriptor_##b b, cudnnConvolutionDescriptor_t convolution,    \
+      Descriptor_##c c, cudnnConvolution##Type##Algo_t algorithm, size_t* size) {                            \
+    const cudnnStatus_t status = mucudnn_real_cudnnGetConvolution##Name##WorkspaceSize(                      \
+        handle, a, b, convolution, c, algorithm, size);                                                      \
+    return answer_size(status, handle, {x, w, convolution, y}, Pass::pass, algorithm, size);                 \
+  }                                                                                                          \
+  cudnnStatus_t cudnnFindConvolution##Name##Algorithm(                                                       \
+      cudnnHandle_t handle, Descriptor_##a a, Descriptor_##b b, cudnnConvolutionDescriptor_t convolution,    \
+      Descriptor_##c c, int requested, int* returned, cudnnConvolution##Type##AlgoPerf_t* results) {         \
+    const cudnnStatus_t status = mucudnn_real_cudnnFindConvolution##Name##Algorithm(                         \
+        handle, a, b, convolution, c, requested, returned, results);                                         \
+    return answer(status, handle, {x, w, convolution, y}, Pass::pass, requested, returned, results);         \
+  }                                                                                                          \
+  cudnnStatus_t cudnnFindConvolution##Name##AlgorithmEx(                                                     \
+      cudnnHandle_t handle, Descriptor_##a a, const void* a##_data, Descriptor_##b b, const void* b##_data,  \
+      cudnnConvolutionDescriptor_t convolution, Descriptor_##c c, void* c##_data, int requested,             \
+      int* returned, cudnnConvolution##Type##AlgoPerf_t* results, void* workspace, size_t workspace_size) {  \
+    const cudnnStatus_t status = mucudnn_real_cudnnFindConvolution##Name##AlgorithmEx(                       \
+        handle, a, a##_data, b, b##_data, convolution, c, c##_data, requested, returned, results, workspace, \
+        workspace_size);                                                                                     \
+    return answer(status, handle, {x, w, convolution, y}, Pass::pass, requested, returned, results,          \
+                  workspace_size);                                                                           \
+  }
+
 extern "C" {
 
-cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha,
-                                      cudnnTensorDescriptor_t x_descriptor, const void* x,
-                                      cudnnFilterDescriptor_t w_descriptor, const void* w,
-                                      cudnnConvolutionDescriptor_t convolution,
-                                      cudnnConvolutionFwdAlgo_t algorithm, void* workspace,
-                                      size_t workspace_size, const void* beta,
-                                      cudnnTensorDescriptor_t y_descriptor, void* y) {
-  const auto own = [&] {
-    return mucudnn_real_cudnnConvolutionForward(handle, alpha, x_descriptor, x, w_descriptor, w, convolution,
-                                                algorithm, workspace, workspace_size, beta, y_descriptor, y);
-  };
-  if (passes()) return own();
-  return execute({handle,
-                  Pass::forward,
-                  {x_descriptor, w_descriptor, convolution, y_descriptor},
-                  algorithm,
-                  alpha,
-                  beta,
-                  {data(x), data(w), data(y)},
-                  {data(workspace), workspace_size}},
-                 own);
-}
-
-cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alpha,
-                                           cudnnFilterDescriptor_t w_descriptor, const void* w,
-                                           cudnnTensorDescriptor_t dy_descriptor, const void* dy,
-                                           cudnnConvolutionDescriptor_t convolution,
-                                           cudnnConvolutionBwdDataAlgo_t algorithm, void* workspace,
-                                           size_t workspace_size, const void* beta,
-                                           cudnnTensorDescriptor_t dx_descriptor, void* dx) {
-  const auto own = [&] {
-    return mucudnn_real_cudnnConvolutionBackwardData(handle, alpha, w_descriptor, w, dy_descriptor, dy,
-                                                     convolution, algorithm, workspace, workspace_size, beta,
-                                                     dx_descriptor, dx);
-  };
-  if (passes()) return own();
-  return execute({handle,
-                  Pass::backward_data,
-                  {dx_descriptor, w_descriptor, convolution, dy_descriptor},
-                  algorithm,
-                  alpha,
-                  beta,
-                  {data(dx), data(w), data(dy)},
-                  {data(workspace), workspace_size}},
-                 own);
-}
-
-cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* alpha,
-                                             cudnnTensorDescriptor_t x_descriptor, const void* x,
-                                             cudnnTensorDescriptor_t dy_descriptor, const void* dy,
-                                             cudnnConvolutionDescriptor_t convolution,
-                                             cudnnConvolutionBwdFilterAlgo_t algorithm, void* workspace,
-                                             size_t workspace_size, const void* beta,
-                                             cudnnFilterDescriptor_t dw_descriptor, void* dw) {
-  const auto own = [&] {
-    return mucudnn_real_cudnnConvolutionBackwardFilter(handle, alpha, x_descriptor, x, dy_descriptor, dy,
-                                                       convolution, algorithm, workspace, workspace_size,
-                                                       beta, dw_descriptor, dw);
-  };
-  if (passes()) return own();
-  return execute({handle,
-                  Pass::backward_filter,
-                  {x_descriptor, dw_descriptor, convolution, dy_descriptor},
-                  algorithm,
-                  alpha,
-                  beta,
-                  {data(x), data(dw), data(dy)},
-                  {data(workspace), workspace_size}},
-                 own);
-}
+HOOKS_OF_PASS(Forward, Fwd, forward, x, w, y)
+HOOKS_OF_PASS(BackwardData, BwdData, backward_data, w, y, x)
+HOOKS_OF_PASS(BackwardFilter, BwdFilter, backward_filter, x, y, w)
 
 cudnnStatus_t cudnnConvolutionBiasActivationForward(
     cudnnHandle_t handle, const void* alpha1, cudnnTensorDescriptor_t x_descriptor, const void* x,
@@ -156,158 +157,6 @@ cudnnStatus_t cudnnConvolutionBiasActivationForward(
                   Fusion{0, data(z), bias_descriptor, bias, activation},
                   z_descriptor},
                  own);
-}
-
-cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t handle, cudnnTensorDescriptor_t x,
-                                                     cudnnFilterDescriptor_t w,
-                                                     cudnnConvolutionDescriptor_t convolution,
-                                                     cudnnTensorDescriptor_t y, int requested, int* returned,
-                                                     cudnnConvolutionFwdAlgoPerf_t* results) {
-  const cudnnStatus_t status = mucudnn_real_cudnnGetConvolutionForwardAlgorithm_v7(
-      handle, x, w, convolution, y, requested, returned, results);
-  return passes()
-             ? status
-             : answer(status, handle, {x, w, convolution, y}, Pass::forward, requested, returned, results);
-}
-
-cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t handle, cudnnFilterDescriptor_t w,
-                                                          cudnnTensorDescriptor_t dy,
-                                                          cudnnConvolutionDescriptor_t convolution,
-                                                          cudnnTensorDescriptor_t dx, int requested,
-                                                          int* returned,
-                                                          cudnnConvolutionBwdDataAlgoPerf_t* results) {
-  const cudnnStatus_t status = mucudnn_real_cudnnGetConvolutionBackwardDataAlgorithm_v7(
-      handle, w, dy, convolution, dx, requested, returned, results);
-  return passes() ? status
-                  : answer(status, handle, {dx, w, convolution, dy}, Pass::backward_data, requested, returned,
-                           results);
-}
-
-cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t handle, cudnnTensorDescriptor_t x,
-                                                            cudnnTensorDescriptor_t dy,
-                                                            cudnnConvolutionDescriptor_t convolution,
-                                                            cudnnFilterDescriptor_t dw, int requested,
-                                                            int* returned,
-                                                            cudnnConvolutionBwdFilterAlgoPerf_t* results) {
-  const cudnnStatus_t status = mucudnn_real_cudnnGetConvolutionBackwardFilterAlgorithm_v7(
-      handle, x, dy, convolution, dw, requested, returned, results);
-  return passes() ? status
-                  : answer(status, handle, {x, dw, convolution, dy}, Pass::backward_filter, requested,
-                           returned, results);
-}
-
-cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t handle, cudnnTensorDescriptor_t x,
-                                                      cudnnFilterDescriptor_t w,
-                                                      cudnnConvolutionDescriptor_t convolution,
-                                                      cudnnTensorDescriptor_t y,
-                                                      cudnnConvolutionFwdAlgo_t algorithm, size_t* size) {
-  const cudnnStatus_t status =
-      mucudnn_real_cudnnGetConvolutionForwardWorkspaceSize(handle, x, w, convolution, y, algorithm, size);
-  return passes() ? status
-                  : answer_size(status, handle, {x, w, convolution, y}, Pass::forward, algorithm, size);
-}
-
-cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t handle, cudnnFilterDescriptor_t w,
-                                                           cudnnTensorDescriptor_t dy,
-                                                           cudnnConvolutionDescriptor_t convolution,
-                                                           cudnnTensorDescriptor_t dx,
-                                                           cudnnConvolutionBwdDataAlgo_t algorithm,
-                                                           size_t* size) {
-  const cudnnStatus_t status = mucudnn_real_cudnnGetConvolutionBackwardDataWorkspaceSize(
-      handle, w, dy, convolution, dx, algorithm, size);
-  return passes()
-             ? status
-             : answer_size(status, handle, {dx, w, convolution, dy}, Pass::backward_data, algorithm, size);
-}
-
-cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t handle, cudnnTensorDescriptor_t x,
-                                                             cudnnTensorDescriptor_t dy,
-                                                             cudnnConvolutionDescriptor_t convolution,
-                                                             cudnnFilterDescriptor_t dw,
-                                                             cudnnConvolutionBwdFilterAlgo_t algorithm,
-                                                             size_t* size) {
-  const cudnnStatus_t status = mucudnn_real_cudnnGetConvolutionBackwardFilterWorkspaceSize(
-      handle, x, dy, convolution, dw, algorithm, size);
-  return passes()
-             ? status
-             : answer_size(status, handle, {x, dw, convolution, dy}, Pass::backward_filter, algorithm, size);
-}
-
-cudnnStatus_t cudnnFindConvolutionForwardAlgorithm(cudnnHandle_t handle, cudnnTensorDescriptor_t x,
-                                                   cudnnFilterDescriptor_t w,
-                                                   cudnnConvolutionDescriptor_t convolution,
-                                                   cudnnTensorDescriptor_t y, int requested, int* returned,
-                                                   cudnnConvolutionFwdAlgoPerf_t* results) {
-  const cudnnStatus_t status = mucudnn_real_cudnnFindConvolutionForwardAlgorithm(
-      handle, x, w, convolution, y, requested, returned, results);
-  return passes()
-             ? status
-             : answer(status, handle, {x, w, convolution, y}, Pass::forward, requested, returned, results);
-}
-
-cudnnStatus_t cudnnFindConvolutionBackwardDataAlgorithm(cudnnHandle_t handle, cudnnFilterDescriptor_t w,
-                                                        cudnnTensorDescriptor_t dy,
-                                                        cudnnConvolutionDescriptor_t convolution,
-                                                        cudnnTensorDescriptor_t dx, int requested,
-                                                        int* returned,
-                                                        cudnnConvolutionBwdDataAlgoPerf_t* results) {
-  const cudnnStatus_t status = mucudnn_real_cudnnFindConvolutionBackwardDataAlgorithm(
-      handle, w, dy, convolution, dx, requested, returned, results);
-  return passes() ? status
-                  : answer(status, handle, {dx, w, convolution, dy}, Pass::backward_data, requested, returned,
-                           results);
-}
-
-cudnnStatus_t cudnnFindConvolutionBackwardFilterAlgorithm(cudnnHandle_t handle, cudnnTensorDescriptor_t x,
-                                                          cudnnTensorDescriptor_t dy,
-                                                          cudnnConvolutionDescriptor_t convolution,
-                                                          cudnnFilterDescriptor_t dw, int requested,
-                                                          int* returned,
-                                                          cudnnConvolutionBwdFilterAlgoPerf_t* results) {
-  const cudnnStatus_t status = mucudnn_real_cudnnFindConvolutionBackwardFilterAlgorithm(
-      handle, x, dy, convolution, dw, requested, returned, results);
-  return passes() ? status
-                  : answer(status, handle, {x, dw, convolution, dy}, Pass::backward_filter, requested,
-                           returned, results);
-}
-
-cudnnStatus_t cudnnFindConvolutionForwardAlgorithmEx(
-    cudnnHandle_t handle, cudnnTensorDescriptor_t x_descriptor, const void* x,
-    cudnnFilterDescriptor_t w_descriptor, const void* w, cudnnConvolutionDescriptor_t convolution,
-    cudnnTensorDescriptor_t y_descriptor, void* y, int requested, int* returned,
-    cudnnConvolutionFwdAlgoPerf_t* results, void* workspace, size_t workspace_size) {
-  const cudnnStatus_t status = mucudnn_real_cudnnFindConvolutionForwardAlgorithmEx(
-      handle, x_descriptor, x, w_descriptor, w, convolution, y_descriptor, y, requested, returned, results,
-      workspace, workspace_size);
-  return passes() ? status
-                  : answer(status, handle, {x_descriptor, w_descriptor, convolution, y_descriptor},
-                           Pass::forward, requested, returned, results, bytes(workspace_size));
-}
-
-cudnnStatus_t cudnnFindConvolutionBackwardDataAlgorithmEx(
-    cudnnHandle_t handle, cudnnFilterDescriptor_t w_descriptor, const void* w,
-    cudnnTensorDescriptor_t dy_descriptor, const void* dy, cudnnConvolutionDescriptor_t convolution,
-    cudnnTensorDescriptor_t dx_descriptor, void* dx, int requested, int* returned,
-    cudnnConvolutionBwdDataAlgoPerf_t* results, void* workspace, size_t workspace_size) {
-  const cudnnStatus_t status = mucudnn_real_cudnnFindConvolutionBackwardDataAlgorithmEx(
-      handle, w_descriptor, w, dy_descriptor, dy, convolution, dx_descriptor, dx, requested, returned,
-      results, workspace, workspace_size);
-  return passes() ? status
-                  : answer(status, handle, {dx_descriptor, w_descriptor, convolution, dy_descriptor},
-                           Pass::backward_data, requested, returned, results, bytes(workspace_size));
-}
-
-cudnnStatus_t cudnnFindConvolutionBackwardFilterAlgorithmEx(
-    cudnnHandle_t handle, cudnnTensorDescriptor_t x_descriptor, const void* x,
-    cudnnTensorDescriptor_t dy_descriptor, const void* dy, cudnnConvolutionDescriptor_t convolution,
-    cudnnFilterDescriptor_t dw_descriptor, void* dw, int requested, int* returned,
-    cudnnConvolutionBwdFilterAlgoPerf_t* results, void* workspace, size_t workspace_size) {
-  const cudnnStatus_t status = mucudnn_real_cudnnFindConvolutionBackwardFilterAlgorithmEx(
-      handle, x_descriptor, x, dy_descriptor, dy, convolution, dw_descriptor, dw, requested, returned,
-      results, workspace, workspace_size);
-  return passes() ? status
-                  : answer(status, handle, {x_descriptor, dw_descriptor, convolution, dy_descriptor},
-                           Pass::backward_filter, requested, returned, results, bytes(workspace_size));
 }
 
 }  // extern "C"

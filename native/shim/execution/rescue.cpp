@@ -1,6 +1,5 @@
 #include "shim/execution/rescue.hpp"
 
-#include <array>
 #include <vector>
 
 #include "core/accumulation.hpp"
@@ -9,66 +8,11 @@
 namespace mucudnn::shim {
 namespace {
 
-// A copy of the caller's tensor descriptor with another number of samples.
-class SlicedTensor {
+// The slices of a caller's legacy call. They use copies of the caller's descriptors, so convolutions that we
+// do not recognise are rescued too. Nothing is planned or measured.
+class LegacySlices {
  public:
-  // Leaves the copy without a descriptor if the library cannot describe the caller's tensor.
-  SlicedTensor(const Library& library, cudnnTensorDescriptor_t from) : library_(library) {
-    if (from == nullptr ||
-        library.cudnnGetTensorNdDescriptor(from, CUDNN_DIM_MAX, &type_, &dims_, sizes_.data(),
-                                           strides_.data()) != CUDNN_STATUS_SUCCESS) {
-      return;
-    }
-    const auto type = data_type_of(type_);
-    if (!type) return;  // a vectorized type, which is never sliced
-    data_type_ = *type;
-    if (library.cudnnCreateTensorDescriptor(&descriptor_) != CUDNN_STATUS_SUCCESS) descriptor_ = nullptr;
-  }
-  ~SlicedTensor() {
-    if (descriptor_ != nullptr) library_.cudnnDestroyTensorDescriptor(descriptor_);
-  }
-  SlicedTensor(const SlicedTensor&) = delete;
-  SlicedTensor& operator=(const SlicedTensor&) = delete;
-
-  bool set_samples(std::int64_t samples) {
-    std::array<int, CUDNN_DIM_MAX> sizes = sizes_;
-    sizes[0] = static_cast<int>(samples);
-    return is_described() && library_.cudnnSetTensorNdDescriptor(descriptor_, type_, dims_, sizes.data(),
-                                                                 strides_.data()) == CUDNN_STATUS_SUCCESS;
-  }
-  bool is_described() const { return descriptor_ != nullptr; }
-  std::int64_t samples() const { return sizes_[0]; }
-  DataType type() const { return data_type_; }
-  cudnnTensorDescriptor_t descriptor() const { return descriptor_; }
-  std::int64_t offset(std::int64_t samples) const {
-    return samples * strides_[0] * static_cast<std::int64_t>(size_of(data_type_));
-  }
-
- private:
-  const Library& library_;
-  cudnnTensorDescriptor_t descriptor_ = nullptr;
-  cudnnDataType_t type_{};
-  DataType data_type_{};
-  int dims_ = 0;
-  std::array<int, CUDNN_DIM_MAX> sizes_{};
-  std::array<int, CUDNN_DIM_MAX> strides_{};
-};
-
-// Returns the caller's algorithm first, then algorithms that need little workspace. cuDNN documents these as
-// deterministic.
-std::vector<unsigned> algorithms_for(const LegacyCall& call) {
-  if (call.pass == Pass::forward) {
-    return {call.algorithm, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM,
-            CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM};
-  }
-  return {call.algorithm, call.pass == Pass::backward_data ? unsigned{CUDNN_CONVOLUTION_BWD_DATA_ALGO_1}
-                                                           : unsigned{CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1}};
-}
-
-// One call of the caller, divided into slices of `size` samples and a smaller last one.
-class Slices {
- public:
-  Slices(const Library& library, const LegacyCall& call)
+  LegacySlices(const Library& library, const LegacyCall& call)
       : library_(library),
         call_(call),
         x_(library, call.descriptors.x),
@@ -76,33 +20,33 @@ class Slices {
         z_(library, call.z_descriptor) {}
 
   bool is_divisible() const {
-    return x_.is_described() && y_.is_described() && x_.samples() == y_.samples() &&
-           (!call_.fusion || (z_.is_described() && z_.samples() == y_.samples()));
+    return x_.is_described() && y_.is_described() && x_.size(0) == y_.size(0) &&
+           (!call_.fusion || (z_.is_described() && z_.size(0) == y_.size(0)));
   }
-  std::int64_t samples() const { return x_.samples(); }
+  std::int64_t samples() const { return x_.size(0); }
 
-  // Returns the most slices that the call may have. There is no accumulator, so they are summed in place.
-  std::int64_t most_slices() const {
-    const std::size_t most = most_slices_in_place(call_.pass, x_.type());
-    return static_cast<std::int64_t>(std::min(most, static_cast<std::size_t>(samples())));
-  }
-
-  bool all_fit(unsigned algorithm, std::int64_t size) {
-    const std::int64_t rest = samples() % size;
-    return fits(algorithm, size) && (rest == 0 || fits(algorithm, rest));
+  // Returns algorithms that need little workspace, and that cuDNN documents as deterministic.
+  std::vector<unsigned> other_algorithms() const {
+    if (call_.pass == Pass::forward)
+      return {CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM};
+    return {call_.pass == Pass::backward_data ? unsigned{CUDNN_CONVOLUTION_BWD_DATA_ALGO_1}
+                                              : unsigned{CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1}};
   }
 
-  // Runs all slices in order. `done` is the number of samples computed so far.
-  cudnnStatus_t run(unsigned algorithm, std::int64_t size, std::int64_t& done) {
-    for (done = 0; done < samples(); done += std::min(size, samples() - done)) {
-      LegacyCall slice = call_;
-      if (!set(slice, std::min(size, samples() - done))) return CUDNN_STATUS_INTERNAL_ERROR;
-      slice.tensors.x += x_.offset(done);
-      slice.tensors.y += y_.offset(done);
-      if (slice.fusion) slice.fusion->z += z_.offset(done);
-      const bool is_sum = adds_slices(call_.pass) && done > 0;
-      slice.algorithm = algorithm;
-      if (is_sum) slice.beta = one();
+  // Runs slices of `size` samples and a smaller last one, from sample `done` on. Adds the computed samples to
+  // `done`. Returns nothing if the slices do not fit the workspace, or are more than can be summed in place.
+  std::optional<cudnnStatus_t> run(unsigned algorithm, std::int64_t size, std::int64_t& done) {
+    const std::int64_t left = samples() - done;
+    const std::size_t count = static_cast<std::size_t>((left + size - 1) / size);
+    if (count > most_slices_in_place(call_.pass, x_.type()) || !fits(algorithm, std::min(size, left)) ||
+        (left % size > 0 && !fits(algorithm, left % size)))
+      return std::nullopt;
+    for (; done < samples(); done += std::min(size, samples() - done)) {
+      LegacyCall slice = slice_of(algorithm, std::min(size, samples() - done));
+      slice.tensors.x += x_.offset(0, done);
+      slice.tensors.y += y_.offset(0, done);
+      if (slice.fusion) slice.fusion->z += z_.offset(0, done);
+      if (adds_slices(call_.pass) && done > 0) slice.beta = one();
       if (const auto status = execute(library_, slice); status != CUDNN_STATUS_SUCCESS) return status;
     }
     return CUDNN_STATUS_SUCCESS;
@@ -115,64 +59,122 @@ class Slices {
     return x_.type() == DataType::f64 ? static_cast<const void*>(&wide) : &single;
   }
 
-  bool set(LegacyCall& slice, std::int64_t samples) {
-    slice.descriptors.x = x_.descriptor();
-    slice.descriptors.y = y_.descriptor();
-    if (slice.fusion) slice.z_descriptor = z_.descriptor();
-    return x_.set_samples(samples) && y_.set_samples(samples) && (!slice.fusion || z_.set_samples(samples));
+  // Returns the call for the first samples. The library refuses the null descriptor of a size that it does
+  // not take.
+  LegacyCall slice_of(unsigned algorithm, std::int64_t samples) {
+    LegacyCall slice = call_;
+    slice.algorithm = algorithm;
+    slice.descriptors.x = x_.resized(0, samples);
+    slice.descriptors.y = y_.resized(0, samples);
+    if (slice.fusion) slice.z_descriptor = z_.resized(0, samples);
+    return slice;
   }
 
   bool fits(unsigned algorithm, std::int64_t samples) {
-    LegacyCall slice = call_;
-    std::size_t size = 0;
-    return set(slice, samples) &&
-           get_workspace_size(library_, slice.handle, slice.pass, slice.descriptors, algorithm, size) ==
-               CUDNN_STATUS_SUCCESS &&
-           size <= (call_.workspace.data == nullptr ? 0 : call_.workspace.size);
+    const auto needed = needed_workspace(library_, slice_of(algorithm, samples));
+    return needed && *needed <= call_.workspace.usable();
   }
 
   const Library& library_;
   const LegacyCall& call_;
-  SlicedTensor x_, y_, z_;
+  ResizedTensor x_, y_, z_;
 };
+
+std::optional<cudnnStatus_t> run_slices(State& state, const LegacyCall& call, std::int64_t& done,
+                                        bool is_whole_tried) {
+  LegacySlices slices(state.library(), call);
+  if (!slices.is_divisible()) return std::nullopt;
+  const std::int64_t left = slices.samples() - done;
+  return try_slices(
+      is_whole_tried ? (left + 1) / 2 : left, call.algorithm, [&] { return slices.other_algorithms(); },
+      [&](unsigned algorithm, std::int64_t size) { return slices.run(algorithm, size, done); });
+}
+
+std::optional<cudnnStatus_t> run_slices(State& state, const GraphCall& call, std::int64_t& done,
+                                        bool is_whole_tried) {
+  const Decider* const decider = state.find_decider(call.seen);
+  if (decider == nullptr) return std::nullopt;
+  const Kernel& kernel = call.seen.kernel;
+  const auto rest = [&] { return kernel.with_mini_batch(kernel.problem.mini_batch - done); };
+  const std::int64_t left = rest().problem.mini_batch;
+  const auto attempt = [&](const std::string& algorithm, std::int64_t size) -> std::optional<cudnnStatus_t> {
+    const auto choice = decider->prepare_slices(call.handle, rest(), call.seen.api, algorithm, size);
+    if (!choice || choice->workspace > bytes(call.workspace.size)) return std::nullopt;
+    std::int64_t computed = 0;
+    cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
+    try {
+      choice->division->run(call.handle, advanced(kernel, call.arguments, done), call.workspace, computed);
+    } catch (const CallFailed& failure) {
+      status = failure.code();
+    } catch (const EngineError&) {
+      status = CUDNN_STATUS_EXECUTION_FAILED;
+    }
+    done += computed;
+    return status;
+  };
+  return try_slices(
+      is_whole_tried ? (left + 1) / 2 : left, call.own,
+      [&] {
+        return decider->replacements(call.handle, kernel.with_mini_batch(1), call.seen.api,
+                                     bytes(call.workspace.size));
+      },
+      attempt);
+}
+
+template <typename Call>
+CallResult run_slices_from(State& state, const Call& call, std::int64_t done, bool is_whole_tried) noexcept {
+  CallResult result;
+  try {
+    result.status = run_slices(state, call, done, is_whole_tried).value_or(result.status);
+  } catch (const CallFailed& failure) {
+    result.status = failure.code();
+  } catch (...) {
+    result.status = CUDNN_STATUS_ALLOC_FAILED;
+  }
+  result.is_final = result.status == CUDNN_STATUS_SUCCESS || done > 0;
+  return result;
+}
+
+template <typename Call>
+CallResult rescue_without_memory(State& state, const Call& call) noexcept {
+  const CallResult result = run_slices_from(state, call, 0, true);
+  if (result.is_final) state.note_lack_of_memory();
+  return result;
+}
 
 }  // namespace
 
-std::int64_t own_workspace(const Library& library, const LegacyCall& call) noexcept {
+std::optional<std::size_t> needed_workspace(const Library& library, const LegacyCall& call) noexcept {
   std::size_t size = 0;
   const auto status =
       get_workspace_size(library, call.handle, call.pass, call.descriptors, call.algorithm, size);
-  return status == CUDNN_STATUS_SUCCESS ? static_cast<std::int64_t>(std::min<std::size_t>(size, kNoLimit))
-                                        : 0;
+  return status == CUDNN_STATUS_SUCCESS ? std::optional(size) : std::nullopt;
 }
 
-bool run_in_slices(const Library& library, const LegacyCall& call, bool lacks_memory,
-                   cudnnStatus_t& status) noexcept {
-  try {
-    Slices slices(library, call);
-    if (!slices.is_divisible()) return false;
-    std::vector<unsigned> algorithms = algorithms_for(call);
-    if (lacks_memory)
-      algorithms.resize(1);  // the library may refuse the caller's algorithm for other reasons
-    for (const unsigned algorithm : algorithms) {
-      for (std::int64_t size = slices.samples(); size > 0; size /= 2) {
-        if (lacks_memory && size == slices.samples() && size > 1) continue;
-        const std::int64_t count = (slices.samples() + size - 1) / size;
-        if (count > slices.most_slices() || !slices.all_fit(algorithm, size)) continue;
-        std::int64_t done = 0;
-        const auto result = slices.run(algorithm, size, done);
-        if (result == CUDNN_STATUS_SUCCESS || done > 0) {
-          status = result;
-          return true;
-        }
-        if (lacks_memory && shim::lacks_memory(result)) continue;
-        break;  // the library refuses this algorithm for this call
-      }
-    }
-  } catch (const std::bad_alloc&) {
-    // Out of memory: the library's own status stands.
-  }
-  return false;
+CallResult rescue(State& state, const LegacyCall& call, cudnnStatus_t status) noexcept {
+  if (!is_complete(call)) return {};
+  const RecursionGuard guard;
+  if (lacks_memory(status)) return rescue_without_memory(state, call);
+  if (state.answers().least_shortfall() == kNoLimit) return {};
+  const std::size_t needed = needed_workspace(state.library(), call).value_or(0);
+  if (needed <= call.workspace.usable()) return {};
+  const CallResult result = run_slices_from(state, call, 0, false);
+  if (result.is_final) state.note_small_workspace(needed, call.workspace.usable());
+  return result;
+}
+
+CallResult rescue(State& state, const GraphCall& call, cudnnStatus_t status) noexcept {
+  if (!lacks_memory(status)) return {};
+  const RecursionGuard guard;
+  return rescue_without_memory(state, call);
+}
+
+CallResult rescue_rest(State& state, const LegacyCall& call, std::int64_t done) noexcept {
+  return run_slices_from(state, call, done, false);
+}
+
+CallResult rescue_rest(State& state, const GraphCall& call, std::int64_t done) noexcept {
+  return run_slices_from(state, call, done, false);
 }
 
 }  // namespace mucudnn::shim

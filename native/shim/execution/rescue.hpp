@@ -1,21 +1,73 @@
-// Rescues a call of the legacy API that would fail for want of workspace: the program brings the size that we
-// answered, which is too small for its own algorithm, or the library cannot allocate.
+// The rescue: computes a call in slices of its mini-batch if the library fails for want of memory or of
+// workspace, and the samples that are left after a prepared choice failed.
 #pragma once
 
-#include "shim/execution/execution.hpp"
+#include <optional>
+#include <string>
+
+#include "shim/state/state.hpp"
 
 namespace mucudnn::shim {
 
-// Returns the bytes that the caller's own call needs; 0 if the library refuses the call.
-std::int64_t own_workspace(const Library& library, const LegacyCall& call) noexcept;
+// The end of a call that we ran.
+struct CallResult {
+  cudnnStatus_t status = CUDNN_STATUS_EXECUTION_FAILED;
+  // False if no sample was computed, so that the caller's own call can still be made, or its status stands.
+  bool is_final = false;
+};
 
-// Runs the call in slices, by the caller's own algorithm or, if that never fits, by one that needs little
-// workspace. The slices use copies of the caller's descriptors, so convolutions that we do not recognise are
-// rescued too. Nothing is planned or measured. Returns false if nothing was computed: then the library's own
-// status stands.
-// With `lacks_memory`, the slices are smaller than the mini-batch, they run the caller's own algorithm alone,
-// and they get smaller as long as the library finds no memory for them.
-bool run_in_slices(const Library& library, const LegacyCall& call, bool lacks_memory,
-                   cudnnStatus_t& status) noexcept;
+// A call of the graph API on a kernel that we know.
+struct GraphCall {
+  SeenKernel& seen;
+  cudnnHandle_t handle;
+  Arguments arguments;
+  Scratch workspace;
+  const std::string& own;  // the caller's own engine
+};
+
+// Returns whether the library reports that it could not allocate memory of the device.
+inline bool lacks_memory(cudnnStatus_t status) {
+  return status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+}
+
+inline std::int64_t bytes(std::size_t size) {
+  return static_cast<std::int64_t>(std::min<std::size_t>(size, kNoLimit));
+}
+
+// Returns the bytes that the call needs; nothing if the library refuses the call.
+std::optional<std::size_t> needed_workspace(const Library& library, const LegacyCall& call) noexcept;
+
+// Rescues a call that the library itself refused with `status`: in smaller slices if it lacked memory, or in
+// slices that fit the caller's workspace if we answered too small a size.
+CallResult rescue(State& state, const LegacyCall& call, cudnnStatus_t status) noexcept;
+CallResult rescue(State& state, const GraphCall& call, cudnnStatus_t status) noexcept;
+
+// Computes the samples from `done` on after a prepared choice failed there. The samples before are complete.
+CallResult rescue_rest(State& state, const LegacyCall& call, std::int64_t done) noexcept;
+CallResult rescue_rest(State& state, const GraphCall& call, std::int64_t done) noexcept;
+
+// Tries slices of `largest` samples and ever smaller ones, down to single samples: by the algorithm `own`
+// first, then by those that others() returns. `attempt(algorithm, size)` returns nothing if such slices do
+// not fit. An algorithm whose slices fail gives way to the next one, unless the library lacked memory for
+// them. Returns the last status; nothing if no slices fit.
+template <typename Algorithm, typename Others, typename Attempt>
+std::optional<cudnnStatus_t> try_slices(std::int64_t largest, const Algorithm& own, Others others,
+                                        Attempt attempt) {
+  std::optional<cudnnStatus_t> last;
+  const auto succeeds = [&](const Algorithm& algorithm) {
+    for (std::int64_t size = largest; size > 0; size = size == 1 ? 0 : (size + 1) / 2) {
+      const std::optional<cudnnStatus_t> status = attempt(algorithm, size);
+      if (!status) continue;
+      last = status;
+      if (!lacks_memory(*status)) return *status == CUDNN_STATUS_SUCCESS;
+    }
+    return false;
+  };
+  if (succeeds(own)) return last;
+  for (const Algorithm& other : others()) {
+    if (other != own && succeeds(other)) break;
+  }
+  return last;
+}
 
 }  // namespace mucudnn::shim

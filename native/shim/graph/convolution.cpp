@@ -39,19 +39,19 @@ bool fill_layouts(const Tensor& x, const Tensor& w, const Tensor& y, Problem& pr
   return true;
 }
 
-// Fills in the data types. Returns null, or the obstacle. `may_widen` says whether y may be f32 beside 16-bit
+// Fills in the data types. `may_widen` says whether y may be f32 beside 16-bit
 // x and w.
-const char* fill_types(const Tensor& x, const Tensor& w, const Tensor& y, bool may_widen, Problem& problem) {
+Obstacle fill_types(const Tensor& x, const Tensor& w, const Tensor& y, bool may_widen, Problem& problem) {
   if (x.type != w.type) return "mixed data types";
   const auto type = data_type_of(x.type), y_type = data_type_of(y.type);
   if (!type || !y_type) return "the data type";
   const bool is_wider = may_widen && *y_type == DataType::f32 && size_of(*type) == 2;
   if (*y_type != *type && !is_wider) return "mixed data types";
   problem.set_types(*type, *y_type);
-  return nullptr;
+  return {};
 }
 
-const char* fill_convolution(const Shadow* from, Problem& problem) {
+Obstacle fill_convolution(const Shadow* from, Problem& problem) {
   if (from == nullptr ||
       !from->has_only({CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_ATTR_CONVOLUTION_CONV_MODE,
                        CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES,
@@ -77,17 +77,16 @@ const char* fill_convolution(const Shadow* from, Problem& problem) {
     problem.stride[to] = strides[axis];
     problem.dilation[to] = dilations[axis];
   }
-  return nullptr;
+  return {};
 }
 
-const char* fill_tensors(const Tensor& x, const Tensor& w, const Tensor& y, bool may_widen,
-                         Problem& problem) {
+Obstacle fill_tensors(const Tensor& x, const Tensor& w, const Tensor& y, bool may_widen, Problem& problem) {
   const std::size_t rank = x.sizes.size();
   if (rank != 4 && rank != 5) return "neither 2 nor 3 spatial dimensions";
   for (const Tensor* tensor : {&x, &w, &y}) {
     if (tensor->sizes.size() != rank || tensor->strides.size() != rank) return "descriptors disagree";
   }
-  if (const char* const obstacle = fill_types(x, w, y, may_widen, problem)) return obstacle;
+  if (const Obstacle obstacle = fill_types(x, w, y, may_widen, problem)) return obstacle;
   if (!fill_layouts(x, w, y, problem)) return "tensors are not packed";
   if (x.sizes[0] != y.sizes[0] || w.sizes[0] != y.sizes[1] || w.sizes[1] < 1 ||
       x.sizes[1] % w.sizes[1] != 0) {
@@ -104,44 +103,44 @@ const char* fill_tensors(const Tensor& x, const Tensor& w, const Tensor& y, bool
     problem.kernel[to] = w.sizes[axis];
     problem.output[to] = y.sizes[axis];
   }
-  return nullptr;
+  return {};
 }
 
-const char* fill(const Shadow& operation, const Referred& pointwise, GraphConvolution& found) {
-  const OperationAttributes& names = attributes_of(found.recognised.kernel.pass);
+Obstacle fill(const Shadow& operation, const Referred& pointwise, GraphConvolution& convolution) {
+  const OperationAttributes& names = attributes_of(convolution.recognised.kernel.pass);
   if (!operation.has_only({names.x, names.w, names.y, names.convolution, names.alpha, names.beta}))
     return "an operation with an unknown attribute";
   const auto convolved = operation.referred_one(names.y);
   Referred chain;
-  if (const char* const obstacle = put_in_order(uid_of(convolved.get()), pointwise, chain)) return obstacle;
+  if (const Obstacle obstacle = put_in_order(uid_of(convolved.get()), pointwise, chain)) return obstacle;
   const auto last =
       chain.empty() ? convolved : chain.back()->referred_one(CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
   Tensor x;
   Tensor w;
   Tensor y;
-  Problem& problem = found.recognised.kernel.problem;
+  Problem& problem = convolution.recognised.kernel.problem;
   // cuDNN has no engine that adds slices of a wider gradient, and 9.19 has none for wider gradients at all.
-  const bool may_widen = found.recognised.kernel.pass == Pass::forward && chain.empty();
-  const char* obstacle = read(operation.referred_one(names.x).get(), x);
-  if (obstacle == nullptr) obstacle = read(operation.referred_one(names.w).get(), w);
-  if (obstacle == nullptr) obstacle = read(last.get(), y);
-  if (obstacle == nullptr) obstacle = fill_tensors(x, w, y, may_widen, problem);
-  if (obstacle != nullptr) return obstacle;
-  found.x = x.uid;
-  found.w = w.uid;
-  found.y = y.uid;
-  found.alpha = factor(operation, names.alpha, 1);
-  found.beta = factor(operation, names.beta, 0);
-  if (!chain.empty() && (found.alpha != 1 || found.beta != 0))
+  const bool may_widen = convolution.recognised.kernel.pass == Pass::forward && chain.empty();
+  Obstacle obstacle = read(operation.referred_one(names.x).get(), x);
+  if (!obstacle) obstacle = read(operation.referred_one(names.w).get(), w);
+  if (!obstacle) obstacle = read(last.get(), y);
+  if (!obstacle) obstacle = fill_tensors(x, w, y, may_widen, problem);
+  if (obstacle) return obstacle;
+  convolution.x = x.uid;
+  convolution.w = w.uid;
+  convolution.y = y.uid;
+  convolution.alpha = factor(operation, names.alpha, 1);
+  convolution.beta = factor(operation, names.beta, 0);
+  if (!chain.empty() && (convolution.alpha != 1 || convolution.beta != 0))
     return "a fused convolution with alpha or beta";
   obstacle = fill_convolution(operation.referred_one(names.convolution).get(), problem);
-  return obstacle != nullptr ? obstacle : fill_epilogue(convolved.get(), chain, y, problem, found.operands);
+  return obstacle ? obstacle : fill_epilogue(convolved.get(), chain, y, problem, convolution.operands);
 }
 
 }  // namespace
 
 GraphConvolution recognise_graph(const Shadow& graph) {
-  GraphConvolution found;
+  GraphConvolution convolution;
   Referred convolutions;
   Referred pointwise;
   const Referred operations = graph.referred(CUDNN_ATTR_OPERATIONGRAPH_OPS);
@@ -150,10 +149,10 @@ GraphConvolution recognise_graph(const Shadow& graph) {
     if (pass_of(*operation)) convolutions.push_back(operation);
     if (operation->type() == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR) pointwise.push_back(operation);
   }
-  found.is_convolution = !convolutions.empty();
-  if (!found.is_convolution) return found;
-  const Pass pass = found.recognised.kernel.pass = *pass_of(*convolutions.front());
-  const char*& obstacle = found.recognised.obstacle;
+  convolution.is_convolution = !convolutions.empty();
+  if (!convolution.is_convolution) return convolution;
+  const Pass pass = convolution.recognised.kernel.pass = *pass_of(*convolutions.front());
+  Obstacle& obstacle = convolution.recognised.obstacle;
   if (convolutions.size() > 1) {
     obstacle = "several convolutions in one graph";
   } else if (operations.size() != 1 + pointwise.size()) {
@@ -163,9 +162,9 @@ GraphConvolution recognise_graph(const Shadow& graph) {
   } else if (!graph.has_only({CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_ATTR_OPERATIONGRAPH_HANDLE})) {
     obstacle = "a graph with an unknown attribute";
   } else {
-    obstacle = fill(*convolutions.front(), pointwise, found);
+    obstacle = fill(*convolutions.front(), pointwise, convolution);
   }
-  return found;
+  return convolution;
 }
 
 }  // namespace mucudnn::shim

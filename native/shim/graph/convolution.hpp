@@ -14,6 +14,12 @@ struct GraphConvolution {
   double beta = 0;
   std::int64_t x = 0, w = 0, y = 0;  // unique ids of the tensors
   OperandUids operands{};
+
+  // Returns whether graph_engine.cpp plans its engines for these factors. Other factors would need a new
+  // execution plan during the execution.
+  bool is_planned() const {
+    return alpha == 1 && (beta == 0 || (beta == 1 && adds_slices(recognised.kernel.pass)));
+  }
 };
 
 GraphConvolution recognise_graph(const Shadow& graph);

@@ -14,7 +14,7 @@ constexpr char kUsedTwice[] = "an intermediate tensor used twice";
 // A value that is no mode. It stands for a mode that the program has not set.
 constexpr auto kNoMode = static_cast<cudnnPointwiseMode_t>(-1);
 
-const char* read_function(const Shadow* function, DataType type, cudnnPointwiseMode_t& mode) {
+Obstacle read_function(const Shadow* function, DataType type, cudnnPointwiseMode_t& mode) {
   if (function == nullptr ||
       !function->has_only({CUDNN_ATTR_POINTWISE_MODE, CUDNN_ATTR_POINTWISE_MATH_PREC,
                            CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP,
@@ -34,13 +34,13 @@ const char* read_function(const Shadow* function, DataType type, cudnnPointwiseM
        function->value(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, 0.0) != 0)) {
     return "RELU with other parameters";
   }
-  return nullptr;
+  return {};
 }
 
-const char* read_operand(const Shadow* from, const Tensor& y, Layout layout, Operand& operand,
-                         std::int64_t& uid) {
+Obstacle read_operand(const Shadow* from, const Tensor& y, Layout layout, Operand& operand,
+                      std::int64_t& uid) {
   Tensor tensor;
-  if (const char* const obstacle = read(from, tensor)) return obstacle;
+  if (const Obstacle obstacle = read(from, tensor)) return obstacle;
   if (tensor.type != y.type) return "mixed data types";
   std::vector<std::int64_t> channels(y.sizes.size(), 1);
   channels[1] = y.sizes[1];
@@ -49,13 +49,13 @@ const char* read_operand(const Shadow* from, const Tensor& y, Layout layout, Ope
   if (!is_packed(tensor, layout)) return "tensors are not packed";
   operand = tensor.sizes == channels ? Operand::channels : Operand::like_y;
   uid = tensor.uid;
-  return nullptr;
+  return {};
 }
 
 // Appends one pointwise operation to the epilogue of `problem`. The operation must read the tensor `last`,
-// which the operation before it writes. Returns null, or the obstacle.
-const char* read_operation(const Shadow& operation, std::int64_t last, const Tensor& y, Problem& problem,
-                           std::int64_t& operand_uid) {
+// which the operation before it writes. Returns why it does not belong to an epilogue, if it does not.
+Obstacle read_operation(const Shadow& operation, std::int64_t last, const Tensor& y, Problem& problem,
+                        std::int64_t& operand_uid) {
   if (!operation.has_only({CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_ATTR_OPERATION_POINTWISE_XDESC,
                            CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_ATTR_OPERATION_POINTWISE_YDESC,
                            CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2})) {
@@ -63,7 +63,7 @@ const char* read_operation(const Shadow& operation, std::int64_t last, const Ten
   }
   cudnnPointwiseMode_t mode{};
   const auto function = operation.referred_one(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
-  if (const char* const obstacle = read_function(function.get(), problem.data_type, mode)) return obstacle;
+  if (const Obstacle obstacle = read_function(function.get(), problem.data_type, mode)) return obstacle;
 
   auto x = operation.referred_one(CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
   auto b = operation.referred_one(CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
@@ -77,7 +77,7 @@ const char* read_operation(const Shadow& operation, std::int64_t last, const Ten
   Operand operand = Operand::none;
   if (b != nullptr) {
     if (uid_of(b.get()) == last) return kUsedTwice;
-    if (const char* const obstacle = read_operand(b.get(), y, problem.layout_of_y(), operand, operand_uid))
+    if (const Obstacle obstacle = read_operand(b.get(), y, problem.layout_of_y(), operand, operand_uid))
       return obstacle;
   }
   const auto kind = pointwise_of(mode, operand);
@@ -86,12 +86,12 @@ const char* read_operation(const Shadow& operation, std::int64_t last, const Ten
   const bool is_exact = read.scale == scale && (b == nullptr || read.factor == other_scale);
   if (!is_exact || !has_valid_factors(read)) return "a scaled pointwise operation";
   problem.epilogue.push_back(read);
-  return nullptr;
+  return {};
 }
 
 }  // namespace
 
-const char* put_in_order(std::int64_t first, Referred operations, Referred& chain) {
+Obstacle put_in_order(std::int64_t first, Referred operations, Referred& chain) {
   for (std::int64_t last = first; !operations.empty();) {
     const auto reads_last = [&](const std::shared_ptr<const Shadow>& operation) {
       return uid_of(operation->referred_one(CUDNN_ATTR_OPERATION_POINTWISE_XDESC).get()) == last ||
@@ -105,24 +105,25 @@ const char* put_in_order(std::int64_t first, Referred operations, Referred& chai
     chain.push_back(*next);
     operations.erase(next);
   }
-  return chain.size() > kMostPointwise ? "too many pointwise operations" : nullptr;
+  if (chain.size() > kMostPointwise) return "too many pointwise operations";
+  return {};
 }
 
-const char* fill_epilogue(const Shadow* first, const Referred& chain, const Tensor& y, Problem& problem,
-                          OperandUids& operands) {
+Obstacle fill_epilogue(const Shadow* first, const Referred& chain, const Tensor& y, Problem& problem,
+                       OperandUids& operands) {
   std::shared_ptr<const Shadow> written;
   for (std::size_t i = 0; i < chain.size(); ++i) {
     Tensor last;
-    if (const char* const obstacle = read_intermediate(i == 0 ? first : written.get(), last)) return obstacle;
+    if (const Obstacle obstacle = read_intermediate(i == 0 ? first : written.get(), last)) return obstacle;
     if (last.type != compute_type_of(problem.data_type)) return "an intermediate tensor of another data type";
     if (last.sizes != y.sizes || last.strides.size() != y.sizes.size()) return "descriptors disagree";
     // The tensor is never in memory, so its strides mean nothing: cudnn-frontend gives it NHWC strides in
     // NCHW graphs too.
-    if (const char* const obstacle = read_operation(*chain[i], last.uid, y, problem, operands[i]))
+    if (const Obstacle obstacle = read_operation(*chain[i], last.uid, y, problem, operands[i]))
       return obstacle;
     written = chain[i]->referred_one(CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
   }
-  return nullptr;
+  return {};
 }
 
 }  // namespace mucudnn::shim

@@ -12,12 +12,13 @@ namespace mucudnn::shim {
 using OperandUids = std::array<std::int64_t, kMostPointwise>;
 
 // Puts the operations into `chain` in the order in which they follow one another, from the tensor with the
-// unique id `first` on. Returns null, or why they form no chain.
-const char* put_in_order(std::int64_t first, Referred operations, Referred& chain);
+// unique id `first` on. Returns why they do not form a chain, if they do not.
+Obstacle put_in_order(std::int64_t first, Referred operations, Referred& chain);
 
 // Fills in the epilogue of `problem` and the unique ids of its operands. The convolution writes `first`; the
-// last operation of `chain` writes `y`. Returns null, or why the chain is no epilogue that we know.
-const char* fill_epilogue(const Shadow* first, const Referred& chain, const Tensor& y, Problem& problem,
-                          OperandUids& operands);
+// last operation of `chain` writes `y`. Returns why the chain is not an
+// epilogue that we know, if it is not.
+Obstacle fill_epilogue(const Shadow* first, const Referred& chain, const Tensor& y, Problem& problem,
+                       OperandUids& operands);
 
 }  // namespace mucudnn::shim

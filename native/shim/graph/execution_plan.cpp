@@ -1,54 +1,9 @@
 #include "shim/graph/execution_plan.hpp"
 
-#include <algorithm>
-
-#include "cudnn/graph_engine.hpp"
-#include "shim/decisions/notes.hpp"
 #include "shim/execution/execution.hpp"
-#include "shim/graph/plan_text.hpp"
 
 namespace mucudnn::shim {
 namespace {
-
-constexpr int kMostRefusals = 16;  // attempts to prepare a configuration while one plan is finalized
-
-// Returns the operation graph of an engine configuration, which the program or cuDNN's heuristics made.
-// Returns null if the configuration has attributes that we do not know.
-std::shared_ptr<const Shadow> graph_of(const Shadow& config) {
-  if (!config.has_only({CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_ATTR_ENGINECFG_ENGINE,
-                        CUDNN_ATTR_ENGINECFG_KNOB_CHOICES}))
-    return nullptr;
-  const auto engine = config.referred_one(CUDNN_ATTR_ENGINECFG_ENGINE);
-  if (engine == nullptr) return config.referred_one(CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
-  if (!engine->has_only({CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_ATTR_ENGINE_GLOBAL_INDEX})) return nullptr;
-  return engine->referred_one(CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
-}
-
-// Returns whether the program made an engine configuration by its engine's number, instead of taking the
-// engine or the configuration out of a result of cuDNN's heuristics.
-bool is_made_by_number(const Shadow& config) {
-  const auto engine = config.referred_one(CUDNN_ATTR_ENGINECFG_ENGINE);
-  return engine != nullptr && engine->find(CUDNN_ATTR_ENGINE_GLOBAL_INDEX) != nullptr;
-}
-
-// Returns the math type by the engine's numerical notes: in the graph API the engine fixes the arithmetic. In
-// fp32 it is never the `default` of the legacy API, which leaves TF32 to cuDNN.
-Math math_of(DataType type, const EngineNotes& notes) {
-  if (type != DataType::f32) return Math::standard;
-  return notes.has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE) ? Math::tf32 : Math::strict;
-}
-
-// Returns whether graph_engine.cpp plans its engines for these factors. Other factors would need a new
-// execution plan during the execution.
-bool are_planned(const GraphConvolution& c) {
-  return c.alpha == 1 && (c.beta == 0 || (c.beta == 1 && adds_slices(c.recognised.kernel.pass)));
-}
-
-// Names the configuration without the math type, which is not known before the engine.
-EngineConfiguration name_configuration(const GraphConvolution& convolution, const std::string& engine) {
-  const Kernel& kernel = convolution.recognised.kernel;
-  return EngineConfiguration(to_text(kernel.with_mini_batch(1)), kernel.problem.mini_batch, engine);
-}
 
 // Returns the addresses in a variant pack; nothing if one of them is missing.
 std::optional<Arguments> arguments_of(const ExecutionPlan& plan, const Shadow& pack) {
@@ -77,219 +32,7 @@ Scratch workspace_of(State& state, const ExecutionPlan& plan, const Shadow& pack
   return {data, data == nullptr ? 0 : static_cast<std::size_t>(plan.granted_workspace(state.answers()))};
 }
 
-// Removes zeros at the end: some programs count the terminating zero of a text, others do not.
-std::string trimmed(const char* text, std::size_t size) {
-  while (size > 0 && text[size - 1] == '\0') --size;
-  return {text, size};
-}
-
-// Returns the most bytes that an execution of a restored plan may use: its own engine's workspace, or the
-// most that the program read of plans of this configuration that came from the heuristics.
-std::int64_t most_for_restored(State& state, const ExecutionPlan& plan) {
-  return std::max(plan.own.workspace, state.answers().most_from_heuristics(*plan.configured));
-}
-
-// Returns which choices may replace the program's own execution plan.
-Permission permission_of(State& state, const EngineNotes& notes, const ExecutionPlan& plan) {
-  Permission permission;
-  permission.deterministic_only = !notes.has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
-  permission.legacy_only = !are_planned(plan.convolution);
-  permission.may_group = plan.convolution.beta == 0;
-  permission.limit = state.limit().value_or(plan.known->planned_workspace().value_or(plan.own.workspace));
-  if (plan.is_restored) permission.limit = std::min(permission.limit, most_for_restored(state, plan));
-  return permission;
-}
-
-// Returns why the measured times cannot be compared with the program's own execution plan; null if they can.
-// Without this comparison a replacement might be slower.
-const char* obstacle_to_comparing(const ExecutionPlan& plan) {
-  if (!plan.known->is_measured() || plan.known->is_measured_against(plan.own.algorithm)) return nullptr;
-  return "the caller's own engine is not measured";
-}
-
-// Returns the prepared choice that runs the plan within `workspace` bytes. It is prepared now because an
-// execution must not plan. A slice that cannot be prepared is not tried again in this process; the next best
-// choice takes its place.
-std::optional<PreparedChoice> choose(State& state, cudnnHandle_t handle, ExecutionPlan& plan,
-                                     const Permission& permission, std::int64_t workspace) {
-  SeenKernel& seen = *plan.seen;
-  for (int refusals = 0; refusals < kMostRefusals && plan.known != nullptr; ++refusals) {
-    std::optional<PreparedChoice> choice = plan.known->choose(permission, workspace);
-    if (!choice || is_callers_own(*choice, plan.own.algorithm.c_str())) return choice;
-    try {
-      state.decider(seen).make_ready(handle, seen.kernel, seen.api, *choice);
-      if (choice->workspace <= std::min(workspace, permission.limit)) return choice;
-      if (choice->channels != nullptr) return std::nullopt;
-      throw SliceRefused(choice->division->slice_with_most_workspace(),
-                         "it needs more workspace than when it was measured");
-    } catch (const SliceRefused& refusal) {
-      state.warn_once(seen, "not used: " + describe(*choice) + ": " + refusal.what());
-      plan.known = state.decide_without(handle, seen, plan.own, refusal.slice());
-    }
-  }
-  return std::nullopt;
-}
-
-cudnnHandle_t handle_of(const Shadow& plan, const Shadow& graph) {
-  return plan.value(CUDNN_ATTR_EXECUTION_PLAN_HANDLE,
-                    graph.value<cudnnHandle_t>(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, nullptr));
-}
-
-void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend& plan, ExecutionPlan& made) {
-  made.own.workspace = plan.value<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
-  made.reported_workspace = made.own.workspace;
-  GraphConvolution& convolution = made.convolution;
-  made.obstacle = convolution.recognised.obstacle;
-  if (made.obstacle != nullptr) return;
-  const auto handle = handle_of(shadow, graph);
-  if (handle == nullptr ||
-      !shadow.has_only({CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
-                        CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION})) {
-    made.obstacle = "a plan with an unknown attribute";
-    return;
-  }
-  const auto configs =
-      plan.descriptors(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, 1);
-  const EngineNotes notes = notes_of(engine_of(configs.at(0)));
-  EngineName engine = name_of(configs.at(0));
-  made.configured = name_configuration(convolution, to_text(engine));
-  if (!state.answers().make_room(*made.configured)) {
-    made.obstacle = "more engine configurations than mucudnn remembers";
-    return;
-  }
-  made.least_answer = state.answers().least(*made.configured);
-  Problem& problem = convolution.recognised.kernel.problem;
-  // The program plans for addresses at multiples of 16 bytes. The slices of an odd sample are less aligned,
-  // and their engines are others.
-  engine.is_for_aligned = usual_alignment(problem) < 16;
-  made.own.algorithm = to_text(engine);
-  made.own.notes = notes.text();
-  if (problem.is_fused() && notes.has(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION)) {
-    // Such an engine needs no workspace. graph_engine.cpp lists no engine of this kind to compare it with.
-    made.obstacle = "fused by an engine that is compiled at run time";
-    return;
-  }
-  problem.math = math_of(problem.data_type, notes);
-  made.seen = state.find_or_add_kernel(convolution.recognised, Api::graph, made.obstacle);
-  if (made.seen == nullptr) return;
-  made.known = state.find_or_decide_for_plan(handle, *made.seen, made.own);
-  if (made.known == nullptr) {
-    made.obstacle = state.reason_for_unknown();
-    return;
-  }
-  const Permission permission = permission_of(state, notes, made);
-  const bool own_is_allowed = made.own.workspace <= permission.limit;
-  if (own_is_allowed) made.obstacle = obstacle_to_comparing(made);
-  if (made.obstacle != nullptr) return;
-  // First choose within the least workspace that the program has read for this configuration: it may allocate
-  // no more.
-  made.choice = choose(state, handle, made, permission, made.least_answer);
-  if (!made.choice && made.own.workspace > made.least_answer)
-    made.choice = choose(state, handle, made, permission, kNoLimit);
-  if (!made.choice) {
-    made.obstacle = "nothing within the workspace";
-  } else if (is_callers_own(*made.choice, made.own.algorithm.c_str())) {
-    made.obstacle = "the caller's own choice is the best";
-  } else {
-    if (made.choice->workspace > 0) made.without_workspace = choose(state, handle, made, permission, 0);
-    // Report enough workspace for the program's own plan too, if the limit allows it. That plan then still
-    // runs if the division fails, or if the program makes a CUDA graph.
-    made.reported_workspace =
-        std::max(made.choice->workspace, own_is_allowed ? made.own.workspace : std::int64_t{0});
-  }
-}
-
-// Divides the plan further if the program gave up another plan of this convolution, and the device has less
-// memory free than that one needs. Each plan that the program gives up halves the workspace of the next one.
-void fit_free_memory(State& state, cudnnHandle_t handle, ExecutionPlan& made) {
-  const auto [least, largest] = state.answers().unused(*made.configured);
-  const Decider* const decider = state.find_decider(*made.seen);
-  if (least == kNoLimit || decider == nullptr) return;
-  const auto available = static_cast<std::int64_t>(decider->device().available());
-  if (available >= largest) return;
-  const std::int64_t most = std::min({available, least / 2, made.least_answer});
-  if (made.reported_workspace <= most) return;
-  const bool is_planned = are_planned(made.convolution);
-  std::optional<PreparedChoice> choice;
-  if (made.known != nullptr) {
-    const std::int64_t limit = std::min(most, state.limit().value_or(kNoLimit));
-    choice = choose(state, handle, made, {limit, is_deterministic(made.own.notes), !is_planned}, most);
-  }
-  if (!choice && is_planned) {
-    const SeenKernel& seen = *made.seen;
-    decider->try_divisions(handle, seen.kernel, seen.api, made.own.algorithm, most,
-                           [&](PreparedChoice& found) { return choice.emplace(std::move(found)), true; });
-  }
-  if (!choice || is_callers_own(*choice, made.own.algorithm.c_str())) return;
-  state.warn_once(*made.seen, "the device has no memory for " + std::to_string(largest) +
-                                  " bytes of workspace: " + describe(choice->configuration) + " needs " +
-                                  std::to_string(choice->workspace));
-  made.obstacle = nullptr;
-  made.reported_workspace = choice->workspace;
-  if (made.without_workspace && made.without_workspace->workspace > 0) made.without_workspace.reset();
-  made.choice = std::move(choice);
-}
-
-// Describes the execution plan of a graph. Returns null if the graph holds no convolution.
-std::shared_ptr<const ExecutionPlan> plan_of_graph(State& state, const Shadow& shadow, const Shadow& graph,
-                                                   const Backend& plan, bool is_restored) {
-  auto made = std::make_shared<ExecutionPlan>();
-  made->is_restored = is_restored;
-  made->convolution = recognise_graph(graph);
-  if (!made->convolution.is_convolution) return nullptr;
-  fill(state, shadow, graph, plan, *made);
-  if (made->seen == nullptr) return made;
-  try {
-    fit_free_memory(state, handle_of(shadow, graph), *made);
-  } catch (const EngineError&) {
-    // The device does not say how much memory is free: the plan stays as it is.
-  }
-  return made;
-}
-
-// A program may make an execution plan from JSON text. If the text came from a plan of ours that needs less
-// workspace than the library's, the new plan runs like that one: the program brings the workspace that it
-// read there. Any other text is read. A convolution that we cannot read passes through and is counted.
-std::shared_ptr<const ExecutionPlan> plan_from_json(State& state, const Shadow& shadow, const Backend& plan) {
-  const auto set = shadow.values<char>(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
-  if (const auto known = state.shadows().plan_of_text(trimmed(set.data(), set.size()))) {
-    const SeenKernel& seen = *known->seen;
-    if (state.decider(seen).device().current() == seen.device) return known;
-  }
-  if (shadow.has_only({CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG}))
-    return nullptr;
-  const std::string text = plan.text(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
-  if (text.find("OPERATION_CONVOLUTION_") == std::string::npos) return nullptr;
-  try {
-    return plan_of_graph(state, shadow, *graph_of_text(text), plan, true);
-  } catch (const std::invalid_argument&) {
-    // The text says something that we do not know.
-  }
-  auto made = std::make_shared<ExecutionPlan>();
-  made->own.workspace = plan.value<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
-  made->reported_workspace = made->own.workspace;
-  made->obstacle = "a plan made from JSON";
-  return made;
-}
-
 }  // namespace
-
-std::shared_ptr<const ExecutionPlan> make_execution_plan(State& state,
-                                                         cudnnBackendDescriptor_t plan) noexcept {
-  const RecursionGuard guard;
-  try {
-    const auto shadow = state.shadows().find(plan);
-    if (shadow == nullptr || shadow->type() != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) return nullptr;
-    const Backend finalized(state.library(), plan);
-    const auto config = shadow->referred_one(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
-    if (config == nullptr) return plan_from_json(state, *shadow, finalized);
-    const auto graph = graph_of(*config);
-    if (graph == nullptr) return nullptr;
-    return plan_of_graph(state, *shadow, *graph, finalized, is_made_by_number(*config));
-  } catch (const std::exception&) {
-    return nullptr;  // the library does not describe this plan, so it passes through
-  }
-}
 
 std::int64_t ExecutionPlan::granted_workspace(const WorkspaceAnswers& answers) const {
   // Programs may read the size of a configuration after that of its plan.
@@ -312,88 +55,67 @@ std::int64_t report_workspace(State& state, const ExecutionPlan& plan) noexcept 
   return plan.reported_workspace;
 }
 
-void note_text(State& state, const std::shared_ptr<const ExecutionPlan>& plan, const char* text,
-               std::int64_t size) noexcept {
-  if (plan->reported_workspace >= plan->own.workspace)
-    return;  // the library's plan fits the reported workspace
-  try {
-    state.shadows().set_text(trimmed(text, static_cast<std::size_t>(size)), plan);
-  } catch (const std::bad_alloc&) {
-    // Out of memory: a plan made from this text reports the library's own workspace.
-  }
-}
-
-void note_workspace(State& state, cudnnBackendDescriptor_t config, std::int64_t bytes) noexcept {
-  const RecursionGuard guard;
-  try {
-    const auto shadow = state.shadows().find(config);
-    const auto graph = shadow == nullptr ? nullptr : graph_of(*shadow);
-    if (graph == nullptr) return;
-    const GraphConvolution convolution = recognise_graph(*graph);
-    if (!convolution.is_convolution || convolution.recognised.obstacle != nullptr) return;
-    const std::string engine = to_text(name_of(Backend(state.library(), config)));
-    state.answers().note(name_configuration(convolution, engine), bytes, bytes);
-  } catch (const std::bad_alloc&) {
-    state.answers().note_lost();
-  } catch (const std::exception&) {
-    // The library does not name the engine, so a plan with this configuration is never replaced either.
-  }
-}
-
 void note_end(State& state, const ExecutionPlan& plan) noexcept {
   if (plan.configured && plan.is_asked && !plan.is_executed && plan.reported_workspace > 0)
     state.answers().note_unused(*plan.configured, plan.reported_workspace);
 }
 
-void rescue(State& state, const ExecutionPlan& plan, cudnnHandle_t handle, cudnnBackendDescriptor_t pack,
-            cudnnStatus_t& status) noexcept {
-  if (plan.seen == nullptr || !are_planned(plan.convolution)) return;
+CallResult rescue(State& state, const ExecutionPlan& plan, cudnnHandle_t handle,
+                  cudnnBackendDescriptor_t pack, cudnnStatus_t status) noexcept {
+  if (!lacks_memory(status) || plan.seen == nullptr || !plan.convolution.is_planned()) return {};
   const RecursionGuard guard;
   try {
     const auto shadow = state.shadows().find_finalized(pack);
     const auto arguments = shadow == nullptr ? std::nullopt : arguments_of(plan, *shadow);
-    if (!arguments) return;
-    const Scratch workspace = workspace_of(state, plan, *shadow);
-    rescue_in_slices(state, {*plan.seen, handle, *arguments, workspace, plan.own.algorithm.c_str()}, status);
+    if (!arguments) return {};
+    return rescue(
+        state,
+        GraphCall{*plan.seen, handle, *arguments, workspace_of(state, plan, *shadow), plan.own.algorithm},
+        status);
   } catch (const std::bad_alloc&) {
-    // Out of memory: the library's status stands.
+    return {};
   }
 }
 
-bool execute(State& state, const ExecutionPlan& plan, cudnnHandle_t handle, cudnnBackendDescriptor_t pack,
-             cudnnStatus_t& status) noexcept {
+CallResult execute(State& state, const ExecutionPlan& plan, cudnnHandle_t handle,
+                   cudnnBackendDescriptor_t pack) noexcept {
   if (plan.configured && !plan.is_executed.load(std::memory_order_relaxed) &&
       !plan.is_executed.exchange(true, std::memory_order_relaxed))
     state.answers().note_used(*plan.configured);
   if (plan.seen != nullptr) plan.seen->executions.fetch_add(1, std::memory_order_relaxed);
-  const auto pass = [&](const char* reason) {
+  // Leaves the execution to the program's own plan if that fits the workspace.
+  const auto refuse = [&](cudnnStatus_t status) -> CallResult {
+    return {status, !plan.own_fits(state.answers())};
+  };
+  const auto pass_on = [&](Obstacle reason) {
     state.tally().passed(reason);
     state.warn_above_limit(plan.seen.get(), reason, plan.own.workspace);
-    status = CUDNN_STATUS_BAD_PARAM;
-    return !plan.own_fits(state.answers());
+    return refuse(CUDNN_STATUS_BAD_PARAM);
   };
-  if (plan.obstacle != nullptr) return pass(plan.obstacle);
+  if (plan.obstacle) return pass_on(plan.obstacle);
   try {
     const auto shadow = state.shadows().find_finalized(pack);
     if (shadow == nullptr || shadow->type() != CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) {
+      const CallResult result = pass_on("a variant pack that was not finalized");
       // The library refuses a pack that is not finalized, or is not there, before it computes.
       const bool is_refused = pack == nullptr || state.shadows().find(pack) != nullptr;
-      return pass("a variant pack that was not finalized") && !is_refused;
+      return is_refused ? CallResult{} : result;
     }
-    if (handle == nullptr) return pass("a pointer is NULL") && false;  // the library refuses that, too
+    if (handle == nullptr)
+      return pass_on("a pointer is NULL"), CallResult{};  // the library refuses that, too
     const auto arguments = arguments_of(plan, *shadow);
-    if (!arguments) return pass("a pointer is NULL");
+    if (!arguments) return pass_on("a pointer is NULL");
     const Scratch workspace = workspace_of(state, plan, *shadow);
     const std::optional<PreparedChoice>& choice =
         plan.choice->workspace <= static_cast<std::int64_t>(workspace.size) ? plan.choice
                                                                             : plan.without_workspace;
     if (!choice || is_callers_own(*choice, plan.own.algorithm.c_str()))
-      return pass("nothing within the workspace");
-    const Work work{{*plan.seen, handle, *arguments, workspace, plan.own.algorithm.c_str()}, *choice};
-    return run(state, work, status) || !plan.own_fits(state.answers());
+      return pass_on("nothing within the workspace");
+    const CallResult result =
+        run(state, *choice, {*plan.seen, handle, *arguments, workspace, plan.own.algorithm});
+    return result.is_final ? result : refuse(result.status);
   } catch (const std::bad_alloc&) {
-    status = CUDNN_STATUS_ALLOC_FAILED;
-    return !plan.own_fits(state.answers());
+    return refuse(CUDNN_STATUS_ALLOC_FAILED);
   }
 }
 

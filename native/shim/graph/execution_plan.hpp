@@ -6,15 +6,15 @@
 #include <optional>
 #include <string>
 
+#include "shim/execution/rescue.hpp"
 #include "shim/graph/convolution.hpp"
-#include "shim/state/state.hpp"
 
 namespace mucudnn::shim {
 
 // The decisions about one execution plan, made when the program finalized it. Only `is_asked` and
 // `is_executed` change afterwards.
 struct ExecutionPlan {
-  const char* obstacle = nullptr;  // why the plan passes through; null if it does not
+  Obstacle obstacle;  // why the plan passes through, if it does
   GraphConvolution convolution{};
   std::shared_ptr<SeenKernel> seen;
   std::shared_ptr<const KnownKernel> known;         // kept until the last plan that holds it is destroyed
@@ -73,14 +73,13 @@ std::shared_ptr<const ExecutionPlan> make_execution_plan(State& state,
 // Notes that the program has destroyed the plan.
 void note_end(State& state, const ExecutionPlan& plan) noexcept;
 
-// Runs the plan in smaller slices after the library refused the program's own plan for lack of memory. Leaves
-// `status` as it is if nothing was computed.
-void rescue(State& state, const ExecutionPlan& plan, cudnnHandle_t handle, cudnnBackendDescriptor_t pack,
-            cudnnStatus_t& status) noexcept;
+// Runs the plan on the tensors of the variant pack. The caller must execute the program's own plan instead if
+// the result is not final.
+CallResult execute(State& state, const ExecutionPlan& plan, cudnnHandle_t handle,
+                   cudnnBackendDescriptor_t pack) noexcept;
 
-// Runs the plan on the tensors of the variant pack and sets `status`. Returns false if the caller must
-// execute the program's own plan instead.
-bool execute(State& state, const ExecutionPlan& plan, cudnnHandle_t handle, cudnnBackendDescriptor_t pack,
-             cudnnStatus_t& status) noexcept;
+// Rescues an execution of the program's own plan that the library refused with `status`.
+CallResult rescue(State& state, const ExecutionPlan& plan, cudnnHandle_t handle,
+                  cudnnBackendDescriptor_t pack, cudnnStatus_t status) noexcept;
 
 }  // namespace mucudnn::shim

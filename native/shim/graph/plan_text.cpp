@@ -72,9 +72,9 @@ std::shared_ptr<const Shadow> tensor_of(const Json& json) {
 }
 
 std::shared_ptr<const Shadow> find(const Tensors& tensors, const Json& name) {
-  const auto found = tensors.find(name.integer());
-  if (found == tensors.end()) throw std::invalid_argument("the plan lacks a tensor");
-  return found->second;
+  const auto tensor = tensors.find(name.integer());
+  if (tensor == tensors.end()) throw std::invalid_argument("the plan lacks a tensor");
+  return tensor->second;
 }
 
 std::shared_ptr<const Shadow> convolution_of(const Json& node, const Tensors& tensors,

@@ -8,7 +8,7 @@ namespace {
 // In bytes. The execution plans of slices assume this alignment of every tensor.
 constexpr std::int64_t kLeastAlignment = 16;
 
-const char* describe(const Shadow* from, Tensor& to) {
+Obstacle describe(const Shadow* from, Tensor& to) {
   if (from == nullptr) return "a tensor that was not seen";
   if (!from->has_only({CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_ATTR_TENSOR_STRIDES,
                        CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT,
@@ -24,7 +24,7 @@ const char* describe(const Shadow* from, Tensor& to) {
   to = {from->value(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_DATA_FLOAT),
         from->values<std::int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS),
         from->values<std::int64_t>(CUDNN_ATTR_TENSOR_STRIDES), uid_of(from)};
-  return nullptr;
+  return {};
 }
 
 bool is_set(const Shadow* tensor, cudnnBackendAttributeName_t name) {
@@ -37,16 +37,16 @@ std::int64_t uid_of(const Shadow* tensor) {
   return tensor == nullptr ? 0 : tensor->value<std::int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID, 0);
 }
 
-const char* read(const Shadow* from, Tensor& to) {
+Obstacle read(const Shadow* from, Tensor& to) {
   if (is_set(from, CUDNN_ATTR_TENSOR_IS_VIRTUAL) || is_set(from, CUDNN_ATTR_TENSOR_IS_BY_VALUE))
     return "a tensor that is not in memory";
-  if (const char* const obstacle = describe(from, to)) return obstacle;
+  if (const Obstacle obstacle = describe(from, to)) return obstacle;
   if (from->value<std::int64_t>(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 1) % kLeastAlignment != 0)
     return "tensors aligned to less than 16 bytes";
-  return nullptr;
+  return {};
 }
 
-const char* read_intermediate(const Shadow* from, Tensor& to) {
+Obstacle read_intermediate(const Shadow* from, Tensor& to) {
   if (from != nullptr && !is_set(from, CUDNN_ATTR_TENSOR_IS_VIRTUAL))
     return "an intermediate tensor in memory";
   return describe(from, to);

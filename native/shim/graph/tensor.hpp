@@ -1,7 +1,7 @@
 // Reads the tensors that a program described to the graph API.
 #pragma once
 
-#include "core/problem.hpp"
+#include "cudnn/recognise.hpp"
 #include "shim/state/shadows.hpp"
 
 namespace mucudnn::shim {
@@ -15,12 +15,12 @@ struct Tensor {
 
 std::int64_t uid_of(const Shadow* tensor);  // 0 if it has none
 
-// Reads a tensor in memory. Returns null if it can be sliced, else the obstacle. Attributes that `to` does
-// not hold have neutral values then.
-const char* read(const Shadow* from, Tensor& to);
+// Reads a tensor in memory. Returns why it cannot be sliced, if it cannot. Otherwise the attributes that `to`
+// does not hold have neutral values.
+Obstacle read(const Shadow* from, Tensor& to);
 
 // Reads a virtual tensor, which passes between two operations and never lies in memory. Returns as read().
-const char* read_intermediate(const Shadow* from, Tensor& to);
+Obstacle read_intermediate(const Shadow* from, Tensor& to);
 
 bool is_packed(const Tensor& tensor, Layout layout);
 

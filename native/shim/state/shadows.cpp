@@ -94,19 +94,19 @@ void Shadow::set(Attribute attribute) {
 }
 
 const Attribute* Shadow::find(cudnnBackendAttributeName_t name) const {
-  const auto found = std::find_if(attributes_.begin(), attributes_.end(),
-                                  [&](const Attribute& attribute) { return attribute.name == name; });
-  return found == attributes_.end() ? nullptr : &*found;
+  const auto attribute = std::find_if(attributes_.begin(), attributes_.end(),
+                                      [&](const Attribute& set) { return set.name == name; });
+  return attribute == attributes_.end() ? nullptr : &*attribute;
 }
 
 Referred Shadow::referred(cudnnBackendAttributeName_t name) const {
-  const Attribute* const found = find(name);
-  return found == nullptr ? Referred() : found->referred;
+  const Attribute* const attribute = find(name);
+  return attribute == nullptr ? Referred() : attribute->referred;
 }
 
 std::shared_ptr<const Shadow> Shadow::referred_one(cudnnBackendAttributeName_t name) const {
-  const Attribute* const found = find(name);
-  return found == nullptr || found->referred.size() != 1 ? nullptr : found->referred.front();
+  const Attribute* const attribute = find(name);
+  return attribute == nullptr || attribute->referred.size() != 1 ? nullptr : attribute->referred.front();
 }
 
 bool Shadow::has_only(std::initializer_list<cudnnBackendAttributeName_t> names) const {
@@ -131,19 +131,19 @@ void Shadows::create(cudnnBackendDescriptor_t descriptor, cudnnBackendDescriptor
 std::shared_ptr<const ExecutionPlan> Shadows::forget(cudnnBackendDescriptor_t descriptor) noexcept {
   Entry forgotten;  // freed after the lock is released
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = entries_.find(descriptor);
-  if (found == entries_.end()) return nullptr;
-  forgotten = std::move(found->second);
-  entries_.erase(found);
+  const auto entry = entries_.find(descriptor);
+  if (entry == entries_.end()) return nullptr;
+  forgotten = std::move(entry->second);
+  entries_.erase(entry);
   return forgotten.plan;
 }
 
 void Shadows::initialize(cudnnBackendDescriptor_t descriptor) noexcept {
   try {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = entries_.find(descriptor);
-    if (found == entries_.end()) return;
-    found->second = {std::make_shared<Shadow>(found->second.shadow->type()), nullptr, false};
+    const auto entry = entries_.find(descriptor);
+    if (entry == entries_.end()) return;
+    entry->second = {std::make_shared<Shadow>(entry->second.shadow->type()), nullptr, false};
   } catch (const std::bad_alloc&) {
     forget(descriptor);
   }
@@ -153,8 +153,8 @@ void Shadows::set(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName
                   cudnnBackendAttributeType_t type, std::int64_t count, const void* values) noexcept {
   try {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = entries_.find(descriptor);
-    if (found == entries_.end()) return;
+    const auto entry = entries_.find(descriptor);
+    if (entry == entries_.end()) return;
     Attribute attribute{name, type, {}, {}};
     if (count > 0 && count <= kMostValues && type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
       const auto* const referred = static_cast<const cudnnBackendDescriptor_t*>(values);
@@ -166,7 +166,7 @@ void Shadows::set(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName
       const char* const bytes = static_cast<const char*>(values);
       attribute.values.assign(bytes, bytes + size_of_value(type) * static_cast<std::size_t>(count));
     }
-    std::shared_ptr<Shadow>& shadow = found->second.shadow;
+    std::shared_ptr<Shadow>& shadow = entry->second.shadow;
     if (shadow.use_count() > 1)
       shadow = std::make_shared<Shadow>(*shadow);  // copy on write: other shadows refer to the old state
     shadow->set(std::move(attribute));
@@ -181,13 +181,13 @@ void Shadows::copy(cudnnBackendDescriptor_t source, cudnnBackendAttributeName_t 
   for (std::int64_t i = 0; i < count; ++i) {
     try {
       const std::lock_guard<std::mutex> lock(mutex_);
-      const auto found = entries_.find(targets[i]);
-      if (found == entries_.end()) continue;
-      const auto type = found->second.shadow->type();
+      const auto entry = entries_.find(targets[i]);
+      if (entry == entries_.end()) continue;
+      const auto type = entry->second.shadow->type();
       const auto part = from == nullptr ? nullptr : part_of(*from, name, static_cast<std::size_t>(i), type);
       auto shadow = part == nullptr ? std::make_shared<Shadow>(type) : std::make_shared<Shadow>(*part);
       if (part == nullptr) shadow->set_unknown();
-      found->second = {std::move(shadow), nullptr, true};
+      entry->second = {std::move(shadow), nullptr, true};
     } catch (const std::bad_alloc&) {
       forget(targets[i]);
     }
@@ -197,28 +197,28 @@ void Shadows::copy(cudnnBackendDescriptor_t source, cudnnBackendAttributeName_t 
 void Shadows::finalize(cudnnBackendDescriptor_t descriptor,
                        std::shared_ptr<const ExecutionPlan> plan) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = entries_.find(descriptor);
-  if (found == entries_.end()) return;
-  found->second.plan = std::move(plan);
-  found->second.is_finalized = true;
+  const auto entry = entries_.find(descriptor);
+  if (entry == entries_.end()) return;
+  entry->second.plan = std::move(plan);
+  entry->second.is_finalized = true;
 }
 
 std::shared_ptr<const Shadow> Shadows::find(cudnnBackendDescriptor_t descriptor) const noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = entries_.find(descriptor);
-  return found == entries_.end() ? nullptr : found->second.shadow;
+  const auto entry = entries_.find(descriptor);
+  return entry == entries_.end() ? nullptr : entry->second.shadow;
 }
 
 std::shared_ptr<const Shadow> Shadows::find_finalized(cudnnBackendDescriptor_t descriptor) const noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = entries_.find(descriptor);
-  return found == entries_.end() || !found->second.is_finalized ? nullptr : found->second.shadow;
+  const auto entry = entries_.find(descriptor);
+  return entry == entries_.end() || !entry->second.is_finalized ? nullptr : entry->second.shadow;
 }
 
 std::shared_ptr<const ExecutionPlan> Shadows::plan(cudnnBackendDescriptor_t descriptor) const noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = entries_.find(descriptor);
-  return found == entries_.end() ? nullptr : found->second.plan;
+  const auto entry = entries_.find(descriptor);
+  return entry == entries_.end() ? nullptr : entry->second.plan;
 }
 
 void Shadows::set_text(std::string text, std::shared_ptr<const ExecutionPlan> plan) noexcept {
@@ -233,8 +233,8 @@ void Shadows::set_text(std::string text, std::shared_ptr<const ExecutionPlan> pl
 
 std::shared_ptr<const ExecutionPlan> Shadows::plan_of_text(const std::string& text) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto* const found = texts_.find(text);
-  return found == nullptr ? nullptr : *found;
+  const auto* const plan = texts_.find(text);
+  return plan == nullptr ? nullptr : *plan;
 }
 
 }  // namespace mucudnn::shim

@@ -43,12 +43,12 @@ class Shadow {
   // Returns the values of an attribute; none if it is not set, or set with another type.
   template <typename Value>
   std::vector<Value> values(cudnnBackendAttributeName_t name) const {
-    const Attribute* const found = find(name);
-    if (found == nullptr || found->type != attribute_type<Value>()) return {};
+    const Attribute* const attribute = find(name);
+    if (attribute == nullptr || attribute->type != attribute_type<Value>()) return {};
     std::vector<Value> values;
-    for (std::size_t at = 0; at < found->values.size(); at += sizeof(Value)) {
+    for (std::size_t at = 0; at < attribute->values.size(); at += sizeof(Value)) {
       Value value;
-      std::memcpy(&value, found->values.data() + at, sizeof value);
+      std::memcpy(&value, attribute->values.data() + at, sizeof value);
       values.push_back(value);
     }
     return values;

@@ -69,14 +69,13 @@ bool is_refused(const SeenKernel& seen, const Listed& own) {
   return has_slice(seen.refused, seen.kernel.problem.mini_batch, own.algorithm);
 }
 
-// Returns the command line that benchmarks the kernel, for messages.
-std::string command_for(const Kernel& kernel) {
-  return "mucudnn benchmark " + to_text(kernel.problem) + " --passes " + name_of(kernel.pass);
-}
-
 }  // namespace
 
 std::atomic<bool> passes_all_calls{false};
+
+std::string command_for(const Kernel& kernel) {
+  return "mucudnn benchmark " + to_text(kernel.problem) + " --passes " + name_of(kernel.pass);
+}
 
 RecursionGuard::RecursionGuard() noexcept : was_inside_(std::exchange(is_inside_shim, true)) {}
 RecursionGuard::~RecursionGuard() { is_inside_shim = was_inside_; }
@@ -110,9 +109,9 @@ State::State(const Options& options, std::shared_ptr<const Library> library)
 }
 
 std::shared_ptr<SeenKernel> State::find_or_add_kernel(const Recognised& recognised, Api api,
-                                                      const char*& obstacle) {
+                                                      Obstacle& obstacle) {
   obstacle = recognised.obstacle;
-  if (obstacle != nullptr) return nullptr;
+  if (obstacle) return nullptr;
   const int device = device_ == nullptr ? 0 : device_->current();
   if (device < 0 || index(device) >= kMostDevices) {
     obstacle = "the current device is not known";
@@ -198,10 +197,11 @@ std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKerne
     auto known =
         decider_of(seen.device).decide(handle, seen.kernel, seen.api, may_measure, seen.refused, own);
     if (is_logged(LogLevel::info))
-      log_once(LogLevel::info,
-               known == nullptr ? std::string("passes through: ") + reason_for_unknown() : known->text());
+      log_once(LogLevel::info, known == nullptr
+                                   ? std::string("passes through: ") + reason_for_unknown().text()
+                                   : known->text());
     if (known != nullptr && known->all_exceed(limit().value_or(kNoLimit)))
-      warn_once(seen, "nothing fits the workspace limit, the program's own calls are made");
+      warn_once(seen, [] { return "nothing fits the workspace limit, the program's own calls are made"; });
     return known;
   } catch (const EngineError& error) {
     reason = error.what();
@@ -226,7 +226,7 @@ std::int64_t State::one_sample_workspace(cudnnHandle_t handle, const SeenKernel&
   }
 }
 
-const char* State::reason_for_unknown() const {
+Obstacle State::reason_for_unknown() const {
   switch (options_.mode) {
     case Mode::record:
       return "only recorded";
@@ -237,42 +237,29 @@ const char* State::reason_for_unknown() const {
   }
 }
 
-void State::warn_once(SeenKernel& seen, const std::string& what) const {
-  if (seen.warned.exchange(true)) return;
-  log(LogLevel::warning, command_for(seen.kernel) + "  # " + what);
-}
-
-void State::warn_above_limit(SeenKernel* seen, const char* reason, std::int64_t workspace) noexcept {
+void State::warn_above_limit(SeenKernel* seen, Obstacle reason, std::int64_t workspace) noexcept {
   if (workspace <= limit().value_or(kNoLimit)) return;
-  if (seen == nullptr ? !tally_.is_first_above_limit(reason) : seen->warned.exchange(true)) return;
-  try {
-    const std::string which = seen == nullptr ? "" : command_for(seen->kernel) + "  # ";
-    log(LogLevel::warning, which + "a convolution passes through (" + std::string(reason) + ") and takes " +
-                               std::to_string(workspace) + " bytes of workspace, above the limit of " +
-                               std::to_string(*limit()));
-  } catch (const std::bad_alloc&) {
-    // Then without the warning.
-  }
+  const auto text = [&] {
+    return "a convolution passes through (" + std::string(reason.text()) + ") and takes " +
+           std::to_string(workspace) + " bytes of workspace, above the limit of " + std::to_string(*limit());
+  };
+  if (seen != nullptr) return warn_once(*seen, text);
+  if (tally_.is_first_above_limit(reason)) warn(text);
 }
 
-void State::warn_rescued(std::int64_t needed, std::int64_t given) noexcept {
-  if (has_warned_rescued_.exchange(true)) return;
-  try {
-    log(LogLevel::warning,
-        "the program brings the workspace that it read for another convolution: a call that needs " +
-            std::to_string(needed) + " bytes runs in slices, in " + std::to_string(given) + " bytes");
-  } catch (const std::bad_alloc&) {
-    // Then without the warning.
-  }
+void State::note_small_workspace(std::size_t needed, std::size_t available) noexcept {
+  tally_.rescued();
+  if (has_warned_of_small_workspace_.exchange(true)) return;
+  warn([&] {
+    return "the program brings the workspace that it read for another convolution: a call that needs " +
+           std::to_string(needed) + " bytes runs in slices, in " + std::to_string(available) + " bytes";
+  });
 }
 
-void State::warn_lacking() noexcept {
-  if (has_warned_lacking_.exchange(true)) return;
-  try {
-    log(LogLevel::warning, "cuDNN found no memory for a convolution: it runs in smaller slices");
-  } catch (const std::bad_alloc&) {
-    // Then without the warning.
-  }
+void State::note_lack_of_memory() noexcept {
+  tally_.lacked_memory();
+  if (has_warned_of_memory_.exchange(true)) return;
+  warn([] { return "cuDNN found no memory for a convolution: it runs in smaller slices"; });
 }
 
 void State::finish() noexcept {

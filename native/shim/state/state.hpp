@@ -5,7 +5,9 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <new>
 
+#include "core/log.hpp"
 #include "core/options.hpp"
 #include "cudnn/library.hpp"
 #include "cudnn/recognise.hpp"
@@ -16,6 +18,19 @@
 #include "shim/state/shadows.hpp"
 
 namespace mucudnn::shim {
+
+// Returns the command line that benchmarks the kernel, for messages.
+std::string command_for(const Kernel& kernel);
+
+// Logs the warning that text() makes, unless there is no memory for it.
+template <typename Text>
+void warn(Text text) noexcept {
+  try {
+    log(LogLevel::warning, text());
+  } catch (const std::bad_alloc&) {
+    // Out of memory: the warning is left out.
+  }
+}
 
 class State {
  public:
@@ -30,8 +45,7 @@ class State {
 
   // Returns the kernel of a convolution. If the convolution cannot be divided, returns null and sets
   // `obstacle`.
-  std::shared_ptr<SeenKernel> find_or_add_kernel(const Recognised& recognised, Api api,
-                                                 const char*& obstacle);
+  std::shared_ptr<SeenKernel> find_or_add_kernel(const Recognised& recognised, Api api, Obstacle& obstacle);
 
   // Returns the decisions about a kernel, and makes them at first sight; null if nothing is known. They live
   // as long as the kernel. Reading existing decisions takes no lock.
@@ -46,7 +60,7 @@ class State {
                                                     const Slice& refused);
 
   // Returns why an execution of an unknown kernel passes through.
-  const char* reason_for_unknown() const;
+  Obstacle reason_for_unknown() const;
 
   // Returns the decider that decided about this kernel.
   const Decider& decider(const SeenKernel& seen) const { return *deciders_[index(seen.device)]; }
@@ -57,16 +71,19 @@ class State {
   // Returns the bytes that the algorithm needs for one sample; kNoLimit if it cannot run one sample.
   std::int64_t one_sample_workspace(cudnnHandle_t handle, const SeenKernel& seen, unsigned algorithm) const;
 
-  void warn_once(SeenKernel& seen, const std::string& what) const;
+  // Warns once about a kernel. text() makes the warning.
+  template <typename Text>
+  void warn_once(SeenKernel& seen, Text text) const noexcept {
+    if (!seen.warned.exchange(true)) warn([&] { return command_for(seen.kernel) + "  # " + text(); });
+  }
   // Warns that a call passes through and takes more than the workspace limit. It warns once for each kernel,
   // or once for each reason if the convolution is not recognised.
-  void warn_above_limit(SeenKernel* seen, const char* reason, std::int64_t workspace) noexcept;
+  void warn_above_limit(SeenKernel* seen, Obstacle reason, std::int64_t workspace) noexcept;
 
-  // Warns once that calls run in slices because the program brings less workspace than they need.
-  void warn_rescued(std::int64_t needed, std::int64_t given) noexcept;
-
-  // Warns once that a call runs in smaller slices because the library found no memory for it.
-  void warn_lacking() noexcept;
+  // Count a rescued call and warn once: it runs in slices because the program brings less workspace than the
+  // call needs, or because the library found no memory for it.
+  void note_small_workspace(std::size_t needed, std::size_t available) noexcept;
+  void note_lack_of_memory() noexcept;
 
   // Writes the record and logs the tally, at the end of the process.
   void finish() noexcept;
@@ -102,7 +119,7 @@ class State {
   std::array<std::unique_ptr<Decider>, kMostDevices> deciders_;
   const Device* device_ = nullptr;  // the device of the first decider
   std::mutex deciders_mutex_;       // guards deciders_ and journals_
-  std::atomic<bool> has_warned_rescued_{false}, has_warned_lacking_{false};
+  std::atomic<bool> has_warned_of_small_workspace_{false}, has_warned_of_memory_{false};
   std::mutex plans_mutex_;  // guards SeenKernel::in_plans
 };
 
