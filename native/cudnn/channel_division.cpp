@@ -74,10 +74,7 @@ std::vector<std::string> ChannelDivision::notes() const {
 }
 
 void ChannelDivision::run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const {
-  if (workspace.size < this->workspace()) {
-    throw EngineError("the channel groups need a workspace of " + std::to_string(this->workspace()) +
-                      " bytes, " + std::to_string(workspace.size) + " are given");
-  }
+  require(workspace, "the channel groups need");
   for (const Part& part : parts_) run_part(handle, part, arguments, workspace.data);
 }
 
@@ -105,25 +102,16 @@ void ChannelDivision::run_part(cudnnHandle_t handle, const Part& part, Arguments
     fusion.bias = static_cast<const char*>(fusion.bias) + bias->offset(1, range.out_first);
     fusion.bias_descriptor = bias->resized(1, range.out_count);
   }
-  std::optional<FilterSum> sum;
   char* const gradient = arguments.tensors.w;
-  const double beta = arguments.beta;
-  if (part.accumulator_size > 0) {
-    sum.emplace(*device_.accumulator(), part.kernel.problem, scratch + aligned(part.accumulator_at));
-    arguments.tensors.w = sum->slice();
-    arguments.beta = 0;
-  }
+  SliceSum sum(device_, part.kernel,
+               part.accumulator_size > 0 ? scratch + aligned(part.accumulator_at) : nullptr, arguments);
   std::int64_t done = 0;
   for (const Step& step : part.steps) {
     run_step(handle, part, step, done, arguments, scratch);
     done += step.micro_batch;
-    if (sum) {
-      sum->add_slice();
-    } else if (adds_slices(kernel_.pass)) {
-      arguments.beta = 1;
-    }
+    sum.add_slice();
   }
-  if (sum) sum->store(beta, gradient);
+  sum.store();
   if (kernel_.pass == Pass::backward_filter && !filter.is_packed())
     copy_out(device_, whole_filter, gradient, filter, arguments.stream);
 }

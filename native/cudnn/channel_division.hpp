@@ -25,7 +25,7 @@ class ChannelDivision final : public PreparedConfiguration {
   // the groups do not add to the channels, or slices not to the mini-batch.
   ChannelDivision(Engine& engine, Device& device, const Kernel& kernel, const std::vector<Group>& groups);
 
-  // The most that one group needs, for its copies, its algorithms and its accumulator.
+  // The most that a group needs, for its copies, its algorithms and its accumulator.
   std::size_t workspace() const override { return workspace_; }
   // The notes of each algorithm, as in Candidate::notes.
   std::vector<std::string> notes() const;

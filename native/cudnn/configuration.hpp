@@ -15,6 +15,14 @@ class PreparedConfiguration {
   // Computes the whole mini-batch. Any number of threads may run one configuration at once, each with its own
   // handle and workspace. Throws EngineError, for example if `workspace` is smaller than workspace().
   virtual void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const = 0;
+
+ protected:
+  // Throws EngineError if `scratch` is smaller than workspace(). The message begins with `need`.
+  void require(const Scratch& scratch, const std::string& need) const {
+    if (scratch.size >= workspace()) return;
+    throw EngineError(need + " a workspace of " + std::to_string(workspace()) + " bytes, " +
+                      std::to_string(scratch.size) + " are given");
+  }
 };
 
 }  // namespace mucudnn

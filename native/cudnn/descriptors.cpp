@@ -1,6 +1,5 @@
 #include "cudnn/descriptors.hpp"
 
-#include <algorithm>
 #include <limits>
 #include <vector>
 
@@ -10,17 +9,6 @@
 namespace mucudnn {
 
 namespace {
-
-// In the order of DataType and of Math.
-constexpr cudnnDataType_t kTypes[] = {CUDNN_DATA_FLOAT, CUDNN_DATA_DOUBLE, CUDNN_DATA_HALF,
-                                      CUDNN_DATA_BFLOAT16};
-constexpr cudnnMathType_t kMaths[] = {CUDNN_DEFAULT_MATH, CUDNN_TENSOR_OP_MATH, CUDNN_FMA_MATH};
-
-template <typename Ours, typename Theirs, std::size_t count>
-std::optional<Ours> find(const Theirs (&all)[count], Theirs theirs) {
-  const auto* const at = std::find(all, all + count, theirs);
-  return at == all + count ? std::nullopt : std::optional(static_cast<Ours>(at - all));
-}
 
 std::vector<int> narrow(const std::vector<std::int64_t>& numbers) {
   std::vector<int> narrowed;
@@ -40,13 +28,6 @@ std::vector<int> narrow_strides(const std::vector<std::int64_t>& sizes_in_memory
 }
 
 }  // namespace
-
-cudnnDataType_t cudnn_type(DataType type) { return kTypes[static_cast<int>(type)]; }
-std::optional<DataType> data_type_of(cudnnDataType_t type) noexcept { return find<DataType>(kTypes, type); }
-std::optional<Math> math_of(cudnnMathType_t math) noexcept { return find<Math>(kMaths, math); }
-cudnnDataType_t compute_type_of(DataType type) {
-  return type == DataType::f64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
-}
 
 ResizedTensor::ResizedTensor(const Library& library, cudnnTensorDescriptor_t from) : library_(library) {
   if (from == nullptr ||

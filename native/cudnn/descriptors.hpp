@@ -10,12 +10,27 @@
 
 namespace mucudnn {
 
-cudnnDataType_t cudnn_type(DataType type);
+// In the order of DataType and of Math.
+constexpr cudnnDataType_t kTypes[] = {CUDNN_DATA_FLOAT, CUDNN_DATA_DOUBLE, CUDNN_DATA_HALF,
+                                      CUDNN_DATA_BFLOAT16};
+constexpr cudnnMathType_t kMaths[] = {CUDNN_DEFAULT_MATH, CUDNN_TENSOR_OP_MATH, CUDNN_FMA_MATH};
+
+template <typename Ours, typename Theirs, int count>
+constexpr std::optional<Ours> find_type(const Theirs (&all)[count], Theirs theirs) noexcept {
+  for (int i = 0; i < count; ++i) {
+    if (all[i] == theirs) return static_cast<Ours>(i);
+  }
+  return std::nullopt;
+}
+
+constexpr cudnnDataType_t cudnn_type(DataType type) { return kTypes[static_cast<int>(type)]; }
 // These return nothing for a type that a Problem cannot have.
-std::optional<DataType> data_type_of(cudnnDataType_t type) noexcept;
-std::optional<Math> math_of(cudnnMathType_t math) noexcept;
+constexpr auto data_type_of(cudnnDataType_t type) noexcept { return find_type<DataType>(kTypes, type); }
+constexpr auto math_of(cudnnMathType_t math) noexcept { return find_type<Math>(kMaths, math); }
 // Returns the data type that convolutions compute in, and that holds the values between fused operations.
-cudnnDataType_t compute_type_of(DataType type);
+constexpr cudnnDataType_t compute_type_of(DataType type) {
+  return type == DataType::f64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
+}
 
 // A cuDNN descriptor that is destroyed with its owner.
 template <typename Descriptor>

@@ -63,36 +63,24 @@ void Division::run(cudnnHandle_t handle, const Arguments& arguments, const Scrat
 void Division::run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace,
                    std::int64_t& done) const {
   done = 0;
-  if (workspace.size < this->workspace()) {
-    throw EngineError("the division needs a workspace of " + std::to_string(this->workspace()) + " bytes, " +
-                      std::to_string(workspace.size) + " are given");
-  }
-  // The output is written once at the end, or not at all.
-  if (accumulator_size_ > 0) {
-    run_accumulated(handle, arguments, workspace);
-    done = kernel_.problem.mini_batch;
-    return;
-  }
+  require(workspace, "the division needs");
+  Arguments slice = arguments;
+  // With an accumulator, the output is written once at the end, or not at all.
+  const bool is_accumulated = accumulator_size_ > 0;
+  SliceSum sum(device_, kernel_, is_accumulated ? workspace.data + aligned(algorithms_workspace_) : nullptr,
+               slice);
+  const Scratch algorithms{workspace.data, is_accumulated ? algorithms_workspace_ : workspace.size};
+  std::int64_t first = 0;
   for (const Step& step : steps_) {
-    step.prepared->execute(handle, advanced(kernel_, arguments, done), workspace);
-    done += step.micro_batch;
-  }
-}
-
-void Division::run_accumulated(cudnnHandle_t handle, const Arguments& arguments,
-                               const Scratch& workspace) const {
-  FilterSum sum(*device_.accumulator(), kernel_.problem, workspace.data + aligned(algorithms_workspace_));
-  const Scratch algorithms{workspace.data, algorithms_workspace_};
-  std::int64_t done = 0;
-  for (const Step& step : steps_) {
-    Arguments at = advanced(kernel_, arguments, done);
-    at.tensors.w = sum.slice();
-    at.beta = 0;
+    Arguments at = advanced(kernel_, slice, first);
+    at.beta = slice.beta;
     step.prepared->execute(handle, at, algorithms);
     sum.add_slice();
-    done += step.micro_batch;
+    first += step.micro_batch;
+    if (!is_accumulated) done = first;
   }
-  sum.store(arguments.beta, arguments.tensors.w);
+  sum.store();
+  done = first;
 }
 
 }  // namespace mucudnn

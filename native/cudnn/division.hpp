@@ -70,8 +70,6 @@ class Division final : public PreparedConfiguration {
            std::int64_t& done) const;
 
  private:
-  void run_accumulated(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const;
-
   struct Step {
     std::int64_t micro_batch;
     const PreparedKernel* prepared;

@@ -18,19 +18,24 @@ std::size_t required_accumulator(Device& device, const Kernel& kernel, std::size
                     " gradients in fp32: " + std::to_string(most_in_place) + " are the most");
 }
 
-FilterSum::FilterSum(Accumulator& accumulator, const Problem& problem, char* scratch)
-    : accumulator_(accumulator),
-      problem_(problem),
-      slice_(scratch),
-      sum_(reinterpret_cast<float*>(scratch + accumulated_slice_size(problem))) {}
-
-void FilterSum::add_slice() {
-  accumulator_.accumulate(problem_.data_type, slice_, sum_, problem_.w_elements(), empty_);
-  empty_ = false;
+SliceSum::SliceSum(Device& device, const Kernel& kernel, char* scratch, Arguments& slice)
+    : kernel_(kernel), slice_(slice), output_(slice.tensors.w), beta_(slice.beta) {
+  if (scratch == nullptr) return;
+  accumulator_ = device.accumulator();
+  sum_ = reinterpret_cast<float*>(scratch + accumulated_slice_size(kernel.problem));
+  slice.tensors.w = scratch;
+  slice.beta = 0;
 }
 
-void FilterSum::store(double beta, char* output) const {
-  accumulator_.store_sum(problem_.data_type, sum_, beta, output, problem_.w_elements());
+void SliceSum::accumulate() {
+  const Problem& problem = kernel_.problem;
+  accumulator_->accumulate(problem.data_type, slice_.tensors.w, sum_, problem.w_elements(), is_empty_);
+  is_empty_ = false;
+}
+
+void SliceSum::store() const {
+  if (accumulator_ != nullptr)
+    accumulator_->store_sum(kernel_.problem.data_type, sum_, beta_, output_, kernel_.problem.w_elements());
 }
 
 }  // namespace mucudnn

@@ -21,23 +21,30 @@ Accumulation accumulator_size(Device& device, const Kernel& kernel, std::size_t 
 // Returns the size that a division needs to run. Throws EngineError if no such division exists.
 std::size_t required_accumulator(Device& device, const Kernel& kernel, std::size_t slices);
 
-// A sum of slices, in scratch memory behind the algorithms' workspace.
-class FilterSum {
+// The sum of the slices that a call runs one after another, for a pass that adds them.
+class SliceSum {
  public:
-  FilterSum(Accumulator& accumulator, const Problem& problem, char* scratch);
-
-  // The address that the next slice's gradient must be written to.
-  char* slice() const { return slice_; }
-  void add_slice();
-  // Computes output = sum + beta * output, rounded once.
-  void store(double beta, char* output) const;
+  // Takes a call's arguments and turns them into those of its first slice. With `scratch`, the slices are
+  // summed there in fp32; without it, each slice adds to the output.
+  SliceSum(Device& device, const Kernel& kernel, char* scratch, Arguments& slice);
+  // Call this after each slice.
+  void add_slice() {
+    if (accumulator_ != nullptr) return accumulate();
+    if (adds_slices(kernel_.pass)) slice_.beta = 1;
+  }
+  // Call this after the last slice. It rounds the sum once.
+  void store() const;
 
  private:
-  Accumulator& accumulator_;
-  const Problem& problem_;
-  char* slice_;
-  float* sum_;
-  bool empty_ = true;
+  void accumulate();
+
+  Accumulator* accumulator_ = nullptr;  // null for a sum in the output
+  const Kernel& kernel_;
+  Arguments& slice_;
+  char* output_;
+  double beta_;
+  float* sum_ = nullptr;
+  bool is_empty_ = true;
 };
 
 }  // namespace mucudnn

@@ -80,7 +80,7 @@ class StrideProbe {
     }
   }
 
-  // Returns whether an engine takes them in so much workspace.
+  // Returns whether an engine takes them in this workspace.
   bool takes(const EngineName& name, std::size_t workspace) const {
     try {
       return graph_ && graph_->plan(name).workspace <= workspace;

@@ -129,11 +129,10 @@ Needs needs_of(const Device& device, const Problem& problem, const std::vector<T
   return needs;
 }
 
-bool any_fits(const Device& device, const Problem& problem, const std::vector<Task>& tasks, std::size_t cap,
-              Protocol protocol) {
+bool fits(const Device& device, const Problem& problem, const Task& task, std::size_t cap,
+          Protocol protocol) {
   const std::size_t tensors = extent_to_time(device, problem, cap, protocol).total();
-  return std::any_of(tasks.begin(), tasks.end(),
-                     [&](const Task& task) { return tensors <= cap && task.workspace <= cap - tensors; });
+  return tensors <= cap && task.workspace <= cap - tensors;
 }
 
 }  // namespace mucudnn

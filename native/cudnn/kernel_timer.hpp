@@ -57,7 +57,7 @@ class KernelTimer {
   // memory that was never touched. Throws what measure() throws.
   Timing race(const Task& task, double hopeless_ms, double budget_ms);
 
-  // Returns the median times in ms of whole configurations, which run in turns. Throws EngineError.
+  // Returns the median times in ms of whole configurations, interleaved. Throws EngineError.
   std::vector<double> compare(const std::vector<const PreparedConfiguration*>& configurations, int rounds);
 
  private:
@@ -98,8 +98,7 @@ struct Needs {
 Needs needs_of(const Device& device, const Problem& problem, const std::vector<Task>& tasks, std::size_t cap,
                Protocol protocol);
 
-// Returns whether at least one task fits `cap` bytes.
-bool any_fits(const Device& device, const Problem& problem, const std::vector<Task>& tasks, std::size_t cap,
-              Protocol protocol);
+// Returns whether the task fits `cap` bytes.
+bool fits(const Device& device, const Problem& problem, const Task& task, std::size_t cap, Protocol protocol);
 
 }  // namespace mucudnn

@@ -24,18 +24,8 @@ cudnnStatus_t ask(cudnnStatus_t (*heuristics)(cudnnHandle_t, A, B, cudnnConvolut
 
 }  // namespace
 
-bool is_complete(const LegacyCall& call) {
-  const bool fusion_is_complete =
-      !call.fusion || (call.fusion->z != nullptr && call.fusion->bias != nullptr &&
-                       call.fusion->bias_descriptor != nullptr && call.fusion->activation != nullptr);
-  return call.handle != nullptr && call.alpha != nullptr && call.beta != nullptr &&
-         call.tensors.x != nullptr && call.tensors.w != nullptr && call.tensors.y != nullptr &&
-         (call.workspace.data != nullptr || call.workspace.size == 0) && fusion_is_complete;
-}
-
 cudnnStatus_t execute(const Library& library, const LegacyCall& call) {
   const LegacyDescriptors& d = call.descriptors;
-  const Tensors& t = call.tensors;
   char* const workspace = call.workspace.data;
   const std::size_t size = call.workspace.size;
   switch (call.pass) {
@@ -44,22 +34,23 @@ cudnnStatus_t execute(const Library& library, const LegacyCall& call) {
       if (call.fusion) {
         const Fusion& f = *call.fusion;
         return library.cudnnConvolutionBiasActivationForward(
-            call.handle, call.alpha, d.x, t.x, d.w, t.w, d.convolution, algorithm, workspace, size, call.beta,
-            call.z_descriptor, f.z, f.bias_descriptor, f.bias, f.activation, d.y, t.y);
+            call.handle, call.alpha, d.x, call.x, d.w, call.w, d.convolution, algorithm, workspace, size,
+            call.beta, call.z_descriptor, f.z, f.bias_descriptor, f.bias, f.activation, d.y, call.y);
       }
-      return library.cudnnConvolutionForward(call.handle, call.alpha, d.x, t.x, d.w, t.w, d.convolution,
-                                             algorithm, workspace, size, call.beta, d.y, t.y);
+      return library.cudnnConvolutionForward(call.handle, call.alpha, d.x, call.x, d.w, call.w, d.convolution,
+                                             algorithm, workspace, size, call.beta, d.y, call.y);
     }
     case Pass::backward_data:
-      return library.cudnnConvolutionBackwardData(call.handle, call.alpha, d.w, t.w, d.y, t.y, d.convolution,
+      return library.cudnnConvolutionBackwardData(call.handle, call.alpha, d.w, call.w, d.y, call.y,
+                                                  d.convolution,
                                                   static_cast<cudnnConvolutionBwdDataAlgo_t>(call.algorithm),
-                                                  workspace, size, call.beta, d.x, t.x);
+                                                  workspace, size, call.beta, d.x, call.x);
     case Pass::backward_filter:
       break;
   }
-  return library.cudnnConvolutionBackwardFilter(call.handle, call.alpha, d.x, t.x, d.y, t.y, d.convolution,
-                                                static_cast<cudnnConvolutionBwdFilterAlgo_t>(call.algorithm),
-                                                workspace, size, call.beta, d.w, t.w);
+  return library.cudnnConvolutionBackwardFilter(
+      call.handle, call.alpha, d.x, call.x, d.y, call.y, d.convolution,
+      static_cast<cudnnConvolutionBwdFilterAlgo_t>(call.algorithm), workspace, size, call.beta, d.w, call.w);
 }
 
 cudnnStatus_t get_workspace_size(const Library& library, cudnnHandle_t handle, Pass pass,

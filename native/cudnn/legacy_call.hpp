@@ -25,14 +25,21 @@ struct LegacyCall {
   unsigned algorithm;  // an enumerator of the pass's type
   const void* alpha;
   const void* beta;  // the factor of z in a fused convolution
-  Tensors tensors;
+  char *x, *w, *y;
   Scratch workspace;
   std::optional<Fusion> fusion{};
   cudnnTensorDescriptor_t z_descriptor = nullptr;
 };
 
 // Returns false for a call that lacks a pointer, which the library refuses.
-bool is_complete(const LegacyCall& call);
+inline bool is_complete(const LegacyCall& call) {
+  const bool fusion_is_complete =
+      !call.fusion || (call.fusion->z != nullptr && call.fusion->bias != nullptr &&
+                       call.fusion->bias_descriptor != nullptr && call.fusion->activation != nullptr);
+  return call.handle != nullptr && call.alpha != nullptr && call.beta != nullptr && call.x != nullptr &&
+         call.w != nullptr && call.y != nullptr &&
+         (call.workspace.data != nullptr || call.workspace.size == 0) && fusion_is_complete;
+}
 
 // Calls the library's function of the pass.
 cudnnStatus_t execute(const Library& library, const LegacyCall& call);

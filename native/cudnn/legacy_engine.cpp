@@ -79,9 +79,10 @@ class LegacyKernel final : public PreparedKernel {
   void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override {
     const Scale alpha(arguments.alpha, is_double_);
     const Scale beta(arguments.fusion ? arguments.fusion->z_scale : arguments.beta, is_double_);
-    const LegacyCall call{handle,           pass_,         descriptors_.all(), algorithm_,
-                          alpha.data(),     beta.data(),   arguments.tensors,  workspace,
-                          arguments.fusion, descriptors_.y};
+    const Tensors& tensors = arguments.tensors;
+    const LegacyCall call{handle,       pass_,       descriptors_.all(), algorithm_,
+                          alpha.data(), beta.data(), tensors.x,          tensors.w,
+                          tensors.y,    workspace,   arguments.fusion,   descriptors_.y};
     const Library& library = context_->library();
     library.check(mucudnn::execute(library, call), legacy_algorithm(pass_, algorithm_));
   }
@@ -108,7 +109,7 @@ class StrideProbe {
     }
   }
 
-  // Returns whether an algorithm takes them in so much workspace.
+  // Returns whether an algorithm takes them in this workspace.
   bool takes(unsigned algorithm, std::size_t workspace) const {
     if (!descriptors_) return false;
     std::size_t needed = 0;
@@ -149,8 +150,8 @@ Enumeration enumeration(const Context& context, const Kernel& kernel) {
       if (status == CUDNN_STATUS_SUCCESS && probe.takes(algorithm, candidate.workspace))
         candidate.add_note(kStrided);
     }
-    // The library cannot describe the problem, so no algorithm can run it.
   } catch (const CallFailed& failure) {
+    // The library cannot describe the problem, so no algorithm can run it.
     for (Candidate& candidate : all.candidates) set_status(candidate, failure.code());
   }
   return all;

@@ -27,7 +27,7 @@ Library::~Library() {
 void Library::find_functions(void* opened, const std::string& path) {
   const auto find = [&](const char* name) {
     void* symbol = dlsym(opened, name);
-    if (symbol == nullptr) throw EngineError("'" + path + "' is no cuDNN: it has no " + name);
+    if (symbol == nullptr) throw EngineError("'" + path + "' is not cuDNN: it has no " + name);
     return symbol;
   };
 #define MUCUDNN_FIND(result, name, parameters) name = reinterpret_cast<decltype(name)>(find(#name));

@@ -99,22 +99,22 @@ std::vector<double> measure(Engine& engine, Device& device, const Kernel& kernel
 std::vector<std::vector<double>> compare(Engine& engine, Device& device,
                                          const std::vector<const PreparedConfiguration*>& configurations,
                                          const Tensors& tensors, const Scratch& workspace, int rounds) {
-  const auto make_turn = [&] {
-    std::vector<double> turn;
-    for (const PreparedConfiguration* const one : configurations) {
-      turn.push_back(device.time_ms(
-          [&] { one->run(engine.handle(), {tensors, 1, 0, {}, device.stream()}, workspace); }));
+  const auto run_round = [&] {
+    std::vector<double> times;
+    for (const PreparedConfiguration* const configuration : configurations) {
+      times.push_back(device.time_ms(
+          [&] { configuration->run(engine.handle(), {tensors, 1, 0, {}, device.stream()}, workspace); }));
     }
-    return turn;
+    return times;
   };
   device.make_present(workspace.data, workspace.size);
-  std::vector<double> turn = make_turn();
-  const bool counts = rounds == 1 && std::all_of(turn.begin(), turn.end(),
+  std::vector<double> last = run_round();
+  const bool counts = rounds == 1 && std::all_of(last.begin(), last.end(),
                                                  [&](double ms) { return ms >= device.long_run_ms(); });
   std::vector<std::vector<double>> times(configurations.size());
   for (int round = 0; round < rounds; ++round) {
-    if (!counts) turn = make_turn();
-    for (std::size_t i = 0; i < turn.size(); ++i) times[i].push_back(turn[i]);
+    if (!counts) last = run_round();
+    for (std::size_t i = 0; i < last.size(); ++i) times[i].push_back(last[i]);
   }
   return times;
 }

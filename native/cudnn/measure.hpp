@@ -47,8 +47,8 @@ std::vector<double> measure(Engine& engine, Device& device, const Kernel& kernel
                             const std::string& algorithm, const Region& region, const Scratch& workspace,
                             int repeats, double budget_ms, double hopeless_ms, int least_runs = kLeastRuns);
 
-// Returns the times in ms of each configuration. The configurations run whole and in turns, `rounds` times,
-// after one uncounted turn. The only one of `rounds` needs no turn before it if all first runs are long.
+// Returns the times in ms of each configuration. The configurations run whole and interleaved, `rounds`
+// times, after an uncounted round. A single round counts at once if each run in it is long.
 std::vector<std::vector<double>> compare(Engine& engine, Device& device,
                                          const std::vector<const PreparedConfiguration*>& configurations,
                                          const Tensors& tensors, const Scratch& workspace, int rounds);

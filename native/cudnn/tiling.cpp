@@ -1,7 +1,6 @@
 #include "cudnn/tiling.hpp"
 
 #include <algorithm>
-#include <optional>
 
 #include "core/tiles.hpp"
 #include "cudnn/filter_sum.hpp"
@@ -62,32 +61,20 @@ Tiling::Tiling(Engine& engine, Device& device, const Kernel& kernel, const std::
 }
 
 void Tiling::run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const {
-  if (workspace.size < this->workspace()) {
-    throw EngineError("the tiles need a workspace of " + std::to_string(this->workspace()) + " bytes, " +
-                      std::to_string(workspace.size) + " are given");
-  }
+  require(workspace, "the tiles need");
   const Problem& problem = kernel_.problem;
-  std::optional<FilterSum> sum;
-  if (accumulator_size_ > 0)
-    sum.emplace(*device_.accumulator(), problem, workspace.data + aligned(tile_workspace_));
   Arguments sample = arguments;
-  if (sum) {
-    sample.tensors.w = sum->slice();
-    sample.beta = 0;
-  }
+  SliceSum sum(device_, kernel_, accumulator_size_ > 0 ? workspace.data + aligned(tile_workspace_) : nullptr,
+               sample);
   for (std::int64_t n = 0; n < problem.mini_batch; ++n) {
     for (const Step& step : steps_) {
       run_tile(handle, step, sample, workspace.data);
-      if (sum) {
-        sum->add_slice();
-      } else if (adds_slices(kernel_.pass)) {
-        sample.beta = 1;
-      }
+      sum.add_slice();
     }
     sample.tensors.x += x_rows(problem).bytes();
     sample.tensors.y += y_rows(problem).bytes();
   }
-  if (sum) sum->store(arguments.beta, arguments.tensors.w);
+  sum.store();
 }
 
 void Tiling::run_tile(cudnnHandle_t handle, const Step& step, const Arguments& sample, char* scratch) const {

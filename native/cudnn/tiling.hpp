@@ -23,7 +23,7 @@ class Tiling final : public PreparedConfiguration {
   // tile_steps().
   Tiling(Engine& engine, Device& device, const Kernel& kernel, const std::vector<Tile>& tiles);
 
-  // The most that one tile needs, for its copies of x and y and for its algorithm, and the accumulator.
+  // The most that a tile needs for its copies of x and y and its algorithm, and the accumulator.
   std::size_t workspace() const override { return tile_workspace_ + accumulator_size_; }
   // Runs one sample after the other.
   void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override;

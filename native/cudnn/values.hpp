@@ -1,4 +1,4 @@
-// Values of any data type, converted to and from fp64, to fill tensors and to judge results.
+// Values of any data type, converted to and from fp64, to fill tensors and to check results.
 #pragma once
 
 #include <cstddef>

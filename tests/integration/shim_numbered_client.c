@@ -18,8 +18,11 @@ static const char* const kNames[] = {
 #include "exports.def"
 };
 static const char* const kHooks[] = {
+#undef EXPORT
+#undef HOOK
+#define EXPORT(name, result)
 #define HOOK(name) #name,
-#include "hooks.def"
+#include "exports.def"
 };
 static Numbered* functions[kCount];
 static pthread_barrier_t start;

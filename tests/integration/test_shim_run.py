@@ -303,7 +303,7 @@ def no_cudnn(folder: Path) -> str:
     ("wrong", "reason"),
     [
         (lambda folder: str(SHIM), "is mucudnn's own stand-in for cuDNN"),
-        (no_cudnn, "is no cuDNN"),
+        (no_cudnn, "is not cuDNN"),
         (lambda folder: __file__, "cannot load"),
     ],
     ids=["the shim itself", "another library", "no library"],

@@ -25,7 +25,7 @@ from unusual_client import graph_of
 
 from mucudnn._native import Problem, parse_descriptor
 
-HOOKS = re.findall(r"HOOK\((\w+)\)", (ABI.parents[1] / "shim" / "entry" / "hooks.def").read_text())
+HOOKS = re.findall(r"HOOK\((\w+)\)", (ABI.parents[1] / "shim" / "entry" / "exports.def").read_text())
 PARAMETERS = {name: parameters for _, name, parameters in CUDNN}
 WORKSPACE = 1 << 20
 

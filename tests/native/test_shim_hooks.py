@@ -18,7 +18,7 @@ from mucudnn.problems.kernels import Kernel
 
 HOOKS = re.findall(
     r"^HOOK\((cudnn\w*Convolution\w+)\)",
-    (host_abi.ABI.parents[1] / "shim" / "entry" / "hooks.def").read_text(),
+    (host_abi.ABI.parents[1] / "shim" / "entry" / "exports.def").read_text(),
     re.M,
 )
 SMALL = "f32:nchw:default:mb7_ic4ih12_oc6_kh3_ph1"

@@ -120,7 +120,7 @@ bool Measurements::is_enough(Journal::Entry& entry, const KernelTimes& times, co
   std::optional<std::size_t> cap;  // asking the device for it takes time
   const auto fits = [&](const Task& task) {
     if (!cap) cap = memory_cap();
-    return any_fits(device_, kernel.problem, {task}, *cap, protocol());
+    return mucudnn::fits(device_, kernel.problem, task, *cap, protocol());
   };
   if (options_.thorough) {
     return !times.measured.empty() &&

@@ -9,7 +9,7 @@
 namespace mucudnn::shim {
 namespace {
 
-// Casts const away: struct Tensors serves all passes, and each pass only reads some of its tensors.
+// Casts const away, because a LegacyCall serves all passes, and each pass only reads some of its tensors.
 char* data(const void* tensor) { return static_cast<char*>(const_cast<void*>(tensor)); }
 
 bool passes() noexcept { return passes_all_calls.load(std::memory_order_relaxed); }
@@ -92,7 +92,9 @@ using namespace mucudnn::shim;  // NOLINT: as above
                     algorithm,                                                                               \
                     alpha,                                                                                   \
                     beta,                                                                                    \
-                    {data(x_data), data(w_data), data(y_data)},                                              \
+                    data(x_data),                                                                            \
+                    data(w_data),                                                                            \
+                    data(y_data),                                                                            \
                     {data(workspace), workspace_size}},                                                      \
                    own);                                                                                     \
   }                                                                                                          \
@@ -152,7 +154,9 @@ cudnnStatus_t cudnnConvolutionBiasActivationForward(
                   algorithm,
                   alpha1,
                   alpha2,
-                  {data(x), data(w), data(y)},
+                  data(x),
+                  data(w),
+                  data(y),
                   {data(workspace), workspace_size},
                   Fusion{0, data(z), bias_descriptor, bias, activation},
                   z_descriptor},

@@ -4,7 +4,9 @@
 #include "abi/cudnn_backend.h"
 
 extern "C" {
+#define EXPORT(name, result)
 #define HOOK(name) __attribute__((visibility("hidden"))) decltype(::name) mucudnn_real_##name;
-#include "shim/entry/hooks.def"
+#include "shim/entry/exports.def"
 #undef HOOK
+#undef EXPORT
 }

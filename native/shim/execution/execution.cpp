@@ -11,7 +11,8 @@ double value_of(const void* scale, DataType type) {
 }
 
 Arguments arguments_of(const Library& library, const LegacyCall& call, DataType type) {
-  Arguments arguments{call.tensors, value_of(call.alpha, type), value_of(call.beta, type), call.fusion};
+  Arguments arguments{
+      {call.x, call.w, call.y}, value_of(call.alpha, type), value_of(call.beta, type), call.fusion};
   if (arguments.fusion) {
     arguments.fusion->z_scale = std::exchange(arguments.beta, 0.0);
     arguments.fusion->library = &library;

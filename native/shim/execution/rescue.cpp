@@ -43,8 +43,8 @@ class LegacySlices {
       return std::nullopt;
     for (; done < samples(); done += std::min(size, samples() - done)) {
       LegacyCall slice = slice_of(algorithm, std::min(size, samples() - done));
-      slice.tensors.x += x_.offset(0, done);
-      slice.tensors.y += y_.offset(0, done);
+      slice.x += x_.offset(0, done);
+      slice.y += y_.offset(0, done);
       if (slice.fusion) slice.fusion->z += z_.offset(0, done);
       if (adds_slices(call_.pass) && done > 0) slice.beta = one();
       if (const auto status = execute(library_, slice); status != CUDNN_STATUS_SUCCESS) return status;

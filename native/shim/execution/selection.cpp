@@ -26,8 +26,10 @@ std::optional<Selection> select(State& state, const Query& query, Question quest
                query.algorithm == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM) {
       // cuDNN accepts "no activation" in a fused call with this algorithm only, and we answer before we know
       // whether the call is fused. Such a call runs in slices of this algorithm, so one sample must fit.
-      const std::int64_t one = state.one_sample_workspace(query.handle, *seen, query.algorithm);
-      if (one <= limit) workspace = std::max(workspace, one);
+      const auto sample =
+          state.decider(*seen).prepare_slices(query.handle, seen->kernel.with_mini_batch(1), seen->api,
+                                              legacy_algorithm(query.pass, query.algorithm), 1);
+      if (sample && sample->workspace <= limit) workspace = std::max(workspace, sample->workspace);
     }
     state.answers().note(workspace, own);
     return Selection{seen, choice, workspace};

@@ -11,7 +11,7 @@ namespace {
 
 constexpr char kUsedTwice[] = "an intermediate tensor used twice";
 
-// A value that is no mode. It stands for a mode that the program has not set.
+// Stands for a mode that the program has not set.
 constexpr auto kNoMode = static_cast<cudnnPointwiseMode_t>(-1);
 
 Obstacle read_function(const Shadow* function, DataType type, cudnnPointwiseMode_t& mode) {

@@ -45,7 +45,7 @@ RealLibrary open(const std::string& path) {
   const void* version = dlsym(library.handle, "cudnnGetVersion");
   const bool is_the_shim = version != nullptr && base_of(version) == base_of(reinterpret_cast<void*>(&open));
   if (version != nullptr && !is_the_shim) return library;
-  library.problem = "'" + path + "' is " + (is_the_shim ? "mucudnn's own stand-in for cuDNN" : "no cuDNN");
+  library.problem = "'" + path + "' is " + (is_the_shim ? "mucudnn's own stand-in for cuDNN" : "not cuDNN");
   dlclose(library.handle);
   library.handle = nullptr;
   return library;

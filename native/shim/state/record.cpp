@@ -74,7 +74,7 @@ void add_to_record(const std::string& path, const SeenKernels& kernels) {
   LockedFile file(path, kPatience);
   const std::string before = file.read();
   if (!before.empty() && before.rfind(kTitle, 0) != 0) {
-    throw std::runtime_error("'" + path + "' is no record of convolutions: it was left as it is");
+    throw std::runtime_error("'" + path + "' is not a record of convolutions: it was left as it is");
   }
   Calls calls = read(before);
   kernels.for_each([&](const SeenKernel& seen) {

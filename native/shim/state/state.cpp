@@ -150,12 +150,10 @@ const KnownKernel* State::find_or_decide(cudnnHandle_t handle, SeenKernel& seen,
 std::shared_ptr<const KnownKernel> State::find_or_decide_for_plan(cudnnHandle_t handle, SeenKernel& seen,
                                                                   const Listed& own) {
   if (device_ == nullptr) return nullptr;
-  const auto held = [&] {
-    const std::lock_guard<std::mutex> lock(plans_mutex_);
-    return seen.in_plans.lock();
-  };
   const std::lock_guard<std::mutex> lock(seen.deciding);
-  auto known = held();
+  std::unique_lock<std::mutex> plans_lock(plans_mutex_);
+  const std::shared_ptr<const KnownKernel> known = seen.in_plans.lock();
+  plans_lock.unlock();
   const bool is_enough = known != nullptr && (known->is_decided_for(own.algorithm) || is_refused(seen, own));
   return is_enough ? known : decide_for_plans(handle, seen, own);
 }
@@ -178,7 +176,7 @@ std::shared_ptr<const KnownKernel> State::decide_for_plans(cudnnHandle_t handle,
   return known;
 }
 
-Decider& State::decider_of(int device) {
+Decider& State::find_or_make_decider(int device) {
   const std::lock_guard<std::mutex> lock(deciders_mutex_);
   std::unique_ptr<Decider>& decider = deciders_[index(device)];
   if (decider == nullptr) decider = std::make_unique<Decider>(options_, library_, journals_);
@@ -194,8 +192,8 @@ std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKerne
   };
   std::string reason = "out of memory";
   try {
-    auto known =
-        decider_of(seen.device).decide(handle, seen.kernel, seen.api, may_measure, seen.refused, own);
+    auto known = find_or_make_decider(seen.device)
+                     .decide(handle, seen.kernel, seen.api, may_measure, seen.refused, own);
     if (is_logged(LogLevel::info))
       log_once(LogLevel::info, known == nullptr
                                    ? std::string("passes through: ") + reason_for_unknown().text()
@@ -212,18 +210,6 @@ std::unique_ptr<const KnownKernel> State::decide(cudnnHandle_t handle, SeenKerne
   log_once(LogLevel::warning, "passed on: " + reason);
   return std::make_unique<const KnownKernel>(seen.kernel.pass, std::vector<PreparedChoice>(),
                                              KnownKernel::Permissions(), std::vector<std::size_t>());
-}
-
-std::int64_t State::one_sample_workspace(cudnnHandle_t handle, const SeenKernel& seen,
-                                         unsigned algorithm) const {
-  try {
-    const auto engine = make_legacy_engine(std::make_shared<const Context>(library_, handle));
-    const auto prepared =
-        engine->prepare(seen.kernel.with_mini_batch(1), legacy_algorithm(seen.kernel.pass, algorithm));
-    return static_cast<std::int64_t>(prepared->workspace());
-  } catch (const EngineError&) {
-    return kNoLimit;
-  }
 }
 
 Obstacle State::reason_for_unknown() const {

@@ -68,9 +68,6 @@ class State {
   // Returns the decider that would decide about this kernel; null in mode record, which decides nothing.
   const Decider* find_decider(const SeenKernel& seen) const { return deciders_[index(seen.device)].get(); }
 
-  // Returns the bytes that the algorithm needs for one sample; kNoLimit if it cannot run one sample.
-  std::int64_t one_sample_workspace(cudnnHandle_t handle, const SeenKernel& seen, unsigned algorithm) const;
-
   // Warns once about a kernel. text() makes the warning.
   template <typename Text>
   void warn_once(SeenKernel& seen, Text text) const noexcept {
@@ -99,7 +96,7 @@ class State {
   static std::size_t index(int device) { return static_cast<std::size_t>(device); }
 
   // Returns the decider of this device, which must be current. Throws EngineError.
-  Decider& decider_of(int device);
+  Decider& find_or_make_decider(int device);
 
   // The calling thread must hold seen.deciding.
   std::unique_ptr<const KnownKernel> decide(cudnnHandle_t handle, SeenKernel& seen, bool may_measure,
