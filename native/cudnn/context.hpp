@@ -27,7 +27,7 @@ class Context {
   const Library& library() const { return *library_; }
   const std::shared_ptr<const Library>& shared_library() const { return library_; }
   cudnnHandle_t handle() const { return handle_; }  // null if the device is only described
-  // Null if the device is that of the handle.
+  // Null if the handle says which device it is.
   const Backend* device() const { return device_ ? &*device_ : nullptr; }
 
  private:

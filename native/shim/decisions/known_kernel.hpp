@@ -23,15 +23,15 @@ class KnownKernel {
               std::vector<std::size_t> preferred);
 
   // Holds measurements, for the graph API. Each execution plan of the caller has a permission of its own, and
-  // only the choice that it leads to is prepared. A race was run for the caller's algorithm `raced_for`,
-  // within that one's workspace; an empty name stands for measurements that serve every caller. Groups of
-  // channels are prepared already.
+  // only the choice that it leads to is prepared. The race was run for the caller's algorithm `raced_for`,
+  // within its workspace; an empty name stands for measurements that serve every caller. Groups of channels
+  // are prepared already.
   KnownKernel(Pass pass, MeasuredKernel measured, std::string raced_for, std::vector<PreparedChoice> groups);
 
   bool is_planned() const noexcept { return !preferred_.empty(); }
 
   bool is_measured() const noexcept { return measured_.has_value(); }
-  // Returns whether the caller's own algorithm was measured too. True as well if there are no measurements.
+  // Returns whether the caller's own algorithm was measured too. Also true if nothing was measured.
   bool is_measured_against(const std::string& own) const {
     return !measured_ || measured_->has_undivided(own);
   }
@@ -41,11 +41,11 @@ class KnownKernel {
   }
 
   // Returns the choice that runs a call with this algorithm and workspace; null if none is permitted and
-  // fits. `may_group` is that of Permission.
+  // fits. `may_group` is Permission::may_group.
   const PreparedChoice* choice_for(unsigned algorithm, std::int64_t workspace, bool may_group) const noexcept;
 
-  // Returns the same for a caller of the graph API. The choice may still have to be prepared. Throws
-  // std::bad_alloc.
+  // Returns the choice that runs a call of the graph API with this permission and workspace. The choice may
+  // still have to be prepared. Throws std::bad_alloc.
   std::optional<PreparedChoice> choice_within(const Permission& permission, std::int64_t workspace) const;
 
   // Returns whether there are choices and every one takes more than `limit` bytes of workspace.

@@ -24,8 +24,7 @@ class MeasuredKernel {
   // Returns whether this algorithm was measured on the whole mini-batch, undivided.
   bool has_undivided(const std::string& algorithm) const;
 
-  // Returns the desirable set of all algorithms and that of the deterministic ones. The choices are not
-  // prepared.
+  // Returns the desirable sets of all algorithms and of the deterministic algorithms, not prepared.
   std::vector<PreparedChoice> desirable() const;
 
   // Returns the fastest permitted choice within `workspace` bytes, not prepared; nothing if none fits.

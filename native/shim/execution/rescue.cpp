@@ -80,6 +80,8 @@ class LegacySlices {
   ResizedTensor x_, y_, z_;
 };
 
+// Compute the samples from `done` on, and add the computed ones to `done`. Return the last status; nothing if
+// no slices fit. If the whole call was tried already, the largest slice is half of it.
 std::optional<cudnnStatus_t> run_slices(State& state, const LegacyCall& call, std::int64_t& done,
                                         bool is_whole_tried) {
   LegacySlices slices(state.library(), call);
@@ -106,7 +108,7 @@ std::optional<cudnnStatus_t> run_slices(State& state, const GraphCall& call, std
       choice->division->run(call.handle, advanced(kernel, call.arguments, done), call.workspace, computed);
     } catch (const CallFailed& failure) {
       status = failure.code();
-    } catch (const EngineError&) {
+    } catch (const std::exception&) {  // also out of memory: `computed` must count in any case
       status = CUDNN_STATUS_EXECUTION_FAILED;
     }
     done += computed;
@@ -136,7 +138,7 @@ CallResult run_slices_from(State& state, const Call& call, std::int64_t done, bo
 }
 
 template <typename Call>
-CallResult rescue_without_memory(State& state, const Call& call) noexcept {
+CallResult run_smaller_slices(State& state, const Call& call) noexcept {
   const CallResult result = run_slices_from(state, call, 0, true);
   if (result.is_final) state.note_lack_of_memory();
   return result;
@@ -154,7 +156,7 @@ std::optional<std::size_t> needed_workspace(const Library& library, const Legacy
 CallResult rescue(State& state, const LegacyCall& call, cudnnStatus_t status) noexcept {
   if (!is_complete(call)) return {};
   const RecursionGuard guard;
-  if (lacks_memory(status)) return rescue_without_memory(state, call);
+  if (lacks_memory(status)) return run_smaller_slices(state, call);
   if (state.answers().least_shortfall() == kNoLimit) return {};
   const std::size_t needed = needed_workspace(state.library(), call).value_or(0);
   if (needed <= call.workspace.usable()) return {};
@@ -166,7 +168,7 @@ CallResult rescue(State& state, const LegacyCall& call, cudnnStatus_t status) no
 CallResult rescue(State& state, const GraphCall& call, cudnnStatus_t status) noexcept {
   if (!lacks_memory(status)) return {};
   const RecursionGuard guard;
-  return rescue_without_memory(state, call);
+  return run_smaller_slices(state, call);
 }
 
 CallResult rescue_rest(State& state, const LegacyCall& call, std::int64_t done) noexcept {

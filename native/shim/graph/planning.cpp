@@ -66,13 +66,6 @@ Permission permission_of(State& state, const EngineNotes& notes, const Execution
   return permission;
 }
 
-// Returns why the measured times cannot be compared with the program's own execution plan, if they cannot. A
-// replacement might then be slower.
-Obstacle obstacle_to_comparing(const ExecutionPlan& plan) {
-  if (!plan.known->is_measured() || plan.known->is_measured_against(plan.own.algorithm)) return {};
-  return "the caller's own engine is not measured";
-}
-
 // Returns the prepared choice that runs the plan within `workspace` bytes. It is prepared now because an
 // execution must not plan. A slice that cannot be prepared is not tried again in this process; the next best
 // choice takes its place.
@@ -101,28 +94,25 @@ cudnnHandle_t handle_of(const Shadow& plan, const Shadow& graph) {
                     graph.value<cudnnHandle_t>(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, nullptr));
 }
 
-void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend& plan, ExecutionPlan& made) {
+// Fills in the decisions about the plan. Returns why the plan passes through, if it does.
+Obstacle fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend& plan,
+              ExecutionPlan& made) {
   made.own.workspace = plan.value<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
   made.reported_workspace = made.own.workspace;
   GraphConvolution& convolution = made.convolution;
-  made.obstacle = convolution.recognised.obstacle;
-  if (made.obstacle) return;
+  if (convolution.recognised.obstacle) return convolution.recognised.obstacle;
   const auto handle = handle_of(shadow, graph);
   if (handle == nullptr ||
       !shadow.has_only({CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
-                        CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION})) {
-    made.obstacle = "a plan with an unknown attribute";
-    return;
-  }
+                        CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION}))
+    return "a plan with an unknown attribute";
   const auto configs =
       plan.descriptors(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, 1);
   const EngineNotes notes = notes_of(engine_of(configs.at(0)));
   EngineName engine = name_of(configs.at(0));
   made.configured = name_configuration(convolution, to_text(engine));
-  if (!state.answers().make_room(*made.configured)) {
-    made.obstacle = "more engine configurations than mucudnn remembers";
-    return;
-  }
+  if (!state.answers().make_room(*made.configured))
+    return "more engine configurations than mucudnn remembers";
   made.least_answer = state.answers().least(*made.configured);
   Problem& problem = convolution.recognised.kernel.problem;
   // The program plans for addresses at multiples of 16 bytes. The slices of an odd sample are less aligned,
@@ -130,44 +120,36 @@ void fill(State& state, const Shadow& shadow, const Shadow& graph, const Backend
   engine.is_for_aligned = usual_alignment(problem) < 16;
   made.own.algorithm = to_text(engine);
   made.own.notes = notes.text();
-  if (problem.is_fused() && notes.has(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION)) {
-    // Such an engine needs no workspace. graph_engine.cpp lists no engine of this kind to compare it with.
-    made.obstacle = "fused by an engine that is compiled at run time";
-    return;
-  }
+  // Such an engine needs no workspace, and graph_engine.cpp lists no engine of this kind to compare it with.
+  if (problem.is_fused() && notes.has(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION))
+    return "fused by an engine that is compiled at run time";
   problem.math = math_of(problem.data_type, notes);
-  made.seen = state.find_or_add_kernel(convolution.recognised, Api::graph, made.obstacle);
-  if (made.seen == nullptr) return;
+  Obstacle obstacle;
+  made.seen = state.find_or_add_kernel(convolution.recognised, Api::graph, obstacle);
+  if (made.seen == nullptr) return obstacle;
   made.known = state.find_or_decide_for_plan(handle, *made.seen, made.own);
-  if (made.known == nullptr) {
-    made.obstacle = state.reason_for_unknown();
-    return;
-  }
+  if (made.known == nullptr) return state.reason_for_unknown();
   const Permission permission = permission_of(state, notes, made);
   const bool own_is_allowed = made.own.workspace <= permission.limit;
-  if (own_is_allowed) made.obstacle = obstacle_to_comparing(made);
-  if (made.obstacle) return;
+  if (own_is_allowed && made.known->is_measured() && !made.known->is_measured_against(made.own.algorithm))
+    return "the caller's own engine is not measured";  // so a replacement might be slower
   // First choose within the least workspace that the program has read for this configuration: it may allocate
   // no more.
   made.choice = prepare_choice(state, handle, made, permission, made.least_answer);
   if (!made.choice && made.own.workspace > made.least_answer)
     made.choice = prepare_choice(state, handle, made, permission, kNoLimit);
-  if (!made.choice) {
-    made.obstacle = "nothing within the workspace";
-  } else if (is_callers_own(*made.choice, made.own.algorithm.c_str())) {
-    made.obstacle = "the caller's own choice is the best";
-  } else {
-    if (made.choice->workspace > 0)
-      made.without_workspace = prepare_choice(state, handle, made, permission, 0);
-    // Report enough workspace for the program's own plan too, if the limit allows it. That plan then still
-    // runs if the division fails, or if the program makes a CUDA graph.
-    made.reported_workspace =
-        std::max(made.choice->workspace, own_is_allowed ? made.own.workspace : std::int64_t{0});
-  }
+  if (!made.choice) return "nothing within the workspace";
+  if (is_callers_own(*made.choice, made.own.algorithm.c_str())) return "the caller's own choice is the best";
+  if (made.choice->workspace > 0) made.without_workspace = prepare_choice(state, handle, made, permission, 0);
+  // Report enough workspace for the program's own plan too, if the limit allows it. That plan then still runs
+  // if the division fails, or if the program makes a CUDA graph.
+  made.reported_workspace =
+      std::max(made.choice->workspace, own_is_allowed ? made.own.workspace : std::int64_t{0});
+  return {};
 }
 
-// Divides the plan further if the program gave up another plan of this convolution, and the device has less
-// memory free than that one needs. Each plan that the program gives up halves the workspace of the next one.
+// Divides the plan further if the program gave up another plan of this convolution, which needs more memory
+// than the device has free. Each plan that the program gives up halves the workspace of the next one.
 void fit_free_memory(State& state, cudnnHandle_t handle, ExecutionPlan& made) {
   const auto [least, largest] = state.answers().unused(*made.configured);
   const Decider* const decider = state.find_decider(*made.seen);
@@ -216,7 +198,7 @@ std::shared_ptr<const ExecutionPlan> plan_of_graph(State& state, const Shadow& s
   made->is_restored = is_restored;
   made->convolution = recognise_graph(graph);
   if (!made->convolution.is_convolution) return nullptr;
-  fill(state, shadow, graph, plan, *made);
+  made->obstacle = fill(state, shadow, graph, plan, *made);
   if (made->seen == nullptr) return made;
   try {
     fit_free_memory(state, handle_of(shadow, graph), *made);
@@ -227,8 +209,9 @@ std::shared_ptr<const ExecutionPlan> plan_of_graph(State& state, const Shadow& s
 }
 
 // A program may make an execution plan from JSON text. If the text came from a plan of ours that needs less
-// workspace than the library's, the new plan runs like that one: the program brings the workspace that it
-// read there. Any other text is read. A convolution that we cannot read passes through and is counted.
+// workspace than the library's, the new plan runs like our plan, because the program brings the workspace
+// that it read there. Any other text is read. A convolution that we cannot read passes through and is
+// counted.
 std::shared_ptr<const ExecutionPlan> plan_from_json(State& state, const Shadow& shadow, const Backend& plan) {
   const auto set = shadow.values<char>(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
   if (const auto known = state.shadows().plan_of_text(trimmed(set.data(), set.size()))) {

@@ -50,9 +50,9 @@ class State {
   // Returns the decisions about a kernel, and makes them at first sight; null if nothing is known. They live
   // as long as the kernel. Reading existing decisions takes no lock.
   const KnownKernel* find_or_decide(cudnnHandle_t handle, SeenKernel& seen, bool may_measure);
-  // Returns the same for a caller's execution plan. It may measure, and it also measures the plan's own
-  // engine `own` if no list of candidates names it. The decisions are freed with the last plan that holds
-  // them.
+  // Returns the decisions about a caller's execution plan. Measures if the mode allows it, also the plan's
+  // own engine `own` that no list of candidates may name. The decisions are freed with the last plan that
+  // holds them.
   std::shared_ptr<const KnownKernel> find_or_decide_for_plan(cudnnHandle_t handle, SeenKernel& seen,
                                                              const Listed& own);
   // Decides again, from now on without the slice that could not be prepared.
