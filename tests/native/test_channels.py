@@ -17,7 +17,6 @@ from mucudnn._native import (
     Engine,
     EngineError,
     Problem,
-    channel_unit,
     divided_channels,
     group_copies,
     group_kernel,
@@ -40,6 +39,12 @@ def problem(in_channels: int = 6, out_channels: int = 4, groups: int = 1) -> Pro
         kernel=(3, 3),
         padding=1,
     )
+
+
+def channel_unit(kernel: Kernel, of_inputs: bool = False) -> int:
+    """Return the number of channels of which the size of each group is a multiple."""
+    channels, groups = divided_channels(kernel, of_inputs), kernel.problem.groups
+    return channels // groups if channels > 1 and groups > 1 else 1
 
 
 @st.composite
