@@ -10,6 +10,7 @@ from programs import cuda_program_folders
 
 from mucudnn import _native
 from mucudnn.arrays import dispatch
+from mucudnn.arrays.recent import Recent
 from mucudnn.settings import SETTINGS
 
 # A failed assertion in these helper modules shows its values, like one in a test.
@@ -31,7 +32,7 @@ def empty_cache(folder: Path) -> Iterator[Path]:
         for setting in SETTINGS:
             patch.delenv(setting.variable, raising=False)
         patch.setenv("MUCUDNN_CACHE", str(path))
-        patch.setattr(dispatch, "_prepared", {})
+        patch.setattr(dispatch, "_prepared", Recent(4096))
         layers = sys.modules.get("mucudnn.torch.choosing.calls")
         if layers is not None:
             for name in ("_known", "_decisions"):

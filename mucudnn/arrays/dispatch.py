@@ -20,6 +20,7 @@ from mucudnn.arrays.call import (
     make_exact,
 )
 from mucudnn.arrays.devices import ArrayDevice, device_named
+from mucudnn.arrays.recent import Recent
 from mucudnn.arrays.rescue import Rescue
 from mucudnn.arrays.user_cache import user_cache
 from mucudnn.costs.records import FRAMEWORK, STOCK, Measurement
@@ -61,6 +62,7 @@ class Prepared:
     `undivided_stock` is STOCK's undivided call; None if it exceeds the limit, cannot run or was not measured.
     """
 
+    call: Call
     problem: Problem
     configuration: Configuration | Parts
     shapes: dict[str, Shape]
@@ -122,11 +124,8 @@ class Prepared:
             raise _make_error(error) from None
 
 
-# The prepared divisions, by call. When `_prepared` is full, its entries replace those of `_older`. An entry
-# of `_older` that is used again returns to `_prepared`. So ever new shapes take a bounded amount of memory.
-_MOST = 4096  # entries of about 3 KB each
-_prepared: dict[Hashable, Prepared] = {}
-_older: dict[Hashable, Prepared] = {}
+# The key is a call with everything else that its division depends on. An entry takes about 3 KB.
+_prepared: Recent[Hashable, Prepared] = Recent(4096)
 _AT_ONCE = 4  # measurements of a turn in the background
 _deciding = Lock()  # one decision at a time, because measurements would disturb each other
 
@@ -166,33 +165,24 @@ def prepared(
         call = make_exact(call)
     identity = plan if isinstance(plan, str | PurePath) else id(plan)
     key = (call, os.environ.get(settings.WORKSPACE_LIMIT.variable), identity, only_plan, source, may_measure)
-    found = _prepared.get(key)
-    if found is None:
-        with _deciding:
+    ready = _prepared[key]
+    if ready is None:
+        with _deciding:  # another thread may have decided meanwhile
             try:
-                found = (
-                    _prepared.get(key)
-                    or _older.get(key)
-                    or _prepare(call, plan, only_plan, source, may_measure)
-                )
+                ready = _prepared[key] or _prepare(call, plan, only_plan, source, may_measure)
             except (EngineError, MemoryError) as error:
                 raise _make_error(error) from None
-            if len(_prepared) >= _MOST:
-                _older.clear()
-                _older.update(_prepared)
-                _prepared.clear()
-            _prepared[key] = found
-    return found
+            _prepared[key] = ready
+    return ready
 
 
 def decided(call: Call, plan: PlanOrPath | None) -> Prepared | None:
     """Return the division that an earlier call with this plan prepared; None if there was none."""
     exact = call if is_exact(call) else make_exact(call)
-    for known in (_prepared, _older):
-        for key, found in list(known.items()):
-            is_same_plan = found.plan is plan or (isinstance(plan, str) and found.plan == plan)
-            if is_same_plan and isinstance(key, tuple) and key[0] == exact:
-                return found
+    for ready in _prepared.everything().values():
+        is_same_plan = ready.plan is plan or (isinstance(plan, str) and ready.plan == plan)
+        if is_same_plan and ready.call == exact:
+            return ready
     return None
 
 
@@ -246,7 +236,9 @@ def _prepare(
             "%s of %s runs in %s%s, %s workspace", call.pass_, short_text(problem), kind, parts, size
         )
     rescue = Rescue(device.engine, own, slices, needed) if own and not is_tiled else None
-    return Prepared(problem, configuration, shapes, plan, device, division, needed, stock, undivided, rescue)
+    return Prepared(
+        call, problem, configuration, shapes, plan, device, division, needed, stock, undivided, rescue
+    )
 
 
 def _slices_of(configuration: Configuration | Parts) -> Slices:

@@ -14,8 +14,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mucudnn.torch as mt
+from mucudnn.arrays.recent import Recent
 from mucudnn.torch.choosing import calls as layers
-from mucudnn.torch.choosing.recent import Recent
 from mucudnn.torch.layers import convert as modules
 from mucudnn.torch.layers import functional
 from mucudnn.torch.operators import stock

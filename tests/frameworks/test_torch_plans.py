@@ -12,6 +12,7 @@ from small_network import Network, X
 
 import mucudnn
 from mucudnn.arrays import dispatch
+from mucudnn.arrays.recent import Recent
 from mucudnn.plans.parts import parts, tiles
 from mucudnn.plans.plan import Plan
 from mucudnn.solver import Configuration, MicroConfiguration
@@ -73,7 +74,7 @@ def test_a_converted_model_follows_its_plan(
 ) -> None:
     plan = mt.plan(network, X)
     mucudnn.write_plan(plan, tmp_path / "a.plan")
-    monkeypatch.setattr(dispatch, "_prepared", {})
+    monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
     monkeypatch.setattr(dispatch, "benchmark", None)  # measuring would fail
     for given in (plan, str(tmp_path / "a.plan"), tmp_path / "a.plan"):
         mt.convert(network, plan=given)(X).backward()
@@ -89,7 +90,7 @@ def test_a_plan_has_the_tiles_that_a_call_without_it_would_find(
 ) -> None:
     monkeypatch.setattr(parts, "are_faster", lambda *_: True)
     monkeypatch.setattr(tiles, "_LEAST_TILED_MS", 0.0)  # a call measures no tiles of so short a kernel else
-    monkeypatch.setattr(dispatch, "_prepared", {})
+    monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
     module = nn.Conv2d(16, 16, 3, padding=1)
     image = torch.randn(1, 16, 48, 48, requires_grad=True)
     expected = torch.autograd.grad(module(image).square().sum(), (image, *module.parameters()))
@@ -98,7 +99,7 @@ def test_a_plan_has_the_tiles_that_a_call_without_it_would_find(
     assert all(k.tiles is not None and k.tiles.workspace <= 2**19 for k in plan.kernels)
     mt.convert(module, workspace="512KiB")(image).square().sum().backward()
     assert {p.configuration for p in dispatch._prepared.values()} == {k.tiles for k in plan.kernels}
-    monkeypatch.setattr(dispatch, "_prepared", {})
+    monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
     monkeypatch.setattr(dispatch, "benchmark", None)  # measuring would fail
     mt.convert(module, plan=plan)
     found = torch.autograd.grad(module(image).square().sum(), (image, *module.parameters()))

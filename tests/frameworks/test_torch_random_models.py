@@ -13,6 +13,7 @@ from random_cases import cases
 from random_models import Sample, sample
 
 from mucudnn.arrays import dispatch
+from mucudnn.arrays.recent import Recent
 
 SEEDS = cases(20)
 EPSILON = {torch.float32: 2e-5, torch.float64: 1e-11, torch.bfloat16: 3e-2}
@@ -38,7 +39,7 @@ def convert(given: Sample) -> Sample:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_converted_model_does_what_the_stock_one_does(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "_prepared", {})
+    monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
     stock = sample(seed)
     converted, exact = convert(stock), stock.in_fp64()
     for _ in range(2):  # the second step adds to the gradients

@@ -12,6 +12,7 @@ from needs_torch import mt, torch
 import mucudnn
 from mucudnn._native import parse_descriptor
 from mucudnn.arrays import dispatch
+from mucudnn.arrays.recent import Recent
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.records import FRAMEWORK, STOCK, STOCK_SLICE, SUCCESS
 from mucudnn.costs.schema import ENUMERATION, MEASUREMENT
@@ -22,7 +23,6 @@ from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 from mucudnn.torch.choosing import calls as layers
-from mucudnn.torch.choosing.recent import Recent
 from mucudnn.torch.layers import functional
 from mucudnn.torch.operators import stock
 

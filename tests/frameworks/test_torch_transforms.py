@@ -13,6 +13,7 @@ from needs_torch import mt, torch
 
 import mucudnn
 from mucudnn.arrays import dispatch
+from mucudnn.arrays.recent import Recent
 from mucudnn.errors import MucudnnError, NotDifferentiableError
 
 F = torch.nn.functional
@@ -263,13 +264,13 @@ def test_a_transform_of_a_converted_model_gives_what_it_gave(
 def test_a_converted_model_is_divided_under_a_transform(
     function: Callable[[torch.nn.Module], torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch, "_prepared", {})
+    monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
     function(mt.convert(torch.nn.Conv2d(3, 4, 3)))
     assert dispatch._prepared
 
 
 def test_what_is_compiled_without_a_transform_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "_prepared", {})
+    monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
     torch.compile(mt.convert(torch.nn.Conv2d(3, 4, 3)), backend="aot_eager")(X)
     assert dispatch._prepared
 

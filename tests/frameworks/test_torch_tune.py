@@ -10,11 +10,11 @@ import pytest
 from needs_torch import mt, torch
 
 from mucudnn.arrays import dispatch
+from mucudnn.arrays.recent import Recent
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.errors import UsageError
 from mucudnn.torch.choosing import background as tuning
 from mucudnn.torch.choosing import calls as layers
-from mucudnn.torch.choosing.recent import Recent
 
 nn = torch.nn
 
@@ -60,7 +60,7 @@ def test_never_takes_the_decisions_that_the_cache_allows(monkeypatch: pytest.Mon
     gradients(mt.convert(model()))
     chosen = {p.configuration for p in dispatch._prepared.values()}
     rows = count_rows()
-    monkeypatch.setattr(dispatch, "_prepared", {})
+    monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
     monkeypatch.setattr(layers, "_known", Recent(16))
     torch.testing.assert_close(gradients(mt.convert(model(), tune="never")), gradients(model()))
     assert {p.configuration for p in dispatch._prepared.values()} == chosen
@@ -90,7 +90,7 @@ def test_background_decides_as_eager_does(monkeypatch: pytest.MonkeyPatch) -> No
         if tuning.tuner().is_idle:
             break
     chosen = {(p.problem, p.configuration) for p in dispatch._prepared.values()}
-    monkeypatch.setattr(dispatch, "_prepared", {})
+    monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
     monkeypatch.setattr(layers, "_known", Recent(16))
     rows = count_rows()
     gradients(mt.convert(model()))

@@ -16,6 +16,7 @@ from random_cases import cases
 import mucudnn
 from mucudnn._native import parse_descriptor
 from mucudnn.arrays import dispatch
+from mucudnn.arrays.recent import Recent
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Comparison, Listed, Machine, Measurement
@@ -254,7 +255,7 @@ DAMAGES: tuple[Callable[[Random, bytearray], None], ...] = (
 def test_no_damage_stops_a_command_with_a_traceback(
     block: int, healthy: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch, "_prepared", {})
+    monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
     x, w = np.ones((2, 4, 8, 8), np.float32), np.ones((4, 4, 3, 3), np.float32)
     rows, original = count_rows(healthy), healthy.read_bytes()
     for case in SEEDS[block::10]:

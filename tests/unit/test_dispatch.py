@@ -21,6 +21,7 @@ from mucudnn.arrays import views as arrays
 from mucudnn.arrays.call import Call, limit_of
 from mucudnn.arrays.devices import ArrayDevice
 from mucudnn.arrays.dispatch import prepared
+from mucudnn.arrays.recent import Recent
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NothingFitsError, UsageError
 from mucudnn.listener import Listener
@@ -89,7 +90,7 @@ def test_another_process_takes_it_from_the_cache(
     first = prepared(CALL)
     assert "Measuring" in caplog.text
     caplog.clear()
-    monkeypatch.setattr(dispatch, "_prepared", {})
+    monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
     assert prepared(CALL).configuration == first.configuration
     assert "Measuring" not in caplog.text
     assert re.search(
@@ -101,7 +102,7 @@ def test_another_process_asks_for_no_algorithms(monkeypatch: pytest.MonkeyPatch)
     # One algorithm needs more than this limit even for one sample, so tiles are tried too.
     limited = CALL._replace(workspace="100KiB")
     first = prepared(limited)
-    monkeypatch.setattr(dispatch, "_prepared", {})
+    monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
     monkeypatch.setattr(Engine, "enumerate", None)
     assert prepared(limited).configuration == first.configuration
 
@@ -325,9 +326,8 @@ def test_a_kernel_that_several_threads_need_first_is_decided_once(
 
 
 @pytest.fixture
-def four_remembered_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "_MOST", 4)
-    monkeypatch.setattr(dispatch, "_older", {})
+def four_remembered_calls(cache_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_prepared", Recent(4))
 
 
 @pytest.mark.usefixtures("four_remembered_calls")
@@ -336,7 +336,7 @@ def test_of_calls_without_end_the_last_are_kept_and_what_is_in_use_stays() -> No
     for limit in range(10_000_000, 10_000_050):
         assert prepared(CALL._replace(workspace=limit), PLAN).configuration == WHOLE
         assert prepared(CALL, PLAN) is in_use
-        assert len(dispatch._prepared) + len(dispatch._older) <= 8
+        assert len(dispatch._prepared.everything()) <= 8
 
 
 @pytest.mark.usefixtures("four_remembered_calls")

@@ -38,7 +38,6 @@ def undivided_kernels_only(one_cache: None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MUCUDNN_BATCH_POLICY", "undivided")
         patch.setattr(Engine, "bytes_beyond_caches", 0)  # small buffers do: times do not matter here
-        patch.setattr(dispatch, "_older", {})
         yield
 
 

@@ -19,12 +19,12 @@ from mucudnn import settings
 from mucudnn.arrays import views as arrays
 from mucudnn.arrays.call import Call, LogListener, geometry
 from mucudnn.arrays.dispatch import Prepared, measurements_of
+from mucudnn.arrays.recent import Recent
 from mucudnn.arrays.user_cache import one_cache, user_cache
 from mucudnn.costs.records import Comparison
 from mucudnn.measuring.compare import spread
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch.choosing.background import Work, tuner
-from mucudnn.torch.choosing.recent import Recent
 from mucudnn.torch.operators import passes, stock
 from mucudnn.torch.operators.options import Options, plan_of
 

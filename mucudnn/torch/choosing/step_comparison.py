@@ -34,9 +34,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from mucudnn.arrays.recent import Recent
 from mucudnn.forks import close_in_child, no_fork
 from mucudnn.torch.choosing.calls import CLEAR_GAIN
-from mucudnn.torch.choosing.recent import Recent
 from mucudnn.torch.operators.passes import is_captured
 
 # Ways that differ little are compared in _ENOUGH steps of each, and in more if these take less than _ENOUGH_S

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from mucudnn import settings
 from mucudnn.arrays.call import PlanOrPath, known_plan
+from mucudnn.arrays.recent import Recent
 from mucudnn.errors import UsageError, shown
 from mucudnn.forks import no_fork
 from mucudnn.plans.plan import Plan
 from mucudnn.sizes import spell_limit
 from mucudnn.torch.choosing import calls as layers
-from mucudnn.torch.choosing.recent import Recent
 from mucudnn.torch.choosing.step_comparison import Judge
 from mucudnn.torch.choosing.step_times import StepTimes
 from mucudnn.torch.layers import functional, transposed

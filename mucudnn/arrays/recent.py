@@ -1,7 +1,7 @@
 """A dictionary of bounded size that forgets what was not used for longest."""
 
 from collections.abc import Hashable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -34,6 +34,6 @@ class Recent(dict[Key, Value | None]):
             self.clear()
         super().__setitem__(key, value)
 
-    def everything(self) -> dict[Key, Value | None]:
+    def everything(self) -> dict[Key, Value]:
         """Return a copy with all entries, the older ones first."""
-        return self._older | dict(self)
+        return cast(dict[Key, Value], self._older | dict(self))
