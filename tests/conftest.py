@@ -33,10 +33,9 @@ def empty_cache(folder: Path) -> Iterator[Path]:
             patch.delenv(setting.variable, raising=False)
         patch.setenv("MUCUDNN_CACHE", str(path))
         patch.setattr(dispatch, "_prepared", Recent(4096))
-        layers = sys.modules.get("mucudnn.torch.choosing.calls")
-        if layers is not None:
-            for name in ("_known", "_decisions"):
-                patch.setattr(layers, name, type(getattr(layers, name))(layers._MOST))
+        answers = sys.modules.get("mucudnn.torch.choosing.answers")
+        if answers is not None:
+            patch.setattr(answers, "_answers", Recent(2048))
         yield path
 
 

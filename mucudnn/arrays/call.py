@@ -29,8 +29,8 @@ T = TypeVar("T")
 _logger = logging.getLogger("mucudnn")
 
 
-class Call(NamedTuple):
-    """The arguments of a call that its decision depends on. `y` is None where the pass computes it."""
+class PassCall(NamedTuple):
+    """The arguments of a call of one pass that its division depends on; `y` is None in the forward pass."""
 
     pass_: str
     device: str
@@ -48,19 +48,12 @@ class Call(NamedTuple):
     threads: int | None = None  # threads of the host engine; None stands for MUCUDNN_THREADS
 
 
-def geometry(call: Call) -> tuple[Problem, dict[str, Shape]]:
+def geometry(call: PassCall) -> tuple[Problem, dict[str, Shape]]:
     """Return a call's problem, and the shapes of x, w and y. Raises UsageError, ArgumentTypeError."""
     problem = problem_of(
-        call.data_type,
-        call.layout,
-        call.x,
-        call.w,
-        call.stride,
-        call.padding,
-        call.dilation,
-        call.groups,
-        call.math,
-    )
+        call.data_type, call.layout, call.x, call.w,
+        call.stride, call.padding, call.dilation, call.groups, call.math,
+    )  # fmt: skip
     shapes = shapes_of(problem, len(call.x) - 2)
     if call.y is not None and tuple(call.y) != shapes["y"]:
         raise UsageError(f"dy has the shape {tuple(call.y)}, but this convolution's output has {shapes['y']}")
@@ -101,8 +94,7 @@ def known_plan(plan: PlanOrPath) -> Plan:
 _read_plan = cache(read_plan)
 
 
-def is_exact(call: Call) -> bool:
-    """Return whether all arguments of the caller already have the types that `make_exact` gives them."""
+def _has_exact_types(call: PassCall) -> bool:
     for value in (call.stride, call.padding, call.dilation, call.groups):
         if type(value) is not int:
             if type(value) is not tuple:
@@ -113,12 +105,14 @@ def is_exact(call: Call) -> bool:
     return type(call.layout) is str and (call.workspace is None or type(call.workspace) in (int, str))
 
 
-def make_exact(call: Call) -> Call:
-    """Return the call with ints, and tuples of ints, as sizes.
+def make_exact(call: PassCall) -> PassCall:
+    """Return the call with ints, and tuples of ints, as sizes; the call itself if it has them.
 
     1.0 and True equal 1: unchecked, they would find the decision that was made for 1.
     Raises UsageError, ArgumentTypeError.
     """
+    if _has_exact_types(call):
+        return call
     workspace = call.workspace
     if workspace is not None:
         workspace = str.__str__(workspace) if isinstance(workspace, str) else limit_of(workspace)

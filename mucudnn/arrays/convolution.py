@@ -17,7 +17,7 @@ from numbers import Real
 from typing import Any, TypeVar
 
 from mucudnn.arrays import views
-from mucudnn.arrays.call import Call, PlanOrPath
+from mucudnn.arrays.call import PassCall, PlanOrPath
 from mucudnn.arrays.dispatch import prepared
 from mucudnn.arrays.views import View
 from mucudnn.errors import ArgumentTypeError, UsageError, shown
@@ -66,7 +66,7 @@ def convolution_forward(
     vx, vw = views.read(x, "x"), views.read(w, "w")
     views.check_same("x", vx, "w", vw)
     alpha, beta = _check_factor("alpha", alpha, vx), _check_factor("beta", beta, vx)
-    call = Call(
+    call = PassCall(
         "forward", vx.device, vx.data_type, layout, vx.shape, vw.shape, None,
         stride, padding, dilation, groups, workspace,
     )  # fmt: skip
@@ -103,7 +103,7 @@ def convolution_backward_data(
     views.check_same("dy", vdy, "w", vw)
     alpha, beta = _check_factor("alpha", alpha, vdy), _check_factor("beta", beta, vdy)
     input_shape = _make_exact_shape("x", input_shape)
-    call = Call(
+    call = PassCall(
         "backward_data", vdy.device, vdy.data_type, layout, input_shape, vw.shape, vdy.shape,
         stride, padding, dilation, groups, workspace,
     )  # fmt: skip
@@ -144,7 +144,7 @@ def convolution_backward_filter(
     views.check_same("x", vx, "dy", vdy)
     alpha, beta = _check_factor("alpha", alpha, vx), _check_factor("beta", beta, vx)
     filter_shape = _make_exact_shape("w", filter_shape)
-    call = Call(
+    call = PassCall(
         "backward_filter", vx.device, vx.data_type, layout, vx.shape, filter_shape, vdy.shape,
         stride, padding, dilation, groups, workspace,
     )  # fmt: skip
@@ -177,12 +177,8 @@ def _make_exact_shape(name: str, shape: Shape) -> Shape:
 
     The types must be exact, because 1.0 and True equal 1: they would find a decision under the same key.
     """
-    if type(shape) is tuple:
-        for size in shape:
-            if type(size) is not int:
-                break
-        else:
-            return shape
+    if type(shape) is tuple and {*map(type, shape)} == {int}:
+        return shape
     return exact_shape(name, shape)
 
 

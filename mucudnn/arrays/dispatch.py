@@ -10,11 +10,10 @@ from threading import Lock
 from mucudnn import settings
 from mucudnn._native import Division, Engine, EngineError, Problem, refusal_of_slices
 from mucudnn.arrays.call import (
-    Call,
     LogListener,
+    PassCall,
     PlanOrPath,
     geometry,
-    is_exact,
     known_plan,
     limit_of,
     make_exact,
@@ -45,9 +44,7 @@ from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.plans.verify import foreign
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
-from mucudnn.problems.shapes import (
-    Shape,
-)
+from mucudnn.problems.shapes import Shape
 from mucudnn.sizes import doubt_limit, format_size
 from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration, Slices, Tiling
 
@@ -62,7 +59,7 @@ class Prepared:
     `undivided_stock` is STOCK's undivided call; None if it exceeds the limit, cannot run or was not measured.
     """
 
-    call: Call
+    call: PassCall
     problem: Problem
     configuration: Configuration | Parts
     shapes: dict[str, Shape]
@@ -140,7 +137,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def prepared(
-    call: Call,
+    call: PassCall,
     plan: PlanOrPath | None = None,
     *,
     stream: int = 0,
@@ -161,8 +158,7 @@ def prepared(
     """
     if call.device != "cpu":
         device_named(call.device).check_stream(stream)
-    if not is_exact(call):
-        call = make_exact(call)
+    call = make_exact(call)
     identity = plan if isinstance(plan, str | PurePath) else id(plan)
     key = (call, os.environ.get(settings.WORKSPACE_LIMIT.variable), identity, only_plan, source, may_measure)
     ready = _prepared[key]
@@ -176,9 +172,9 @@ def prepared(
     return ready
 
 
-def decided(call: Call, plan: PlanOrPath | None) -> Prepared | None:
+def decided(call: PassCall, plan: PlanOrPath | None) -> Prepared | None:
     """Return the division that an earlier call with this plan prepared; None if there was none."""
-    exact = call if is_exact(call) else make_exact(call)
+    exact = make_exact(call)
     for ready in _prepared.everything().values():
         is_same_plan = ready.plan is plan or (isinstance(plan, str) and ready.plan == plan)
         if is_same_plan and ready.call == exact:
@@ -187,7 +183,7 @@ def decided(call: Call, plan: PlanOrPath | None) -> Prepared | None:
 
 
 def _prepare(
-    call: Call, plan: PlanOrPath | None, only_plan: bool, source: Source | None, may_measure: bool
+    call: PassCall, plan: PlanOrPath | None, only_plan: bool, source: Source | None, may_measure: bool
 ) -> Prepared:
     problem, shapes = geometry(call)
     kernel = Kernel(problem, call.pass_)
@@ -242,7 +238,7 @@ def _prepare(
 
 
 def _slices_of(configuration: Configuration | Parts) -> Slices:
-    """Return the slices of a configuration; of groups those of the first, which other groups resemble."""
+    """Return the slices of a configuration, or of the first of its groups, which the others resemble."""
     if isinstance(configuration, ChannelGroups):
         return configuration.parts[0].configuration.slices
     return configuration.slices
@@ -309,7 +305,7 @@ def _decide(
 
 
 def measurements_of(
-    call: Call, plan: PlanOrPath | None, source: Source | None
+    call: PassCall, plan: PlanOrPath | None, source: Source | None
 ) -> Generator[None, None, None]:
     """Make the measurements that a decision about a call lacks, and yield after every few of them.
 

@@ -227,16 +227,9 @@ class Cache(CacheRows):
         self.attempt(lambda: self._count_changes(lambda: self._put(*rows)))
 
     def comparison(
-        self,
-        machine: Machine,
-        kernel: Kernel,
-        undivided: Configuration | str | None,
-        divided: Configuration | str,
+        self, machine: Machine, kernel: Kernel, undivided: Configuration | None, divided: Configuration
     ) -> Comparison | None:
-        """Return the comparison of two configurations, or of texts for them.
-
-        `undivided` is None if none fits.
-        """
+        """Return the comparison of two configurations; `undivided` is None if none fits."""
         row = self._find(COMPARISON, machine, kernel, _texts(undivided=undivided, divided=divided))
         return None if row is None else record_of(Comparison, row)
 
@@ -244,8 +237,8 @@ class Cache(CacheRows):
         self,
         machine: Machine,
         kernel: Kernel,
-        undivided: Configuration | str | None,
-        divided: Configuration | str,
+        undivided: Configuration | None,
+        divided: Configuration,
         compared: Comparison,
     ) -> None:
         """Keep one comparison, at once."""
@@ -274,7 +267,8 @@ class Cache(CacheRows):
     def step_times(self, machine: Machine, kernel: Kernel, step: str) -> dict[str, float]:
         """Return the ms of whole steps by the way they ran, as this version of mucudnn measured them.
 
-        `kernel` is the forward pass of the step's first convolution.
+        `kernel` is the forward pass of the step's first convolution. A single call with all its passes is a
+        step, too.
         """
         rows = self._kernel_rows(STEP_TIME, machine, kernel)
         here = {"step": step, "version": mucudnn.__version__}
@@ -322,7 +316,7 @@ def _listing(micro_batch: int, candidates: Sequence[Listed]) -> dict[str, Any]:
     return {"micro_batch": micro_batch, "candidates": format_candidates(candidates)}
 
 
-def _texts(**configurations: Configuration | Tiling | ChannelGroups | str | None) -> dict[str, Any]:
+def _texts(**configurations: Configuration | Tiling | ChannelGroups | None) -> dict[str, Any]:
     """Return the text of each configuration; that of None is empty."""
     return {
         name: "" if configuration is None else str(configuration)

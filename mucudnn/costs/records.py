@@ -102,9 +102,9 @@ class Comparison:
 
 @dataclass(frozen=True)
 class StepTime:
-    """The time of whole steps of a model that ran its convolutions in one of several ways.
+    """The time of whole steps of a model, or of one call with its passes, in one of several ways to run them.
 
-    `step` is the digest of all calls of convolutions in the step.
+    `step` is the digest of all calls of convolutions in the step, or of the configurations of the passes.
     """
 
     step: str

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     import torch
 
 # The files whose models compare steps: in all others the engine runs every one.
-_WITH_JUDGE = (
-    *("test_torch_as_stock", "test_torch_judge", "test_torch_judged_models", "test_torch_short_way"),
-    "test_torch_shared_models",
+_WITH_COMPARISON = (
+    *("test_torch_as_stock", "test_torch_step_comparison", "test_torch_compared_models"),
+    *("test_torch_stock_class", "test_torch_shared_models"),
 )
 
 
@@ -27,7 +27,7 @@ def _engine_alone(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if find_spec("torch") is not None and request.module.__name__ != "test_torch_stock":
             from mucudnn.measuring.source import StockTiming
-            from mucudnn.torch.choosing import step_comparison as judge
+            from mucudnn.torch.choosing.step_comparison import StepComparison
             from mucudnn.torch.operators import stock
 
             slow = StockTiming(median_ms=1e6, spread_ms=0.0, workspace=2**50)
@@ -35,8 +35,8 @@ def _engine_alone(request: pytest.FixtureRequest) -> Iterator[None]:
             patch.setattr(stock.TorchTimer, "__init__", lambda timer, device, kernel, tensors: None)
             patch.setattr(stock.TorchTimer, "measure", lambda timer, size, is_slice, **_: slow)
             patch.setattr(stock.TorchTimer, "tensors", lambda timer, engine: None)
-            if request.module.__name__ not in _WITH_JUDGE:
-                patch.setattr(judge.Judge, "wants_stock", lambda *_: False)
+            if request.module.__name__ not in _WITH_COMPARISON:
+                patch.setattr(StepComparison, "follow", lambda *_: False)
         yield
 
 

@@ -15,10 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import mucudnn.torch as mt
 from mucudnn.arrays.recent import Recent
-from mucudnn.torch.choosing import calls as layers
-from mucudnn.torch.layers import convert as modules
+from mucudnn.torch.choosing import answers
+from mucudnn.torch.choosing.decision import _decide_in_parts
+from mucudnn.torch.layers import converted as modules
 from mucudnn.torch.layers import functional
-from mucudnn.torch.operators import stock
+from mucudnn.torch.operators import passes, stock
 from mucudnn.torch.operators.stock import StockTiming
 
 nn = torch.nn
@@ -53,7 +54,31 @@ def test_the_second_call_of_a_layer_or_a_function_has_its_operands(monkeypatch: 
     for call in calls:
         first = call()
         with monkeypatch.context() as patch:
-            patch.setattr(functional, "operands", refuse)
+            for module in (functional, modules):
+                patch.setattr(module, "prepare_operands", refuse)
+            assert torch.equal(call(), first)
+
+
+def test_the_forward_pass_of_a_decided_call_has_its_division(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, own = converted(padding=1)
+    ours(X)
+    monkeypatch.setattr(passes, "prepared", refuse)
+    torch.testing.assert_close(ours(X), own(X), rtol=1e-4, atol=1e-4)
+
+
+def test_a_function_is_decided_once_with_sizes_in_lists_and_with_a_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    w = torch.ones(6, 4, 3, 3)
+    plan = mt.plan(nn.Conv2d(4, 6, 3, bias=False).requires_grad_(False), X)
+    calls: list[Callable[[], torch.Tensor]] = [
+        lambda: mt.conv2d(X, w, None, [2, 1], [1, 0]),
+        lambda: mt.conv2d(X, w, plan=plan),
+    ]
+    for call in calls:
+        first = call()
+        with monkeypatch.context() as patch:
+            patch.setattr(functional, "decide", refuse)
             assert torch.equal(call(), first)
 
 
@@ -118,7 +143,7 @@ def test_a_transform_follows_a_decided_call() -> None:
     torch.testing.assert_close(found, torch.stack([own(X), own(2 * X)]))
 
 
-def test_the_log_tells_of_each_layer_even_after_its_call_was_decided(
+def test_the_log_says_the_choice_for_each_layer_even_after_its_call_was_decided(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = mt.convert(nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)))
@@ -129,21 +154,32 @@ def test_the_log_tells_of_each_layer_even_after_its_call_was_decided(
     assert [sum(f"the layer {name} is" in text for text in caplog.messages) for name in "01"] == [1, 1]
 
 
+@pytest.mark.parametrize("x", [X[:, :3], X.double()])
+def test_a_call_that_pytorch_refuses_raises_its_error_while_choices_are_logged(
+    x: torch.Tensor, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mucudnn")
+    for layer in converted():
+        with pytest.raises(RuntimeError) as caught:
+            layer(x)
+        assert type(caught.value) is RuntimeError
+
+
 def test_another_limit_is_another_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, _ = converted()
     for limit in ("1MiB", "2MiB"):
         monkeypatch.setenv("MUCUDNN_WORKSPACE_LIMIT", limit)
         for _ in range(2):
             ours(X)
-    assert len(layers._decisions) == 2
+    assert len(answers._answers) == 2
 
 
 def test_ever_new_shapes_take_a_bounded_amount_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "_decisions", Recent(2))
+    monkeypatch.setattr(answers, "_answers", Recent(2))
     ours, own = converted()
     for rows in range(5, 9):
         torch.testing.assert_close(ours(X[:, :, :rows]), own(X[:, :, :rows]))
-        assert len(layers._decisions.everything()) <= 4
+        assert len(answers._answers.everything()) <= 4
 
 
 @given(st.lists(st.integers(0, 12), max_size=60))
@@ -165,20 +201,22 @@ def test_the_sentences_of_the_log_about_a_layer_are_bounded(caplog: pytest.LogCa
     caplog.set_level(logging.INFO, "mucudnn")
     ours, _ = converted()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(modules, "_MOST_TOLD", 2)
+        patch.setattr(modules, "_MOST_LOGGED", 2)
         for columns in range(3, 9):
             ours(X[..., :columns])
-    assert len(modules._told[ours].everything()) == 4
+    assert len(modules._logged[ours].everything()) == 4
 
 
 def test_work_that_a_fork_or_the_programs_end_cuts_off_decides_nothing() -> None:
     ours, _ = converted(padding=1)
     settings = modules.ConversionSettings(tune="background")
     operands = modules.operands_of(ours, X, ours.weight, ours.bias, settings)
-    work = layers._decide_in_parts("key", operands.x, operands.w, operands.bias, operands.options)
+    key = answers.key_of(X, ours.weight, ours.bias, None, settings.key, 1, 1, 1, 1)
+    assert key is not None
+    work = _decide_in_parts(key, operands, True)
     next(work)
     work.close()
-    assert layers._known["key"] is None
+    assert answers.find(key) is None
 
 
 def test_arguments_and_modes_with_torch_function_get_the_function() -> None:

@@ -12,7 +12,7 @@ from programs import HANGS
 
 import mucudnn
 from mucudnn.arrays import views as arrays
-from mucudnn.arrays.call import Call
+from mucudnn.arrays.call import PassCall
 from mucudnn.arrays.views import View
 from mucudnn.errors import MucudnnError
 from mucudnn.plans.plan import Plan, PlanKernel
@@ -318,7 +318,7 @@ def test_on_a_gpu_the_arithmetic_is_what_pytorch_itself_would_allow(
     view = View(0, (2, 3, 5, 5), data_type, "cuda:0", True, None)
     options = Options((1, 1), (0, 0), (1, 1), 1, "", None, None, False)
 
-    def call() -> Call:
+    def call() -> PassCall:
         return passes.call_of("forward", view, view.shape, (4, 3, 3, 3), None, options)
 
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)

@@ -16,7 +16,8 @@ from small_network import Network, X
 
 from mucudnn.arrays import dispatch
 from mucudnn.errors import MucudnnError, MucudnnWarning, NothingFitsError
-from mucudnn.torch.layers import convert as modules
+from mucudnn.torch.layers import converted as modules
+from mucudnn.torch.layers.convert import convolutions
 
 nn = torch.nn
 
@@ -80,7 +81,7 @@ def test_state_and_parameters_stay(network: nn.Module) -> None:
 def test_the_text_of_a_model_tells_the_limit_of_each_convolution(network: nn.Module) -> None:
     text = repr(network)
     converted = repr(mt.convert(network, workspace="1MiB"))
-    assert converted.count(", workspace=1MiB)") == len(modules.convolutions(network))
+    assert converted.count(", workspace=1MiB)") == len(convolutions(network))
     assert converted.replace(", workspace=1MiB)", ")") == text
     plan = mt.plan(network, X, workspace="2MiB")
     assert f", plan={plan.digest[:8]}, workspace=64MiB)" in repr(mt.convert(network, plan=plan))

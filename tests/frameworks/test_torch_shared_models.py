@@ -14,8 +14,8 @@ import pytest
 from needs_torch import mt, torch
 
 from mucudnn.plans.plan import Plan
-from mucudnn.torch.choosing import calls as layers
-from mucudnn.torch.layers import convert as modules
+from mucudnn.torch.choosing import answers
+from mucudnn.torch.layers import converted as modules
 from mucudnn.torch.layers import transposed
 from mucudnn.torch.layers.convert import divide
 
@@ -74,7 +74,7 @@ def test_eight_threads_train_and_evaluate_one_model(tune: str, is_converting: bo
     run_in_threads(work)
 
 
-@pytest.mark.parametrize("place", [(modules, "_call_of"), (layers, "decision_of"), (modules, "can_divide")])
+@pytest.mark.parametrize("place", [(modules, "_key_of"), (answers, "find"), (modules, "can_divide")])
 def test_a_call_ends_although_another_thread_restores_the_module(
     place: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +114,7 @@ def test_a_module_that_is_converted_while_its_neighbours_change_their_class_is_n
     def work(number: int) -> None:
         for step in range(20):
             if number % 2:
-                chosen.give(step % 2 == 0)
+                chosen.leave_to_pytorch(step % 2 == 0)
             else:
                 copied = [copy.copy(module) for module in model]
                 for module in copied:

@@ -22,9 +22,9 @@ from mucudnn.measuring.source import StockTiming
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
-from mucudnn.torch.choosing import calls as layers
-from mucudnn.torch.layers import functional
+from mucudnn.torch.choosing import answers, decision
 from mucudnn.torch.operators import stock
+from mucudnn.torch.operators.operands import prepare_operands
 
 nn = torch.nn
 Times = Callable[[str, int, bool], float]
@@ -302,17 +302,17 @@ def test_close_predictions_are_settled_by_running_both(
         dispatch, "choose_within", _without_stock(dispatch.choose_within)
     )  # so that the engine's configuration stays the choice of each pass
 
-    def race(*_: object) -> layers.Comparison:
+    def race(*_: object) -> dict[str, float]:
         races.append(1)
-        return layers.Comparison(100.0, ours_ms, 0.0, 0.0, None, None, None)
+        return {"stock": 100.0, "choices": ours_ms}
 
-    monkeypatch.setattr(layers, "_race", race)
+    monkeypatch.setattr(decision, "_race", race)
     convolution, x = problems()[1]
     with torch.no_grad():
         mt.convert(convolution)(x)
         assert len(races) == 1
-        assert [gain > 0 for gain in layers._known.values()] == [wins]
-        monkeypatch.setattr(layers, "_known", Recent(16))
+        assert [answer.gain > 0 for answer in answers._answers.values()] == [wins]
+        monkeypatch.setattr(answers, "_answers", Recent(16))
         convolution(x)
     assert len(races) == 1  # the cache has the times
 
@@ -323,16 +323,16 @@ def test_a_gain_below_the_cost_of_a_call_is_none(
     timed: Callable[[Times], None], monkeypatch: pytest.MonkeyPatch, needs_gradients: bool, slower: float,
     wins: bool,
 ) -> None:  # fmt: skip
-    passes, call_ms = (3, layers._CALL_WITH_GRADIENTS_MS) if needs_gradients else (1, layers._CALL_MS)
-    cost_ms = call_ms + passes * layers._OPERATOR_MS
+    passes, call_ms = (3, decision._CALL_WITH_GRADIENTS_MS) if needs_gradients else (1, decision._CALL_MS)
+    cost_ms = call_ms + passes * decision._OPERATOR_MS
     monkeypatch.setattr(dispatch.Prepared, "predicted_ms", 1e-3)
     timed(lambda pass_, size, is_slice: 1e9 if is_slice else slower * cost_ms / passes)
     monkeypatch.setattr(dispatch, "choose_within", _without_stock(dispatch.choose_within))
-    monkeypatch.setattr(layers, "_race", lambda *_: layers.Comparison(1.0, 0.01, 0.0, 0.0, None, None, None))
+    monkeypatch.setattr(decision, "_race", lambda *_: {"stock": 1.0, "choices": 0.01})
     model, x = nn.Conv2d(4, 4, 3), torch.randn(4, 4, 9, 9, requires_grad=needs_gradients)
     with torch.set_grad_enabled(needs_gradients):
         mt.convert(model)(x)
-    assert [gain > 0 for gain in layers._known.values()] == [wins]
+    assert [answer.gain > 0 for answer in answers._answers.values()] == [wins]
 
 
 def _without_stock(decide: Callable[..., object]) -> Callable[..., object]:
@@ -369,13 +369,15 @@ def test_a_program_that_waits_keeps_no_algorithm_that_cannot_run_and_transforms_
 
 def test_both_ways_run_in_a_race() -> None:
     convolution, x = problems()[1]
-    given = functional.operands(
-        2, x, convolution.weight, convolution.bias, 2, 0, 1, 2, None, None, fallback=True
+    operands = prepare_operands(
+        2, x, convolution.weight, convolution.bias, 2, 0, 1, 2, workspace=None, plan=None, fallback=True
     )
+    key = answers.key_of(x.requires_grad_(), convolution.weight, convolution.bias, None, 2, 2, 0, 1, 2)
+    assert key is not None
+    assert key.needed == (True, True, True)
     with torch.no_grad():
-        compared = layers._race(given.x, given.w, given.bias, (True, True, True), given.options)
-    assert compared.undivided_ms is not None
-    assert min(compared.undivided_ms, compared.divided_ms) > 0
+        times = decision._race(key, operands)
+    assert min(times["stock"], times["choices"]) > 0
 
 
 def test_all_passes_are_those_of_the_engine(timed: Callable[[Times], None]) -> None:

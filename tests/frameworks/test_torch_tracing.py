@@ -180,7 +180,7 @@ def test_a_symbolically_traced_model_stays_converted_and_can_be_restored(way: Ca
     traced = torch.fx.symbolic_trace(mt.convert(copy.deepcopy(own)))
     for x in (X, X[1:]):
         torch.testing.assert_close(way(traced)(x), own(x))
-    assert len(modules.converted(traced)) == 2
+    assert len(modules.converted_layers(traced)) == 2
     assert [type(module) for module in mt.restore(traced).modules()].count(nn.Conv2d) == 2
     assert not any("__module__" in vars(module) for module in traced.modules())
 

@@ -13,8 +13,8 @@ from mucudnn.arrays import dispatch
 from mucudnn.arrays.recent import Recent
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.errors import UsageError
+from mucudnn.torch.choosing import answers
 from mucudnn.torch.choosing import background as tuning
-from mucudnn.torch.choosing import calls as layers
 
 nn = torch.nn
 
@@ -61,7 +61,7 @@ def test_never_takes_the_decisions_that_the_cache_allows(monkeypatch: pytest.Mon
     chosen = {p.configuration for p in dispatch._prepared.values()}
     rows = count_rows()
     monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
-    monkeypatch.setattr(layers, "_known", Recent(16))
+    monkeypatch.setattr(answers, "_answers", Recent(16))
     torch.testing.assert_close(gradients(mt.convert(model(), tune="never")), gradients(model()))
     assert {p.configuration for p in dispatch._prepared.values()} == chosen
     assert count_rows() == rows
@@ -75,9 +75,9 @@ def test_background_runs_pytorchs_own_until_it_has_decided() -> None:
     assert not dispatch._prepared  # nothing is measured within a step
     for _ in range(50):
         torch.testing.assert_close(gradients(network), wanted)
-        if tuning.tuner().is_idle:
+        if not tuning.tuner()._work:
             break
-    assert tuning.tuner().is_idle
+    assert not tuning.tuner()._work
     torch.testing.assert_close(gradients(network), wanted)
     assert len(dispatch._prepared) == 5  # the first layer's input needs no gradient
     tuning.tuner().stop()
@@ -87,11 +87,11 @@ def test_background_decides_as_eager_does(monkeypatch: pytest.MonkeyPatch) -> No
     network = mt.convert(model(), tune="background")
     for _ in range(50):
         gradients(network)
-        if tuning.tuner().is_idle:
+        if not tuning.tuner()._work:
             break
     chosen = {(p.problem, p.configuration) for p in dispatch._prepared.values()}
     monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
-    monkeypatch.setattr(layers, "_known", Recent(16))
+    monkeypatch.setattr(answers, "_answers", Recent(16))
     rows = count_rows()
     gradients(mt.convert(model()))
     assert {(p.problem, p.configuration) for p in dispatch._prepared.values()} == chosen

@@ -45,7 +45,7 @@ def parts(clock: Clock, log: list[str], name: str, seconds: list[float]) -> Work
 def step(tuner: Tuner, clock: Clock, seconds: float) -> None:
     """Let a program with two modules make a step."""
     for module in ("first", "second"):
-        tuner.give_turn(module)
+        tuner.wait_after_step(module)
         clock.now += seconds / 2
 
 
@@ -76,7 +76,7 @@ def test_a_program_never_waits_where_no_work_is_left(tuner: Tuner, clock: Clock)
     tuner.submit("call", parts(clock, log, "a", [1.0]))
     for _ in range(4):
         step(tuner, clock, 4.0)
-    assert tuner.is_idle
+    assert not tuner._work
     assert not tuner.has("call")
 
 
@@ -132,7 +132,7 @@ def test_of_ever_new_calls_the_oldest_wait_no_longer_but_work_that_has_begun_end
     for number in range(50):
         tuner.submit(number, parts(clock, log, f"call {number} part ", [1.0]))
         assert len(tuner._work) <= 3
-    while not tuner.is_idle:
+    while tuner._work:
         step(tuner, clock, 4.0)
     assert log == [*(f"begun{part}" for part in range(6)), "call 48 part 0", "call 49 part 0"]
 
@@ -178,4 +178,4 @@ def test_a_program_goes_on_where_no_thread_can_start(clock: Clock, monkeypatch: 
     for _ in range(3):
         tuner.submit("call", parts(clock, [], "a", [1.0]))
         step(tuner, clock, 4.0)
-    assert tuner.is_idle
+    assert not tuner._work

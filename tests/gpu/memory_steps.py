@@ -13,7 +13,7 @@ from unittest.mock import patch
 from needs_torch import mt, torch
 from torch import Tensor, nn
 
-from mucudnn.arrays.call import Call, geometry
+from mucudnn.arrays.call import PassCall, geometry
 from mucudnn.arrays.dispatch import Prepared
 from mucudnn.errors import NothingFitsError
 from mucudnn.measuring.modelled_device import find_device
@@ -136,7 +136,7 @@ def noted_kernels() -> Iterator[set[tuple[Problem, str]]]:
     """Yield a set into which go the kernels that mucudnn's operators run: problems and passes."""
     found: set[tuple[Problem, str]] = set()
 
-    def note(call: Call, *given: Any, **options: Any) -> Prepared:
+    def note(call: PassCall, *given: Any, **options: Any) -> Prepared:
         found.add((geometry(call)[0], call.pass_))
         return ready_of(call, *given, **options)
 

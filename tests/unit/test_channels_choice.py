@@ -15,7 +15,7 @@ import pytest
 import mucudnn
 from mucudnn._native import Engine, group_kernel, parse_descriptor
 from mucudnn.arrays import dispatch
-from mucudnn.arrays.call import Call
+from mucudnn.arrays.call import PassCall
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import SUCCESS, Comparison, Measurement, TileComparison
@@ -253,7 +253,7 @@ def test_groups_of_a_plan_are_run_and_nothing_is_measured(
     plan = plan_with_groups(pass_)
     write_plan(plan, path)
     assert Plan.parse(path.read_text()) == plan
-    call = Call(pass_, "cpu", "f32", "nchw", (2, 64, 10, 10), (64, 64, 3, 3), None, 1, 1, 1, 1, None)
+    call = PassCall(pass_, "cpu", "f32", "nchw", (2, 64, 10, 10), (64, 64, 3, 3), None, 1, 1, 1, 1, None)
     ready = dispatch.prepared(call, path)
     assert ready.configuration == plan.kernels[0].groups
     assert ready.predicted_ms == 2.0

@@ -18,7 +18,7 @@ import mucudnn
 from mucudnn._native import Engine, tile_steps
 from mucudnn.arrays import dispatch
 from mucudnn.arrays import views as arrays
-from mucudnn.arrays.call import Call, limit_of
+from mucudnn.arrays.call import PassCall, limit_of
 from mucudnn.arrays.devices import ArrayDevice
 from mucudnn.arrays.dispatch import prepared
 from mucudnn.arrays.recent import Recent
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("cache_path")
 
 X = np.random.default_rng(1).random((8, 8, 14, 14), np.float32)
 W = np.random.default_rng(2).random((8, 8, 3, 3), np.float32)
-CALL = Call("forward", "cpu", "f32", "nchw", X.shape, W.shape, None, 1, 1, 1, 1, None)
+CALL = PassCall("forward", "cpu", "f32", "nchw", X.shape, W.shape, None, 1, 1, 1, 1, None)
 PROBLEM = shapes.problem_of("f32", "nchw", X.shape, W.shape, 1, 1, 1, 1)
 KERNEL = Kernel(PROBLEM, "forward")
 WHOLE = Configuration((MicroConfiguration(8, "GEMM", 2.0, 8 * 8 * 72 * 196 * 4),))
@@ -381,5 +381,5 @@ def test_where_that_library_has_no_memory_nothing_fits(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("size", [5, 17, 64])
 def test_slices_that_need_memory_for_their_sum_do_not_hide_the_ones_that_need_none(size: int) -> None:
     shapes = (size, 1, 1, 1), (1, 1, 1, 1), (size, 1, 1, 1)
-    call = Call("backward_filter", "cpu", "bf16", "nchw", *shapes, 1, 0, 1, 1, 0)
+    call = PassCall("backward_filter", "cpu", "bf16", "nchw", *shapes, 1, 0, 1, 1, 0)
     assert prepared(call).workspace == 0

@@ -10,7 +10,7 @@ import pytest
 import mucudnn
 from mucudnn._native import Engine, parse_descriptor, tile_copies, tile_steps
 from mucudnn.arrays import dispatch
-from mucudnn.arrays.call import Call
+from mucudnn.arrays.call import PassCall
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import NothingFitsError
 from mucudnn.listener import Listener
@@ -163,7 +163,7 @@ def test_tiles_of_a_plan_are_run_and_nothing_is_measured(
 ) -> None:
     path = tmp_path / "a.plan"
     write_plan(plan_with_tiles(pass_), path)
-    call = Call(pass_, "cpu", "f32", "nchw", (2, 16, 48, 48), (16, 16, 3, 3), None, 1, 1, 1, 1, None)
+    call = PassCall(pass_, "cpu", "f32", "nchw", (2, 16, 48, 48), (16, 16, 3, 3), None, 1, 1, 1, 1, None)
     ready = dispatch.prepared(call, path)
     assert ready.configuration == plan_with_tiles(pass_).kernels[0].tiles
     assert not cache_path.exists()
@@ -180,7 +180,9 @@ def test_tiles_of_a_plan_are_run_and_nothing_is_measured(
 
 
 def test_tiles_of_a_plan_that_do_not_fit_the_workspace_give_way_to_its_choice() -> None:
-    call = Call("forward", "cpu", "f32", "nchw", (2, 16, 48, 48), (16, 16, 3, 3), None, 1, 1, 1, 1, 2**20 - 1)
+    call = PassCall(
+        "forward", "cpu", "f32", "nchw", (2, 16, 48, 48), (16, 16, 3, 3), None, 1, 1, 1, 1, 2**20 - 1
+    )
     (kernel,) = plan_with_tiles("forward").kernels
     assert dispatch.prepared(call, plan_with_tiles("forward")).configuration == kernel.chosen
     roomy = call._replace(workspace=2**20)

@@ -24,7 +24,7 @@ import torch
 import mucudnn
 import mucudnn.torch
 from bench.lib.record import Record
-from mucudnn.arrays.call import Call
+from mucudnn.arrays.call import PassCall
 from mucudnn.arrays.devices import device_named
 from mucudnn.arrays.dispatch import prepared
 from mucudnn.problems.kernels import Kernel
@@ -47,7 +47,7 @@ def overhead() -> Iterator[Record]:
     """Yield the µs that each front end adds to a direct call of the engine with the same division."""
     x, w = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
     arrays, parameter = (x.numpy(), w.numpy()), w.clone().requires_grad_()
-    ready = prepared(Call("forward", "cpu", "f32", "nchw", x.shape, w.shape, None, 1, 0, 1, 1, None))
+    ready = prepared(PassCall("forward", "cpu", "f32", "nchw", x.shape, w.shape, None, 1, 0, 1, 1, None))
     engine, y = device_named("cpu").engine, np.empty(ready.shapes["y"], np.float32)
     division = engine.prepare(Kernel(ready.problem, "forward"), ready.configuration.slices)
     workspace = engine.allocate(max(division.workspace, 1))
@@ -76,10 +76,10 @@ def cold_calls() -> Iterator[Record]:
     layers = {name: torch.nn.Conv2d(8, 8, 1) for name in (STOCK, LOOKS, STOCK_CLASS)}
     for name in (LOOKS, STOCK_CLASS):
         layer: Any = mucudnn.torch.convert(layers[name])
-        chosen = layer._mucudnn
+        settings = layer._mucudnn
         # The state after the model decided for PyTorch's own, in a step that another layer began.
-        chosen.judge.has_given_step, chosen.judge.leader = True, 0
-        chosen.give(name == STOCK_CLASS)
+        settings.comparison.is_step_left_to_pytorch, settings.comparison.first_layer = True, 0
+        settings.leave_to_pytorch(name == STOCK_CLASS)
     for mib, calls in COLD_CALLS.items():
         times = _interleave(layers, mib, calls)
         stock = statistics.median(times[STOCK])

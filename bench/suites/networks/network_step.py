@@ -219,8 +219,8 @@ def _converted(model: torch.nn.Module, limit: str) -> torch.nn.Module:
 def _way(model: torch.nn.Module) -> str | None:
     """Return the way in which a converted model decided to run its steps; None before it has."""
     layers = (layer for module in model.modules() if (layer := getattr(module, "_mucudnn", None)))
-    judge = next(layers).judge  # all layers of a model share it
-    return None if judge is None else judge.verdict
+    comparison = next(layers).comparison  # all layers of a model share it
+    return None if comparison is None else comparison.result
 
 
 def _cache_of(folder: Path, limit: str) -> Path:

@@ -21,14 +21,14 @@ _logger = logging.getLogger("mucudnn")
 
 
 class Tuner:
-    """A thread that makes progress with its work only while a program waits in `give_turn`."""
+    """A thread that makes progress with its work only while a program waits in `wait_after_step`."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._work: dict[Hashable, Work] = {}  # the oldest first
         self._working: Hashable = None  # the call whose work has begun
         self._changed = threading.Condition()
-        self._has_turn = self._stopped = False
+        self._is_awaited = self._stopped = False
         self._credit_s, self._since = 0.0, clock()
         self._called: set[Hashable] = set()  # the modules that were called in this step
         self._thread: threading.Thread | None = None
@@ -51,13 +51,8 @@ class Tuner:
         """Return whether the work about a call is not done yet."""
         return call in self._work
 
-    @property
-    def is_idle(self) -> bool:
-        """True if all work is done."""
-        return not self._work
-
-    def give_turn(self, module: Hashable) -> None:
-        """Wait for the thread if a step has ended, which `module`, about to run, tells."""
+    def wait_after_step(self, module: Hashable) -> None:
+        """Wait for the thread if a step has ended, which shows in a second call of `module`."""
         if not self._called:
             self._since = self._clock()
         if module not in self._called:
@@ -71,12 +66,12 @@ class Tuner:
             return
         try:
             with self._changed:
-                self._has_turn = True
+                self._is_awaited = True
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: not self._has_turn or not self._work or self._stopped)
+                self._changed.wait_for(lambda: not self._is_awaited or not self._work or self._stopped)
         finally:  # also where the user interrupts the program: the thread then ends its part and waits
             with self._changed:
-                self._has_turn = False
+                self._is_awaited = False
             self._since = self._clock()
 
     def stop(self) -> None:
@@ -99,7 +94,7 @@ class Tuner:
         return True
 
     def _run(self) -> None:
-        while (work := self._wait_for_turn()) is not None:
+        while (work := self._next_work()) is not None:
             start = self._clock()
             is_done = _make_progress(work)
             with self._changed:
@@ -108,14 +103,14 @@ class Tuner:
                     del self._work[self._working]
                     self._working = None
                 if self._credit_s <= 0 or not self._work:
-                    self._has_turn = False
+                    self._is_awaited = False
                 self._changed.notify_all()
 
-    def _wait_for_turn(self) -> Work | None:
+    def _next_work(self) -> Work | None:
         """Wait until there is work to do and a program waits for it. Return the work; None after `stop`."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._stopped or (self._has_turn and self._work and self._credit_s > 0)
+                lambda: self._stopped or (self._is_awaited and self._work and self._credit_s > 0)
             )
             if self._stopped:
                 return None

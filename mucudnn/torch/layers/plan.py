@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mucudnn import settings
-from mucudnn.arrays.call import Call, LogListener, geometry, limit_of
+from mucudnn.arrays.call import LogListener, PassCall, geometry, limit_of
 from mucudnn.arrays.devices import ArrayDevice, device_named
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import FRAMEWORK
@@ -23,9 +23,11 @@ from mucudnn.plans.plan import Plan
 from mucudnn.plans.result import to_plan
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import parse_size
-from mucudnn.torch.layers.convert import ConversionSettings, convolutions, operands_of
+from mucudnn.torch.layers.convert import convolutions
+from mucudnn.torch.layers.converted import operands_of
 from mucudnn.torch.layers.one_run import run_once
-from mucudnn.torch.operators import passes, stock
+from mucudnn.torch.layers.settings import ConversionSettings
+from mucudnn.torch.operators import stock
 from mucudnn.torch.operators.passes import can_divide, is_transformed, needed_passes
 
 
@@ -65,15 +67,15 @@ def plan(
     with Cache.of_user(listener, needed=False) as cache:
         bench = Bench(device.engine, cache, listener, source)
         result = optimize(bench, kernels, policy, limits)
-        found = [
+        parts_of_kernels = [
             better_parts(bench, decision.kernel, policy, limit_of_kernel(decision, limits), decision.chosen)
             for decision in result.decisions
         ]
     whole = to_plan(result)
     header = dict(whole.header)
-    if source is not None and any(runs_stock(c) for k in whole.kernels for c in k.answers):
+    if any(runs_stock(c) for k in whole.kernels for c in k.answers):
         header[FRAMEWORK] = source.machine.library
-    planned = tuple(k.with_parts(parts) for k, parts in zip(whole.kernels, found, strict=True))
+    planned = tuple(k.with_parts(parts) for k, parts in zip(whole.kernels, parts_of_kernels, strict=True))
     return replace(whole, header=header, kernels=planned)
 
 
@@ -82,8 +84,8 @@ def _kernels(model: Any, example_input: Any) -> tuple[str, ArrayDevice, list[Ker
 
     Raises UsageError if no convolution can be divided, MixedDevicesError if they are on several devices.
     """
-    found: Counter[Kernel] = Counter()
-    devices: dict[str, Call] = {}
+    counts: Counter[Kernel] = Counter()
+    devices: dict[str, PassCall] = {}
 
     def record(module: Any, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
         x = args[0] if args else given["input"]
@@ -91,10 +93,10 @@ def _kernels(model: Any, example_input: Any) -> tuple[str, ArrayDevice, list[Ker
             return
         needed = needed_passes(x, module.weight)
         with torch.no_grad():
-            call = _call(module, x)
-        devices[call.device] = call
-        problem, _ = geometry(call)
-        found.update(Kernel(problem, pass_) for pass_ in needed)
+            operands = operands_of(module, x, module.weight, module.bias, ConversionSettings())
+            calls = operands.calls(needed)
+        devices[calls["forward"].device] = calls["forward"]
+        counts.update(Kernel(geometry(call)[0], pass_) for pass_, call in calls.items())
 
     hooks = [m.register_forward_pre_hook(record, with_kwargs=True) for m in convolutions(model)]
     try:
@@ -102,7 +104,7 @@ def _kernels(model: Any, example_input: Any) -> tuple[str, ArrayDevice, list[Ker
     finally:
         for hook in hooks:
             hook.remove()
-    if not found:
+    if not counts:
         raise UsageError(
             "no convolution of the model ran on the example input that could be divided: "
             "there is nothing to plan"
@@ -110,11 +112,5 @@ def _kernels(model: Any, example_input: Any) -> tuple[str, ArrayDevice, list[Ker
     if len(devices) > 1:
         raise MixedDevicesError(f"the convolutions are on {' and '.join(sorted(devices))}: plan each alone")
     ((name, call),) = devices.items()
-    kernels = [replace(kernel, count=count) for kernel, count in found.items()]
+    kernels = [replace(kernel, count=count) for kernel, count in counts.items()]
     return name, device_named(name, call.threads), kernels
-
-
-def _call(module: Any, x: Tensor) -> Call:
-    given = operands_of(module, x, module.weight, module.bias, ConversionSettings())
-    vx, vw = (passes.view_of(tensor, "input", given.options) for tensor in (given.x, given.w))
-    return passes.call_of("forward", vx, vx.shape, vw.shape, None, given.options)

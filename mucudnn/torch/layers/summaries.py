@@ -10,11 +10,12 @@ from torch import Tensor
 from mucudnn.output.table import html_table, text_table
 from mucudnn.output.text import milliseconds, shortened
 from mucudnn.sizes import format_size
-from mucudnn.torch.layers.choice_of_layer import LayerChoice, call_of_pass, choice_of_pass
-from mucudnn.torch.layers.convert import converted, is_given_to_stock, operands_of
-from mucudnn.torch.layers.functional import Operands, runs_stock
+from mucudnn.torch.layers.choice_of_layer import LayerChoice, choice_of_pass
+from mucudnn.torch.layers.convert import converted_layers
+from mucudnn.torch.layers.converted import operands_of, runs_stock
 from mucudnn.torch.layers.one_run import run_once
 from mucudnn.torch.operators import ops
+from mucudnn.torch.operators.operands import Operands
 from mucudnn.torch.operators.passes import can_divide, needed_passes
 
 _HEADS = ("layer", "pass", "kernel", "micro-batches", "predicted ms", "workspace")
@@ -40,15 +41,15 @@ class Summary:
         return html_table(self._total(), _HEADS, list(self._rows()))
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
-        for one in self.choices:
-            chosen = one.micro_batches or "PyTorch's own"
-            size = "–" if one.workspace is None else format_size(one.workspace)
-            yield one.layer, one.pass_, one.kernel, chosen, milliseconds(one.time_ms), size
+        for choice in self.choices:
+            chosen = choice.micro_batches or "PyTorch's own"
+            size = "–" if choice.workspace is None else format_size(choice.workspace)
+            yield choice.layer, choice.pass_, choice.kernel, chosen, milliseconds(choice.time_ms), size
 
     def _total(self) -> str:
-        ours = [one for one in self.choices if one.micro_batches is not None]
-        time = sum(one.time_ms or 0.0 for one in ours)
-        workspace = max((one.workspace or 0 for one in ours), default=0)
+        ours = [choice for choice in self.choices if choice.micro_batches is not None]
+        time = sum(choice.time_ms or 0.0 for choice in ours)
+        workspace = max((choice.workspace or 0 for choice in ours), default=0)
         return (
             f"{len(ours)} of {len(self.choices)} passes by mucudnn: {milliseconds(time)} ms predicted, "
             f"workspace at most {format_size(workspace)}"
@@ -69,18 +70,18 @@ def summary(model: Any, example_input: Any) -> Summary:
 
     Raises UsageError (a ValueError) for a model that is not converted.
     """
-    layers = converted(model)
-    found: list[LayerChoice] = []
+    layers = converted_layers(model)
+    choices: list[LayerChoice] = []
 
     def record(module: Any, args: tuple[Tensor, ...], given: dict[str, Tensor], output: Tensor) -> None:
         x = args[0] if args else given["input"]
         name = layers[module]
         if not can_divide(x, module.weight):
-            found.append(LayerChoice(name, "forward", f"an input of {tuple(x.shape)}"))
+            choices.append(LayerChoice(name, "forward", f"an input of {tuple(x.shape)}"))
             return
         operands = operands_of(module, x, module.weight, module.bias, module._mucudnn)
         y = output if operands.batched else output.unsqueeze(0)
-        found.extend(_choices(name, operands, y, is_given_to_stock(module, x)))
+        choices.extend(_choices(name, operands, y, runs_stock(module, x, operands)))
 
     hooks = [layer.register_forward_hook(record, with_kwargs=True) for layer in layers]
     try:
@@ -88,20 +89,19 @@ def summary(model: Any, example_input: Any) -> Summary:
     finally:
         for hook in hooks:
             hook.remove()
-    return Summary(tuple(found))
+    return Summary(tuple(choices))
 
 
-def _choices(name: str, given: Operands, y: Tensor, is_given_to_stock: bool) -> Iterator[LayerChoice]:
+def _choices(name: str, operands: Operands, y: Tensor, is_stock: bool) -> Iterator[LayerChoice]:
     """Yield the choice for each pass of a call. Backward passes run once, which decides them."""
-    needed = needed_passes(given.x, given.w)
-    is_stock = is_given_to_stock or runs_stock(given)
+    x, w, _, options, *_ = operands
+    needed = needed_passes(x, w)
     with torch.no_grad():
-        x, w, dy = given.x.detach(), given.w.detach(), torch.zeros_like(y)
+        x, w, dy = x.detach(), w.detach(), torch.zeros_like(y)
         if "backward_data" in needed and not is_stock:
-            ops.backward_data(dy, w, x.shape, *given.options)
+            ops.backward_data(dy, w, x.shape, *options)
         if "backward_filter" in needed and not is_stock:
-            ops.backward_filter(x, dy, w.shape, *given.options)
-        for pass_ in needed:
-            call = call_of_pass(pass_, x, w, dy, given.options)
-            one = choice_of_pass(name, pass_, call, given.options)
-            yield LayerChoice(name, pass_, one.kernel) if is_stock else one
+            ops.backward_filter(x, dy, w.shape, *options)
+        for pass_, call in operands.calls(needed).items():
+            choice = choice_of_pass(name, call, options)
+            yield LayerChoice(name, pass_, choice.kernel) if is_stock else choice

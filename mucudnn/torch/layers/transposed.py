@@ -1,14 +1,14 @@
 """Transposed convolutions that run as a plan says: the backward data pass of a convolution computes them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mucudnn.torch.layers import functional
 from mucudnn.torch.operators.derivatives import convolve
 from mucudnn.torch.operators.formats import channels_last
+from mucudnn.torch.operators.operands import autocast
 from mucudnn.torch.operators.options import Options
 from mucudnn.torch.operators.passes import can_divide, is_transformed
 
@@ -29,7 +29,7 @@ class _Transposed:
                 input, output_size, self.stride, self.padding, self.kernel_size, input.dim() - 2,
                 self.dilation,
             )  # fmt: skip
-            if all(one < stride for one, stride in zip(more, self.stride, strict=True)):
+            if all(extra < stride for extra, stride in zip(more, self.stride, strict=True)):
                 return _run(self, operands, more, chosen)
         # `super()` would fail where another thread restores the module meanwhile.
         return _RUN_STOCK[len(self.kernel_size)](self, input, output_size)
@@ -53,21 +53,17 @@ _PLANNED = {
     nn.ConvTranspose3d: ConvTranspose3d,
 }
 _STOCK = {planned: stock for stock, planned in _PLANNED.items()}
-_RUN_STOCK: dict[int, Callable[..., Tensor]] = {
-    1: nn.ConvTranspose1d.forward,
-    2: nn.ConvTranspose2d.forward,
-    3: nn.ConvTranspose3d.forward,
-}
+_RUN_STOCK: dict[int, Any] = {dims: stock.forward for dims, stock in enumerate(_PLANNED, 1)}
 # The `__module__` of a converted module itself; pickles need that of its class. `torch.fx` takes a module of
 # torch.nn for a leaf, so a traced model still runs the module, under the name that it has in other models.
-LEAF = "torch.nn"
+MODULE_OF_LEAVES = "torch.nn"
 
 
 def follow_plan(module: Any, chosen: Any) -> None:
     """Make a transposed convolution run as the settings of a converted module say; other modules stay."""
     if type(module) in _PLANNED or isinstance(module, _Transposed):
         module.__class__ = _PLANNED.get(type(module), type(module))
-        module.__module__ = LEAF
+        module.__module__ = MODULE_OF_LEAVES
         module._mucudnn_planned = chosen
 
 
@@ -90,7 +86,7 @@ def _operands(module: Any, input: Any) -> Operands | None:
     w = module.weight
     if not can_divide(input, w) or input.dim() != w.dim() or input.shape[1] != w.shape[0]:
         return None
-    x, w, bias = functional.autocast(input, w, module.bias)
+    x, w, bias = autocast(input, w, module.bias)
     is_one_type = x.dtype == w.dtype and (bias is None or bias.dtype == x.dtype)
     return (x, w, bias) if is_one_type and x.device == w.device else None
 

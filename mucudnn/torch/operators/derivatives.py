@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from mucudnn.arrays.dispatch import Prepared
 from mucudnn.errors import NotDifferentiableError
 from mucudnn.torch.operators import passes
 from mucudnn.torch.operators.options import Ints, Options
@@ -35,11 +36,13 @@ _FOLDS: dict[frozenset[str], dict[str, tuple[int, bool]]] = {
 _Transform = torch._C._functorch.TransformType
 
 
-def convolve(pass_: str, first: Tensor, second: Tensor, third: Any, options: Options) -> Tensor:
+def convolve(
+    pass_: str, first: Tensor, second: Tensor, third: Any, options: Options, ready: Prepared | None = None
+) -> Tensor:
     """Run a pass so that autograd and transforms follow it.
 
-    For the forward pass, `third` is the bias or None. For the other passes it is the shape of the result.
-    Raises NotDifferentiableError for a derivative under functionalize.
+    For the forward pass, `third` is the bias or None, and `ready` may be its division. For the other passes
+    `third` is the shape of the result. Raises NotDifferentiableError for a derivative under functionalize.
     """
     if passes.is_followed(first, second, third):
         run = _transformed if is_transformed() else _operator
@@ -47,9 +50,9 @@ def convolve(pass_: str, first: Tensor, second: Tensor, third: Any, options: Opt
     if torch.is_grad_enabled() and (
         first.requires_grad or second.requires_grad or (isinstance(third, Tensor) and third.requires_grad)
     ):
-        result: Tensor = MucudnnConvolution.apply(pass_, first, second, third, options)
+        result: Tensor = MucudnnConvolution.apply(pass_, first, second, third, options, ready)
         return result
-    return passes.run(pass_, first, second, third, options)
+    return passes.run(pass_, first, second, third, options, ready)
 
 
 def _operator(pass_: str, *arguments: Any) -> Tensor:
@@ -103,17 +106,19 @@ class MucudnnConvolution(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, pass_: str, first: Tensor, second: Tensor, third: Any, options: Options) -> Tensor:
+    def forward(
+        ctx: Any, pass_: str, first: Tensor, second: Tensor, third: Any, options: Options, ready: Any
+    ) -> Tensor:
         """Run the pass, and save its two tensors and its options for the gradients."""
         ctx.pass_, ctx.options = pass_, options
         ctx.save_for_backward(first, second)
-        return passes.run(pass_, first, second, third, options)
+        return passes.run(pass_, first, second, third, options, ready)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         """Return a gradient for each argument of `forward`; None for those that have none."""
         grads = gradients(ctx.pass_, ctx.saved_tensors, g, ctx.needs_input_grad[1:4], ctx.options)
-        return (None, *grads, None)
+        return (None, *grads, None, None)
 
 
 class Convolution(torch.autograd.Function):

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from mucudnn import settings
 from mucudnn._native import EngineError
 from mucudnn.arrays import views as arrays
-from mucudnn.arrays.call import Call
+from mucudnn.arrays.call import PassCall
 from mucudnn.arrays.dispatch import Prepared, prepared
 from mucudnn.arrays.views import View
 from mucudnn.errors import MucudnnError, MucudnnWarning, UsageError
@@ -39,12 +39,12 @@ def call_of(
     w: tuple[int, ...],
     y: tuple[int, ...] | None,
     options: Options,
-) -> Call:
+) -> PassCall:
     """Return the call of a pass. `x`, `w` and `y` are shapes with the axes in the order of memory.
 
     `view` is one of the tensors; its device and data type are those of all. Raises UsageError.
     """
-    return Call(
+    return PassCall(
         pass_, view.device, view.data_type, "nhwc" if options.channels_last else "nchw", x, w, y,
         tuple(options.stride), tuple(options.padding), tuple(options.dilation), options.groups,
         options.workspace, math_of(view.data_type) if view.device.startswith("cuda") else "default",
@@ -153,8 +153,12 @@ def is_followed(first: Tensor, second: Tensor, third: Any) -> bool:
     )
 
 
-def run(pass_: str, first: Tensor, second: Tensor, third: Any, options: Options) -> Tensor:
+def run(
+    pass_: str, first: Tensor, second: Tensor, third: Any, options: Options, ready: Prepared | None = None
+) -> Tensor:
     """Run a pass on the device of its tensors. `third` is the bias or None, or the shape of a gradient."""
+    if ready is not None:
+        return run_forward(first, second, third, options, ready)
     body = _BODIES[pass_]
     if first.is_cpu:
         return body(first, second, third, options)
@@ -162,15 +166,18 @@ def run(pass_: str, first: Tensor, second: Tensor, third: Any, options: Options)
         return body(first, second, third, options)
 
 
-def run_forward(x: Tensor, w: Tensor, bias: Tensor | None, options: Options) -> Tensor:
-    """Return y, (N, K, ...), of the forward pass.
+def run_forward(
+    x: Tensor, w: Tensor, bias: Tensor | None, options: Options, ready: Prepared | None = None
+) -> Tensor:
+    """Return y, (N, K, ...), of the forward pass. `ready` is its division, if the caller knows it.
 
     Raises MucudnnError, EngineError or MemoryError without `fallback`; with it, warns and returns PyTorch's
     own result.
     """
     try:
-        vx, vw = _views("x", x, "w", w, options)
-        ready = ready_of(call_of("forward", vx, vx.shape, vw.shape, None, options), options, vx.stream)
+        vx, vw = views("x", x, "w", w, options)
+        if ready is None:
+            ready = ready_of(call_of("forward", vx, vx.shape, vw.shape, None, options), options, vx.stream)
         if ready.is_stock:
             return _stock_forward(x, w, bias, options)
         y = empty_result(_in_order(ready.shapes["y"], options), x, bool(options.channels_last))
@@ -189,7 +196,7 @@ def run_forward(x: Tensor, w: Tensor, bias: Tensor | None, options: Options) -> 
 def run_backward_data(dy: Tensor, w: Tensor, input_shape: Ints, options: Options) -> Tensor:
     """Return dx, (N, C, ...), like `run_forward`."""
     try:
-        vdy, vw = _views("dy", dy, "w", w, options)
+        vdy, vw = views("dy", dy, "w", w, options)
         x_shape = _in_memory(input_shape, options)
         call = call_of("backward_data", vdy, x_shape, vw.shape, vdy.shape, options)
         ready = ready_of(call, options, vdy.stream)
@@ -207,7 +214,7 @@ def run_backward_data(dy: Tensor, w: Tensor, input_shape: Ints, options: Options
 def run_backward_filter(x: Tensor, dy: Tensor, filter_shape: Ints, options: Options) -> Tensor:
     """Return dw, (K, C / groups, ...), like `run_forward`."""
     try:
-        vx, vdy = _views("x", x, "dy", dy, options)
+        vx, vdy = views("x", x, "dy", dy, options)
         w_shape = _in_memory(filter_shape, options)
         call = call_of("backward_filter", vx, vx.shape, w_shape, vdy.shape, options)
         ready = ready_of(call, options, vx.stream)
@@ -254,7 +261,8 @@ def _run_slices(
         stock.run_slices(pass_, ready.stock, ready.own, x, w, y, stock_arguments(options), bias)
 
 
-def _views(name: str, tensor: Tensor, other_name: str, other: Tensor, options: Options) -> tuple[View, View]:
+def views(name: str, tensor: Tensor, other_name: str, other: Tensor, options: Options) -> tuple[View, View]:
+    """Return the views of two tensors of a pass, which have one type and device. Raises MucudnnError."""
     view, other_view = view_of(tensor, name, options), view_of(other, other_name, options)
     arrays.check_same(name, view, other_name, other_view)
     return view, other_view
@@ -268,7 +276,7 @@ def check_bias(bias: Tensor, w: Tensor) -> None:
         )
 
 
-def ready_of(call: Call, options: Options, stream: int, *, may_measure: bool = True) -> Prepared:
+def ready_of(call: PassCall, options: Options, stream: int, *, may_measure: bool = True) -> Prepared:
     """Return the prepared division of a call, in which STOCK may run slices. Raises MucudnnError."""
     return prepared(
         call, plan_of(options.plan), stream=stream, only_plan=not options.fallback,

@@ -5,6 +5,7 @@ allocators during a call, less the result. oneDNN takes its reordered tensors an
 Buffers that a BLAS library keeps for each thread are not in it.
 """
 
+import math
 import statistics
 import threading
 import time
@@ -103,19 +104,12 @@ def run_slices(
         first += size
 
 
-def source_of(device: str) -> "TorchSource | None":
+def source_of(device: str) -> "TorchSource":
     """Return the source of STOCK for tensors on a device, with PyTorch's present flags."""
     if device == "cpu":
         return _source(device, _threads(), _mkldnn_enabled(), _mkldnn_precision("mkldnn", "conv"))
     cudnn = torch.backends.cudnn
     return _source(device, 1, cudnn.enabled, cudnn.benchmark, *_cuda_precision())
-
-
-def release(device: str) -> None:
-    """Free the tensors that a source of a device keeps between two passes."""
-    source = source_of(device)
-    if source is not None:
-        source.release()
 
 
 _CPU_FLAGS = ("mkldnn", "precision")
@@ -179,17 +173,10 @@ class TorchSource:
     def compare(
         self, engine: Engine, kernel: Kernel, configurations: Sequence[Configuration], rounds: int
     ) -> list[list[float]]:
-        """Return the ms of configurations, run whole and interleaved, after a run that does not count."""
+        """Return the ms of configurations that run whole, interleaved, after a round that does not count."""
         timer = self.timer(kernel, kernel.mini_batch)
         runs = [timer.runner(engine, configuration) for configuration in configurations]
-        times: list[list[float]] = [[] for _ in runs]
-        with quiet(self._device):
-            for number in range(1 + rounds):
-                for run, run_times in zip(runs, times, strict=True):
-                    took = timed_ms(self._device, run)
-                    if number:
-                        run_times.append(took)
-        return times
+        return [times[1:] for times in interleaved_ms(self._device, runs, 1 + rounds)]
 
 
 class TorchTimer:
@@ -309,6 +296,20 @@ def quiet(device: str) -> Iterator[None]:
     """Let operators record no gradients and cast nothing."""
     with torch.no_grad(), torch.autocast(device.partition(":")[0], enabled=False):
         yield
+
+
+def interleaved_ms(
+    device: str, runs: Sequence[Callable[[], object]], rounds: int, budget_ms: float = math.inf
+) -> list[list[float]]:
+    """Return the times of each run in rounds of all, which end within the budget after the first one."""
+    times: list[list[float]] = [[] for _ in runs]
+    with quiet(device):
+        for _ in range(rounds):
+            for run, own in zip(runs, times, strict=True):
+                own.append(timed_ms(device, run))
+            if sum(map(sum, times)) >= budget_ms:
+                break
+    return times
 
 
 def timed_ms(device: str, run: Callable[[], object]) -> float:

@@ -14,6 +14,7 @@ from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.layers import functional as divided_functions
+from mucudnn.torch.operators.operands import Operands, autocast, prepare_operands, spelled
 from mucudnn.torch.operators.options import Options, handle_of
 from mucudnn.torch.operators.passes import can_divide
 from mucudnn.torch.parallel.spatial.divided import Divided, handles, local_shape
@@ -132,15 +133,14 @@ def _of_length(x: Tensor, axis: int, rows: int) -> Tensor:
     return x.new_empty(1).expand(shape)
 
 
-def _engine(x: Tensor, w: Tensor, bias: Tensor | None, local: Local) -> divided_functions.Operands | None:
+def _engine(x: Tensor, w: Tensor, bias: Tensor | None, local: Local) -> Operands | None:
     """Return the arguments of mucudnn's operator, or None if PyTorch's own convolution has to run."""
     if local.transposed or not local.by_mucudnn or not can_divide(x, w):
         return None
     dims = len(local.stride)
-    return divided_functions.operands(
+    return prepare_operands(
         dims, x, w, bias, local.stride, local.padding, local.dilation, local.groups,
-        local.workspace, local.plan,
-        fallback=True,
+        workspace=local.workspace, plan=local.plan, fallback=True,
     )  # fmt: skip
 
 
@@ -308,7 +308,7 @@ def convolve_transposed(
 
 def _apply(x: Divided, w: Tensor, bias: Tensor | None, shape: Ints, local: Local) -> Divided:
     local = local._replace(result=local_shape(shape, x.division))
-    given, w, bias = divided_functions.autocast(x.local, w, bias)
+    given, w, bias = autocast(x.local, w, bias)
     return x.with_local(_Convolution.apply(given, w, bias, local), shape)
 
 
@@ -361,7 +361,7 @@ def _stock_transposed(function: Any, args: tuple[Any, ...], kwargs: dict[str, An
 def _by_mucudnn(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a convolution whose local parts go through mucudnn."""
     given = dict(kwargs)
-    given["workspace"] = divided_functions.spelled(given.get("workspace"))
+    given["workspace"] = spelled(given.get("workspace"))
     given["plan"] = handle_of(given.get("plan"))
     return convolve(*_named(args, given), **given, by_mucudnn=True)
 

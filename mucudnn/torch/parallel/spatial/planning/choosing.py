@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from mucudnn import settings
-from mucudnn.arrays.call import Call, LogListener, geometry, limit_of
+from mucudnn.arrays.call import LogListener, PassCall, geometry, limit_of
 from mucudnn.arrays.devices import device_named
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import MucudnnError, UsageError
@@ -257,7 +257,7 @@ def kernels_of(layer: Layer, passes: Sequence[str], data_type: str, device: str)
             for n, pad, stride, span in zip(x[2:], padding, module.stride, reaches, strict=True)
         ]
         x = [x[0], w[1] * module.groups, *grown]
-    call = Call(
+    call = PassCall(
         "forward", device, data_type, "nchw", tuple(x), w, None, tuple(module.stride), padding,
         tuple(module.dilation), module.groups, None, "default", None,
     )  # fmt: skip

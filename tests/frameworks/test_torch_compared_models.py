@@ -13,8 +13,9 @@ from needs_torch import mt, torch
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.schema import STEP_TIME
 from mucudnn.measuring.source import StockTiming
-from mucudnn.torch.choosing import calls as layers
-from mucudnn.torch.choosing import step_times as verdicts
+from mucudnn.torch.choosing import answers
+from mucudnn.torch.choosing.answers import Answer
+from mucudnn.torch.layers import converted
 from mucudnn.torch.operators.stock import TorchTimer
 
 nn = torch.nn
@@ -42,7 +43,7 @@ def slow_stock(cache_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_converted_model_keeps_the_times_of_its_steps_in_the_cache(layer, shape, slow_stock: None) -> None:  # type: ignore[no-untyped-def]
     model, x = nn.Sequential(layer, nn.ReLU()), torch.randn(shape)
     first = mt.convert(copy.deepcopy(model))
-    first[0]._mucudnn.judge._clock = itertools.count(1.0).__next__  # all steps take the same time
+    first[0]._mucudnn.comparison._clock = itertools.count(1.0).__next__  # all steps take the same time
     for _ in range(40):
         one_step(first, x)
     with Cache.open(default_path()) as cache:
@@ -52,25 +53,25 @@ def test_a_converted_model_keeps_the_times_of_its_steps_in_the_cache(layer, shap
     later = mt.convert(copy.deepcopy(model))
     for _ in range(2):
         one_step(later, x)
-    [trial] = later[0]._mucudnn.judge._trials.values()
+    [steps] = later[0]._mucudnn.comparison._like_steps.values()
     assert [row["time_ms"] for row in rows] == [1e3, 1e3]
-    assert trial.verdict == "stock"
-    assert not trial.times
+    assert steps.result == "stock"
+    assert not steps.times
     wider = mt.convert(copy.deepcopy(model), workspace="1MiB")
     for _ in range(2):
         one_step(wider, x)
-    [trial] = wider[0]._mucudnn.judge._trials.values()
-    assert trial.verdict is None, "another limit makes other choices"
+    [steps] = wider[0]._mucudnn.comparison._like_steps.values()
+    assert steps.result is None, "another limit makes other choices"
 
 
 def test_nothing_that_only_this_process_has_tells_steps_apart(slow_stock: None) -> None:
     model = mt.convert(nn.Conv2d(4, 4, 3))
     x = torch.randn(2, 4, 9, 9)
-    call = layers.call_of(
+    key = answers.key_of(
         x, model.weight, model.bias, None, model._mucudnn, (1, 1), "same", (1, 1), 1, "zeros"
     )
-    assert call is not None
-    assert " object at " not in verdicts._text(call)
+    assert key is not None
+    assert " object at " not in key.text()
 
 
 def test_a_cache_that_cannot_be_read_keeps_no_times_and_raises_nothing(
@@ -81,14 +82,14 @@ def test_a_cache_that_cannot_be_read_keeps_no_times_and_raises_nothing(
     default_path().write_text("no cache")
     for _ in range(80):
         one_step(model, x)
-    [trial] = model[0]._mucudnn.judge._trials.values()
-    assert trial.verdict is not None
+    [steps] = model[0]._mucudnn.comparison._like_steps.values()
+    assert steps.result is not None
 
 
 @pytest.mark.parametrize("way", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_a_copy_of_a_model_finds_its_own_verdict(way) -> None:  # type: ignore[no-untyped-def]
+def test_a_copy_of_a_model_finds_its_own_result(way) -> None:  # type: ignore[no-untyped-def]
     model = mt.convert(nn.Sequential(nn.Conv2d(1, 1, 1)))
-    assert way(model)[0]._mucudnn.judge is not model[0]._mucudnn.judge
+    assert way(model)[0]._mucudnn.comparison is not model[0]._mucudnn.comparison
 
 
 class MixtureInCache:
@@ -101,12 +102,16 @@ class MixtureInCache:
         raise AssertionError("nothing is compared")
 
 
-def test_the_reports_tell_which_layers_run_pytorchs_own(
+def test_the_reports_say_which_layers_run_pytorchs_own(
     cache_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, x = mt.convert(nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3))), torch.randn(2, 4, 9, 9)
-    monkeypatch.setattr(layers, "gain_of", lambda x, *_: CLEAR if x.shape[2] == 9 else LITTLE)
-    model[0]._mucudnn.judge._times = MixtureInCache()
+    monkeypatch.setattr(
+        converted,
+        "decide",
+        lambda _, operands, *more: Answer(CLEAR if operands.x.shape[2] == 9 else LITTLE),
+    )
+    model[0]._mucudnn.comparison._times = MixtureInCache()
     assert [one.micro_batches is None for one in mt.summary(model, x).choices] == [False] * 5
     model(x)
     assert {(one.layer, one.micro_batches is None) for one in mt.summary(model, x).choices} == {
@@ -115,30 +120,30 @@ def test_the_reports_tell_which_layers_run_pytorchs_own(
     }
     assert "PyTorch's own" not in repr(model[0])
     assert repr(model[1]).endswith("PyTorch's own in all steps)")
-    other = torch.randn(2, 4, 8, 8)  # a verdict of its own: both layers gain little
+    other = torch.randn(2, 4, 8, 8)  # a result of its own: both layers gain little
     for _ in range(2):
         model(other)
     assert "PyTorch's own in some steps" in repr(model[0])
 
 
-def test_plans_and_never_have_no_judge() -> None:
-    assert mt.convert(nn.Sequential(nn.Conv2d(1, 1, 1)), tune="never")[0]._mucudnn.judge is None
-    assert mt.convert(nn.Sequential(nn.Conv2d(1, 1, 1)))[0]._mucudnn.judge is not None
+def test_models_with_plans_and_with_never_compare_no_steps() -> None:
+    assert mt.convert(nn.Sequential(nn.Conv2d(1, 1, 1)), tune="never")[0]._mucudnn.comparison is None
+    assert mt.convert(nn.Sequential(nn.Conv2d(1, 1, 1)))[0]._mucudnn.comparison is not None
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
-def test_in_steps_given_to_pytorch_only_the_first_module_describes_its_call(
+def test_in_steps_left_to_pytorch_only_the_first_module_describes_its_call(
     slow_stock: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 1))
     model, x = mt.convert(copy.deepcopy(own)), torch.randn(2, 4, 9, 9)
-    judge = model[0]._mucudnn.judge
-    judge._clock = itertools.count(1.0).__next__  # all steps take the same time, and PyTorch's own win
+    comparison = model[0]._mucudnn.comparison
+    comparison._clock = itertools.count(1.0).__next__  # all steps take the same time, and PyTorch's own win
     for _ in range(40):
         one_step(model, x)
-    assert judge.verdict == "stock"
-    described, call_of = [], layers.call_of
-    monkeypatch.setattr(layers, "call_of", lambda *given: described.append(given[4]) or call_of(*given))
+    assert comparison.result == "stock"
+    described, key_of = [], answers.key_of
+    monkeypatch.setattr(answers, "key_of", lambda *given: described.append(given[4]) or key_of(*given))
     assert torch.equal(model(x), own(x))
     assert len(described) == 1
     model(torch.randn(2, 4, 8, 8))

@@ -1,4 +1,4 @@
-"""A judge compares whole steps with PyTorch's own, and keeps the faster way."""
+"""Whole steps are compared with PyTorch's own, and the faster way stays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from needs_torch import torch
 
-from mucudnn.torch.choosing.step_comparison import Judge
+from mucudnn.torch.choosing.step_comparison import StepComparison
 
 X = torch.zeros(1)
 CALL, OTHER = "a call", "another call"
@@ -30,7 +30,7 @@ class Clock:
 
 
 def steps(
-    judge: Judge,
+    comparison: StepComparison,
     clock: Clock,
     count: int,
     ours: float,
@@ -47,7 +47,7 @@ def steps(
     calls = {1: (call, gain), 2: (call, gain) if mixture is None else (f"little gain after {call}", LITTLE)}
     ways = []
     for _ in range(count):
-        wanted = tuple(run_call(judge, module, *calls[module]) for module in (1, 2))
+        wanted = tuple(run_call(comparison, module, *calls[module]) for module in (1, 2))
         ways.append({(False, False): "choices", (True, True): "stock", (False, True): "mixture"}[wanted])
         time = times[ways[-1]]
         assert time is not None, "no mixture differs from the other ways"
@@ -55,28 +55,28 @@ def steps(
     return ways
 
 
-def run_call(judge: Judge, module: int, call: str, gain: float | None = CLEAR) -> bool:
+def run_call(comparison: StepComparison, module: int, call: str, gain: float | None = CLEAR) -> bool:
     """Call a module. Return whether PyTorch's own convolution runs for the sake of the step."""
-    is_stock = judge.wants_stock(module, call, X)
+    is_stock = comparison.follow(module, call, X)
     if not is_stock:
-        judge.note(call, gain)
+        comparison.note_choice(call, gain)
     return is_stock
 
 
 @pytest.mark.parametrize(
-    ("ours", "stock", "mixture", "verdict"),
+    ("ours", "stock", "mixture", "result"),
     [(1.0, 2.0, None, "choices"), (2.0, 1.0, None, "stock"), (2.0, 2.0, 1.0, "mixture")],
 )
-def test_a_judge_tells_its_verdict_once_it_has_one(
-    ours: float, stock: float, mixture: float | None, verdict: str
+def test_a_comparison_has_its_result_once_it_has_ended(
+    ours: float, stock: float, mixture: float | None, result: str
 ) -> None:
     clock = Clock()
-    judge = Judge(clock=clock)
-    assert judge.verdict is None, "no step has run"
-    steps(judge, clock, 4, ours, stock, mixture)
-    assert judge.verdict is None
-    steps(judge, clock, 20, ours, stock, mixture)
-    assert judge.verdict == verdict
+    comparison = StepComparison(clock=clock)
+    assert comparison.result is None, "no step has run"
+    steps(comparison, clock, 4, ours, stock, mixture)
+    assert comparison.result is None
+    steps(comparison, clock, 20, ours, stock, mixture)
+    assert comparison.result == result
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def test_the_faster_way_stays(
 ) -> None:
     caplog.set_level(logging.INFO, "mucudnn")
     clock = Clock()
-    judge = Judge(clock=clock)
-    first = steps(judge, clock, 30, ours, stock)
+    comparison = StepComparison(clock=clock)
+    first = steps(comparison, clock, 30, ours, stock)
     assert "stock" in first
-    assert set(steps(judge, clock, 5, ours, stock)) == {faster}
+    assert set(steps(comparison, clock, 5, ours, stock)) == {faster}
     [line] = caplog.messages
     assert f"{ours * 1e3:.4g} ms with the choices, {stock * 1e3:.4g} ms with PyTorch's own" in line
     assert "save little" not in line
@@ -100,16 +100,16 @@ def test_the_faster_way_stays(
 @given(st.permutations([1.0, 1.03, 1.3]))
 def test_the_fastest_of_three_ways_stays(times: list[float]) -> None:
     clock = Clock()
-    judge = Judge(clock=clock)
-    steps(judge, clock, 30, *times)
+    comparison = StepComparison(clock=clock)
+    steps(comparison, clock, 30, *times)
     fastest = ("choices", "stock", "mixture")[times.index(1.0)]
-    assert set(steps(judge, clock, 5, *times)) == {fastest}
+    assert set(steps(comparison, clock, 5, *times)) == {fastest}
 
 
 def test_the_log_says_how_many_calls_of_a_mixture_are_pytorchs_own(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "mucudnn")
     clock = Clock()
-    steps(Judge(clock=clock), clock, 30, 1.5, 1.25, 1.0)
+    steps(StepComparison(clock=clock), clock, 30, 1.5, 1.25, 1.0)
     [line] = caplog.messages
     assert "1000 ms with PyTorch's own in 1 calls where the choices save little: the mixture run" in line
 
@@ -117,54 +117,54 @@ def test_the_log_says_how_many_calls_of_a_mixture_are_pytorchs_own(caplog: pytes
 def test_a_mixture_that_is_another_way_gets_no_steps() -> None:
     for gain in (CLEAR, LITTLE):
         clock = Clock()
-        assert "mixture" not in steps(Judge(clock=clock), clock, 30, 1.0, 1.05, gain=gain)
+        assert "mixture" not in steps(StepComparison(clock=clock), clock, 30, 1.0, 1.05, gain=gain)
 
 
 def test_the_closer_the_ways_the_more_steps_compare_them() -> None:
     for stock, count in ((2.0, 2), (1.2, 3), (1.07, 5), (1.04, 7)):
         clock = Clock()
-        ways = steps(Judge(clock=clock), clock, 30, 1.0, stock)
+        ways = steps(StepComparison(clock=clock), clock, 30, 1.0, stock)
         assert ways.count("stock") in (count, count + 1)
 
 
 def test_pytorchs_own_stays_unless_another_way_saves_more_than_times_err() -> None:
-    for ours, mixture, verdict in ((0.99, 0.99, "stock"), (0.98, 1.0, "choices"), (1.0, 0.98, "mixture")):
+    for ours, mixture, result in ((0.99, 0.99, "stock"), (0.98, 1.0, "choices"), (1.0, 0.98, "mixture")):
         memory, clock = Memory(), Clock()
-        judge = Judge(memory, clock)
-        steps(judge, clock, 30, ours, 1.0, mixture)
-        assert judge.verdict == verdict
-        later = Judge(memory, clock)
+        comparison = StepComparison(memory, clock)
+        steps(comparison, clock, 30, ours, 1.0, mixture)
+        assert comparison.result == result
+        later = StepComparison(memory, clock)
         steps(later, clock, 2, ours, 1.0, mixture)
-        assert later.verdict == verdict, "from the times that the first judge kept"
+        assert later.result == result, "from the times that the first comparison kept"
 
 
 def test_a_way_that_is_far_behind_gets_two_steps() -> None:
     clock = Clock()
-    ways = steps(Judge(clock=clock), clock, 40, 2.0, 1.05, 1.0)
+    ways = steps(StepComparison(clock=clock), clock, 40, 2.0, 1.05, 1.0)
     assert ways.count("choices") == 1 + 2, "the first step decides about the calls"
     assert ways.count("stock") in (7, 8)
 
 
 def test_one_slow_step_does_not_decide() -> None:
     clock = Clock()
-    judge = Judge(clock=clock)
-    steps(judge, clock, 2, 1.0, 2.0)
+    comparison = StepComparison(clock=clock)
+    steps(comparison, clock, 2, 1.0, 2.0)
     clock.now += 100.0
-    steps(judge, clock, 30, 1.0, 2.0)
-    assert steps(judge, clock, 1, 1.0, 2.0) == ["choices"]
+    steps(comparison, clock, 30, 1.0, 2.0)
+    assert steps(comparison, clock, 1, 1.0, 2.0) == ["choices"]
 
 
 def test_nothing_is_compared_while_a_call_is_undecided() -> None:
     clock = Clock()
-    judge = Judge(clock=clock)
-    assert set(steps(judge, clock, 30, 1.0, 0.5, gain=None)) == {"choices"}
-    assert "stock" in steps(judge, clock, 30, 1.0, 0.5)
+    comparison = StepComparison(clock=clock)
+    assert set(steps(comparison, clock, 30, 1.0, 0.5, gain=None)) == {"choices"}
+    assert "stock" in steps(comparison, clock, 30, 1.0, 0.5)
 
 
 def test_a_model_that_runs_pytorchs_own_anyway_compares_nothing() -> None:
     clock = Clock()
-    judge = Judge(clock=clock)
-    first, second, *others = steps(judge, clock, 30, 1.0, 0.5, gain=0.0)
+    comparison = StepComparison(clock=clock)
+    first, second, *others = steps(comparison, clock, 30, 1.0, 0.5, gain=0.0)
     assert (first, second) == ("choices", "choices"), "the first step measures"
     assert set(others) == {"stock"}, "the same way, without the work of looking choices up"
 
@@ -185,31 +185,31 @@ class Memory:
 @pytest.mark.parametrize(("ours", "stock", "faster"), [(1.0, 2.0, "choices"), (2.0, 1.0, "stock")])
 def test_a_later_process_follows_the_times_of_an_earlier_one(ours: float, stock: float, faster: str) -> None:
     memory, clock = Memory(), Clock()
-    steps(Judge(memory, clock), clock, 30, ours, stock)
+    steps(StepComparison(memory, clock), clock, 30, ours, stock)
     assert memory.kept == {(CALL, CALL): {"choices": ours * 1e3, "stock": stock * 1e3}}
-    later = steps(Judge(memory, clock), clock, 30, ours, stock)
+    later = steps(StepComparison(memory, clock), clock, 30, ours, stock)
     assert later == ["choices", *[faster] * 29], "the first step tells which steps these are"
-    steps(Judge(memory, clock), clock, 30, stock, ours, call=OTHER)
+    steps(StepComparison(memory, clock), clock, 30, stock, ours, call=OTHER)
     assert memory.kept.keys() == {(CALL, CALL), (OTHER, OTHER)}, "steps with other calls are compared"
 
 
 def test_a_later_process_runs_the_mixture_of_an_earlier_one() -> None:
     memory, clock = Memory(), Clock()
-    steps(Judge(memory, clock), clock, 30, 1.25, 1.5, 1.0)
+    steps(StepComparison(memory, clock), clock, 30, 1.25, 1.5, 1.0)
     [kept] = memory.kept.values()
     assert kept == {"choices": 1250.0, "stock": 1500.0, "mixture": 1000.0}
-    assert steps(Judge(memory, clock), clock, 3, 1.25, 1.5, 1.0) == ["choices", "mixture", "mixture"]
+    assert steps(StepComparison(memory, clock), clock, 3, 1.25, 1.5, 1.0) == ["choices", "mixture", "mixture"]
     kept["another version's way"] = 0.1
     del kept["mixture"]
-    assert steps(Judge(memory, clock), clock, 3, 1.25, 1.5, 1.0) == ["choices"] * 3
+    assert steps(StepComparison(memory, clock), clock, 3, 1.25, 1.5, 1.0) == ["choices"] * 3
 
 
 def test_one_lucky_step_does_not_decide_and_its_comparison_is_not_kept() -> None:
     memory, clock = Memory(), Clock()
-    judge = Judge(memory, clock)
+    comparison = StepComparison(memory, clock)
     for ours, count in ((5.0, 1), (0.1, 1), (5.0, 30)):
-        steps(judge, clock, count, ours, 2.0)
-    assert judge.verdict == "stock"
+        steps(comparison, clock, count, ours, 2.0)
+    assert comparison.result == "stock"
     assert memory.kept == {}
 
 
@@ -219,47 +219,47 @@ def test_a_processor_that_slows_down_does_not_decide(
     rest: str, ours: float, stock: float, faster: str
 ) -> None:
     clock = Clock()
-    judge = Judge(clock=clock)
+    comparison = StepComparison(clock=clock)
     for step in range(30):
         slower = 1 + (0.01 * step if rest == "all the time" else 0.25 * (step > 2))
-        steps(judge, clock, 1, ours * slower, stock * slower)
-    assert judge.verdict == faster
+        steps(comparison, clock, 1, ours * slower, stock * slower)
+    assert comparison.result == faster
 
 
 @given(st.permutations([1.0, 1.05, 1.3]), st.integers(7, 20), st.floats(1.0, 10.0))
 def test_slow_steps_of_a_while_do_not_decide(times: list[float], start: int, factor: float) -> None:
     clock = Clock()
-    judge = Judge(clock=clock)
+    comparison = StepComparison(clock=clock)
     for step in range(60):
         slower = factor if start <= step < start + 3 else 1.0
-        steps(judge, clock, 1, *(slower * time for time in times))
-    assert judge.verdict == ("choices", "stock", "mixture")[times.index(1.0)]
+        steps(comparison, clock, 1, *(slower * time for time in times))
+    assert comparison.result == ("choices", "stock", "mixture")[times.index(1.0)]
 
 
 def test_half_of_the_times_are_none() -> None:
     memory, clock = Memory(), Clock()
     memory.kept[CALL, CALL] = {"choices": 1.0}
-    assert "stock" in steps(Judge(memory, clock), clock, 30, 1.0, 2.0)
+    assert "stock" in steps(StepComparison(memory, clock), clock, 30, 1.0, 2.0)
 
 
-def test_each_shape_has_its_verdict() -> None:
+def test_each_shape_has_its_result() -> None:
     clock = Clock()
-    judge = Judge(clock=clock)
+    comparison = StepComparison(clock=clock)
     training, evaluation = "training", "evaluation"
-    steps(judge, clock, 30, 1.0, 0.5)
-    steps(judge, clock, 30, 0.5, 1.0, call=OTHER)
+    steps(comparison, clock, 30, 1.0, 0.5)
+    steps(comparison, clock, 30, 0.5, 1.0, call=OTHER)
     for _ in range(30):  # a program that alternates
-        steps(judge, clock, 2, 1.5, 1.25, 1.0, call=training)
-        steps(judge, clock, 1, 1.5, 1.0, 1.25, call=evaluation)
-    assert steps(judge, clock, 1, 1.0, 0.5) == ["stock"]
-    assert steps(judge, clock, 1, 0.5, 1.0, call=OTHER) == ["choices"]
-    assert steps(judge, clock, 1, 1.5, 1.25, 1.0, call=training) == ["mixture"]
-    assert steps(judge, clock, 1, 1.5, 1.0, 1.25, call=evaluation) == ["stock"]
+        steps(comparison, clock, 2, 1.5, 1.25, 1.0, call=training)
+        steps(comparison, clock, 1, 1.5, 1.0, 1.25, call=evaluation)
+    assert steps(comparison, clock, 1, 1.0, 0.5) == ["stock"]
+    assert steps(comparison, clock, 1, 0.5, 1.0, call=OTHER) == ["choices"]
+    assert steps(comparison, clock, 1, 1.5, 1.25, 1.0, call=training) == ["mixture"]
+    assert steps(comparison, clock, 1, 1.5, 1.0, 1.25, call=evaluation) == ["stock"]
 
 
-def test_each_model_has_its_verdict() -> None:
+def test_each_model_has_its_result() -> None:
     clock = Clock()
-    first, second = Judge(clock=clock), Judge(clock=clock)
+    first, second = StepComparison(clock=clock), StepComparison(clock=clock)
     for _ in range(40):
         steps(first, clock, 1, 1.5, 1.25, 1.0)
         steps(second, clock, 1, 1.5, 1.25)
@@ -269,64 +269,64 @@ def test_each_model_has_its_verdict() -> None:
 
 def test_a_step_that_calls_the_first_module_twice_is_compared_with_its_like() -> None:
     clock = Clock()
-    judge = Judge(clock=clock)
+    comparison = StepComparison(clock=clock)
     for _ in range(30):
         for modules, ours, stock in (((1, 2), 1.0, 2.0), ((1,), 0.1, 0.2)):
-            wanted = [run_call(judge, module, CALL) for module in modules]
+            wanted = [run_call(comparison, module, CALL) for module in modules]
             clock.now += stock if wanted[0] else ours
-    assert steps(judge, clock, 4, 1.0, 2.0) == ["choices"] * 4
+    assert steps(comparison, clock, 4, 1.0, 2.0) == ["choices"] * 4
 
 
-def test_steps_that_never_repeat_end_without_a_verdict() -> None:
+def test_steps_that_never_repeat_end_without_a_result() -> None:
     clock = Clock()
-    judge = Judge(clock=clock)
+    comparison = StepComparison(clock=clock)
     every = tuple(range(1, 422))
     for number in range(421):
         for module in every if number == 0 else every[:number]:
-            run_call(judge, module, CALL)
+            run_call(comparison, module, CALL)
         clock.now += 1.0
-    assert steps(judge, clock, 4, 1.0, 2.0) == ["choices"] * 4
+    assert steps(comparison, clock, 4, 1.0, 2.0) == ["choices"] * 4
 
 
 def test_programs_that_want_the_same_bits_every_time_have_no_comparison() -> None:
     clock = Clock()
     torch.use_deterministic_algorithms(True)
     try:
-        assert set(steps(Judge(clock=clock), clock, 30, 1.0, 0.5)) == {"choices"}
+        assert set(steps(StepComparison(clock=clock), clock, 30, 1.0, 0.5)) == {"choices"}
     finally:
         torch.use_deterministic_algorithms(False)
 
 
 def alternating_steps(
-    judge: Judge, clock: Clock, count: int, seconds: float, ratios: tuple[float, float]
+    comparison: StepComparison, clock: Clock, count: int, seconds: float, ratios: tuple[float, float]
 ) -> list[str]:
     """Run steps of `seconds` with the choices. Return the way of each step.
 
     A step with PyTorch's own convolutions takes `ratios[0]` times as long, the next such step `ratios[1]`
-    times, and so on in turns.
+    times, and so on, in alternation.
     """
     ways: list[str] = []
     for _ in range(count):
         stock = seconds * ratios[ways.count("stock") % 2]
-        ways += steps(judge, clock, 1, seconds, stock)
+        ways += steps(comparison, clock, 1, seconds, stock)
     return ways
 
 
 @pytest.mark.parametrize(("seconds", "count"), [(1.0, 7), (0.2, 15), (1e-3, 64)])
 def test_steps_are_compared_for_three_seconds_or_64_of_each_way(seconds: float, count: int) -> None:
     clock = Clock()
-    judge = Judge(clock=clock)
-    ways = alternating_steps(judge, clock, 2 * count - 2, seconds, (1.03, 1.005))
-    assert judge.verdict is None
-    ways = alternating_steps(judge, clock, 6, seconds, (1.03, 1.005))
-    assert judge.verdict == ways[-1] == "choices"
+    comparison = StepComparison(clock=clock)
+    ways = alternating_steps(comparison, clock, 2 * count - 2, seconds, (1.03, 1.005))
+    assert comparison.result is None
+    ways = alternating_steps(comparison, clock, 6, seconds, (1.03, 1.005))
+    assert comparison.result == ways[-1] == "choices"
 
 
 def test_where_it_is_open_which_way_is_faster_twice_as_many_steps_run_and_stock_stays() -> None:
     clock = Clock()
-    judge = Judge(clock=clock)
-    ways = alternating_steps(judge, clock, 60, 1.0, (1.2, 0.97))
-    assert judge.verdict == "stock"
+    comparison = StepComparison(clock=clock)
+    ways = alternating_steps(comparison, clock, 60, 1.0, (1.2, 0.97))
+    assert comparison.result == "stock"
     assert ways.count("choices") in (1 + 14, 1 + 15), "the first step decides about the calls"
 
 
@@ -340,26 +340,26 @@ def test_of_a_hundred_models_few_get_slower_by_chance(
     chosen = 0
     for seed in range(100):
         clock, random = Clock(), Random(seed)
-        judge = Judge(clock=clock)
+        comparison = StepComparison(clock=clock)
         for _ in range(300):
             own = seconds * random.lognormvariate(0, 0.04)  # each step varies by 4 %
-            steps(judge, clock, 1, own, ratio * own)
-        chosen += judge.verdict == "choices"
+            steps(comparison, clock, 1, own, ratio * own)
+        chosen += comparison.result == "choices"
     assert least <= chosen <= most
 
 
 def test_steps_of_another_kind_decide_between_the_ways_that_these_steps_left() -> None:
     # A mixture is the same as the choices in the steps of the second kind, and the choices lost in the first.
     clock = Clock()
-    judge = Judge(clock=clock)
-    first = steps(judge, clock, 8, 9.0, 1.03, 1.0)
+    comparison = StepComparison(clock=clock)
+    first = steps(comparison, clock, 8, 9.0, 1.03, 1.0)
     assert {first.count(way) for way in ("stock", "mixture")} <= {2, 3}, "the choices are far behind"
     for kind in ("a new call", "the new call again"):
         for module in (1, 3):
-            run_call(judge, module, CALL)
+            run_call(comparison, module, CALL)
         clock.now += 1.0
-        assert judge.verdict is None, kind
-    assert set(steps(judge, clock, 30, 9.0, 1.03, 1.0)[-5:]) == {"mixture"}
+        assert comparison.result is None, kind
+    assert set(steps(comparison, clock, 30, 9.0, 1.03, 1.0)[-5:]) == {"mixture"}
 
 
 def test_a_thread_that_meets_another_one_in_a_comparison_goes_on_and_the_step_does_not_count() -> None:
@@ -375,27 +375,27 @@ def test_a_thread_that_meets_another_one_in_a_comparison_goes_on_and_the_step_do
                 go_on.wait(60)
             return {}
 
-    judge = Judge(Slow(), clock)
-    steps(judge, clock, 1, 1.0, 2.0, call=CALL)
-    other = threading.Thread(target=run_call, args=(judge, 1, CALL))
+    comparison = StepComparison(Slow(), clock)
+    steps(comparison, clock, 1, 1.0, 2.0, call=CALL)
+    other = threading.Thread(target=run_call, args=(comparison, 1, CALL))
     other.start()
     entered.wait(60)
-    steps(judge, clock, 3, 1.0, 2.0)
-    assert all(not trial.times for trial in judge._trials.everything().values() if trial)
+    steps(comparison, clock, 3, 1.0, 2.0)
+    assert all(not like.times for like in comparison._like_steps.everything().values())
     go_on.wait(60)
     other.join()
-    steps(judge, clock, 30, 1.0, 2.0)
-    assert judge.verdict == "choices"
+    steps(comparison, clock, 30, 1.0, 2.0)
+    assert comparison.result == "choices"
 
 
 def test_a_child_of_a_fork_compares_although_another_thread_did_so_at_the_fork() -> None:
     clock = Clock()
-    judge = Judge(clock=clock)
-    with judge._lock:
+    comparison = StepComparison(clock=clock)
+    with comparison._lock:
         child = os.fork()
         if child == 0:
-            steps(judge, clock, 30, 1.0, 2.0)
-            os._exit(0 if judge.verdict == "choices" else 1)
+            steps(comparison, clock, 30, 1.0, 2.0)
+            os._exit(0 if comparison.result == "choices" else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
@@ -405,12 +405,16 @@ def test_ever_new_shapes_and_a_first_module_that_is_called_no_more_take_bounded_
     monkeypatch.setattr("mucudnn.torch.choosing.step_comparison._MOST_SHAPES", 4)
     monkeypatch.setattr("mucudnn.torch.choosing.step_comparison._MOST_CALLS", 8)
     clock = Clock()
-    judge = Judge(clock=clock)
+    comparison = StepComparison(clock=clock)
     for number in range(50):
-        steps(judge, clock, 2, 1.5, 1.25, 1.0, call=f"shape {number}")
-    kept = judge._trials.everything(), judge._seen.everything(), judge._unclear.everything()
+        steps(comparison, clock, 2, 1.5, 1.25, 1.0, call=f"shape {number}")
+    kept = (
+        comparison._like_steps.everything(),
+        comparison._seen.everything(),
+        comparison._unclear.everything(),
+    )
     assert all(len(entries) <= most for entries, most in zip(kept, (8, 16, 16), strict=True))
     for number in range(50):
-        run_call(judge, 2, f"shape {number}")
-    assert judge.leader == 2, "it begins the steps from now on"
-    assert len(judge._called) <= 8
+        run_call(comparison, 2, f"shape {number}")
+    assert comparison.first_layer == 2, "it begins the steps from now on"
+    assert len(comparison._called) <= 8

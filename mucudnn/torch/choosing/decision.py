@@ -1,0 +1,190 @@
+"""The decision about all passes of one call together: PyTorch's own convolution, or mucudnn's operators.
+
+If STOCK is the choice of every pass, PyTorch runs the call with its own autograd, as if mucudnn were not
+there. Otherwise the sums of the predicted times decide. If these are close, both run, interleaved.
+"""
+
+import itertools
+import statistics
+from collections.abc import Hashable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from mucudnn.arrays.call import LogListener
+from mucudnn.arrays.dispatch import Prepared, measurements_of
+from mucudnn.arrays.user_cache import one_cache, user_cache
+from mucudnn.problems.kernels import Kernel
+from mucudnn.torch.choosing.answers import LEFT_TO_PYTORCH, Answer, CallKey, keep
+from mucudnn.torch.choosing.background import Work, tuner
+from mucudnn.torch.choosing.step_times import CHOICES, STOCK_WAY, digest
+from mucudnn.torch.operators import passes, stock
+from mucudnn.torch.operators.operands import Operands
+from mucudnn.torch.operators.options import plan_of
+
+# Our operators must save this share of the predicted time, or else PyTorch's own run without a comparison.
+_LEAST_GAIN = 0.03
+# Predictions have erred by less than this share. Beyond it our operators run without a comparison, and also
+# in a mixture (see `step_comparison`).
+CLEAR_GAIN = 0.25
+# The overhead of an operator in Python, and of a call of a converted module beside its operators: 0.06 ms in
+# all without gradients, 0.18 ms with them, on two cores of an EPYC (Zen 3).
+# A network pays more than such a loop of equal calls: its other layers push the interpreter out of the
+# caches. A GPU computes meanwhile.
+_OPERATOR_MS = 0.03
+_CALL_MS, _CALL_WITH_GRADIENTS_MS = 0.04, 0.12
+# A converted model compares whole steps afterwards, so few rounds are enough.
+_BUDGET_MS, _MOST_ROUNDS = 25.0, 3
+
+
+def decide(
+    key: CallKey, operands: Operands, is_own: bool, tune: str = "eager", module: Hashable = None
+) -> Answer | None:
+    """Return the answer about a call, and keep it; None while it is undecided.
+
+    `is_own` says that the operands are the call's own tensors. The gain of the answer is 1 if PyTorch's own
+    operator was not a candidate, for example because it exceeds the limit.
+
+    With `tune` "eager", the first call with a shape decides, and measures what it needs. With "background"
+    the tuner does so between two calls of `module`. With "never" the cache must have all measurements.
+
+    A call that a compiler, a tracer, a mode or a transform follows is not decided. If deciding failed, the
+    operators of mucudnn raise the error or warn about it.
+    """
+    if passes.is_followed(operands.x, operands.w, operands.bias):
+        return None
+    if tune == "background":
+        waiting = tuner()
+        if not waiting.has(key):
+            waiting.submit(key, _decide_in_parts(key, operands, is_own))
+        waiting.wait_after_step(module)
+        return None
+    answer = _decide(key, operands, is_own, may_measure=tune != "never")
+    if answer is None and tune == "never":
+        answer = LEFT_TO_PYTORCH
+    if answer is not None:
+        keep(key, answer)
+    return answer
+
+
+def _decide_in_parts(key: CallKey, operands: Operands, is_own: bool) -> Work:
+    """Return work that decides about a call as `_decide` does. It holds none of the tensors."""
+    make = [
+        partial(torch.empty_strided, tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        for tensor in (operands.x, operands.w, operands.bias)
+        if tensor is not None
+    ]
+    options = operands.options
+
+    def like() -> Operands:
+        x, w, *bias = (empty().fill_(0.25) for empty in make)
+        return Operands(x, w, bias[0] if bias else None, options)
+
+    def work() -> Work:
+        try:
+            for call in like().calls(_passes(key)).values():
+                yield from measurements_of(call, plan_of(options.plan), stock.source_of(call.device))
+            answer = _decide(key, like(), is_own)
+        except Exception:
+            keep(key, LEFT_TO_PYTORCH)
+            raise
+        keep(key, answer or LEFT_TO_PYTORCH)
+
+    return work()
+
+
+def _decide(key: CallKey, operands: Operands, is_own: bool, *, may_measure: bool = True) -> Answer | None:
+    """Return the answer about a call as `decide` does; None if a pass cannot be prepared."""
+    x, options = operands.x, operands.options
+    try:
+        with passes.on_device_of(x), one_cache():
+            stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
+            ready = {
+                pass_: passes.ready_of(call, options, stream, may_measure=may_measure)
+                for pass_, call in operands.calls(_passes(key)).items()
+            }
+            gain = _gain(key, operands, ready, may_measure)
+    except passes.FAILURES:
+        return None
+    finally:
+        key.source.release()
+    if gain < _LEAST_GAIN:
+        return LEFT_TO_PYTORCH
+    return Answer(gain, options, ready["forward"] if x.is_cpu else None) if is_own else Answer(gain)
+
+
+def _passes(key: CallKey) -> list[str]:
+    return ["forward", *itertools.compress(("backward_data", "backward_filter"), key.needed)]
+
+
+def _gain(key: CallKey, operands: Operands, ready: dict[str, Prepared], may_measure: bool) -> float:
+    """Return the share of the time of PyTorch's passes that the prepared ones save."""
+    if all(division.is_stock for division in ready.values()):
+        return 0.0
+    stock_parts = [division.undivided_stock for division in ready.values()]
+    if operands.options.plan is not None or None in stock_parts:
+        return 1.0
+    stock_ms = sum(part.time_ms for part in stock_parts if part)
+    ours_ms = sum(division.predicted_ms for division in ready.values()) + _OPERATOR_MS * len(ready)
+    ours_ms += _call_ms(operands.x, len(ready))
+    gain = 1 - ours_ms / stock_ms
+    if _LEAST_GAIN <= gain < CLEAR_GAIN:
+        return _compared_gain(key, operands, ready, gain, may_measure)
+    return gain
+
+
+def _compared_gain(
+    key: CallKey, operands: Operands, ready: dict[str, Prepared], predicted: float, may_measure: bool
+) -> float:
+    """Run both candidates, interleaved, unless the cache has their times. Return the gain of ours."""
+    x = operands.x
+    kernel, machine = Kernel(ready["forward"].problem, "forward"), key.source.machine
+    call = digest(f"{pass_}: {division.configuration}" for pass_, division in ready.items())
+    with user_cache(LogListener()) as cache:
+        times = cache.step_times(machine, kernel, call)
+        if not times:
+            if not may_measure:
+                return 0.0
+            try:
+                times = _race(key, operands)
+            except RuntimeError:  # such as a lack of memory: the predictions decide
+                return predicted
+            cache.add_step_times(machine, kernel, call, times)
+    # The comparison ran the operators, and on a CPU their own time was part of it.
+    beside_ms = _call_ms(x, len(ready)) if x.is_cpu else _OPERATOR_MS * len(ready)
+    return 1 - (times[CHOICES] + beside_ms) / times[STOCK_WAY]
+
+
+def _call_ms(x: Tensor, passes: int) -> float:
+    """Return the time that a call with that many passes costs beside its operators."""
+    if not x.is_cpu:
+        return 0.0
+    return _CALL_WITH_GRADIENTS_MS if passes > 1 else _CALL_MS
+
+
+def _race(key: CallKey, operands: Operands) -> dict[str, float]:
+    """Return the ms of all passes by the way they run: on our operators and on PyTorch's own."""
+    x, w, bias, options, *_ = operands
+    x, w, needed = x.detach(), w.detach(), key.needed
+    arguments = passes.stock_arguments(options)
+
+    def run_stock() -> None:
+        stock.forward(x, w, bias, arguments)
+        if any(needed):
+            sizes = None if bias is None else bias.shape
+            torch.ops.aten.convolution_backward(dy, x, w, sizes, *arguments, needed)
+
+    def run_ours() -> None:
+        passes.run_forward(x, w, bias, options)
+        if needed[0]:
+            passes.run_backward_data(dy, w, x.shape, options)
+        if needed[1]:
+            passes.run_backward_filter(x, dy, w.shape, options)
+        if needed[2]:
+            dy.sum([0, *range(2, dy.dim())])
+
+    with stock.quiet(key.device):
+        dy = torch.ones_like(stock.forward(x, w, bias, arguments))
+    times = stock.interleaved_ms(key.device, (run_stock, run_ours), _MOST_ROUNDS, _BUDGET_MS)
+    return dict(zip((STOCK_WAY, CHOICES), map(statistics.median, times), strict=True))

@@ -1,0 +1,189 @@
+"""The modules that `convert` makes: each call chooses who runs it, and then runs there."""
+
+import logging
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from mucudnn.arrays.recent import Recent
+from mucudnn.errors import UsageError
+from mucudnn.torch.choosing import answers
+from mucudnn.torch.choosing.answers import CallKey
+from mucudnn.torch.choosing.decision import decide
+from mucudnn.torch.layers import functional
+from mucudnn.torch.layers.choice_of_layer import choice_of_forward
+from mucudnn.torch.layers.settings import ConversionSettings
+from mucudnn.torch.layers.stock_class import stock_class_of
+from mucudnn.torch.operators import passes
+from mucudnn.torch.operators.operands import Operands, prepare_operands
+from mucudnn.torch.operators.passes import can_divide
+
+_logger = logging.getLogger("mucudnn")
+_MOST_LOGGED = 64  # sentences about a layer that the log does not repeat, and as many older ones
+_logged: WeakKeyDictionary[nn.Module, Recent[str, bool]] = WeakKeyDictionary()
+
+
+class Converted:
+    """A base class in front of PyTorch's module: only the convolution itself changes, and runs divided."""
+
+    # None if the module was parametrized after `convert` and then restored: parametrization made a subclass
+    # of this class, which `restore` cannot replace. The module then runs PyTorch's own convolution.
+    _mucudnn: ConversionSettings | None = None
+    _mucudnn_name: str | None = None  # the layer's name in its model, for the log
+
+    def _conv_forward(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Choose who runs the convolution, and run it there."""
+        settings = self._mucudnn
+        # `super()` would fail where another thread restores the module meanwhile.
+        run_stock = _RUN_STOCK[len(self.kernel_size)]
+        if settings is None:
+            return run_stock(self, input, weight, bias)
+        if isinstance(input, functional.DividedInput):
+            return _run_on_ranks(self, input, weight, bias, settings)
+        operands = _choose(self, input, weight, bias, settings)
+        return run_stock(self, input, weight, bias) if operands is None else operands.run()
+
+    def _mucudnn_use_stock_class(self: Any, is_stock: bool) -> None:
+        """Change the class to the stock class or back; a parametrized module keeps its own."""
+        own = RESTORED.get(type(self))
+        if own is not None:
+            self.__class__ = (_STOCK_CLASS if is_stock else CONVERTED)[own]
+
+    def __setstate__(self: Any, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[misc]
+        if self._mucudnn is not None:
+            self._mucudnn.add(self)
+
+    def extra_repr(self: Any) -> str:
+        """Return PyTorch's text with the workspace limit, and with the plan if there is one."""
+        text: str = super().extra_repr()  # type: ignore[misc]  # PyTorch's method
+        settings = self._mucudnn
+        if settings is None:
+            return text
+        steps = "" if settings.comparison is None else settings.comparison.describe(id(self))
+        return ", ".join(filter(None, (text, str(settings), steps)))
+
+    def __prepare_scriptable__(self: Any) -> Any:
+        """Raise a UsageError that says what to do: `torch.jit.script` calls this method of each module."""
+        if self._mucudnn is None:
+            return self
+        raise UsageError(
+            "torch.jit.script cannot compile a converted model: call mucudnn.torch.restore(model) first, "
+            "or use torch.jit.trace"
+        )
+
+
+class Conv1d(Converted, nn.Conv1d):
+    """`torch.nn.Conv1d`, divided."""
+
+
+class Conv2d(Converted, nn.Conv2d):
+    """`torch.nn.Conv2d`, divided."""
+
+
+class Conv3d(Converted, nn.Conv3d):
+    """`torch.nn.Conv3d`, divided."""
+
+
+CONVERTED: dict[Any, type] = {nn.Conv1d: Conv1d, nn.Conv2d: Conv2d, nn.Conv3d: Conv3d}
+_RUN_STOCK: dict[int, Any] = {dims: own._conv_forward for dims, own in enumerate(CONVERTED, 1)}
+_STOCK_CLASS = {own: stock_class_of(converted, own) for own, converted in CONVERTED.items()}
+RESTORED = {made: own for classes in (CONVERTED, _STOCK_CLASS) for own, made in classes.items()}
+
+
+def _choose(
+    module: Any, input: Tensor, weight: Tensor, bias: Tensor | None, settings: ConversionSettings
+) -> Operands | None:
+    """Return the operands of mucudnn's operators, or None for PyTorch's own convolution."""
+    if not torch.compiler.is_compiling() and settings.is_inside_stock_step(module):
+        return None
+    key = _key_of(module, input, weight, bias, settings)
+    if settings.leaves_to_pytorch(module, key, input):
+        return None
+    answer = None if key is None else answers.find(key)  # compiled code has no key
+    if answer is not None and not answer.gain:
+        return None
+    if answer is not None and answer.options is not None and not _is_watched(input):
+        settings.note_choice(key, answer)
+        return Operands(input, weight, bias, answer.options, True, answer.ready)
+    if not can_divide(input, weight):
+        return None
+    operands = operands_of(module, input, weight, bias, settings)
+    if answer is None and key is not None:
+        answer = decide(key, operands, operands.are(input, weight, bias), settings.tune, id(module))
+    settings.note_choice(key, answer)
+    is_ours = settings.tune == "eager" if answer is None else answer.gain > 0
+    if is_ours or answer is not None:
+        _log_choice(module, operands, is_ours)
+    return operands if is_ours else None
+
+
+def _is_watched(input: Tensor) -> bool:
+    """Return whether a CUDA graph captures the call, or the log wants to know of it."""
+    return passes.is_captured(input) or _logger.isEnabledFor(logging.INFO)
+
+
+def _key_of(
+    module: Any, input: Tensor, weight: Tensor, bias: Tensor | None, settings: ConversionSettings
+) -> CallKey | None:
+    return answers.key_of(
+        input, weight, bias, settings.workspace, settings.key,
+        module.stride, module.padding, module.dilation, module.groups, module.padding_mode,
+    )  # fmt: skip
+
+
+def operands_of(
+    module: Any, input: Tensor, weight: Tensor, bias: Tensor | None, settings: ConversionSettings
+) -> Operands:
+    """Return the operator's arguments for a call of a module's forward; other padding modes pad here."""
+    input, *sizes = _padded(module, input)
+    options: Any = {"workspace": settings.workspace, "plan": settings.handle, "fallback": True}
+    return prepare_operands(weight.dim() - 2, input, weight, bias, *sizes, **options)
+
+
+def runs_stock(module: Any, input: Tensor, operands: Operands) -> bool:
+    """Return whether PyTorch's own convolution runs a call of a module, which has just ended."""
+    settings: ConversionSettings = module._mucudnn
+    key = _key_of(module, input, module.weight, module.bias, settings)
+    if key is None:
+        return False
+    if settings.comparison is not None and settings.comparison.has_left_to_pytorch(key):
+        return True
+    is_own = operands.are(input, module.weight, module.bias)
+    answer = answers.find(key) or decide(key, operands, is_own)
+    return answer is not None and not answer.gain
+
+
+def _log_choice(module: Any, operands: Operands, is_ours: bool) -> None:
+    """Log the choice for a layer, once for each kernel of it."""
+    if passes.is_followed(operands.x, operands.w, operands.bias) or not _logger.isEnabledFor(logging.INFO):
+        return
+    name = getattr(module, "_mucudnn_name", None) or type(module).__name__  # it may have been restored
+    try:
+        choice = choice_of_forward(name, operands, is_ours)
+    except passes.FAILURES:  # the run raises an error, or warns
+        return
+    logged = _logged.setdefault(module, Recent(_MOST_LOGGED))
+    if not logged[choice]:
+        logged[choice] = True
+        _logger.info("%s", choice)
+
+
+def _run_on_ranks(
+    module: Any, input: Any, weight: Tensor, bias: Tensor | None, settings: ConversionSettings
+) -> Any:
+    """Run a module's convolution on a tensor that is divided over ranks."""
+    function = (functional.conv1d, functional.conv2d, functional.conv3d)[weight.dim() - 3]
+    input, *sizes = _padded(module, input)
+    return functional.overridden(function, input, weight, bias, *sizes, settings.workspace, settings.handle)
+
+
+def _padded(module: Any, input: Any) -> tuple[Any, ...]:
+    """Return the input, stride, padding, dilation and groups; a padding mode other than zeros pads here."""
+    padding = module.padding
+    if module.padding_mode != "zeros":
+        around = module._reversed_padding_repeated_twice
+        input, padding = nn.functional.pad(input, around, mode=module.padding_mode), 0
+    return input, module.stride, padding, module.dilation, module.groups
