@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "core/plan_rules.hpp"
-
 namespace mucudnn {
 
 double time_of(const Configuration& configuration) {
@@ -20,7 +18,7 @@ std::int64_t workspace_of(const Configuration& configuration) {
 
 std::string describe(const Configuration& configuration) {
   std::string text;
-  plan_rules::for_each_run(configuration, [&](const std::string& repeat, const MicroConfiguration& part) {
+  for_each_run(configuration, [&](const std::string& repeat, const MicroConfiguration& part) {
     text +=
         (text.empty() ? "" : " + ") + repeat + "*" + std::to_string(part.micro_batch) + " " + part.algorithm;
   });
@@ -41,7 +39,7 @@ std::int64_t workspace_of(const PlanGroups& groups) {
 
 std::string describe(const PlanGroups& groups) {
   std::string text;
-  plan_rules::for_each_run(groups, [&](const std::string& repeat, const PlanGroup& group) {
+  for_each_run(groups, [&](const std::string& repeat, const PlanGroup& group) {
     text += (text.empty() ? "" : " + ") + repeat + "*" + std::to_string(group.channels) +
             (group.of_inputs ? " inputs (" : " (") + describe(group.configuration) + ")";
   });

@@ -40,6 +40,7 @@
 //   candidates legacy IMPLICIT_GEMM:0:deterministic WINOGRAD_NONFUSED:14155776:deterministic,winograd
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <stdexcept>
@@ -139,5 +140,16 @@ Plan parse_plan(std::string_view text, std::int64_t most_parts = kMostParts);
 // std::invalid_argument.
 std::string to_text(const std::vector<Listed>& candidates);
 std::vector<Listed> candidates_in(std::string_view text);
+
+// Calls `use(repeat, part)` for each sequence of equal parts.
+template <typename Parts, typename Use>
+void for_each_run(const Parts& configuration, Use use) {
+  for (auto part = configuration.begin(); part != configuration.end();) {
+    const auto next =
+        std::find_if(part, configuration.end(), [&](const auto& other) { return !(other == *part); });
+    use(std::to_string(next - part), *part);
+    part = next;
+  }
+}
 
 }  // namespace mucudnn

@@ -2,7 +2,6 @@
 // std::invalid_argument.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -58,16 +57,5 @@ class Budget {
   std::int64_t most_;
   std::int64_t taken_ = 0;
 };
-
-// Calls `use(repeat, part)` for each sequence of equal parts.
-template <typename Parts, typename Use>
-void for_each_run(const Parts& configuration, Use use) {
-  for (auto part = configuration.begin(); part != configuration.end();) {
-    const auto next =
-        std::find_if(part, configuration.end(), [&](const auto& other) { return !(other == *part); });
-    use(std::to_string(next - part), *part);
-    part = next;
-  }
-}
 
 }  // namespace mucudnn::plan_rules

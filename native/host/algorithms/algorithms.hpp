@@ -4,7 +4,8 @@
 #include <cstddef>
 #include <optional>
 
-#include "host/algorithms/convolution.hpp"
+#include "core/kernel.hpp"
+#include "host/algorithms/tensors.hpp"
 
 namespace mucudnn::host {
 

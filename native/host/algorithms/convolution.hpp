@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "core/kernel.hpp"
-#include "core/tensors.hpp"
+#include "host/algorithms/tensors.hpp"
 
 namespace mucudnn::host {
 
@@ -21,15 +21,6 @@ struct Variant {
   int tile_size;
 };
 constexpr int kMostTileSize = 4;
-
-// forward reads x, w and writes y; backward_data reads y, w and writes x; backward_filter reads x, y
-// and writes w.
-struct Tensors {
-  void* x;
-  void* w;
-  void* y;
-  ChannelPitch pitch{};
-};
 
 // Returns the bytes of workspace; nothing if the algorithm cannot run this pass of this problem.
 std::optional<std::size_t> workspace_size(const Variant& variant, const Kernel& kernel);

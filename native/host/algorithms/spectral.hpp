@@ -2,22 +2,13 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 
 #include "core/kernel.hpp"
-#include "host/algorithms/convolution.hpp"
-#include "host/transforms/transforms.hpp"
+#include "host/algorithms/spectral_products.hpp"
+#include "host/algorithms/tensors.hpp"
 
 namespace mucudnn::host::spectral {
-
-// A transform of tiles. A spectrum has `real_planes` planes of real numbers, then `complex_planes`
-// pairs of planes: real and imaginary parts.
-struct Method {
-  transforms::TileKernels kernels;
-  std::int64_t tile_height, tile_width;
-  std::int64_t real_planes, complex_planes;
-};
 
 // Returns the bytes of workspace; nothing if the method cannot run the pass. The problem must be ungrouped,
 // of stride 1, dilated in height and width alone, and not in fp64. Spectra and their products are fp32 for

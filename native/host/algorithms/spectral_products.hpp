@@ -1,15 +1,22 @@
-// The products of spectra, plane by plane, on all threads.
+// Methods to transform tiles into spectra, and the products of spectra, plane by plane, on all threads.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "host/algorithms/correlation.hpp"
-#include "host/algorithms/spectral.hpp"
 #include "host/lowering/blas.hpp"
 #include "host/transforms/transforms.hpp"
 
 namespace mucudnn::host::spectral {
+
+// A transform of tiles. A spectrum has `real_planes` planes of real numbers, then `complex_planes`
+// pairs of planes: real and imaginary parts.
+struct Method {
+  transforms::TileKernels kernels;
+  std::int64_t tile_height, tile_width;
+  std::int64_t real_planes, complex_planes;
+};
 
 // A thread gets whole planes, or some rows of each plane.
 enum class Division { planes, rows };

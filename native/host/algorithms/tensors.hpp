@@ -1,0 +1,17 @@
+// The tensors of a pass.
+#pragma once
+
+#include "core/tensors.hpp"
+
+namespace mucudnn::host {
+
+// forward reads x, w and writes y; backward_data reads y, w and writes x; backward_filter reads x, y
+// and writes w.
+struct Tensors {
+  void* x;
+  void* w;
+  void* y;
+  ChannelPitch pitch{};
+};
+
+}  // namespace mucudnn::host
