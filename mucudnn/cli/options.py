@@ -78,7 +78,7 @@ def add_kernel_options(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(PASSES)}, several joined by commas, or all (default: forward)",
     )  # fmt: skip
     parser.add_argument(
-        "--policy",
+        "--batch-policy",
         choices=POLICIES,
         help="micro-batch sizes to measure: powers of two and the mini-batch, all sizes up to the "
         "mini-batch, or the mini-batch alone (default: power_of_two)",
@@ -143,7 +143,7 @@ def kernels_of(arguments: argparse.Namespace) -> list[Kernel]:
 
 def policy_of(arguments: argparse.Namespace) -> str:
     """Return the policy of the flag; without the flag, that of the environment."""
-    return str(arguments.policy or settings.BATCH_POLICY.read())
+    return str(arguments.batch_policy or settings.BATCH_POLICY.read())
 
 
 def workspace_of(arguments: argparse.Namespace) -> int | None:
@@ -170,10 +170,10 @@ def engine_options(arguments: argparse.Namespace) -> tuple[str, int]:
 def kernel_flags(arguments: argparse.Namespace) -> list[str]:
     """Return the given flags that say which kernels are meant, for the command to type next."""
     given = []
-    for name in ("batch", "dtype", "layout", "math", "policy", "threads", "engine"):
-        value = getattr(arguments, name)
+    for flag in ("--batch", "--dtype", "--layout", "--math", "--batch-policy", "--threads", "--engine"):
+        value = getattr(arguments, flag[2:].replace("-", "_"))
         if value is not None:
-            given += [f"--{name}", str(value)]
+            given += [flag, str(value)]
     if arguments.passes != ("forward",):
         given += ["--passes", ",".join(arguments.passes)]
     return given

@@ -53,7 +53,7 @@ def failure_of(capsys: Capture, *arguments: str) -> tuple[int, str]:
         (("optimize", GOOD, "--workspace", "1", "--total-workspace", "1"), "not allowed with"),
         (("optimize", GOOD, "--passes", "sideways"), "'sideways' is not a pass"),
         (("optimize", GOOD, "--dtype", "f8"), "'f8'"),
-        (("optimize", GOOD, "--policy", "some"), "'some'"),
+        (("optimize", GOOD, "--batch-policy", "some"), "'some'"),
         (("optimize", GOOD, "--threads", "0"), "'0' is not a number of threads"),
         (("optimize",), "required"),
         (("fly",), "'fly'"),

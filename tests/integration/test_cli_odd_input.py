@@ -143,7 +143,7 @@ def test_a_plan_cut_inside_a_character_is_cut_short(tmp_path: Path) -> None:
 
 
 def test_all_sizes_of_a_huge_mini_batch_are_refused(capsys: Capture) -> None:
-    line = only_error(["optimize", "mb2000000000_ic1ih1_oc1_kh1", "--policy", "all"], capsys)
+    line = only_error(["optimize", "mb2000000000_ic1ih1_oc1_kh1", "--batch-policy", "all"], capsys)
     assert "the policy 'all' has too many sizes for a mini-batch of 2000000000" in line
 
 

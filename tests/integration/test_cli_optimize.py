@@ -133,7 +133,7 @@ def test_the_environment_gives_defaults_that_flags_override(
     arguments = ("optimize", "mb4_ic4ih8_oc4_kh3", "--no-run")
     result = run_json(capsys, *arguments)
     assert (result["workspace_limit"], result["policy"], result["threads"]) == (3 * 2**20, "undivided", 2)
-    flags = ("--workspace", "none", "--policy", "all", "--threads", "1")
+    flags = ("--workspace", "none", "--batch-policy", "all", "--threads", "1")
     result = run_json(capsys, *arguments, *flags)
     assert (result["workspace_limit"], result["policy"], result["threads"]) == (None, "all", 1)
 

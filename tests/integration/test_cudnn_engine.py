@@ -103,7 +103,7 @@ def test_such_gradients_are_optimized_within_that_bound(dtype: str, most: int, t
     plan = tmp_path / "a.plan"
     ran = mucudnn(
         "optimize", PROBLEM, "--engine", "cudnn", "--dtype", dtype, "--passes", "backward_filter",
-        "--policy", "all", "--output", str(plan), env=env,
+        "--batch-policy", "all", "--output", str(plan), env=env,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     _, kernels = _native.parse_plan(plan.read_text())

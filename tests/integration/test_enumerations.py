@@ -49,7 +49,7 @@ def about_convolutions(calls: Counter[str]) -> set[str]:
 def test_a_warm_command_asks_for_nothing_not_even_what_did_not_fit_the_limit(
     library: Path, tmp_path: Path
 ) -> None:
-    arguments = ("--passes", "all", "--policy", "all")
+    arguments = ("--passes", "all", "--batch-policy", "all")
     _, cold = optimize(library, tmp_path, *arguments, "--workspace", "64KiB")
     assert all(cold[name] >= 4 for name in ASKED.values())
     for more in (("--workspace", "64KiB"), ("--total-workspace", "1MiB", "--no-run")):

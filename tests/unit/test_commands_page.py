@@ -67,7 +67,7 @@ def test_bash_completes_commands_flags_and_networks(tmp_path: Path, capsys: Capt
     assert complete(script, "mucudnn", "plan", "ver") == ["verify"]
     assert complete(script, "mucudnn", "optimize", "--total") == ["--total-workspace"]
     assert complete(script, "mucudnn", "optimize", "alexn") == ["alexnet"]
-    assert complete(script, "mucudnn", "optimize", "alexnet", "--policy", "und") == ["undivided"]
+    assert complete(script, "mucudnn", "optimize", "alexnet", "--batch-policy", "und") == ["undivided"]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "tcsh"])
