@@ -16,7 +16,9 @@ from mucudnn.cli.terminal import Terminal
 from mucudnn.costs.cache import Cache
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
-from mucudnn.plans.parts.parts import Parts, prepare
+from mucudnn.measuring.runners import Exhaustive, Runner
+from mucudnn.plans.parts.parts import prepare
+from mucudnn.plans.plan import Parts
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration
 
@@ -36,10 +38,10 @@ def describe_host() -> Machine:
 
 
 @contextmanager
-def host_bench(*, thorough: bool = True) -> Iterator[Bench]:
+def host_bench(runner: Runner | None = None) -> Iterator[Bench]:
     """Yield a bench of the host engine on one thread, with an empty cache that is deleted afterwards."""
     with TemporaryDirectory() as folder, Cache.open(Path(folder) / "cache.sqlite") as cache:
-        yield Bench(Engine(host_library(), threads=1), cache, Terminal(), thorough=thorough)
+        yield Bench(Engine(host_library(), threads=1), cache, Terminal(), runner or Exhaustive())
 
 
 def run_whole(engine: Engine, kernel: Kernel, ways: Iterable[Way], rounds: int) -> dict[Way, list[float]]:

@@ -35,12 +35,12 @@ from mucudnn.measuring import estimate  # noqa: F401 (so that no call imports it
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.measure import find_missing, measure
+from mucudnn.measuring.runners import Race, Runner
 from mucudnn.measuring.source import Source, runs_stock
 from mucudnn.output.text import micro_batches
 from mucudnn.plans.decide import choose_within
-from mucudnn.plans.parts.beside import better_parts
-from mucudnn.plans.parts.parts import Parts, predicted_ms, prepare, slice_count
-from mucudnn.plans.plan import Plan, PlanKernel
+from mucudnn.plans.parts.parts import faster_parts, prepare, slice_count
+from mucudnn.plans.plan import Parts, Plan, PlanKernel, predicted_ms
 from mucudnn.plans.verify import foreign
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
@@ -284,7 +284,7 @@ def _decide(
     """
     listener, policy = LogListener(), settings.BATCH_POLICY.read()
     with user_cache(listener) as cache:
-        bench = Bench(engine, cache, listener, source, thorough=False)
+        bench = Bench(engine, cache, listener, _runner(source), source)
         if may_measure:
             benchmark(bench, [kernel], policy, comparing=False, limits=(limit,))
         costs = bench.costs([kernel])
@@ -295,13 +295,18 @@ def _decide(
         try:
             chosen = choose_within(costs, kernel, policy, limit)
         except NothingFitsError:
-            parts = better_parts(bench, kernel, policy, limit, None) if may_measure else None
+            parts = faster_parts(bench, kernel, policy, limit, None) if may_measure else None
             if parts is None:
                 raise
             return parts, None
         undivided = _find_undivided_stock(costs.measurements[kernel], kernel, limit)
-        parts = better_parts(bench, kernel, policy, limit, chosen) if may_measure else None
+        parts = faster_parts(bench, kernel, policy, limit, chosen) if may_measure else None
         return parts or chosen, undivided
+
+
+def _runner(source: Source | None) -> Runner:
+    """Return the way to measure for a call: a program with a framework waits for it in its first step."""
+    return Race(is_hurried=source is not None)
 
 
 def measurements_of(
@@ -318,7 +323,7 @@ def measurements_of(
     engine = device_named(call.device, call.threads).engine
     while True:
         with user_cache(listener) as cache:
-            bench = Bench(engine, cache, Listener(), source, thorough=False)
+            bench = Bench(engine, cache, Listener(), _runner(source), source)
             missing = find_missing(bench, [kernel], policy, (limit,))
             if not missing.tasks or (before is not None and len(missing.tasks) >= before):
                 return  # nothing more can be measured

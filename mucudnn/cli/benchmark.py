@@ -14,6 +14,7 @@ from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.candidates import candidates
 from mucudnn.measuring.described_device import bundled_devices, open_planner, plan, read_properties
 from mucudnn.measuring.engines import open_engine
+from mucudnn.measuring.runners import Exhaustive
 from mucudnn.output.text import short_names
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
@@ -60,9 +61,9 @@ def run(arguments: argparse.Namespace) -> None:
         return
     engine = open_engine(*options.engine_options(arguments))
     with opened_cache(terminal, needed=True) as cache:
-        bench = Bench(engine, cache, terminal)
-        new = benchmark(bench, kernels, policy, comparing=False)
-        _show(cache, arguments, kernels, policy, {bench.machine: new})
+        bench = Bench(engine, cache, terminal, Exhaustive())
+        benchmark(bench, kernels, policy, comparing=False)
+        _show(cache, arguments, kernels, policy, {bench.machine: bench.made.total()})
 
 
 def _show(

@@ -26,6 +26,7 @@ from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.engines import open_engine
+from mucudnn.measuring.runners import Exhaustive
 
 Answer: TypeAlias = tuple[Machine, int] | Exception
 
@@ -133,5 +134,6 @@ def _measure(arguments: argparse.Namespace, listener: Listener) -> tuple[Machine
     kernels, policy = options.kernels_of(arguments), options.policy_of(arguments)
     engine = open_engine(*options.engine_options(arguments))
     with opened_cache(listener, needed=True) as cache:
-        bench = Bench(engine, cache, listener)
-        return bench.machine, benchmark(bench, kernels, policy, comparing=False)
+        bench = Bench(engine, cache, listener, Exhaustive())
+        benchmark(bench, kernels, policy, comparing=False)
+        return bench.machine, bench.made.total()

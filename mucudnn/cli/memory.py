@@ -12,6 +12,7 @@ from mucudnn.errors import UsageError
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
 from mucudnn.measuring.modelled_device import DEVICES, find_device
+from mucudnn.measuring.runners import Exhaustive
 from mucudnn.output.files import write_lines
 from mucudnn.plans.memory.costs import measure_costs, model_costs
 from mucudnn.plans.memory.json_form import memory_json
@@ -128,7 +129,7 @@ def _find_costs(arguments: argparse.Namespace, network: Network) -> Costs:
         return model_costs(network, device, bandwidth=arguments.bandwidth, divide=divide)
     device, terminal = find_device("h200"), Terminal()
     with opened_cache(terminal, needed=False) as cache:
-        bench = Bench(open_engine("auto", 1), cache, terminal)
+        bench = Bench(open_engine("auto", 1), cache, terminal, Exhaustive())
         policy = "power_of_two" if divide else "undivided"
         link = device.link_of(arguments.bandwidth)
         source = "modelled" if arguments.bandwidth is None else "given"

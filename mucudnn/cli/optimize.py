@@ -6,21 +6,18 @@ import shlex
 from pathlib import Path
 
 from mucudnn.cli import options, outputs
+from mucudnn.cli.decisions import decided
 from mucudnn.cli.optimize_table import show_result
-from mucudnn.cli.terminal import Terminal, opened_cache, show_json
-from mucudnn.costs.cache import Cache
-from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.engines import open_engine
-from mucudnn.plans.optimizer import optimize, replay
-from mucudnn.plans.parts.recorded_groups import predict_groups
+from mucudnn.cli.terminal import show_json
+from mucudnn.measuring.runners import Exhaustive, Race
 from mucudnn.plans.plan import write_plan
-from mucudnn.plans.result import Result, to_json, to_plan
+from mucudnn.plans.result import to_json, to_plan
 from mucudnn.sizes import spell_limit
 
 HELP = "choose micro-batches and algorithms within a workspace limit"
 DESCRIPTION = (
-    "Measures what the cache lacks, in a race that leaves out what will hardly be chosen. Chooses the "
-    "fastest division of each kernel's mini-batch within the limit, and runs it whole in turns with the best "
+    "Measures what the cache lacks, in a race that skips what will hardly be chosen. Chooses the fastest "
+    "division of each kernel's mini-batch within the limit, and runs it whole, interleaved with the best "
     "undivided algorithm. A kernel is one convolution in one pass. The choice comes from its desirable set: "
     "the divisions of which no other is both faster and smaller in workspace."
 )
@@ -54,40 +51,13 @@ def run(arguments: argparse.Namespace) -> None:
     """Measure, decide, and print the result as a table or as JSON."""
     if arguments.output:
         outputs.check(arguments.output, outputs.PLAN, force=arguments.force)
-    result = _replay(arguments) if arguments.replay else _optimize(arguments)
-    if arguments.output:
-        write_plan(to_plan(result), arguments.output)
-    if arguments.json:
-        show_json(to_json(result))
-    else:
-        show_result(result, arguments.network, _next_command(arguments))
-
-
-def _optimize(arguments: argparse.Namespace) -> Result:
-    kernels, policy, limits = (
-        options.kernels_of(arguments),
-        options.policy_of(arguments),
-        options.limits_of(arguments),
-    )
-    engine = open_engine(*options.engine_options(arguments))
-    terminal = Terminal()
-    with opened_cache(terminal, needed=False) as cache:
-        bench = Bench(engine, cache, terminal, thorough=arguments.thorough)
-        result = optimize(bench, kernels, policy, limits, run=not arguments.no_run)
-        from mucudnn.plans.parts.channels import add_groups  # it imports numpy
-
-        return add_groups(bench, result, run=not arguments.no_run)
-
-
-def _replay(arguments: argparse.Namespace) -> Result:
-    kernels, policy, limits = (
-        options.kernels_of(arguments),
-        options.policy_of(arguments),
-        options.limits_of(arguments),
-    )
-    with Cache.recorded(arguments.replay) as cache:
-        result = replay(cache, kernels, policy, limits, Terminal(), threads=arguments.threads)
-        return predict_groups(cache, result)
+    with decided(arguments, Exhaustive() if arguments.thorough else Race()) as (result, _):
+        if arguments.output:
+            write_plan(to_plan(result), arguments.output)
+        if arguments.json:
+            show_json(to_json(result))
+        else:
+            show_result(result, arguments.network, _next_command(arguments))
 
 
 def _next_command(arguments: argparse.Namespace) -> str:

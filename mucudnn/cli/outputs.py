@@ -60,5 +60,5 @@ def check(path: Path, kind: Kind, *, force: bool) -> None:
         ) from None
     if start and not kind.recognise(start):
         raise UsageError(
-            f"'{path}' exists and is no {kind.name}: give another name, or --force to write over it"
+            f"'{path}' exists but is not a {kind.name}: give another name, or --force to write over it"
         )

@@ -120,7 +120,7 @@ def placed(arguments: argparse.Namespace, source: str, devices: int) -> PlacedNe
 def parse_devices(text: str) -> int:
     """Return a number of devices. Raises UsageError."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 64:
-        raise UsageError(f"'{text}' is no number of devices: give 1 to 64")
+        raise UsageError(f"'{text}' is not a number of devices: give 1 to 64")
     return int(text)
 
 
@@ -130,7 +130,7 @@ def _parse_latency(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1e6:
-        raise UsageError(f"'{text}' is no latency: give milliseconds, such as 0.01")
+        raise UsageError(f"'{text}' is not a latency: give milliseconds, such as 0.01")
     return value
 
 

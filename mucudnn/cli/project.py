@@ -132,7 +132,7 @@ def _parse_speedup(text: str) -> tuple[int, float]:
     except ValueError:
         value = -1.0
     if not 0 < value < 1e6:
-        raise UsageError(f"'{text}' is no speedup of several devices: write M=S, such as 2=1.32")
+        raise UsageError(f"'{text}' is not a speedup of several devices: write M=S, such as 2=1.32")
     number = parse_devices(devices)
     if number < 2:
         raise UsageError(f"'{text}' is for {number} device: a replica on one device has the speed 1")

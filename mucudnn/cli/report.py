@@ -5,16 +5,11 @@ from datetime import date
 from pathlib import Path
 
 from mucudnn.cli import options, outputs
-from mucudnn.cli.terminal import Terminal, opened_cache, show
-from mucudnn.costs.cache import Cache
+from mucudnn.cli.decisions import decided
+from mucudnn.cli.terminal import show
 from mucudnn.costs.table import CostTable
-from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.engines import open_engine
+from mucudnn.measuring.runners import Exhaustive
 from mucudnn.output.files import write_lines
-from mucudnn.plans.optimizer import optimize, replay
-from mucudnn.plans.parts.channels import add_groups
-from mucudnn.plans.parts.recorded_groups import predict_groups
-from mucudnn.plans.result import Result
 from mucudnn.report import check_installed
 from mucudnn.report.gather import Report, gather
 
@@ -51,29 +46,14 @@ def run(arguments: argparse.Namespace) -> None:
     """Measure, decide, and write the page and the plots."""
     check_installed()
     outputs.check(Path(arguments.output), outputs.PAGE, force=arguments.force)
-    kernels, policy = options.kernels_of(arguments), options.policy_of(arguments)
-    limits = options.limits_of(arguments)
-    if arguments.replay:
-        with Cache.recorded(arguments.replay) as cache:
-            result = replay(cache, kernels, policy, limits, Terminal(), threads=arguments.threads)
-            report = _gather(arguments.network, predict_groups(cache, result), cache)
-    else:
-        engine, terminal = open_engine(*options.engine_options(arguments)), Terminal()
-        with opened_cache(terminal, needed=False) as cache:
-            bench = Bench(engine, cache, terminal)
-            result = optimize(bench, kernels, policy, limits, run=not arguments.no_run)
-            result = add_groups(bench, result, run=not arguments.no_run)
-            report = _gather(arguments.network, result, cache)
+    with decided(arguments, Exhaustive()) as (result, cache):
+        kernels = [decision.kernel for decision in result.decisions]
+        report = gather(arguments.network, result, CostTable.read(cache, result.machine, kernels))
     _write_page(report, arguments.output)
     lines = [*report.advice, ""]
     if arguments.plots:
         lines.append(_write_plots(report, arguments.plots, arguments.format))
     show(*lines, f"Next: open {arguments.output} in a browser")
-
-
-def _gather(network: str, result: Result, cache: Cache) -> Report:
-    kernels = [decision.kernel for decision in result.decisions]
-    return gather(network, result, CostTable.read(cache, result.machine, kernels))
 
 
 def _write_page(report: Report, path: Path) -> None:

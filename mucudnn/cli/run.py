@@ -186,7 +186,7 @@ def _environment_of_caller() -> dict[str, str]:
 
 
 def _is_binary(path: str) -> bool:
-    """Return whether the first line of a file is no text, as shells find out."""
+    """Return whether the first line of a file is not text, as shells find out."""
     with open(path, "rb") as file:
         return b"\0" in file.readline(256)
 

@@ -11,6 +11,7 @@ from mucudnn.cli.terminal import Terminal, opened_cache, show, show_json, table
 from mucudnn.costs.records import Machine
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
+from mucudnn.measuring.runners import Exhaustive
 from mucudnn.output.text import micro_batches, milliseconds, ratio, short_names
 from mucudnn.plans.sweep import Cliff, Sweep, parse_sizes, sweep
 from mucudnn.problems.descriptor import short_text
@@ -56,8 +57,8 @@ def run(arguments: argparse.Namespace) -> None:
     limit = options.workspace_of(arguments)
     engine, terminal = open_engine(*options.engine_options(arguments)), Terminal()
     with opened_cache(terminal, needed=False) as cache:
-        bench = Bench(engine, cache, terminal)
-        sweeps, new = sweep(bench, kernels, sizes, policy, limit)
+        bench = Bench(engine, cache, terminal, Exhaustive())
+        sweeps = sweep(bench, kernels, sizes, policy, limit)
     names = short_names([k.name or short_text(k.problem, mini_batch=False) for k in kernels])
     titles = [f"{name} {kernel.pass_}" for name, kernel in zip(names, kernels, strict=True)]
     if arguments.plot:
@@ -65,7 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
 
         write_sweeps(dict(zip(titles, sweeps, strict=True)), arguments.plot)
     if arguments.json:
-        show_json(_make_json(sweeps, bench.machine, limit, new))
+        show_json(_make_json(sweeps, bench.machine, limit, bench.made.total()))
         return
     allowed = f"{format_size(limit)} of workspace" if limit is not None else "any workspace"
     lines: list[Table | str] = [f"{arguments.network}: within {allowed}", f"on {bench.machine}", ""]

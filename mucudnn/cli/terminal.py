@@ -52,7 +52,7 @@ def table(gap: int = 2) -> "Table":
 
 
 def stdout() -> "Console":
-    """Return the console for results, WIDTH columns wide if stdout is no terminal."""
+    """Return the console for results, WIDTH columns wide if stdout is not a terminal."""
     from rich.console import Console
 
     console = Console(highlight=False, file=results())
@@ -65,7 +65,7 @@ def show_json(found: object) -> None:
 
 
 def show(*items: "Table | str") -> None:
-    """Print tables and lines on stdout; a table is no wider than the terminal, or than WIDTH without one."""
+    """Print tables and lines on stdout; a table is as wide as the terminal or WIDTH at most."""
     console = stdout()
     for item in items:
         if isinstance(item, str):

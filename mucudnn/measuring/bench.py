@@ -1,6 +1,8 @@
 """The bench: the engine that kernels are measured on, and everything that a measurement needs beside it."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import replace
 
 from mucudnn._native import Engine, Problem
@@ -10,6 +12,7 @@ from mucudnn.costs.table import CostTable
 from mucudnn.listener import Listener
 from mucudnn.measuring.buffers import Extent, Tensors, measuring_extent
 from mucudnn.measuring.candidates import candidates
+from mucudnn.measuring.runners import Replay, Runner
 from mucudnn.measuring.source import Source, costs_with_stock
 from mucudnn.problems.kernels import Kernel
 
@@ -22,52 +25,51 @@ def machine_of(engine: Engine) -> Machine:
 class Bench:
     """An engine, the cache that keeps its measurements, and the listener that hears of the progress.
 
-    With a `source`, the caller's framework competes with the engine's algorithms. Unless the bench is
-    `thorough`, candidates that are out of the race are not measured. Measurements allocate at most
-    `memory_cap` bytes: half of the device's memory that is available when the bench is made.
+    The `runner` is the way to measure. With a `source`, the caller's framework competes with the engine's
+    algorithms. Measurements allocate at most `memory_cap` bytes: half of the device's memory that is
+    available when the bench is made. `made` counts the measurements and comparisons.
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        cache: Cache,
-        listener: Listener,
-        source: Source | None = None,
-        *,
-        thorough: bool = True,
+        self, engine: Engine, cache: Cache, listener: Listener, runner: Runner, source: Source | None = None
     ) -> None:
         self.engine = engine
         self.machine = machine_of(engine)
         self.cache = cache
         self.listener = listener
+        self.runner = runner
         self.source = source
-        self.thorough = thorough
-        # A program waits for decisions in its first step: small gains are not worth measurements.
-        self.hurries = source is not None and not thorough
+        self.made = Counter[str]()
         self._kept: tuple[Problem, Tensors] | None = None
         self.memory_cap = engine.available_memory // 2
 
     def costs(self, kernels: Iterable[Kernel]) -> CostTable:
         """Return the costs that the cache has of these kernels, with STOCK if there is a source."""
-        costs = replace(CostTable.read(self.cache, self.machine, kernels), complete=self.thorough)
+        costs = replace(CostTable.read(self.cache, self.machine, kernels), complete=self.runner.is_complete)
         return costs if self.source is None else costs_with_stock(costs, self.cache, self.source)
 
     def of_engine(self) -> "Bench":
-        """Return the bench without its source of STOCK."""
-        if self.source is None:
-            return self
-        bench = Bench(self.engine, self.cache, self.listener, thorough=self.thorough)
-        bench.hurries = self.hurries
+        """Return the bench without its source of STOCK; both count in the same `made`."""
+        bench = copy(self)
+        bench.source = None
         return bench
 
     def candidates(self, kernel: Kernel, sizes: Sequence[int]) -> dict[int, list[Listed]]:
         """Return the runnable algorithms at each micro-batch size, which the engine or the cache knows."""
-        keeps_failures = not self.hurries
+        keeps_failures = not self.runner.is_hurried
         return candidates(self.engine, self.machine, self.cache, kernel, sizes, keeps_failures=keeps_failures)
+
+    def exceeding(self, kernel: Kernel, samples: int, limit: int) -> list[str]:
+        """Return the algorithms worth measuring whose workspace for that many samples exceeds a limit."""
+        return [
+            candidate.algorithm
+            for candidate in self.candidates(kernel, [samples])[samples]
+            if candidate.workspace > limit and self.runner.admits(kernel, candidate.algorithm)
+        ]
 
     def extent(self, kernel: Kernel) -> Extent:
         """Return the extent of the tensors that a kernel is timed on. Raises MucudnnError above the cap."""
-        beyond = self.engine.bytes_beyond_caches if self.thorough else 0
+        beyond = self.runner.bytes_beyond_caches(self.engine)
         return measuring_extent(kernel.problem, self.memory_cap, beyond)
 
     def tensors(self, kernel: Kernel) -> Tensors:
@@ -76,3 +78,11 @@ class Bench:
             self._kept = None
             self._kept = kernel.problem, Tensors.random(self.engine, kernel.problem, self.extent(kernel))
         return self._kept[1]
+
+
+class RecordedBench(Bench):
+    """A bench of a machine that may be elsewhere: it has recorded measurements and no engine."""
+
+    def __init__(self, machine: Machine, cache: Cache, listener: Listener) -> None:
+        self.machine, self.cache, self.listener = machine, cache, listener
+        self.runner, self.source, self.made = Replay(), None, Counter[str]()

@@ -15,22 +15,22 @@ def benchmark(
     *,
     comparing: bool,
     limits: Sequence[int | None] = (None,),
-    rivals: bool = False,
-) -> int:
-    """Make the measurements that the cache lacks. Returns the number of measurements made.
+    compares: bool = False,
+) -> None:
+    """Make the measurements that the cache lacks.
 
     The listener first gets a forecast of time and memory, which includes the comparisons if `comparing`.
-    Algorithms that need more workspace than the last of the ascending `limits` are left out. A race looks for
-    a choice within each limit, and with `rivals` for the best undivided algorithm.
+    Algorithms that need more workspace than the last of the ascending `limits` are not measured. A race looks
+    for a choice within each limit, and with `compares` for the best undivided algorithm.
     """
-    missing = find_missing(bench, kernels, policy, limits, rivals=rivals)
+    missing = find_missing(bench, kernels, policy, limits, compares=compares)
     if missing.tasks:
         with no_fork:
             from mucudnn.measuring.estimate import announcement, forecast  # it imports numpy
 
         bench.listener.message(
             forecast(bench, missing, kernels if comparing else ())
-            if bench.thorough or rivals
+            if bench.runner.is_complete or compares
             else announcement(bench, missing)
         )
-    return measure(bench, missing)
+    measure(bench, missing)

@@ -1,4 +1,4 @@
-"""Comparisons: a kernel's divided and undivided configuration run whole, in turns; errors against fp64."""
+"""Comparisons: a kernel's divided and undivided configuration run whole, interleaved; errors against fp64."""
 
 import math
 import statistics
@@ -12,6 +12,7 @@ from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.measuring.reference import Reference, piece_of
 from mucudnn.measuring.source import runs_stock
+from mucudnn.measuring.times import spread
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, Slices
 
@@ -22,7 +23,7 @@ _FEWEST_ROUNDS, _MOST_ROUNDS = 5, 15
 def compare(
     bench: Bench, kernel: Kernel, undivided: Configuration | None, divided: Configuration
 ) -> Comparison:
-    """Run both configurations in turns on the whole mini-batch, and return their times and errors.
+    """Run both configurations interleaved on the whole mini-batch, and return their times and errors.
 
     The errors are None if one of them has STOCK, whose numerics are the caller's own. Raises MucudnnError if
     the tensors do not fit the bench's memory.
@@ -34,15 +35,7 @@ def compare(
     rounds = int(min(max(_BUDGET_MS / max(predicted, 1e-3), _FEWEST_ROUNDS), _MOST_ROUNDS))
     if bench.source is not None and any(map(runs_stock, configurations)):
         times = bench.source.compare(engine, kernel, configurations, rounds)
-        return Comparison(
-            undivided_ms=statistics.median(times[-1]) if undivided else None,
-            divided_ms=statistics.median(times[0]),
-            undivided_spread_ms=spread(times[-1]) if undivided else None,
-            divided_spread_ms=spread(times[0]),
-            error=None,
-            same_algorithms_error=None,
-            undivided_error=None,
-        )
+        return _make_comparison(times, undivided is not None, None, None, None)
     tensors = Tensors.random(engine, kernel.problem, extent(kernel.problem))
     workspace = allocate_workspace(engine, max(c.workspace for c in configurations))
     divisions = [engine.prepare(kernel, c.slices) for c in configurations]
@@ -51,15 +44,25 @@ def compare(
     )
     workspace = None
     errors = _Errors(engine, kernel, tensors, bench.memory_cap)
-    return Comparison(
-        undivided_ms=statistics.median(times[-1]) if undivided else None,
-        divided_ms=statistics.median(times[0]),
-        undivided_spread_ms=spread(times[-1]) if undivided else None,
-        divided_spread_ms=spread(times[0]),
-        error=errors.measure(divided.slices),
-        same_algorithms_error=errors.worst_undivided({part.algorithm for part in divided.parts}),
-        undivided_error=errors.measure(undivided.slices) if undivided else None,
+    return _make_comparison(
+        times,
+        undivided is not None,
+        errors.measure(divided.slices),
+        errors.worst_undivided({part.algorithm for part in divided.parts}),
+        errors.measure(undivided.slices) if undivided else None,
     )
+
+
+def _make_comparison(
+    times: Sequence[Sequence[float]], has_undivided: bool, *errors: float | None
+) -> Comparison:
+    """Return a comparison of the times: those of the divided configuration first, the undivided last."""
+    (divided_ms, divided_spread), *_, (undivided_ms, undivided_spread) = (
+        (statistics.median(runs), spread(runs)) for runs in (*times, times[-1])
+    )
+    if not has_undivided:
+        return Comparison(None, divided_ms, None, divided_spread, *errors)
+    return Comparison(undivided_ms, divided_ms, undivided_spread, divided_spread, *errors)
 
 
 def comparison_memory(kernel: Kernel, cap: int) -> int:
@@ -117,11 +120,3 @@ class _Errors:
         distance = float(np.linalg.norm(self._reference.found() - self._expected))
         scale = float(np.linalg.norm(self._expected))
         return distance / scale if scale and math.isfinite(distance) else None
-
-
-def spread(times: Sequence[float]) -> float:
-    """Return the distance between the quartiles of times, in their unit; 0 for a single time."""
-    if len(times) < 2:
-        return 0.0
-    quartiles = statistics.quantiles(times, n=4, method="inclusive")
-    return quartiles[2] - quartiles[0]

@@ -7,17 +7,17 @@ from mucudnn.costs.records import SUCCESS
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.measuring.compare import comparison_memory
-from mucudnn.measuring.measure import Worklist
+from mucudnn.measuring.worklist import Worklist
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
 
-# A comparison runs the whole mini-batch this often: both configurations in turns, and once in fp64 for the
+# A comparison runs the whole mini-batch this often: both configurations interleaved, and once in fp64 for the
 # error.
 COMPARISON_RUNS = 16
 
 
 def forecast(bench: Bench, missing: Worklist, compared: Sequence[Kernel]) -> str:
-    """Return one line that tells the number of measurements, and the time and memory that they will take."""
+    """Return one line with the number of measurements, and the time and memory that they will take."""
     largest = max((task.kernel for task in missing.tasks), key=lambda kernel: kernel.problem.flops)
     rate = _measure_flops_per_ms(bench.engine, largest)
     total_ms = 0.0
@@ -28,13 +28,13 @@ def forecast(bench: Bench, missing: Worklist, compared: Sequence[Kernel]) -> str
     total_ms += sum(COMPARISON_RUNS * kernel.problem.flops / rate for kernel in compared)
     memory = max(missing.memory, *(comparison_memory(kernel, bench.memory_cap) for kernel in compared), 0)
     kernels = len({task.kernel for task in missing.tasks})
-    most = "" if bench.thorough else "up to "
+    most = "" if bench.runner.is_complete else "up to "
     times = f"{most}{len(missing.tasks)} times for {kernels} kernel{'s' * (kernels != 1)} on {bench.machine}"
     return f"Measuring {times}: about {_format_duration(total_ms / 1000)} and {format_size(memory)} of memory"
 
 
 def announcement(bench: Bench, missing: Worklist) -> str:
-    """Return one line that tells the most measurements that a race makes, and their memory."""
+    """Return one line with the most measurements that a race makes, and their memory."""
     kernel, memory = missing.tasks[0].kernel, format_size(missing.memory)
     return f"Measuring {kernel} on {bench.machine}: up to {len(missing.tasks)} times, {memory} of memory"
 

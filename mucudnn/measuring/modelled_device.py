@@ -85,7 +85,7 @@ def find_device(name: str) -> ModelledDevice:
         return DEVICES[name]
     near = difflib.get_close_matches(str(name).lower(), DEVICES, n=1)
     hint = f": did you mean {near[0]}?" if near else "."
-    raise UsageError(f"{shown(name)} is no modelled device{hint} There are {', '.join(DEVICES)}")
+    raise UsageError(f"{shown(name)} is not a modelled device{hint} There are {', '.join(DEVICES)}")
 
 
 def modelled_configurations(device: ModelledDevice, kernel: Kernel, policy: str) -> tuple[Configuration, ...]:

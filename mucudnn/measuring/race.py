@@ -21,10 +21,10 @@ class Candidate(NamedTuple):
     workspace: int
 
 
-class Race(NamedTuple):
+class RaceGoal(NamedTuple):
     """The mini-batch and the limits that a race is run for, in bytes; None stands for no limit.
 
-    With `compares` an algorithm of the engine is also measured undivided, as the rival of divisions. No
+    With `compares` an algorithm of the engine is also measured undivided, for comparison with divisions. No
     algorithm fills its workspace faster than `bytes_per_ms`, which bounds its time; None is an unknown rate.
     On a GPU the candidates of a size stand in the order in which heuristics rank them, and begin in this
     order; elsewhere those with the least workspace begin. A small micro-batch leaves a GPU idle and says
@@ -40,20 +40,20 @@ class Race(NamedTuple):
 
 
 def next_candidate(
-    candidates: Sequence[Candidate], measured: Iterable[Measurement], race: Race
+    candidates: Sequence[Candidate], measured: Iterable[Measurement], goal: RaceGoal
 ) -> Candidate | None:
     """Return the candidate to measure next; None if no other can improve the choice by much.
 
     `candidates` are those without a measurement, and STOCK is at the mini-batch, STOCK_SLICE below it.
     """
-    found = _native.next_candidate(candidates, _parts(measured), *race)
-    return None if found is None else candidates[found]
+    index = _native.next_candidate(candidates, _parts(measured), *goal)
+    return None if index is None else candidates[index]
 
 
-def rival_ms(candidate: Candidate, measured: Iterable[Measurement]) -> float:
-    """Return the time above which a candidate is out of the race; infinite if it has no rival yet.
+def hopeless_ms(candidate: Candidate, measured: Iterable[Measurement]) -> float:
+    """Return the time above which a candidate is out of the race; infinite before any other was measured.
 
-    A candidate may be slow for its fixed costs alone. So it is measured less, but predicts larger sizes.
+    Its fixed costs alone may make a candidate slow, so one run is enough, and it predicts larger sizes.
     """
     return _native.rival_ms(candidate, _parts(measured))
 

@@ -41,12 +41,12 @@ class Source(Protocol):
     machine: Machine
 
     def timer(self, kernel: Kernel, samples: int) -> StockTimer:
-        """Return a timer whose tensors have so many samples. Raises RuntimeError, MemoryError."""
+        """Return a timer whose tensors have that many samples. Raises RuntimeError, MemoryError."""
 
     def compare(
         self, engine: Engine, kernel: Kernel, configurations: Sequence[Configuration], rounds: int
     ) -> list[list[float]]:
-        """Return the times in ms of configurations that may have STOCK, run whole in turns."""
+        """Return the times in ms of configurations that may have STOCK, run whole, interleaved."""
 
 
 def costs_with_stock(costs: CostTable, cache: Cache, source: Source) -> CostTable:

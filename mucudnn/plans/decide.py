@@ -11,11 +11,11 @@ from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.errors import NothingFitsError
 from mucudnn.listener import Listener
+from mucudnn.plans.plan import Parts, predicted_ms
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.sizes import format_size
 from mucudnn.solver import (
-    ChannelGroups,
     Configuration,
     Infeasible,
     MicroConfiguration,
@@ -57,6 +57,10 @@ class Limits:
             return (self.workspace,)
         return tuple(sorted({0, *(self.total // 4**part for part in range(_PARTS))}))
 
+    def granted(self, choice: Configuration) -> int | None:
+        """Return the bytes that a kernel may use; under a total, the workspace of its choice."""
+        return self.workspace if self.total is None else choice.workspace
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -71,8 +75,8 @@ class Decision:
     count. All kernels' shares are one division of a total, which is faster than that of the decisions
     themselves. It is empty if both divisions do the same with the kernel.
 
-    `groups` divide the channels, too. They beat the choice when both were run whole, which took `groups_ms`;
-    without it, their predictions were compared.
+    `parts` are tiles or groups of channels that were faster than the choice when both were run whole, which
+    took `parts_ms`. Without `parts_ms` their predictions were compared.
     """
 
     kernel: Kernel
@@ -82,8 +86,8 @@ class Decision:
     comparison: Comparison | None = None
     shares: tuple["Decision", ...] = ()
     outrun: Configuration | None = None
-    groups: ChannelGroups | None = None
-    groups_ms: float | None = None
+    parts: Parts | None = None
+    parts_ms: float | None = None
 
     @property
     def dropped(self) -> bool:
@@ -93,13 +97,13 @@ class Decision:
 
     @property
     def chosen(self) -> Configuration:
-        """The configuration to run; the rival of groups."""
+        """The configuration to run, which `parts` are compared with."""
         return self.undivided if self.dropped and self.undivided is not None else self.divided
 
     @property
-    def best(self) -> Configuration | ChannelGroups:
-        """The groups, if they beat the choice; else the choice."""
-        return self.groups or self.chosen
+    def best(self) -> Configuration | Parts:
+        """The parts, if they are faster than the choice; else the choice."""
+        return self.parts or self.chosen
 
     @property
     def each(self) -> tuple["Decision", ...]:
@@ -114,10 +118,10 @@ class Decision:
     @property
     def time_ms(self) -> float:
         """Milliseconds of `best`: measured whole if it was compared, else predicted."""
-        if self.groups_ms is not None:
-            return self.groups_ms
-        if self.groups is not None or self.comparison is None:
-            return self.best.time_ms
+        if self.parts_ms is not None:
+            return self.parts_ms
+        if self.parts is not None or self.comparison is None:
+            return predicted_ms(self.kernel.mini_batch, self.best)
         undivided = self.comparison.undivided_ms
         return undivided if self.dropped and undivided is not None else self.comparison.divided_ms
 
@@ -150,8 +154,7 @@ def decide(
     )
 
     def make(kernel: Kernel, choice: Configuration, shares: Shares = ()) -> Decision:
-        limit = choice.workspace if limits.mode == "wd" else limits.workspace
-        undivided = _find_best_undivided(kernel, wanted[kernel], limit)
+        undivided = _find_best_undivided(kernel, wanted[kernel], limits.granted(choice))
         apart = tuple(make(replace(kernel, count=count), share) for count, share in shares)
         return Decision(kernel, tuple(desirable[kernel]), undivided, choice, shares=apart)
 
@@ -195,11 +198,11 @@ def fastest_configuration(
 
     It is None if nothing fits the limit.
     """
-    found = []
+    fastest = []
     for parts in _list_parts(measured, kernel):
         with suppress(Infeasible):
-            found.append(reuse_workspace(parts, kernel.mini_batch, limit))
-    return min(found, key=lambda c: (c.time_ms, *_preference(c)), default=None)
+            fastest.append(reuse_workspace(parts, kernel.mini_batch, limit))
+    return min(fastest, key=lambda c: (c.time_ms, *_preference(c)), default=None)
 
 
 def _preference(configuration: Configuration) -> tuple[int, float, int]:
@@ -283,21 +286,21 @@ def _divide_apart(
 ) -> dict[Kernel, Shares]:
     """Divide the total again with identical kernels apart.
 
-    Returns the shares of the kernels that differ; none if the division is no faster.
+    Returns the shares of the kernels that differ; none if the division is not faster.
     """
     assert limits.total is not None
     counts = {kernel: kernel.count for kernel in desirable}
-    is_fastest = all(together.choice[kernel] == found[-1] for kernel, found in desirable.items())
+    is_fastest = all(together.choice[kernel] == front[-1] for kernel, front in desirable.items())
     if is_fastest or max(counts.values()) == 1:
         return {}
     division = solve_division(dict(desirable), limits.total, counts=counts, apart=True, exact=limits.exact)
     if not faster(_sum_times(division.shares), _sum_times(together.shares)):
         return {}
-    return {kernel: found for kernel, found in division.shares.items() if found != together.shares[kernel]}
+    return {kernel: own for kernel, own in division.shares.items() if own != together.shares[kernel]}
 
 
 def _sum_times(shares: Mapping[Kernel, Shares]) -> float:
-    return math.fsum(count * share.time_ms for found in shares.values() for count, share in found)
+    return math.fsum(count * share.time_ms for each in shares.values() for count, share in each)
 
 
 def _find_best_undivided(

@@ -5,48 +5,49 @@ from dataclasses import replace
 
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import FRAMEWORK, PLANNING, Machine
-from mucudnn.costs.table import CostTable
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.listener import Listener
-from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.bench import Bench, RecordedBench
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.plans.decide import Decision, Limits, decide, sum_times
+from mucudnn.plans.parts.parts import add_parts
 from mucudnn.plans.result import Result
 from mucudnn.plans.whole_runs import WholeRuns
 from mucudnn.problems.kernels import Kernel
 
 
 def optimize(
-    bench: Bench, kernels: Sequence[Kernel], policy: str, limits: Limits, *, run: bool = True
+    bench: Bench,
+    kernels: Sequence[Kernel],
+    policy: str,
+    limits: Limits,
+    *,
+    run: bool = True,
+    tiles: bool = False,
 ) -> Result:
     """Make the missing measurements and choose a configuration for each kernel.
 
-    With `run`, each chosen division is also run whole in turns with the best undivided algorithm; a division
-    that is slower is dropped. If the division takes much longer than predicted, the next best ones are run
-    whole too, and the fastest one is chosen. Raises MucudnnError, NothingFitsError.
+    With `run`, each chosen division is also run whole, interleaved with the best undivided algorithm; a
+    division that is slower is dropped. If the division takes much longer than predicted, the next best ones
+    are run whole too, and the fastest one is chosen. Groups of channels, and with `tiles` also tiles of
+    single samples, take the place of a choice that they beat. `mucudnn run` cannot follow tiles.
+
+    Raises MucudnnError, NothingFitsError.
     """
-    measured = (None,) if bench.thorough else limits.raced
-    measurements = benchmark(bench, kernels, policy, comparing=run, limits=measured, rivals=True)
+    before, runner = bench.made.total(), bench.runner
+    run = run and runner.measures
+    benchmark(bench, kernels, policy, comparing=run, limits=runner.limits(limits.raced), compares=True)
     costs = bench.costs(kernels)
     decisions = decide(costs, policy, limits, bench.listener)
     if run:
         runs = WholeRuns(bench, costs, policy, limits)
-        missing = [one for decision in decisions for one in decision.each if runs.is_missing(one)]
+        missing = [each for decision in decisions for each in decision.each if runs.is_missing(each)]
         claimed = bench.cache.claimed(missing, runs.name_claim)
         for decision in bench.listener.track(claimed, "Running whole", total=len(missing)):
-            measurements += runs.run_missing(decision)
+            runs.run_missing(decision)
         decisions = keep_faster_shares([runs.look_up(decision) for decision in decisions])
-    return Result(bench.machine, policy, limits, measurements, tuple(decisions))
-
-
-def keep_faster_shares(decisions: Sequence[Decision]) -> list[Decision]:
-    """Return the decisions; without all of their shares, if these are no faster when run whole."""
-    apart = [one for decision in decisions for one in decision.apart]
-    return (
-        list(decisions)
-        if sum_times(apart) < sum_times(decisions)
-        else [replace(one, shares=()) for one in decisions]
-    )
+    decisions = add_parts(bench, decisions, policy, limits, run=run, tiles=tiles)
+    return Result(bench.machine, policy, limits, bench.made.total() - before, tuple(decisions))
 
 
 def replay(
@@ -63,13 +64,24 @@ def replay(
     Raises MucudnnError that names the kernels without measurements, and UsageError if the cache has
     measurements of several machines with that many threads.
     """
-    machine = _find_only_machine(cache, threads)
-    costs = CostTable.read(cache, machine, kernels)
+    bench = RecordedBench(_find_only_machine(cache, threads), cache, listener or Listener())
+    costs = bench.costs(kernels)
     missing = [str(kernel) for kernel, rows in costs.measurements.items() if not rows]
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise MucudnnError(f"{cache.path} has no measurements of {', '.join(missing[:3])}{more} on {machine}")
-    return Result(machine, policy, limits, 0, tuple(decide(costs, policy, limits, listener)))
+        names = ", ".join(missing[:3])
+        raise MucudnnError(f"{cache.path} has no measurements of {names}{more} on {bench.machine}")
+    return optimize(bench, kernels, policy, limits)
+
+
+def keep_faster_shares(decisions: Sequence[Decision]) -> list[Decision]:
+    """Return the decisions; without all of their shares, if these are not faster when run whole."""
+    apart = [share for decision in decisions for share in decision.apart]
+    return (
+        list(decisions)
+        if sum_times(apart) < sum_times(decisions)
+        else [replace(decision, shares=()) for decision in decisions]
+    )
 
 
 def _find_only_machine(cache: Cache, threads: int | None) -> Machine:

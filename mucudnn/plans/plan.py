@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from mucudnn._native import NewerVersionError, Problem, format_plan, parse_plan
 from mucudnn.errors import ArgumentTypeError, NewerFileError, shown
@@ -21,6 +22,14 @@ from mucudnn.solver import (
     Tile,
     Tiling,
 )
+
+Parts: TypeAlias = Tiling | ChannelGroups
+"""Parts beside a division of the mini-batch: tiles of single samples, or groups of channels."""
+
+
+def predicted_ms(mini_batch: int, chosen: Configuration | Parts) -> float:
+    """Return the milliseconds of a whole mini-batch, because those of tiles are for one sample."""
+    return chosen.time_ms * (mini_batch if isinstance(chosen, Tiling) else 1)
 
 
 @dataclass(frozen=True)
@@ -65,18 +74,16 @@ class PlanKernel:
         """The choice, and the configurations of the shares."""
         return self.chosen, *(share for _, share in self.shares)
 
-    def with_parts(self, parts: Tiling | ChannelGroups | None) -> "PlanKernel":
+    def with_parts(self, parts: Parts | None) -> "PlanKernel":
         """Return the kernel with these tiles or groups, and no others, beside the choice."""
         tiles = parts if isinstance(parts, Tiling) else None
         return replace(self, tiles=tiles, groups=parts if isinstance(parts, ChannelGroups) else None)
 
     @property
-    def beside(self) -> Tiling | ChannelGroups | None:
+    def beside(self) -> Parts | None:
         """The parts to run instead of the choice; the faster ones, if there are tiles and groups."""
-        if self.tiles is None or self.groups is None:
-            return self.tiles or self.groups
-        tiles_ms = self.tiles.time_ms * self.kernel.mini_batch
-        return self.tiles if tiles_ms <= self.groups.time_ms else self.groups
+        both = (parts for parts in (self.tiles, self.groups) if parts is not None)
+        return min(both, key=lambda parts: predicted_ms(self.kernel.mini_batch, parts), default=None)
 
 
 @dataclass(frozen=True)
@@ -105,9 +112,9 @@ class Plan:
         rows = []
         for k in self.kernels:
             chosen = k.beside or k.chosen
-            text, time_ms = micro_batches(chosen, " + "), chosen.time_ms
+            text, time_ms = micro_batches(chosen, " + "), predicted_ms(k.problem.mini_batch, chosen)
             if isinstance(chosen, Tiling):
-                text, time_ms = f"tiles of a sample {text}", time_ms * k.problem.mini_batch
+                text = f"tiles of a sample {text}"
             name, size = short_text(k.problem), format_size(chosen.workspace)
             rows.append((k.pass_, name, str(k.count), text, f"{time_ms:.4g}", size))
             for count, share in k.shares:
@@ -160,8 +167,8 @@ class Plan:
 def write_plan(plan: Plan, path: AnyPath) -> None:
     """Write a plan to a file, whole or not at all.
 
-    Raises MucudnnError if the file cannot be written, and ArgumentTypeError if `plan` is no Plan or `path` is
-    no path.
+    Raises MucudnnError if the file cannot be written, and ArgumentTypeError if `plan` is not a Plan or `path`
+    is not a path.
     """
     if not isinstance(plan, Plan):
         raise ArgumentTypeError(f"plan is {shown(plan)}, not a Plan")
@@ -172,7 +179,7 @@ def read_plan(path: AnyPath) -> Plan:
     """Read a plan from a file.
 
     Raises MucudnnError with the file and line that cannot be read, NewerFileError for the plan of a newer
-    version, and ArgumentTypeError if `path` is no path.
+    version, and ArgumentTypeError if `path` is not a path.
     """
     return read_document(path, "plan", parse_plan_text)
 

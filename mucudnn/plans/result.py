@@ -10,10 +10,10 @@ from mucudnn.output.table import html_table
 from mucudnn.output.text import micro_batches, milliseconds, ratio, short_names
 from mucudnn.plans.decide import Decision, Limits
 from mucudnn.plans.json_forms import groups_json
-from mucudnn.plans.plan import Plan, PlanKernel
+from mucudnn.plans.plan import Plan, PlanKernel, predicted_ms
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
-from mucudnn.solver import Configuration, MicroConfiguration
+from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration
 
 SCHEMA = 1
 
@@ -50,7 +50,8 @@ class Times:
 
 def predicted(decision: Decision) -> Times:
     """Return the predicted times of a decision: sums of the times of its micro-configurations."""
-    return Times(decision.undivided.time_ms if decision.undivided else None, decision.best.time_ms)
+    best_ms = predicted_ms(decision.kernel.mini_batch, decision.best)
+    return Times(decision.undivided.time_ms if decision.undivided else None, best_ms)
 
 
 def measured(decision: Decision) -> Times | None:
@@ -92,7 +93,9 @@ def total_workspace(result: Result) -> int:
 
 def apart(result: Result) -> Result:
     """Return the result with a decision for each share; the shares of a kernel stand in its place."""
-    return replace(result, decisions=tuple(one for decision in result.decisions for one in decision.apart))
+    return replace(
+        result, decisions=tuple(share for decision in result.decisions for share in decision.apart)
+    )
 
 
 def has_shares(result: Result) -> bool:
@@ -116,11 +119,13 @@ def to_json(result: Result) -> dict[str, Any]:
         "new_measurements": result.new_measurements,
         "kernels": [
             {
-                **_make_kernel_json(one),
-                "shares": [_make_kernel_json(share) for share in one.shares],
-                "groups": one.groups and {**groups_json(one.groups), "measured_ms": one.groups_ms},
+                **_make_kernel_json(decision),
+                "shares": [_make_kernel_json(share) for share in decision.shares],
+                "groups": {**groups_json(decision.parts), "measured_ms": decision.parts_ms}
+                if isinstance(decision.parts, ChannelGroups)
+                else None,
             }
-            for one in result.decisions
+            for decision in result.decisions
         ],
         "total": {
             **_make_total_json(result),
@@ -188,9 +193,8 @@ def to_plan(result: Result) -> Plan:
             d.kernel.count,
             d.chosen,
             d.desirable,
-            groups=d.groups,
             shares=tuple((share.kernel.count, share.chosen) for share in d.shares),
-        )
+        ).with_parts(d.parts)
         for d in result.decisions
     ]
     return Plan(header, tuple(kernels))
@@ -244,7 +248,7 @@ def kernel_json(
 
 def _make_measured_json(decision: Decision) -> dict[str, Any] | None:
     # The comparison is of the micro-batches alone, also where groups of channels replace them.
-    times, comparison = measured(replace(decision, groups=None, groups_ms=None)), decision.comparison
+    times, comparison = measured(replace(decision, parts=None, parts_ms=None)), decision.comparison
     if times is None or comparison is None:
         return None
     dropped = decision.dropped

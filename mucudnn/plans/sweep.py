@@ -83,7 +83,7 @@ def parse_sizes(text: str) -> tuple[int, ...] | None:
         first, dash, last = item.strip().partition("-")
         ends = (first, last if dash else first)
         if not all(end.isascii() and end.isdigit() for end in ends):
-            raise UsageError(f"'{text}' is no list of sizes: give for example 1-64 or 8,16,32, or powers")
+            raise UsageError(f"'{text}' is not a list of sizes: give for example 1-64 or 8,16,32, or powers")
         low, high = map(int, ends)
         if not 1 <= low <= high <= _LARGEST:
             raise UsageError(f"the sizes '{item}' must ascend and lie between 1 and {_LARGEST}")
@@ -93,26 +93,25 @@ def parse_sizes(text: str) -> tuple[int, ...] | None:
 
 def sweep(
     bench: Bench, kernels: Sequence[Kernel], sizes: Sequence[int] | None, policy: str, limit: int | None
-) -> tuple[list[Sweep], int]:
+) -> list[Sweep]:
     """Measure each kernel at these mini-batch sizes, or at those of the policy if `sizes` is None.
 
     A division has parts of the swept sizes and of powers of two, which are measured too.
-    Returns the sweeps and the number of new measurements.
     """
     swept = {kernel: sizes or micro_batch_sizes(policy, kernel.mini_batch) for kernel in kernels}
     slices = {
-        kernel: sorted({*found, *usable_sizes("power_of_two", kernel.at(max(found)))})
-        for kernel, found in swept.items()
+        kernel: sorted({*own, *usable_sizes("power_of_two", kernel.at(max(own)))})
+        for kernel, own in swept.items()
     }
-    measured = [kernel.at(size) for kernel, found in slices.items() for size in found]
-    new = benchmark(bench, measured, "undivided", comparing=False)
+    measured = [kernel.at(size) for kernel, own in slices.items() for size in own]
+    benchmark(bench, measured, "undivided", comparing=False)
     costs = bench.costs(kernels)
     results = []
     for kernel in kernels:
         rows = [row for row in costs.measurements[kernel] if row.micro_batch in slices[kernel]]
         points = [_make_point(kernel.at(size), rows, limit) for size in swept[kernel]]
         results.append(Sweep(kernel, limit, tuple(points)))
-    return results, new
+    return results
 
 
 def find_cliffs(points: Sequence[SweepPoint]) -> list[Cliff]:

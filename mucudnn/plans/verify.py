@@ -50,7 +50,7 @@ class KernelCheck:
 def foreign(plan: Plan, engine: Engine, names: Sequence[str] = ("device", "library", "threads")) -> list[str]:
     """Return a sentence for each of these values in which this machine and the plan's differ.
 
-    A value that the plan's header lacks is no difference.
+    A value that the plan's header lacks is not a difference.
     """
     machine = machine_of(engine)
     return [

@@ -1,7 +1,7 @@
 """Whole runs: they choose between the divisions of a kernel that promise the least time.
 
 The sum of the micro-batches' times predicts a division's time, and can be wrong. So the division with the
-best prediction is run whole, in turns with the best undivided algorithm. If both take longer than another
+best prediction is run whole, interleaved with the best undivided algorithm. If both take longer than another
 division promises, that one is run whole too. The fastest run decides.
 """
 
@@ -18,8 +18,8 @@ from mucudnn.plans.decide import Decision, Limits, fastest_configuration
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.solver import Configuration
 
-MOST_RIVALS = 2
-GAIN = 0.95  # a rival is run whole if it promises at most this part of the time found so far
+MOST_ALTERNATIVES = 2
+GAIN = 0.95  # an alternative is run whole if it promises at most this part of the least time so far
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class WholeRuns:
         The comparison is None if no division was run. The shares are looked up as well.
         """
         shares = self._look_up_shares(decision.shares)
-        found, _ = self._find(decision)
-        best = min(found, key=lambda divided: _relative_time(found[divided]), default=decision.divided)
+        known, _ = self._find(decision)
+        best = min(known, key=lambda divided: _relative_time(known[divided]), default=decision.divided)
         outrun = None if best == decision.divided else decision.divided
-        return replace(decision, divided=best, comparison=found.get(best), shares=shares, outrun=outrun)
+        return replace(decision, divided=best, comparison=known.get(best), shares=shares, outrun=outrun)
 
     def _look_up_shares(self, shares: Sequence[Decision]) -> tuple[Decision, ...]:
         """Return the shares with their comparisons; those that end with one configuration become one share.
@@ -56,8 +56,8 @@ class WholeRuns:
         compared = [self.look_up(share) for share in shares]
         merged: dict[Configuration, Decision] = {}
         for share in shares:
-            fitting = (one for one in compared if one.chosen.workspace <= share.divided.workspace)
-            best = min(fitting, key=lambda one: one.time_ms)
+            fitting = (other for other in compared if other.chosen.workspace <= share.divided.workspace)
+            best = min(fitting, key=lambda other: other.time_ms)
             same = merged.get(best.chosen)
             count = share.kernel.count + (same.kernel.count if same else 0)
             merged[best.chosen] = replace(best, kernel=replace(share.kernel, count=count))
@@ -67,22 +67,20 @@ class WholeRuns:
         """Return whether some division has to be run."""
         return self._find(decision)[1] is not None
 
-    def run_missing(self, decision: Decision) -> int:
-        """Run the divisions whole that another process has not run in the meantime. Return their number."""
+    def run_missing(self, decision: Decision) -> None:
+        """Run the divisions whole that another process has not run in the meantime."""
         with no_fork:
             from mucudnn.measuring.compare import compare  # it imports numpy
 
-        count = 0
         while (divided := self._find(decision)[1]) is not None:
             compared = compare(self.bench, decision.kernel, decision.undivided, divided)
             machine = self._machine_of(decision.undivided, divided)
             self.bench.cache.add_comparison(machine, decision.kernel, decision.undivided, divided, compared)
-            count += 1
-        return count
+            self.bench.made["compared"] += 1
 
     def _find(self, decision: Decision) -> tuple[dict[Configuration, Comparison], Configuration | None]:
         """Return the known comparisons, and the division that has to be run next, if any."""
-        found: dict[Configuration, Comparison] = {}
+        known: dict[Configuration, Comparison] = {}
         most_ms = inf  # a division that promises more is not worth a run
         for divided in self._candidates(decision):
             if divided.time_ms > most_ms:
@@ -90,28 +88,28 @@ class WholeRuns:
             machine = self._machine_of(decision.undivided, divided)
             compared = self.bench.cache.comparison(machine, decision.kernel, decision.undivided, divided)
             if compared is None:
-                return found, divided
-            found[divided] = compared
+                return known, divided
+            known[divided] = compared
             most_ms = min(most_ms, GAIN * compared.divided_ms, GAIN * (compared.undivided_ms or inf))
-            if divided.time_ms > most_ms:  # a rival that comes later promises a longer time still
+            if divided.time_ms > most_ms:  # a later alternative promises a longer time still
                 break
-        return found, None
+        return known, None
 
     def _candidates(self, decision: Decision) -> Iterator[Configuration]:
-        """Yield the chosen division, and then rivals without the micro-configurations of those before."""
+        """Yield the chosen division, and then alternatives without the micro-configurations before them."""
         yield decision.divided
         kernel, last = decision.kernel, decision.divided
         rows = self.costs.at_sizes(kernel, usable_sizes(self.policy, kernel))
-        limit = self.limits.workspace if self.limits.mode == "wr" else decision.divided.workspace
-        for _ in range(MOST_RIVALS):
+        limit = self.limits.granted(decision.divided)
+        for _ in range(MOST_ALTERNATIVES):
             used = set(last.slices)
             rows = [row for row in rows if (row.micro_batch, row.algorithm) not in used]
-            rival = fastest_configuration(rows, kernel, limit)
-            if rival is None:
+            alternative = fastest_configuration(rows, kernel, limit)
+            if alternative is None:
                 return
-            if len(rival.parts) > 1:
-                yield rival
-            last = rival
+            if len(alternative.parts) > 1:
+                yield alternative
+            last = alternative
 
     def _machine_of(self, undivided: Configuration | None, divided: Configuration) -> Machine:
         """Return the machine of a comparison: that of the source, if a configuration has STOCK."""

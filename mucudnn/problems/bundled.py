@@ -22,7 +22,7 @@ def bundled_network(
     if name not in NETWORKS:
         near = difflib.get_close_matches(name.lower(), NETWORKS, n=1)
         hint = f": did you mean {near[0]}?" if near else "."
-        raise UsageError(f"{shown(name)} is no bundled network{hint} There are {', '.join(NETWORKS)}")
+        raise UsageError(f"{shown(name)} is not a bundled network{hint} There are {', '.join(NETWORKS)}")
     build, shape = NETWORKS[name]
     layers = Layers(batch, *shape, data_type=data_type, layout=layout, pools_by_indices=pools_by_indices)
     return layers.finish(build(layers, layers.input))

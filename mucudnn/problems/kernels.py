@@ -146,6 +146,6 @@ def _explain_unknown(source: str) -> str:
     near = difflib.get_close_matches(source.lower(), names, n=2, cutoff=0.5)
     hint = f": did you mean {' or '.join(near)}?" if near else "."
     return (
-        f"'{source}' is no network, file or descriptor{hint} "
+        f"'{source}' is not a network, a file or a descriptor{hint} "
         f"The networks are {', '.join(names)}; a descriptor looks like mb64_ic64ih27_oc192_kh5_ph2"
     )

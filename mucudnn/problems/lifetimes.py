@@ -87,7 +87,7 @@ class Checker:
 
     def _find(self, label: str, name: str) -> _Uses:
         if name not in self._uses:
-            raise UsageError(f"{label} names {shown(name)}, which is no tensor of the network")
+            raise UsageError(f"{label} names {shown(name)}, which is not a tensor of the network")
         return self._uses[name]
 
     def _read(self, label: str, name: str) -> None:
@@ -124,7 +124,7 @@ class Checker:
         uses = self._find(label, name)
         writes = f"{label} writes {shown(tensor.name)} over {shown(name)}, which"
         if uses.tensor.kind != "activation":
-            raise UsageError(f"{writes} is no activation: its kind is {uses.tensor.kind}")
+            raise UsageError(f"{writes} is not an activation: its kind is {uses.tensor.kind}")
         if uses.tensor.bytes != tensor.bytes:
             raise UsageError(f"{writes} has {uses.tensor.bytes} bytes, not {tensor.bytes}")
         if uses.produced_at is None or name in step.writes:
@@ -143,7 +143,7 @@ class Checker:
             return
         differentiates = f"{label} is the backward step of {shown(name)}, which"
         if name not in self._names:
-            raise UsageError(f"{differentiates} is no earlier step")
+            raise UsageError(f"{differentiates} is not an earlier step")
         if name in self._differentiated:
             raise UsageError(f"{differentiates} has a backward step already")
         forward = self._names[name]

@@ -111,7 +111,7 @@ class Network:
         """Return the bytes of all tensors of these kinds, each memory counted once. Raises UsageError."""
         unknown = next((kind for kind in kinds if kind not in KINDS), None)
         if unknown is not None:
-            raise UsageError(f"{shown(unknown)} is no kind of a tensor: the kinds are {', '.join(KINDS)}")
+            raise UsageError(f"{shown(unknown)} is not a kind of tensor: the kinds are {', '.join(KINDS)}")
         overwritten = {tensor.in_place_of for tensor in self.tensors}
         return sum(
             tensor.bytes for tensor in self.tensors if tensor.kind in kinds and tensor.name not in overwritten
@@ -198,6 +198,6 @@ class Network:
         """Read a network from a file.
 
         Raises MucudnnError with the file and line that cannot be read, NewerFileError for the network of a
-        newer version, and ArgumentTypeError if `path` is no path.
+        newer version, and ArgumentTypeError if `path` is not a path.
         """
         return read_document(path, "network", cls.parse, most=MOST_BYTES_OF_LINES)

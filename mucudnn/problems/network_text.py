@@ -83,7 +83,7 @@ class _Reader:
         elif keyword == "end":
             self._finish(rest)
         else:
-            raise UsageError(f"{shown(keyword)} is no entry of a network: tensor, step, kernel or end")
+            raise UsageError(f"{shown(keyword)} is not an entry of a network: tensor, step, kernel or end")
 
     def _add_kernel(self, rest: str) -> None:
         if self._step is None:
@@ -142,7 +142,7 @@ def _parse_tensor(text: str) -> Tensor:
         raise UsageError("a tensor has the form: tensor NAME TYPE[SIZES] [KIND] [in_place_of NAME]")
     match = _TYPE.fullmatch(head[1])
     if match is None:
-        raise UsageError(f"{shown(head[1])} is no data type with sizes, such as f32[64,3,224,224]")
+        raise UsageError(f"{shown(head[1])} is not a data type with sizes, such as f32[64,3,224,224]")
     shape = tuple(_parse_number("size", size) for size in match[2].split(",") if size)
     kind = head[2] if len(head) > 2 else "activation"
     return Tensor(head[0], shape, match[1], kind, _get_one(given, "in_place_of", ""))
@@ -191,7 +191,7 @@ def _get_one(given: dict[str, list[str]], word: str, default: str) -> str:
 
 def _parse_number(noun: str, text: str) -> int:
     if not _NUMBER.fullmatch(text):
-        raise UsageError(f"{shown(text)} is no {noun}")
+        raise UsageError(f"{shown(text)} is not a {noun}")
     return int(text)
 
 
@@ -212,7 +212,7 @@ def _unquote(token: str) -> str:
     try:
         return str(json.loads(token)) if token.startswith('"') else token
     except ValueError:
-        raise UsageError(f"{shown(token)} is no name in quotes, written as in JSON") from None
+        raise UsageError(f"{shown(token)} is not a name in quotes, written as in JSON") from None
 
 
 def _quote(name: str) -> str:

@@ -120,20 +120,20 @@ def whole_number(value: object) -> int | None:
     plain = scalar(value)
     try:
         return None if isinstance(plain, bool) else operator.index(plain)
-    except Exception:  # it is no whole number
+    except Exception:  # it is not a whole number
         return None
 
 
 def scalar(value: Any) -> Any:
     """Return the number in an array without axes as a Python number.
 
-    Return None if the array's element is no number, and any value that is no such array unchanged.
+    Return None if the array's element is not a number, and any value that is not such an array unchanged.
     """
     try:
         if value.ndim != 0:
             return value
         return value.item() if getattr(value.dtype, "kind", "f") in "biufc" else None
-    except Exception:  # it is no array, or its library refuses to give the number
+    except Exception:  # it is not an array, or its library refuses to give the number
         return value
 
 
@@ -143,7 +143,7 @@ def _list_elements(value: Any) -> Sequence[object] | None:
         return None if isinstance(value, str | bytes | bytearray | memoryview) else value
     try:
         listed = value.tolist()
-    except Exception:  # it is no array, or its values are not in the CPU's memory
+    except Exception:  # it is not an array, or its values are not in the CPU's memory
         return None
     return listed if isinstance(listed, list) else None
 

@@ -25,7 +25,7 @@ _MOST = 2**63 - 1
 class Tensor:
     """A tensor in memory of its own, with the shape and the data type that give its bytes.
 
-    A view, such as the result of `flatten`, is no tensor of its own: steps read the tensor that it views.
+    A view, such as the result of `flatten`, is not a tensor of its own: steps read the tensor that it views.
     An operation in place writes a new tensor in the memory of another, named by `in_place_of`.
 
     The kind says how long the tensor is in memory:

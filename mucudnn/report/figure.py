@@ -37,7 +37,7 @@ _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text, and takes the page's font
     "font.family": "sans-serif",
     "font.size": 10,
-    "text.parse_math": False,  # a $ in a name is no formula
+    "text.parse_math": False,  # a $ in a name is not a formula
     "text.color": LIGHT["ink"],
     "axes.labelcolor": LIGHT["muted"],
     "axes.edgecolor": LIGHT["muted"],

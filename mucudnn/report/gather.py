@@ -106,15 +106,15 @@ def gather(network: str, result: Result, costs: CostTable) -> Report:
 
 
 def _find_front(decision: Decision) -> list[Configuration]:
-    """Return the desirable set, with the groups in the place of what they beat.
+    """Return the desirable set, with the groups in the place of the configurations that they beat.
 
     Curves need the groups' costs alone, so a configuration with these costs stands for them.
     """
-    found, groups = list(decision.desirable), decision.groups
+    front, groups = list(decision.desirable), decision.parts
     if groups is not None:
         part = MicroConfiguration(decision.kernel.mini_batch, "groups", groups.time_ms, groups.workspace)
-        found.append(Configuration((part,)))
-    return pareto_front(sorted(found, key=lambda c: (c.workspace, c.time_ms)))
+        front.append(Configuration((part,)))
+    return pareto_front(sorted(front, key=lambda c: (c.workspace, c.time_ms)))
 
 
 def _find_undivided(kernel: Kernel, measurements: Sequence[Measurement]) -> tuple[Configuration, ...]:

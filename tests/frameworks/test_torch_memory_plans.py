@@ -107,7 +107,7 @@ def test_a_plan_can_be_simulated_on_another_device(unlimited: MemoryPlan, tmp_pa
     found = plan(int(0.6 * unlimited.peak), recompute=False)
     assert found.simulate("h200").time_ms == pytest.approx(found.time_ms)
     assert found.simulate("gh200").exposed_ms < found.exposed_ms
-    with pytest.raises(UsageError, match="'h2' is no modelled device"):
+    with pytest.raises(UsageError, match="'h2' is not a modelled device"):
         found.simulate("h2")
     found.write(tmp_path / "model.plan")
     with pytest.raises(UsageError, match="was read from a file"):
@@ -205,7 +205,7 @@ def test_features_without_a_head_fit_any_memory_from_the_floor_on(end: str) -> N
         ({"memory": 1, "bandwidth": "fast"}, ArgumentTypeError, "bandwidth is 'fast': give bytes per"),
         ({"memory": 1, "policy": "best"}, UsageError, "'best' is not a policy: there are joint"),
         ({"memory": 1, "bandwidth": 0}, UsageError, "bandwidth is 0"),
-        ({"memory": 1, "device": "h20"}, UsageError, "'h20' is no modelled device: did you mean h200"),
+        ({"memory": 1, "device": "h20"}, UsageError, "'h20' is not a modelled device: did you mean h200"),
         ({"memory": 1, "device": None}, UsageError, "the model is not on a CUDA device"),
     ],
 )

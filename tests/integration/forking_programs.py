@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.testing  # numpy imports it lazily, and a child could wait for ever for a thread that imports it
 import mucudnn
-from mucudnn.measuring.quick import QuickTimer
+from mucudnn.measuring.runners import RaceTimer
 from mucudnn.costs.cache import Cache
 
 numbers = np.random.default_rng(1)
@@ -48,7 +48,7 @@ def fork(work):
 def status_of(child):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-measure, measured = QuickTimer.measure, []
+measure, measured = RaceTimer.measure, []
 stopped, go_on = threading.Event(), threading.Event()
 at_first_measurement = []
 
@@ -56,13 +56,13 @@ def stop():
     stopped.set()
     go_on.wait()
 
-def measure_after_what_is_due(timer, micro_batch, *arguments):
-    measured.append(micro_batch)
+def measure_after_what_is_due(timer, task):
+    measured.append(task.micro_batch)
     if at_first_measurement:
         at_first_measurement.pop()()
-    return measure(timer, micro_batch, *arguments)
+    return measure(timer, task)
 
-QuickTimer.measure = measure_after_what_is_due
+RaceTimer.measure = measure_after_what_is_due
 
 def measuring(samples, padding=1):
     at_first_measurement.append(stop)

@@ -82,7 +82,7 @@ def test_the_plan_is_written_and_read(tmp_path: Path, capsys: Capture) -> None:
     assert plan.simulate().time_ms == pytest.approx(plan.time_ms)
     path.write_text("other text")
     assert main([*ALEXNET, "--memory", "840MiB", "--output", str(path)]) == 2
-    assert "exists and is no memory plan" in capsys.readouterr().err
+    assert "exists but is not a memory plan" in capsys.readouterr().err
 
 
 def test_a_network_file_can_be_planned(tmp_path: Path, capsys: Capture) -> None:
@@ -118,7 +118,7 @@ def test_costs_can_be_measured_on_this_machine(tmp_path: Path, capsys: Capture) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["vgg17", "--memory", "1GiB"], "'vgg17' is no network and no file"),
+        (["vgg17", "--memory", "1GiB"], "'vgg17' is neither a network nor a file"),
         (["vgg16", "--memory", "12 gigs"], "'12 gigs' is not a size"),
         (["vgg16", "--memory=-1"], "'-1' is not a size"),
         (["vgg16", "--memory", "1GiB", "--bandwidth", "0"], "a bandwidth must be above 0"),

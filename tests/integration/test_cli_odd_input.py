@@ -51,7 +51,7 @@ def test_a_descriptor_as_long_as_no_file_name(capsys: Capture) -> None:
 
 
 def test_a_name_that_is_neither_file_nor_network_may_be_long(capsys: Capture) -> None:
-    assert "is no network, file or descriptor" in only_error(["optimize", "x" * 300], capsys)
+    assert "is not a network, a file or a descriptor" in only_error(["optimize", "x" * 300], capsys)
 
 
 def test_a_device_in_the_place_of_a_file_is_named(capsys: Capture) -> None:
@@ -198,7 +198,7 @@ def test_an_export_without_rows_or_header_is_refused(tmp_path: Path, capsys: Cap
 def test_a_spatial_plan_of_many_levels_is_one_line(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "deep.spatial"
     file.write_text('{"kind": "mucudnn spatial plan", "mesh": ' + "[" * 100_000)
-    assert "no spatial plan that can be read" in only_error(["plan", "show", str(file)], capsys)
+    assert "not a readable spatial plan" in only_error(["plan", "show", str(file)], capsys)
 
 
 EVIL = "\x1b]0;title\x07\x1b[2J\x9b31m"

@@ -71,7 +71,7 @@ def test_a_file_of_another_kind_is_not_written_over(
     assert main([*arguments, str(file), *program]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        f"mucudnn: '{file}' exists and is no {kind}: give another name, or --force to write over it"
+        f"mucudnn: '{file}' exists but is not a {kind}: give another name, or --force to write over it"
     )
     assert file.read_bytes() == content
     assert not cache_path.exists()  # nothing was measured

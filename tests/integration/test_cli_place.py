@@ -125,12 +125,12 @@ def test_a_too_large_table_is_refused(tmp_path: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["place", "nosuch"], "is no network and no file"),
-        (["place", "googlenet", "--devices", "0"], "'0' is no number of devices: give 1 to 64"),
-        (["place", "googlenet", "--latency", "-1"], "'-1' is no latency"),
+        (["place", "nosuch"], "is neither a network nor a file"),
+        (["place", "googlenet", "--devices", "0"], "'0' is not a number of devices: give 1 to 64"),
+        (["place", "googlenet", "--latency", "-1"], "'-1' is not a latency"),
         (["place", "googlenet", "--bandwidth", "0"], "--bandwidth is 0 bytes per second"),
         (["project", "TABLE"], "no speedup of several devices is known"),
-        (["project", "TABLE", "--speedup", "2"], "'2' is no speedup of several devices"),
+        (["project", "TABLE", "--speedup", "2"], "'2' is not a speedup of several devices"),
         (["project", "TABLE", "--speedup", "1=2"], "'1=2' is for 1 device"),
     ],
 )

@@ -47,7 +47,7 @@ def test_without_sizes_the_powers_of_two_are_swept_and_kept_for_optimize(capsys:
     ("flags", "complaint"),
     [
         (["--sizes", "4-1"], "the sizes '4-1' must ascend"),
-        (["--sizes", "some"], "'some' is no list of sizes"),
+        (["--sizes", "some"], "'some' is not a list of sizes"),
         (["--plot", "plot.gif"], "'plot.gif' is neither a .svg nor a .png"),
     ],
 )

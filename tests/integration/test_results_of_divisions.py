@@ -11,6 +11,7 @@ from mucudnn._native import Engine, host_library
 from mucudnn.costs.cache import Cache
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.runners import Exhaustive
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.problems.kernels import PASSES, Flags, read_kernels
 
@@ -22,7 +23,7 @@ KERNEL = "mb8_ic16ih14_oc16_kh3_ph1"
 def test_slices_at_most_double_the_error(data_type: str, pass_: str, tmp_path: Path) -> None:
     (kernel,) = read_kernels(KERNEL, Flags(dtype=data_type), [pass_])
     with Cache.open(tmp_path / "cache.sqlite") as cache:
-        bench = Bench(Engine(host_library(), threads=1), cache, Listener())
+        bench = Bench(Engine(host_library(), threads=1), cache, Listener(), Exhaustive())
         records = list(compare_errors(bench, kernel, "a kernel"))
     ratios = [record.value for record in records if record.value is not None]
     assert len(ratios) + sum("why" in record.details for record in records) == len(SLICES)
@@ -33,6 +34,6 @@ def test_slices_at_most_double_the_error(data_type: str, pass_: str, tmp_path: P
 def test_three_processes_compute_the_same_bits(pass_: str, tmp_path: Path) -> None:
     (kernel,) = read_kernels(KERNEL, Flags(), [pass_])
     with Cache.open(tmp_path / "cache.sqlite") as cache:
-        bench = Bench(Engine(host_library(), threads=1), cache, Listener())
+        bench = Bench(Engine(host_library(), threads=1), cache, Listener(), Exhaustive())
         benchmark(bench, [kernel], "power_of_two", comparing=False)
     assert compare_processes("host", tmp_path / "cache.sqlite", kernel, "a kernel").value == 1

@@ -25,6 +25,7 @@ from mucudnn.errors import UsageError
 from mucudnn.listener import Listener
 from mucudnn.measuring import bench as measuring
 from mucudnn.measuring.bench import machine_of
+from mucudnn.measuring.runners import Exhaustive
 from mucudnn.plans.parts.tiles import fastest_tiles
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.plans.verify import verify
@@ -176,7 +177,7 @@ def test_only_the_whole_mini_batch_of_such_a_gradient_is_measured(
 def test_no_tiles_of_such_a_gradient_are_looked_for(engine: Engine, cache_path: Path) -> None:
     problem = PROBLEM.replace(mini_batch=1)
     with Cache.open(cache_path) as cache:
-        bench = measuring.Bench(engine, cache, Listener())
+        bench = measuring.Bench(engine, cache, Listener(), Exhaustive())
         assert fastest_tiles(bench, Kernel(problem, GRADIENT), "all", 2**20) is None
 
 

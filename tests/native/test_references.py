@@ -18,6 +18,7 @@ from mucudnn.measuring import reference
 from mucudnn.measuring.buffers import Tensors, extent
 from mucudnn.measuring.compare import compare, comparison_memory
 from mucudnn.measuring.reference import Piece, Reference, piece_of
+from mucudnn.measuring.runners import Exhaustive
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 
@@ -27,7 +28,7 @@ ALL_TYPES = ("f32", "f64", "f16", "bf16")
 
 def roomy_bench(engine: Engine) -> measuring.Bench:
     """Return a bench whose memory holds every reference of these tests."""
-    bench = measuring.Bench(engine, Cache.in_memory(Path("none")), Listener())
+    bench = measuring.Bench(engine, Cache.in_memory(Path("none")), Listener(), Exhaustive())
     bench.memory_cap = ROOM
     return bench
 

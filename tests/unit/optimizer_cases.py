@@ -9,6 +9,7 @@ from mucudnn._native import Engine, parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.runners import Exhaustive
 from mucudnn.plans.decide import Limits
 from mucudnn.plans.optimizer import optimize
 from mucudnn.plans.result import Result
@@ -27,9 +28,7 @@ def run(path: Path, engine: FakeEngine, listener: Listener | None = None, **opti
     """Optimize KERNELS within LIMIT, unless the options replace these."""
     with Cache.open(path) as cache:
         return optimize(
-            Bench(
-                cast(Engine, engine), cache, listener or Listener(), thorough=options.pop("thorough", True)
-            ),
+            Bench(cast(Engine, engine), cache, listener or Listener(), options.pop("runner", Exhaustive())),
             options.pop("kernels", KERNELS),
             options.pop("policy", "power_of_two"),
             options.pop("limits", LIMIT),

@@ -48,5 +48,5 @@ def test_it_can_be_trained(name: str) -> None:
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
-    with pytest.raises(UsageError, match="'vgg19' is no bundled network: did you mean vgg16"):
+    with pytest.raises(UsageError, match="'vgg19' is not a bundled network: did you mean vgg16"):
         bundled_network("vgg19", 1)

@@ -20,10 +20,11 @@ from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import SUCCESS, Comparison, Measurement, TileComparison
 from mucudnn.listener import Listener
-from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.bench import Bench, RecordedBench
+from mucudnn.measuring.runners import Exhaustive, Race
 from mucudnn.output.text import micro_batches
 from mucudnn.plans.decide import Decision, Limits
-from mucudnn.plans.parts import beside, channels, parts, recorded_groups
+from mucudnn.plans.parts import channels, parts
 from mucudnn.plans.plan import Plan, PlanKernel, write_plan
 from mucudnn.plans.result import Result, to_json, to_plan, total_workspace
 from mucudnn.problems.kernels import Kernel
@@ -44,7 +45,10 @@ WHOLE = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", 1e9, 0),))
 @pytest.fixture
 def bench(engine: Engine) -> Iterator[Bench]:
     with Cache.in_memory(Path("none")) as cache:
-        yield Bench(engine, cache, Listener())
+        yield Bench(engine, cache, Listener(), Exhaustive())
+
+
+faster_groups = partial(parts.faster_parts, tiles=False)
 
 
 def kernel(text: str, pass_: str = "forward") -> Kernel:
@@ -70,7 +74,7 @@ def kernel(text: str, pass_: str = "forward") -> Kernel:
 def test_groups_have_a_half_of_the_channels_or_a_quarter_and_so_on(
     text: str, pass_: str, counts: list[int]
 ) -> None:
-    assert list(recorded_groups.channel_counts(kernel(text, pass_))) == counts
+    assert list(channels.channel_counts(kernel(text, pass_))) == counts
 
 
 def add(bench: Bench, kernel: Kernel, size: int, algorithm: str, ms: float, workspace: int) -> None:
@@ -103,7 +107,7 @@ def fill(bench: Bench, pass_: str, ms: float) -> Kernel:
 @pytest.mark.parametrize("pass_", PASSES)
 def test_the_fastest_groups_add_up_and_stay_within_the_limit(bench: Bench, pass_: str) -> None:
     whole = fill(bench, pass_, 1e6)
-    found = channels.fastest_groups(bench, whole, "power_of_two", LIMIT)
+    found = channels.propose_groups(bench, whole, "power_of_two", LIMIT)
     assert found is not None
     assert (found.channels, len(found.parts) > 1) == (64, True)
     assert found.workspace <= LIMIT
@@ -118,7 +122,7 @@ def test_groups_of_a_filter_gradient_divide_the_channels_that_take_less_time(ben
         ms = 1.0 if of_inputs == (fast == "inputs") else 2.0
         add(bench, group, 2, "ALGO_1", ms, 0)
     add(bench, whole, 2, "ALGO_1", 100.0, 0)
-    found = recorded_groups.choose_groups(bench.cache, bench.machine, whole, "power_of_two", LIMIT)
+    found = channels.choose_groups(bench.cache, bench.machine, whole, "power_of_two", LIMIT)
     assert found is not None
     assert (found.of_inputs, found.time_ms) == (fast == "inputs", 2.0)
     assert found.channels == (64 if found.of_inputs else 128)
@@ -130,12 +134,12 @@ def test_groups_of_a_filter_gradient_divide_the_channels_that_take_less_time(ben
 
 def test_one_group_of_all_channels_is_no_group(bench: Bench) -> None:
     whole = fill(bench, "forward", 1e-9)
-    assert channels.fastest_groups(bench, whole, "power_of_two", LIMIT) is None
+    assert channels.propose_groups(bench, whole, "power_of_two", LIMIT) is None
 
 
 def test_groups_are_measured_as_the_ordinary_kernels_that_they_are(bench: Bench) -> None:
     whole = fill(bench, "forward", 1e6)
-    channels.fastest_groups(bench, whole, "power_of_two", LIMIT)
+    channels.propose_groups(bench, whole, "power_of_two", LIMIT)
     rows = bench.cache.measurements(bench.machine, group_kernel(whole, 32))
     assert {row.micro_batch for row in rows if row.median_ms is not None} == {1, 2}
     assert all(row.workspace <= LIMIT for row in rows if row.median_ms is not None)
@@ -144,16 +148,16 @@ def test_groups_are_measured_as_the_ordinary_kernels_that_they_are(bench: Bench)
 @pytest.mark.parametrize("policy", ["undivided", "power_of_two"])
 def test_an_undivided_policy_divides_no_channels(bench: Bench, policy: str) -> None:
     whole = fill(bench, "forward", 1e6)
-    found = channels.better_groups(bench, whole, policy, LIMIT, None)
+    found = faster_groups(bench, whole, policy, LIMIT, None)
     assert (found is None) is (policy == "undivided")
 
 
 def test_without_a_limit_there_is_nothing_to_gain(bench: Bench) -> None:
-    assert channels.better_groups(bench, FORWARD, "power_of_two", None, WHOLE) is None
+    assert faster_groups(bench, FORWARD, "power_of_two", None, WHOLE) is None
 
 
 def test_the_comparison_with_a_division_is_kept(bench: Bench) -> None:
-    found = channels.fastest_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
+    found = channels.propose_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
     assert found is not None
     first = parts.are_faster(bench, FORWARD, found, WHOLE)
     assert parts.are_faster(bench, FORWARD, found, WHOLE) is first
@@ -164,29 +168,29 @@ def test_the_comparison_with_a_division_is_kept(bench: Bench) -> None:
 def test_groups_must_beat_the_engines_best_and_the_prediction_of_stock(
     bench: Bench, stock_over_groups: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = channels.fastest_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
+    found = channels.propose_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
     assert found is not None
     stock = Configuration((MicroConfiguration(2, "STOCK", found.time_ms * stock_over_groups, 0),))
     for beats_the_engine in (True, False):
         monkeypatch.setattr(parts, "are_faster", lambda *_, beats=beats_the_engine: beats)
-        chosen = channels.better_groups(bench, FORWARD, "power_of_two", LIMIT, stock)
+        chosen = faster_groups(bench, FORWARD, "power_of_two", LIMIT, stock)
         assert (chosen == found) is (beats_the_engine and stock_over_groups > 1)
 
 
 def test_groups_that_promise_less_than_stock_are_not_run_whole(bench: Bench) -> None:
-    found = channels.fastest_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
+    found = channels.propose_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
     assert found is not None
     stock = Configuration((MicroConfiguration(2, "STOCK", found.time_ms * 0.99, 0),))
-    assert channels.better_groups(bench, FORWARD, "power_of_two", LIMIT, stock) is None
+    assert faster_groups(bench, FORWARD, "power_of_two", LIMIT, stock) is None
     assert bench.cache.query("SELECT count(*) FROM tile_comparisons") == [(0,)]
 
 
 def test_a_program_that_waits_gets_one_round_of_a_long_comparison(
     bench: Bench,
 ) -> None:
-    found = channels.fastest_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
+    found = channels.propose_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
     assert found is not None
-    bench.hurries = True
+    bench.runner = Race(is_hurried=True)
     close = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", found.time_ms * 1.04, 0),))
     assert not parts.are_faster(bench, FORWARD, found, close)
     assert bench.cache.query("SELECT count(*) FROM tile_comparisons") == [(0,)]
@@ -214,11 +218,9 @@ def test_an_array_convolved_in_groups_gives_what_it_gives_whole(
     }[pass_]
     function = partial(function, padding=1, layout=layout, groups=own_groups)
     whole = function(*operands, workspace=0)
-    monkeypatch.setattr(
-        recorded_groups, "divide_channels", lambda sets, *_, limit, **_more: halves(sets, limit)
-    )
+    monkeypatch.setattr(channels, "divide_channels", lambda sets, *_, limit, **_more: halves(sets, limit))
     monkeypatch.setattr(parts, "are_faster", lambda *_: True)
-    monkeypatch.setattr(beside, "better_tiles", lambda *_: None)
+    monkeypatch.setattr(parts, "propose_tiles", lambda *_: None)
     monkeypatch.setattr(channels, "lacks_an_algorithm", lambda *_: True)
     in_groups = function(*operands, workspace=LIMIT)
     ready = list(dispatch._prepared.values())[-1]
@@ -283,36 +285,42 @@ def decided(bench: Bench, limits: Limits) -> Result:
     return Result(bench.machine, "power_of_two", limits, 0, (decision,))
 
 
+def with_groups(bench: Bench, before: Result, *, run: bool = True) -> Result:
+    made = bench.made.total()
+    decisions = parts.add_parts(bench, before.decisions, before.policy, before.limits, run=run, tiles=False)
+    return replace(before, decisions=tuple(decisions), new_measurements=bench.made.total() - made)
+
+
 @pytest.mark.parametrize("limits", [Limits(workspace=LIMIT), Limits(total=LIMIT)], ids=["wr", "wd"])
 def test_a_result_has_groups_where_they_beat_the_choice_and_its_plan_keeps_both(
     bench: Bench, limits: Limits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parts, "LEAST_SPEEDUP", 0.0)
     before = decided(bench, limits)
-    result = channels.add_groups(bench, before)
+    result = with_groups(bench, before)
     [decision] = result.decisions
-    assert decision.groups is not None
-    assert decision.groups.workspace <= LIMIT
+    assert decision.parts is not None
+    assert decision.parts.workspace <= LIMIT
     assert decision.chosen == before.decisions[0].chosen
-    compared = bench.cache.tile_comparison(bench.machine, FORWARD, decision.chosen, decision.groups)
+    compared = bench.cache.tile_comparison(bench.machine, FORWARD, decision.chosen, decision.parts)
     assert compared is not None
     assert decision.time_ms == compared.tiles_ms
     assert result.new_measurements > 1
-    assert channels.add_groups(bench, before).new_measurements == 0
+    assert with_groups(bench, before).new_measurements == 0
     [planned] = to_plan(result).kernels
-    assert (planned.chosen, planned.groups) == (decision.chosen, decision.groups)
+    assert (planned.chosen, planned.groups) == (decision.chosen, decision.parts)
     [row] = to_json(result)["kernels"]
     assert row["groups"]["measured_ms"] == to_json(result)["total"]["divided_ms"] == compared.tiles_ms
     assert row["divided"]["time_ms"] == decision.chosen.time_ms
-    assert total_workspace(result) == decision.groups.workspace
+    assert total_workspace(result) == decision.parts.workspace
 
 
 def test_groups_that_run_slower_than_the_choice_are_dropped(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parts, "LEAST_SPEEDUP", float("inf"))
-    [decision] = channels.add_groups(bench, decided(bench, Limits(workspace=LIMIT))).decisions
-    assert (decision.groups, decision.groups_ms) == (None, None)
+    [decision] = with_groups(bench, decided(bench, Limits(workspace=LIMIT))).decisions
+    assert (decision.parts, decision.parts_ms) == (None, None)
 
 
 @pytest.mark.parametrize("limits", [Limits(workspace=LIMIT), Limits(total=LIMIT)], ids=["wr", "wd"])
@@ -320,40 +328,40 @@ def test_without_a_run_predictions_decide_about_groups_and_a_replay_decides_the_
     bench: Bench, limits: Limits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = decided(bench, limits)
-    monkeypatch.setattr(parts, "are_faster", None)  # nothing is run whole
-    result = channels.add_groups(bench, before, run=False)
+    monkeypatch.setattr(parts, "_compare", None)  # nothing is run whole
+    result = with_groups(bench, before, run=False)
     [decision] = result.decisions
-    assert decision.groups is not None
-    assert decision.groups_ms is None
-    assert decision.time_ms == decision.groups.time_ms
+    assert decision.parts is not None
+    assert decision.parts_ms is None
+    assert decision.time_ms == decision.parts.time_ms
     assert result.new_measurements > 0
-    replayed = recorded_groups.predict_groups(bench.cache, before)
+    recorded = RecordedBench(bench.machine, bench.cache, Listener())
+    replayed = with_groups(recorded, before, run=False)
     assert replayed == replace(result, new_measurements=0)
-    quick = replace(decision.groups.parts[0].configuration.parts[0], time_ms=1e-9)
+    quick = replace(decision.parts.parts[0].configuration.parts[0], time_ms=1e-9)
     fast = replace(before.decisions[0], divided=Configuration((quick,)), comparison=None)
-    assert recorded_groups.predict_groups(bench.cache, replace(before, decisions=(fast,))).decisions == (
-        fast,
-    )
+    assert with_groups(recorded, replace(before, decisions=(fast,)), run=False).decisions == (fast,)
 
 
 def test_a_replay_believes_a_recorded_comparison_rather_than_the_prediction(bench: Bench) -> None:
     before = decided(bench, Limits(workspace=LIMIT))
-    groups = channels.add_groups(bench, before, run=False).decisions[0].groups
+    groups = with_groups(bench, before, run=False).decisions[0].parts
     assert groups is not None
     lost = TileComparison(1.0, 2.0, 0.0, 0.0)
     bench.cache.add_tile_comparison(bench.machine, FORWARD, before.decisions[0].chosen, groups, lost)
-    assert recorded_groups.predict_groups(bench.cache, before) == before
+    recorded = RecordedBench(bench.machine, bench.cache, Listener())
+    assert with_groups(recorded, before, run=False) == before
 
 
 def test_a_report_shows_groups_and_counts_them_in_its_curves(bench: Bench) -> None:
-    result = channels.add_groups(bench, decided(bench, Limits(workspace=LIMIT)), run=False)
+    result = with_groups(bench, decided(bench, Limits(workspace=LIMIT)), run=False)
     [decision] = result.decisions
-    assert decision.groups is not None
+    assert decision.parts is not None
     found = gather("net", result, bench.costs([FORWARD]))
-    assert found.even.at(LIMIT) == found.divided.at(LIMIT) == decision.groups.time_ms
-    assert found.held(found.kernels[0]) == found.workspace == decision.groups.workspace
+    assert found.even.at(LIMIT) == found.divided.at(LIMIT) == decision.parts.time_ms
+    assert found.held(found.kernels[0]) == found.workspace == decision.parts.workspace
     page = render(found, date(2026, 3, 4))
-    for line in micro_batches(decision.groups).split("\n"):
+    for line in micro_batches(decision.parts).split("\n"):
         assert f'<span class="part">{line}</span>' in page
     assert "groups of channels, instead of 1×2 IMPLICIT_GEMM" in page
 
@@ -361,7 +369,7 @@ def test_a_report_shows_groups_and_counts_them_in_its_curves(bench: Bench) -> No
 def test_a_replay_of_the_command_takes_the_groups_that_were_measured(
     capsys: pytest.CaptureFixture[str], cache_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorded_groups, "LEAST_SPEEDUP", 0.0)
+    monkeypatch.setattr(parts, "LEAST_SPEEDUP", 0.0)
     outputs = []
     command = ["optimize", "mb2_ic64ih10_oc64_kh3_ph1", "--workspace", "768KiB", "--json"]
     for flags in (["--no-run"], ["--replay", str(cache_path)]):
@@ -374,7 +382,7 @@ def test_a_replay_of_the_command_takes_the_groups_that_were_measured(
 
 def test_without_a_limit_a_result_stays_as_it_is(bench: Bench) -> None:
     before = decided(bench, Limits())
-    assert channels.add_groups(bench, before) == before
+    assert with_groups(bench, before) == before
 
 
 def test_optimize_measures_groups_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,7 @@ from mucudnn.errors import ArgumentTypeError, MucudnnError, NothingFitsError, Us
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
+from mucudnn.measuring.runners import Exhaustive
 from mucudnn.plans.decide import Limits
 from mucudnn.plans.optimizer import optimize
 from mucudnn.plans.plan import Plan, PlanKernel, write_plan
@@ -70,7 +71,7 @@ def computes_everything(choice: Configuration | Tiling | ChannelGroups) -> bool:
 @pytest.fixture
 def thorough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure all sizes and algorithms: those that a race measures depend on the times that it finds."""
-    monkeypatch.setattr(dispatch, "Bench", lambda *bench, thorough: Bench(*bench, thorough=True))
+    monkeypatch.setattr(dispatch, "_runner", lambda _: Exhaustive())
 
 
 @pytest.mark.usefixtures("thorough")
@@ -202,9 +203,8 @@ def test_a_plan_of_optimize_states_enough_workspace(pass_: str, data_type: str, 
     call = CALL._replace(pass_=pass_, data_type=data_type)
     with Cache.in_memory(Path("none")) as cache:
         for limit in (2**16, 2**20, 2**24):
-            result = optimize(
-                Bench(engine, cache, Listener()), [kernel], "power_of_two", Limits(workspace=limit), run=False
-            )
+            bench = Bench(engine, cache, Listener(), Exhaustive())
+            result = optimize(bench, [kernel], "power_of_two", Limits(workspace=limit), run=False)
             plan = to_plan(result)
             assert prepared(call._replace(workspace=limit), plan).configuration == plan.kernels[0].chosen
             assert prepared(call, plan)._workspace <= plan.kernels[0].chosen.workspace

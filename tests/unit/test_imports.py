@@ -17,6 +17,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
+from mucudnn.measuring.runners import Exhaustive
 from mucudnn.problems.kernels import Flags, read_kernels
 
 NETWORK = "mb8_ic4ih5_oc4_kh3"
@@ -34,7 +35,7 @@ print(*sorted(set(sys.modules) - before), file=sys.stderr)
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recorded") / "cache.sqlite"
     with Cache.open(path) as cache:
-        bench = Bench(cast(Engine, FakeEngine()), cache, Listener())
+        bench = Bench(cast(Engine, FakeEngine()), cache, Listener(), Exhaustive())
         benchmark(bench, read_kernels(NETWORK, Flags(), ["forward"]), "power_of_two", comparing=False)
     return path
 

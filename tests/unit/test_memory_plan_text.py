@@ -93,7 +93,7 @@ def test_a_plan_for_less_memory_follows_in_the_same_text(tmp_path: Path) -> None
         ("end 5\n", "", "line 29: the text stops"),
         ("peak 2200", "peak many", "line 10: it is not JSON: Expecting value"),
         ("peak 2200", 'peak "2200"', "line 10: peak cannot be '2200'"),
-        ("peak 2200", "peek 2200", "line 10: 'peek' is no entry of a memory plan"),
+        ("peak 2200", "peek 2200", "line 10: 'peek' is not an entry of a memory plan"),
         ("peak 2200", "peak 2200\npeak 1", "line 11: 'peak' is given twice"),
     ],
 )

@@ -116,7 +116,7 @@ class TestModelledDevices:
         assert device.link_of().out_bandwidth == device.link
 
     def test_an_unknown_device_gets_the_nearest(self) -> None:
-        with pytest.raises(UsageError, match="'titan' is no modelled device: did you mean titanx"):
+        with pytest.raises(UsageError, match="'titan' is not a modelled device: did you mean titanx"):
             find_device("titan")
 
 

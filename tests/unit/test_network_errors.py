@@ -18,13 +18,13 @@ from mucudnn.problems.steps import Step, Tensor
     [
         ("t t", [], "two tensors have the name 't'"),
         ("t", [Step("a", (), ("t",)), Step("a")], "two steps have the name 'a'"),
-        ("", [Step("a", ("t",))], "step 'a' names 't', which is no tensor of the network"),
-        ("", [Step("a", (), ("t",))], "step 'a' names 't', which is no tensor of the network"),
+        ("", [Step("a", ("t",))], "step 'a' names 't', which is not a tensor of the network"),
+        ("", [Step("a", (), ("t",))], "step 'a' names 't', which is not a tensor of the network"),
         ("t", [Step("a", ("t",)), Step("b", (), ("t",))], "step 'a' reads 't' before a step has written it"),
         ("t", [Step("a", (), ("t",)), Step("b", (), ("t",))], "'b' writes 't', which step 'a' has written"),
         ("x", [Step("a", (), ("x",))], "step 'a' writes 'x', an input"),
         ("t", [Step("a")], "no step writes tensor 't', of the kind activation"),
-        ("", [Step("a", backward_of="b")], "'a' is the backward step of 'b', which is no earlier step"),
+        ("", [Step("a", backward_of="b")], "'a' is the backward step of 'b', which is not an earlier step"),
         (
             "",
             [Step("a"), Step("b", backward_of="a"), Step("c", backward_of="a")],
@@ -55,13 +55,13 @@ def test_steps_that_cannot_run_in_this_order_are_refused(
     ("old", "new", "steps", "message"),
     [
         ({}, {}, [Step("c", ("s",), ("t",)), Step("d", ("s",))], "'d' reads 's', which step 'c' has overwr"),
-        ({}, {"in_place_of": "r"}, [Step("c", (), ("t",))], "'c' names 'r', which is no tensor"),
+        ({}, {"in_place_of": "r"}, [Step("c", (), ("t",))], "'c' names 'r', which is not a tensor"),
         ({}, {"shape": (2,)}, [Step("c", (), ("t",))], "'c' writes 't' over 's', which has 4 bytes, not 8"),
         (
             {"kind": "output"},
             {},
             [Step("c", (), ("t",))],
-            "over 's', which is no activation: its kind is out",
+            "over 's', which is not an activation: its kind is out",
         ),
         ({}, {}, [Step("c", ("s",), (), ("s",)), Step("d", (), ("t",))], "over 's', which step 'c' saves"),
         ({}, {}, [Step("c", ("s",), ("t",), ("s",))], "over 's', which step 'c' saves"),

@@ -15,6 +15,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Machine
 from mucudnn.listener import Listener
 from mucudnn.measuring.buffers import measuring_extent
+from mucudnn.measuring.runners import Race
 from mucudnn.plans.decide import Limits
 from mucudnn.plans.optimizer import replay
 from mucudnn.plans.result import to_json, to_plan
@@ -51,10 +52,12 @@ def test_what_can_run_is_asked_for_once(path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(FakeMemory, "fill_random", lambda *_: None)  # it would fill gigabytes
     kernels = read_kernels("resnet50", Flags(batch=256), PASSES)
     engine = FakeEngine()
-    run(path, engine, kernels=kernels, limits=Limits(workspace=512 * MiB), run=False)
+    every = (Limits(workspace=512 * MiB), Limits(workspace=64 * MiB), Limits(total=1024 * MiB))
+    for limits in every:  # each limit has groups of channels of its own
+        run(path, engine, kernels=kernels, limits=limits, run=False)
     assert engine.calls["enumerate"] >= len(kernels) * 9
     engine.calls.clear()
-    for limits in (Limits(workspace=512 * MiB), Limits(workspace=64 * MiB), Limits(total=1024 * MiB)):
+    for limits in every:
         run(path, engine, kernels=kernels, limits=limits, run=False)
     assert not engine.calls
 
@@ -234,17 +237,17 @@ def test_slices_rotate_through_more_than_a_cache_holds_where_there_is_room(least
 @pytest.mark.parametrize("limits", [LIMIT, Limits(workspace=0), Limits(), Limits(total=6 * MiB)])
 def test_a_race_chooses_what_measuring_everything_chooses(path: Path, limits: Limits) -> None:
     engine = FakeEngine()
-    raced = run(path, engine, limits=limits, thorough=False)
+    raced = run(path, engine, limits=limits, runner=Race())
     thorough = run(path.with_name("other.sqlite"), FakeEngine(), limits=limits)
     assert [d.divided for d in raced.decisions] == [d.divided for d in thorough.decisions]
     assert [d.undivided for d in raced.decisions] == [d.undivided for d in thorough.decisions]
-    assert run(path, engine, limits=limits, thorough=False).new_measurements == 0
+    assert run(path, engine, limits=limits, runner=Race()).new_measurements == 0
     assert replay(Cache.recorded(path), KERNELS, "power_of_two", limits).decisions
 
 
 def test_measuring_everything_repeats_the_measurements_of_a_race(path: Path) -> None:
-    raced = run(path, FakeEngine(), thorough=False, run=False).new_measurements
+    raced = run(path, FakeEngine(), runner=Race(), run=False).new_measurements
     assert 0 < raced < 2 * 4 * 2
     assert run(path, FakeEngine(), run=False).new_measurements == 2 * 4 * 2
     assert run(path, FakeEngine(), run=False).new_measurements == 0
-    assert run(path, FakeEngine(), thorough=False, run=False).new_measurements == 0
+    assert run(path, FakeEngine(), runner=Race(), run=False).new_measurements == 0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from mucudnn.costs.records import STOCK, STOCK_SLICE, SUCCESS, Measurement
-from mucudnn.measuring.race import Candidate, Race, next_candidate, rival_ms
+from mucudnn.measuring.race import Candidate, RaceGoal, hopeless_ms, next_candidate
 from mucudnn.solver import Configuration, MicroConfiguration, desirable_set
 
 Costs = dict[Candidate, float]  # ms
@@ -31,7 +31,7 @@ def made_up_costs(seed: int) -> tuple[int, Costs]:
     return mini_batch, costs
 
 
-def run(costs: Costs, race: Race) -> Iterator[Measurement]:
+def run(costs: Costs, race: RaceGoal) -> Iterator[Measurement]:
     left = [c for c in costs if race.limits[-1] is None or c.workspace <= race.limits[-1]]
     rows = list[Measurement]()
     while (found := next_candidate(left, rows, race)) is not None:
@@ -55,7 +55,7 @@ def test_its_choice_is_nearly_the_best_for_a_few_runs_of_stock(limit: int | None
     ratios, spent = [], []
     for seed in range(60):
         mini_batch, costs = made_up_costs(seed)
-        rows = list(run(costs, Race(mini_batch, (limit,))))
+        rows = list(run(costs, RaceGoal(mini_batch, (limit,))))
         spent.append(sum(row.median_ms or 0 for row in rows) / (4.0 * mini_batch))
         best = [row_of(c, ms) for c, ms in costs.items() if limit is None or c.workspace <= limit]
         chosen, wanted = (desirable(mini_batch, found)[-1].time_ms for found in (rows, best))
@@ -69,9 +69,9 @@ def test_its_choice_is_nearly_the_best_for_a_few_runs_of_stock(limit: int | None
 def test_one_race_finds_choices_within_several_limits() -> None:
     for seed in range(20):
         mini_batch, costs = made_up_costs(seed)
-        several = desirable(mini_batch, list(run(costs, Race(mini_batch, LIMITS))))
+        several = desirable(mini_batch, list(run(costs, RaceGoal(mini_batch, LIMITS))))
         for limit in LIMITS:
-            alone = desirable(mini_batch, list(run(costs, Race(mini_batch, (limit,)))))[-1]
+            alone = desirable(mini_batch, list(run(costs, RaceGoal(mini_batch, (limit,)))))[-1]
             within = [c.time_ms for c in several if limit is None or c.workspace <= limit]
             assert min(within) < 1.1 * alone.time_ms
 
@@ -80,7 +80,7 @@ def test_one_race_finds_choices_within_several_limits() -> None:
 @pytest.mark.parametrize("compares", [False, True])
 def test_a_process_that_finds_the_measurements_has_nothing_to_add(seed: int, compares: bool) -> None:
     mini_batch, costs = made_up_costs(seed)
-    race = Race(mini_batch, LIMITS, compares=compares)
+    race = RaceGoal(mini_batch, LIMITS, compares=compares)
     rows = list(run(costs, race))
     measured = {(row.micro_batch, row.algorithm) for row in rows}
     left = [c for c in costs if (c.micro_batch, c.algorithm) not in measured]
@@ -91,13 +91,13 @@ def test_a_process_that_finds_the_measurements_has_nothing_to_add(seed: int, com
 def test_an_algorithm_of_the_engine_is_measured_undivided_where_that_is_wanted() -> None:
     for seed in range(20):
         mini_batch, costs = made_up_costs(seed)
-        rows = list(run(costs, Race(mini_batch, compares=True)))
+        rows = list(run(costs, RaceGoal(mini_batch, compares=True)))
         assert any(row.micro_batch == mini_batch and row.algorithm != STOCK for row in rows)
 
 
 def test_stock_comes_first_and_undivided() -> None:
     mini_batch, costs = made_up_costs(2)
-    assert next(run(costs, Race(mini_batch))).algorithm == STOCK
+    assert next(run(costs, RaceGoal(mini_batch))).algorithm == STOCK
 
 
 def test_slices_of_stock_are_tried_only_where_no_algorithm_is_far_ahead() -> None:
@@ -107,7 +107,7 @@ def test_slices_of_stock_are_tried_only_where_no_algorithm_is_far_ahead() -> Non
     }
     for sample_ms, wanted in ((3.0, False), (9.5, True)):
         costs = {**stock, **{Candidate(size, "A", 0): sample_ms * size for size in (1, 2, 4, 8)}}
-        names = {row.algorithm for row in run(costs, Race(8))}
+        names = {row.algorithm for row in run(costs, RaceGoal(8))}
         assert (STOCK_SLICE in names) == wanted
 
 
@@ -116,26 +116,26 @@ def test_the_fixed_part_of_a_workspace_lets_an_algorithm_hope_for_larger_sizes()
     flat = {Candidate(size, "FLAT", 10 * size): 6.0 + 0.5 * size for size in (1, 2, 4, 8, 16)}
     transform = {Candidate(size, "TRANSFORM", 1000 + size): 6.0 + 0.5 * size for size in (1, 2, 4, 8, 16)}
     sizes = {c.micro_batch for c in whole | flat if c.algorithm == "FLAT"}
-    assert {row.micro_batch for row in run(whole | flat, Race(16)) if row.algorithm == "FLAT"} < sizes
-    found = [row for row in run(whole | transform, Race(16)) if row.algorithm == "TRANSFORM"]
+    assert {row.micro_batch for row in run(whole | flat, RaceGoal(16)) if row.algorithm == "FLAT"} < sizes
+    found = [row for row in run(whole | transform, RaceGoal(16)) if row.algorithm == "TRANSFORM"]
     assert found[-1].micro_batch == 16
 
 
 def test_an_algorithm_that_cannot_fill_its_workspace_in_time_is_not_begun() -> None:
     costs = {Candidate(4, STOCK, 0): 4.0, Candidate(4, "A", 10_000): 1.0}
-    assert len(list(run(costs, Race(4, bytes_per_ms=3_000.0)))) == 2
-    assert len(list(run(costs, Race(4, bytes_per_ms=2_000.0)))) == 1
+    assert len(list(run(costs, RaceGoal(4, bytes_per_ms=3_000.0)))) == 2
+    assert len(list(run(costs, RaceGoal(4, bytes_per_ms=2_000.0)))) == 1
 
 
 def test_the_samples_that_the_best_size_leaves_over_get_a_size() -> None:
     costs = {Candidate(size, "A", size): 100.0 + size for size in (16, 20, 4)}
-    rows = list(run(costs, Race(20, (16,))))
+    rows = list(run(costs, RaceGoal(20, (16,))))
     assert sorted(row.micro_batch for row in rows) == [4, 16]
 
 
 def test_a_race_ends_where_it_took_too_long() -> None:
     costs = {Candidate(1, STOCK, 0): 1.0} | {Candidate(1, f"A{i}", i): 1.5 for i in range(60)}
-    assert len(list(run(costs, Race(1)))) < 10
+    assert len(list(run(costs, RaceGoal(1)))) < 10
 
 
 @pytest.mark.parametrize(("whole_ms", "algorithms"), [(60.0, 4), (101.0, 8)], ids=["short", "long"])
@@ -144,40 +144,40 @@ def test_a_long_run_is_made_once_and_leaves_the_budget_to_more_algorithms(
 ) -> None:
     costs = {Candidate(8, STOCK, 0): whole_ms}
     costs |= {Candidate(8, f"A{number}", number): 1.5 * whole_ms for number in range(20)}
-    measured = [row for row in run(costs, Race(8)) if row.algorithm != STOCK]
+    measured = [row for row in run(costs, RaceGoal(8)) if row.algorithm != STOCK]
     assert len(measured) == algorithms
 
 
 def test_an_algorithm_that_fails_at_a_size_is_tried_at_another_one() -> None:
     candidates = [Candidate(size, "A", 0) for size in (1, 2, 4)]
     failed = row_of(Candidate(8, "A", 0), 0.0, status="CUDNN_STATUS_NOT_SUPPORTED")
-    assert next_candidate(candidates, [failed], Race(8)) == candidates[0]
+    assert next_candidate(candidates, [failed], RaceGoal(8)) == candidates[0]
 
 
 def test_the_time_that_puts_a_candidate_out_of_the_race_is_that_of_rivals_with_no_more_workspace() -> None:
     rows = [row_of(Candidate(2, "LEAN", 0), 8.0), row_of(Candidate(2, "HUNGRY", 100), 2.0)]
-    assert rival_ms(Candidate(4, "A", 50), rows) == pytest.approx(4 * 4.0 * 1.3)
-    assert rival_ms(Candidate(4, "A", 100), rows) == pytest.approx(4 * 1.0 * 1.3)
-    assert rival_ms(Candidate(4, "A", 50), rows[1:]) == float("inf")
+    assert hopeless_ms(Candidate(4, "A", 50), rows) == pytest.approx(4 * 4.0 * 1.3)
+    assert hopeless_ms(Candidate(4, "A", 100), rows) == pytest.approx(4 * 1.0 * 1.3)
+    assert hopeless_ms(Candidate(4, "A", 50), rows[1:]) == float("inf")
 
 
 def test_a_mini_batch_that_no_measured_sizes_add_up_to_is_measured_undivided() -> None:
     costs = {Candidate(size, "A", 0): 10.0 + size for size in (8, 16)} | {Candidate(17, "A", 0): 100.0}
-    assert 17 in {row.micro_batch for row in run(costs, Race(17, (0,)))}
+    assert 17 in {row.micro_batch for row in run(costs, RaceGoal(17, (0,)))}
 
 
 def test_on_a_gpu_algorithms_begin_in_the_order_of_the_heuristics() -> None:
     costs = {
         Candidate(size, name, need): 10.0 * size for name, need in (("A", 9), ("B", 0)) for size in (1, 2)
     }
-    assert next(run(costs, Race(2))).algorithm == "B"
-    assert next(run(costs, Race(2, is_on_gpu=True))).algorithm == "A"
+    assert next(run(costs, RaceGoal(2))).algorithm == "B"
+    assert next(run(costs, RaceGoal(2, is_on_gpu=True))).algorithm == "A"
 
 
 def test_an_algorithm_that_is_known_undivided_alone_is_tried_in_slices() -> None:
     slices = [Candidate(size, "A", 0) for size in (1, 2, 4)]
     whole = row_of(Candidate(8, "A", 0), 8.0)
-    assert next_candidate(slices, [whole], Race(8)) == slices[0]
+    assert next_candidate(slices, [whole], RaceGoal(8)) == slices[0]
 
 
 def test_a_medium_size_is_tried_between_the_best_size_and_the_next_measured_one() -> None:
@@ -186,16 +186,16 @@ def test_a_medium_size_is_tried_between_the_best_size_and_the_next_measured_one(
     }
     rows = [row_of(c, costs[c]) for c in (Candidate(1, "A", 0), Candidate(16, "A", 0))]
     left = [c for c in costs if c.micro_batch in (2, 4, 8)]
-    assert next_candidate(left, rows, Race(16)) == Candidate(4, "A", 0)
+    assert next_candidate(left, rows, RaceGoal(16)) == Candidate(4, "A", 0)
 
 
 def test_on_a_gpu_an_algorithm_begins_with_a_quarter_of_the_mini_batch() -> None:
     costs = {Candidate(size, "A", 0): 8.0 for size in (1, 2, 4, 8, 16)}
-    assert next(run(costs, Race(16))).micro_batch == 1
-    assert next(run(costs, Race(16, is_on_gpu=True))).micro_batch == 4
+    assert next(run(costs, RaceGoal(16))).micro_batch == 1
+    assert next(run(costs, RaceGoal(16, is_on_gpu=True))).micro_batch == 4
 
 
 def test_on_a_gpu_without_stock_every_algorithm_is_measured_however_many_there_are() -> None:
     costs = {Candidate(1, f"A{i}", i): 1.5 for i in range(60)}
-    assert len(list(run(costs, Race(1, is_on_gpu=True)))) == 60
-    assert len(list(run(costs | {Candidate(1, STOCK, 0): 1.0}, Race(1, is_on_gpu=True)))) < 10
+    assert len(list(run(costs, RaceGoal(1, is_on_gpu=True)))) == 60
+    assert len(list(run(costs | {Candidate(1, STOCK, 0): 1.0}, RaceGoal(1, is_on_gpu=True)))) < 10

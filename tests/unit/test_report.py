@@ -12,6 +12,7 @@ from mucudnn._native import Engine, parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.runners import Exhaustive
 from mucudnn.plans.decide import Limits
 from mucudnn.plans.optimizer import optimize
 from mucudnn.problems.kernels import Kernel
@@ -31,7 +32,7 @@ TODAY = date(2026, 3, 4)
 def report(engine: FakeEngine | None = None, **options: Any) -> Report:
     limits = options.pop("limits", Limits(workspace=2 * MiB))
     with Cache.in_memory(Path("none")) as cache:
-        bench = Bench(cast(Engine, engine or FakeEngine()), cache, Listener())
+        bench = Bench(cast(Engine, engine or FakeEngine()), cache, Listener(), Exhaustive())
         result = optimize(bench, KERNELS, "power_of_two", limits, **options)
         return gather("net", result, bench.costs(KERNELS))
 

@@ -15,6 +15,7 @@ from mucudnn.costs.records import Comparison, Machine, Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.runners import Exhaustive
 from mucudnn.plans.decide import Decision, Limits, decide
 from mucudnn.plans.json_forms import plan_json
 from mucudnn.plans.optimizer import keep_faster_shares, optimize
@@ -110,7 +111,7 @@ class FastInTwos(FakeEngine):
 def test_a_share_takes_another_ones_configuration_that_fits_its_bytes_and_ran_faster(tmp_path: Path) -> None:
     limits = Limits(total=10 * MiB, exact=True)
     with Cache.open(tmp_path / "cache.sqlite") as cache:
-        bench = Bench(cast(Engine, FastInTwos()), cache, Listener())
+        bench = Bench(cast(Engine, FastInTwos()), cache, Listener(), Exhaustive())
         predicted = optimize(bench, [kernel(3)], "power_of_two", limits, run=False)
         result = optimize(bench, [kernel(3)], "power_of_two", limits)
     (before,), (after,) = predicted.decisions, result.decisions

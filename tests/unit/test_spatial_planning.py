@@ -149,7 +149,7 @@ def test_the_plan_is_written_read_and_shown(tmp_path: Path, capsys: pytest.Captu
     assert "mesh: " in shown
     assert "memory limit of a rank: 1 GiB" in shown
     (tmp_path / "broken").write_text('{"kind": "mucudnn spatial plan"')
-    with pytest.raises(MucudnnError, match="no spatial plan"):
+    with pytest.raises(MucudnnError, match="not a readable spatial plan"):
         read_spatial_plan(tmp_path / "broken")
 
 
@@ -158,19 +158,19 @@ def test_the_plan_is_written_read_and_shown(tmp_path: Path, capsys: pytest.Captu
     [
         ({"kind": "another"}, "its kind is 'another'"),
         ({"version": 2}, "a newer version"),
-        ({"version": "1"}, "'1' is no whole number"),
-        ({"mesh": ["depth"]}, r"\['depth'\] is no JSON object"),
+        ({"version": "1"}, "'1' is not a whole number"),
+        ({"mesh": ["depth"]}, r"\['depth'\] is not a JSON object"),
         ({"axes": {"two": "depth"}}, "'two'"),
-        ({"memory": -1}, "-1 is no whole number"),
-        ({"time_ms": "1"}, "'1' is no number"),
-        ({"time_ms": math.nan}, "nan is no number"),
-        ({"gather_before": "a\x1b[2J"}, "is no text that can be printed"),
-        ({"notes": ["\ud800"]}, "is no text that can be printed"),
-        ({"layers": "a"}, "'a' is no list"),
+        ({"memory": -1}, "-1 is not a whole number"),
+        ({"time_ms": "1"}, "'1' is not a number"),
+        ({"time_ms": math.nan}, "nan is not a number"),
+        ({"gather_before": "a\x1b[2J"}, "is not printable text"),
+        ({"notes": ["\ud800"]}, "is not printable text"),
+        ({"layers": "a"}, "'a' is not a list"),
         ({"layers": [{**LAYER, "\ud800": 1}]}, "nothing named '.ud800'"),
         ({"layers": [{"name": "a"}]}, "it has no place"),
         ({"candidates": [{**CANDIDATE, "fits": 1}]}, "1 is neither true nor false"),
-        ({"candidates": [3]}, "3 is no JSON object"),
+        ({"candidates": [3]}, "3 is not a JSON object"),
     ],
 )
 def test_a_plan_with_a_wrong_value_is_refused_with_the_value(changes: dict[str, Any], fault: str) -> None:

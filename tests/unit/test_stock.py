@@ -13,6 +13,7 @@ from mucudnn.costs.records import FRAMEWORK, STOCK, STOCK_SLICE, SUCCESS, Machin
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench, machine_of
 from mucudnn.measuring.buffers import Tensors
+from mucudnn.measuring.runners import Exhaustive
 from mucudnn.measuring.source import StockTiming
 from mucudnn.plans.decide import Limits
 from mucudnn.plans.optimizer import optimize, replay
@@ -61,7 +62,7 @@ class FakeSource:
 
 def run(path: Path, source: FakeSource, *, limit: int | None = None, kernel: Kernel = KERNEL) -> Result:
     with Cache.open(path) as cache:
-        bench = Bench(cast(Engine, FakeEngine()), cache, Listener(), source)
+        bench = Bench(cast(Engine, FakeEngine()), cache, Listener(), Exhaustive(), source)
         return optimize(bench, [kernel], "power_of_two", Limits(workspace=limit))
 
 

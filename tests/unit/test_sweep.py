@@ -13,6 +13,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.errors import UsageError
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.runners import Exhaustive
 from mucudnn.plans.sweep import JUMP, Cliff, Sweep, SweepPoint, find_cliffs, parse_sizes, sweep
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
@@ -37,9 +38,9 @@ def cliff_sizes(*per_sample: float | None) -> list[int]:
 def run(
     cache: Cache, engine: FakeEngine, sizes: tuple[int, ...] | None, limit: int | None = None
 ) -> tuple[Sweep, int]:
-    bench = Bench(cast(Engine, engine), cache, Listener())
-    (found,), new = sweep(bench, [KERNEL], sizes, "power_of_two", limit)
-    return found, new
+    bench = Bench(cast(Engine, engine), cache, Listener(), Exhaustive())
+    (found,) = sweep(bench, [KERNEL], sizes, "power_of_two", limit)
+    return found, bench.made.total()
 
 
 def three_times_slower_from_6_on(n: int) -> float:

@@ -15,6 +15,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.errors import NothingFitsError
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.runners import Exhaustive, Race
 from mucudnn.plans.parts import parts, tiles
 from mucudnn.plans.plan import Plan, PlanKernel, write_plan
 from mucudnn.problems.kernels import Kernel
@@ -30,7 +31,7 @@ PASSES = ("forward", "backward_data", "backward_filter")
 
 
 def bench(engine: Engine, cache: Cache) -> Bench:
-    return Bench(engine, cache, Listener())
+    return Bench(engine, cache, Listener(), Exhaustive())
 
 
 def fastest_tiles(engine: Engine, limit: str, pass_: str = "forward") -> Tiling | None:
@@ -48,33 +49,32 @@ def tile_comparisons(cache: Cache) -> int:
 def test_tiles_are_worth_a_try_where_an_algorithm_does_not_fit_one_sample(engine: Engine) -> None:
     largest = max(c.workspace for c in engine.enumerate(KERNEL))
     with Cache.in_memory(Path("none")) as cache:
-        assert tiles.are_worth_a_try(bench(engine, cache), KERNEL, largest - 1)
-        assert not tiles.are_worth_a_try(bench(engine, cache), KERNEL, largest)
+        assert bench(engine, cache).exceeding(KERNEL, 1, largest - 1)
+        assert not bench(engine, cache).exceeding(KERNEL, 1, largest)
 
 
 def test_tiles_of_a_filter_of_one_tap_are_not_worth_a_try_for_its_transform(engine: Engine) -> None:
     kernel = Kernel(parse_descriptor("ic16ih48_oc16_kh1")[0], "forward")
     others = [c.workspace for c in engine.enumerate(kernel) if "FFT" not in c.algorithm]
     with Cache.in_memory(Path("none")) as cache:
-        for thorough in (False, True):
-            found = Bench(engine, cache, Listener(), thorough=thorough)
-            assert tiles.are_worth_a_try(found, kernel, max(others)) is thorough
+        for runner in (Race(), Exhaustive()):
+            exceeding = Bench(engine, cache, Listener(), runner).exceeding(kernel, 1, max(others))
+            assert bool(exceeding) is isinstance(runner, Exhaustive)
 
 
-@pytest.mark.parametrize(("rival_ms", "is_measured"), [(4.9, False), (5.1, True)])
+@pytest.mark.parametrize(("chosen_ms", "is_measured"), [(4.9, False), (5.1, True)])
 def test_a_program_that_waits_measures_no_tiles_of_a_short_image(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, rival_ms: float, is_measured: bool
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, chosen_ms: float, is_measured: bool
 ) -> None:
-    rival = Configuration((MicroConfiguration(1, "IMPLICIT_GEMM", rival_ms, 0),))
+    chosen = Configuration((MicroConfiguration(1, "IMPLICIT_GEMM", chosen_ms, 0),))
     measured: list[Kernel] = []
     monkeypatch.setattr(tiles, "fastest_tiles", lambda bench, kernel, *_: measured.append(kernel))
     with Cache.in_memory(Path("none")) as cache:
-        waiting = bench(engine, cache)
-        waiting.hurries = True
-        tiles.better_tiles(waiting, KERNEL, "power_of_two", 512 * 1024, rival)
+        waiting = Bench(engine, cache, Listener(), Race(is_hurried=True))
+        tiles.propose_tiles(waiting, KERNEL, "power_of_two", 512 * 1024, chosen)
         assert measured == [KERNEL] * is_measured
-        waiting.hurries = False
-        tiles.better_tiles(waiting, KERNEL, "power_of_two", 512 * 1024, rival)
+        patient = Bench(engine, cache, Listener(), Race())
+        tiles.propose_tiles(patient, KERNEL, "power_of_two", 512 * 1024, chosen)
         assert measured[-1:] == [KERNEL]
 
 

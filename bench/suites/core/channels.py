@@ -17,9 +17,10 @@ from bench.lib.record import Record
 from mucudnn.errors import NothingFitsError
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
+from mucudnn.measuring.runners import Race
 from mucudnn.output.text import micro_batches
 from mucudnn.plans.decide import Limits, decide
-from mucudnn.plans.parts.channels import better_groups
+from mucudnn.plans.parts.parts import faster_parts
 from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
 from mucudnn.sizes import format_size, parse_size
 
@@ -35,7 +36,7 @@ HEAD = ("limit", "pass", "kernels", "divided", "mean of all", "of the divided", 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:
     """Yield the figures that this machine lacks."""
-    with host_bench(thorough=False) as bench:
+    with host_bench(Race()) as bench:
         for network in NETWORKS:
             for kernel in read_kernels(network, Flags(batch=64), PASSES):
                 cases = {text: f"{kernel.label}, N=64, 1 threads, {text}, {kernel.pass_}" for text in LIMITS}
@@ -62,7 +63,7 @@ def _run(bench: Bench, kernel: Kernel, cases: dict[str, str]) -> Iterator[Record
             continue
         chosen = decision.chosen
         details["ways"] = micro_batches(chosen, " + ")
-        groups = better_groups(bench, kernel, POLICY, limit, chosen)
+        groups = faster_parts(bench, kernel, POLICY, limit, chosen, tiles=False)
         if groups is None:
             yield Record(BENCH, case, SPEEDUP, 1.0, "ratio", details)
             continue

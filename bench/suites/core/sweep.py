@@ -31,7 +31,7 @@ def run(bench: Bench, kernel: Kernel, sizes: Sequence[int]) -> Iterator[Record]:
 
     Yield the number of cliffs, and the speedup by division at the size where the prediction is largest.
     """
-    ((swept,), _) = sweep(bench, [kernel], sizes, "power_of_two", LIMIT)
+    (swept,) = sweep(bench, [kernel], sizes, "power_of_two", LIMIT)
     details = {
         "problem": str(kernel.problem),
         "at": [cliff.point.mini_batch for cliff in swept.cliffs],

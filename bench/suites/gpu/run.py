@@ -25,6 +25,7 @@ from mucudnn.errors import MucudnnError
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
+from mucudnn.measuring.runners import Exhaustive
 
 MOST_FAILURES = 5  # failures in a row that end a part
 FAILED = "failed"  # the metric of a failure; its record has no value, and its details say why
@@ -144,7 +145,7 @@ class Run:
     @property
     def bench(self) -> Bench:
         """The engine with its cache, and with the memory that is available now."""
-        return Bench(self.engine, self.cache, self.listener)
+        return Bench(self.engine, self.cache, self.listener, Exhaustive())
 
     def has(self, bench: str, case: str) -> bool:
         """Return whether a case has been measured, in this run or a former one."""

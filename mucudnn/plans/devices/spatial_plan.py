@@ -106,7 +106,7 @@ def parse_spatial_plan(text: str) -> SpatialPlan:
             raise NewerFileError("a newer version of mucudnn wrote it")
         return _read(SpatialPlan, found)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"this is no spatial plan that can be read: {error}") from None
+        raise ValueError(f"this is not a readable spatial plan: {error}") from None
 
 
 def _read(kind: type[T], found: Any) -> T:
@@ -123,19 +123,19 @@ def _read(kind: type[T], found: Any) -> T:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.isprintable():
-        raise ValueError(f"{shown(value)} is no text that can be printed")
+        raise ValueError(f"{shown(value)} is not printable text")
     return value
 
 
 def _number(value: Any) -> float:
     if type(value) not in (int, float) or math.isnan(value):
-        raise ValueError(f"{shown(value)} is no number")
+        raise ValueError(f"{shown(value)} is not a number")
     return float(value)
 
 
 def _whole(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 2**63:
-        raise ValueError(f"{shown(value)} is no whole number from 0 to 2^63 - 1")
+        raise ValueError(f"{shown(value)} is not a whole number from 0 to 2^63 - 1")
     return value
 
 
@@ -147,13 +147,13 @@ def _flag(value: Any) -> bool:
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError(f"{shown(value)} is no list")
+        raise ValueError(f"{shown(value)} is not a list")
     return value
 
 
 def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{shown(value)} is no JSON object")
+        raise ValueError(f"{shown(value)} is not a JSON object")
     return dict(value)
 
 

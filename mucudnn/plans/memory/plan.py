@@ -188,6 +188,6 @@ class MemoryPlan:
         """Read a plan from a file.
 
         Raises MucudnnError with the file and line that cannot be read, NewerFileError for the plan of a newer
-        version, and ArgumentTypeError if `path` is no path.
+        version, and ArgumentTypeError if `path` is not a path.
         """
         return read_document(path, "memory plan", cls.parse)

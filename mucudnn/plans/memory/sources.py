@@ -23,7 +23,7 @@ def read_network(
         return forward.with_backward()
     if not Path(source).is_file():
         raise UsageError(
-            f"'{source}' is no network and no file: give {', '.join(NETWORKS)}, or a file that "
+            f"'{source}' is neither a network nor a file: give {', '.join(NETWORKS)}, or a file that "
             "Network.write wrote, such as one of mucudnn.torch.trace"
         )
     for flag, value in (("--batch", batch), ("--dtype", data_type), ("--layout", layout)):

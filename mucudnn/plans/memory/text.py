@@ -106,7 +106,7 @@ def _read(fields: dict[str, Any], entry: str) -> None:
     if keyword == "link":
         fields[keyword] = Link(**value)
     elif keyword not in _ENTRIES:
-        raise UsageError(f"{shown(keyword)} is no entry of a memory plan")
+        raise UsageError(f"{shown(keyword)} is not an entry of a memory plan")
     elif not isinstance(value, _ENTRIES[keyword]) or isinstance(value, bool):
         raise UsageError(f"{keyword} cannot be {shown(value)}")
     else:

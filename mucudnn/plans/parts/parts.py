@@ -1,30 +1,31 @@
 """Parts that a plan has beside the choice: tiles of single samples and groups of channels.
 
 They are an answer to a limit as divisions of the mini-batch are. They make copies, which no measurement of an
-algorithm contains: so they are run whole, in turns with the division, before they are trusted.
+algorithm contains: so they are run whole, interleaved with the division, before they are trusted.
 """
 
-import statistics
-from typing import TypeAlias
+from collections.abc import Sequence
+from dataclasses import replace
 
 from mucudnn._native import Division, Engine
 from mucudnn.costs.records import TileComparison
 from mucudnn.errors import NothingFitsError
+from mucudnn.forks import no_fork
+from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
-from mucudnn.measuring.compare import spread
 from mucudnn.measuring.source import runs_stock
-from mucudnn.plans.decide import choose_within
-from mucudnn.plans.parts.recorded_groups import LEAST_SPEEDUP
+from mucudnn.plans.decide import Decision, Limits, choose_within
+from mucudnn.plans.parts.channels import measure_groups, propose_groups
+from mucudnn.plans.parts.tiles import propose_tiles
+from mucudnn.plans.plan import Parts, predicted_ms
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import ChannelGroups, Configuration, Slices, Tiling
 
+LEAST_SPEEDUP = 1.02  # five rounds do not tell smaller differences from chance
 _ROUNDS = 5
 # In a hurry: the least gain that is worth a comparison, and the ms for its rounds. One round is always made.
 _LEAST_GAIN, _HURRIED_MS = 0.05, 25.0
-
-Parts: TypeAlias = Tiling | ChannelGroups
-"""Parts beside the choice."""
 
 
 def prepare(
@@ -39,11 +40,6 @@ def prepare(
     return engine.prepare(kernel, slices or chosen.slices, tiles=isinstance(chosen, Tiling))
 
 
-def predicted_ms(mini_batch: int, chosen: Configuration | Parts) -> float:
-    """Return the milliseconds of a whole mini-batch."""
-    return chosen.time_ms * (mini_batch if isinstance(chosen, Tiling) else 1)
-
-
 def slice_count(kernel: Kernel, chosen: Configuration | Parts) -> int:
     """Return the most slices that are added to one filter gradient."""
     if isinstance(chosen, ChannelGroups):
@@ -51,69 +47,123 @@ def slice_count(kernel: Kernel, chosen: Configuration | Parts) -> int:
     return len(chosen.parts) * (kernel.mini_batch if isinstance(chosen, Tiling) else 1)
 
 
-def better(
-    bench: Bench, kernel: Kernel, policy: str, limit: int, rival: Configuration | None, parts: Parts | None
-) -> bool:
-    """Return whether parts within a limit beat `rival`, a division of the mini-batch.
+def add_parts(
+    bench: Bench, decisions: Sequence[Decision], policy: str, limits: Limits, *, run: bool, tiles: bool
+) -> list[Decision]:
+    """Return the decisions with the parts that are faster than the choice: groups, and `tiles` if wanted.
 
-    No division stands for none that fits. One with STOCK is compared with the prediction alone: the parts are
-    first compared with the best configuration of the engine, and their time in that comparison then with the
-    predicted time of `rival`.
+    With a total (WD), parts may use the workspace that was granted to the choice. A kernel whose identical
+    kernels differ gets none. With `run` parts and choice are run whole, else their predictions are compared.
     """
-    if parts is None or rival is None:
-        return parts is not None
-    if not runs_stock(rival):
-        return are_faster(bench, kernel, parts, rival)
-    if _promised_ms(bench, kernel, parts) >= rival.time_ms:
-        return False
-    own = _best_of_engine(bench.of_engine(), kernel, policy, limit)
-    if own is not None and not are_faster(bench, kernel, parts, own):
-        return False
-    return time_of(bench, kernel, parts, own) < rival.time_ms
+    allowed = {
+        decision.kernel: limit
+        for decision in decisions
+        if not decision.shares and (limit := limits.granted(decision.chosen)) is not None
+    }
+    if policy == "undivided":
+        return list(decisions)
+    if bench.runner.measures:
+        measure_groups(bench, allowed, policy)  # level by level, so that one forecast covers all kernels
+    extended = []
+    listener = bench.listener if run else Listener()  # a progress bar imports much
+    for decision in listener.track(decisions, "Running groups of channels whole"):
+        kernel, chosen = decision.kernel, decision.chosen
+        if kernel in allowed:
+            parts = faster_parts(bench, kernel, policy, allowed[kernel], chosen, run=run, tiles=tiles)
+            if parts is not None:
+                measured_ms = time_of(bench, kernel, parts, chosen) if run else None
+                decision = replace(decision, parts=parts, parts_ms=measured_ms)
+        extended.append(decision)
+    return extended
 
 
-def _promised_ms(bench: Bench, kernel: Kernel, parts: Parts) -> float:
-    """Return the ms that a rival must need more of; in a hurry they include the least gain."""
-    return predicted_ms(kernel.mini_batch, parts) / (1 - _LEAST_GAIN if bench.hurries else 1)
+def faster_parts(
+    bench: Bench, kernel: Kernel, policy: str, limit: int | None, chosen: Configuration | None,
+    *, run: bool = True, tiles: bool = True,
+) -> Parts | None:  # fmt: skip
+    """Return the fastest tiles or groups within `limit` bytes of workspace that are faster than `chosen`.
 
-
-def _best_of_engine(bench: Bench, kernel: Kernel, policy: str, limit: int) -> Configuration | None:
-    try:
-        return choose_within(bench.costs([kernel]), kernel, policy, limit)
-    except NothingFitsError:
+    `chosen` is a division of the mini-batch, or None if no division fits. Missing measurements are made.
+    """
+    if limit is None or policy == "undivided":
         return None
+    proposals = (
+        propose_tiles(bench, kernel, policy, limit, chosen) if tiles else None,
+        propose_groups(bench, kernel, policy, limit),
+    )
+    faster = [
+        parts
+        for parts in proposals
+        if parts is not None and _is_faster(bench, kernel, policy, limit, parts, chosen, run)
+    ]
+    return min(faster, key=lambda parts: time_of(bench, kernel, parts, chosen), default=None)
 
 
-def time_of(bench: Bench, kernel: Kernel, parts: Parts, rival: Configuration | None) -> float:
-    """Return the ms of tiles or channel groups, as compared with `rival`; else the predicted ms."""
-    compared = rival and bench.cache.tile_comparison(bench.machine, kernel, rival, parts)
-    return compared.tiles_ms if compared else predicted_ms(kernel.mini_batch, parts)
+def _is_faster(
+    bench: Bench, kernel: Kernel, policy: str, limit: int, parts: Parts, chosen: Configuration | None,
+    run: bool,
+) -> bool:  # fmt: skip
+    """Return whether parts within a limit are faster than the division of the mini-batch, if there is one.
+
+    A division with STOCK is compared with the prediction alone: the parts are first compared with the best
+    configuration of the engine, and their time in that comparison then with the predicted time of `chosen`.
+    """
+    if chosen is None:
+        return True
+    if not runs_stock(chosen):
+        return are_faster(bench, kernel, parts, chosen, run)
+    if not _are_promising(bench, kernel, parts, chosen):
+        return False
+    try:
+        own = choose_within(bench.of_engine().costs([kernel]), kernel, policy, limit)
+    except NothingFitsError:
+        return predicted_ms(kernel.mini_batch, parts) < chosen.time_ms
+    return are_faster(bench, kernel, parts, own, run) and time_of(bench, kernel, parts, own) < chosen.time_ms
 
 
-def are_faster(bench: Bench, kernel: Kernel, parts: Parts, rival: Configuration) -> bool:
+def are_faster(bench: Bench, kernel: Kernel, parts: Parts, division: Configuration, run: bool = True) -> bool:
     """Return whether tiles or channel groups are faster than a division of the mini-batch alone.
 
-    Both are run whole, the tiles or groups with their copies, unless the prediction or the cache answers
-    already. The cache keeps the comparison.
+    Both are run whole, the tiles or groups with their copies, unless the cache has the comparison or the
+    prediction does not promise a gain. Without `run` the prediction stands for a missing comparison.
     """
-    if _promised_ms(bench, kernel, parts) >= rival.time_ms:
-        return False
-    known = bench.cache.tile_comparison(bench.machine, kernel, rival, parts)
+    known = bench.cache.tile_comparison(bench.machine, kernel, division, parts)
+    if known is None and not run:
+        return division.time_ms / predicted_ms(kernel.mini_batch, parts) > LEAST_SPEEDUP
     if known is None:
-        known = _compare(bench, kernel, parts, rival)
-        bench.cache.add_tile_comparison(bench.machine, kernel, rival, parts, known)
+        if not _are_promising(bench, kernel, parts, division):
+            return False
+        known = _compare(bench, kernel, parts, division)
+        bench.cache.add_tile_comparison(bench.machine, kernel, division, parts, known)
     return known.speedup > LEAST_SPEEDUP
 
 
+def time_of(bench: Bench, kernel: Kernel, parts: Parts, division: Configuration | None) -> float:
+    """Return the ms of tiles or channel groups, as compared with a division; else the predicted ms."""
+    compared = division and bench.cache.tile_comparison(bench.machine, kernel, division, parts)
+    return compared.tiles_ms if compared else predicted_ms(kernel.mini_batch, parts)
+
+
+def _are_promising(bench: Bench, kernel: Kernel, parts: Parts, division: Configuration) -> bool:
+    """Return whether parts are predicted to be faster; in a hurry, by the least gain."""
+    least = 1 - _LEAST_GAIN if bench.runner.is_hurried else 1
+    return predicted_ms(kernel.mini_batch, parts) < division.time_ms * least
+
+
 def _compare(bench: Bench, kernel: Kernel, parts: Parts, division: Configuration) -> TileComparison:
+    with no_fork:
+        from statistics import median  # a decision from recorded measurements does without it
+
+        from mucudnn.measuring.times import spread
     engine = bench.engine
     bench.extent(kernel)
     tensors = Tensors.random(engine, kernel.problem, extent(kernel.problem))
-    prepared = [prepare(engine, kernel, one) for one in (division, parts)]
-    workspace = allocate_workspace(engine, max(one.workspace for one in prepared))
+    prepared = [prepare(engine, kernel, way) for way in (division, parts)]
+    workspace = allocate_workspace(engine, max(way.workspace for way in prepared))
     rounds = _ROUNDS
-    if bench.hurries:
+    if bench.runner.is_hurried:
         taken = predicted_ms(kernel.mini_batch, parts) + division.time_ms
         rounds = max(1, min(_ROUNDS, int(_HURRIED_MS / max(taken, 1e-3))))
     times = engine.compare(prepared, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds)
-    return TileComparison(*map(statistics.median, times), *map(spread, times))
+    bench.made["compared"] += 1
+    return TileComparison(*map(median, times), *map(spread, times))

@@ -6,8 +6,6 @@ A tile is an ordinary problem, so it is measured and kept like a micro-batch. It
 from mucudnn._native import MOST_SLICES_IN_PLACE, most_slices, tile_copies, tile_kernel, tile_steps
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
-from mucudnn.measuring.candidates import transforms_in_vain
-from mucudnn.plans.parts.parts import better
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import micro_batch_sizes
 from mucudnn.solver import Configuration, Infeasible, Tile, Tiling, tile_sample
@@ -18,16 +16,21 @@ from mucudnn.solver import Configuration, Infeasible, Tile, Tiling, tile_sample
 _LEAST_TILED_MS = 5.0
 
 
-def are_worth_a_try(bench: Bench, kernel: Kernel, limit: int) -> bool:
-    """Return whether some algorithm needs more than `limit` bytes of workspace for one sample.
+def propose_tiles(
+    bench: Bench, kernel: Kernel, policy: str, limit: int, chosen: Configuration | None
+) -> Tiling | None:
+    """Return the fastest tiles within `limit` bytes of workspace; None if they cannot gain or do not fit.
 
-    Only such an algorithm can gain from tiles.
+    `chosen` is the division of the mini-batch to compare them with, if any fits. Missing measurements are
+    made.
     """
-    return any(
-        candidate.workspace > limit
-        and (bench.thorough or not transforms_in_vain(kernel, candidate.algorithm))
-        for candidate in bench.candidates(kernel, [1])[1]
-    )
+    # The filter gradients of tiles would need the same sum as those of slices. Tiles gain only if some
+    # algorithm does not fit the limit for one sample.
+    if most_slices(kernel) == 1 or not bench.exceeding(kernel, 1, limit):
+        return None
+    if bench.runner.is_hurried and chosen is not None and _gain_little(kernel, chosen):
+        return None
+    return fastest_tiles(bench, kernel, policy, limit)
 
 
 def fastest_tiles(bench: Bench, kernel: Kernel, policy: str, limit: int) -> Tiling | None:
@@ -60,27 +63,9 @@ def fastest_tiles(bench: Bench, kernel: Kernel, policy: str, limit: int) -> Tili
         return None
 
 
-def _gain_little(kernel: Kernel, rival: Configuration) -> bool:
+def _gain_little(kernel: Kernel, chosen: Configuration) -> bool:
     """Return whether the first step of a program has no time for tiles of a kernel.
 
     Tiles of images gain least, and measuring those of a short kernel takes dozens of its runs.
     """
-    return kernel.problem.dims == 2 and (kernel.mini_batch > 1 or rival.time_ms < _LEAST_TILED_MS)
-
-
-def better_tiles(
-    bench: Bench, kernel: Kernel, policy: str, limit: int | None, rival: Configuration | None
-) -> Tiling | None:
-    """Return the fastest tiles within `limit` bytes of workspace, if they beat `rival`, else None.
-
-    `rival` is a division of the mini-batch; None stands for no division that fits.
-    """
-    # The filter gradients of tiles would need the same sum as those of slices.
-    if limit is None or most_slices(kernel) == 1:
-        return None
-    if bench.hurries and rival is not None and _gain_little(kernel, rival):
-        return None
-    if not are_worth_a_try(bench, kernel, limit):
-        return None
-    tiles = fastest_tiles(bench, kernel, policy, limit)
-    return tiles if better(bench, kernel, policy, limit, rival, tiles) else None
+    return kernel.problem.dims == 2 and (kernel.mini_batch > 1 or chosen.time_ms < _LEAST_TILED_MS)

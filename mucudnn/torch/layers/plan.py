@@ -14,11 +14,10 @@ from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import FRAMEWORK
 from mucudnn.errors import MixedDevicesError, UsageError
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.runners import Race
 from mucudnn.measuring.source import runs_stock
 from mucudnn.plans.decide import Limits
 from mucudnn.plans.optimizer import optimize
-from mucudnn.plans.parts.beside import better_parts
-from mucudnn.plans.parts.recorded_groups import limit_of as limit_of_kernel
 from mucudnn.plans.plan import Plan
 from mucudnn.plans.result import to_plan
 from mucudnn.problems.kernels import Kernel
@@ -65,18 +64,11 @@ def plan(
     source = stock.source_of(name)
     listener, policy = LogListener(), settings.BATCH_POLICY.read()
     with Cache.of_user(listener, needed=False) as cache:
-        bench = Bench(device.engine, cache, listener, source)
-        result = optimize(bench, kernels, policy, limits)
-        parts_of_kernels = [
-            better_parts(bench, decision.kernel, policy, limit_of_kernel(decision, limits), decision.chosen)
-            for decision in result.decisions
-        ]
-    whole = to_plan(result)
-    header = dict(whole.header)
-    if any(runs_stock(c) for k in whole.kernels for c in k.answers):
-        header[FRAMEWORK] = source.machine.library
-    planned = tuple(k.with_parts(parts) for k, parts in zip(whole.kernels, parts_of_kernels, strict=True))
-    return replace(whole, header=header, kernels=planned)
+        bench = Bench(device.engine, cache, listener, Race(), source)
+        planned = to_plan(optimize(bench, kernels, policy, limits, tiles=True))
+    if any(runs_stock(c) for kernel in planned.kernels for c in kernel.answers):
+        planned.header[FRAMEWORK] = source.machine.library
+    return planned
 
 
 def _kernels(model: Any, example_input: Any) -> tuple[str, ArrayDevice, list[Kernel]]:

@@ -27,8 +27,8 @@ from mucudnn._native import LONG_RUN_MS, Engine, Problem
 from mucudnn.arrays.devices import device_named
 from mucudnn.costs.records import FRAMEWORK, STOCK, Machine
 from mucudnn.measuring.buffers import Tensors as EngineTensors
-from mucudnn.measuring.compare import spread
 from mucudnn.measuring.source import StockTiming
+from mucudnn.measuring.times import spread
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration
 from mucudnn.torch.operators.formats import strides

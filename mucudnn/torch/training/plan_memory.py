@@ -14,6 +14,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.errors import ArgumentTypeError, NothingFitsError, UsageError, shown
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.modelled_device import find_device
+from mucudnn.measuring.runners import Exhaustive
 from mucudnn.plans.memory.costs import measure_costs, model_costs
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.memory.planning import POLICIES, MemoryOptions, plan_trace
@@ -154,7 +155,7 @@ def _measure(model: nn.Module, network: Network, bandwidth: float | None) -> Cos
     link = measure_link(device) if bandwidth is None else Link(bandwidth, bandwidth)
     listener = LogListener()
     with Cache.of_user(listener, needed=False) as cache:
-        bench = Bench(device_named(f"cuda:{device.index or 0}").engine, cache, listener)
+        bench = Bench(device_named(f"cuda:{device.index or 0}").engine, cache, listener, Exhaustive())
         source = "measured" if bandwidth is None else "given"
         costs = measure_costs(network, bench, rates, link, link_source=source)
     name = torch.cuda.get_device_name(device)

@@ -16,6 +16,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
+from mucudnn.measuring.runners import Exhaustive
 from mucudnn.plans.decide import choose_within
 from mucudnn.plans.devices.spatial_plan import SpatialCandidate, SpatialLayer, SpatialStage
 from mucudnn.problems.kernels import PASSES, Kernel
@@ -296,7 +297,7 @@ class Measured:
                 self.device, torch.get_num_threads() if self.device == "cpu" else None
             ).engine
             with Cache.of_user(listener, needed=False) as cache:
-                bench = Bench(engine, cache, listener)
+                bench = Bench(engine, cache, listener, Exhaustive())
                 try:
                     benchmark(bench, [kernel], policy, comparing=False, limits=(self.limit,))
                     chosen = choose_within(bench.costs([kernel]), kernel, policy, self.limit)

@@ -1,0 +1,29 @@
+"""The decisions of `mucudnn optimize` and `mucudnn report`, from their flags."""
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mucudnn.cli import options
+from mucudnn.cli.terminal import Terminal, opened_cache
+from mucudnn.costs.cache import Cache
+from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.engines import open_engine
+from mucudnn.measuring.runners import Runner
+from mucudnn.plans.optimizer import optimize, replay
+from mucudnn.plans.result import Result
+
+
+@contextmanager
+def decided(arguments: argparse.Namespace, runner: Runner) -> Iterator[tuple[Result, Cache]]:
+    """Decide as the flags say, from recorded measurements or by measuring; the cache is open meanwhile."""
+    kernels, policy = options.kernels_of(arguments), options.policy_of(arguments)
+    limits, terminal = options.limits_of(arguments), Terminal()
+    if arguments.replay:
+        with Cache.recorded(arguments.replay) as cache:
+            yield replay(cache, kernels, policy, limits, terminal, threads=arguments.threads), cache
+        return
+    engine = open_engine(*options.engine_options(arguments))
+    with opened_cache(terminal, needed=False) as cache:
+        bench = Bench(engine, cache, terminal, runner)
+        yield optimize(bench, kernels, policy, limits, run=not arguments.no_run), cache

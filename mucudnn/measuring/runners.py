@@ -1,0 +1,254 @@
+"""The ways to make the measurements that a cache lacks: all of them, a race, or none."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from mucudnn._native import (
+    HOST_BYTES_PER_MS,
+    MOST_SLICES_IN_PLACE,
+    RACE_RUNS,
+    Engine,
+    KernelTimer,
+    most_slices_in_place,
+    race_budget_ms,
+)
+from mucudnn.costs.records import CANNOT_ACCUMULATE, RACED, Measurement
+from mucudnn.forks import no_fork
+from mucudnn.measuring.buffers import Tensors, allocate_workspace
+from mucudnn.measuring.candidates import transforms_in_vain
+from mucudnn.measuring.race import Candidate, RaceGoal, hopeless_ms, next_candidate
+from mucudnn.measuring.worklist import Task, Worklist
+from mucudnn.problems.kernels import Kernel
+
+if TYPE_CHECKING:
+    from mucudnn.measuring.bench import Bench
+    from mucudnn.measuring.measure import StockOfKernel
+
+
+class Timer(Protocol):
+    """The tensors and the workspace of one kernel, on which its tasks are timed."""
+
+    def measure(self, task: Task) -> tuple[float, float]:
+        """Return the median of the times and the distance between their quartiles. Raises EngineError."""
+
+
+class Runner(ABC):
+    """A way to make the measurements that a cache lacks, chosen once for a bench.
+
+    - `measures`: False if it makes no measurements.
+    - `is_complete`: True if each micro-batch size must have measurements before a decision.
+    - `is_hurried`: True if a program waits for the decision, so that small gains are not worth measurements.
+    - `note`: the word that its measurements have among their notes.
+    """
+
+    measures: ClassVar[bool] = True
+    is_complete: ClassVar[bool] = True
+    is_hurried: bool = False
+    note: ClassVar[str] = ""
+
+    def limits(self, limits: Sequence[int | None]) -> Sequence[int | None]:
+        """Return the limits on workspace to measure for, of a decision within these limits."""
+        return limits
+
+    def believes(self, measurement: Measurement) -> bool:
+        """Return whether a measurement is exact enough not to be made again."""
+        return True
+
+    def admits(self, kernel: Kernel, algorithm: str) -> bool:
+        """Return whether an algorithm may be measured for a kernel."""
+        return True
+
+    def bytes_beyond_caches(self, engine: Engine) -> int:
+        """Return the least bytes of the tensors to measure on, if these should not fit the caches; else 0."""
+        return 0
+
+    def stock_budget_ms(self, rows: Iterable[Measurement], mini_batch: int) -> float | None:
+        """Return the ms for the runs of STOCK after the first; None for as many runs as are usual."""
+        return None
+
+    @abstractmethod
+    def upcoming(
+        self, bench: Bench, tasks: Sequence[Task], rows: Sequence[Measurement], worklist: Worklist
+    ) -> Iterator[Task]:
+        """Yield the tasks of one kernel to do, in order.
+
+        The caller adds each measurement to `rows`, the kernel's measurements, before it asks for the next
+        task.
+        """
+
+    @abstractmethod
+    def timer(
+        self, bench: Bench, kernel: Kernel, workspace: int, stock: StockOfKernel, rows: list[Measurement]
+    ) -> Timer:
+        """Return the timer for the engine's tasks of a kernel, which need at most `workspace` bytes."""
+
+
+class Exhaustive(Runner):
+    """The measuring of every algorithm at every size, in many runs."""
+
+    def limits(self, limits: Sequence[int | None]) -> Sequence[int | None]:
+        """Return no limit: the measurements also serve later decisions."""
+        return (None,)
+
+    def believes(self, measurement: Measurement) -> bool:
+        """Return whether a measurement took many runs."""
+        return not measurement.is_raced
+
+    def bytes_beyond_caches(self, engine: Engine) -> int:
+        """Return the bytes that no cache of the engine's device holds."""
+        return engine.bytes_beyond_caches
+
+    def upcoming(
+        self, bench: Bench, tasks: Sequence[Task], rows: Sequence[Measurement], worklist: Worklist
+    ) -> Iterator[Task]:
+        """Yield all tasks."""
+        return iter(tasks)
+
+    def timer(
+        self, bench: Bench, kernel: Kernel, workspace: int, stock: StockOfKernel, rows: list[Measurement]
+    ) -> Timer:
+        """Return a timer of many runs, on tensors that the caches cannot hold."""
+        return _ExhaustiveTimer(bench, kernel, workspace, stock)
+
+
+@dataclass(frozen=True)
+class Race(Runner):
+    """A race, which skips candidates that will hardly be chosen, and takes few runs of the others."""
+
+    is_hurried: bool = False
+    is_complete: ClassVar[bool] = False
+    note: ClassVar[str] = RACED
+
+    def admits(self, kernel: Kernel, algorithm: str) -> bool:
+        """Return whether an algorithm may be measured for a kernel."""
+        return not transforms_in_vain(kernel, algorithm)
+
+    def stock_budget_ms(self, rows: Iterable[Measurement], mini_batch: int) -> float | None:
+        """Return the ms that a candidate gets."""
+        return race_budget_ms(_whole_ms(rows, mini_batch))
+
+    def upcoming(
+        self, bench: Bench, tasks: Sequence[Task], rows: Sequence[Measurement], worklist: Worklist
+    ) -> Iterator[Task]:
+        """Yield the tasks of the race."""
+        left = list(tasks)
+        while left and (task := _choose_task(bench, left, rows, worklist)) is not None:
+            left.remove(task)
+            yield task
+
+    def timer(
+        self, bench: Bench, kernel: Kernel, workspace: int, stock: StockOfKernel, rows: list[Measurement]
+    ) -> Timer:
+        """Return a timer of few runs, on the tensors of STOCK if there are any."""
+        return RaceTimer(bench, kernel, workspace, stock, rows)
+
+
+class Replay(Runner):
+    """A decision from recorded measurements alone."""
+
+    measures: ClassVar[bool] = False
+
+    def upcoming(
+        self, bench: Bench, tasks: Sequence[Task], rows: Sequence[Measurement], worklist: Worklist
+    ) -> Iterator[Task]:
+        """Yield nothing."""
+        return iter(())
+
+    def timer(
+        self, bench: Bench, kernel: Kernel, workspace: int, stock: StockOfKernel, rows: list[Measurement]
+    ) -> Timer:
+        """Raise an error, because a replay has no tasks."""
+        raise AssertionError("a replay measures nothing")
+
+
+class _ExhaustiveTimer:
+    """The engine's timer. It frees the tensors of STOCK before it allocates its own."""
+
+    def __init__(self, bench: Bench, kernel: Kernel, workspace: int, stock: StockOfKernel) -> None:
+        self._bench, self._kernel, self._workspace, self._stock = bench, kernel, workspace, stock
+        self._timer: KernelTimer | None = None
+
+    def measure(self, task: Task) -> tuple[float, float]:
+        if self._timer is None:
+            self._stock.free()
+            cap = self._bench.memory_cap
+            self._timer = self._bench.engine.timer(self._kernel, workspace=self._workspace, memory_cap=cap)
+        return self._timer.measure(task.micro_batch, task.algorithm, task.workspace)
+
+
+class RaceTimer:
+    """A timer of few runs, on tensors that all passes of a problem share."""
+
+    def __init__(
+        self, bench: Bench, kernel: Kernel, workspace: int, stock: StockOfKernel, rows: list[Measurement]
+    ) -> None:
+        self._bench, self._kernel, self._workspace, self._stock = bench, kernel, workspace, stock
+        self._rows = rows
+        self._tensors: Tensors | None = None
+
+    def measure(self, task: Task) -> tuple[float, float]:
+        """Return the median of the times and the distance between their quartiles. Raises EngineError."""
+        with no_fork:
+            from statistics import median  # a decision from recorded measurements does without it
+
+            from mucudnn.measuring.times import spread
+
+        engine = self._bench.engine
+        if self._tensors is None:
+            self._tensors = self._stock.tensors(engine) or self._bench.tensors(self._kernel)
+            self._memory = allocate_workspace(engine, self._workspace)
+        x, w, y, *operands = self._tensors.all
+        times = engine.measure(
+            self._kernel.at(task.micro_batch), task.algorithm, x, w, y, self._memory,
+            repeats=RACE_RUNS, budget_ms=race_budget_ms(_whole_ms(self._rows, self._kernel.mini_batch)),
+            hopeless_ms=hopeless_ms(Candidate(task.micro_batch, task.algorithm, task.workspace), self._rows),
+            operands=operands, least_runs=1,
+        )  # fmt: skip
+        return median(times), spread(times)
+
+
+def _whole_ms(rows: Iterable[Measurement], mini_batch: int) -> float | None:
+    """Return the least time of the whole mini-batch that was measured; None if there is none."""
+    return min((m.median_ms for m in rows if m.micro_batch == mini_batch and m.median_ms), default=None)
+
+
+def _choose_task(
+    bench: Bench, tasks: Sequence[Task], rows: Sequence[Measurement], worklist: Worklist
+) -> Task | None:
+    """Return the task of a kernel that is next in its race; None if the race is over."""
+    kernel, engine = tasks[0].kernel, bench.engine
+    accumulator = engine.accumulator_size(kernel, MOST_SLICES_IN_PLACE + 1)
+    in_place, candidates = most_slices_in_place(kernel), {}
+    for task in tasks:
+        own = CANNOT_ACCUMULATE if task.is_stock or accumulator is None else accumulator
+        if (more := _bytes_to_sum(kernel, in_place, task.micro_batch, own)) is not None:
+            candidates[Candidate(task.micro_batch, task.algorithm, task.workspace + more)] = task
+    usable = [
+        replace(row, workspace=row.workspace + more) if more else row
+        for row in rows
+        if row.median_ms is not None  # most algorithms of an engine cannot run
+        and (more := _bytes_to_sum(kernel, in_place, row.micro_batch, row.accumulator)) is not None
+    ]
+    is_on_gpu = engine.kind == "cudnn"
+    if is_on_gpu:  # the heuristics rank the engines of the graph API alone
+        candidates = dict(
+            sorted(candidates.items(), key=lambda item: not item[0].algorithm.startswith("eng"))
+        )
+    bytes_per_ms = HOST_BYTES_PER_MS * engine.threads if engine.kind == "host" else None
+    goal = RaceGoal(kernel.mini_batch, worklist.limits, worklist.compares, bytes_per_ms, is_on_gpu)
+    chosen = next_candidate(list(candidates), usable, goal)
+    return None if chosen is None else candidates[chosen]
+
+
+def _bytes_to_sum(kernel: Kernel, in_place: int, micro_batch: int, accumulator: int) -> int | None:
+    """Return the bytes that a division into slices of a size needs for their sum; None if there is none.
+
+    `in_place` is the most slices that need none.
+    """
+    if micro_batch * in_place >= kernel.mini_batch:
+        return 0
+    return None if accumulator == CANNOT_ACCUMULATE else accumulator
