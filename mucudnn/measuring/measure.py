@@ -47,7 +47,7 @@ def find_missing(
             and (limit is None or candidate.workspace <= limit)
             and runner.admits(kernel, candidate.algorithm)
         ]
-        if next(runner.upcoming(bench, tasks, rows, missing), None) is None:
+        if next(runner.upcoming(bench.engine, tasks, rows, missing), None) is None:
             continue
         tensors, cap = bench.extent(kernel).total, bench.memory_cap
         fitting = [task for task in tasks if tensors + task.workspace <= cap]
@@ -110,7 +110,7 @@ def _claim_tasks(bench: Bench, missing: Worklist, rows: dict[Kernel, list[Measur
         rows[kernel] = _rows(bench, kernel)
         known = _places(bench, rows[kernel])
         left = [task for task in group if (task.micro_batch, task.algorithm) not in known]
-        yield from bench.runner.upcoming(bench, left, rows[kernel], missing)
+        yield from bench.runner.upcoming(bench.engine, left, rows[kernel], missing)
 
 
 def _rows(bench: Bench, kernel: Kernel) -> list[Measurement]:
@@ -130,7 +130,7 @@ def _measure_kernel(
 ) -> None:
     """Measure the tasks of one kernel, on tensors that are freed afterwards."""
     stock = StockOfKernel(bench, kernel, rows)
-    timer = bench.runner.timer(bench, kernel, workspace, stock, rows)
+    timer = bench.runner.timer(stock, workspace)
     for task in tasks:
         bench.made["measured"] += 1
         if task.is_stock:
@@ -151,7 +151,7 @@ class StockOfKernel:
     """The measurements of STOCK of one kernel, on tensors of the framework."""
 
     def __init__(self, bench: Bench, kernel: Kernel, rows: list[Measurement]) -> None:
-        self._bench, self._kernel, self._rows = bench, kernel, rows
+        self.bench, self.kernel, self.rows = bench, kernel, rows
         self._timer: StockTimer | None = None
 
     def measure(self, task: Task) -> list[Measurement]:
@@ -159,13 +159,13 @@ class StockOfKernel:
 
         Return the measurement; none after a passing lack of memory, which says nothing about the kernel.
         """
-        source, kernel = self._bench.source, self._kernel
+        source, kernel = self.bench.source, self.kernel
         assert source is not None
         try:
             timing = self._made_timer().measure(
                 task.micro_batch,
                 is_slice=task.algorithm == STOCK_SLICE,
-                budget_ms=self._bench.runner.stock_budget_ms(self._rows, kernel.mini_batch),
+                budget_ms=self.bench.runner.stock_budget_ms(self.rows, kernel.mini_batch),
             )
         except MemoryError:
             return []
@@ -179,17 +179,17 @@ class StockOfKernel:
                 task.algorithm,
                 SUCCESS,
                 timing.workspace,
-                notes=self._bench.runner.note,
+                notes=self.bench.runner.note,
                 median_ms=timing.median_ms,
                 spread_ms=timing.spread_ms,
                 accumulator=0 if in_place else CANNOT_ACCUMULATE,
             )
-        self._bench.cache.add(source.machine, kernel, row)
+        self.bench.cache.add(source.machine, kernel, row)
         return [row]
 
     def tensors(self, engine: Engine) -> Tensors | None:
         """Return the framework's tensors for an engine; None if the framework has none."""
-        if self._bench.source is None or self._kernel.problem.epilogue:
+        if self.bench.source is None or self.kernel.problem.epilogue:
             return None
         try:
             return self._made_timer().tensors(engine)
@@ -197,9 +197,9 @@ class StockOfKernel:
             return None
 
     def _made_timer(self) -> StockTimer:
-        source = self._bench.source
+        source = self.bench.source
         assert source is not None
-        self._timer = self._timer or source.timer(self._kernel, self._bench.extent(self._kernel).samples)
+        self._timer = self._timer or source.timer(self.kernel, self.bench.extent(self.kernel).samples)
         return self._timer
 
     def free(self) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
 from mucudnn._native import (
     HOST_BYTES_PER_MS,
@@ -25,8 +24,9 @@ from mucudnn.measuring.worklist import Task, Worklist
 from mucudnn.problems.kernels import Kernel
 
 if TYPE_CHECKING:
-    from mucudnn.measuring.bench import Bench
     from mucudnn.measuring.measure import StockOfKernel
+
+Rows: TypeAlias = Sequence[Measurement]
 
 
 class Timer(Protocol):
@@ -36,7 +36,7 @@ class Timer(Protocol):
         """Return the median of the times and the distance between their quartiles. Raises EngineError."""
 
 
-class Runner(ABC):
+class Runner:
     """A way to make the measurements that a cache lacks, chosen once for a bench.
 
     - `measures`: False if it makes no measurements.
@@ -70,28 +70,33 @@ class Runner(ABC):
         """Return the ms for the runs of STOCK after the first; None for as many runs as are usual."""
         return None
 
-    @abstractmethod
-    def upcoming(
-        self, bench: Bench, tasks: Sequence[Task], rows: Sequence[Measurement], worklist: Worklist
-    ) -> Iterator[Task]:
+    def upcoming(self, engine: Engine, tasks: Sequence[Task], rows: Rows, goal: Worklist) -> Iterator[Task]:
         """Yield the tasks of one kernel to do, in order.
 
         The caller adds each measurement to `rows`, the kernel's measurements, before it asks for the next
         task.
         """
+        raise NotImplementedError
 
-    @abstractmethod
-    def timer(
-        self, bench: Bench, kernel: Kernel, workspace: int, stock: StockOfKernel, rows: list[Measurement]
-    ) -> Timer:
+    def timer(self, stock: StockOfKernel, workspace: int) -> Timer:
         """Return the timer for the engine's tasks of a kernel, which need at most `workspace` bytes."""
+        raise NotImplementedError
+
+
+class Replay(Runner):
+    """A decision from recorded measurements alone."""
+
+    measures: ClassVar[bool] = False
 
 
 class Exhaustive(Runner):
-    """The measuring of every algorithm at every size, in many runs."""
+    """The measuring of every algorithm at every size, in many runs on tensors that no cache can hold.
+
+    The measurements also serve later decisions, so a decision's limits do not matter.
+    """
 
     def limits(self, limits: Sequence[int | None]) -> Sequence[int | None]:
-        """Return no limit: the measurements also serve later decisions."""
+        """Return no limit."""
         return (None,)
 
     def believes(self, measurement: Measurement) -> bool:
@@ -102,17 +107,13 @@ class Exhaustive(Runner):
         """Return the bytes that no cache of the engine's device holds."""
         return engine.bytes_beyond_caches
 
-    def upcoming(
-        self, bench: Bench, tasks: Sequence[Task], rows: Sequence[Measurement], worklist: Worklist
-    ) -> Iterator[Task]:
+    def upcoming(self, engine: Engine, tasks: Sequence[Task], rows: Rows, goal: Worklist) -> Iterator[Task]:
         """Yield all tasks."""
         return iter(tasks)
 
-    def timer(
-        self, bench: Bench, kernel: Kernel, workspace: int, stock: StockOfKernel, rows: list[Measurement]
-    ) -> Timer:
-        """Return a timer of many runs, on tensors that the caches cannot hold."""
-        return _ExhaustiveTimer(bench, kernel, workspace, stock)
+    def timer(self, stock: StockOfKernel, workspace: int) -> Timer:
+        """Return the engine's timer."""
+        return _ExhaustiveTimer(stock, workspace)
 
 
 @dataclass(frozen=True)
@@ -124,70 +125,47 @@ class Race(Runner):
     note: ClassVar[str] = RACED
 
     def admits(self, kernel: Kernel, algorithm: str) -> bool:
-        """Return whether an algorithm may be measured for a kernel."""
+        """Return whether an algorithm may be fast for a kernel."""
         return not transforms_in_vain(kernel, algorithm)
 
     def stock_budget_ms(self, rows: Iterable[Measurement], mini_batch: int) -> float | None:
         """Return the ms that a candidate gets."""
         return race_budget_ms(_whole_ms(rows, mini_batch))
 
-    def upcoming(
-        self, bench: Bench, tasks: Sequence[Task], rows: Sequence[Measurement], worklist: Worklist
-    ) -> Iterator[Task]:
-        """Yield the tasks of the race."""
+    def upcoming(self, engine: Engine, tasks: Sequence[Task], rows: Rows, goal: Worklist) -> Iterator[Task]:
+        """Yield the tasks that may still improve the choice."""
         left = list(tasks)
-        while left and (task := _choose_task(bench, left, rows, worklist)) is not None:
+        while left and (task := _choose_task(engine, left, rows, goal)) is not None:
             left.remove(task)
             yield task
 
-    def timer(
-        self, bench: Bench, kernel: Kernel, workspace: int, stock: StockOfKernel, rows: list[Measurement]
-    ) -> Timer:
-        """Return a timer of few runs, on the tensors of STOCK if there are any."""
-        return RaceTimer(bench, kernel, workspace, stock, rows)
-
-
-class Replay(Runner):
-    """A decision from recorded measurements alone."""
-
-    measures: ClassVar[bool] = False
-
-    def upcoming(
-        self, bench: Bench, tasks: Sequence[Task], rows: Sequence[Measurement], worklist: Worklist
-    ) -> Iterator[Task]:
-        """Yield nothing."""
-        return iter(())
-
-    def timer(
-        self, bench: Bench, kernel: Kernel, workspace: int, stock: StockOfKernel, rows: list[Measurement]
-    ) -> Timer:
-        """Raise an error, because a replay has no tasks."""
-        raise AssertionError("a replay measures nothing")
+    def timer(self, stock: StockOfKernel, workspace: int) -> Timer:
+        """Return a timer of few runs."""
+        return RaceTimer(stock, workspace)
 
 
 class _ExhaustiveTimer:
-    """The engine's timer. It frees the tensors of STOCK before it allocates its own."""
+    """The engine's timer. The tensors of STOCK are freed before it allocates its own."""
 
-    def __init__(self, bench: Bench, kernel: Kernel, workspace: int, stock: StockOfKernel) -> None:
-        self._bench, self._kernel, self._workspace, self._stock = bench, kernel, workspace, stock
+    def __init__(self, stock: StockOfKernel, workspace: int) -> None:
+        self._stock, self._workspace = stock, workspace
         self._timer: KernelTimer | None = None
 
     def measure(self, task: Task) -> tuple[float, float]:
         if self._timer is None:
             self._stock.free()
-            cap = self._bench.memory_cap
-            self._timer = self._bench.engine.timer(self._kernel, workspace=self._workspace, memory_cap=cap)
+            bench = self._stock.bench
+            self._timer = bench.engine.timer(
+                self._stock.kernel, workspace=self._workspace, memory_cap=bench.memory_cap
+            )
         return self._timer.measure(task.micro_batch, task.algorithm, task.workspace)
 
 
 class RaceTimer:
-    """A timer of few runs, on tensors that all passes of a problem share."""
+    """A timer of few runs, on the tensors of STOCK, or else on tensors that a problem's passes share."""
 
-    def __init__(
-        self, bench: Bench, kernel: Kernel, workspace: int, stock: StockOfKernel, rows: list[Measurement]
-    ) -> None:
-        self._bench, self._kernel, self._workspace, self._stock = bench, kernel, workspace, stock
-        self._rows = rows
+    def __init__(self, stock: StockOfKernel, workspace: int) -> None:
+        self._stock, self._workspace = stock, workspace
         self._tensors: Tensors | None = None
 
     def measure(self, task: Task) -> tuple[float, float]:
@@ -197,15 +175,15 @@ class RaceTimer:
 
             from mucudnn.measuring.times import spread
 
-        engine = self._bench.engine
+        kernel, rows, engine = self._stock.kernel, self._stock.rows, self._stock.bench.engine
         if self._tensors is None:
-            self._tensors = self._stock.tensors(engine) or self._bench.tensors(self._kernel)
+            self._tensors = self._stock.tensors(engine) or self._stock.bench.tensors(kernel)
             self._memory = allocate_workspace(engine, self._workspace)
         x, w, y, *operands = self._tensors.all
         times = engine.measure(
-            self._kernel.at(task.micro_batch), task.algorithm, x, w, y, self._memory,
-            repeats=RACE_RUNS, budget_ms=race_budget_ms(_whole_ms(self._rows, self._kernel.mini_batch)),
-            hopeless_ms=hopeless_ms(Candidate(task.micro_batch, task.algorithm, task.workspace), self._rows),
+            kernel.at(task.micro_batch), task.algorithm, x, w, y, self._memory,
+            repeats=RACE_RUNS, budget_ms=race_budget_ms(_whole_ms(rows, kernel.mini_batch)),
+            hopeless_ms=hopeless_ms(Candidate(task.micro_batch, task.algorithm, task.workspace), rows),
             operands=operands, least_runs=1,
         )  # fmt: skip
         return median(times), spread(times)
@@ -216,11 +194,9 @@ def _whole_ms(rows: Iterable[Measurement], mini_batch: int) -> float | None:
     return min((m.median_ms for m in rows if m.micro_batch == mini_batch and m.median_ms), default=None)
 
 
-def _choose_task(
-    bench: Bench, tasks: Sequence[Task], rows: Sequence[Measurement], worklist: Worklist
-) -> Task | None:
+def _choose_task(engine: Engine, tasks: Sequence[Task], rows: Rows, worklist: Worklist) -> Task | None:
     """Return the task of a kernel that is next in its race; None if the race is over."""
-    kernel, engine = tasks[0].kernel, bench.engine
+    kernel = tasks[0].kernel
     accumulator = engine.accumulator_size(kernel, MOST_SLICES_IN_PLACE + 1)
     in_place, candidates = most_slices_in_place(kernel), {}
     for task in tasks:
