@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from mucudnn.errors import MissingExtraError
 from mucudnn.output.streams import results
-from mucudnn.problems.kernels import bundled_networks
+from mucudnn.problems.sources import TRAINABLE, bundled_networks
 
 HELP = "print a script with which a shell completes commands, flags and networks"
 DESCRIPTION = "Prints the script on the standard output. It knows the commands of this version."
@@ -16,7 +16,8 @@ EXAMPLES = (
 )
 
 _FILES = ("PLAN", "FILE", "CACHE", "HTML", "PROGRAM", "OLD", "NEW")
-_NETWORKS = "NETWORK|FILE|DESCRIPTOR"
+# The function of bash that completes an argument, by its name in the help text.
+_NETWORKS = {"NETWORK|FILE|DESCRIPTOR": "_mucudnn_networks", "NETWORK|FILE": "_mucudnn_trainable"}
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -38,8 +39,9 @@ def run(arguments: argparse.Namespace) -> None:
             action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab reads this attribute
         elif action.metavar == "DIR":
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
-        elif action.metavar == _NETWORKS:
-            action.complete = {"bash": "_mucudnn_networks", **_others(shtab.FILE)}  # type: ignore[attr-defined]
+        elif isinstance(action.metavar, str) and action.metavar in _NETWORKS:
+            bash = {"bash": _NETWORKS[action.metavar]}
+            action.complete = {**shtab.FILE, **bash}  # type: ignore[attr-defined]
     print(shtab.complete(parser, arguments.shell, preamble={"bash": _bash_networks()}), file=results())
 
 
@@ -52,11 +54,9 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
                 yield from _actions(command)
 
 
-def _others(complete: dict[str, str]) -> dict[str, str]:
-    return {shell: name for shell, name in complete.items() if shell != "bash"}
-
-
 def _bash_networks() -> str:
-    """Return a function for bash that completes the networks and files."""
-    names = " ".join(bundled_networks())
-    return f'_mucudnn_networks() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}\n'
+    """Return the functions for bash that complete networks and files."""
+    return "".join(
+        f'{function}() {{ compgen -W "{" ".join(names)}" -- "$1"; compgen -f -- "$1"; }}\n'
+        for function, names in zip(_NETWORKS.values(), (bundled_networks(), TRAINABLE), strict=True)
+    )

@@ -18,10 +18,9 @@ from mucudnn.plans.memory.costs import measure_costs, model_costs
 from mucudnn.plans.memory.json_form import memory_json
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.memory.planning import POLICIES, MemoryOptions, plan_network
-from mucudnn.plans.memory.sources import read_network
 from mucudnn.plans.memory.training_step import Costs
-from mucudnn.problems.bundled import NETWORKS
 from mucudnn.problems.network import Network
+from mucudnn.problems.sources import TRAINABLE, read_network
 from mucudnn.report import check_installed
 from mucudnn.sizes import parse_limit, parse_size
 
@@ -40,7 +39,7 @@ EXAMPLES = (
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("network", metavar="NETWORK|FILE", help=f"{', '.join(NETWORKS)}; or a network file")
+    parser.add_argument("network", metavar="NETWORK|FILE", help=f"{', '.join(TRAINABLE)}; or a network file")
     parser.add_argument(
         "--memory", type=options.checked(parse_size), metavar="SIZE", required=True,
         help="memory for all that the training step allocates, such as 12GiB",
@@ -110,7 +109,7 @@ def run(arguments: argparse.Namespace) -> None:
         host_memory=arguments.host_memory,
         exact=arguments.exact,
     )
-    name = arguments.network if arguments.network in NETWORKS else Path(arguments.network).stem
+    name = arguments.network if arguments.network in TRAINABLE else Path(arguments.network).stem
     plan = plan_network(network, _find_costs(arguments, network), wishes, name=name)
     if arguments.output:
         plan.write(arguments.output)

@@ -10,8 +10,9 @@ from mucudnn import settings
 from mucudnn.errors import UsageError
 from mucudnn.input import expanded
 from mucudnn.plans.decide import Limits
-from mucudnn.problems.kernels import PASSES, Flags, Kernel, bundled_networks, read_kernels
+from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.problems.policies import POLICIES
+from mucudnn.problems.sources import Flags, bundled_networks, read_kernels
 from mucudnn.sizes import parse_limit, parse_size
 
 T = TypeVar("T")

@@ -10,8 +10,7 @@ from mucudnn.measuring.modelled_device import DEVICES, ModelledDevice, find_devi
 from mucudnn.output.text import milliseconds, ratio
 from mucudnn.plans.devices.placing import PlacedNetwork, place_network
 from mucudnn.plans.memory.costs import model_costs
-from mucudnn.plans.memory.sources import read_network
-from mucudnn.problems.bundled import NETWORKS
+from mucudnn.problems.sources import TRAINABLE, read_network
 from mucudnn.report import check_installed
 from mucudnn.sizes import format_size, parse_size
 from mucudnn.solver.devices.pipelines import PeerLink
@@ -31,7 +30,7 @@ SCHEMA = 1
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("network", metavar="NETWORK|FILE", help=f"{', '.join(NETWORKS)}; or a network file")
+    parser.add_argument("network", metavar="NETWORK|FILE", help=f"{', '.join(TRAINABLE)}; or a network file")
     parser.add_argument(
         "--devices", type=options.checked(parse_devices), default=2, metavar="M", help="devices (default: 2)"
     )

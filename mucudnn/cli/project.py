@@ -10,7 +10,7 @@ from mucudnn.cli.terminal import show, show_json, table
 from mucudnn.errors import UsageError
 from mucudnn.output.text import ratio
 from mucudnn.plans.devices.scaling import ScalingRow, read_scaling
-from mucudnn.problems.bundled import NETWORKS
+from mucudnn.problems.sources import TRAINABLE
 from mucudnn.report import check_installed
 from mucudnn.solver.devices.projection import Strategy, project
 
@@ -41,7 +41,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--network",
         metavar="NETWORK|FILE",
-        help=f"place this network: {', '.join(NETWORKS)}; or a network file",
+        help=f"place this network: {', '.join(TRAINABLE)}; or a network file",
     )
     parser.add_argument(
         "--devices", type=options.checked(parse_devices), default=2, metavar="M",

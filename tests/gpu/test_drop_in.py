@@ -17,7 +17,8 @@ from torch_runs import LIMIT, PROGRAM, Run, assert_within_contract, run_alone, r
 
 from mucudnn._native import Engine, most_slices
 from mucudnn.costs.records import SUCCESS
-from mucudnn.problems.kernels import PASSES, Flags, read_kernels
+from mucudnn.problems.kernels import PASSES
+from mucudnn.problems.sources import Flags, read_kernels
 
 pytestmark = pytest.mark.gpu
 

@@ -18,8 +18,8 @@ from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.measuring.described_device import described_device, read_properties
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.plan import Plan, read_plan, write_plan
-from mucudnn.problems.kernels import Flags, read_kernels
 from mucudnn.problems.network import Network
+from mucudnn.problems.sources import Flags, read_kernels
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 

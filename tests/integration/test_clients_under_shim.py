@@ -14,7 +14,8 @@ from reference import PASSES
 from shim_cases import ENUMERATORS, ROOMY, algorithms
 
 from mucudnn._native import Engine, most_slices
-from mucudnn.problems.kernels import Flags, Kernel, read_kernels
+from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.sources import Flags, read_kernels
 
 ASKING = ("caffe", "pytorch")  # the programs that ask cuDNN for an algorithm
 

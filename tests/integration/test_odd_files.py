@@ -20,8 +20,8 @@ from mucudnn.plans.devices.scaling import read_scaling
 from mucudnn.plans.devices.spatial_plan import SpatialCandidate, SpatialLayer, SpatialPlan, read_spatial_plan
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.problems.bundled import bundled_network
-from mucudnn.problems.kernels import Flags, read_kernels
 from mucudnn.problems.network import Network
+from mucudnn.problems.sources import Flags, read_kernels
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 

@@ -21,7 +21,8 @@ from mucudnn._native import STRIDED, Problem, group_copies, group_kernel, parse_
 from mucudnn.costs.records import SUCCESS
 from mucudnn.measuring.described_device import bundled_devices, read_properties
 from mucudnn.problems import kernels
-from mucudnn.problems.kernels import PASSES, Flags, bundled_networks, read_kernels
+from mucudnn.problems.kernels import PASSES
+from mucudnn.problems.sources import Flags, bundled_networks, read_kernels
 from mucudnn.solver import MicroConfiguration, desirable_set
 
 NOT_ALLOWED = "MUCUDNN_STATUS_NOT_ALLOWED"

@@ -8,8 +8,9 @@ from programs import is_missing
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import SUCCESS, Machine, Measurement
-from mucudnn.problems.kernels import PASSES, Flags, read_kernels
+from mucudnn.problems.kernels import PASSES
 from mucudnn.problems.policies import micro_batch_sizes
+from mucudnn.problems.sources import Flags, read_kernels
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 

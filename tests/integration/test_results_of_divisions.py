@@ -13,7 +13,8 @@ from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.runners import Exhaustive
 from mucudnn.measuring.benchmark import benchmark
-from mucudnn.problems.kernels import PASSES, Flags, read_kernels
+from mucudnn.problems.kernels import PASSES
+from mucudnn.problems.sources import Flags, read_kernels
 
 KERNEL = "mb8_ic16ih14_oc16_kh3_ph1"
 

@@ -21,7 +21,8 @@ from mucudnn._native import STRIDED, Engine, cudart_library, host_library, parse
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.schema import MEASUREMENT
-from mucudnn.problems.kernels import Flags, Kernel, read_kernels
+from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.sources import Flags, read_kernels
 
 SMALL = "f32:nchw:default:g1mb6_ic4ih10iw10_oc6oh10ow10_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
 MAGIC = "mucudnn plan 1\n"  # the first line of a document in the journal

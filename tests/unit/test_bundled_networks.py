@@ -7,7 +7,8 @@ import pytest
 from bench.lib.baseline import baseline_bytes
 from mucudnn.errors import UsageError
 from mucudnn.problems.bundled import NETWORKS, bundled_network
-from mucudnn.problems.kernels import Flags, read_kernels
+from mucudnn.problems.kernels import PASSES
+from mucudnn.problems.sources import TRAINABLE, Flags, bundled_networks, read_kernels, read_network
 
 GIB = 2**30
 
@@ -35,11 +36,19 @@ def test_the_baseline_is_that_of_the_paper(name: str, batch: int, gibibytes: flo
     assert baseline_bytes(bundled_network(name, batch)) / GIB == pytest.approx(gibibytes, rel=0.03)
 
 
-@pytest.mark.parametrize("name", ["alexnet", "vgg16", "resnet18", "resnet50", "convnext", "unet3d"])
-def test_its_kernels_are_those_of_the_bundled_list(name: str) -> None:
-    listed = {kernel: kernel.count for kernel in read_kernels(name, Flags(batch=2), ("forward",))}
-    built = {kernel: kernel.count for kernel in bundled_network(name, 2).kernels()}
-    assert built == listed
+@pytest.mark.parametrize("name", TRAINABLE)
+def test_its_kernels_and_its_training_step_are_read_by_the_same_name(name: str) -> None:
+    listed = {kernel: kernel.count for kernel in read_kernels(name, Flags(batch=2, dtype="f16"), PASSES)}
+    trained = {kernel: kernel.count for kernel in read_network(name, batch=2, data_type="f16").kernels()}
+    assert trained.items() <= listed.items()  # the gradient of the input is not part of a training step
+    assert tuple(sorted(NETWORKS)) == TRAINABLE
+
+
+@pytest.mark.parametrize("name", sorted({*bundled_networks()} - {*TRAINABLE}))
+def test_a_list_of_convolutions_has_no_training_step(name: str) -> None:
+    assert read_kernels(name, Flags(), PASSES)
+    with pytest.raises(UsageError, match=r"is a list of convolutions without .*: give alexnet"):
+        read_network(name)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

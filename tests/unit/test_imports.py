@@ -18,7 +18,7 @@ from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.runners import Exhaustive
-from mucudnn.problems.kernels import Flags, read_kernels
+from mucudnn.problems.sources import Flags, read_kernels
 
 NETWORK = "mb8_ic4ih5_oc4_kh3"
 MOST = 190  # modules beyond those of an empty program; 166 with Python 3.11

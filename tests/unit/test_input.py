@@ -14,8 +14,8 @@ from mucudnn.costs.journal import JournalError, journal_of, take_journal
 from mucudnn.errors import MucudnnError
 from mucudnn.input import parse_json, read_packed, read_text
 from mucudnn.measuring.described_device import read_properties
-from mucudnn.problems.kernels import Flags, read_kernels
 from mucudnn.problems.network import Network
+from mucudnn.problems.sources import Flags, read_kernels
 
 FLAGS = Flags(None, None, None, None)
 

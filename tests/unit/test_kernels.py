@@ -7,7 +7,8 @@ import pytest
 
 from mucudnn._native import Problem, most_slices, parse_descriptor, tile_kernel
 from mucudnn.errors import UsageError
-from mucudnn.problems.kernels import Flags, Kernel, bundled_networks, read_kernels
+from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.sources import Flags, bundled_networks, read_kernels
 
 FORWARD = ("forward",)
 

@@ -19,7 +19,8 @@ from mucudnn.measuring.runners import Race
 from mucudnn.plans.decide import Limits
 from mucudnn.plans.optimizer import replay
 from mucudnn.plans.result import to_json, to_plan
-from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
+from mucudnn.problems.kernels import PASSES, Kernel
+from mucudnn.problems.sources import Flags, read_kernels
 from mucudnn.solver import WorkspaceDivision, solve_division
 
 

@@ -25,8 +25,9 @@ from mucudnn.costs.records import SUCCESS, Machine, Measurement
 from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, Row
 from mucudnn.measuring.bench import machine_of
 from mucudnn.measuring.engines import open_engine
-from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
+from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.problems.policies import POLICIES, micro_batch_sizes
+from mucudnn.problems.sources import Flags, read_kernels
 
 SEED = 2018
 ROWS = 100_000

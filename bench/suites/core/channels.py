@@ -21,7 +21,8 @@ from mucudnn.measuring.runners import Race
 from mucudnn.output.text import micro_batches
 from mucudnn.plans.decide import Limits, decide
 from mucudnn.plans.parts.parts import faster_parts
-from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
+from mucudnn.problems.kernels import PASSES, Kernel
+from mucudnn.problems.sources import Flags, read_kernels
 from mucudnn.sizes import format_size, parse_size
 
 LIMITS = ("1MiB", "2MiB", "4MiB", "8MiB", "16MiB", "64MiB")

@@ -17,7 +17,8 @@ from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.plans.decide import Decision, Limits, decide, desirable_configurations, sum_times
 from mucudnn.plans.optimizer import optimize
-from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
+from mucudnn.problems.kernels import PASSES, Kernel
+from mucudnn.problems.sources import Flags, read_kernels
 from mucudnn.report.curves import even_curve
 from mucudnn.sizes import format_size
 from mucudnn.solver import divide_workspace

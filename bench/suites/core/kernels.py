@@ -14,7 +14,8 @@ import torch
 from bench.lib.process import keep_freed_memory
 from bench.lib.record import Record
 from mucudnn._native import Engine, Memory, host_library
-from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
+from mucudnn.problems.kernels import PASSES, Kernel
+from mucudnn.problems.sources import Flags, read_kernels
 
 KERNELS = Path(__file__).with_suffix(".txt")
 RESUMES = True

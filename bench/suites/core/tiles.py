@@ -12,7 +12,8 @@ from bench.lib.record import Record
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.plans.parts.tiles import fastest_tiles
-from mucudnn.problems.kernels import Flags, Kernel, read_kernels
+from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.sources import Flags, read_kernels
 from mucudnn.solver import Configuration, MicroConfiguration
 
 LIMIT = 64 * 2**20

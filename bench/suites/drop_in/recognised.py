@@ -25,7 +25,8 @@ import scipy_openblas32
 
 from bench.lib.record import Record
 from mucudnn._native import cudart_library, host_library
-from mucudnn.problems.kernels import Flags, Kernel, read_kernels
+from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.sources import Flags, read_kernels
 
 NETWORKS = (
     "alexnet", "convnext", "cosmoflow", "deepbench", "image_vae", "resnet18", "resnet50", "unet3d", "vgg16",

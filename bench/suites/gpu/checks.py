@@ -30,7 +30,8 @@ from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.measuring.compare import compare
 from mucudnn.measuring.engines import open_engine
 from mucudnn.plans.decide import Limits, decide
-from mucudnn.problems.kernels import PASSES, Flags, Kernel, read_kernels
+from mucudnn.problems.kernels import PASSES, Kernel
+from mucudnn.problems.sources import Flags, read_kernels
 from mucudnn.solver import Configuration, MicroConfiguration
 
 SUITE = sorted((ROOT / "tests" / "gpu").glob("test_*.py"))

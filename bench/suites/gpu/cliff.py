@@ -19,7 +19,8 @@ from bench.suites.gpu.processes import LAUNCHES, STOCK, call
 from bench.suites.gpu.run import Case, Run
 from bench.suites.gpu.setting import MIB, Convolution
 from mucudnn.measuring.benchmark import benchmark
-from mucudnn.problems.kernels import Flags, Kernel, read_kernels
+from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.sources import Flags, read_kernels
 from mucudnn.solver import Configuration
 
 FREE = {"512 MiB of workspace": 512, "any workspace": None}

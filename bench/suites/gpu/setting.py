@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mucudnn.problems.kernels import Flags, Kernel, read_kernels
+from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.sources import Flags, read_kernels
 
 MIB = 2**20
 NCHW = {  # column -> data type, layout, math; the most informative first

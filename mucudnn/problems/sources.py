@@ -1,0 +1,177 @@
+"""The networks that commands read: bundled ones, files, and single descriptors.
+
+A bundled network is built with all of its layers, or it is a list of convolutions without a training step.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mucudnn._native import Problem, parse_descriptor
+from mucudnn.errors import UsageError, raised_here, shown
+from mucudnn.forks import no_fork
+from mucudnn.input import MOST_BYTES_OF_LINES, expanded, read_text
+from mucudnn.problems.kernels import DEFAULT_BATCH, Kernel
+
+if TYPE_CHECKING:
+    from mucudnn.problems.network import Network
+
+TRAINABLE = ("alexnet", "convnext", "googlenet", "overfeat", "resnet18", "resnet50", "unet3d", "vgg16")
+"""The networks of `mucudnn.problems.bundled`."""
+
+_LISTS = Path(__file__).parent / "networks"
+
+
+@dataclass(frozen=True)
+class Flags:
+    """The values of the command line's flags; None for a flag that was not given."""
+
+    batch: int | None = None
+    dtype: str | None = None
+    layout: str | None = None
+    math: str | None = None
+
+
+def bundled_networks() -> list[str]:
+    """Return the names of the networks that come with the package, sorted."""
+    return sorted([*TRAINABLE, *(path.stem for path in _LISTS.glob("*.txt"))])
+
+
+def read_network(
+    source: str, *, batch: int | None = None, data_type: str | None = None, layout: str | None = None
+) -> Network:
+    """Return the training step of a bundled network or of a network file.
+
+    A file with forward steps alone gets its backward steps. Batch, data type and layout are those of a
+    bundled network; a file has its own. Raises UsageError, MucudnnError.
+    """
+    with no_fork:
+        from mucudnn.problems.bundled import bundled_network
+        from mucudnn.problems.network import Network
+
+    if source in TRAINABLE:
+        forward = bundled_network(source, batch or DEFAULT_BATCH, data_type or "f32", layout or "nchw")
+        return forward.with_backward()
+    if source in bundled_networks():
+        raise UsageError(
+            f"'{source}' is a list of convolutions without the tensors of a training step: give "
+            f"{', '.join(TRAINABLE)}, or a network file"
+        )
+    if not Path(source).is_file():
+        raise UsageError(
+            f"'{source}' is neither a network nor a file: give {', '.join(TRAINABLE)}, or a file that "
+            "Network.write wrote, such as one of mucudnn.torch.trace"
+        )
+    for flag, value in (("--batch", batch), ("--dtype", data_type), ("--layout", layout)):
+        if value is not None:
+            raise UsageError(f"{flag} is for bundled networks: the network of {source} has its own")
+    network = Network.read(source)
+    return network if network.turn < len(network.steps) else network.with_backward()
+
+
+def read_kernels(source: str, flags: Flags, passes: Sequence[str]) -> list[Kernel]:
+    """Return the kernels of a bundled network, a file or a descriptor, in these passes.
+
+    Identical kernels become one with their count. A flag overrides the descriptor; the default applies where
+    neither gives a value. A fused convolution has a kernel in the pass forward only.
+    Raises UsageError if the source cannot be read or has no kernel; for a file the error names the line.
+    """
+    merged: dict[Kernel, Kernel] = {}
+    for problem, name, count in _read_lines(source, flags):
+        for pass_ in passes:
+            if problem.epilogue and pass_ != "forward":
+                continue
+            kernel = Kernel(problem, pass_, name, 0)
+            first = merged.setdefault(kernel, kernel)
+            merged[kernel] = replace(first, count=first.count + count)
+    if not merged:
+        raise UsageError(f"{source} has no descriptor with a kernel in the pass {', '.join(passes)}")
+    return list(merged.values())
+
+
+def _read_lines(source: str, flags: Flags) -> Iterable[tuple[Problem, str, int]]:
+    if source in TRAINABLE:
+        return _list_convolutions(source, flags)
+    if source in bundled_networks():
+        return _read_lines_of((_LISTS / f"{source}.txt").read_text("utf-8"), source, flags)
+    if source.startswith("~"):
+        source = expanded(source)
+    if _is_file(source):
+        try:
+            text = read_text(Path(source), "utf-8-sig", most=MOST_BYTES_OF_LINES)
+            return _read_lines_of(text, source, flags)
+        except raised_here(OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{source} cannot be read as a list of descriptors: {error}") from None
+    if not source.isprintable():
+        raise UsageError(f"{shown(source)} is not text: give a network, a file or a descriptor")
+    if re.search(r"[io]c-?\d|[ik][dh]-?\d", source):
+        try:
+            return [_read_descriptor(source, flags)]
+        except ValueError as error:
+            raise UsageError(f"'{source}': {error}") from None
+    raise UsageError(_explain_unknown(source))
+
+
+def _list_convolutions(network: str, flags: Flags) -> Iterator[tuple[Problem, str, int]]:
+    with no_fork:
+        from mucudnn.problems.bundled import bundled_network
+
+    for kernel in bundled_network(network, DEFAULT_BATCH if flags.batch is None else flags.batch).kernels():
+        yield _override(kernel.problem, flags), f"{network}:{kernel.name}", kernel.count
+
+
+def _override(problem: Problem, flags: Flags) -> Problem:
+    return problem.replace(
+        mini_batch=flags.batch, data_type=flags.dtype, layout=flags.layout, math=flags.math
+    )
+
+
+def _is_file(source: str) -> bool:
+    try:
+        return Path(source).is_file()
+    except raised_here(OSError):  # such as a name that is too long: it is a descriptor then, or a mistake
+        return False
+
+
+def _read_lines_of(text: str, source: str, flags: Flags) -> list[tuple[Problem, str, int]]:
+    read = []
+    for number, line in enumerate(text.splitlines(), 1):
+        descriptor = line.strip()
+        if not descriptor or descriptor.startswith("#"):
+            continue
+        try:
+            read.append(_read_descriptor(descriptor, flags))
+        except ValueError as error:
+            raise UsageError(f"{source}, line {number}: {error}") from None
+    return read
+
+
+def _read_descriptor(text: str, flags: Flags) -> tuple[Problem, str, int]:
+    problem, name, count = parse_descriptor(
+        text,
+        mini_batch=DEFAULT_BATCH if flags.batch is None else flags.batch,
+        data_type=flags.dtype or "f32",
+        layout=flags.layout or "nchw",
+        math=flags.math or "default",
+    )
+    return _override(problem, flags), name, count
+
+
+def _explain_unknown(source: str) -> str:
+    if source and len(source) < 256 and Path(source).exists():
+        kind = "a folder" if Path(source).is_dir() else "a device or a pipe"
+        return f"'{source}' is {kind}: give a network, a file or a descriptor"
+    if Path(source).suffix or Path(source).name != source:
+        return f"there is no file '{source}'"
+    names = bundled_networks()
+    near = difflib.get_close_matches(source.lower(), names, n=2, cutoff=0.5)
+    hint = f": did you mean {' or '.join(near)}?" if near else "."
+    return (
+        f"'{source}' is not a network, a file or a descriptor{hint} "
+        f"The networks are {', '.join(names)}; a descriptor looks like mb64_ic64ih27_oc192_kh5_ph2"
+    )
