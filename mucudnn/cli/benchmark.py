@@ -69,13 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _show(
     cache: Cache, arguments: argparse.Namespace, kernels: list[Kernel], policy: str, made: dict[Machine, int]
 ) -> None:
-    rows = table()
-    rows.add_column("kernel", overflow="fold")
-    rows.add_column("micro-batch", justify="right")
-    rows.add_column("algorithm")
-    rows.add_column("ms", justify="right")
-    rows.add_column("± ms", justify="right")
-    rows.add_column("workspace", justify="right")
+    rows = table("kernel", ">micro-batch", "algorithm", ">ms", ">± ms", ">workspace")
     names = short_names([kernel.label for kernel in kernels])
     for machine in made:
         if len(made) > 1:
@@ -120,10 +114,7 @@ def _plan(arguments: argparse.Namespace, kernels: list[Kernel], policy: str, ter
 def _show_planned(
     planner: Planner, machine: Machine, cache: Cache, kernels: list[Kernel], policy: str
 ) -> None:
-    rows = table()
-    rows.add_column("kernel", overflow="fold")
-    for title in ("micro-batch", "engines", "least workspace", "with tensor cores"):
-        rows.add_column(title, justify="right")
+    rows = table("kernel", ">micro-batch", ">engines", ">least workspace", ">with tensor cores")
     for name, kernel in zip(short_names([kernel.label for kernel in kernels]), kernels, strict=True):
         sizes = usable_sizes(policy, kernel)
         label = f"{name} {kernel.pass_}"

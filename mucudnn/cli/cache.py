@@ -272,11 +272,7 @@ def _list(path: Path, arguments: argparse.Namespace) -> None:
         nothing = {"path": str(path), "kernels": []}
         _print(arguments, nothing, f"{path} does not exist yet", "Next: mucudnn benchmark alexnet")
         return
-    rows = table()
-    for name in ("kernel", "pass", "library"):
-        rows.add_column(name, overflow="fold")
-    for name in ("threads", "sizes", "measured"):
-        rows.add_column(name, justify="right")
+    rows = table("kernel", "pass", "library", ">threads", ">sizes", ">measured")
     with Cache.read_only(path) as cache:
         found = cache.query(_KERNELS)
     for key, pass_, _, *cells in found:

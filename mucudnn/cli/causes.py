@@ -46,7 +46,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="write the measured and simulated timelines for ui.perfetto.dev",
     )  # fmt: skip
     outputs.add_force(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    options.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -60,11 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         show_json(_make_json(ranks, found))
         return
-    rows = table()
-    rows.add_column("a rank …")
-    for rank in ranks:
-        rows.add_column(f"rank {rank.rank} ms", justify="right")
-        rows.add_column("share", justify="right")
+    rows = table("a rank …", *(name for rank in ranks for name in (f">rank {rank.rank} ms", ">share")))
     for cause in CAUSES:
         cells = [(milliseconds(r.ms[cause]), f"{r.share(cause):.0%}") for r in ranks]
         rows.add_row(_MEANINGS[cause], *(cell for pair in cells for cell in pair))

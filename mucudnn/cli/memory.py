@@ -87,7 +87,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="write a page that shows the memory against the time",
     )  # fmt: skip
     outputs.add_force(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    options.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

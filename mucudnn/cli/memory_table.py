@@ -15,9 +15,7 @@ _SHOWN = 8  # names of each choice
 
 def show_plan(plan: MemoryPlan) -> None:
     """Print the figures of a plan, and the tensors by their choice."""
-    figures = table()
-    figures.add_column("memory")
-    figures.add_column("", justify="right")
+    figures = table("memory", ">")
     for name, size in (
         ("allowed", plan.memory),
         ("floor", plan.floor),

@@ -10,16 +10,9 @@ from mucudnn.plans.result import Result, apart, final, has_shares, measured, pre
 from mucudnn.problems.kernels import PASSES
 from mucudnn.sizes import format_size
 
-_COLUMNS = (  # (heading, True if the column holds figures)
-    ("kernel", False),
-    ("best undivided", False),
-    ("ms", True),
-    (" chosen micro-batches", False),
-    ("ms", True),
-    ("predicted", True),
-    ("measured", True),
-    ("workspace", True),
-)
+_COLUMNS = (
+    "kernel", "best undivided", ">ms", " chosen micro-batches", ">ms", ">predicted", ">measured", ">workspace"
+)  # fmt: skip
 
 
 def show_result(result: Result, network: str, next_command: str) -> None:
@@ -36,18 +29,14 @@ def show_result(result: Result, network: str, next_command: str) -> None:
     passes = [name for name in PASSES if any(decision.kernel.pass_ == name for decision in result.decisions)]
     one_problem = len({decision.kernel.problem for decision in result.decisions}) == 1
     ran = any(decision.comparison for decision in result.decisions)
-    rows = table(gap=1)  # a gap of 2 would push the longest names of algorithms beyond 100 columns
     narrow = (0, 3, 4, 6 if ran else 5, 7)
     shown = range(len(_COLUMNS)) if stdout().width >= WIDTH else narrow
+    # A gap of 2 would push the longest names of algorithms beyond 100 columns.
+    rows = table(*(_COLUMNS[column] for column in shown), gap=1)
 
     def add_row(cells: Sequence[str]) -> None:
         rows.add_row(*(cells[column] for column in shown))
 
-    for name, figures in (_COLUMNS[column] for column in shown):
-        if figures:
-            rows.add_column(name, justify="right", no_wrap=True)
-        else:
-            rows.add_column(name, overflow="fold")
     for pass_ in passes:
         if len(passes) > 1 and not one_problem:
             rows.add_section()
@@ -64,7 +53,7 @@ def show_result(result: Result, network: str, next_command: str) -> None:
     batches = {decision.kernel.problem.mini_batch for decision in result.decisions}
     batch = f", mini-batch {batches.pop()}" if len(batches) == 1 else ""
     head = f"{network}: {', '.join(passes)}{batch}, within {within}"
-    explained = [_explain(name, one) for name, one in zip(names, result.decisions, strict=True)]
+    explained = [_explain(name, each) for name, each in zip(names, result.decisions, strict=True)]
     sentences = [sentence for sentence in explained if sentence]
     if has_shares(result):
         sentences.append(
@@ -120,14 +109,14 @@ def _make_total_cells(name: str, result: Result) -> list[str]:
 
 
 def _explain(name: str, decision: Decision) -> str:
-    """Return the sentence that tells why a kernel does not run as predicted best; an empty one if it does."""
+    """Return the sentence that says why a kernel does not run as predicted best; an empty one if it does."""
     divided = micro_batches(decision.divided, " + ")
     if decision.dropped:
         expected = decision.undivided.time_ms / decision.divided.time_ms if decision.undivided else None
-        found = decision.comparison.speedup if decision.comparison else None
+        reached = decision.comparison.speedup if decision.comparison else None
         return (
             f"{name} {decision.kernel.pass_} stays undivided: {divided} was predicted at {ratio(expected)}, "
-            f"but run whole it reached {ratio(found)}."
+            f"but run whole it reached {ratio(reached)}."
         )
     if decision.outrun is not None:
         outrun, expected_ms = micro_batches(decision.outrun, " + "), milliseconds(decision.outrun.time_ms)

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mucudnn._native import parse_descriptor
+from mucudnn.cli import options
 from mucudnn.errors import UsageError
+from mucudnn.report import check_installed
 
-_READ = 65536  # the most bytes of a file that tell its kind
+_READ = 65536  # the most bytes of a file that its kind is recognised by
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,21 @@ DEVICE = Kind("description of a device", lambda start: b'"deviceName"' in start)
 def add_force(parser: argparse.ArgumentParser) -> None:
     """Declare the flag that replaces files of any kind."""
     parser.add_argument("--force", action="store_true", help="write over a file of another kind, too")
+
+
+def add_plot(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of a plot."""
+    parser.add_argument(
+        "--plot", type=options.checked(options.plot), metavar="FILE", help="draw it into a .svg or .png"
+    )
+    add_force(parser)
+
+
+def check_plot(arguments: argparse.Namespace) -> None:
+    """Raise MissingExtraError or UsageError if a plot is wanted that cannot be drawn or written."""
+    if arguments.plot:
+        check_installed()
+        check(arguments.plot, PLOT, force=arguments.force)
 
 
 def check(path: Path, kind: Kind, *, force: bool) -> None:

@@ -11,7 +11,6 @@ from mucudnn.output.text import milliseconds, ratio
 from mucudnn.plans.devices.placing import PlacedNetwork, place_network
 from mucudnn.plans.memory.costs import model_costs
 from mucudnn.problems.sources import TRAINABLE, read_network
-from mucudnn.report import check_installed
 from mucudnn.sizes import format_size, parse_size
 from mucudnn.solver.devices.pipelines import PeerLink
 
@@ -42,11 +41,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--exact", action="store_true",
         help="let operations without a branch between them run on different devices; slow",
     )  # fmt: skip
-    parser.add_argument(
-        "--plot", type=options.checked(options.plot), metavar="FILE", help="draw it into a .svg or .png"
-    )
-    outputs.add_force(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    outputs.add_plot(parser)
+    options.add_json(parser)
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -68,9 +64,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Place the network and print the result as a table or as JSON."""
-    if arguments.plot:
-        check_installed()
-        outputs.check(arguments.plot, outputs.PLOT, force=arguments.force)
+    outputs.check_plot(arguments)
     device = find_device(arguments.device)
     found = placed(arguments, arguments.network, arguments.devices)
     if arguments.plot:
@@ -82,9 +76,7 @@ def run(arguments: argparse.Namespace) -> None:
         show_json(_make_json(arguments, device, found))
         return
     placement = found.placement
-    rows = table()
-    for name in ("device", "operations", "busy ms", "share", "memory"):
-        rows.add_column(name, justify="right")
+    rows = table(">device", ">operations", ">busy ms", ">share", ">memory")
     for number in range(arguments.devices):
         own = [o for o, d in zip(found.operations, placement.devices, strict=True) if d == number]
         busy = sum(operation.time_ms for operation in own)

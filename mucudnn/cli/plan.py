@@ -15,7 +15,7 @@ from mucudnn.measuring.engines import open_engine
 from mucudnn.output.text import micro_batches, milliseconds, ratio
 from mucudnn.plans.devices.spatial_plan import SpatialPlan, SpatialStage, is_spatial, parse_spatial_plan
 from mucudnn.plans.json_forms import checks_json, difference_json, plan_json
-from mucudnn.plans.plan import Plan, PlanKernel, parse_plan_text, read_plan
+from mucudnn.plans.plan import Plan, PlanKernel, parse_plan_text, predicted_ms, read_plan
 from mucudnn.plans.verify import KernelCheck, foreign, verify
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
@@ -102,41 +102,19 @@ def _show(arguments: argparse.Namespace) -> None:
     if arguments.json:
         show_json(plan_json(plan))
         return
-    rows = table()
-    rows.add_column("kernel", overflow="fold")
-    rows.add_column("chosen micro-batches", overflow="fold")
-    for name in ("predicted ms", "workspace", "others"):
-        rows.add_column(name, justify="right", no_wrap=True)
+    rows = table("kernel", "chosen micro-batches", ">predicted ms", ">workspace", ">others")
     for kernel in plan.kernels:
         others = sum(option != kernel.chosen for option in kernel.desirable)
-        rows.add_row(
-            _format_name(kernel),
-            micro_batches(kernel.chosen),
-            milliseconds(kernel.chosen.time_ms),
-            format_size(kernel.chosen.workspace),
-            str(others),
-        )
-        if kernel.tiles is not None:
-            rows.add_row(
-                "  in tiles of a sample",
-                micro_batches(kernel.tiles),
-                milliseconds(kernel.tiles.time_ms * kernel.problem.mini_batch),
-                format_size(kernel.tiles.workspace),
-                "",
-            )
-        for count, share in kernel.shares:
-            size = format_size(share.workspace)
-            rows.add_row(
-                f"  {count} of them apart", micro_batches(share), milliseconds(share.time_ms), size, ""
-            )
-        if kernel.groups is not None:
-            rows.add_row(
-                "  in groups of channels",
-                micro_batches(kernel.groups),
-                milliseconds(kernel.groups.time_ms),
-                format_size(kernel.groups.workspace),
-                "",
-            )
+        for name, answer in (
+            (_format_name(kernel), kernel.chosen),
+            ("  in tiles of a sample", kernel.tiles),
+            *((f"  {count} of them apart", share) for count, share in kernel.shares),
+            ("  in groups of channels", kernel.groups),
+        ):
+            if answer is not None:
+                time, size = predicted_ms(kernel.problem.mini_batch, answer), format_size(answer.workspace)
+                first = str(others) if answer is kernel.chosen else ""
+                rows.add_row(name, micro_batches(answer), milliseconds(time), size, first)
     show(
         *(f"{key}: {value}" for key, value in plan.header.items()),
         "",
@@ -148,11 +126,8 @@ def _show(arguments: argparse.Namespace) -> None:
 
 def _show_spatial(plan: SpatialPlan) -> None:
     """Print the mesh, the layers of the chosen plan, and the other meshes."""
-    layers, meshes = table(), table()
-    layers.add_column("convolution", overflow="fold")
-    layers.add_column("place", no_wrap=True)
-    for name in ("ranks", "ms", "exchange ms", "received", "others ms"):
-        layers.add_column(name, justify="right", no_wrap=True)
+    layers = table("convolution", "place", ">ranks", ">ms", ">exchange ms", ">received", ">others ms")
+    meshes = table("mesh", "gather before", ">step ms", ">memory of a rank", ">fits")
     for layer in plan.layers:
         layers.add_row(
             layer.name,
@@ -163,13 +138,10 @@ def _show_spatial(plan: SpatialPlan) -> None:
             format_size(layer.halo_bytes),
             milliseconds(layer.others_ms),
         )
-    meshes.add_column("mesh", overflow="fold")
-    meshes.add_column("gather before", overflow="fold")
-    for name in ("step ms", "memory of a rank", "fits"):
-        meshes.add_column(name, justify="right", no_wrap=True)
-    for one in plan.candidates:
-        cells = milliseconds(one.time_ms), format_size(one.memory), "yes" if one.fits else "no"
-        meshes.add_row(_format_mesh(one.mesh), _format_stages(one.stages) or "–", *cells)
+    for candidate in plan.candidates:
+        fits = "yes" if candidate.fits else "no"
+        cells = milliseconds(candidate.time_ms), format_size(candidate.memory), fits
+        meshes.add_row(_format_mesh(candidate.mesh), _format_stages(candidate.stages) or "–", *cells)
     axes = ", ".join(f"axis {axis} over {name}" for axis, name in plan.axes.items()) or "no axis"
     show(
         f"mesh: {_format_mesh(plan.mesh)}",
@@ -186,7 +158,8 @@ def _show_spatial(plan: SpatialPlan) -> None:
 
 def _format_stages(stages: Sequence[SpatialStage]) -> str:
     return ", ".join(
-        f"{one.before} (then over {' × '.join(one.divided)})" if one.divided else one.before for one in stages
+        f"{stage.before} (then over {' × '.join(stage.divided)})" if stage.divided else stage.before
+        for stage in stages
     )
 
 
@@ -212,12 +185,7 @@ def _verify(arguments: argparse.Namespace) -> None:
 
 
 def _show_checks(checks: Sequence[KernelCheck]) -> None:
-    rows = table()
-    for name in ("kernel", "chosen micro-batches"):
-        rows.add_column(name, overflow="fold")
-    for name in ("predicted ms", "ms now"):
-        rows.add_column(name, justify="right", no_wrap=True)
-    rows.add_column("", no_wrap=True)
+    rows = table("kernel", "chosen micro-batches", ">predicted ms", ">ms now", "")
     for check in checks:
         chosen = check.kernel.chosen
         rows.add_row(
@@ -287,9 +255,7 @@ def _diff(arguments: argparse.Namespace) -> None:
 def _make_table(
     arguments: argparse.Namespace, changed: Sequence[tuple[PlanKernel | None, PlanKernel | None]]
 ) -> Table:
-    rows = table()
-    for name in ("kernel", arguments.old.name, arguments.new.name):
-        rows.add_column(name, overflow="fold")
+    rows = table("kernel", arguments.old.name, arguments.new.name)
     for was, is_ in changed:
         cells = (_format_choice(kernel, others=arguments.times) for kernel in (was, is_))
         rows.add_row(_format_name(was or is_), *cells)

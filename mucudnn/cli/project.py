@@ -11,7 +11,6 @@ from mucudnn.errors import UsageError
 from mucudnn.output.text import ratio
 from mucudnn.plans.devices.scaling import ScalingRow, read_scaling
 from mucudnn.problems.sources import TRAINABLE
-from mucudnn.report import check_installed
 from mucudnn.solver.devices.projection import Strategy, project
 
 HELP = "compare data parallelism with hybrid parallelism over a whole training"
@@ -48,18 +47,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="the most devices of a replica for --network, which tries 2 up to M (default: 2)",
     )  # fmt: skip
     add_model_options(parser)
-    parser.add_argument(
-        "--plot", type=options.checked(options.plot), metavar="FILE", help="draw it into a .svg or .png"
-    )
-    outputs.add_force(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    outputs.add_plot(parser)
+    options.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Project the training, print the result as a table or as JSON, and draw it."""
-    if arguments.plot:
-        check_installed()
-        outputs.check(arguments.plot, outputs.PLOT, force=arguments.force)
+    outputs.check_plot(arguments)
     rows = read_scaling(arguments.table)
     speedups = _find_speedups(arguments)
     try:
@@ -95,9 +89,7 @@ def _show(
     speedups: Speedups,
     pairs: list[tuple[Strategy | None, Strategy | None]],
 ) -> None:
-    lines = table()
-    for name in ("devices", "data parallel", "hybrid", "replicas × devices", "better"):
-        lines.add_column(name, justify="left" if name == "better" else "right")
+    lines = table(">devices", ">data parallel", ">hybrid", ">replicas × devices", "better")
     for alone, hybrid in pairs:
         devices = alone.devices if alone else hybrid.devices if hybrid else 0
         lines.add_row(

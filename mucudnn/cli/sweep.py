@@ -13,9 +13,9 @@ from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
 from mucudnn.measuring.runners import Exhaustive
 from mucudnn.output.text import micro_batches, milliseconds, ratio, short_names
+from mucudnn.plans.json_forms import kernel_fields, machine_json
 from mucudnn.plans.sweep import Cliff, Sweep, parse_sizes, sweep
 from mucudnn.problems.descriptor import short_text
-from mucudnn.report import check_installed
 from mucudnn.sizes import format_size, spell_limit
 from mucudnn.solver import Configuration
 
@@ -39,18 +39,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="1-64, or 8,16,32, or powers (of two, up to the mini-batch; default: the sizes of the policy)",
     )  # fmt: skip
     options.add_workspace_option(parser)
-    parser.add_argument(
-        "--plot", type=options.checked(options.plot), metavar="FILE", help="draw it into a .svg or .png"
-    )
-    outputs.add_force(parser)
+    outputs.add_plot(parser)
     options.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure, print the sweeps as tables or as JSON, and draw them."""
-    if arguments.plot:
-        check_installed()
-        outputs.check(arguments.plot, outputs.PLOT, force=arguments.force)
+    outputs.check_plot(arguments)
     kernels = options.kernels_of(arguments)
     policy = "power_of_two" if "sizes" in arguments else options.policy_of(arguments)
     sizes = arguments.sizes if "sizes" in arguments else None
@@ -78,13 +73,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _make_table(found: Sweep) -> Table:
-    rows = table()
-    for name in ("mini-batch", "ms", "± ms", "ms/sample"):
-        rows.add_column(name, justify="right")
-    rows.add_column("")
-    rows.add_column("divided ms", justify="right")
-    rows.add_column("ms/sample", justify="right")
-    rows.add_column("micro-batches", overflow="fold")
+    first, second = (">mini-batch", ">ms", ">± ms", ">ms/sample"), (">divided ms", ">ms/sample")
+    rows = table(*first, "", *second, "micro-batches")
     cliffs = {cliff.point.mini_batch for cliff in found.cliffs}
     for point in found.points:
         rows.add_row(
@@ -137,17 +127,12 @@ def _next_command(arguments: argparse.Namespace, sweeps: list[Sweep], limit: int
 def _make_json(sweeps: list[Sweep], machine: Machine, limit: int | None, new: int) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "device": machine.device,
-        "library": machine.library,
-        "engine": machine.engine,
-        "threads": machine.threads,
+        **machine_json(machine),
         "workspace_limit": limit,
         "new_measurements": new,
         "kernels": [
             {
-                "problem": str(found.kernel.problem),
-                "pass": found.kernel.pass_,
-                "count": found.kernel.count,
+                **kernel_fields(found.kernel, found.kernel.count),
                 "points": [
                     {
                         "mini_batch": point.mini_batch,

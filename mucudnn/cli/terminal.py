@@ -44,11 +44,20 @@ def opened_cache(terminal: Listener, *, needed: bool) -> Iterator[Cache]:
 
 
 # rich takes a tenth of a second to import, which JSON output need not wait for.
-def table(gap: int = 2) -> "Table":
-    """Return an empty table in the style of all commands, with `gap` spaces between the columns."""
+def table(*columns: str, gap: int = 2) -> "Table":
+    """Return an empty table in the style of all commands, with `gap` spaces between the columns.
+
+    A column whose heading begins with `>` holds figures, and is aligned to the right.
+    """
     from mucudnn.cli.plain_table import PlainTable
 
-    return PlainTable(gap)
+    rows = PlainTable(gap)
+    for column in columns:
+        if column.startswith(">"):
+            rows.add_column(column[1:], justify="right", no_wrap=True)
+        else:
+            rows.add_column(column, overflow="fold")
+    return rows
 
 
 def stdout() -> "Console":

@@ -3,14 +3,31 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from mucudnn.costs.records import Machine
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import ChannelGroups, Configuration, Tiling
+from mucudnn.solver.workspace.configuration import Part
 
 if TYPE_CHECKING:
     from mucudnn.plans.verify import KernelCheck  # it imports numpy
 
 SCHEMA = 1
+
+
+def machine_json(machine: Machine) -> dict[str, Any]:
+    """Return the fields of a machine."""
+    return {name: getattr(machine, name) for name in ("device", "library", "engine", "threads")}
+
+
+def cost_json(part: Part) -> dict[str, Any]:
+    """Return the algorithm of a part and its costs."""
+    return {name: getattr(part, name) for name in ("algorithm", "time_ms", "workspace")}
+
+
+def kernel_fields(kernel: Kernel, count: int) -> dict[str, Any]:
+    """Return the fields that name a kernel."""
+    return {"problem": str(kernel.problem), "pass": kernel.pass_, "count": count}
 
 
 def _configuration_json(configuration: Configuration | Tiling) -> dict[str, Any]:
@@ -21,14 +38,7 @@ def _configuration_json(configuration: Configuration | Tiling) -> dict[str, Any]
     size = "steps" if isinstance(configuration, Tiling) else "micro_batch"
     return {
         "parts": [
-            {
-                "times": times,
-                size: part.size,
-                "algorithm": part.algorithm,
-                "time_ms": part.time_ms,
-                "workspace": part.workspace,
-            }
-            for times, part in configuration.grouped()
+            {"times": times, size: part.size, **cost_json(part)} for times, part in configuration.grouped()
         ],
         "time_ms": configuration.time_ms,
         "workspace": configuration.workspace,
@@ -55,7 +65,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "header": plan.header,
         "kernels": [
             {
-                **_kernel_json(planned.kernel, planned.count),
+                **kernel_fields(planned.kernel, planned.count),
                 **_choice_json(planned),
                 "desirable": [_configuration_json(option) for option in planned.desirable],
             }
@@ -76,7 +86,7 @@ def checks_json(checks: Sequence["KernelCheck"], elsewhere: Sequence[str]) -> di
         "machine": list(elsewhere),
         "kernels": [
             {
-                **_kernel_json(check.kernel.kernel, check.kernel.count),
+                **kernel_fields(check.kernel.kernel, check.kernel.count),
                 "predicted_ms": check.kernel.chosen.time_ms,
                 "now_ms": check.time_ms,
                 "slower": check.slower,
@@ -109,10 +119,6 @@ def _changed_json(old: PlanKernel | None, new: PlanKernel | None) -> dict[str, A
         "pass": either.pass_,
         **{name: one and {"count": one.count, **_choice_json(one)} for name, one in values.items()},
     }
-
-
-def _kernel_json(kernel: Kernel, count: int) -> dict[str, Any]:
-    return {"problem": str(kernel.problem), "pass": kernel.pass_, "count": count}
 
 
 def _choice_json(planned: PlanKernel) -> dict[str, Any]:

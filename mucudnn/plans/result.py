@@ -9,7 +9,7 @@ from mucudnn.costs.records import Machine
 from mucudnn.output.table import html_table
 from mucudnn.output.text import micro_batches, milliseconds, ratio, short_names
 from mucudnn.plans.decide import Decision, Limits
-from mucudnn.plans.json_forms import groups_json
+from mucudnn.plans.json_forms import cost_json, groups_json, kernel_fields, machine_json
 from mucudnn.plans.plan import Plan, PlanKernel, predicted_ms
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
@@ -105,14 +105,11 @@ def has_shares(result: Result) -> bool:
 
 def to_json(result: Result) -> dict[str, Any]:
     """Return the object that `optimize --json` prints."""
-    limits, machine = result.limits, result.machine
+    limits = result.limits
     return {
         "schema": SCHEMA,
         "mode": limits.mode,
-        "device": machine.device,
-        "library": machine.library,
-        "engine": machine.engine,
-        "threads": machine.threads,
+        **machine_json(result.machine),
         "policy": result.policy,
         "workspace_limit": limits.workspace,
         "total_workspace": limits.total,
@@ -176,12 +173,9 @@ def _make_cells(decision: Decision) -> tuple[str, ...]:
 
 def to_plan(result: Result) -> Plan:
     """Return the plan with the result's choices and their desirable sets."""
-    machine, limits = result.machine, result.limits
+    limits = result.limits
     header = {
-        "device": machine.device,
-        "library": machine.library,
-        "engine": machine.engine,
-        "threads": str(machine.threads),
+        **{name: str(value) for name, value in machine_json(result.machine).items()},
         "policy": result.policy,
         "mode": limits.mode,
         "workspace_limit": _format_limit(limits.workspace),
@@ -220,25 +214,10 @@ def kernel_json(
 ) -> dict[str, Any]:
     """Return a kernel's object in the JSON output of commands."""
     return {
-        "problem": str(kernel.problem),
-        "pass": kernel.pass_,
-        "count": count,
-        "undivided": undivided
-        and {
-            "algorithm": undivided.algorithm,
-            "time_ms": undivided.time_ms,
-            "workspace": undivided.workspace,
-        },
+        **kernel_fields(kernel, count),
+        "undivided": undivided and cost_json(undivided),
         "divided": {
-            "parts": [
-                {
-                    "micro_batch": part.micro_batch,
-                    "algorithm": part.algorithm,
-                    "time_ms": part.time_ms,
-                    "workspace": part.workspace,
-                }
-                for part in chosen.parts
-            ],
+            "parts": [{"micro_batch": part.micro_batch, **cost_json(part)} for part in chosen.parts],
             "time_ms": chosen.time_ms,
             "workspace": chosen.workspace,
         },

@@ -12,6 +12,10 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration
 
 SCHEMA = 1
+_FIELDS = (
+    "network", "batch", "device", "costs", "policy", "memory", "floor", "peak", "average", "time_ms",
+    "unlimited_ms", "exposed_ms",
+)  # fmt: skip
 
 
 def memory_json(plan: MemoryPlan) -> dict[str, Any]:
@@ -27,18 +31,7 @@ def memory_json(plan: MemoryPlan) -> dict[str, Any]:
         counts[planned.kernel, planned.chosen] += 1
     return {
         "schema": SCHEMA,
-        "network": plan.network,
-        "batch": plan.batch,
-        "device": plan.device,
-        "costs": plan.costs,
-        "policy": plan.policy,
-        "memory": plan.memory,
-        "floor": plan.floor,
-        "peak": plan.peak,
-        "average": plan.average,
-        "time_ms": plan.time_ms,
-        "unlimited_ms": plan.unlimited_ms,
-        "exposed_ms": plan.exposed_ms,
+        **{name: getattr(plan, name) for name in _FIELDS},
         "tensors": [
             {"name": tensor.name, "bytes": tensor.bytes, "choice": tensor.choice} for tensor in plan.tensors
         ],
