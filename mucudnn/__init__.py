@@ -11,7 +11,8 @@ if TYPE_CHECKING:
         convolution_backward_filter,
         convolution_forward,
     )
-    from mucudnn.plans.plan import Plan, read_plan, write_plan
+    from mucudnn.plans.any_plan import read_plan
+    from mucudnn.plans.plan import Plan, write_plan
 
 __version__ = "0.1.0"
 
@@ -31,8 +32,9 @@ def __getattr__(name: str) -> object:
     """Import a public name when it is first used, so that `import mucudnn` alone is fast."""
     if name not in __all__:
         raise AttributeError(f"module 'mucudnn' has no attribute '{name}'")
-    module = "mucudnn.arrays.convolution" if name.startswith("convolution_") else "mucudnn.plans.plan"
-    value: object = getattr(load(module), name)
+    module = "plans.any_plan" if name == "read_plan" else "plans.plan"
+    module = "arrays.convolution" if name.startswith("convolution_") else module
+    value: object = getattr(load(f"mucudnn.{module}"), name)
     globals()[name] = value
     return value
 

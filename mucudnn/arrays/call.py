@@ -11,7 +11,7 @@ from mucudnn._native import Problem
 from mucudnn.errors import ArgumentTypeError, UsageError, shown
 from mucudnn.input import AnyPath, path_of
 from mucudnn.listener import ProgressBar
-from mucudnn.plans.plan import Plan, read_plan
+from mucudnn.plans.plan import Plan
 from mucudnn.problems.shapes import (
     Shape,
     Sizes,
@@ -91,7 +91,7 @@ def known_plan(plan: PlanOrPath) -> Plan:
     return _read_plan(path_of(plan, "plan"))
 
 
-_read_plan = cache(read_plan)
+_read_plan = cache(Plan.read)
 
 
 def _has_exact_types(call: PassCall) -> bool:

@@ -118,12 +118,11 @@ def _show_planned(
     for name, kernel in zip(short_names([kernel.label for kernel in kernels]), kernels, strict=True):
         sizes = usable_sizes(policy, kernel)
         label = f"{name} {kernel.pass_}"
-        for size, found in candidates(planner, machine, cache, kernel, sizes).items():
-            fast = [one for one in found if "tensor_op" in one.notes.split()]
-            least = (
-                format_size(min(one.workspace for one in some)) if some else "none" for some in (found, fast)
-            )
-            rows.add_row(label, str(size), str(len({one.algorithm.split("_")[0] for one in found})), *least)
+        for size, listed in candidates(planner, machine, cache, kernel, sizes).items():
+            fast = [engine for engine in listed if "tensor_op" in engine.notes.split()]
+            least = [min((engine.workspace for engine in some), default=None) for some in (listed, fast)]
+            names = {engine.algorithm.split("_")[0] for engine in listed}
+            rows.add_row(label, str(size), str(len(names)), *map(format_size, least))
             label = ""
         rows.add_section()
     show(rows)

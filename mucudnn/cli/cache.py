@@ -191,10 +191,10 @@ def _prune(path: Path, arguments: argparse.Namespace) -> None:
     )
 
 
-def _print(arguments: argparse.Namespace, found: dict[str, Any], *lines: Table | str) -> None:
+def _print(arguments: argparse.Namespace, content: dict[str, Any], *lines: Table | str) -> None:
     """Print an object as JSON if that was asked for, else the lines."""
     if arguments.json:
-        show_json({"schema": SCHEMA, **found})
+        show_json({"schema": SCHEMA, **content})
     else:
         show(*lines)
 
@@ -221,7 +221,7 @@ _MACHINES = f"""
       UNION ALL SELECT device, library, threads, 'tile_comparisons' FROM tile_comparisons
       UNION ALL SELECT device, library, threads, 'step_times' FROM step_times
     )
-    SELECT device, library, threads, {", ".join(f"sum(counted = '{one}')" for one in _COUNTED)}
+    SELECT device, library, threads, {", ".join(f"sum(counted = '{name}')" for name in _COUNTED)}
     FROM rows GROUP BY device, library, threads ORDER BY device, library, threads
 """
 
@@ -247,9 +247,9 @@ def _info(path: Path, arguments: argparse.Namespace) -> None:
         return
     with Cache.read_only(path) as cache:
         ((version,),) = cache.query("PRAGMA user_version")
-        found = cache.query(_MACHINES)
+        counts = cache.query(_MACHINES)
     size = path.stat().st_size
-    machines = [dict(zip(_MACHINE_KEYS, row, strict=True)) for row in found]
+    machines = [dict(zip(_MACHINE_KEYS, row, strict=True)) for row in counts]
     _print(
         arguments,
         {"path": str(path), "exists": True, "bytes": size, "version": version, "machines": machines},
@@ -274,10 +274,10 @@ def _list(path: Path, arguments: argparse.Namespace) -> None:
         return
     rows = table("kernel", "pass", "library", ">threads", ">sizes", ">measured")
     with Cache.read_only(path) as cache:
-        found = cache.query(_KERNELS)
-    for key, pass_, _, *cells in found:
+        kernel_rows = cache.query(_KERNELS)
+    for key, pass_, _, *cells in kernel_rows:
         rows.add_row(_format_kernel(key), pass_, *map(str, cells))
-    kernels = [dict(zip(_KERNEL_KEYS, row, strict=True)) for row in found]
+    kernels = [dict(zip(_KERNEL_KEYS, row, strict=True)) for row in kernel_rows]
     _print(arguments, {"path": str(path), "kernels": kernels}, rows)
 
 

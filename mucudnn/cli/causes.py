@@ -54,11 +54,11 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.output:
         outputs.check(arguments.output, outputs.TIMELINE, force=arguments.force)
     ranks = divide(read_traces(arguments.traces))
-    found = remedies(ranks)
+    changes = remedies(ranks)
     if arguments.output:
-        write_lines(arguments.output, [write_timelines(ranks, found)], "the timelines")
+        write_lines(arguments.output, [write_timelines(ranks, changes)], "the timelines")
     if arguments.json:
-        show_json(_make_json(ranks, found))
+        show_json(_make_json(ranks, changes))
         return
     rows = table("a rank …", *(name for rank in ranks for name in (f">rank {rank.rank} ms", ">share")))
     for cause in CAUSES:
@@ -67,20 +67,20 @@ def run(arguments: argparse.Namespace) -> None:
     rows.add_section()
     rows.add_row("all", *(c for r in ranks for c in (milliseconds(r.total_ms), "100%")))
     steps = ", ".join(sorted({f"{r.steps} steps" if r.steps > 1 else "1 step" for r in ranks}))
-    show(f"{len(ranks)} rank{'s' * (len(ranks) > 1)}, {steps}", "", rows, "", *_sentences(found))
+    show(f"{len(ranks)} rank{'s' * (len(ranks) > 1)}, {steps}", "", rows, "", *_sentences(changes))
 
 
-def _sentences(found: Sequence[Remedy]) -> list[str]:
-    if not found:
+def _sentences(changes: Sequence[Remedy]) -> list[str]:
+    if not changes:
         return ["No change that a simulation knows would save 2 % or more."]
     return [
         f"{r.change}: −{r.saved:.0%} of a step, simulated ({milliseconds(r.before_ms)} → "
         f"{milliseconds(r.after_ms)} ms)"
-        for r in found
+        for r in changes
     ]
 
 
-def _make_json(ranks: Sequence[Shares], found: Sequence[Remedy]) -> dict[str, Any]:
+def _make_json(ranks: Sequence[Shares], changes: Sequence[Remedy]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "ranks": [
@@ -89,6 +89,6 @@ def _make_json(ranks: Sequence[Shares], found: Sequence[Remedy]) -> dict[str, An
         ],
         "remedies": [
             {"cause": r.cause, "change": r.change, "before_ms": r.before_ms, "after_ms": r.after_ms}
-            for r in found
+            for r in changes
         ],
     }

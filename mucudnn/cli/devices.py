@@ -50,13 +50,13 @@ def measure_on_devices(arguments: argparse.Namespace, devices: Sequence[str]) ->
     Waits for all devices, then raises the error of the first one that failed. An interrupt ends all
     processes; the cache keeps their measurements.
     """
-    given = argparse.Namespace(**{k: v for k, v in vars(arguments).items() if k != "run"})
+    flags = argparse.Namespace(**{k: v for k, v in vars(arguments).items() if k != "run"})
     workers: list[tuple[BaseProcess, Connection]] = []
     interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the children inherit it: we end them
     try:
         try:
             for device in _resolve_devices(devices):
-                workers.append(_start(device, given))
+                workers.append(_start(device, flags))
         finally:
             signal.signal(signal.SIGINT, interrupted)
         answers = [_receive_answer(receiver) for _, receiver in workers]

@@ -1,4 +1,4 @@
-"""`mucudnn memory`: plan a training step within one figure of memory."""
+"""`mucudnn memory`: plan a training step within a memory budget."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mucudnn.problems.sources import TRAINABLE, read_network
 from mucudnn.report import check_installed
 from mucudnn.sizes import parse_limit, parse_size
 
-HELP = "plan a training step within a figure of memory"
+HELP = "plan a training step within a memory budget"
 DESCRIPTION = (
     "Decides for each saved tensor of a training step whether it stays in memory, moves to host memory, or "
     "is computed again, and for each convolution how it is divided, so that the step is as fast as the "

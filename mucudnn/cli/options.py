@@ -170,14 +170,14 @@ def engine_options(arguments: argparse.Namespace) -> tuple[str, int]:
 
 def kernel_flags(arguments: argparse.Namespace) -> list[str]:
     """Return the given flags that say which kernels are meant, for the command to type next."""
-    given = []
+    flags = []
     for flag in ("--batch", "--dtype", "--layout", "--math", "--batch-policy", "--threads", "--engine"):
         value = getattr(arguments, flag[2:].replace("-", "_"))
         if value is not None:
-            given += [flag, str(value)]
+            flags += [flag, str(value)]
     if arguments.passes != ("forward",):
-        given += ["--passes", ",".join(arguments.passes)]
-    return given
+        flags += ["--passes", ",".join(arguments.passes)]
+    return flags
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -66,34 +66,34 @@ def run(arguments: argparse.Namespace) -> None:
     """Place the network and print the result as a table or as JSON."""
     outputs.check_plot(arguments)
     device = find_device(arguments.device)
-    found = placed(arguments, arguments.network, arguments.devices)
+    result = placed(arguments, arguments.network, arguments.devices)
     if arguments.plot:
         from mucudnn.report.placement_plot import write_placement
 
         title = f"{arguments.network} on {arguments.devices} devices, {device.name}, modelled"
-        write_placement(found, arguments.devices, title, arguments.plot)
+        write_placement(result, arguments.devices, title, arguments.plot)
     if arguments.json:
-        show_json(_make_json(arguments, device, found))
+        show_json(_make_json(arguments, device, result))
         return
-    placement = found.placement
+    placement = result.placement
     rows = table(">device", ">operations", ">busy ms", ">share", ">memory")
     for number in range(arguments.devices):
-        own = [o for o, d in zip(found.operations, placement.devices, strict=True) if d == number]
+        own = [o for o, d in zip(result.operations, placement.devices, strict=True) if d == number]
         busy = sum(operation.time_ms for operation in own)
         share = busy / placement.time_ms if placement.time_ms else 0.0
         memory = format_size(sum(operation.memory for operation in own))
         rows.add_row(str(number), str(len(own)), milliseconds(busy), f"{share:.0%}", memory)
     show(
-        f"{arguments.network}: {len(found.steps)} operations with their backward passes on "
+        f"{arguments.network}: {len(result.steps)} operations with their backward passes on "
         f"{arguments.devices} devices",
         f"on {device.name}, modelled ({device.source}); link {format_size(arguments.bandwidth)}/s and "
         f"{arguments.latency} ms, given",
         "",
         rows,
         "",
-        f"One device: {milliseconds(found.one_device_ms)} ms. {arguments.devices} devices: "
-        f"{milliseconds(placement.time_ms)} ms, {ratio(found.speedup)}; "
-        f"{_tell_bound(found, arguments.exact)}.",
+        f"One device: {milliseconds(result.one_device_ms)} ms. {arguments.devices} devices: "
+        f"{milliseconds(placement.time_ms)} ms, {ratio(result.speedup)}; "
+        f"{_describe_bound(result, arguments.exact)}.",
     )
 
 
@@ -104,8 +104,8 @@ def placed(arguments: argparse.Namespace, source: str, devices: int) -> PlacedNe
     if not arguments.bandwidth:
         raise UsageError("--bandwidth is 0 bytes per second: nothing would ever arrive")
     link = PeerLink(arguments.latency, arguments.bandwidth)
-    given = {name: getattr(arguments, name) for name in ("memory", "exact") if hasattr(arguments, name)}
-    return place_network(network, costs, devices, link, **given)
+    wishes = {name: getattr(arguments, name) for name in ("memory", "exact") if hasattr(arguments, name)}
+    return place_network(network, costs, devices, link, **wishes)
 
 
 def parse_devices(text: str) -> int:
@@ -125,8 +125,8 @@ def _parse_latency(text: str) -> float:
     return value
 
 
-def _tell_bound(found: PlacedNetwork, exact: bool) -> str:
-    placement = found.placement
+def _describe_bound(result: PlacedNetwork, exact: bool) -> str:
+    placement = result.placement
     best = (
         "optimal"
         if placement.is_proven
@@ -135,9 +135,11 @@ def _tell_bound(found: PlacedNetwork, exact: bool) -> str:
     return best if exact else f"{best} if operations without a branch between them stay together"
 
 
-def _make_json(arguments: argparse.Namespace, device: ModelledDevice, found: PlacedNetwork) -> dict[str, Any]:
-    placement = found.placement
-    columns = zip(found.steps, found.operations, placement.devices, placement.starts_ms, strict=True)
+def _make_json(
+    arguments: argparse.Namespace, device: ModelledDevice, result: PlacedNetwork
+) -> dict[str, Any]:
+    placement = result.placement
+    columns = zip(result.steps, result.operations, placement.devices, placement.starts_ms, strict=True)
     return {
         "schema": SCHEMA,
         "network": arguments.network,
@@ -145,14 +147,14 @@ def _make_json(arguments: argparse.Namespace, device: ModelledDevice, found: Pla
         "device": device.name,
         "costs": "modelled",
         "link": {"bandwidth": arguments.bandwidth, "latency_ms": arguments.latency, "source": "given"},
-        "one_device_ms": found.one_device_ms,
+        "one_device_ms": result.one_device_ms,
         "time_ms": placement.time_ms,
         "bound_ms": placement.bound_ms,
         "is_proven": placement.is_proven,
         "merges_chains": not arguments.exact,
-        "speedup": found.speedup,
+        "speedup": result.speedup,
         "operations": [
-            {"name": name, "device": on, "start_ms": start, "time_ms": one.time_ms, "memory": one.memory}
-            for name, one, on, start in columns
+            {"name": name, "device": on, "start_ms": start, "time_ms": step.time_ms, "memory": step.memory}
+            for name, step, on, start in columns
         ],
     }

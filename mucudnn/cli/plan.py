@@ -8,14 +8,17 @@ from rich.table import Table
 
 from mucudnn.cli import options
 from mucudnn.cli.examples import format_examples
+from mucudnn.cli.memory_table import show_plan as show_memory_plan
 from mucudnn.cli.terminal import Terminal, show, show_json, table
 from mucudnn.errors import MucudnnError, shown
-from mucudnn.input import read_document
+from mucudnn.input import parse_json
 from mucudnn.measuring.engines import open_engine
 from mucudnn.output.text import micro_batches, milliseconds, ratio
-from mucudnn.plans.devices.spatial_plan import SpatialPlan, SpatialStage, is_spatial, parse_spatial_plan
+from mucudnn.plans.any_plan import read_plan
+from mucudnn.plans.devices.spatial_plan import SpatialPlan, SpatialStage
 from mucudnn.plans.json_forms import checks_json, difference_json, plan_json
-from mucudnn.plans.plan import Plan, PlanKernel, parse_plan_text, predicted_ms, read_plan
+from mucudnn.plans.memory.json_form import memory_json
+from mucudnn.plans.plan import Plan, PlanKernel, predicted_ms
 from mucudnn.plans.verify import KernelCheck, foreign, verify
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
@@ -65,7 +68,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
             "plan",
             type=options.checked(options.path),
             metavar="PLAN",
-            help="a file that `mucudnn optimize --output` wrote",
+            help="a file that `mucudnn optimize --output` wrote; `show` takes plans of any kind",
         )
         parser_.set_defaults(action=action)
     comparing = actions.add_parser(
@@ -90,18 +93,17 @@ def run(arguments: argparse.Namespace) -> None:
     arguments.action(arguments)
 
 
-def _parse_of_any_kind(text: str) -> Plan | SpatialPlan:
-    return parse_spatial_plan(text) if is_spatial(text) else parse_plan_text(text)
-
-
 def _show(arguments: argparse.Namespace) -> None:
-    plan = read_document(arguments.plan, "plan", _parse_of_any_kind)  # once, because the file may be a pipe
-    if isinstance(plan, SpatialPlan):
-        _show_spatial(plan)
-        return
-    if arguments.json:
-        show_json(plan_json(plan))
-        return
+    plan = read_plan(arguments.plan)  # once, because the file may be a pipe
+    if isinstance(plan, Plan):
+        show_json(plan_json(plan)) if arguments.json else _show_convolutions(plan, arguments.plan)
+    elif isinstance(plan, SpatialPlan):
+        show_json(parse_json(str(plan))) if arguments.json else _show_spatial(plan)
+    else:
+        show_json(memory_json(plan)) if arguments.json else show_memory_plan(plan)
+
+
+def _show_convolutions(plan: Plan, path: Path) -> None:
     rows = table("kernel", "chosen micro-batches", ">predicted ms", ">workspace", ">others")
     for kernel in plan.kernels:
         others = sum(option != kernel.chosen for option in kernel.desirable)
@@ -120,7 +122,7 @@ def _show(arguments: argparse.Namespace) -> None:
         "",
         rows,
         "",
-        f"Next: mucudnn plan verify {arguments.plan}",
+        f"Next: mucudnn plan verify {path}",
     )
 
 
@@ -168,7 +170,7 @@ def _format_mesh(mesh: dict[str, int]) -> str:
 
 
 def _verify(arguments: argparse.Namespace) -> None:
-    plan = read_plan(arguments.plan)
+    plan = Plan.read(arguments.plan)
     choice = arguments.engine or _engine_of(plan, arguments.plan)
     engine = open_engine(choice, parse_threads(plan.header.get("threads", "1")))
     elsewhere = foreign(plan, engine)
@@ -224,7 +226,7 @@ def _engine_of(plan: Plan, path: Path) -> str:
 
 
 def _diff(arguments: argparse.Namespace) -> None:
-    old, new = read_plan(arguments.old), read_plan(arguments.new)
+    old, new = Plan.read(arguments.old), Plan.read(arguments.new)
     headers = {
         key: (old.header.get(key), new.header.get(key))
         for key in dict.fromkeys([*old.header, *new.header])

@@ -71,16 +71,16 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _find_speedups(arguments: argparse.Namespace) -> Speedups:
-    found: Speedups = {}
+    speedups: Speedups = {}
     if arguments.network:
         for devices in range(2, arguments.devices + 1):
-            found[devices] = placed(arguments, arguments.network, devices).speedup, "modelled"
-    found |= {devices: (speedup, "given") for devices, speedup in arguments.speedup}
-    if not found:
+            speedups[devices] = placed(arguments, arguments.network, devices).speedup, "modelled"
+    speedups |= {devices: (speedup, "given") for devices, speedup in arguments.speedup}
+    if not speedups:
         raise UsageError(
             "no speedup of several devices is known: give --speedup, such as 2=1.3, or --network"
         )
-    return found
+    return speedups
 
 
 def _show(

@@ -21,7 +21,7 @@ from mucudnn.drop_in.older import find_library_for_8
 from mucudnn.errors import MucudnnError, NoEngineError, UsageError
 from mucudnn.measuring.engines import chosen_library
 from mucudnn.output.streams import restore_stdout
-from mucudnn.plans.plan import read_plan
+from mucudnn.plans.plan import Plan
 from mucudnn.sizes import doubt_limit, parse_limit
 
 HELP = "run a program with mucudnn in front of its cuDNN"
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _variables(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the variables that tell the drop-in what the flags, or else the environment, ask for."""
+    """Return the variables of the drop-in, from the flags or else the environment."""
     variables = {}
     if arguments.workspace is not UNSET:
         size = arguments.workspace
@@ -96,7 +96,7 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
         variables[settings.MODE.variable] = "plan" if plan else "online"
     if plan:
         if variables.get(settings.MODE.variable, settings.MODE.read()) in ("plan", "online"):
-            read_plan(plan)  # an error now is better than a warning later
+            Plan.read(plan)  # an error now is better than a warning later
             if not os.path.isfile(plan):
                 raise UsageError(f"the plan {plan} cannot be read again by the program: give a file")
         variables[settings.PLAN.variable] = os.path.abspath(plan)
@@ -176,12 +176,12 @@ def _environment_of_caller() -> dict[str, str]:
     """Return the environment without the LC_CTYPE that Python sets for itself in the locale C (PEP 538)."""
     environment = dict(os.environ)
     with suppress(OSError):  # without /proc the program gets Python's locale
-        given = dict(
+        variables = dict(
             line.partition(b"=")[::2] for line in Path("/proc/self/environ").read_bytes().split(b"\0")
         )
         environment.pop("LC_CTYPE", None)
-        if b"LC_CTYPE" in given:
-            environment["LC_CTYPE"] = os.fsdecode(given[b"LC_CTYPE"])
+        if b"LC_CTYPE" in variables:
+            environment["LC_CTYPE"] = os.fsdecode(variables[b"LC_CTYPE"])
     return environment
 
 

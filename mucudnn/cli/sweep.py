@@ -65,18 +65,18 @@ def run(arguments: argparse.Namespace) -> None:
         return
     allowed = f"{format_size(limit)} of workspace" if limit is not None else "any workspace"
     lines: list[Table | str] = [f"{arguments.network}: within {allowed}", f"on {bench.machine}", ""]
-    for title, found in zip(titles, sweeps, strict=True):
-        lines += [title, _make_table(found), ""]
-        lines += [cliff_sentence(cliff, limit) for cliff in found.cliffs] or ["No cliff."]
+    for title, swept in zip(titles, sweeps, strict=True):
+        lines += [title, _make_table(swept), ""]
+        lines += [cliff_sentence(cliff, limit) for cliff in swept.cliffs] or ["No cliff."]
         lines += [""]
     show(*lines, f"Next: {_next_command(arguments, sweeps, limit)}")
 
 
-def _make_table(found: Sweep) -> Table:
+def _make_table(swept: Sweep) -> Table:
     first, second = (">mini-batch", ">ms", ">± ms", ">ms/sample"), (">divided ms", ">ms/sample")
     rows = table(*first, "", *second, "micro-batches")
-    cliffs = {cliff.point.mini_batch for cliff in found.cliffs}
-    for point in found.points:
+    cliffs = {cliff.point.mini_batch for cliff in swept.cliffs}
+    for point in swept.points:
         rows.add_row(
             str(point.mini_batch),
             milliseconds(point.undivided.time_ms if point.undivided else None),
@@ -116,11 +116,11 @@ def _format_fine(value: float | None) -> str:
 
 def _next_command(arguments: argparse.Namespace, sweeps: list[Sweep], limit: int | None) -> str:
     """Return the command that optimizes at the first cliff, or without a cliff at the mini-batch."""
-    given = argparse.Namespace(**vars(arguments))
-    cliffs = [cliff for found in sweeps for cliff in found.cliffs]
+    flags = argparse.Namespace(**vars(arguments))
+    cliffs = [cliff for swept in sweeps for cliff in swept.cliffs]
     if cliffs:
-        given.batch = cliffs[0].point.mini_batch
-    words = ["mucudnn", "optimize", given.network, *options.kernel_flags(given)]
+        flags.batch = cliffs[0].point.mini_batch
+    words = ["mucudnn", "optimize", flags.network, *options.kernel_flags(flags)]
     return shlex.join([*words, "--workspace", spell_limit(limit)])
 
 
@@ -132,7 +132,7 @@ def _make_json(sweeps: list[Sweep], machine: Machine, limit: int | None, new: in
         "new_measurements": new,
         "kernels": [
             {
-                **kernel_fields(found.kernel, found.kernel.count),
+                **kernel_fields(swept.kernel, swept.kernel.count),
                 "points": [
                     {
                         "mini_batch": point.mini_batch,
@@ -140,11 +140,11 @@ def _make_json(sweeps: list[Sweep], machine: Machine, limit: int | None, new: in
                         "undivided_spread_ms": point.spread_ms if point.undivided else None,
                         "divided": _make_configuration_json(point.divided),
                     }
-                    for point in found.points
+                    for point in swept.points
                 ],
-                "cliffs": [cliff.point.mini_batch for cliff in found.cliffs],
+                "cliffs": [cliff.point.mini_batch for cliff in swept.cliffs],
             }
-            for found in sweeps
+            for swept in sweeps
         ],
     }
 

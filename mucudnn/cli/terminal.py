@@ -32,7 +32,7 @@ class Terminal(ProgressBar):
 def opened_cache(terminal: Listener, *, needed: bool) -> Iterator[Cache]:
     """Open the user's cache with `Cache.of_user`.
 
-    An interrupt inside becomes an InterruptedByUserError that tells where the measurements are kept.
+    An interrupt inside becomes an InterruptedByUserError that says where the measurements are kept.
     Raises MucudnnError.
     """
     with Cache.of_user(terminal, needed=needed) as cache:
@@ -68,9 +68,9 @@ def stdout() -> "Console":
     return console if console.is_terminal else Console(highlight=False, file=results(), width=WIDTH)
 
 
-def show_json(found: object) -> None:
+def show_json(value: object) -> None:
     """Print an object as JSON on stdout."""
-    print(json.dumps(found, indent=1), file=results())
+    print(json.dumps(value, indent=1), file=results())
 
 
 def show(*items: "Table | str") -> None:

@@ -15,7 +15,7 @@ from mucudnn.costs.claims import Claims
 from mucudnn.costs.exchange import checked_value
 from mucudnn.costs.file import Database, UnwritableError
 from mucudnn.costs.journal import JournalError, take_journal
-from mucudnn.costs.records import Comparison, Listed, Machine, Measurement, StepTime, TileComparison
+from mucudnn.costs.records import Comparison, Listed, Machine, Measurement, PartsComparison, StepTime
 from mucudnn.costs.rows import CacheRows, warn_once
 from mucudnn.costs.schema import (
     COMPARISON,
@@ -245,20 +245,20 @@ class Cache(CacheRows):
         values = _texts(undivided=undivided, divided=divided) | vars(compared)
         self._keep(COMPARISON, machine, kernel, values)
 
-    def tile_comparison(
+    def parts_comparison(
         self, machine: Machine, kernel: Kernel, division: Configuration, tiles: Tiling | ChannelGroups
-    ) -> TileComparison | None:
+    ) -> PartsComparison | None:
         """Return the comparison of tiles, or of groups of channels, with a division of the mini-batch."""
         row = self._find(TILE_COMPARISON, machine, kernel, _texts(division=division, tiles=tiles))
-        return None if row is None else record_of(TileComparison, row)
+        return None if row is None else record_of(PartsComparison, row)
 
-    def add_tile_comparison(
+    def add_parts_comparison(
         self,
         machine: Machine,
         kernel: Kernel,
         division: Configuration,
         tiles: Tiling | ChannelGroups,
-        compared: TileComparison,
+        compared: PartsComparison,
     ) -> None:
         """Keep one comparison, at once."""
         values = _texts(division=division, tiles=tiles) | vars(compared)

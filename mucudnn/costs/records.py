@@ -80,7 +80,7 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The undivided and the divided configuration run whole, in turns; errors are normalised L2 against fp64.
+    """The undivided and the divided configuration run whole, interleaved; errors are L2 against fp64.
 
     Values of the undivided configuration are None if nothing undivided fits the limit. Errors are None if the
     memory did not allow the reference.
@@ -113,10 +113,10 @@ class StepTime:
 
 
 @dataclass(frozen=True)
-class TileComparison:
-    """A kernel's tiles, with their copies, and its division of the mini-batch, run whole in turns.
+class PartsComparison:
+    """A kernel's tiles or channel groups, and its division of the mini-batch, run whole, interleaved.
 
-    Groups of channels stand in the place of tiles where these were compared.
+    `tiles_ms` and `tiles_spread_ms` are those of the tiles or groups with their copies.
     """
 
     division_ms: float

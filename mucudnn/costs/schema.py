@@ -18,8 +18,8 @@ from mucudnn.costs.records import (
     Comparison,
     Machine,
     Measurement,
+    PartsComparison,
     StepTime,
-    TileComparison,
 )
 from mucudnn.problems.descriptor import GEOMETRY, geometry, problem_key
 from mucudnn.problems.kernels import Kernel
@@ -175,7 +175,7 @@ COMPARISON = Table(
 TILE_COMPARISON = Table(
     "tile_comparison",
     "tile_comparisons",
-    (Column("division", str), Column("tiles", str), *columns_of(TileComparison)),
+    (Column("division", str), Column("tiles", str), *columns_of(PartsComparison)),
     ("division", "tiles"),
     keeps_mini_batch=True,
 )

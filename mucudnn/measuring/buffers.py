@@ -40,9 +40,9 @@ def measuring_extent(problem: Problem, cap: int, bytes_beyond_caches: int) -> Ex
     """
     whole = extent(problem)
     if whole.total > cap:
-        one = extent(problem.replace(mini_batch=1))
-        more = extent(problem.replace(mini_batch=2)).total - one.total  # bytes of each further sample
-        samples = (cap - one.total) // more + 1
+        single = extent(problem.replace(mini_batch=1))
+        more = extent(problem.replace(mini_batch=2)).total - single.total  # bytes of each further sample
+        samples = (cap - single.total) // more + 1
         advice = (
             f"try --batch {1 << (samples.bit_length() - 1)}" if samples >= 1 else "not even one sample fits"
         )

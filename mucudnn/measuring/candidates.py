@@ -44,11 +44,11 @@ def _ask(
 ) -> dict[int, list[Listed]]:  # fmt: skip
     rows = cache.measurements(machine, kernel) if keeps_failures else ()
     measured = {(row.micro_batch, row.algorithm) for row in rows}
-    found, complete, failures = dict[int, list[Listed]](), dict[int, list[Listed]](), list[Measurement]()
+    listed, complete, failures = dict[int, list[Listed]](), dict[int, list[Listed]](), list[Measurement]()
     try:
         for size in sizes:
             enumeration = source.enumerate(kernel.at(size))
-            found[size] = [
+            listed[size] = [
                 Listed(c.algorithm, c.workspace, c.notes) for c in enumeration if c.status == SUCCESS
             ]
             failures += [
@@ -57,7 +57,7 @@ def _ask(
                 if c.status != SUCCESS and c.is_lasting and (size, c.algorithm) not in measured
             ]
             if enumeration.is_complete:
-                complete[size] = found[size]
+                complete[size] = listed[size]
     finally:  # after an interruption too: asking takes seconds on a GPU
         cache.add_enumerations(machine, kernel, complete, failures if keeps_failures else ())
-    return found
+    return listed

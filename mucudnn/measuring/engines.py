@@ -61,14 +61,14 @@ def chosen_library() -> Path | None:
 
 def cudnn_paths() -> list[str]:
     """Return the names and paths to try for cuDNN, in order."""
-    given = settings.LIBRARY.read()
-    return [given] if given not in (None, "host") else [SONAME, *installed(f"cudnn/lib/{SONAME}")]
+    named = settings.LIBRARY.read()
+    return [named] if named not in (None, "host") else [SONAME, *installed(f"cudnn/lib/{SONAME}")]
 
 
 def _installed_cudart() -> str:
     """Return the path of the CUDA runtime in the installed packages; empty if there is none."""
-    found = [*installed("cu13/lib/libcudart.so.13"), *installed("cuda_runtime/lib/libcudart.so.12")]
-    return found[0] if found else ""
+    runtimes = [*installed("cu13/lib/libcudart.so.13"), *installed("cuda_runtime/lib/libcudart.so.12")]
+    return runtimes[0] if runtimes else ""
 
 
 def installed(path: str) -> list[str]:

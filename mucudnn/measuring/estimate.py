@@ -40,16 +40,16 @@ def announcement(bench: Bench, missing: Worklist) -> str:
 
 
 def _measure_flops_per_ms(engine: Engine, kernel: Kernel) -> float:
-    one = kernel.at(1)
-    problem = one.problem
-    runnable = [c for c in engine.enumerate(one) if c.status == SUCCESS]
+    sample = kernel.at(1)
+    problem = sample.problem
+    runnable = [c for c in engine.enumerate(sample) if c.status == SUCCESS]
     if not runnable:
         return 1e7
     smallest = min(runnable, key=lambda candidate: candidate.workspace)
     tensors = Tensors.random(engine, problem, extent(problem))
     workspace = allocate_workspace(engine, smallest.workspace)
     times = engine.measure(
-        one, smallest.algorithm, tensors.x, tensors.w, tensors.y, workspace,
+        sample, smallest.algorithm, tensors.x, tensors.w, tensors.y, workspace,
         repeats=1, budget_ms=0.0, operands=tensors.operands,
     )  # fmt: skip
     return problem.flops / max(min(times), 1e-6)

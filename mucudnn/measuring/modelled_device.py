@@ -53,8 +53,8 @@ _HOPPER = {"f32": 494.7e12, "f16": 989.4e12, "bf16": 989.4e12}
 _AMPERE = {"f32": 156e12, "f16": 312e12, "bf16": 312e12}
 
 DEVICES = {
-    one.name: one
-    for one in (
+    device.name: device
+    for device in (
         ModelledDevice(
             "titanx", 7e12, {}, 336e9, 12.8e9, 12 * _GIB,
             "Titan X (Maxwell) as Rhu et al., vDNN, MICRO 2016, section IV, describe it: PCIe 3, 12.8 GB/s",
@@ -91,7 +91,7 @@ def find_device(name: str) -> ModelledDevice:
 def modelled_configurations(device: ModelledDevice, kernel: Kernel, policy: str) -> tuple[Configuration, ...]:
     """Return a kernel's desirable set at the micro-batch sizes of a policy."""
     sizes = usable_sizes(policy, kernel)
-    measured = [one for size in sizes for one in _algorithms(device, kernel, size)]
+    measured = [part for size in sizes for part in _algorithms(device, kernel, size)]
     return tuple(desirable_set(measured, kernel.mini_batch))
 
 
@@ -116,12 +116,12 @@ def _algorithms(device: ModelledDevice, kernel: Kernel, size: int) -> list[Micro
     flops = 2 * problem.y_elements * (problem.in_channels // problem.groups) * math.prod(problem.kernel)
     traffic = (x + y + w) / device.bandwidth * 1e3
     gemm = flops / (EFFICIENCY * device.flops) * 1e3
-    found = [MicroConfiguration(size, "IMPLICIT_GEMM", max(gemm, traffic), 0)]
+    algorithms = [MicroConfiguration(size, "IMPLICIT_GEMM", max(gemm, traffic), 0)]
     is_winograd = all(n == 3 for n in problem.kernel) and problem.dims == 2 and problem.groups == 1
     if is_winograd and all(n == 1 for n in (*problem.stride, *problem.dilation)):
         transforms = int(2.25 * (x + y) + 4 * w)
         moved = (x + y + w + 2 * transforms) / device.bandwidth * 1e3
-        found += [
+        algorithms += [
             MicroConfiguration(size, "WINOGRAD", max(gemm / 1.5, traffic), 16 * w // 9),
             MicroConfiguration(size, "WINOGRAD_NONFUSED", gemm / 4 + moved, transforms),
         ]
@@ -130,5 +130,5 @@ def _algorithms(device: ModelledDevice, kernel: Kernel, size: int) -> list[Micro
         copies = 0 if problem.layout == "nhwc" else x + y
         product = flops / (EFFICIENCY * peak) * 1e3
         moved = 2 * copies / device.bandwidth * 1e3
-        found.append(MicroConfiguration(size, "TENSOR_CORES", max(product, traffic) + moved, copies))
-    return found
+        algorithms.append(MicroConfiguration(size, "TENSOR_CORES", max(product, traffic) + moved, copies))
+    return algorithms

@@ -66,11 +66,11 @@ def piece_of(kernel: Kernel, room: int) -> Piece | None:
 def _choose_samples(
     problem: Problem, whole: Problem, room: int, *, every_sample: bool = False
 ) -> Piece | None:
-    one, two = (2 * extent(problem.replace(mini_batch=samples)).total for samples in (1, 2))
-    if one > room:
+    single, double = (2 * extent(problem.replace(mini_batch=samples)).total for samples in (1, 2))
+    if single > room:
         return None
     batch = whole.mini_batch
-    size = min(batch, (min(room, max(one, MOST)) - one) // (two - one) + 1)
+    size = min(batch, (min(room, max(single, MOST)) - single) // (double - single) + 1)
     some = range(batch) if every_sample else np.linspace(0, batch - 1, size).round().astype(int).tolist()
     return Piece(
         problem.replace(mini_batch=size),

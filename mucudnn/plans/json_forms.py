@@ -117,7 +117,10 @@ def _changed_json(old: PlanKernel | None, new: PlanKernel | None) -> dict[str, A
     return {
         "problem": str(either.problem),
         "pass": either.pass_,
-        **{name: one and {"count": one.count, **_choice_json(one)} for name, one in values.items()},
+        **{
+            name: planned and {"count": planned.count, **_choice_json(planned)}
+            for name, planned in values.items()
+        },
     }
 
 

@@ -101,10 +101,10 @@ class Plan:
     def digest(self) -> str:
         """A short text that is equal for equal plans, and for them alone."""
         # No cached_property: before Python 3.12 it has a lock, which a child of fork() may find held.
-        found: str | None = self.__dict__.get("_digest")
-        if found is None:
-            found = self.__dict__["_digest"] = hashlib.sha256(str(self).encode()).hexdigest()[:32]
-        return found
+        digest: str | None = self.__dict__.get("_digest")
+        if digest is None:
+            digest = self.__dict__["_digest"] = hashlib.sha256(str(self).encode()).hexdigest()[:32]
+        return digest
 
     def _repr_html_(self) -> str:
         """Return a table of the choices, which notebooks show."""
@@ -163,6 +163,15 @@ class Plan:
             ),
         )
 
+    @classmethod
+    def read(cls, path: AnyPath) -> "Plan":
+        """Read a plan from a file.
+
+        Raises MucudnnError with the file and line that cannot be read, NewerFileError for the plan of a newer
+        version, and ArgumentTypeError if `path` is not a path.
+        """
+        return read_document(path, "plan", parse_plan_text)
+
 
 def write_plan(plan: Plan, path: AnyPath) -> None:
     """Write a plan to a file, whole or not at all.
@@ -173,15 +182,6 @@ def write_plan(plan: Plan, path: AnyPath) -> None:
     if not isinstance(plan, Plan):
         raise ArgumentTypeError(f"plan is {shown(plan)}, not a Plan")
     write_lines(path_of(path, "plan"), [str(plan)], "the plan")
-
-
-def read_plan(path: AnyPath) -> Plan:
-    """Read a plan from a file.
-
-    Raises MucudnnError with the file and line that cannot be read, NewerFileError for the plan of a newer
-    version, and ArgumentTypeError if `path` is not a path.
-    """
-    return read_document(path, "plan", parse_plan_text)
 
 
 def parse_plan_text(text: str) -> Plan:

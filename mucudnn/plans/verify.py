@@ -99,7 +99,7 @@ def _find_complaints_about_choice(
     """Yield what keeps a configuration from running as planned.
 
     Its kernel may be a group of the channels of another kernel, whose plan allows `most` bytes. A slice of
-    so many samples then needs `copies` bytes beyond the algorithm's workspace.
+    that many samples then needs `copies` bytes beyond the algorithm's workspace.
     """
     parts = [part for part in choice.parts if part.algorithm != STOCK]  # PyTorch runs these
     allowed = choice.workspace if most is None else most
@@ -119,9 +119,9 @@ def _group_copies(kernel: Kernel, group: ChannelGroup, samples: int, algorithm: 
 
 def _find_complaints_about_groups(kernel: Kernel, groups: ChannelGroups, engine: Engine) -> Iterator[str]:
     for group in dict.fromkeys(groups.parts):
-        one, choice = group_kernel(kernel, group.channels, group.of_inputs), group.configuration
+        divided, choice = group_kernel(kernel, group.channels, group.of_inputs), group.configuration
         copies = partial(_group_copies, kernel, group)
-        for complaint in _find_complaints_about_choice(one, choice, engine, copies, groups.workspace):
+        for complaint in _find_complaints_about_choice(divided, choice, engine, copies, groups.workspace):
             yield f"groups of {group.channels} channels: {complaint}"
 
 
@@ -133,8 +133,8 @@ def _find_complaints_about_tiles(kernel: Kernel, tiles: Tiling, engine: Engine) 
         return
     for tile in dict.fromkeys(tiles.parts):
         extra = accumulator + tile_copies(kernel, tile.steps)
-        one = tile_kernel(kernel, tile.steps)
-        for complaint in _check_part(engine, one, tile, extra, tiles.workspace):
+        tiled = tile_kernel(kernel, tile.steps)
+        for complaint in _check_part(engine, tiled, tile, extra, tiles.workspace):
             yield f"tiles: {complaint}"
 
 
@@ -158,8 +158,8 @@ def _check_part(
     The part needs `extra` bytes, and those for copies, beside its algorithm's workspace; the plan allows
     `allowed` bytes in all.
     """
-    found = engine.enumerate(kernel)
-    now = next((candidate for candidate in found if candidate.algorithm == part.algorithm), None)
+    listed = engine.enumerate(kernel)
+    now = next((candidate for candidate in listed if candidate.algorithm == part.algorithm), None)
     if now is None:
         yield f"the library has no algorithm {part.algorithm} any more"
     elif now.status != SUCCESS:

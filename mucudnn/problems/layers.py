@@ -157,7 +157,7 @@ class Layers:
 
     def finish(self, output: Tensor) -> Network:
         """Return the forward network with this output."""
-        tensors = [replace(one, kind="output") if one is output else one for one in self._tensors]
+        tensors = [replace(tensor, kind="output") if tensor is output else tensor for tensor in self._tensors]
         return Network(tuple(tensors), tuple(self._steps))
 
     def _parameter(self, name: str, shape: tuple[int, ...]) -> Tensor:

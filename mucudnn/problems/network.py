@@ -65,10 +65,10 @@ class Network:
 
     def step(self, name: str) -> Step:
         """Return the step of this name. Raises UsageError."""
-        found = next((step for step in self.steps if step.name == name), None)
-        if found is None:
+        named = next((step for step in self.steps if step.name == name), None)
+        if named is None:
             raise UsageError(f"the network has no step {shown(name)}")
-        return found
+        return named
 
     def kernels(self) -> list[Kernel]:
         """Return the bag of kernels: identical ones are one, with their count and the name of the first."""

@@ -137,7 +137,7 @@ def _format_step(step: Step) -> str:
 
 
 def _parse_tensor(text: str) -> Tensor:
-    head, given = _parse_words(text, ("in_place_of",))
+    head, entries = _parse_words(text, ("in_place_of",))
     if len(head) not in (2, 3):
         raise UsageError("a tensor has the form: tensor NAME TYPE[SIZES] [KIND] [in_place_of NAME]")
     match = _TYPE.fullmatch(head[1])
@@ -145,27 +145,27 @@ def _parse_tensor(text: str) -> Tensor:
         raise UsageError(f"{shown(head[1])} is not a data type with sizes, such as f32[64,3,224,224]")
     shape = tuple(_parse_number("size", size) for size in match[2].split(",") if size)
     kind = head[2] if len(head) > 2 else "activation"
-    return Tensor(head[0], shape, match[1], kind, _get_one(given, "in_place_of", ""))
+    return Tensor(head[0], shape, match[1], kind, _get_one(entries, "in_place_of", ""))
 
 
 def _parse_step(text: str) -> Step:
-    head, given = _parse_words(text, (*_LISTS, "flops", "backward_of"))
+    head, entries = _parse_words(text, (*_LISTS, "flops", "backward_of"))
     if len(head) != 1:
         raise UsageError("a step has the form: step NAME [reads NAMES] [writes NAMES] [saves NAMES] ...")
     return Step(
         head[0],
-        reads=tuple(given.get("reads", ())),
-        writes=tuple(given.get("writes", ())),
-        saves=tuple(given.get("saves", ())),
-        flops=_parse_number("number of flops", _get_one(given, "flops", "0")),
-        backward_of=_get_one(given, "backward_of", ""),
+        reads=tuple(entries.get("reads", ())),
+        writes=tuple(entries.get("writes", ())),
+        saves=tuple(entries.get("saves", ())),
+        flops=_parse_number("number of flops", _get_one(entries, "flops", "0")),
+        backward_of=_get_one(entries, "backward_of", ""),
     )
 
 
 def _parse_words(text: str, words: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
     """Return the tokens before the first of the words, and the tokens after each of them."""
     head: list[str] = []
-    given: dict[str, list[str]] = {}
+    entries: dict[str, list[str]] = {}
     tokens, at = head, 0
     while at < len(text):
         match = _TOKEN.match(text, at)
@@ -173,17 +173,17 @@ def _parse_words(text: str, words: Sequence[str]) -> tuple[list[str], dict[str, 
             raise UsageError(f"{shown(text[at:])} has a quote that is not closed or does not stand alone")
         at = match.end()
         token = match[1]
-        if token in given:
+        if token in entries:
             raise UsageError(f"'{token}' is given twice")
         if token in words:
-            tokens = given[token] = []
+            tokens = entries[token] = []
         else:
             tokens.append(_unquote(token))
-    return head, given
+    return head, entries
 
 
-def _get_one(given: dict[str, list[str]], word: str, default: str) -> str:
-    values = given.get(word, [default])
+def _get_one(entries: dict[str, list[str]], word: str, default: str) -> str:
+    values = entries.get(word, [default])
     if len(values) != 1:
         raise UsageError(f"one value follows '{word}', not {len(values)}")
     return values[0]

@@ -108,13 +108,13 @@ def check_name(noun: str, name: object) -> None:
 def _exact_names(label: str, names: Iterable[str]) -> tuple[str, ...]:
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise ArgumentTypeError(f"{label} {shown(names)}: give the names of tensors in a tuple")
-    given = tuple(names)
-    for name in given:
+    listed = tuple(names)
+    for name in listed:
         check_name("tensor", name)
-    twice = next((name for name in given if given.count(name) > 1), None)
+    twice = next((name for name in listed if listed.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"{label} {shown(twice)} twice")
-    return given
+    return listed
 
 
 def _exact_shape(label: str, shape: Iterable[object]) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ class Curve:
     points: tuple[CurvePoint, ...]
 
     def at(self, workspace: int) -> float | None:
-        """Return the milliseconds within so many bytes of workspace; None if nothing fits."""
+        """Return the milliseconds within that many bytes of workspace; None if nothing fits."""
         after = bisect.bisect_right(self.points, workspace, key=lambda point: point.workspace)
         return self.points[after - 1].time_ms if after else None
 

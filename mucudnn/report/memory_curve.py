@@ -45,7 +45,7 @@ def stack_memory(plan: MemoryPlan, timeline: Timeline) -> Curve:
     changes = dict(timeline.memory)
     moments = sorted({*changes, *timeline.starts_ms, *timeline.ends_ms})
     layers: dict[str, list[int]] = {kind: [] for kind in KINDS}
-    total, peak, found = 0, 0, False
+    total, peak, has_peak = 0, 0, False
     for number, moment in enumerate(moments):
         total = changes.get(moment, total)
         step = max(bisect.bisect_right(timeline.starts_ms, moment) - 1, 0)
@@ -58,8 +58,8 @@ def stack_memory(plan: MemoryPlan, timeline: Timeline) -> Curve:
         layers["others"].append(min(others, rest))
         layers["saved"].append(rest - min(others, rest))
         layers["workspace"].append(scratch)
-        if total == timeline.peak and not found:
-            peak, found = number, True
+        if total == timeline.peak and not has_peak:
+            peak, has_peak = number, True
     return Curve(tuple(moments), {kind: tuple(layer) for kind, layer in layers.items()}, peak)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import mucudnn
 from mucudnn.cli import main, memory
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.memory.planning import MemoryOptions
@@ -80,6 +81,11 @@ def test_the_plan_is_written_and_read(tmp_path: Path, capsys: Capture) -> None:
     plan, result = MemoryPlan.read(path), json.loads(capsys.readouterr().out)
     assert (plan.peak, plan.floor, plan.time_ms) == (result["peak"], result["floor"], result["time_ms"])
     assert plan.simulate().time_ms == pytest.approx(plan.time_ms)
+    assert mucudnn.read_plan(path) == plan
+    assert main(["plan", "show", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == result
+    assert main(["plan", "show", str(path)]) == 0
+    assert "without a limit, undivided" in capsys.readouterr().out
     path.write_text("other text")
     assert main([*ALEXNET, "--memory", "840MiB", "--output", str(path)]) == 2
     assert "exists but is not a memory plan" in capsys.readouterr().err

@@ -16,8 +16,9 @@ from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Machine, Measurement
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.measuring.described_device import described_device, read_properties
+from mucudnn.plans.any_plan import read_plan
 from mucudnn.plans.memory.plan import MemoryPlan
-from mucudnn.plans.plan import Plan, read_plan, write_plan
+from mucudnn.plans.plan import Plan, write_plan
 from mucudnn.problems.network import Network
 from mucudnn.problems.sources import Flags, read_kernels
 

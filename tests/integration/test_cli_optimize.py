@@ -8,7 +8,7 @@ import pytest
 from mucudnn.cli import main
 from mucudnn.costs.file import VERSION
 from mucudnn.output.text import milliseconds
-from mucudnn.plans.plan import read_plan
+from mucudnn.plans.any_plan import read_plan
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 

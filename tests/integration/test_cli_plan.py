@@ -9,7 +9,8 @@ from programs import library_that_leaves_a_trace
 
 from mucudnn._native import host_library
 from mucudnn.cli import main
-from mucudnn.plans.plan import Plan, read_plan, write_plan
+from mucudnn.plans.any_plan import read_plan
+from mucudnn.plans.plan import Plan, write_plan
 from mucudnn.solver import ChannelGroup, ChannelGroups, Configuration, MicroConfiguration
 
 pytestmark = pytest.mark.usefixtures("cache_path")

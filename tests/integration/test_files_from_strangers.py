@@ -15,7 +15,8 @@ import mucudnn
 from mucudnn.cli import main
 from mucudnn.costs.journal import journal_of
 from mucudnn.errors import UsageError
-from mucudnn.plans.plan import Plan, read_plan, write_plan
+from mucudnn.plans.any_plan import read_plan
+from mucudnn.plans.plan import Plan, write_plan
 
 DATA = Path(__file__).parents[1] / "data"
 PROGRAM = Path(__file__).parents[2] / "examples" / "one_convolution.py"

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from mucudnn.cli import main
-from mucudnn.plans.plan import read_plan, write_plan
+from mucudnn.plans.any_plan import read_plan
+from mucudnn.plans.plan import write_plan
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 

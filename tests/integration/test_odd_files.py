@@ -16,8 +16,9 @@ from mucudnn.diagnosis.causes import divide
 from mucudnn.diagnosis.traces import read_traces
 from mucudnn.errors import MucudnnError
 from mucudnn.measuring.described_device import described_device, read_properties
+from mucudnn.plans.any_plan import read_plan
 from mucudnn.plans.devices.scaling import read_scaling
-from mucudnn.plans.devices.spatial_plan import SpatialCandidate, SpatialLayer, SpatialPlan, read_spatial_plan
+from mucudnn.plans.devices.spatial_plan import SpatialCandidate, SpatialLayer, SpatialPlan
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.problems.bundled import bundled_network
 from mucudnn.problems.network import Network
@@ -67,7 +68,7 @@ FILES: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
     ),
     "plan": (lambda file: file.write_bytes((DATA / "plan-1.plan").read_bytes()), read_plan_with_times),
     "memory plan": (write_memory_plan, MemoryPlan.read),
-    "spatial plan": (lambda file: file.write_text(str(SPATIAL)), read_spatial_plan),
+    "spatial plan": (lambda file: file.write_text(str(SPATIAL)), read_plan),
     "network": (lambda file: bundled_network("alexnet", 2).write(file), Network.read),
     "export": (lambda file: file.write_bytes((DATA / "rows-1.jsonl").read_bytes()), take_rows),
     "table": (lambda file: file.write_text("devices,step_ms,epochs\n1,100,10\n2,60.5,10\n"), read_scaling),

@@ -18,7 +18,7 @@ from mucudnn.arrays import dispatch
 from mucudnn.arrays.call import PassCall
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import SUCCESS, Comparison, Measurement, TileComparison
+from mucudnn.costs.records import SUCCESS, Comparison, Measurement, PartsComparison
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench, RecordedBench
 from mucudnn.measuring.runners import Exhaustive, Race
@@ -195,7 +195,7 @@ def test_a_program_that_waits_gets_one_round_of_a_long_comparison(
     assert not parts.are_faster(bench, FORWARD, found, close)
     assert bench.cache.query("SELECT count(*) FROM tile_comparisons") == [(0,)]
     parts.are_faster(bench, FORWARD, found, WHOLE)  # it promises to take 1e9 ms
-    compared = bench.cache.tile_comparison(bench.machine, FORWARD, WHOLE, found)
+    compared = bench.cache.parts_comparison(bench.machine, FORWARD, WHOLE, found)
     assert compared is not None
     assert (compared.division_spread_ms, compared.tiles_spread_ms) == (0.0, 0.0)
 
@@ -302,7 +302,7 @@ def test_a_result_has_groups_where_they_beat_the_choice_and_its_plan_keeps_both(
     assert decision.parts is not None
     assert decision.parts.workspace <= LIMIT
     assert decision.chosen == before.decisions[0].chosen
-    compared = bench.cache.tile_comparison(bench.machine, FORWARD, decision.chosen, decision.parts)
+    compared = bench.cache.parts_comparison(bench.machine, FORWARD, decision.chosen, decision.parts)
     assert compared is not None
     assert decision.time_ms == compared.tiles_ms
     assert result.new_measurements > 1
@@ -347,8 +347,8 @@ def test_a_replay_believes_a_recorded_comparison_rather_than_the_prediction(benc
     before = decided(bench, Limits(workspace=LIMIT))
     groups = with_groups(bench, before, run=False).decisions[0].parts
     assert groups is not None
-    lost = TileComparison(1.0, 2.0, 0.0, 0.0)
-    bench.cache.add_tile_comparison(bench.machine, FORWARD, before.decisions[0].chosen, groups, lost)
+    lost = PartsComparison(1.0, 2.0, 0.0, 0.0)
+    bench.cache.add_parts_comparison(bench.machine, FORWARD, before.decisions[0].chosen, groups, lost)
     recorded = RecordedBench(bench.machine, bench.cache, Listener())
     assert with_groups(recorded, before, run=False) == before
 

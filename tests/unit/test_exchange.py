@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.exchange import SCHEMA, format_rows, parse_rows
-from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Listed, Machine, Measurement, TileComparison
+from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Listed, Machine, Measurement, PartsComparison
 from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, TABLES, Row
 from mucudnn.costs.shipped import SystemDatabase, file_name
 from mucudnn.errors import MucudnnError, NewerFileError
@@ -250,11 +250,11 @@ def test_rows_of_schema_1_are_imported(tmp_path: Path) -> None:
 
 def test_a_comparison_of_tiles_is_kept_by_the_division_and_the_tiles() -> None:
     tiles, other = Tiling((Tile(3, "A", 1.0, 0),)), Tiling((Tile(2, "A", 1.0, 0), Tile(1, "A", 1.0, 0)))
-    compared = TileComparison(10.0, 4.0, 0.1, 0.2)
+    compared = PartsComparison(10.0, 4.0, 0.1, 0.2)
     with Cache.in_memory(Path("none")) as cache:
-        cache.add_tile_comparison(HERE, KERNEL, HALVES, tiles, compared)
-        assert cache.tile_comparison(HERE, KERNEL, HALVES, tiles) == compared
-        assert cache.tile_comparison(HERE, KERNEL, WHOLE, tiles) is None
-        assert cache.tile_comparison(HERE, KERNEL, HALVES, other) is None
+        cache.add_parts_comparison(HERE, KERNEL, HALVES, tiles, compared)
+        assert cache.parts_comparison(HERE, KERNEL, HALVES, tiles) == compared
+        assert cache.parts_comparison(HERE, KERNEL, WHOLE, tiles) is None
+        assert cache.parts_comparison(HERE, KERNEL, HALVES, other) is None
         assert cache.comparison(HERE, KERNEL, WHOLE, HALVES) is None
     assert compared.speedup == 2.5

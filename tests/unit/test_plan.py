@@ -7,7 +7,8 @@ import pytest
 
 from mucudnn._native import parse_descriptor
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError
-from mucudnn.plans.plan import Plan, PlanKernel, read_plan, write_plan
+from mucudnn.plans.any_plan import read_plan
+from mucudnn.plans.plan import Plan, PlanKernel, write_plan
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration, Tile, Tiling
 

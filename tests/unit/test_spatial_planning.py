@@ -13,7 +13,8 @@ from needs_torch import torch
 
 from mucudnn.cli import main
 from mucudnn.errors import MucudnnError, NothingFitsError, UsageError
-from mucudnn.plans.devices.spatial_plan import SpatialStage, parse_spatial_plan, read_spatial_plan
+from mucudnn.plans.any_plan import read_plan
+from mucudnn.plans.devices.spatial_plan import SpatialStage, parse_spatial_plan
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch import spatial
 
@@ -143,14 +144,16 @@ def test_the_plan_is_written_read_and_shown(tmp_path: Path, capsys: pytest.Captu
         network(), (1, 1, 32, 32, 32), world=4, memory="1GiB", link=FAST, time_ms=multiplications
     )
     found.write(tmp_path / "model.spatial")
-    assert read_spatial_plan(tmp_path / "model.spatial") == found
+    assert read_plan(tmp_path / "model.spatial") == found
     assert main(["plan", "show", str(tmp_path / "model.spatial")]) == 0
     shown = capsys.readouterr().out
     assert "mesh: " in shown
     assert "memory limit of a rank: 1 GiB" in shown
+    assert main(["plan", "show", str(tmp_path / "model.spatial"), "--json"]) == 0
+    assert capsys.readouterr().out == (tmp_path / "model.spatial").read_text()
     (tmp_path / "broken").write_text('{"kind": "mucudnn spatial plan"')
     with pytest.raises(MucudnnError, match="not a readable spatial plan"):
-        read_spatial_plan(tmp_path / "broken")
+        read_plan(tmp_path / "broken")
 
 
 @pytest.mark.parametrize(

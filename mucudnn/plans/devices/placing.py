@@ -74,7 +74,7 @@ def place_network(
         counted.update(names)
         weights = sum(2 * network.tensor(n).bytes for n in names if network.tensor(n).kind == "parameter")
         saved = sum(network.tensor(n).bytes for n in names if n in step.saves)
-        operations.append(Operation(sum(time_of(network, one, costs) for one in work), weights + saved))
+        operations.append(Operation(sum(time_of(network, each, costs) for each in work), weights + saved))
     edges: dict[tuple[int, int], float] = {}
     for edge in network.edges():
         if edge.writer < edge.reader < network.turn:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mucudnn.errors import NewerFileError, shown
-from mucudnn.input import parse_json, read_document
+from mucudnn.input import parse_json
 from mucudnn.output.files import write_lines
 
 _KIND, _VERSION = "mucudnn spatial plan", 1
@@ -82,36 +82,26 @@ class SpatialPlan:
         return json.dumps({"kind": _KIND, "version": _VERSION, **asdict(self)}, indent=1)
 
     def write(self, path: str | Path) -> None:
-        """Write the plan to a file, which `mucudnn plan show` prints. Raises MucudnnError."""
+        """Write the plan to a file, which `mucudnn.read_plan` reads. Raises MucudnnError."""
         write_lines(Path(path), [str(self), "\n"], "the spatial plan")
-
-
-def is_spatial(text: str) -> bool:
-    """Return whether the text of a file looks like a spatial plan."""
-    return _KIND in text[:200]
-
-
-def read_spatial_plan(path: str | Path) -> SpatialPlan:
-    """Read a plan from a file. Raises MucudnnError, and NewerFileError for the plan of a newer version."""
-    return read_document(path, "spatial plan", parse_spatial_plan)
 
 
 def parse_spatial_plan(text: str) -> SpatialPlan:
     """Parse the text of a plan. Raises ValueError, and NewerFileError for the plan of a newer version."""
     try:
-        found = _object(parse_json(text))
-        if (kind := found.pop("kind", None)) != _KIND:
+        content = _object(parse_json(text))
+        if (kind := content.pop("kind", None)) != _KIND:
             raise ValueError(f"its kind is {shown(kind)}")
-        if _whole(found.pop("version", None)) > _VERSION:
+        if _whole(content.pop("version", None)) > _VERSION:
             raise NewerFileError("a newer version of mucudnn wrote it")
-        return _read(SpatialPlan, found)
+        return _read(SpatialPlan, content)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"this is not a readable spatial plan: {error}") from None
 
 
-def _read(kind: type[T], found: Any) -> T:
+def _read(kind: type[T], content: Any) -> T:
     """Make a dataclass of a JSON object. Raises ValueError for missing, unknown or mistyped fields."""
-    values, known = _object(found), {one.name: one for one in fields(kind)}
+    values, known = _object(content), {field.name: field for field in fields(kind)}
     for name in values:
         if name not in known:
             raise ValueError(f"there is nothing named {shown(name)} in it")
@@ -168,7 +158,9 @@ _READERS: dict[Any, Callable[[Any], Any]] = {
     dict[str, int]: lambda value: {_text(name): _whole(size) for name, size in _object(value).items()},
     dict[int, str]: lambda value: {int(_text(axis)): _text(name) for axis, name in _object(value).items()},
     tuple[str, ...]: lambda value: tuple(map(_text, _list(value))),
-    tuple[SpatialStage, ...]: lambda value: tuple(_read(SpatialStage, one) for one in _list(value)),
-    tuple[SpatialLayer, ...]: lambda value: tuple(_read(SpatialLayer, one) for one in _list(value)),
-    tuple[SpatialCandidate, ...]: lambda value: tuple(_read(SpatialCandidate, one) for one in _list(value)),
+    tuple[SpatialStage, ...]: lambda value: tuple(_read(SpatialStage, entry) for entry in _list(value)),
+    tuple[SpatialLayer, ...]: lambda value: tuple(_read(SpatialLayer, entry) for entry in _list(value)),
+    tuple[SpatialCandidate, ...]: lambda value: tuple(
+        _read(SpatialCandidate, entry) for entry in _list(value)
+    ),
 }

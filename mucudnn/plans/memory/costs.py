@@ -61,20 +61,20 @@ def measure_costs(
     kernels = network.kernels()
     benchmark(bench, kernels, policy, comparing=False)
     table = bench.costs(kernels)
-    found: dict[Kernel, tuple[Configuration, ...]] = {}
+    desirable: dict[Kernel, tuple[Configuration, ...]] = {}
     undivided: dict[Kernel, Configuration] = {}
     for kernel in kernels:
         rows = table.at_sizes(kernel, usable_sizes(policy, kernel))
-        found[kernel] = tuple(desirable_configurations(rows, kernel))
-        if not found[kernel]:
+        desirable[kernel] = tuple(desirable_configurations(rows, kernel))
+        if not desirable[kernel]:
             raise NothingFitsError(f"{kernel}: no algorithm runs at any of the measured micro-batch sizes")
         whole = [row for row in rows if row.micro_batch == kernel.mini_batch]
-        undivided[kernel] = [*found[kernel], *desirable_configurations(whole, kernel)][-1]
+        undivided[kernel] = [*desirable[kernel], *desirable_configurations(whole, kernel)][-1]
     modelled = model_costs(network, device, divide=False)
     return replace(
         modelled,
         device=bench.engine.device,
-        kernels=found,
+        kernels=desirable,
         undivided=undivided,
         link=link,
         sources={"kernels": "measured", "steps": "modelled", "link": link_source, "device": device.source},

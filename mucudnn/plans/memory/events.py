@@ -55,16 +55,16 @@ def find_events(
     A copy is moved to a later event, and a release to an earlier one, if a step would not fit otherwise.
     """
     needs = first_needs(tensors, choices)
-    found: dict[int, Events] = {}
+    planned: dict[int, Events] = {}
     for i, choice in enumerate(choices):
         if choice == "offload":
             release = _find_release(trace, trace.saved[i], released_at(timeline, i))
             fetch = _find_fetch(trace, needs[i], fetched_at(timeline, i))
-            found[i] = Events(*_steps(trace, tensors[i], release, fetch, needs[i]), release, fetch)
-    held = _count_bytes(tensors, choices, runs, found, needs)
+            planned[i] = Events(*_steps(trace, tensors[i], release, fetch, needs[i]), release, fetch)
+    held = _count_bytes(tensors, choices, runs, planned, needs)
     for step, size in enumerate(held):
         over = size - memory
-        for i, events in found.items():
+        for i, events in planned.items():
             if over <= 0:
                 break
             if tensors[i].last_forward_use < step < events.gone_from:
@@ -79,7 +79,7 @@ def find_events(
             )
             if before != (events.gone_from, events.back_from):
                 over -= tensors[i].bytes
-    return found, _count_bytes(tensors, choices, runs, found, needs)
+    return planned, _count_bytes(tensors, choices, runs, planned, needs)
 
 
 def _steps(

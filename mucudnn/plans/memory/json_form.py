@@ -41,6 +41,10 @@ def memory_json(plan: MemoryPlan) -> dict[str, Any]:
 
 def _make_kernel(planned: PlannedKernel, count: int) -> dict[str, Any]:
     kernel, chosen = planned.kernel, planned.chosen
-    whole = [one for one in planned.desirable if len(one.parts) == 1 and one.workspace <= chosen.workspace]
+    whole = [
+        option
+        for option in planned.desirable
+        if len(option.parts) == 1 and option.workspace <= chosen.workspace
+    ]
     best = whole[-1].parts[0] if whole else None
     return kernel_json(kernel, count, best, chosen, None)

@@ -1,4 +1,4 @@
-"""Memory plans: the fate of each saved tensor and the configuration of each kernel, within one figure.
+"""Memory plans: the fate of each saved tensor and the configuration of each kernel, within a budget.
 
 `mucudnn.torch.apply` runs a plan. It counts the tensors that PyTorch saves: the n-th storage that is saved is
 the tensor of the order n. A *pack* is one saving of a tensor. The plan gives the moments of the copies as
@@ -159,7 +159,9 @@ class MemoryPlan:
         times = [time_of_step(self.traced, step, costs) for step in self.traced.steps]
         at = {step.name: number for number, step in enumerate(self.traced.steps)}
         for kernel in self.kernels:
-            fitting = [one for one in costs.kernels[kernel.kernel] if one.workspace <= kernel.workspace]
+            fitting = [
+                choice for choice in costs.kernels[kernel.kernel] if choice.workspace <= kernel.workspace
+            ]
             times[at[kernel.step]] += fitting[-1].time_ms
         return times
 
@@ -174,8 +176,8 @@ class MemoryPlan:
         """
         *lower, fields = parse_memory_plan(text)
         plan = None
-        for one in (fields, *reversed(lower)):
-            plan = cls(**one, lower=plan)
+        for values in (fields, *reversed(lower)):
+            plan = cls(**values, lower=plan)
         assert plan is not None
         return plan
 

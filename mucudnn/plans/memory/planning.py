@@ -58,7 +58,7 @@ def plan_trace(trace: Trace, costs: Costs, options: MemoryOptions, *, name: str 
     work = count_work(
         trace.network,
         allowed,
-        tensors=[one.name for one in trace.saved],
+        tensors=[saved.name for saved in trace.saved],
         replays=trace.replays(),
         host_memory=options.host_memory,
         block=ALIGNMENT,
@@ -73,7 +73,7 @@ def limit_workspace(costs: Costs, workspace: int | None) -> Costs:
         return costs
     fitting: dict[Kernel, Sequence[Configuration]] = {}
     for kernel, configurations in costs.kernels.items():
-        fitting[kernel] = [one for one in configurations if one.workspace <= workspace]
+        fitting[kernel] = [choice for choice in configurations if choice.workspace <= workspace]
         if not fitting[kernel]:
             raise NothingFitsError(
                 f"{kernel}: nothing fits {format_size(workspace)} of workspace, "
@@ -136,7 +136,7 @@ def _plan(
         kernels.append(
             PlannedKernel(place.step.name, module, call, place.kernel, desirable[index], desirable)
         )
-    inputs = [one for one in network.tensors if one.kind == "input"]
+    inputs = [tensor for tensor in network.tensors if tensor.kind == "input"]
     return MemoryPlan(
         network=name,
         batch=inputs[0].shape[0] if inputs and inputs[0].shape else 0,

@@ -40,7 +40,7 @@ def settle_replays(
     for i, kernels in again.items():
         free = _find_free(numbers, decision, i, memory) - _count_between(numbers, i, kernels)
         for k in kernels:
-            fitting = sum(one.workspace <= free for one in numbers.kernels[k].configurations)
+            fitting = sum(choice.workspace <= free for choice in numbers.kernels[k].configurations)
             chosen[k] = min(chosen[k], max(fitting - 1, 0))
     settled = _with_replays(numbers, again, chosen)
     try:
@@ -65,8 +65,8 @@ def _find_free(numbers: TrainingStep, decision: MemoryDecision, i: int, memory: 
     """Return the bytes that are free for workspace when a tensor is computed again."""
     runs = numbers.runs(decision.configurations)
     tensors = tuple(
-        replace(one, replay=replace(one.replay, workspace=0)) if one.replay else one
-        for one in numbers.tensors
+        replace(tensor, replay=replace(tensor.replay, workspace=0)) if tensor.replay else tensor
+        for tensor in numbers.tensors
     )
     step = numbers.tensors[i].first_backward_use
     held = required_bytes(runs, tensors, decision.choices, numbers.link)[step]
@@ -90,7 +90,9 @@ def _with_replays(
         assert replay is not None
         run = [numbers.kernels[k].configurations[chosen[k]] for k in kernels]
         least = [numbers.kernels[k].configurations[0] for k in kernels]
-        time_ms = replay.time_ms + sum(one.time_ms for one in run) - sum(one.time_ms for one in least)
-        scratch = _count_between(numbers, i, kernels) + max(one.workspace for one in run)
+        time_ms = (
+            replay.time_ms + sum(choice.time_ms for choice in run) - sum(choice.time_ms for choice in least)
+        )
+        scratch = _count_between(numbers, i, kernels) + max(choice.workspace for choice in run)
         tensors[i] = replace(tensors[i], replay=replace(replay, time_ms=max(time_ms, 0.0), workspace=scratch))
     return replace(numbers, tensors=tuple(tensors))

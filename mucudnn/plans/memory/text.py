@@ -147,13 +147,13 @@ def _without_defaults(tensor: PlannedTensor) -> dict[str, Any]:
     }
 
 
-def _make_tensor(given: Mapping[str, Any]) -> PlannedTensor:
-    saved = dict(given["saved"])
+def _make_tensor(values: Mapping[str, Any]) -> PlannedTensor:
+    saved = dict(values["saved"])
     if saved["replay"] is not None:
         saved["replay"] = Replay(**saved["replay"] | {"sources": tuple(saved["replay"]["sources"])})
-    lists = {name: tuple(given[name]) for name in ("shape", "packs", "modules", "sources") if name in given}
-    copies = CopySteps(**given.get("copies", {}))
-    tensor = PlannedTensor(**{**given, **lists, "saved": SavedTensor(**saved), "copies": copies})
+    lists = {name: tuple(values[name]) for name in ("shape", "packs", "modules", "sources") if name in values}
+    copies = CopySteps(**values.get("copies", {}))
+    tensor = PlannedTensor(**{**values, **lists, "saved": SavedTensor(**saved), "copies": copies})
     if tensor.choice not in ("keep", "offload", "recompute"):
         raise UsageError(f"the choice for {tensor.name} cannot be {shown(tensor.choice)}")
     return tensor
@@ -167,19 +167,19 @@ def _kernel_fields(kernel: PlannedKernel) -> dict[str, Any]:
         "pass": kernel.kernel.pass_,
         "problem": str(kernel.kernel.problem),
         "chosen": _parts(kernel.chosen),
-        "desirable": [_parts(one) for one in kernel.desirable],
+        "desirable": [_parts(option) for option in kernel.desirable],
     }
 
 
-def _make_kernel(given: Mapping[str, Any]) -> PlannedKernel:
-    problem, _, _ = parse_descriptor(given["problem"])
+def _make_kernel(values: Mapping[str, Any]) -> PlannedKernel:
+    problem, _, _ = parse_descriptor(values["problem"])
     return PlannedKernel(
-        given["step"],
-        given["module"],
-        given["call"],
-        Kernel(problem, given["pass"], given["step"]),
-        _make_configuration(given["chosen"]),
-        tuple(map(_make_configuration, given["desirable"])),
+        values["step"],
+        values["module"],
+        values["call"],
+        Kernel(problem, values["pass"], values["step"]),
+        _make_configuration(values["chosen"]),
+        tuple(map(_make_configuration, values["desirable"])),
     )
 
 

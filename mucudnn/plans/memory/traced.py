@@ -52,10 +52,10 @@ class Trace:
     def replays(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
         """Return the steps that compute each tensor again, and the saved tensors that they read."""
         return {
-            one.name: (
-                one.replayed,
-                (one.source,) if one.modules and one.source_input is None else one.sources,
+            saved.name: (
+                saved.replayed,
+                (saved.source,) if saved.modules and saved.source_input is None else saved.sources,
             )
-            for one in self.saved
-            if one.replayed
+            for saved in self.saved
+            if saved.replayed
         }

@@ -37,7 +37,7 @@ class Costs:
 
     @property
     def summary(self) -> str:
-        """Return "measured" if the kernels were measured, else "modelled"; `sources` tells the rest."""
+        """Return "measured" if the kernels were measured, else "modelled"; `sources` has the rest."""
         return self.sources.get("kernels", "modelled")
 
 
@@ -80,7 +80,7 @@ def count_work(
             they read. By default every tensor can be whose steps read saved tensors alone.
         host_memory: the most bytes of all offloaded tensors together.
         least_bytes: smaller tensors are not managed, unless `tensors` names them.
-        block: the allocator gives each tensor a multiple of so many bytes.
+        block: the allocator gives each tensor a multiple of that many bytes.
         held: for some tensors, the last step during which the program holds them, whatever reads them.
 
     Raises:
@@ -89,7 +89,7 @@ def count_work(
     if network.turn == len(network.steps):
         raise UsageError("the network has no backward steps, so that it saves nothing: plan a training step")
     if tensors is None:
-        saved = [one for one in network.saved if one.bytes >= least_bytes]
+        saved = [tensor for tensor in network.saved if tensor.bytes >= least_bytes]
     else:
         saved = [network.tensor(name) for name in tensors]
     step_ms = [time_of_step(network, step, costs) for step in network.steps]
@@ -115,14 +115,14 @@ def count_work(
             continue
         is_read = tensor.name in inputs_of_kernels
         size = _round_up(tensor.bytes, block)
-        one = SavedTensor(tensor.name, size, *uses, is_kernel_input=is_read)  # type: ignore[arg-type]
-        for step in range(one.produced_at, one.last_use + 1):
+        managed = SavedTensor(tensor.name, size, *uses, is_kernel_input=is_read)  # type: ignore[arg-type]
+        for step in range(managed.produced_at, managed.last_use + 1):
             fixed[step] -= size
-        counted.append(one)
+        counted.append(managed)
     times = dict(zip((step.name for step in network.steps), step_ms, strict=True))
     ready = tuple(
-        _add_replay(network, one, index, counted, times, costs, replays) if one.bytes else one
-        for one in counted
+        _add_replay(network, tensor, index, counted, times, costs, replays) if tensor.bytes else tensor
+        for tensor in counted
     )
     places = [
         (number, KernelPlace(step, kernel))
@@ -131,7 +131,7 @@ def count_work(
         for _ in range(kernel.count)
     ]
     choices = {
-        kernel: tuple(Cost(one.time_ms, one.workspace) for one in configurations)
+        kernel: tuple(Cost(choice.time_ms, choice.workspace) for choice in configurations)
         for kernel, configurations in costs.kernels.items()
     }
     numbers = TrainingStep(
@@ -183,13 +183,13 @@ def _add_replay(
     if replays is None:
         recomputation = network.recomputation(saved.name)
         steps = list(recomputation.steps)
-        sources = [one.name for one in recomputation.sources if one.kind == "activation"]
+        sources = [tensor.name for tensor in recomputation.sources if tensor.kind == "activation"]
         if any(name not in index for name in sources):
             return saved
     elif saved.name in replays:
-        names, given = replays[saved.name]
+        names, read = replays[saved.name]
         steps = [network.step(name) for name in names]
-        sources = list(given)
+        sources = list(read)
     else:
         return saved
     numbers = tuple(index[name] for name in sources)
@@ -200,11 +200,11 @@ def _add_replay(
     time_ms += sum(costs.kernels[kernel][0].time_ms * kernel.count for kernel in kernels)
     scratch = max((costs.kernels[kernel][0].workspace for kernel in kernels), default=0)
     written = [network.tensor(name) for step in steps for name in step.writes]
-    overwritten = {one.in_place_of for one in written}
+    overwritten = {tensor.in_place_of for tensor in written}
     between = sum(
-        one.bytes
-        for one in written
-        if one.name not in overwritten and one.name != saved.name and one.kind == "activation"
+        tensor.bytes
+        for tensor in written
+        if tensor.name not in overwritten and tensor.name != saved.name and tensor.kind == "activation"
     )
     return SavedTensor(
         saved.name, saved.bytes, saved.produced_at, saved.last_forward_use, saved.first_backward_use,

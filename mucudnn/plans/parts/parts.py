@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mucudnn._native import Division, Engine
-from mucudnn.costs.records import TileComparison
+from mucudnn.costs.records import PartsComparison
 from mucudnn.errors import NothingFitsError
 from mucudnn.forks import no_fork
 from mucudnn.listener import Listener
@@ -127,20 +127,20 @@ def are_faster(bench: Bench, kernel: Kernel, parts: Parts, division: Configurati
     Both are run whole, the tiles or groups with their copies, unless the cache has the comparison or the
     prediction does not promise a gain. Without `run` the prediction stands for a missing comparison.
     """
-    known = bench.cache.tile_comparison(bench.machine, kernel, division, parts)
+    known = bench.cache.parts_comparison(bench.machine, kernel, division, parts)
     if known is None and not run:
         return division.time_ms / predicted_ms(kernel.mini_batch, parts) > LEAST_SPEEDUP
     if known is None:
         if not _are_promising(bench, kernel, parts, division):
             return False
         known = _compare(bench, kernel, parts, division)
-        bench.cache.add_tile_comparison(bench.machine, kernel, division, parts, known)
+        bench.cache.add_parts_comparison(bench.machine, kernel, division, parts, known)
     return known.speedup > LEAST_SPEEDUP
 
 
 def time_of(bench: Bench, kernel: Kernel, parts: Parts, division: Configuration | None) -> float:
     """Return the ms of tiles or channel groups, as compared with a division; else the predicted ms."""
-    compared = division and bench.cache.tile_comparison(bench.machine, kernel, division, parts)
+    compared = division and bench.cache.parts_comparison(bench.machine, kernel, division, parts)
     return compared.tiles_ms if compared else predicted_ms(kernel.mini_batch, parts)
 
 
@@ -150,7 +150,7 @@ def _are_promising(bench: Bench, kernel: Kernel, parts: Parts, division: Configu
     return predicted_ms(kernel.mini_batch, parts) < division.time_ms * least
 
 
-def _compare(bench: Bench, kernel: Kernel, parts: Parts, division: Configuration) -> TileComparison:
+def _compare(bench: Bench, kernel: Kernel, parts: Parts, division: Configuration) -> PartsComparison:
     with no_fork:
         from statistics import median  # a decision from recorded measurements does without it
 
@@ -166,4 +166,4 @@ def _compare(bench: Bench, kernel: Kernel, parts: Parts, division: Configuration
         rounds = max(1, min(_ROUNDS, int(_HURRIED_MS / max(taken, 1e-3))))
     times = engine.compare(prepared, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds)
     bench.made["compared"] += 1
-    return TileComparison(*map(median, times), *map(spread, times))
+    return PartsComparison(*map(median, times), *map(spread, times))

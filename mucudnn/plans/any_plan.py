@@ -1,0 +1,38 @@
+"""The reading of plans of any kind: of convolutions, of a training step's memory, of a spatial division."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from mucudnn.forks import no_fork
+from mucudnn.input import AnyPath, read_document
+from mucudnn.plans.plan import Plan, parse_plan_text
+
+if TYPE_CHECKING:
+    from mucudnn.plans.devices.spatial_plan import SpatialPlan
+    from mucudnn.plans.memory.plan import MemoryPlan
+
+AnyPlan: TypeAlias = "Plan | MemoryPlan | SpatialPlan"
+
+
+def read_plan(path: AnyPath) -> AnyPlan:
+    """Read a plan of any kind from a file: a Plan, a MemoryPlan or a SpatialPlan.
+
+    Raises MucudnnError with the file and line that cannot be read, NewerFileError for the plan of a newer
+    version, and ArgumentTypeError if `path` is not a path.
+    """
+    return read_document(path, "plan", _parse)
+
+
+def _parse(text: str) -> AnyPlan:
+    lines = (line for line in text.splitlines() if line.strip() and not line.startswith("#"))
+    first = next(lines, "")
+    if first.startswith("mucudnn memory plan "):
+        with no_fork:
+            from mucudnn.plans.memory.plan import MemoryPlan
+        return MemoryPlan.parse(text)
+    if first.startswith("{"):
+        with no_fork:
+            from mucudnn.plans.devices.spatial_plan import parse_spatial_plan
+        return parse_spatial_plan(text)
+    return parse_plan_text(text)
