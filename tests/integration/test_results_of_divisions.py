@@ -11,8 +11,8 @@ from mucudnn._native import Engine, host_library
 from mucudnn.costs.cache import Cache
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.runners import Exhaustive
 from mucudnn.measuring.benchmark import benchmark
+from mucudnn.measuring.runners import Exhaustive
 from mucudnn.problems.kernels import PASSES
 from mucudnn.problems.sources import Flags, read_kernels
 

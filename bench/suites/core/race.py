@@ -23,7 +23,7 @@ from pathlib import Path
 from bench.lib.record import RESULTS, Record
 from mucudnn._native import HOST_BYTES_PER_MS, LONG_RUN_MS, RACE_RUNS, RACE_SHARE
 from mucudnn.costs.records import STOCK, STOCK_SLICE, SUCCESS, Measurement
-from mucudnn.measuring.race import Candidate, Race, next_candidate, rival_ms
+from mucudnn.measuring.race import Candidate, RaceGoal, hopeless_ms, next_candidate
 from mucudnn.solver import MicroConfiguration, reuse_workspace
 
 TABLES = RESULTS / "costs"
@@ -171,11 +171,11 @@ def race(table: Costs, limit: int) -> tuple[Times, float]:
         for key in table.times
         if _is_stock(key[1]) or table.workspaces[key] <= limit
     ]
-    rules = Race(table.mini_batch, (limit,), bytes_per_ms=HOST_BYTES_PER_MS)
+    rules = RaceGoal(table.mini_batch, (limit,), bytes_per_ms=HOST_BYTES_PER_MS)
     budget_ms = RACE_SHARE * table.times[table.mini_batch, STOCK][0]
 
     def runs(candidate: Candidate, rows: Rows, times: list[float]) -> list[float]:
-        is_fast = _is_stock(candidate.algorithm) or times[0] <= 1.5 * rival_ms(candidate, rows)
+        is_fast = _is_stock(candidate.algorithm) or times[0] <= 1.5 * hopeless_ms(candidate, rows)
         return runs_within(times, budget_ms) if times[0] < LONG_RUN_MS and is_fast else []
 
     return _play(table, candidates, lambda left, rows: next_candidate(left, rows, rules), runs)
@@ -190,13 +190,13 @@ def drop_in_race(costs: Costs, limit: int, own: str | None) -> Times:
 
     def following(left: list[Candidate], rows: Rows) -> Candidate | None:
         mine = (candidate for candidate in left if candidate[:2] == (n, own))
-        races = (Race(n, (most,), own is None, rate, costs.is_on_gpu) for most in limits)
+        races = (RaceGoal(n, (most,), own is None, rate, costs.is_on_gpu) for most in limits)
         nexts = (next_candidate(left, rows, rules) for rules in races)
         return next(mine, None) or next((candidate for candidate in nexts if candidate is not None), None)
 
     def runs(candidate: Candidate, rows: Rows, times: list[float]) -> list[float]:
         whole = min((row.median_ms or 0 for row in rows if row.micro_batch == n), default=0.0)
-        is_fast = times[0] <= 1.5 * rival_ms(candidate, rows)
+        is_fast = times[0] <= 1.5 * hopeless_ms(candidate, rows)
         budget_ms = max(DROP_IN_LEAST_MS, DROP_IN_SHARE * whole)
         return runs_within(times, budget_ms, DROP_IN_LEAST_RUNS) if is_fast else []
 
