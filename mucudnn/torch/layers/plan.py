@@ -14,7 +14,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import FRAMEWORK
 from mucudnn.errors import MixedDevicesError, UsageError
 from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.runners import Race
+from mucudnn.measuring.runners import Exhaustive, Race
 from mucudnn.measuring.source import runs_stock
 from mucudnn.plans.decide import Limits
 from mucudnn.plans.optimizer import optimize
@@ -36,14 +36,16 @@ def plan(
     *,
     workspace: int | str | None = None,
     total_workspace: int | str | None = None,
+    thorough: bool = False,
 ) -> Plan:
     """Return a plan that says how to divide each convolution of a model, for `convert(model, plan=...)`.
 
     The model runs once on `example_input` (a tensor, or a tuple of arguments), uncompiled. This run shows the
     shapes of every nn.Conv1d, 2d and 3d that can be divided. The plan has its forward pass, and those
     backward passes whose gradients are enabled and needed. The model's buffers and the random number
-    generators keep their state. Then every kernel is measured, decided and run whole. If tiles of each sample
-    or groups of channels are faster still, the plan has them beside the configuration.
+    generators keep their state. Then every kernel is measured in a race, decided and run whole, as `mucudnn
+    optimize` does it. If tiles of each sample or groups of channels are faster still, the plan has them
+    beside the configuration. With `thorough` every algorithm is measured at every size, in many runs.
 
     Each pass of each convolution uses at most `workspace` bytes ("64MiB", "none"; by default
     MUCUDNN_WORKSPACE_LIMIT). With `total_workspace` all passes together use at most that many bytes: give it
@@ -64,7 +66,7 @@ def plan(
     source = stock.source_of(name)
     listener, policy = LogListener(), settings.BATCH_POLICY.read()
     with Cache.of_user(listener, needed=False) as cache:
-        bench = Bench(device.engine, cache, listener, Race(), source)
+        bench = Bench(device.engine, cache, listener, Exhaustive() if thorough else Race(), source)
         planned = to_plan(optimize(bench, kernels, policy, limits, tiles=True))
     if any(runs_stock(c) for kernel in planned.kernels for c in kernel.answers):
         planned.header[FRAMEWORK] = source.machine.library
