@@ -1,4 +1,4 @@
-"""The result of `optimize`, and its forms: numbers, JSON, HTML and a plan."""
+"""The result of `optimize`, and its forms: numbers, JSON and a plan."""
 
 import math
 from collections.abc import Callable
@@ -6,13 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mucudnn.costs.records import Machine
-from mucudnn.output.table import html_table
-from mucudnn.output.text import micro_batches, milliseconds, ratio, short_names
 from mucudnn.plans.decide import Decision, Limits
 from mucudnn.plans.json_forms import cost_json, groups_json, kernel_fields, machine_json
 from mucudnn.plans.plan import Plan, PlanKernel, predicted_ms
 from mucudnn.problems.kernels import Kernel
-from mucudnn.sizes import format_size
 from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration
 
 SCHEMA = 1
@@ -27,10 +24,6 @@ class Result:
     limits: Limits
     new_measurements: int
     decisions: tuple[Decision, ...]
-
-    def _repr_html_(self) -> str:
-        """Return a table of the decisions, which notebooks show."""
-        return to_html(self)
 
 
 @dataclass(frozen=True)
@@ -139,36 +132,6 @@ def _make_total_json(result: Result) -> dict[str, Any]:
         "speedup": times.speedup,
         "workspace": total_workspace(result),
     }
-
-
-def to_html(result: Result) -> str:
-    """Return a table of the decisions, with a row for each kernel and one for their total."""
-    names = short_names([decision.kernel.label for decision in result.decisions])
-    rows = []
-    for name, decision in zip(names, result.decisions, strict=True):
-        rows.append((name, decision.kernel.pass_, str(decision.kernel.count), *_make_cells(decision)))
-        rows += [
-            (f"{share.kernel.count} of them apart", "", "", *_make_cells(share)) for share in decision.shares
-        ]
-    for name, answer in (("total", result), ("total, apart", apart(result)))[: 1 + has_shares(result)]:
-        sums = total(answer)
-        times = milliseconds(sums.undivided_ms), "", milliseconds(sums.divided_ms), ratio(sums.speedup)
-        rows.append((name, "", "", "", *times, format_size(total_workspace(answer))))
-    heads = ("kernel", "pass", "count", "best undivided", "ms", "micro-batches", "ms", "speedup", "workspace")
-    how = "measured whole" if any(decision.comparison for decision in result.decisions) else "predicted"
-    return html_table(f"{result.machine}; times {how}", heads, rows)
-
-
-def _make_cells(decision: Decision) -> tuple[str, ...]:
-    times = final(decision)
-    return (
-        decision.undivided.parts[0].algorithm if decision.undivided else "nothing fits",
-        milliseconds(times.undivided_ms),
-        micro_batches(decision.best, " + "),
-        milliseconds(times.divided_ms),
-        ratio(times.speedup),
-        format_size(decision.best.workspace),
-    )
 
 
 def to_plan(result: Result) -> Plan:

@@ -23,7 +23,7 @@ from mucudnn.measuring.source import runs_stock
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
-from mucudnn.solver import ChannelGroup, ChannelGroups, Configuration, MicroConfiguration, Tile, Tiling
+from mucudnn.solver import ChannelGroup, MicroConfiguration, Tile
 
 _SLOWER = 1.25
 _ROUNDS = 5
@@ -78,38 +78,19 @@ def verify(plan: Plan, engine: Engine, listener: Listener, *, run: bool) -> list
 
 
 def _find_complaints(planned: PlanKernel, engine: Engine) -> Iterator[str]:
-    kernel = planned.kernel
-    yield from _find_complaints_about_choice(kernel, planned.chosen, engine)
-    for count, share in planned.shares:
-        for complaint in _find_complaints_about_choice(kernel, share, engine):
-            yield f"share of {count}: {complaint}"
-    if planned.groups is not None:
-        yield from _find_complaints_about_groups(kernel, planned.groups, engine)
-    if planned.tiles is not None:
-        yield from _find_complaints_about_tiles(kernel, planned.tiles, engine)
-
-
-def _find_complaints_about_choice(
-    kernel: Kernel,
-    choice: Configuration,
-    engine: Engine,
-    copies: Callable[[int, Candidate], int] = lambda *_: 0,
-    most: int | None = None,
-) -> Iterator[str]:
-    """Yield what keeps a configuration from running as planned.
-
-    Its kernel may be a group of the channels of another kernel, whose plan allows `most` bytes. A slice of
-    that many samples then needs `copies` bytes beyond the algorithm's workspace.
-    """
-    parts = [part for part in choice.parts if part.algorithm != STOCK]  # PyTorch runs these
-    allowed = choice.workspace if most is None else most
-    accumulator = engine.accumulator_size(kernel, max(len(parts), 1))
-    if accumulator is None:
-        yield _explain_refusal(kernel, len(parts), f"{len(parts)} micro-batches")
-        return
-    for part in dict.fromkeys(parts):
-        more = partial(copies, part.micro_batch)
-        yield from _check_part(engine, kernel.at(part.micro_batch), part, accumulator, allowed, more)
+    """Yield what keeps the choice, the shares, the groups and the tiles from running as planned."""
+    kernel, groups, tiles = planned.kernel, planned.groups, planned.tiles
+    shares = ((f"share of {count}: ", share) for count, share in planned.shares)
+    for name, choice in (("", planned.chosen), *shares):
+        yield from _check_parts(engine, name, kernel, choice.parts, choice.workspace)
+    for group in dict.fromkeys(groups.parts if groups else ()):
+        assert groups is not None
+        name, parts = f"groups of {group.channels} channels: ", group.configuration.parts
+        divided = group_kernel(kernel, group.channels, group.of_inputs)
+        copies = partial(_group_copies, kernel, group)
+        yield from _check_parts(engine, name, divided, parts, groups.workspace, copies)
+    if tiles is not None:
+        yield from _check_parts(engine, "tiles: ", kernel, tiles.parts, tiles.workspace)
 
 
 def _group_copies(kernel: Kernel, group: ChannelGroup, samples: int, algorithm: Candidate) -> int:
@@ -117,58 +98,44 @@ def _group_copies(kernel: Kernel, group: ChannelGroup, samples: int, algorithm: 
     return group_copies(kernel, group.channels, samples, group.of_inputs, takes_strides)
 
 
-def _find_complaints_about_groups(kernel: Kernel, groups: ChannelGroups, engine: Engine) -> Iterator[str]:
-    for group in dict.fromkeys(groups.parts):
-        divided, choice = group_kernel(kernel, group.channels, group.of_inputs), group.configuration
-        copies = partial(_group_copies, kernel, group)
-        for complaint in _find_complaints_about_choice(divided, choice, engine, copies, groups.workspace):
-            yield f"groups of {group.channels} channels: {complaint}"
+def _check_parts(
+    engine: Engine,
+    name: str,
+    kernel: Kernel,
+    parts: Sequence[MicroConfiguration | Tile],
+    allowed: int,
+    copies: Callable[[int, Candidate], int] = lambda *_: 0,
+) -> Iterator[str]:
+    """Yield what keeps the parts of a kernel from running as planned, each sentence after the `name`.
 
-
-def _find_complaints_about_tiles(kernel: Kernel, tiles: Tiling, engine: Engine) -> Iterator[str]:
-    count = len(tiles.parts) * kernel.mini_batch
+    The plan allows `allowed` bytes. A slice of that many samples needs `copies` bytes beyond the algorithm's
+    workspace.
+    """
+    own = [part for part in parts if part.algorithm != STOCK]  # PyTorch runs the others
+    is_tiled = any(isinstance(part, Tile) for part in own)
+    count = max(len(own), 1) * (kernel.mini_batch if is_tiled else 1)
     accumulator = engine.accumulator_size(kernel, count)
     if accumulator is None:
-        yield _explain_refusal(kernel, count, f"{count} tiles")
+        noun = "tiles" if is_tiled else "micro-batches"
+        cannot = f"{count} {noun} of {kernel.problem.data_type} cannot be summed on this device"
+        yield name + (refusal_of_slices(kernel, count) or cannot)
         return
-    for tile in dict.fromkeys(tiles.parts):
-        extra = accumulator + tile_copies(kernel, tile.steps)
-        tiled = tile_kernel(kernel, tile.steps)
-        for complaint in _check_part(engine, tiled, tile, extra, tiles.workspace):
-            yield f"tiles: {complaint}"
-
-
-def _explain_refusal(kernel: Kernel, count: int, slices: str) -> str:
-    return (
-        refusal_of_slices(kernel, count)
-        or f"{slices} of {kernel.problem.data_type} cannot be summed on this device"
-    )
-
-
-def _check_part(
-    engine: Engine,
-    kernel: Kernel,
-    part: MicroConfiguration | Tile,
-    extra: int,
-    allowed: int,
-    copies: Callable[[Candidate], int] = lambda _: 0,
-) -> Iterator[str]:
-    """Yield what keeps one part from running as planned.
-
-    The part needs `extra` bytes, and those for copies, beside its algorithm's workspace; the plan allows
-    `allowed` bytes in all.
-    """
-    listed = engine.enumerate(kernel)
-    now = next((candidate for candidate in listed if candidate.algorithm == part.algorithm), None)
-    if now is None:
-        yield f"the library has no algorithm {part.algorithm} any more"
-    elif now.status != SUCCESS:
-        yield f"{part.algorithm} at {part.size} fails with {now.status}"
-    elif (needed := now.workspace + extra + copies(now)) > allowed:
-        yield (
-            f"{part.algorithm} at {part.size} needs {format_size(needed)} of "
-            f"workspace, but the plan allows {format_size(allowed)}"
-        )
+    for part in dict.fromkeys(own):
+        if isinstance(part, Tile):
+            extra, run = accumulator + tile_copies(kernel, part.steps), tile_kernel(kernel, part.steps)
+        else:
+            extra, run = accumulator, kernel.at(part.micro_batch)
+        named = (listed for listed in engine.enumerate(run) if listed.algorithm == part.algorithm)
+        now = next(named, None)
+        if now is None:
+            yield f"{name}the library has no algorithm {part.algorithm} any more"
+        elif now.status != SUCCESS:
+            yield f"{name}{part.algorithm} at {part.size} fails with {now.status}"
+        elif (needed := now.workspace + extra + copies(part.size, now)) > allowed:
+            yield (
+                f"{name}{part.algorithm} at {part.size} needs {format_size(needed)} of "
+                f"workspace, but the plan allows {format_size(allowed)}"
+            )
 
 
 def _time_choice(planned: PlanKernel, engine: Engine, cap: int) -> float:

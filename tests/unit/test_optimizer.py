@@ -12,7 +12,6 @@ from optimizer_cases import HUNGRY, KERNELS, LIMIT, MiB, run
 from mucudnn._native import parse_descriptor
 from mucudnn.cli.optimize_table import show_result
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import Machine
 from mucudnn.listener import Listener
 from mucudnn.measuring.buffers import measuring_extent
 from mucudnn.measuring.runners import Race
@@ -97,16 +96,6 @@ def test_the_json_is_of_the_schema(path: Path) -> None:
         "undivided_ms": 64.0, "divided_ms": 40.0, "speedup": 1.6, "workspace": 2 * MiB, "apart": None,
     }  # fmt: skip
     json.dumps(result, allow_nan=False)
-
-
-def test_a_notebook_shows_a_result_as_a_table(path: Path) -> None:
-    with_names = run(path, FakeEngine())
-    text = with_names._repr_html_()
-    assert text.count("<tr>") == 1 + len(with_names.decisions) + 1
-    assert "times measured whole" in text
-    assert "times predicted" in run(path, FakeEngine(), run=False)._repr_html_()
-    odd = replace(with_names, machine=Machine("host", "<b>", "a library", 1))
-    assert "&lt;b&gt;" in odd._repr_html_()
 
 
 def test_errors_are_relative_to_fp64(path: Path) -> None:

@@ -20,7 +20,7 @@ from mucudnn.plans.decide import Decision, Limits, decide
 from mucudnn.plans.json_forms import plan_json
 from mucudnn.plans.optimizer import keep_faster_shares, optimize
 from mucudnn.plans.plan import Plan, PlanKernel
-from mucudnn.plans.result import Result, apart, to_html, to_json, to_plan, total, total_workspace
+from mucudnn.plans.result import Result, apart, to_json, to_plan, total, total_workspace
 from mucudnn.plans.shares import share_of_layer
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
@@ -144,11 +144,6 @@ def test_the_json_of_a_result_has_the_shares_and_their_total() -> None:
     without = to_json(decide_within(24 * MiB, kernel(3)))
     assert without["kernels"][0]["shares"] == []
     assert without["total"]["apart"] is None
-
-
-def test_a_notebook_shows_the_shares_below_their_kernel() -> None:
-    text = to_html(decide_within(20 * MiB, kernel(3)))
-    assert text.index("2 of them apart") < text.index("1 of them apart") < text.index("total, apart")
 
 
 @pytest.mark.parametrize(
