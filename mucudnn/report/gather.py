@@ -7,7 +7,7 @@ from mucudnn.costs.records import Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.output.text import short_names
 from mucudnn.plans.decide import Decision
-from mucudnn.plans.result import Result, Times, measured, predicted, total_workspace
+from mucudnn.plans.result import Result, total_workspace
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.report.advice import advise
 from mucudnn.report.curves import Curve, divided_curve, even_curve
@@ -33,16 +33,6 @@ class KernelReport:
         """The name, the pass, and the kernel's count if it occurs more than once."""
         count = f" ×{self.kernel.count}" if self.kernel.count > 1 else ""
         return f"{self.name} {self.kernel.pass_}{count}"
-
-    @property
-    def predicted(self) -> Times:
-        """The predicted times: sums of the measured times of the parts."""
-        return predicted(self.decision)
-
-    @property
-    def measured(self) -> Times | None:
-        """The measured times of whole runs; None if there were none."""
-        return measured(self.decision)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from datetime import date
 from mucudnn import __version__
 from mucudnn.output.text import micro_batches, milliseconds
 from mucudnn.plans.plan import Parts
-from mucudnn.plans.result import apart, final, has_shares, total
+from mucudnn.plans.result import apart, final, has_shares, measured, predicted, total
 from mucudnn.report import plots
 from mucudnn.report.figure import PALETTE, inline_svg, style
 from mucudnn.report.gather import KernelReport, Report
@@ -23,7 +23,9 @@ def render(report: Report, written: date) -> str:
             limits=report.result.limits,
             sums=total(report.result),
             apart=total(apart(report.result)) if has_shares(report.result) else None,
-            ran=any(k.measured for k in report.kernels),
+            ran=any(measured(k.decision) for k in report.kernels),
+            predicted=predicted,
+            measured=measured,
             final=final,
             problems=_describe_problems(report),
             written=f"{written.day} {written:%B %Y}",
