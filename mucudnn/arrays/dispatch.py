@@ -286,7 +286,7 @@ def _decide(
     with user_cache(listener) as cache:
         bench = Bench(engine, cache, listener, _runner(source), source)
         if may_measure:
-            benchmark(bench, [kernel], policy, comparing=False, limits=(limit,))
+            benchmark(bench, [kernel], policy, limits=(limit,))
         costs = bench.costs([kernel])
         # A kernel that the cache does not know at all would make the engine list its algorithms.
         known = costs.measurements[kernel]

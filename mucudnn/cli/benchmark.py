@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
     engine = open_engine(*options.engine_options(arguments))
     with opened_cache(terminal, needed=True) as cache:
         bench = Bench(engine, cache, terminal, Exhaustive())
-        benchmark(bench, kernels, policy, comparing=False)
+        benchmark(bench, kernels, policy)
         _show(cache, arguments, kernels, policy, {bench.machine: bench.made.total()})
 
 

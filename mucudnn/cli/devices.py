@@ -135,5 +135,5 @@ def _measure(arguments: argparse.Namespace, listener: Listener) -> tuple[Machine
     engine = open_engine(*options.engine_options(arguments))
     with opened_cache(listener, needed=True) as cache:
         bench = Bench(engine, cache, listener, Exhaustive())
-        benchmark(bench, kernels, policy, comparing=False)
+        benchmark(bench, kernels, policy)
         return bench.machine, bench.made.total()

@@ -13,24 +13,24 @@ def benchmark(
     kernels: Sequence[Kernel],
     policy: str,
     *,
-    comparing: bool,
+    comparing: bool = False,
     limits: Sequence[int | None] = (None,),
-    compares: bool = False,
+    undivided: bool = False,
 ) -> None:
     """Make the measurements that the cache lacks.
 
     The listener first gets a forecast of time and memory, which includes the comparisons if `comparing`.
     Algorithms that need more workspace than the last of the ascending `limits` are not measured. A race looks
-    for a choice within each limit, and with `compares` for the best undivided algorithm.
+    for a choice within each limit, and with `undivided` for the best undivided algorithm.
     """
-    missing = find_missing(bench, kernels, policy, limits, compares=compares)
+    missing = find_missing(bench, kernels, policy, limits, undivided=undivided)
     if missing.tasks:
         with no_fork:
             from mucudnn.measuring.estimate import announcement, forecast  # it imports numpy
 
         bench.listener.message(
             forecast(bench, missing, kernels if comparing else ())
-            if bench.runner.is_complete or compares
+            if bench.runner.is_complete or undivided
             else announcement(bench, missing)
         )
     measure(bench, missing)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from mucudnn._native import (
     HOST_BYTES_PER_MS,
@@ -27,13 +27,6 @@ if TYPE_CHECKING:
     from mucudnn.measuring.measure import StockOfKernel
 
 Rows: TypeAlias = Sequence[Measurement]
-
-
-class Timer(Protocol):
-    """The tensors and the workspace of one kernel, on which its tasks are timed."""
-
-    def measure(self, task: Task) -> tuple[float, float]:
-        """Return the median of the times and the distance between their quartiles. Raises EngineError."""
 
 
 class Runner:
@@ -78,7 +71,7 @@ class Runner:
         """
         raise NotImplementedError
 
-    def timer(self, stock: StockOfKernel, workspace: int) -> Timer:
+    def timer(self, stock: StockOfKernel, workspace: int) -> ExhaustiveTimer | RaceTimer:
         """Return the timer for the engine's tasks of a kernel, which need at most `workspace` bytes."""
         raise NotImplementedError
 
@@ -111,9 +104,9 @@ class Exhaustive(Runner):
         """Yield all tasks."""
         return iter(tasks)
 
-    def timer(self, stock: StockOfKernel, workspace: int) -> Timer:
+    def timer(self, stock: StockOfKernel, workspace: int) -> ExhaustiveTimer:
         """Return the engine's timer."""
-        return _ExhaustiveTimer(stock, workspace)
+        return ExhaustiveTimer(stock, workspace)
 
 
 @dataclass(frozen=True)
@@ -139,19 +132,20 @@ class Race(Runner):
             left.remove(task)
             yield task
 
-    def timer(self, stock: StockOfKernel, workspace: int) -> Timer:
+    def timer(self, stock: StockOfKernel, workspace: int) -> RaceTimer:
         """Return a timer of few runs."""
         return RaceTimer(stock, workspace)
 
 
-class _ExhaustiveTimer:
-    """The engine's timer. The tensors of STOCK are freed before it allocates its own."""
+class ExhaustiveTimer:
+    """The engine's timer of a kernel. The tensors of STOCK are freed before it allocates its own."""
 
     def __init__(self, stock: StockOfKernel, workspace: int) -> None:
         self._stock, self._workspace = stock, workspace
         self._timer: KernelTimer | None = None
 
     def measure(self, task: Task) -> tuple[float, float]:
+        """Return the median of the times and the distance between their quartiles. Raises EngineError."""
         if self._timer is None:
             self._stock.free()
             bench = self._stock.bench
@@ -215,7 +209,7 @@ def _choose_task(engine: Engine, tasks: Sequence[Task], rows: Rows, worklist: Wo
             sorted(candidates.items(), key=lambda item: not item[0].algorithm.startswith("eng"))
         )
     bytes_per_ms = HOST_BYTES_PER_MS * engine.threads if engine.kind == "host" else None
-    goal = RaceGoal(kernel.mini_batch, worklist.limits, worklist.compares, bytes_per_ms, is_on_gpu)
+    goal = RaceGoal(kernel.mini_batch, worklist.limits, worklist.undivided, bytes_per_ms, is_on_gpu)
     chosen = next_candidate(list(candidates), usable, goal)
     return None if chosen is None else candidates[chosen]
 

@@ -22,12 +22,12 @@ class Task:
 class Worklist:
     """The measurements to make, and those that need too much memory.
 
-    A race finds a choice within each of the `limits`. With `compares` it also measures the best undivided
+    A race finds a choice within each of the `limits`. With `undivided` it also measures the best undivided
     algorithm, which the choice is compared with. `memory` is the most bytes that measuring allocates at once.
     """
 
     tasks: list[Task] = field(default_factory=list)
     beyond_memory: list[Task] = field(default_factory=list)
     limits: Sequence[int | None] = (None,)
-    compares: bool = False
+    undivided: bool = False
     memory: int = 0

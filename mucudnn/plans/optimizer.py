@@ -36,7 +36,7 @@ def optimize(
     """
     before, runner = bench.made.total(), bench.runner
     run = run and runner.measures
-    benchmark(bench, kernels, policy, comparing=run, limits=runner.limits(limits.raced), compares=True)
+    benchmark(bench, kernels, policy, comparing=run, limits=runner.limits(limits.raced), undivided=True)
     costs = bench.costs(kernels)
     decisions = decide(costs, policy, limits, bench.listener)
     if run:

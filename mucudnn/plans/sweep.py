@@ -104,7 +104,7 @@ def sweep(
         for kernel, own in swept.items()
     }
     measured = [kernel.at(size) for kernel, own in slices.items() for size in own]
-    benchmark(bench, measured, "undivided", comparing=False)
+    benchmark(bench, measured, "undivided")
     costs = bench.costs(kernels)
     results = []
     for kernel in kernels:

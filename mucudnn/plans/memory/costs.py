@@ -59,7 +59,7 @@ def measure_costs(
     and NothingFitsError for a kernel that no algorithm can run.
     """
     kernels = network.kernels()
-    benchmark(bench, kernels, policy, comparing=False)
+    benchmark(bench, kernels, policy)
     table = bench.costs(kernels)
     desirable: dict[Kernel, tuple[Configuration, ...]] = {}
     undivided: dict[Kernel, Configuration] = {}

@@ -54,7 +54,7 @@ def measure_groups(bench: Bench, limits: Mapping[Kernel, int], policy: str) -> N
         }
         for limit in sorted({limits[kernel] for kernel, _ in left}):
             level = [groups[0] for (kernel, _), groups in left.items() if limits[kernel] == limit]
-            benchmark(bench, list(dict.fromkeys(level)), policy, comparing=False, limits=(limit,))
+            benchmark(bench, list(dict.fromkeys(level)), policy, limits=(limit,))
 
 
 def lacks_an_algorithm(bench: Bench, kernel: Kernel, policy: str, limit: int) -> bool:

@@ -49,7 +49,7 @@ def fastest_tiles(bench: Bench, kernel: Kernel, policy: str, limit: int) -> Tili
     kernels = {steps: tile_kernel(kernel, steps) for steps, left in room.items() if left >= 0}
     if not kernels:
         return None
-    benchmark(bench, list(kernels.values()), "undivided", comparing=False, limits=(max(room.values()),))
+    benchmark(bench, list(kernels.values()), "undivided", limits=(max(room.values()),))
     costs = bench.costs(kernels.values())
     tiles = [
         Tile(steps, part.algorithm, part.time_ms, limit - room[steps] + part.workspace)
