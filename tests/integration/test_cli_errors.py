@@ -35,7 +35,7 @@ def failure_of(capsys: Capture, *arguments: str) -> tuple[int, str]:
     ("arguments", "part"),
     [
         (("optimize", "resnet5"), "did you mean resnet50"),
-        (("optimize", "nothing-like-it"), "alexnet, convnext, cosmoflow, deepbench, image_vae"),
+        (("optimize", "nothing-like-it"), "alexnet, convnext, cosmoflow, deepbench, googlenet"),
         (("optimize", "my.txt"), "there is no file 'my.txt'"),
         (("optimize", "/tmp"), "'/tmp' is a folder"),
         (("optimize", "ic4ih8_oc4_kh3_zz1"), "zz1"),
