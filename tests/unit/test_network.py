@@ -194,7 +194,7 @@ def test_a_kernel_that_a_step_runs_several_times_counts_so_often() -> None:
 def test_bytes_of_kinds_count_each_memory_once() -> None:
     assert FORWARD.bytes_of("parameter") == TENSORS[1].bytes
     assert FORWARD.bytes_of("activation", "output") == sum(tensor.bytes for tensor in TENSORS[3:])
-    with pytest.raises(UsageError, match="'weights' is no kind"):
+    with pytest.raises(UsageError, match="'weights' is not a kind"):
         FORWARD.bytes_of("weights")
 
 
