@@ -23,7 +23,6 @@ from mucudnn.errors import MucudnnError, UsageError, shown
 from mucudnn.input import read_text
 from mucudnn.output.files import write_lines
 from mucudnn.output.streams import results
-from mucudnn.plans.json_forms import SCHEMA
 from mucudnn.problems.descriptor import short_text
 from mucudnn.sizes import format_size
 
@@ -194,7 +193,7 @@ def _prune(path: Path, arguments: argparse.Namespace) -> None:
 def _print(arguments: argparse.Namespace, content: dict[str, Any], *lines: Table | str) -> None:
     """Print an object as JSON if that was asked for, else the lines."""
     if arguments.json:
-        show_json({"schema": SCHEMA, **content})
+        show_json(content)
     else:
         show(*lines)
 

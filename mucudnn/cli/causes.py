@@ -25,7 +25,6 @@ EXAMPLES = (
     "mucudnn causes rank0.json rank1.json",
     "mucudnn causes rank*.json --output timeline.json",
 )
-SCHEMA = 1
 _MEANINGS = {
     "data": "waits for its data loader",
     "compute": "computes",
@@ -82,7 +81,6 @@ def _sentences(changes: Sequence[Remedy]) -> list[str]:
 
 def _make_json(ranks: Sequence[Shares], changes: Sequence[Remedy]) -> dict[str, Any]:
     return {
-        "schema": SCHEMA,
         "ranks": [
             {"rank": r.rank, "steps": r.steps, "total_ms": r.total_ms, "ms": {c: r.ms[c] for c in CAUSES}}
             for r in ranks

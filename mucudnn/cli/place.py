@@ -24,7 +24,6 @@ EXAMPLES = (
     "mucudnn place googlenet --device titanx --bandwidth 150GiB",
     "mucudnn place net.network --devices 4 --memory 16GiB",
 )
-SCHEMA = 1
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -141,7 +140,6 @@ def _make_json(
     placement = result.placement
     columns = zip(result.steps, result.operations, placement.devices, placement.starts_ms, strict=True)
     return {
-        "schema": SCHEMA,
         "network": arguments.network,
         "devices": arguments.devices,
         "device": device.name,

@@ -23,7 +23,6 @@ EXAMPLES = (
     "mucudnn project scaling.csv --speedup 2=1.4",
     "mucudnn project scaling.csv --network googlenet --devices 4 --plot projection.svg",
 )
-SCHEMA = 1
 Speedups = dict[int, tuple[float, str]]  # devices of a replica: their speedup, and its source
 
 
@@ -142,7 +141,6 @@ def _make_json(
         }  # fmt: skip
 
     return {
-        "schema": SCHEMA,
         "table": [
             {
                 "devices": row.training.devices,

@@ -28,7 +28,6 @@ EXAMPLES = (
     "mucudnn sweep mb64_ic64ih27_oc192_kh5_ph2 --sizes 1-64",
     "mucudnn sweep alexnet --sizes 8,16,32 --plot alexnet.svg",
 )
-SCHEMA = 1
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -126,7 +125,6 @@ def _next_command(arguments: argparse.Namespace, sweeps: list[Sweep], limit: int
 
 def _make_json(sweeps: list[Sweep], machine: Machine, limit: int | None, new: int) -> dict[str, Any]:
     return {
-        "schema": SCHEMA,
         **machine_json(machine),
         "workspace_limit": limit,
         "new_measurements": new,

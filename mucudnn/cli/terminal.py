@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import InterruptedByUserError
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+_SCHEMA = 1  # the version of all JSON output
 WIDTH = 100  # columns of the widest table, and of output that goes to no terminal
 
 
@@ -68,9 +69,9 @@ def stdout() -> "Console":
     return console if console.is_terminal else Console(highlight=False, file=results(), width=WIDTH)
 
 
-def show_json(value: object) -> None:
-    """Print an object as JSON on stdout."""
-    print(json.dumps(value, indent=1), file=results())
+def show_json(content: dict[str, Any]) -> None:
+    """Print an object as JSON on stdout, after the version of its form."""
+    print(json.dumps({"schema": _SCHEMA, **content}, indent=1), file=results())
 
 
 def show(*items: "Table | str") -> None:

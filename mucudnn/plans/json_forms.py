@@ -12,8 +12,6 @@ from mucudnn.solver.workspace.configuration import Part
 if TYPE_CHECKING:
     from mucudnn.plans.verify import KernelCheck  # it imports numpy
 
-SCHEMA = 1
-
 
 def machine_json(machine: Machine) -> dict[str, Any]:
     """Return the fields of a machine."""
@@ -61,7 +59,6 @@ def groups_json(groups: ChannelGroups) -> dict[str, Any]:
 def plan_json(plan: Plan) -> dict[str, Any]:
     """Return the object that `plan show --json` prints."""
     return {
-        "schema": SCHEMA,
         "header": plan.header,
         "kernels": [
             {
@@ -81,7 +78,6 @@ def checks_json(checks: Sequence["KernelCheck"], elsewhere: Sequence[str]) -> di
     checked.
     """
     return {
-        "schema": SCHEMA,
         "holds": not elsewhere and not any(check.complaints for check in checks),
         "machine": list(elsewhere),
         "kernels": [
@@ -103,7 +99,6 @@ def difference_json(
 ) -> dict[str, Any]:
     """Return the object that `plan diff --json` prints, from the old and the new value of what differs."""
     return {
-        "schema": SCHEMA,
         "same": not headers and not kernels,
         "header": {key: {"old": old, "new": new} for key, (old, new) in headers.items()},
         "kernels": [_changed_json(old, new) for old, new in kernels],

@@ -12,8 +12,6 @@ from mucudnn.plans.plan import Plan, PlanKernel, predicted_ms
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration
 
-SCHEMA = 1
-
 
 @dataclass(frozen=True)
 class Result:
@@ -100,7 +98,6 @@ def to_json(result: Result) -> dict[str, Any]:
     """Return the object that `optimize --json` prints."""
     limits = result.limits
     return {
-        "schema": SCHEMA,
         "mode": limits.mode,
         **machine_json(result.machine),
         "policy": result.policy,

@@ -78,10 +78,10 @@ def test_what_will_be_measured_is_said_before(path: Path) -> None:
 def test_the_json_is_of_the_schema(path: Path) -> None:
     result = to_json(run(path, FakeEngine()))
     assert list(result) == [
-        "schema", "mode", "device", "library", "engine", "threads", "policy", "workspace_limit",
+        "mode", "device", "library", "engine", "threads", "policy", "workspace_limit",
         "total_workspace", "new_measurements", "kernels", "total",
     ]  # fmt: skip
-    assert (result["schema"], result["mode"], result["engine"]) == (1, "wr", "host")
+    assert (result["mode"], result["engine"]) == ("wr", "host")
     first, second = result["kernels"]
     assert list(first) == ["problem", "pass", "count", "undivided", "divided", "measured", "shares", "groups"]
     assert first["undivided"] == {"algorithm": "LEAN", "time_ms": 16.0, "workspace": 0}

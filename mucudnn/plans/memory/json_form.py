@@ -11,7 +11,6 @@ from mucudnn.plans.result import kernel_json
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration
 
-SCHEMA = 1
 _FIELDS = (
     "network", "batch", "device", "costs", "policy", "memory", "floor", "peak", "average", "time_ms",
     "unlimited_ms", "exposed_ms",
@@ -30,7 +29,6 @@ def memory_json(plan: MemoryPlan) -> dict[str, Any]:
         first.setdefault((planned.kernel, planned.chosen), planned)
         counts[planned.kernel, planned.chosen] += 1
     return {
-        "schema": SCHEMA,
         **{name: getattr(plan, name) for name in _FIELDS},
         "tensors": [
             {"name": tensor.name, "bytes": tensor.bytes, "choice": tensor.choice} for tensor in plan.tensors
