@@ -83,13 +83,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "write it as JSON lines, which any version and tool can read",
         example="--output rows.jsonl",
     )
-    exporting.add_argument(
-        "--output",
-        type=options.checked(options.output),
-        metavar="FILE",
-        help="write to this file instead of the standard output",
-    )
-    outputs.add_force(exporting)
+    outputs.add_output(exporting, "FILE", "write to this file instead of the standard output")
     importing = declare("import", _import, "take in what export wrote", _WINS, "rows.jsonl")
     importing.add_argument(
         "file", type=options.checked(options.path), metavar="FILE", help="a file that export wrote"
@@ -160,8 +154,7 @@ def _import(path: Path, arguments: argparse.Namespace) -> None:
 
 
 def _export(path: Path, arguments: argparse.Namespace) -> None:
-    if arguments.output:
-        outputs.check(arguments.output, outputs.ROWS, force=arguments.force)
+    outputs.check(arguments.output, outputs.ROWS, force=arguments.force)
     with Cache.read_only(path, Terminal()) as cache:
         lines = format_rows(cache.rows())
         if not arguments.output:

@@ -40,18 +40,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "traces", nargs="+", type=Path, metavar="TRACE", help="a rank's trace, .json or .json.gz"
     )
-    parser.add_argument(
-        "--output", type=options.checked(options.output), metavar="FILE",
-        help="write the measured and simulated timelines for ui.perfetto.dev",
-    )  # fmt: skip
-    outputs.add_force(parser)
+    outputs.add_output(parser, "FILE", "write the measured and simulated timelines for ui.perfetto.dev")
     options.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the causes as a table or as JSON, and write the timelines."""
-    if arguments.output:
-        outputs.check(arguments.output, outputs.TIMELINE, force=arguments.force)
+    outputs.check(arguments.output, outputs.TIMELINE, force=arguments.force)
     ranks = divide(read_traces(arguments.traces))
     changes = remedies(ranks)
     if arguments.output:

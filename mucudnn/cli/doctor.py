@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mucudnn._native import EngineError
-from mucudnn.cli import options, outputs
+from mucudnn.cli import outputs
 from mucudnn.cli.terminal import show
 from mucudnn.drop_in import doctor
 from mucudnn.drop_in.elf import NotElfError
@@ -39,13 +39,8 @@ _NO_CALLS = "calls no cuDNN:"
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="such as ./train, python or torch")
-    parser.add_argument(
-        "--write-device-properties",
-        type=options.checked(options.output),
-        metavar="FILE",
-        help="write how cuDNN describes the current GPU, for `mucudnn benchmark --device-properties`",
-    )
-    outputs.add_force(parser)
+    described = "write how cuDNN describes the current GPU, for `mucudnn benchmark --device-properties`"
+    outputs.add_output(parser, "FILE", described, "--write-device-properties")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -80,20 +80,16 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=("f32", "f16", "bf16"), help="data type (default: f32)")
     parser.add_argument("--layout", choices=("nchw", "nhwc"), help="order of the axes (default: nchw)")
     parser.add_argument(
-        "--output", type=options.checked(options.output), metavar="PLAN", help="write the plan to this file"
-    )
-    parser.add_argument(
         "--page", type=options.checked(options.output), metavar="HTML",
         help="write a page that shows the memory against the time",
     )  # fmt: skip
-    outputs.add_force(parser)
+    outputs.add_output(parser, "PLAN", "write the plan to this file")
     options.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Plan, write the files, and print the result as a table or as JSON."""
-    if arguments.output:
-        outputs.check(arguments.output, outputs.MEMORY_PLAN, force=arguments.force)
+    outputs.check(arguments.output, outputs.MEMORY_PLAN, force=arguments.force)
     if arguments.page:
         check_installed()
         outputs.check(arguments.page, outputs.PAGE, force=arguments.force)

@@ -32,13 +32,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     options.add_kernel_options(parser)
     options.add_decision_options(parser)
-    parser.add_argument(
-        "--output",
-        type=options.checked(options.output),
-        metavar="PLAN",
-        help="write the choices, with each kernel's desirable set, to this plan file",
-    )
-    outputs.add_force(parser)
+    written = "write the choices, with each kernel's desirable set, to this plan file"
+    outputs.add_output(parser, "PLAN", written)
     parser.add_argument(
         "--thorough",
         action="store_true",
@@ -49,8 +44,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure, decide, and print the result as a table or as JSON."""
-    if arguments.output:
-        outputs.check(arguments.output, outputs.PLAN, force=arguments.force)
+    outputs.check(arguments.output, outputs.PLAN, force=arguments.force)
     with decided(arguments, Exhaustive() if arguments.thorough else Race()) as (result, _):
         if arguments.output:
             write_plan(to_plan(result), arguments.output)

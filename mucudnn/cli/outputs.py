@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mucudnn._native import parse_descriptor
 from mucudnn.cli import options
@@ -45,6 +46,14 @@ def add_force(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="write over a file of another kind, too")
 
 
+def add_output(
+    parser: argparse.ArgumentParser, metavar: str, help_: str, flag: str = "--output", **more: Any
+) -> None:
+    """Declare the flag that names a file to write, and `--force`."""
+    parser.add_argument(flag, type=options.checked(options.output), metavar=metavar, help=help_, **more)
+    add_force(parser)
+
+
 def add_plot(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of a plot."""
     parser.add_argument(
@@ -60,13 +69,13 @@ def check_plot(arguments: argparse.Namespace) -> None:
         check(arguments.plot, PLOT, force=arguments.force)
 
 
-def check(path: Path, kind: Kind, *, force: bool) -> None:
+def check(path: Path | None, kind: Kind, *, force: bool) -> None:
     """Raise UsageError if there is a file of another kind, and it may not be written over.
 
     The check comes before the measurements, as that of `options.output`. An empty file and a device such as
     /dev/stdout are of any kind.
     """
-    if force or not path.is_file():
+    if force or path is None or not path.is_file():
         return
     try:
         with path.open("rb") as file:

@@ -21,13 +21,7 @@ DEFAULT = "convolutions.txt"
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.usage = "mucudnn record [-h] [--output FILE] -- COMMAND..."
-    parser.add_argument(
-        "--output",
-        type=options.checked(options.output),
-        metavar="FILE",
-        help=f"add to this file (default: MUCUDNN_RECORD, else {DEFAULT})",
-    )
-    outputs.add_force(parser)
+    outputs.add_output(parser, "FILE", f"add to this file (default: MUCUDNN_RECORD, else {DEFAULT})")
     add_command(parser)
 
 

@@ -29,17 +29,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     options.add_kernel_options(parser)
     options.add_decision_options(parser)
-    parser.add_argument(
-        "--output", type=options.checked(options.output), metavar="HTML", default="report.html",
-        help="the page (default: report.html)",
-    )  # fmt: skip
+    outputs.add_output(parser, "HTML", "the page (default: report.html)", default="report.html")
     parser.add_argument(
         "--plots", type=options.checked(options.path), metavar="DIR", help="write each plot to a file, too"
     )
     parser.add_argument(
         "--format", choices=("svg", "png"), default="svg", help="format of the plots' files (default: svg)"
     )
-    outputs.add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
