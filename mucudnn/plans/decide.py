@@ -146,7 +146,7 @@ def decide(
     desirable = {kernel: desirable_configurations(rows, kernel) for kernel, rows in wanted.items()}
     for kernel, configurations in desirable.items():
         if not configurations:
-            raise _explain(kernel, configurations, None)
+            raise nothing_fits(kernel, configurations, None)
     chosen, shares = (
         _divide_total(desirable, limits, listener)
         if limits.mode == "wd"
@@ -169,7 +169,7 @@ def choose_within(costs: CostTable, kernel: Kernel, policy: str, limit: int | No
     rows = costs.at_sizes(kernel, usable_sizes(policy, kernel))
     fastest = fastest_configuration(rows, kernel, limit)
     if fastest is None:
-        raise _explain(kernel, desirable_configurations(rows, kernel), limit)
+        raise nothing_fits(kernel, desirable_configurations(rows, kernel), limit)
     return fastest
 
 
@@ -239,12 +239,12 @@ def _choose_fastest(
     for kernel, configurations in desirable.items():
         fitting = [c for c in configurations if limit is None or c.workspace <= limit]
         if not fitting:
-            raise _explain(kernel, configurations, limit)
+            raise nothing_fits(kernel, configurations, limit)
         chosen[kernel] = fitting[-1]
     return chosen
 
 
-def _explain(kernel: Kernel, desirable: Sequence[Configuration], limit: int | None) -> NothingFitsError:
+def nothing_fits(kernel: Kernel, desirable: Sequence[Configuration], limit: int | None) -> NothingFitsError:
     """Return the error for a kernel none of whose configurations fits a limit."""
     if not desirable:
         return NothingFitsError(f"{kernel}: no algorithm runs at any of the measured micro-batch sizes")

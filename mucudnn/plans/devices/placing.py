@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from mucudnn.errors import NothingFitsError
-from mucudnn.plans.memory.training_step import Costs
+from mucudnn.plans.memory.training_step import Costs, time_of_step
 from mucudnn.problems.network import Network
 from mucudnn.problems.steps import Step
 from mucudnn.solver import Infeasible
@@ -92,9 +92,5 @@ def place_network(
 
 def time_of(network: Network, step: Step, costs: Costs) -> float:
     """Return the milliseconds of a step, with its kernels undivided."""
-    if step.kernels:
-        return sum(kernel.count * costs.undivided[kernel].time_ms for kernel in step.kernels)
-    used = [network.tensor(name) for name in (*step.reads, *step.writes)]
-    largest = max(used, key=lambda tensor: tensor.bytes, default=None)
-    data_type = "f32" if largest is None else largest.data_type
-    return costs.step_ms(step.flops, sum(tensor.bytes for tensor in used), data_type)
+    kernels_ms = sum(kernel.count * costs.undivided[kernel].time_ms for kernel in step.kernels)
+    return kernels_ms + time_of_step(network, step, costs)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mucudnn.errors import NothingFitsError
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.modelled_device import ModelledDevice, modelled_configurations, modelled_ms
-from mucudnn.plans.decide import desirable_configurations
+from mucudnn.plans.decide import desirable_configurations, nothing_fits
 from mucudnn.plans.memory.training_step import Costs
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.network import Network
@@ -67,7 +66,7 @@ def measure_costs(
         rows = table.at_sizes(kernel, usable_sizes(policy, kernel))
         desirable[kernel] = tuple(desirable_configurations(rows, kernel))
         if not desirable[kernel]:
-            raise NothingFitsError(f"{kernel}: no algorithm runs at any of the measured micro-batch sizes")
+            raise nothing_fits(kernel, (), None)
         whole = [row for row in rows if row.micro_batch == kernel.mini_batch]
         undivided[kernel] = [*desirable[kernel], *desirable_configurations(whole, kernel)][-1]
     modelled = model_costs(network, device, divide=False)

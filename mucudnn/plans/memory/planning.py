@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mucudnn.errors import NothingFitsError, UsageError, shown
+from mucudnn.plans.decide import nothing_fits
 from mucudnn.plans.memory.events import Events, find_events
 from mucudnn.plans.memory.parts import PlannedKernel, PlannedStep, PlannedTensor
 from mucudnn.plans.memory.plan import MemoryPlan
@@ -75,10 +76,7 @@ def limit_workspace(costs: Costs, workspace: int | None) -> Costs:
     for kernel, configurations in costs.kernels.items():
         fitting[kernel] = [choice for choice in configurations if choice.workspace <= workspace]
         if not fitting[kernel]:
-            raise NothingFitsError(
-                f"{kernel}: nothing fits {format_size(workspace)} of workspace, "
-                f"the least that works is {configurations[0].workspace} bytes"
-            )
+            raise nothing_fits(kernel, configurations, workspace)
     return replace(costs, kernels=fitting)
 
 
