@@ -30,7 +30,7 @@ def optimize(
     With `run`, each chosen division is also run whole, interleaved with the best undivided algorithm; a
     division that is slower is dropped. If the division takes much longer than predicted, the next best ones
     are run whole too, and the fastest one is chosen. Groups of channels, and with `tiles` also tiles of
-    single samples, take the place of a choice that they beat. `mucudnn run` cannot follow tiles.
+    single samples, take the place of a slower choice. `mucudnn run` cannot follow tiles.
 
     Raises MucudnnError, NothingFitsError.
     """

@@ -1,6 +1,7 @@
 """Plans: the choice for each kernel, and the text form, which the C++ code reads and writes too."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -132,10 +133,10 @@ class Plan:
                     k.problem,
                     k.pass_,
                     k.count,
-                    _list_parts(k.chosen),
-                    [_list_parts(option) for option in k.desirable],
-                    [] if k.tiles is None else _list_parts(k.tiles),
-                    [(count, _list_parts(share)) for count, share in k.shares],
+                    list_parts(k.chosen),
+                    [list_parts(option) for option in k.desirable],
+                    [] if k.tiles is None else list_parts(k.tiles),
+                    [(count, list_parts(share)) for count, share in k.shares],
                     [] if k.groups is None else _list_groups(k.groups),
                 )
                 for k in self.kernels
@@ -152,10 +153,10 @@ class Plan:
                 PlanKernel(
                     Kernel(problem, pass_),
                     count,
-                    _make_configuration(chosen),
-                    tuple(map(_make_configuration, desirable)),
+                    make_configuration(chosen),
+                    tuple(map(make_configuration, desirable)),
                     Tiling(tuple(Tile(*tile) for tile in tiles)) if tiles else None,
-                    tuple((number, _make_configuration(share)) for number, share in shares),
+                    tuple((number, make_configuration(share)) for number, share in shares),
                     _make_groups(groups) if groups else None,
                 )
                 for problem, pass_, count, chosen, desirable, tiles, shares, groups in kernels
@@ -192,25 +193,26 @@ def parse_plan_text(text: str) -> Plan:
         raise NewerFileError(str(error)) from None
 
 
-def _list_parts(configuration: Configuration | Tiling) -> list[tuple[int, str, float, int]]:
+def list_parts(configuration: Configuration | Tiling) -> list[tuple[int, str, float, int]]:
+    """Return the size, algorithm, milliseconds and workspace of each part."""
     return [(p.size, p.algorithm, p.time_ms, p.workspace) for p in configuration.parts]
 
 
 def _list_groups(groups: ChannelGroups) -> list[tuple[int, list[tuple[int, str, float, int]]]]:
     sign = -1 if groups.of_inputs else 1  # in the bindings, input channels are below 0
-    return [(sign * group.channels, _list_parts(group.configuration)) for group in groups.parts]
+    return [(sign * group.channels, list_parts(group.configuration)) for group in groups.parts]
 
 
 def _make_groups(groups: list[tuple[int, list[tuple[int, str, float, int]]]]) -> ChannelGroups:
     return ChannelGroups(
         tuple(
-            ChannelGroup(abs(channels), _make_configuration(parts), channels < 0)
-            for channels, parts in groups
+            ChannelGroup(abs(channels), make_configuration(parts), channels < 0) for channels, parts in groups
         )
     )
 
 
-def _make_configuration(parts: list[tuple[int, str, float, int]]) -> Configuration:
+def make_configuration(parts: Sequence[tuple[int, str, float, int]]) -> Configuration:
+    """Return the configuration of parts that `list_parts` lists. Raises ValueError."""
     longest = max((time_ms for _, _, time_ms, _ in parts), default=0.0)
     if longest >= 2**63:  # the sum of such times may not be finite
         raise ValueError(f"a part of a choice takes {longest} ms, must be below 2^63")

@@ -16,8 +16,8 @@ from mucudnn._native import parse_descriptor
 from mucudnn.errors import NewerFileError, UsageError, shown
 from mucudnn.input import parse_json
 from mucudnn.plans.memory.parts import PlannedKernel, PlannedStep, PlannedTensor
+from mucudnn.plans.plan import list_parts, make_configuration
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import Configuration, MicroConfiguration
 from mucudnn.solver.memory.copies import CopySteps, Link
 from mucudnn.solver.memory.training import Replay, SavedTensor
 
@@ -166,8 +166,8 @@ def _kernel_fields(kernel: PlannedKernel) -> dict[str, Any]:
         "call": kernel.call,
         "pass": kernel.kernel.pass_,
         "problem": str(kernel.kernel.problem),
-        "chosen": _parts(kernel.chosen),
-        "desirable": [_parts(option) for option in kernel.desirable],
+        "chosen": list_parts(kernel.chosen),
+        "desirable": [list_parts(option) for option in kernel.desirable],
     }
 
 
@@ -178,8 +178,8 @@ def _make_kernel(values: Mapping[str, Any]) -> PlannedKernel:
         values["module"],
         values["call"],
         Kernel(problem, values["pass"], values["step"]),
-        _make_configuration(values["chosen"]),
-        tuple(map(_make_configuration, values["desirable"])),
+        make_configuration(values["chosen"]),
+        tuple(map(make_configuration, values["desirable"])),
     )
 
 
@@ -188,14 +188,6 @@ _MAKERS: dict[str, Callable[[Mapping[str, Any]], object]] = {
     "kernel": _make_kernel,
     "step": lambda given: PlannedStep(**given),
 }
-
-
-def _parts(configuration: Configuration) -> list[list[Any]]:
-    return [[p.micro_batch, p.algorithm, p.time_ms, p.workspace] for p in configuration.parts]
-
-
-def _make_configuration(parts: list[list[Any]]) -> Configuration:
-    return Configuration(tuple(MicroConfiguration(*part) for part in parts))
 
 
 def _json(value: object) -> str:
