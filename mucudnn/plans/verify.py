@@ -118,7 +118,7 @@ def _check_parts(
     if accumulator is None:
         noun = "tiles" if is_tiled else "micro-batches"
         cannot = f"{count} {noun} of {kernel.problem.data_type} cannot be summed on this device"
-        yield name + (refusal_of_slices(kernel, count) or cannot)
+        yield ("" if is_tiled else name) + (refusal_of_slices(kernel, count) or cannot)
         return
     for part in dict.fromkeys(own):
         if isinstance(part, Tile):

@@ -17,7 +17,7 @@ from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.records import FRAMEWORK, STOCK, STOCK_SLICE, SUCCESS
 from mucudnn.costs.schema import ENUMERATION, MEASUREMENT
 from mucudnn.errors import UsageError
-from mucudnn.measuring import measure
+from mucudnn.measuring import runners
 from mucudnn.measuring.source import StockTiming
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import PASSES, Kernel
@@ -38,7 +38,7 @@ def _fresh(cache_path: Path) -> None:
 @pytest.fixture
 def everything_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure every candidate, the slices of STOCK too, which a race may leave out."""
-    monkeypatch.setattr(measure, "next_candidate", lambda candidates, *_: next(iter(candidates), None))
+    monkeypatch.setattr(runners, "next_candidate", lambda candidates, *_: next(iter(candidates), None))
 
 
 @pytest.fixture
@@ -266,7 +266,7 @@ def test_its_scratch_counts_against_the_limit(monkeypatch: pytest.MonkeyPatch) -
 def test_a_plan_says_that_it_is_the_choice_and_by_which_version(timed: Callable[[Times], None]) -> None:
     timed(always)
     convolution, x = problems()[1]
-    plan = mt.plan(convolution, x)
+    plan = mt.plan(convolution, x, thorough=True)
     assert {part.algorithm for k in plan.kernels for part in k.chosen.parts} == {STOCK}
     assert plan.header[FRAMEWORK] == stock.source_of("cpu").machine.library
     wanted = convolution(x)
@@ -276,7 +276,7 @@ def test_a_plan_says_that_it_is_the_choice_and_by_which_version(timed: Callable[
 def test_a_plan_of_another_version_is_not_followed(timed: Callable[[Times], None]) -> None:
     timed(always)
     convolution, x = problems()[1]
-    plan = mt.plan(convolution, x)
+    plan = mt.plan(convolution, x, thorough=True)
     other = Plan({**plan.header, FRAMEWORK: "PyTorch 1.0"}, plan.kernels)
     with torch.no_grad(), pytest.raises(UsageError, match=r"measured with 'PyTorch 1\.0'"):
         mt.conv2d(x, convolution.weight, None, 2, groups=2, plan=other)
@@ -286,7 +286,7 @@ def test_functions_without_pytorch_refuse_a_plan_with_it_by_name(timed: Callable
     timed(always)
     x, w = torch.randn(4, 3, 8, 8), torch.randn(5, 3, 3, 3)
     convolution = nn.Conv2d(3, 5, 3, bias=False)
-    plan = mt.plan(convolution, x)
+    plan = mt.plan(convolution, x, thorough=True)
     with pytest.raises(UsageError, match="STOCK, which PyTorch itself runs"):
         mucudnn.convolution_forward(x.numpy(), w.numpy(), plan=plan)
 
