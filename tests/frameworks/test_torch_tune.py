@@ -13,6 +13,7 @@ from mucudnn.arrays import dispatch
 from mucudnn.arrays.recent import Recent
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.errors import UsageError
+from mucudnn.measuring.bench import Bench
 from mucudnn.torch.choosing import answers
 from mucudnn.torch.choosing import background as tuning
 
@@ -102,12 +103,11 @@ def test_background_decides_as_eager_does(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_interrupt_loses_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     original, made = dispatch.benchmark, []
 
-    def interrupted(*given: object, **more: object) -> int:
-        found: int = original(*given, **more)  # type: ignore[arg-type]
-        made.append(found)
+    def interrupted(bench: Bench, *given: object, **more: object) -> None:
+        original(bench, *given, **more)  # type: ignore[arg-type]
+        made.append(bench.made.total())
         if len(made) == 2:
             raise KeyboardInterrupt
-        return found
 
     monkeypatch.setattr(dispatch, "benchmark", interrupted)
     network = mt.convert(model())
