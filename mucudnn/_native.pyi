@@ -187,17 +187,17 @@ def next_candidate(
     A candidate is (micro-batch size, algorithm, workspace in bytes).
     """
 
-def rival_ms(candidate: tuple[int, str, int], measured: Sequence[_Part]) -> float:
-    """Return the time above which a candidate is out of the race; infinite if it has no rival yet."""
+def cutoff_ms(candidate: tuple[int, str, int], measured: Sequence[_Part]) -> float:
+    """Return the ms above which a candidate is out of the race; infinite while nothing can end it."""
 
 def race_budget_ms(whole_ms: float | None) -> float:
-    """Return the ms for the runs of a candidate, with the time of the undivided rival if there is one."""
+    """Return the ms for the runs of a candidate, by the ms of the undivided call if these are known."""
 
 RACE_RUNS: int
 """The most runs of one candidate in a race; more than one if they fit into the budget."""
 
 RACE_SHARE: float
-"""The budget for the runs of one candidate, in times of the undivided rival."""
+"""The budget for the runs of one candidate, as a multiple of the undivided time."""
 
 HOST_BYTES_PER_MS: float
 LONG_RUN_MS: float
@@ -444,7 +444,7 @@ def most_slices_in_place(kernel: Kernel) -> int:
     """Return the most slices that are summed in the output itself."""
 
 def refusal_of_slices(kernel: Kernel, slices: int) -> str:
-    """Return why there is no division into so many slices; empty where there is one."""
+    """Return why a kernel cannot be divided into that many slices; an empty text if it can."""
 
 def divided_channels(kernel: Kernel, of_inputs: bool = False) -> int:
     """Return the channels that groups add to; 1 for a kernel that cannot be divided into groups."""
@@ -453,7 +453,7 @@ def channel_counts(kernel: Kernel, of_inputs: bool = False) -> list[int]:
     """Return the numbers of channels that groups may have: a half of the channels, a quarter, and so on."""
 
 def group_kernel(kernel: Kernel, channels: int, of_inputs: bool = False) -> Kernel:
-    """Return the kernel of a group of so many channels. Raises ValueError."""
+    """Return the kernel of a group of that many channels. Raises ValueError."""
 
 def group_copies(
     kernel: Kernel, channels: int, samples: int, of_inputs: bool = False, takes_strides: bool = False

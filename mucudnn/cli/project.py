@@ -96,7 +96,7 @@ def _show(
             ratio(alone.speedup if alone else None),
             ratio(hybrid.speedup if hybrid else None),
             f"{hybrid.replicas} × {hybrid.devices_each}" if hybrid else "–",
-            _judge(alone, hybrid),
+            _faster_way(alone, hybrid),
         )
     sources = sorted({row.source for row in rows})
     known = ", ".join(f"{m} devices {ratio(s)} ({source})" for m, (s, source) in sorted(speedups.items()))
@@ -108,7 +108,7 @@ def _show(
     )
 
 
-def _judge(alone: Strategy | None, hybrid: Strategy | None) -> str:
+def _faster_way(alone: Strategy | None, hybrid: Strategy | None) -> str:
     if alone is None or hybrid is None:
         return ""
     if hybrid.speedup > alone.speedup:

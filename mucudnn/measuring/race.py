@@ -55,7 +55,7 @@ def hopeless_ms(candidate: Candidate, measured: Iterable[Measurement]) -> float:
 
     Its fixed costs alone may make a candidate slow, so one run is enough, and it predicts larger sizes.
     """
-    return _native.rival_ms(candidate, _parts(measured))
+    return _native.cutoff_ms(candidate, _parts(measured))
 
 
 def _parts(measured: Iterable[Measurement]) -> list[tuple[int, str, float, int]]:

@@ -7,11 +7,13 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from mucudnn.arrays.call import PlanOrPath, known_plan
 from mucudnn.errors import ArgumentTypeError, shown
 from mucudnn.forks import no_fork
+from mucudnn.input import AnyPath
+from mucudnn.plans.any_plan import AnyPlan, read_plan
 from mucudnn.plans.devices.spatial_plan import SpatialPlan
 from mucudnn.plans.memory.plan import MemoryPlan
+from mucudnn.plans.plan import Plan
 from mucudnn.torch.layers import convert
 from mucudnn.torch.training import apply as training
 
@@ -22,11 +24,11 @@ Model = TypeVar("Model")
 _gathers: WeakKeyDictionary[Any, Gathers] = WeakKeyDictionary()  # the places of spatial plans, by model
 
 
-def apply(model: Model, plan: PlanOrPath | MemoryPlan | SpatialPlan) -> Model:
+def apply(model: Model, plan: AnyPlan | AnyPath) -> Model:
     """Make a model follow a plan, in place, and return the model. `restore` undoes it.
 
-    The plan may be one of `mucudnn.torch.plan`, `plan_memory` or `spatial.plan`. A path stands for a plan of
-    convolutions. All of them keep the results and gradients of the model.
+    The plan, or the file with it, is one of `mucudnn.torch.plan`, `plan_memory` or `spatial.plan`. The results
+    and gradients of the model stay the same.
 
     **A plan of convolutions** divides them as `convert(model, plan=plan)` does.
 
@@ -53,10 +55,12 @@ def apply(model: Model, plan: PlanOrPath | MemoryPlan | SpatialPlan) -> Model:
     """
     if not isinstance(model, nn.Module):
         raise ArgumentTypeError(f"model is {shown(model)}, not a torch.nn.Module")
+    if not isinstance(plan, Plan | MemoryPlan | SpatialPlan):
+        plan = read_plan(plan)
+    if isinstance(plan, Plan):
+        return convert.convert(model, plan=plan)
     if isinstance(plan, MemoryPlan):
         return training.apply_memory(model, plan)
-    if not isinstance(plan, SpatialPlan):
-        return convert.convert(model, plan=known_plan(plan))
     with no_fork:
         from mucudnn.torch.parallel.spatial.planning.plan import gather_as_planned  # needs a newer PyTorch
 

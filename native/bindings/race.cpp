@@ -38,8 +38,8 @@ std::optional<std::size_t> next(const std::vector<Candidate>& candidates, const 
   return next_candidate(open, to_rows(measured), race);
 }
 
-double rival(const Candidate& candidate, const std::vector<Part>& measured) {
-  return rival_ms(to_candidate(candidate), to_rows(measured));
+double cutoff(const Candidate& candidate, const std::vector<Part>& measured) {
+  return cutoff_ms(to_candidate(candidate), to_rows(measured));
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ double rival(const Candidate& candidate, const std::vector<Part>& measured) {
 void bind_race(py::module_& module) {
   module.def("next_candidate", &next, py::arg("candidates"), py::arg("measured"), py::arg("mini_batch"),
              py::arg("limits"), py::arg("compares"), py::arg("bytes_per_ms"), py::arg("is_on_gpu"));
-  module.def("rival_ms", &rival, py::arg("candidate"), py::arg("measured"));
+  module.def("cutoff_ms", &cutoff, py::arg("candidate"), py::arg("measured"));
   module.def("race_budget_ms", &race_budget_ms, py::arg("whole_ms"));
   module.attr("RACE_RUNS") = kRaceRuns;
   module.attr("RACE_SHARE") = kRaceShare;

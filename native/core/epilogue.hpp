@@ -39,7 +39,7 @@ Operand operand_of(PointwiseKind kind);
 bool has_valid_factors(const Pointwise& operation);
 
 // Returns text such as "+add+bias+relu" or "+2add0.5", which computes 2 * y + 0.5 * operand. A factor of 1 is
-// left out. An empty epilogue gives an empty text.
+// omitted. An empty epilogue gives an empty text.
 std::string to_text(const Epilogue& epilogue);
 
 // Reads what to_text() writes. Throws std::invalid_argument naming the part that is wrong.

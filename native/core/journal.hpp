@@ -11,7 +11,7 @@
 
 namespace mucudnn {
 
-// Returns the documents in the order in which they were written. A document that is cut off is left out.
+// Returns the documents in the order in which they were written. Skips a document that is cut off.
 std::vector<std::string_view> documents_in(std::string_view text);
 
 // Returns the plan of a document; nothing if the document is damaged or of a newer version. `damage` then

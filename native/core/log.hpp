@@ -11,7 +11,7 @@ enum class LogLevel { off, warning, summary, info, debug };
 // Sets the level of the process, which is `warning` until then.
 void set_log_level(LogLevel level) noexcept;
 
-// Returns whether log() would write a message of this level, so that callers need not build one in vain.
+// Returns whether log() would write a message of this level, so that callers build no text that nobody reads.
 bool is_logged(LogLevel level) noexcept;
 
 // Writes "mucudnn: message" with one system call, so that the lines of several threads do not mix. A control

@@ -79,7 +79,7 @@ struct Listed {
   std::string notes;  // space-separated words
 };
 
-// So many of a kernel's identical kernels take one configuration.
+// `count` of a kernel's identical kernels take this configuration.
 struct Share {
   int count = 1;
   Configuration configuration;

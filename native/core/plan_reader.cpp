@@ -162,7 +162,7 @@ class Reader {
     } else if (is_word(key) && plan_.kernels.empty()) {
       if (!plan_.header.emplace(key, line).second) fail(quoted(key) + " is given twice");
     } else {
-      fail(quoted(key) + " is no entry of a plan");
+      fail(quoted(key) + " is not an entry of a plan");
     }
   }
 

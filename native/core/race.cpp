@@ -348,7 +348,7 @@ std::optional<std::size_t> next_candidate(const std::vector<RaceCandidate>& cand
   return Field(candidates, measured, race, race.limits.back()).next_undivided();
 }
 
-double rival_ms(const RaceCandidate& candidate, const std::vector<MicroConfiguration>& measured) {
+double cutoff_ms(const RaceCandidate& candidate, const std::vector<MicroConfiguration>& measured) {
   double best = kForever;
   for (const MicroConfiguration& row : measured) {
     if (row.workspace <= candidate.workspace)

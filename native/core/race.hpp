@@ -69,7 +69,7 @@ std::optional<std::size_t> next_candidate(const std::vector<RaceCandidate>& cand
 
 // Returns the ms above which a candidate is not measured any further; infinite if nothing was measured yet. A
 // candidate may be slow because of its fixed costs alone, so it still predicts larger sizes.
-double rival_ms(const RaceCandidate& candidate, const std::vector<MicroConfiguration>& measured);
+double cutoff_ms(const RaceCandidate& candidate, const std::vector<MicroConfiguration>& measured);
 
 // Returns the ms for the runs of a candidate, given the time of the undivided call if there is one.
 double race_budget_ms(std::optional<double> whole_ms);

@@ -33,14 +33,15 @@ def test_a_plan_of_convolutions_is_applied_and_undone(model: nn.Module, tmp_path
         assert [type(module) for module in model] == stock
 
 
-def test_a_spatial_plan_is_applied_once_and_undone(model: nn.Module) -> None:
+def test_a_spatial_plan_is_applied_once_and_undone(model: nn.Module, tmp_path: Path) -> None:
     layers = tuple(
         SpatialLayer(name, place, 1.0, 0.0, 0, 0.0, 2) for name, place in (("0", "divided"), ("2", "whole"))
     )
     stages = (SpatialStage("2", ()),)
     plan = SpatialPlan({"depth": 2}, {2: "depth"}, "2", 1.0, 1, None, layers, (), (), stages)
-    for _ in range(2):
-        mt.apply(model, plan)
+    plan.write(tmp_path / "spatial.plan")
+    for source in (plan, tmp_path / "spatial.plan"):
+        mt.apply(model, source)
         assert [len(layer._forward_pre_hooks) for layer in model] == [0, 0, 1]
     mt.restore(model)
     assert [len(layer._forward_pre_hooks) for layer in model] == [0, 0, 0]
@@ -48,7 +49,7 @@ def test_a_spatial_plan_is_applied_once_and_undone(model: nn.Module) -> None:
 
 def test_what_is_not_a_plan_or_not_a_model_is_refused(model: nn.Module) -> None:
     for wrong in (3, None, {}):
-        with pytest.raises(ArgumentTypeError, match="plan is"):
+        with pytest.raises(ArgumentTypeError, match="not the path of a plan"):
             mt.apply(model, wrong)
     for function in (lambda: mt.apply(3, {}), lambda: mt.restore(None)):
         with pytest.raises(ArgumentTypeError, match=r"not a torch\.nn\.Module"):

@@ -99,7 +99,7 @@ def test_a_journals_document_that_would_take_gigabytes_is_one_warning_and_the_ot
     again = run_online(tmp_path, *cases, MUCUDNN_LOG="warning")
     [warning] = again.warnings
     assert warning.endswith(
-        "are left out: line 4: the plan has 65537 parts up to here, repeats included: it may have 65536"
+        "are ignored: line 4: the plan has 65537 parts up to here, repeats included: it may have 65536"
     )
     assert journal.read_text().endswith(whole), "nothing was measured again"
 

@@ -167,7 +167,7 @@ def test_the_largest_plans_of_real_networks_are_read() -> None:
         (":IMPLICIT_GEMM:", ":IMPLICIT GEMM:", "line 7: "),
         ("choose", "option", "line 9: the kernel above has no choice"),
         ("option 1", "choose 1", "line 7: a second choice"),
-        ("option 1", "maybe 1", "line 7: 'maybe' is no entry of a plan"),
+        ("option 1", "maybe 1", "line 7: 'maybe' is not an entry of a plan"),
         ("engine", "device", "line 3: 'device' is given twice"),
         ("end 1", "end 2", "line 9: the plan should have 2 kernels, it has 1"),
         ("end 1\n", "end 1\nmore\n", "line 9: there is text after the end"),

@@ -154,7 +154,9 @@ def test_an_algorithm_that_fails_at_a_size_is_tried_at_another_one() -> None:
     assert next_candidate(candidates, [failed], RaceGoal(8)) == candidates[0]
 
 
-def test_the_time_that_puts_a_candidate_out_of_the_race_is_that_of_rivals_with_no_more_workspace() -> None:
+def test_the_time_that_puts_a_candidate_out_of_the_race_is_that_of_candidates_with_no_more_workspace() -> (
+    None
+):
     rows = [row_of(Candidate(2, "LEAN", 0), 8.0), row_of(Candidate(2, "HUNGRY", 100), 2.0)]
     assert hopeless_ms(Candidate(4, "A", 50), rows) == pytest.approx(4 * 4.0 * 1.3)
     assert hopeless_ms(Candidate(4, "A", 100), rows) == pytest.approx(4 * 1.0 * 1.3)

@@ -19,7 +19,7 @@ from mucudnn._native import host_library
 from mucudnn.drop_in.libraries import shim_path
 
 ROUNDS = 201
-FUNCTION = "cudnnGetVersion"  # a function that does next to nothing, so that the trampoline's cost shows
+FUNCTION = "cudnnGetVersion"  # a function that hardly does anything, so that the trampoline's cost shows
 
 
 def measure(options: argparse.Namespace) -> list[Record]:

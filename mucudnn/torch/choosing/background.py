@@ -59,7 +59,7 @@ class Tuner:
             self._called.add(module)
             return
         self._called = {module}
-        # A program may pause for long, as in a notebook, which is no reason to let it wait for long.
+        # A pause, as in a notebook, must not make the program wait for long.
         self._credit_s += min(SHARE * (self._clock() - self._since), _MOST_CREDIT_S)
         if self._credit_s <= 0:
             self._since = self._clock()

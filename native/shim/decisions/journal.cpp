@@ -84,7 +84,7 @@ void Journal::read(std::string_view document, const Kernel& kernel, Sizes& sizes
   std::string damage;
   if (auto plan = parse_document(document, &damage)) take(std::move(*plan), kernel, sizes);
   if (!damage.empty() && !std::exchange(is_damaged_, true))
-    log(LogLevel::warning, "earlier measurements in '" + path_ + "' are left out: " + damage);
+    log(LogLevel::warning, "earlier measurements in '" + path_ + "' are ignored: " + damage);
 }
 
 void Journal::add(Entry& entry, Sizes& learned) {

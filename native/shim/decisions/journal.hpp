@@ -52,7 +52,7 @@ class Journal {
   // Adds to the entry. A size is complete afterwards only if it was complete in both; `learned` says so too.
   void add(Entry& entry, Sizes& learned);
 
-  // Appends to the file, for later processes. Incomplete candidates are left out. Warns once if the file
+  // Appends to the file, for later processes. Omits incomplete candidates. Warns once if the file
   // cannot be written. Waits once for another process that has locked it.
   void append(const Kernel& kernel, const Sizes& learned);
 

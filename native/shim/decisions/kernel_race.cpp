@@ -110,7 +110,7 @@ double KernelRace::measure(KernelTimer& timer, const KernelTimes& times, std::si
     if (part.micro_batch == mini_batch_) whole_ms = std::min(whole_ms.value_or(part.time_ms), part.time_ms);
   }
   const double budget = std::max(kLeastMs, kShare * whole_ms.value_or(0));
-  return timer.race(task, rival_ms(candidate_of(task), rows), budget).median_ms;
+  return timer.race(task, cutoff_ms(candidate_of(task), rows), budget).median_ms;
 }
 
 std::optional<std::int64_t> KernelRace::with_sum(std::int64_t micro_batch, std::int64_t workspace) const {

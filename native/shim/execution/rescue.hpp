@@ -1,5 +1,5 @@
-// The rescue: computes a call in slices of its mini-batch if the library fails for want of memory or of
-// workspace, and the samples that are left after a prepared choice failed.
+// The rescue: computes a call in slices of its mini-batch if the library fails because memory or
+// workspace is short, and the samples that are left after a prepared choice failed.
 #pragma once
 
 #include <optional>

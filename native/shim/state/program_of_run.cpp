@@ -55,7 +55,7 @@ __attribute__((destructor)) void end() {
     log(LogLevel::summary,
         "cuDNN was never opened through mucudnn, which saw no convolution; see `mucudnn doctor`");
   } catch (const std::exception&) {
-    // Out of memory: the message is left out.
+    // There is no memory for the message.
   }
 }
 

@@ -111,7 +111,7 @@ const RealLibrary* real_library() {
   try {
     report(library, complaints);
   } catch (const std::bad_alloc&) {
-    // Out of memory: the messages are left out.
+    // There is no memory for the messages.
   }
   return &library;
 }

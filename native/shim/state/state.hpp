@@ -28,7 +28,7 @@ void warn(Text text) noexcept {
   try {
     log(LogLevel::warning, text());
   } catch (const std::bad_alloc&) {
-    // Out of memory: the warning is left out.
+    // There is no memory for the warning.
   }
 }
 
