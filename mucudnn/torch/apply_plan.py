@@ -27,7 +27,7 @@ _gathers: WeakKeyDictionary[Any, Gathers] = WeakKeyDictionary()  # the places of
 def apply(model: Model, plan: AnyPlan | AnyPath) -> Model:
     """Make a model follow a plan, in place, and return the model. `restore` undoes it.
 
-    The plan, or the file with it, is one of `mucudnn.torch.plan`, `plan_memory` or `spatial.plan`. The results
+    The plan, or the file with it, is one of `mucudnn.torch.plan`, `plan_memory` or `spatial.plan`. Results
     and gradients of the model stay the same.
 
     **A plan of convolutions** divides them as `convert(model, plan=plan)` does.
