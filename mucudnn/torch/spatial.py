@@ -15,10 +15,13 @@ from mucudnn.torch.parallel.spatial.functions import (  # noqa: F401 (their impo
     convolution,
     dropout,
     elementwise,
+    losses,
     normalization,
     padding,
     pooling,
     resampling,
+    shapes,
+    whole_axes,
 )
 from mucudnn.torch.parallel.spatial.planning.choosing import Link
 from mucudnn.torch.parallel.spatial.planning.plan import plan

@@ -129,7 +129,7 @@ def elements() -> tuple[list[str], int]:
         (one[:1, :1], two), (one[:, :, :1], two), (two[:, :, :1], one.double()),
     ]  # fmt: skip
     wrong, calls = [], 0
-    handlers = (elementwise._elementwise, elementwise._converted)
+    handlers = (elementwise.run_on_elements, elementwise._converted)
     for function in [one for one, handler in divided._table.items() if handler in handlers]:
         for arguments in given:
             whole = [x.clone() if isinstance(x, torch.Tensor) else x for x in arguments]

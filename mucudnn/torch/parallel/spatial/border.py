@@ -1,9 +1,9 @@
 """The borders between whole and divided tensors: `divide`, `from_local`, `gather`, `sum`, `mean`.
 
-The gradient of a whole tensor that several ranks hold is the mean over the ranks of what each computes. All
-borders are adjoints in this sense. So inside the divided region each rank has its part of the gradient times
-the number of ranks that share a sample. DistributedDataParallel and FSDP2 take the mean over all ranks, and
-get the right gradient for the parameters of divided and of whole layers.
+The gradient of a whole tensor that several ranks hold is the mean of the gradients that these ranks compute.
+All borders are adjoints in this sense, so inside the divided region each rank has its part of the gradient
+times the number of ranks that share a sample. DistributedDataParallel and FSDP2 take the mean over all ranks,
+which is then the right gradient for the parameters of divided and of whole layers alike.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,22 +23,23 @@ from mucudnn.torch.parallel.spatial.exchange.agreement import (
     agree,
     set_timeout,
 )
-from mucudnn.torch.parallel.spatial.exchange.exchange import ALONE, Owners, add_up, fetch
+from mucudnn.torch.parallel.spatial.exchange.exchange import ALONE, Exchange, Owners, add_up
+from mucudnn.torch.parallel.spatial.exchange.messages import described
 from mucudnn.torch.parallel.spatial.exchange.sharing import share_generators
-from mucudnn.torch.parallel.spatial.windows import Span, parts, product
+from mucudnn.torch.parallel.spatial.windows import product
 
 _STATISTICS = ("spatial", "all")
 _NUMERICS = ("caller", "same")
-_DIGESTED = 1 << 20  # elements at a time, because their products take 8 bytes each
+_DIGESTED = 1 << 20  # elements digested at a time, because their products take 8 bytes each
 
 
 def init_mesh(device: str, *, timeout: float = DEFAULT_TIMEOUT, **sizes: int) -> DeviceMesh:
     """Return a DeviceMesh over all ranks of the world, for example `init_mesh("cpu", data=2, depth=2)`.
 
-    The names are yours. `divide` says which of them share a sample. Ranks that lie next to each other in the
-    last dimension have consecutive numbers. The process group must be initialised, as `torchrun` programs do.
-    `timeout`, in seconds, bounds each wait for another rank.
-    Raises UsageError, and DivergedError if the ranks name different meshes.
+    You choose the names; `divide` takes those of the dimensions whose ranks share a sample. Neighbours in the
+    last dimension have consecutive ranks. The process group must be initialised, as programs for `torchrun`
+    do. `timeout`, in seconds, bounds each wait for another rank. Raises UsageError, and DivergedError if the
+    ranks name different meshes.
     """
     if not dist.is_initialized():
         raise UsageError("there is no process group: call torch.distributed.init_process_group first")
@@ -50,14 +51,14 @@ def init_mesh(device: str, *, timeout: float = DEFAULT_TIMEOUT, **sizes: int) ->
         torch.device(device)
     except RuntimeError:
         raise UsageError(f"there is no kind of device {device!r}: give one such as 'cpu' or 'cuda'") from None
-    world, given = dist.get_world_size(), product(list(sizes.values()))
-    if world != given:
+    world, ranks = dist.get_world_size(), product(list(sizes.values()))
+    if world != ranks:
         text = " × ".join(f"{name}={size}" for name, size in sizes.items())
-        raise UsageError(f"the mesh {text} has {given} ranks, but the world has {world}: they must be equal")
-    given_by_all: list[Any] = [None] * world
-    dist.all_gather_object(given_by_all, (device, list(sizes.items())))
-    if any(other != given_by_all[0] for other in given_by_all):
-        raise DivergedError(f"the ranks name different meshes: {given_by_all}")
+        raise UsageError(f"the mesh {text} has {ranks} ranks, but the world has {world}: they must be equal")
+    meshes: list[Any] = [None] * world
+    dist.all_gather_object(meshes, (device, list(sizes.items())))
+    if any(mesh != meshes[0] for mesh in meshes):
+        raise DivergedError(f"the ranks name different meshes: {meshes}")
     mesh = init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     for name in sizes:
         set_timeout(mesh.get_group(name).group_name, timeout)
@@ -74,11 +75,11 @@ def divide(
 ) -> Divided:
     """Return this rank's part of a tensor that all ranks which share the sample have.
 
-    `axes` names the mesh dimension for each divided axis: `{2: "depth"}`. The other dimensions of the mesh
-    hold other samples. The parts equal those of `torch.chunk`. The gradient of `whole` is complete on every
-    rank. BatchNorm takes its statistics over the ranks that share a sample, or over all with
-    `statistics="all"`. With `numerics="same"` a convolution computes each row of a divided axis by itself, by
-    one algorithm. Its result then has the same bits on any number of ranks, and takes longer.
+    `axes` names the mesh dimension for each divided axis: `{2: "depth"}`. Ranks along the other dimensions of
+    the mesh have other samples. The parts equal those of `torch.chunk`. The gradient of `whole` is complete
+    on every rank. BatchNorm takes its statistics over the ranks that share a sample, or over all ranks with
+    `statistics="all"`. With `numerics="same"` a convolution computes each row of a divided axis separately,
+    always by the same algorithm, so that its result has the same bits on any number of ranks. This is slower.
 
     Raises UsageError for axes or names that do not exist and for an axis that is shorter than its dimension
     of the mesh; DivergedError, on every rank, if the ranks hold different tensors.
@@ -86,8 +87,11 @@ def divide(
     if not isinstance(whole, Tensor):
         raise ArgumentTypeError(f"the tensor to divide is {type(whole).__name__}, not a tensor")
     division = _division(whole.shape, mesh, axes, statistics, numerics)
-    _agree_on_whole(whole, division)
-    return _cut(whole, division)
+    text = f"{_described(whole, whole.shape)}, divided on {sorted(axes.items())}, {_digest(whole)}"
+    for group in filter(None, division.groups):
+        agree(group, text, whole.device)
+    share_generators(division.groups, whole.device)
+    return redivide(whole, division)
 
 
 def from_local(
@@ -101,8 +105,8 @@ def from_local(
 ) -> Divided:
     """Return a divided tensor of this shape from the part that this rank already has.
 
-    The parts must be those of `torch.chunk`. Everything else is as in `divide`. Raises UsageError for a part
-    of another shape, and DivergedError, on every rank, if the ranks name different shapes.
+    The parts must equal those of `torch.chunk`. Everything else is as in `divide`. Raises UsageError for a
+    part of another shape, and DivergedError, on every rank, if the ranks name different shapes.
     """
     if not isinstance(local, Tensor):
         raise ArgumentTypeError(f"the part is {type(local).__name__}, not a tensor")
@@ -111,27 +115,20 @@ def from_local(
         agree(group, f"{_described(local, shape)}, divided on {dict(axes)}", local.device)
     expected = local_shape(shape, division)
     fits = tuple(local.shape) == expected
-    for group in division.groups:  # all ranks raise, not only the one with the wrong part
-        agree(
-            group,
-            "all parts fit" if fits else f"the part is {tuple(local.shape)}, due {expected}",
-            local.device,
-        )
+    text = "all parts fit" if fits else f"the part is {tuple(local.shape)}, due {expected}"
+    for group in division.groups:  # so that all ranks raise, not only a rank with a wrong part
+        agree(group, text, local.device)
     if not fits:
         raise UsageError(
-            f"this rank's part of {tuple(shape)} is {expected}, and the given one {tuple(local.shape)}"
+            f"this rank's part of {tuple(shape)} is {expected}, but local is {tuple(local.shape)}"
         )
     share_generators(division.groups, local.device)
     return Divided(_scaled(local, 1 / division.ranks), shape, division)
 
 
+@handles(Divided.gather)
 def gather(x: Divided, names: Sequence[str] = ()) -> Any:
-    """Return the whole tensor on every rank that shares it. Autograd follows.
-
-    With names of dimensions of the mesh, only the axes that they divide are gathered: the result is divided
-    over the other dimensions, and the ranks along these have copies. Raises UsageError for a name that does
-    not divide the tensor.
-    """
+    """Return a tensor gathered over named dimensions of the mesh, or over all: see `Divided.gather`."""
     unknown = [name for name in names if name not in x.division.names]
     if unknown:
         divided = ", ".join(map(repr, x.division.names))
@@ -139,17 +136,16 @@ def gather(x: Divided, names: Sequence[str] = ()) -> Any:
     local, left = x.local, [name for name in x.division.names if names and name not in names]
     for (axis, owners), name in zip(x.division.axes, x.division.names, strict=True):
         if name not in left:
-            everything = (Span(0, x.shape[axis]),) * owners.ranks
-            local = fetch(local, axis, x.parts(axis), everything, owners)
+            local = Exchange.of_all_rows(axis, x.shape[axis], owners).fetch(local)
     return Divided(local, x.shape, x.division.keeping(left)) if left else local
 
 
 def spread(whole: Tensor, like: Divided) -> Tensor:
     """Return the part of a whole tensor that meets this rank's part of `like`, with axes aligned at the end.
 
-    An axis of size one, and an axis that the tensor lacks, stay for broadcasting. A parameter's gradient
-    stays the rank's own share: data parallelism takes the mean over all ranks. The gradient of any other
-    tensor is made complete. Raises UsageError for a length that does not match.
+    An axis of size one, and an axis that the tensor lacks, are left to broadcasting. The gradient of a
+    parameter stays the rank's own share, because data parallelism takes the mean over all ranks; the gradient
+    of any other tensor is completed. Raises UsageError for a length that does not match.
     """
     if whole.requires_grad and not isinstance(whole, torch.nn.Parameter):
         whole = _scaled(_Replicated.apply(whole, like.division.groups), 1 / like.division.ranks)
@@ -170,21 +166,22 @@ def total(x: Divided, axes: Sequence[int] | None = None, keepdim: bool = False) 
     """Return the sum over axes, by default over all, on every rank that shares the tensor."""
     axes = list(range(x.dim())) if axes is None else axes
     summed = [owners.group for axis, owners in x.division.axes if axis in axes]
-    found = add_up(x.local.sum(list(axes), keepdim=keepdim), summed)
+    result = add_up(x.local.sum(list(axes), keepdim=keepdim), summed)
     if all(axis in axes for axis in x.divided_axes):
-        return found
+        return result
     if summed:
         raise ArgumentTypeError(
-            "a sum over some of the divided axes alone is not in the table: gather the tensor first"
+            "a sum over only some of the divided axes is not in the table: gather the tensor first"
         )
     shape = [1 if axis in axes else n for axis, n in enumerate(x.shape)]
     kept = [axis for axis in range(x.dim()) if keepdim or axis not in axes]
     moved = x.division.on_axes([kept.index(axis) for axis in x.divided_axes])
-    return Divided(found, [shape[axis] for axis in kept], moved)
+    return Divided(result, [shape[axis] for axis in kept], moved)
 
 
+@handles(Divided.to_dtensor)
 def to_dtensor(x: Divided) -> Any:
-    """Return a DTensor with the same parts. The gradient of the DTensor is the true one."""
+    """Return a DTensor with the same parts: see `Divided.to_dtensor`."""
     with no_fork:
         from torch.distributed.tensor import DTensor, Shard
 
@@ -218,7 +215,7 @@ def _division(
         raise UsageError(
             f"statistics is {statistics!r} and numerics {numerics!r}: there are {_STATISTICS} and {_NUMERICS}"
         )
-    found = []
+    divided = []
     for axis, name in sorted(axes.items()):
         if name not in names:
             raise UsageError(f"the mesh has no dimension {name!r}: it has {', '.join(map(repr, names))}")
@@ -233,28 +230,17 @@ def _division(
             raise UsageError(
                 f"axis {axis} has {shape[axis]} rows, fewer than the {owners.ranks} ranks of {name!r}"
             )
-        found.append((axis, owners if owners.ranks > 1 else ALONE))
+        divided.append((axis, owners if owners.ranks > 1 else ALONE))
     others = tuple(mesh.get_group(name).group_name for name in names if name not in axes.values())
     return Division(
-        tuple(found), others, statistics, numerics, mesh, tuple(name for _, name in sorted(axes.items()))
+        tuple(divided), others, statistics, numerics, mesh, tuple(name for _, name in sorted(axes.items()))
     )
 
 
-def _agree_on_whole(whole: Tensor, division: Division) -> None:
-    """Raise DivergedError on every rank if the ranks hold tensors of different shapes, types or values."""
-    axes = list(zip([axis for axis, _ in division.axes], division.names, strict=True))
-    text = f"{_described(whole, whole.shape)}, divided on {axes}, {_digest(whole)}"
-    for group in division.groups:
-        if group:
-            agree(group, text, whole.device)
-    share_generators(division.groups, whole.device)
-
-
 def _described(x: Tensor, shape: Sequence[int]) -> str:
-    gradient = (
-        "with gradient" if x.requires_grad else "without gradient"
-    )  # or its exchange would have no partner
-    return f"a tensor of {tuple(shape)}, {str(x.dtype).removeprefix('torch.')}, {gradient}"
+    # Included because a rank whose tensor needs no gradient does not exchange it.
+    gradient = "with gradient" if x.requires_grad else "without gradient"
+    return f"a tensor of {described(shape, x.dtype)}, {gradient}"
 
 
 def _digest(whole: Tensor) -> str:
@@ -263,10 +249,10 @@ def _digest(whole: Tensor) -> str:
         whole = torch.view_as_real(whole)
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     bits = whole.detach().contiguous().view(-1).view(kinds[whole.element_size()])
-    found, weights = 0, torch.arange(1, min(bits.numel(), _DIGESTED) + 1, device=bits.device)
+    digest, weights = 0, torch.arange(1, min(bits.numel(), _DIGESTED) + 1, device=bits.device)
     for piece in bits.split(_DIGESTED):
-        found = found * 31 + int((piece * weights[: piece.numel()]).sum())
-    return f"digest {found % 2**48:012x}"
+        digest = digest * 31 + int((piece * weights[: piece.numel()]).sum())
+    return f"digest {digest % 2**48:012x}"
 
 
 class _Cut(torch.autograd.Function):
@@ -277,7 +263,7 @@ class _Cut(torch.autograd.Function):
         """Return a copy of the part."""
         ctx.division, ctx.shape = division, tuple(whole.shape)
         for axis, owners in division.axes:
-            own = parts(whole.size(axis), owners.ranks)[owners.rank]
+            own = owners.own(whole.size(axis))
             whole = whole.narrow(axis, own.lo, own.size)
         return whole.clone(memory_format=torch.contiguous_format)
 
@@ -285,14 +271,12 @@ class _Cut(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         """Return the whole gradient."""
         for axis, owners in ctx.division.axes:
-            size = ctx.shape[axis]
-            everything = (Span(0, size),) * owners.ranks
-            g = fetch(g.contiguous(), axis, parts(size, owners.ranks), everything, owners)
+            g = Exchange.of_all_rows(axis, ctx.shape[axis], owners).fetch(g.contiguous())
         return g / ctx.division.ranks, None
 
 
 class _Replicated(torch.autograd.Function):
-    """A whole tensor that meets divided ones; each rank's share of its gradient is added up."""
+    """A whole tensor that meets divided tensors; its gradient is the sum of all ranks' shares."""
 
     @staticmethod
     def forward(ctx: Any, whole: Tensor, groups: tuple[str, ...]) -> Tensor:
@@ -317,12 +301,8 @@ class _Scaled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient times the factor that the forward pass was given; none for the factor."""
+        """Return the gradient times the factor."""
         return g * ctx.factor, None
-
-
-def _cut(whole: Tensor, division: Division) -> Divided:
-    return Divided(_Cut.apply(whole, division), whole.shape, division)
 
 
 def _scaled(x: Tensor, factor: float) -> Tensor:
@@ -331,45 +311,26 @@ def _scaled(x: Tensor, factor: float) -> Tensor:
 
 
 def redivide(whole: Tensor, division: Division) -> Divided:
-    """Return a whole tensor, such as a gathered and changed one, divided again."""
-    return _cut(whole, division)
+    """Divide a whole tensor, such as one that was gathered and changed."""
+    return Divided(_Cut.apply(whole, division), whole.shape, division)
 
 
 def divide_further(x: Divided, division: Division) -> Divided:
-    """Return a tensor that was gathered over some dimensions of the mesh, divided over these again."""
+    """Divide a tensor again over the dimensions of the mesh over which it was gathered."""
     left = division.keeping([name for name in division.names if name not in x.division.names])
     return Divided(_Cut.apply(x.local, left), x.shape, division)
 
 
-def _axes(x: Divided, given: Any) -> list[int]:
-    if given is None or given == ():
-        return list(range(x.dim()))
-    return [axis_of(x, axis) for axis in (given if isinstance(given, Sequence) else (given,))]
-
-
-@handles(Divided.gather)
-def _gathered(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return gather(*args, **kwargs)
-
-
-@handles(Divided.to_dtensor)
-def _as_dtensor(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return to_dtensor(*args, **kwargs)
-
-
 @handles(torch.sum, Tensor.sum, torch.mean, Tensor.mean)
-def _reduced(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    x, dim, keepdim, dtype = _reduction_arguments(*args, **kwargs)
+def _reduced(
+    function: Any, x: Divided, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, axis: Any = None
+) -> Any:
     if dtype is not None:
         x = x.with_local(x.local.to(dtype))
-    axes = _axes(x, dim)
-    found = total(x, axes, keepdim)
+    dim = dim if axis is None else axis
+    axes = dim if isinstance(dim, Sequence) else range(x.dim()) if dim is None else [dim]
+    axes = [axis_of(x, axis) for axis in axes] or list(range(x.dim()))
+    result = total(x, axes, keepdim)
     if function in (torch.mean, Tensor.mean):
-        return found / product([x.shape[axis] for axis in axes])
-    return found
-
-
-def _reduction_arguments(
-    x: Divided, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, axis: Any = None
-) -> tuple[Divided, Any, bool, Any]:
-    return x, dim if axis is None else axis, keepdim, dtype
+        return result / product([x.shape[axis] for axis in axes])
+    return result

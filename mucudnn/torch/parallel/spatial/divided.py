@@ -1,12 +1,12 @@
-"""`Divided`: a tensor of which each rank has a part, and the table of the functions that know it.
+"""`Divided`: a tensor of which each rank has a part, and the table of the functions that take it.
 
-A handler is registered for each function of PyTorch that may take a Divided. A function without a handler
+The table has a handler for each function of PyTorch that may take a Divided. A function without a handler
 raises a TypeError that says what to do.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,44 +14,34 @@ from torch.utils import _pytree as pytree
 
 from mucudnn.errors import ArgumentTypeError, UsageError
 from mucudnn.torch.layers.functional import DividedInput
-from mucudnn.torch.parallel.spatial.exchange.exchange import ALONE, Owners
+from mucudnn.torch.parallel.spatial.exchange.exchange import ALONE, Exchange, Owners
 from mucudnn.torch.parallel.spatial.exchange.sharing import compare
 from mucudnn.torch.parallel.spatial.refusing import check_gradient, name_of, refuse_unknown
-from mucudnn.torch.parallel.spatial.windows import Span, parts, product
+from mucudnn.torch.parallel.spatial.windows import Span, Window, product, windows_of
 
 Handler = Callable[..., Any]
+AnyHandler = TypeVar("AnyHandler", bound=Handler)
 _table: dict[Any, Handler] = {}
-_READING_NO_VALUES = (Tensor.to, Tensor.type_as)  # another tensor gives a type and a device
-_OPERATORS = (
-    *("add", "radd", "iadd", "sub", "rsub", "isub", "mul", "rmul", "imul", "truediv", "rtruediv", "itruediv"),
-    *(
-        "pow",
-        "rpow",
-        "neg",
-        "abs",
-        "matmul",
-        "getitem",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "and",
-        "or",
-        "invert",
-    ),
-)
+_READING_NO_VALUES = (Tensor.to, Tensor.type_as)  # they read only the type and device of another tensor
+_NAMES = """
+add radd iadd sub rsub isub mul rmul imul truediv rtruediv itruediv pow rpow neg abs
+eq ne lt le gt ge and or invert
+"""
+ELEMENTWISE_OPERATORS = tuple(f"__{name}__" for name in _NAMES.split())
+"""The methods for Python's operators on each element, which a Divided has and `elementwise` handles."""
 
 
 class Division(NamedTuple):
     """The way in which a tensor is divided.
 
-    `axes` gives the owners of each divided axis. `others` are the groups of the mesh that hold other samples.
-    `statistics` is "spatial" or "all": the ranks over which batch norms take their statistics. `numerics` is
-    "caller" or "same": with "same", a convolution has the same bits on any number of ranks. `mesh` and
-    `names`, the mesh's dimensions by axis, are for `to_dtensor`. `copies` are the groups whose ranks all have
-    the same part, because the tensor was gathered over them.
+    Attributes:
+        axes: the divided axes, ascending, each with its owners.
+        others: the groups of the mesh that hold other samples.
+        statistics: "spatial" or "all", the ranks over which batch norms take their statistics.
+        numerics: "caller", or "same" if convolutions have the same bits on any number of ranks.
+        mesh: the mesh, for `to_dtensor`.
+        names: the dimension of the mesh that divides each of the axes.
+        copies: the groups whose ranks all have the same part, because the tensor was gathered over them.
     """
 
     axes: tuple[tuple[int, Owners], ...]
@@ -63,7 +53,7 @@ class Division(NamedTuple):
     copies: tuple[str, ...] = ()
 
     def owners(self, axis: int) -> Owners:
-        """Return the owners of an axis; an undivided axis has one."""
+        """Return the owners of an axis: this rank alone if it is undivided."""
         return dict(self.axes).get(axis, ALONE)
 
     @property
@@ -73,19 +63,16 @@ class Division(NamedTuple):
 
     @property
     def sharing(self) -> tuple[str, ...]:
-        """The groups over which a whole tensor is the same: those of the sample, and those with copies."""
+        """The groups over which a whole tensor is the same, which share the sample or have copies."""
         return self.groups + self.copies
 
     @property
     def ranks(self) -> int:
         """The number of ranks that share a sample."""
-        count = 1
-        for _, owners in self.axes:
-            count *= owners.ranks
-        return count
+        return product([owners.ranks for _, owners in self.axes])
 
     def keeping(self, names: Sequence[str]) -> "Division":
-        """Return the division over these dimensions of the mesh alone; the others have copies."""
+        """Return the division over these dimensions of the mesh only; ranks along the others have copies."""
         pairs = list(zip(self.axes, self.names, strict=True))
         return self._replace(
             axes=tuple(axis for axis, name in pairs if name in names),
@@ -107,8 +94,8 @@ class Division(NamedTuple):
 class Divided(DividedInput):
     """A tensor of which this rank has the part `local`. `shape` is the shape of the whole.
 
-    It is no torch.Tensor. Modules and functions of PyTorch take it in the place of one, if they are in the
-    table of `mucudnn.torch.spatial`; everything else raises a TypeError.
+    It is not a torch.Tensor. Modules and functions of PyTorch take it instead of a tensor if they are in the
+    table of `mucudnn.torch.spatial`; all others raise a TypeError.
     """
 
     local: Tensor
@@ -126,12 +113,12 @@ class Divided(DividedInput):
         if handler is None:
             raise refuse_unknown(func)
         if not torch.is_grad_enabled():
-            for one in args:
-                if isinstance(one, Divided):
-                    check_gradient(one.local)
+            for argument in args:
+                if isinstance(argument, Divided):
+                    check_gradient(argument.local)
         if not torch.compiler.is_compiling() and func not in _READING_NO_VALUES:
             _compare_whole(func, (*args, *(kwargs or {}).values()))
-        return handler(func, args, kwargs or {})
+        return handler(func, *args, **(kwargs or {}))
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(Tensor, name, None)
@@ -199,12 +186,20 @@ class Divided(DividedInput):
         return f"Divided(shape {tuple(self.shape)}, {axes}, here {tuple(self.local.shape)})"
 
     def gather(self, *names: str) -> Any:
-        """Return the whole tensor on every rank that shares it; autograd follows. See `border.gather`."""
-        return _table[Divided.gather](Divided.gather, (self, names), {})
+        """Return the whole tensor on every rank that shares it. Autograd follows.
+
+        With names of dimensions of the mesh, only the axes that they divide are gathered: the result is
+        divided over the other dimensions, and the ranks along the named dimensions have copies. Raises
+        UsageError for a name that does not divide the tensor.
+        """
+        return _table[Divided.gather](self, names)  # `border` registers it, because it needs this class
 
     def to_dtensor(self) -> Any:
-        """Return a DTensor with the same parts, sharded over the spatial dimensions of the mesh."""
-        return _table[Divided.to_dtensor](Divided.to_dtensor, (self,), {})
+        """Return a DTensor with the same parts, sharded over the spatial dimensions of the mesh.
+
+        The gradient of the DTensor is the true gradient.
+        """
+        return _table[Divided.to_dtensor](self)
 
     def owners(self, axis: int) -> Owners:
         """Return the owners of an axis."""
@@ -212,11 +207,19 @@ class Divided(DividedInput):
 
     def parts(self, axis: int) -> tuple[Span, ...]:
         """Return the rows of an axis that each of its owners has."""
-        return parts(self.shape[axis], self.owners(axis).ranks)
+        return self.owners(axis).parts(self.shape[axis])
 
     def own(self, axis: int) -> Span:
         """Return the rows of an axis that this rank has."""
-        return self.parts(axis)[self.owners(axis).rank]
+        return self.owners(axis).own(self.shape[axis])
+
+    def exchange(self, axis: int, windows: Sequence[Span]) -> Exchange:
+        """Return the exchange of rows of an axis for the windows of all ranks."""
+        return Exchange(axis, self.parts(axis), tuple(windows), self.owners(axis))
+
+    def exchange_for(self, axis: int, outputs: int, window: Window) -> Exchange:
+        """Return the exchange of rows of an axis for an operator with this many outputs along it."""
+        return self.exchange(axis, windows_of(self.owners(axis).parts(outputs), window))
 
     @property
     def divided_axes(self) -> tuple[int, ...]:
@@ -224,15 +227,15 @@ class Divided(DividedInput):
         return tuple(axis for axis, _ in self.division.axes)
 
     def with_local(self, local: Tensor, shape: Sequence[int] | None = None) -> "Divided":
-        """Return a tensor with the same division, another part and perhaps another shape."""
+        """Return a tensor with the same division, and another part."""
         return Divided(local, self.shape if shape is None else shape, self.division)
 
 
 def _compare_whole(function: Any, args: Sequence[Any]) -> None:
-    """Raise DivergedError, on every rank, if whole tensors beside a divided one differ between ranks."""
-    given = [one for arg in args for one in (arg if isinstance(arg, list | tuple) else (arg,))]
-    divided = next((one for one in given if isinstance(one, Divided)), None)
-    whole = [one for one in given if isinstance(one, Tensor)]
+    """Raise DivergedError, on every rank, if whole tensors next to a divided one differ between ranks."""
+    flat = [value for arg in args for value in (arg if isinstance(arg, list | tuple) else (arg,))]
+    divided = next((value for value in flat if isinstance(value, Divided)), None)
+    whole = [value for value in flat if isinstance(value, Tensor)]
     if divided is not None and whole:
         compare(name_of(function), whole, divided.division.sharing)
 
@@ -241,34 +244,24 @@ def local_shape(shape: Sequence[int], division: Division) -> tuple[int, ...]:
     """Return the shape of this rank's part of a tensor."""
     result = list(shape)
     for axis, owners in division.axes:
-        result[axis] = parts(shape[axis], owners.ranks)[owners.rank].size
+        result[axis] = owners.own(shape[axis]).size
     return tuple(result)
 
 
-def handles(*functions: Any) -> Callable[[Handler], Handler]:
-    """Register a handler, called as `handler(function, args, kwargs)`, for functions that exist."""
+def handles(*functions: Any) -> Callable[[AnyHandler], AnyHandler]:
+    """Register a handler for functions. It is called as `handler(function, *args, **kwargs)`."""
 
-    def register(handler: Handler) -> Handler:
-        for function in functions:
-            if function is not None:
-                _table[function] = handler
+    def register(handler: AnyHandler) -> AnyHandler:
+        _table.update(dict.fromkeys(functions, handler))
         return handler
 
     return register
 
 
-def known() -> list[str]:
-    """Return the names of the functions in the table, sorted."""
-    return sorted({name_of(function) for function in _table})
-
-
 def spelled(name: str, *places: Any) -> list[Any]:
-    """Return all functions that PyTorch has under a name; `places` are modules beside the usual ones."""
-    return [
-        found
-        for place in (torch, torch.nn.functional, Tensor, *places)
-        if (found := getattr(place, name, None)) is not None
-    ]
+    """Return all functions that PyTorch has under a name, in the usual modules and in further `places`."""
+    functions = [getattr(place, name, None) for place in (torch, torch.nn.functional, Tensor, *places)]
+    return [function for function in functions if function is not None]
 
 
 def axis_of(x: Divided, axis: int) -> int:
@@ -278,7 +271,7 @@ def axis_of(x: Divided, axis: int) -> int:
     return axis % x.dim()
 
 
-def _dunder(name: str) -> Any:
+def _operator_method(name: str) -> Any:
     function = getattr(Tensor, name)
 
     def call(self: Divided, *args: Any) -> Any:
@@ -287,8 +280,8 @@ def _dunder(name: str) -> Any:
     return call
 
 
-for _operator in _OPERATORS:
-    setattr(Divided, f"__{_operator}__", _dunder(f"__{_operator}__"))
+for _operator in (*ELEMENTWISE_OPERATORS, "__matmul__", "__getitem__"):
+    setattr(Divided, _operator, _operator_method(_operator))
 Divided.__hash__ = object.__hash__  # type: ignore[method-assign]  # __eq__ compares elements, as a tensor's
 
 pytree.register_pytree_node(

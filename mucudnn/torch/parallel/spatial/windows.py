@@ -1,12 +1,14 @@
 """The arithmetic of divided axes: the owner of each row, and the rows that an operator reads for its outputs.
 
 Rows are counted from 0 in the undivided tensor, and intervals are half-open. A window may begin before row 0
-or end behind the last row: those rows are padding, and the caller fills them with one value.
+or end after the last row: the rows outside are padding, which the caller fills with a value.
 """
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from mucudnn.errors import UsageError
 
 
 class Span(NamedTuple):
@@ -43,18 +45,13 @@ def parts(size: int, count: int) -> tuple[Span, ...]:
     return tuple(Span(min(i * step, size), min((i + 1) * step, size)) for i in range(count))
 
 
-def scaled_parts(size: int, count: int, factor: int) -> tuple[Span, ...]:
-    """Return `parts` with each row replaced by `factor` rows."""
-    return tuple(Span(part.lo * factor, part.hi * factor) for part in parts(size, count))
-
-
 def windows_of(outputs: Sequence[Span], window: Window) -> tuple[Span, ...]:
     """Return the window of each rank. A rank without outputs reads nothing."""
     return tuple(window(part) if part.size else EMPTY for part in outputs)
 
 
 def reach(kernel: int, dilation: int) -> int:
-    """Return the number of rows from the first tap of a filter to its last one."""
+    """Return the number of rows from the first tap of a filter to its last."""
     return dilation * (kernel - 1) + 1
 
 
@@ -69,7 +66,7 @@ def convolved_size(size: int, padding: tuple[int, int], stride: int, reach: int)
 def pooled_size(size: int, padding: int, stride: int, reach: int, ceil_mode: bool) -> int:
     """Return the outputs of a pooling along an axis, with PyTorch's rule for `ceil_mode`.
 
-    Under that rule no output begins behind the last row or in the padding that follows it.
+    Under that rule no output begins after the last row, in the padding that follows it.
     """
     outputs = (size + 2 * padding - reach + (stride - 1 if ceil_mode else 0)) // stride + 1
     return outputs - 1 if ceil_mode and (outputs - 1) * stride >= size + padding else outputs
@@ -88,8 +85,8 @@ def sliding(stride: int, padding: int, reach: int) -> Window:
 def transposed(stride: int, padding: int, reach: int) -> Window:
     """Return the window of a transposed convolution, in which input i adds to `reach` outputs.
 
-    Those outputs begin at i·stride − padding. The transposed convolution of the window, without padding, has
-    all the asked outputs; the caller crops it.
+    These outputs begin at i·stride − padding. The transposed convolution of the window, without padding, has
+    more outputs than the rank needs, so the caller crops it.
     """
 
     def window(o: Span) -> Span:
@@ -139,9 +136,9 @@ def pieces(window: Span, owners: Sequence[Span], index: int) -> Pieces:
 
 
 def transfers(owners: Sequence[Span], windows: Sequence[Span], index: int) -> tuple[list[Span], list[Span]]:
-    """Return the rows that a rank sends to each rank, and those that it receives from each.
+    """Return the rows that a rank sends to each rank, and the rows that it receives from each.
 
-    The rows that it has itself count among both, at its own index.
+    Both lists have, at the rank's own index, the rows that it keeps.
     """
     sent = [owners[index].meet(window) for window in windows]
     received = [windows[index].meet(part) for part in owners]
@@ -176,6 +173,19 @@ def factorisations(count: int, axes: int) -> list[tuple[int, ...]]:
         if count % first == 0
         for rest in factorisations(count // first, axes - 1)
     ]
+
+
+def for_each_axis(value: Any, dims: int) -> tuple[Any, ...]:
+    """Return a value for each spatial axis from a sequence, or from a single value for all of them."""
+    values = tuple(value) if isinstance(value, Sequence) else (value,)
+    if len(values) not in (1, dims):
+        raise UsageError(f"{value} has {len(values)} sizes for {dims} spatial axes")
+    return values * dims if len(values) == 1 else values
+
+
+def with_rows(shape: Sequence[int], axis: int, rows: int) -> list[int]:
+    """Return a shape with another number of rows on an axis."""
+    return [*shape[:axis], rows, *shape[axis + 1 :]]
 
 
 def product(numbers: Sequence[int]) -> int:

@@ -1,6 +1,6 @@
-"""All ranks of a group compare a digest of what they are about to do.
+"""The agreement of a group's ranks: they compare digests of what they are about to do.
 
-Ranks that disagree all raise the same error, and each wait for another rank ends.
+If they disagree, all of them raise the same error, so none waits for another forever.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from mucudnn.torch.parallel.spatial.exchange import watching
 
 DEFAULT_TIMEOUT = 300.0
 _timeouts: dict[str, float] = {}  # group name -> seconds
-_agreed: set[tuple[str, str]] = set()  # (group name, description); for groups in which a check is costly
+_agreed: set[tuple[str, str]] = set()  # (group name, description), for groups that compare on a device
 
 
 class DivergedError(UsageError, RuntimeError):
@@ -33,16 +33,18 @@ def agree(group_name: str, description: str, device: torch.device) -> None:
     """Raise DivergedError on every rank of a group unless all gave the same description."""
     group = _resolve_process_group(group_name)
     on_cpu = talks_on_cpu(group, device)
-    if not on_cpu:  # reading the answer would make the device wait at every call: once has to be enough
+    if not on_cpu:  # compared once, because reading the answer makes the host wait for the device
         if (group_name, description) in _agreed:
             return
         _agreed.add((group_name, description))
     digest = int.from_bytes(hashlib.blake2b(description.encode(), digest_size=7).digest(), "big")
-    where = torch.device("cpu") if on_cpu else device
-    mine = torch.tensor([digest], dtype=torch.int64, device=where)
-    found = [torch.empty_like(mine) for _ in range(group.size())]
-    wait(group, group_name, description, where, lambda _: dist.all_gather(found, mine, group, async_op=True))
-    if len({int(one) for one in found}) == 1:
+    device = torch.device("cpu") if on_cpu else device
+    own = torch.tensor([digest], dtype=torch.int64, device=device)
+    digests = [torch.empty_like(own) for _ in range(group.size())]
+    wait(
+        group, group_name, description, device, lambda _: dist.all_gather(digests, own, group, async_op=True)
+    )
+    if len(set(map(int, digests))) == 1:
         return
     if on_cpu:
         watching.settle(group_name)
@@ -59,9 +61,9 @@ def _diverged(shown: str) -> DivergedError:
 
 
 def wait(group: Any, name: str, description: str, device: torch.device, start: Callable[[int], Any]) -> None:
-    """Start a piece of communication and wait for it. `start` gets a tag, and returns its works.
+    """Start communication and wait for it. `start` takes a tag, and returns torch.distributed's works.
 
-    Raises DivergedError if it fails or takes too long, or if another rank does something else.
+    Raises DivergedError if the communication fails or takes too long, or if another rank does something else.
     """
     seconds = _timeouts.get(name, DEFAULT_TIMEOUT)
     on_cpu = talks_on_cpu(group, device)
@@ -74,9 +76,9 @@ def wait(group: Any, name: str, description: str, device: torch.device, start: C
             else:
                 work.wait()
     except RuntimeError as error:
-        found = watching.disagreement(name) if on_cpu else ""
-        if found:
-            raise _diverged(found) from None
+        differing = watching.disagreement(name) if on_cpu else ""
+        if differing:
+            raise _diverged(differing) from None
         cause = str(error).splitlines()[0]
         raise DivergedError(
             f"another rank did not take part within {seconds:g} s, or has ended ({cause}), in: {description}"
@@ -87,5 +89,5 @@ def wait(group: Any, name: str, description: str, device: torch.device, start: C
 
 
 def talks_on_cpu(group: Any, device: torch.device) -> bool:
-    """Return whether a process group exchanges this device's tensors on the CPU: then a wait can time out."""
+    """Return whether a process group exchanges a device's tensors on the CPU, where a wait can time out."""
     return device.type == "cpu" or "nccl" not in dist.get_backend(group)

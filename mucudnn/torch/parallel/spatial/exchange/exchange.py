@@ -1,6 +1,6 @@
-"""The one primitive: fetch the window of an axis from all its owners; and sums over ranks.
+"""The exchange of rows: fetch the window of an axis from all its owners, and give it back; sums over ranks.
 
-The operators behind it are in `operators`, and ranks that disagree all raise an error: see `watching`.
+The operators behind it are in `operators`. Ranks that disagree all raise an error: see `watching`.
 """
 
 from collections.abc import Sequence
@@ -10,56 +10,109 @@ import torch
 from torch import Tensor
 
 from mucudnn.torch.parallel.spatial.exchange import operators
-from mucudnn.torch.parallel.spatial.windows import Pieces, Span, flattened, is_local, pieces
+from mucudnn.torch.parallel.spatial.windows import Pieces, Span, flattened, is_local, parts, pieces, with_rows
 
 
 class Owners(NamedTuple):
-    """The ranks that share one axis: their group, this rank's place in it, and their number.
+    """The ranks that share an axis: their group, this rank's place in it, and their number.
 
-    An axis without a group ("") has one owner, and nothing is sent.
+    An axis without a group ("") has a single owner, and nothing is sent.
     """
 
     group: str
     rank: int
     ranks: int
 
+    def parts(self, size: int) -> tuple[Span, ...]:
+        """Return the rows of an axis that each owner has."""
+        return parts(size, self.ranks)
+
+    def own(self, size: int) -> Span:
+        """Return the rows of an axis that this rank has."""
+        return self.parts(size)[self.rank]
+
 
 ALONE = Owners("", 0, 1)
 
 
-def fetch(
-    x: Tensor, axis: int, parts: Sequence[Span], windows: Sequence[Span], owners: Owners, fill: float = 0.0
-) -> Tensor:
-    """Return this rank's window of an axis. `x` has the rank's own rows; `parts` are the rows of all ranks.
+class Exchange(NamedTuple):
+    """An exchange of rows along an axis: the rows that each rank has, and the window that it needs."""
 
-    `windows` are the windows of all ranks, and `fill` stands in the rows outside the tensor. If no rank needs
-    a row that it does not have, the result is `x` itself. Raises DivergedError.
-    """
-    if is_local(parts, windows):
-        return x
-    return operators.run(
-        "window", x, axis, flattened(parts), flattened(windows), owners.rank, fill, owners.group
-    )
+    axis: int
+    parts: tuple[Span, ...]
+    windows: tuple[Span, ...]
+    owners: Owners
 
+    @classmethod
+    def of_all_rows(cls, axis: int, size: int, owners: Owners) -> "Exchange":
+        """Return the exchange after which every rank has the whole axis."""
+        return cls(axis, owners.parts(size), (Span(0, size),) * owners.ranks, owners)
 
-def give_back(g: Tensor, axis: int, parts: Sequence[Span], windows: Sequence[Span], owners: Owners) -> Tensor:
-    """Return the adjoint of `fetch`: each row's owner gets the sum of all ranks' values for that row.
+    @property
+    def window(self) -> Span:
+        """The rows that this rank needs."""
+        return self.windows[self.owners.rank]
 
-    `g` is overwritten, unless a compiler traces: it keeps the order of functional operators alone. The result
-    is a view of it if the window has all rows of the part, so that only the
-    rows of other ranks are added.
-    """
-    if is_local(parts, windows):
-        return g
-    own, window = parts[owners.rank], windows[owners.rank]
-    if own.size and own.meet(window) == own and not torch.compiler.is_compiling():
-        torch.ops.mucudnn.window_add_.default(
-            g, axis, flattened(parts), flattened(windows), owners.rank, owners.group
+    @property
+    def is_local(self) -> bool:
+        """True if no rank needs a row that it does not have."""
+        return is_local(self.parts, self.windows)
+
+    @property
+    def pieces(self) -> Pieces:
+        """The sections of this rank's window."""
+        return pieces(self.window, self.parts, self.owners.rank)
+
+    def fetch(self, x: Tensor, fill: float = 0.0) -> Tensor:
+        """Return this rank's window of a tensor, `x` with the rank's own rows. Raises DivergedError.
+
+        `fill` stands in the rows outside the tensor. The result is `x` itself if the exchange is local.
+        """
+        if self.is_local:
+            return x
+        return operators.run(
+            "window", x, self.axis, flattened(self.parts), flattened(self.windows), self.owners.rank, fill,
+            self.owners.group,
+        )  # fmt: skip
+
+    def give_back(self, g: Tensor) -> Tensor:
+        """Return the adjoint of `fetch`: each row's owner gets the sum of all ranks' values for that row.
+
+        `g` is overwritten, except in compiled code, because compilers keep the order of functional operators
+        only. If the window has all rows of the part, the result is a view of `g`, to which only the rows of
+        other ranks are added.
+        """
+        if self.is_local:
+            return g
+        own, window = self.parts[self.owners.rank], self.window
+        arguments = (
+            self.axis, flattened(self.parts), flattened(self.windows), self.owners.rank, self.owners.group
+        )  # fmt: skip
+        if own.size and own.meet(window) == own and not torch.compiler.is_compiling():
+            torch.ops.mucudnn.window_add_.default(g, *arguments)
+            return g.narrow(self.axis, own.lo - window.lo, own.size)
+        return operators.run("window_adjoint", g, *arguments)
+
+    def received(self, window: Tensor) -> tuple[Tensor, Tensor]:
+        """Return copies of a window's rows that came from other ranks, before and after the own rows."""
+        sections = self.pieces
+        first = sections.filled_before
+        second = first + sections.received_before + sections.own
+        return (
+            window.narrow(self.axis, first, sections.received_before).clone(),
+            window.narrow(self.axis, second, sections.received_after).clone(),
         )
-        return g.narrow(axis, own.lo - window.lo, own.size)
-    return operators.run(
-        "window_adjoint", g, axis, flattened(parts), flattened(windows), owners.rank, owners.group
-    )
+
+    def rebuild(self, x: Tensor, before: Tensor, after: Tensor) -> Tensor:
+        """Return a window filled with zeros from `x` and what `received` returned, without communication."""
+        sections = self.pieces
+        own = x.narrow(self.axis, sections.own_lo, sections.own)
+        filled = [
+            x.new_zeros(with_rows(x.shape, self.axis, rows))
+            for rows in (sections.filled_before, sections.filled_after)
+        ]
+        kept = [rows for rows in (filled[0], before, own, after, filled[1]) if rows.size(self.axis)]
+        return torch.cat(kept, self.axis) if len(kept) > 1 else kept[0] if kept else own
 
 
 def add_up(x: Tensor, groups: Sequence[str]) -> Tensor:
@@ -73,41 +126,9 @@ def add_up(x: Tensor, groups: Sequence[str]) -> Tensor:
     return operators.run("spatial_sum", x, ",".join(named))
 
 
-def received(window: Tensor, axis: int, found: Pieces) -> tuple[Tensor, Tensor]:
-    """Return copies of the rows of a window that came from other ranks, before and after the own rows.
-
-    With them and the rank's own rows `rebuild` makes the window again.
-    """
-    first = found.filled_before
-    second = first + found.received_before + found.own
-    return (
-        window.narrow(axis, first, found.received_before).clone(),
-        window.narrow(axis, second, found.received_after).clone(),
-    )
-
-
-def rebuild(x: Tensor, axis: int, found: Pieces, before: Tensor, after: Tensor) -> Tensor:
-    """Return the window again, without communication."""
-    own = x.narrow(axis, found.own_lo, found.own)
-    rows = [_zeros(x, axis, found.filled_before), before, own, after, _zeros(x, axis, found.filled_after)]
-    kept = [piece for piece in rows if piece.size(axis)]
-    return torch.cat(kept, axis) if len(kept) > 1 else kept[0] if kept else own
-
-
 def nothing(x: Tensor, shape: Sequence[int]) -> Tensor:
     """Return an empty tensor of this shape that autograd follows back to `x`.
 
     A rank without rows must still take part in the communication of the backward pass.
     """
     return x.new_zeros(shape) + x.sum()
-
-
-def pieces_of(parts: Sequence[Span], windows: Sequence[Span], index: int) -> Pieces:
-    """Return the sections of this rank's window."""
-    return pieces(windows[index], parts, index)
-
-
-def _zeros(x: Tensor, axis: int, rows: int) -> Tensor:
-    shape = list(x.shape)
-    shape[axis] = rows
-    return x.new_zeros(shape)

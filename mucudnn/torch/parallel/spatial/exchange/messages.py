@@ -1,7 +1,7 @@
 """Messages between the ranks of a process group: rows to single ranks, and sums over all.
 
-On gloo, rows and small sums take no other messages: `watching` finds ranks that disagree. NCCL has no tags,
-so the ranks compare what they are about to do, once for each thing.
+On gloo, rows and small sums need no further messages, because `watching` finds ranks that disagree. NCCL has
+no tags, so the ranks compare descriptions of what they are about to do, once for each description.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,11 @@ _SMALL = 1 << 16  # bytes; a larger tensor is added up by a ring
 Pairs = Sequence[tuple[int, Tensor]]  # a rank in the group, and a contiguous tensor
 
 
+def described(shape: Sequence[int], dtype: torch.dtype) -> str:
+    """Return a text such as `(2, 3), float32`."""
+    return f"{tuple(shape)}, {str(dtype).removeprefix('torch.')}"
+
+
 def move(received: Pairs, sent: Pairs, device: torch.device, name: str, description: str) -> None:
     """Receive into tensors and send others, on the device of these tensors. Raises DivergedError.
 
@@ -26,23 +31,21 @@ def move(received: Pairs, sent: Pairs, device: torch.device, name: str, descript
     group = _resolve_process_group(name)
     if not talks_on_cpu(group, device):
         agree(name, description, device)
-        order = [dist.P2POp(dist.irecv, one, group=group, group_peer=peer) for peer, one in received]
-        order += [dist.P2POp(dist.isend, one, group=group, group_peer=peer) for peer, one in sent]
+        order = [dist.P2POp(dist.irecv, x, group=group, group_peer=peer) for peer, x in received]
+        order += [dist.P2POp(dist.isend, x, group=group, group_peer=peer) for peer, x in sent]
         if order:
             wait(group, name, description, device, lambda _: dist.batch_isend_irecv(order))
         return
-    arrived = [
-        one if one.device.type == "cpu" else torch.empty_like(one, device="cpu") for _, one in received
-    ]
-    messages = [(group.recv, peer, one) for (peer, _), one in zip(received, arrived, strict=True)]
-    messages += [(group.send, peer, one.cpu()) for peer, one in sent]
+    on_cpu = [x if x.device.type == "cpu" else torch.empty_like(x, device="cpu") for _, x in received]
+    messages = [(group.recv, peer, x) for (peer, _), x in zip(received, on_cpu, strict=True)]
+    messages += [(group.send, peer, x.cpu()) for peer, x in sent]
     wait(
         group, name, description, device,
-        lambda tag: [call([_without_complex(one)], peer, tag) for call, peer, one in messages],
+        lambda tag: [call([_without_complex(x)], peer, tag) for call, peer, x in messages],
     )  # fmt: skip
-    for (_, one), found in zip(received, arrived, strict=True):
-        if one is not found:
-            one.copy_(found)
+    for (_, x), arrived in zip(received, on_cpu, strict=True):
+        if x is not arrived:
+            x.copy_(arrived)
 
 
 def _without_complex(x: Tensor) -> Tensor:
@@ -50,18 +53,18 @@ def _without_complex(x: Tensor) -> Tensor:
 
 
 def sum_over(x: Tensor, groups: str) -> Tensor:
-    """Return the sum of a tensor over the ranks of each group; their names have commas between."""
+    """Return the sum of a tensor over the ranks of each group. `groups` has the names, joined by commas."""
     result = x.clone(memory_format=torch.contiguous_format)
     for name in groups.split(","):
         group = _resolve_process_group(name)
-        description = f"sum of {tuple(x.shape)}, {str(x.dtype).removeprefix('torch.')}"
         is_small = x.nbytes <= _SMALL and talks_on_cpu(group, x.device)
-        result = (_sum_of_all if is_small else _sum_by_ring)(result, group, name, description)
+        add = _sum_of_all if is_small else _sum_by_ring
+        result = add(result, group, name, f"sum of {described(x.shape, x.dtype)}")
     return result
 
 
 def _sum_by_ring(x: Tensor, group: Any, name: str, description: str) -> Tensor:
-    """Return the sum, and overwrite the tensor."""
+    """Return the sum over a group, and overwrite the tensor."""
     agree(name, description, x.device)
     moved = x.cpu() if talks_on_cpu(group, x.device) else x
     wait(group, name, description, moved.device, lambda _: dist.all_reduce(moved, group=group, async_op=True))
@@ -69,12 +72,12 @@ def _sum_by_ring(x: Tensor, group: Any, name: str, description: str) -> Tensor:
 
 
 def _sum_of_all(x: Tensor, group: Any, name: str, description: str) -> Tensor:
-    """Return the sum, with one message to each rank: for few values a ring only takes longer."""
+    """Return the sum over a group with a message to each rank, which is faster than a ring for few values."""
     me = group.rank()
     each = [x if rank == me else torch.empty_like(x) for rank in range(group.size())]
     others = [rank for rank in range(group.size()) if rank != me]
     move([(rank, each[rank]) for rank in others], [(rank, x) for rank in others], x.device, name, description)
     result = each[0].clone()
-    for one in each[1:]:  # in one order, so that all ranks get the same bits
-        result += one
+    for part in each[1:]:  # in the order of the ranks, so that all of them get the same bits
+        result += part
     return result

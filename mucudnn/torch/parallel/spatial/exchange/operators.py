@@ -12,8 +12,8 @@ from torch import Tensor
 
 from mucudnn.errors import MucudnnError
 from mucudnn.torch.parallel.spatial.exchange import order
-from mucudnn.torch.parallel.spatial.exchange.messages import move, sum_over
-from mucudnn.torch.parallel.spatial.windows import Span, paired, transfers
+from mucudnn.torch.parallel.spatial.exchange.messages import described, move, sum_over
+from mucudnn.torch.parallel.spatial.windows import Span, paired, transfers, with_rows
 
 
 def run(name: str, *arguments: object) -> Tensor:
@@ -22,17 +22,6 @@ def run(name: str, *arguments: object) -> Tensor:
         order.prepare_inductor()
     result: Tensor = getattr(torch.ops.mucudnn, name).default(*arguments)
     return result
-
-
-def _describe(
-    kind: str, x: Tensor, axis: int, rows: int, parts: Sequence[int], windows: Sequence[int]
-) -> str:
-    shape = [*x.shape]
-    shape[axis] = rows
-    return (
-        f"{kind} of axis {axis} of {tuple(shape)}, {str(x.dtype).removeprefix('torch.')}, "
-        f"parts {list(parts)}, windows {list(windows)}"
-    )
 
 
 @lru_cache(4096)
@@ -53,44 +42,35 @@ def _window(
     x: Tensor, axis: int, parts: Sequence[int], windows: Sequence[int], index: int, fill: float, group: str
 ) -> Tensor:
     owners, wanted, sent, got = _transfers(tuple(parts), tuple(windows), index)
-    _check_part(x, axis, owners[index].size, "the part of a divided tensor")
-    shape = list(x.shape)
-    shape[axis] = wanted[index].size
-    result = x.new_empty(shape)
-    real = wanted[index].meet(Span(0, owners[-1].hi))
-    before = real.lo - wanted[index].lo if real.size else wanted[index].size
+    part, window = owners[index], wanted[index]
+    _check_part(x, axis, part.size, "the part of a divided tensor")
+    result = x.new_empty(with_rows(x.shape, axis, window.size))
+    real = window.meet(Span(0, owners[-1].hi))
+    before = real.lo - window.lo if real.size else window.size
     result.narrow(axis, 0, before).fill_(fill)
     behind = before + real.size
-    result.narrow(axis, behind, shape[axis] - behind).fill_(fill)
+    result.narrow(axis, behind, window.size - behind).fill_(fill)
     if got[index].size:
-        own = x.narrow(axis, got[index].lo - owners[index].lo, got[index].size)
-        result.narrow(axis, got[index].lo - wanted[index].lo, got[index].size).copy_(own)
-    if not group:
-        return result
-    arrived = [(peer, rows, _resized(x, axis, rows.size)) for peer, rows in _others(got, index)]
-    leaving = [
-        (peer, x.narrow(axis, rows.lo - owners[index].lo, rows.size).contiguous())
-        for peer, rows in _others(sent, index)
-    ]
-    description = _describe("window", x, axis, owners[-1].hi, parts, windows)
-    move([(peer, values) for peer, _, values in arrived], leaving, x.device, group, description)
-    for _, rows, values in arrived:
-        result.narrow(axis, rows.lo - wanted[index].lo, rows.size).copy_(values)
+        own = x.narrow(axis, got[index].lo - part.lo, got[index].size)
+        result.narrow(axis, got[index].lo - window.lo, got[index].size).copy_(own)
+    if group:
+        kind = "window", owners[-1].hi, parts, windows
+        for rows, values in _swap(x, part.lo, axis, sent, got, index, group, kind):
+            result.narrow(axis, rows.lo - window.lo, rows.size).copy_(values)
     return result
 
 
 def _window_adjoint(
     g: Tensor, axis: int, parts: Sequence[int], windows: Sequence[int], index: int, group: str
 ) -> Tensor:
-    owned, window = paired(parts)[index], paired(windows)[index]
-    shape = list(g.shape)
-    shape[axis] = owned.size
-    result = g.new_zeros(shape)
-    kept = owned.meet(window)
+    owners, wanted, _, _ = _transfers(tuple(parts), tuple(windows), index)
+    part, window = owners[index], wanted[index]
+    result = g.new_zeros(with_rows(g.shape, axis, part.size))
+    kept = part.meet(window)
     if kept.size:
         rows = g.narrow(axis, kept.lo - window.lo, kept.size)
-        result.narrow(axis, kept.lo - owned.lo, kept.size).copy_(rows)
-    _add_others(result, owned.lo, g, axis, parts, windows, index, group)
+        result.narrow(axis, kept.lo - part.lo, kept.size).copy_(rows)
+    _add_others(result, part.lo, g, axis, parts, windows, index, group)
     return result
 
 
@@ -113,63 +93,69 @@ def _add_others(
     """Add the other ranks' values for this rank's rows to a tensor that begins at the row `first`."""
     owners, wanted, sent, got = _transfers(tuple(parts), tuple(windows), index)
     _check_part(g, axis, wanted[index].size, "the gradient of a window")
-    if not group:
-        return
-    arrived = [(peer, rows, _resized(g, axis, rows.size)) for peer, rows in _others(sent, index)]
-    leaving = [
-        (peer, g.narrow(axis, rows.lo - wanted[index].lo, rows.size).contiguous())
-        for peer, rows in _others(got, index)
+    if group:
+        kind = "gradient", owners[-1].hi, parts, windows
+        # The order of the additions does not depend on which rows arrive first.
+        for rows, values in _swap(g, wanted[index].lo, axis, got, sent, index, group, kind):
+            result.narrow(axis, rows.lo - first, rows.size).add_(values)
+
+
+def _swap(
+    x: Tensor,
+    first: int,
+    axis: int,
+    leaving: Sequence[Span],
+    arriving: Sequence[Span],
+    index: int,
+    group: str,
+    kind: tuple[str, int, Sequence[int], Sequence[int]],
+) -> list[tuple[Span, Tensor]]:
+    """Send rows of a tensor, which begins at the row `first`, to other ranks, and return the rows of these.
+
+    `kind` has the name of the operator, the size of the whole axis, and parts and windows, for messages.
+    """
+    received = [
+        (peer, x.new_empty(with_rows(x.shape, axis, rows.size))) for peer, rows in _others(arriving, index)
     ]
-    description = _describe("gradient", g, axis, owners[-1].hi, parts, windows)
-    move([(peer, values) for peer, _, values in arrived], leaving, g.device, group, description)
-    for _, rows, values in arrived:  # one order of addition, whatever arrives first
-        result.narrow(axis, rows.lo - first, rows.size).add_(values)
+    sent = [
+        (peer, x.narrow(axis, rows.lo - first, rows.size).contiguous())
+        for peer, rows in _others(leaving, index)
+    ]
+    name, size, parts, windows = kind
+    move(
+        received, sent, x.device, group,
+        f"{name} of axis {axis} of {described(with_rows(x.shape, axis, size), x.dtype)}, "
+        f"parts {list(parts)}, windows {list(windows)}",
+    )  # fmt: skip
+    return [(arriving[peer], values) for peer, values in received]
 
 
 def _others(spans: Sequence[Span], index: int) -> list[tuple[int, Span]]:
     return [(peer, span) for peer, span in enumerate(spans) if span.size and peer != index]
 
 
-def _resized(x: Tensor, axis: int, rows: int) -> Tensor:
-    shape = list(x.shape)
-    shape[axis] = rows
-    return x.new_empty(shape)
-
-
 def _fake_window(
-    x: Tensor, axis: int, parts: Sequence[int], windows: Sequence[int], index: int, fill: float, group: str
+    x: Tensor, axis: int, parts: Sequence[int], windows: Sequence[int], index: int, *_: Any
 ) -> Tensor:
-    return _resized(x, axis, windows[2 * index + 1] - windows[2 * index])
+    return x.new_empty(with_rows(x.shape, axis, windows[2 * index + 1] - windows[2 * index]))
 
 
 def _fake_adjoint(
-    g: Tensor, axis: int, parts: Sequence[int], windows: Sequence[int], index: int, group: str
+    g: Tensor, axis: int, parts: Sequence[int], windows: Sequence[int], index: int, *_: Any
 ) -> Tensor:
-    return _resized(g, axis, parts[2 * index + 1] - parts[2 * index])
+    return g.new_empty(with_rows(g.shape, axis, parts[2 * index + 1] - parts[2 * index]))
 
 
-def _fake_add(
-    g: Tensor, axis: int, parts: Sequence[int], windows: Sequence[int], index: int, group: str
-) -> None:
-    return None
-
-
-def _save_window(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.given = inputs[1:5], inputs[6]
+def _save_exchange(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.exchange, ctx.group = inputs[1:5], inputs[-1]
 
 
 def _window_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    given, group = ctx.given
-    return (torch.ops.mucudnn.window_adjoint.default(g, *given, group), *(None for _ in range(6)))
-
-
-def _save_adjoint(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.given = inputs[1:5], inputs[5]
+    return (torch.ops.mucudnn.window_adjoint.default(g, *ctx.exchange, ctx.group), *(None for _ in range(6)))
 
 
 def _adjoint_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    given, group = ctx.given
-    return (torch.ops.mucudnn.window.default(g, *given, 0.0, group), *(None for _ in range(5)))
+    return (torch.ops.mucudnn.window.default(g, *ctx.exchange, 0.0, ctx.group), *(None for _ in range(5)))
 
 
 def _save_sum(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -194,17 +180,17 @@ def _operator(name: str, schema: str, run: Any, fake: Any, save: Any = None, gra
 _operator(
     "window",
     "(Tensor x, int axis, int[] parts, int[] windows, int index, float fill, str group) -> Tensor",
-    _window, _fake_window, _save_window, _window_gradient,
+    _window, _fake_window, _save_exchange, _window_gradient,
 )  # fmt: skip
 _operator(
     "window_adjoint",
     "(Tensor g, int axis, int[] parts, int[] windows, int index, str group) -> Tensor",
-    _window_adjoint, _fake_adjoint, _save_adjoint, _adjoint_gradient,
+    _window_adjoint, _fake_adjoint, _save_exchange, _adjoint_gradient,
 )  # fmt: skip
 _operator(
     "window_add_",
     "(Tensor(a!) g, int axis, int[] parts, int[] windows, int index, str group) -> ()",
-    _window_add, _fake_add,
+    _window_add, lambda *_: None,
 )  # fmt: skip
 _operator(
     "spatial_sum", "(Tensor x, str groups) -> Tensor",

@@ -1,6 +1,6 @@
-"""Agreement on whole tensors: the ranks that share a sample draw the same ones, and compare the others.
+"""Agreement on whole tensors: the ranks that share a sample draw the same random tensors, and compare others.
 
-Only the ranks of one sample agree. Ranks with other samples keep random numbers of their own.
+Ranks with different samples need not agree, and keep random numbers of their own.
 """
 
 from collections.abc import Iterable
@@ -15,9 +15,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from mucudnn.torch.parallel.spatial.exchange.agreement import DivergedError
 from mucudnn.torch.parallel.spatial.exchange.exchange import add_up
+from mucudnn.torch.parallel.spatial.exchange.messages import described
 
-_GOLDEN = 0.6180339887498949  # its multiples, without their integers, are spread evenly over 0 to 1
-_PIECE = 1 << 20  # elements at a time, because each takes 8 bytes
+_GOLDEN = 0.6180339887498949  # the fractional parts of its multiples are spread evenly over 0 to 1
+_PIECE = 1 << 20  # elements digested at a time, because each takes 8 bytes
 _PARAMETER = "load the same weights on all of them, or wrap the model in DistributedDataParallel"
 _TENSOR = "draw random numbers after divide, which sets PyTorch's generators to one state, or seed equally"
 _compared: dict[frozenset[str], set[tuple[Any, ...]]] = {}  # groups -> function, shape, type
@@ -34,7 +35,7 @@ def share_generators(groups: tuple[str, ...], device: torch.device) -> None:
     """Set PyTorch's generators of the CPU and of a device to the state that they have on the first rank.
 
     Whole tensors that are drawn later are then the same on all ranks of the groups. If the states differed,
-    tensors that were drawn earlier may differ: `compare` looks at whole tensors again.
+    tensors that were drawn earlier may differ too, so `compare` compares them again.
     """
     if not any(groups) or device.type == "meta":
         return
@@ -53,13 +54,13 @@ def _share_state(module: Any, place: tuple[Any, ...], groups: tuple[str, ...], d
 def compare(function: str, tensors: Iterable[Tensor], groups: tuple[str, ...]) -> None:
     """Raise DivergedError, on every rank, if the ranks of the groups pass different tensors to a function.
 
-    Differences by rounding are allowed. Each parameter is compared once, and another tensor once for each
-    function, shape and type, so later training steps take no message for it.
+    Rounding errors are allowed. A parameter is compared once, any other tensor once for each function, shape
+    and type, so later training steps send no messages for them.
     """
     names = frozenset(groups)
     known = _compared.setdefault(names, set())
     for x in tensors:
-        if type(x) not in (Tensor, torch.nn.Parameter) or x.device.type == "meta":  # no fake tensors
+        if type(x) not in (Tensor, torch.nn.Parameter) or x.device.type == "meta":  # not fake tensors
             continue
         is_parameter, key = isinstance(x, torch.nn.Parameter), (function, x.shape, x.dtype)
         if _compared_parameters.get(x) == names if is_parameter else key in known:
@@ -67,8 +68,8 @@ def compare(function: str, tensors: Iterable[Tensor], groups: tuple[str, ...]) -
         if not _is_same(x, groups):
             what, advice = ("parameter", _PARAMETER) if is_parameter else ("whole tensor", _TENSOR)
             raise DivergedError(
-                f"the ranks do not agree about a {what} in {function}, here {tuple(x.shape)}, "
-                f"{str(x.dtype).removeprefix('torch.')}, although they share a sample: {advice}"
+                f"the ranks do not agree about a {what} in {function}, here {described(x.shape, x.dtype)}, "
+                f"although they share a sample: {advice}"
             )
         if is_parameter:
             _compared_parameters[x] = names
@@ -77,7 +78,7 @@ def compare(function: str, tensors: Iterable[Tensor], groups: tuple[str, ...]) -
 
 
 def _is_same(x: Tensor, groups: tuple[str, ...]) -> bool:
-    """Return whether all ranks of the groups have the same tensor, but for rounding."""
+    """Return whether all ranks of the groups have the same tensor, apart from rounding errors."""
     with torch.no_grad(), _disable_current_modes():  # modes may count operators, or replay them
         place, count = _place(groups)
         table = torch.zeros(count, 2, dtype=torch.float64, device=x.device)
@@ -90,12 +91,12 @@ def _is_same(x: Tensor, groups: tuple[str, ...]) -> bool:
 def _digest(x: Tensor) -> Tensor:
     """Return a sum of all elements with different weights, and the norm."""
     flat = (torch.view_as_real(x.resolve_conj()) if x.is_complex() else x).reshape(-1)
-    found = torch.zeros(2, dtype=torch.float64, device=x.device)
+    sums = torch.zeros(2, dtype=torch.float64, device=x.device)
     for i, piece in enumerate(flat.split(_PIECE)):
         values = piece.double().nan_to_num(0.0, 1.0, -1.0)
         weights = torch.arange(i * _PIECE + 1, i * _PIECE + 1 + len(piece), device=x.device).double()
-        found += torch.stack([(values * (weights * _GOLDEN).frac()).sum(), values.square().sum()])
-    return torch.stack([found[0], found[1].sqrt()])
+        sums += torch.stack([(values * (weights * _GOLDEN).frac()).sum(), values.square().sum()])
+    return torch.stack([sums[0], sums[1].sqrt()])
 
 
 def _place(groups: tuple[str, ...]) -> tuple[int, int]:

@@ -1,10 +1,10 @@
 """A watch over ranks that wait for each other: ranks that disagree raise within seconds.
 
-A rank numbers its exchanges with a group and notes what each one does. The tag of a message is a digest of
-both, so rows never arrive in another exchange. This takes no message of its own. A thread looks at a wait
-that lasts longer than PATIENCE. It publishes the notes in the process group's store and compares those of all
-ranks. If two ranks noted different things under one number, it closes the connections, and the wait raises.
-A rank that is merely slow is left alone.
+A rank numbers its exchanges with a group and notes what each of them does. The tag of a message is a digest
+of the number and the note, so rows never arrive in a different exchange, and no further message is needed. If
+a wait lasts longer than PATIENCE, a thread publishes the rank's notes in the process group's store and
+compares the notes of all ranks. If two ranks noted different things under the same number, it closes the
+connections, so that the wait raises. Nothing happens to a rank that is merely slow.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 PATIENCE = 1.0  # seconds
 _POLL = 0.25  # seconds
-_KEPT = 64  # notes; a rank is ahead of another by fewer exchanges than the group has ranks
+_KEPT = 64  # notes, because a rank is ahead of another by fewer exchanges than the group has ranks
 _CLOSING_TAG = 2**31 - 1
 
 
@@ -61,12 +61,12 @@ def end(name: str) -> None:
 
 
 def settle(name: str) -> None:
-    """Drop the last note: all ranks of the group know that they differ there, and may go on."""
+    """Drop the last note, in which the ranks of the group differ: all of them know, and may go on."""
     _watches[name].notes.pop()
 
 
 def disagreement(name: str) -> str:
-    """Return the notes of all ranks under the first number at which they differ; "" if none differ."""
+    """Return the notes of all ranks under the first number at which they differ, or "" if they agree."""
     watch = _watches[name]
     with suppress(RuntimeError):  # the rank that serves the store has ended
         watch.disagreement = watch.disagreement or _compare(watch)
@@ -91,14 +91,14 @@ def _compare(watch: _Watch) -> str:
         if board.check([key_of(group, rank)]):
             published[rank] = dict(json.loads(board.get(key_of(group, rank))))
     for number, _ in list(watch.notes):
-        found = {rank: notes[number] for rank, notes in published.items() if number in notes}
-        if len(set(found.values())) > 1:
-            return shown_by_rank(found)
+        texts = {rank: notes[number] for rank, notes in published.items() if number in notes}
+        if len(set(texts.values())) > 1:
+            return shown_by_rank(texts)
     return ""
 
 
 def shown_by_rank(texts: dict[int, str]) -> str:
-    """Return one line with the text of each rank of a group; ranks with the same text stand together."""
+    """Return a line with the text of each rank of a group, in which ranks with the same text share it."""
     ranks: dict[str, list[str]] = {}
     for rank, text in texts.items():
         ranks.setdefault(text, []).append(str(rank))
@@ -109,7 +109,7 @@ def shown_by_rank(texts: dict[int, str]) -> str:
 
 
 def _watch_all() -> None:
-    """Start the thread, in a forked child too."""
+    """Start the thread if it does not run, as in a forked child."""
     global _thread
     if _thread is None or not _thread.is_alive():
         _thread = threading.Thread(target=_look, name="mucudnn.spatial", daemon=True)
@@ -129,7 +129,7 @@ def _look() -> None:
 
 
 def _close(group: Any) -> None:
-    """End all waits for messages: gloo closes a connection on which a wait took too long."""
+    """End all waits for messages, with waits that take too long, after which gloo closes a connection."""
     for peer in range(group.size()):
         if peer != group.rank():
             with suppress(RuntimeError):

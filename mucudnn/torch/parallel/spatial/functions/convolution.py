@@ -1,8 +1,8 @@
 """Convolutions of divided tensors: fetch the window, convolve it unpadded, save only received rows.
 
-Padding of a divided axis is part of the window, so a layer has at most two local problems: that of most
-ranks and that of the last. A local convolution runs in mucudnn if the module is converted or the function is
-mucudnn's, and in PyTorch otherwise.
+The padding of a divided axis is part of the window, so a layer has at most two local problems: one that most
+ranks share, and that of the last rank. A local convolution runs in mucudnn if the module is converted or the
+function is mucudnn's, and in PyTorch otherwise.
 """
 
 from collections.abc import Sequence
@@ -18,47 +18,28 @@ from mucudnn.torch.operators.operands import Operands, autocast, prepare_operand
 from mucudnn.torch.operators.options import Options, handle_of
 from mucudnn.torch.operators.passes import can_divide
 from mucudnn.torch.parallel.spatial.divided import Divided, handles, local_shape
-from mucudnn.torch.parallel.spatial.exchange.exchange import (
-    Owners,
-    fetch,
-    give_back,
-    nothing,
-    pieces_of,
-    rebuild,
-    received,
-)
+from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, nothing
 from mucudnn.torch.parallel.spatial.windows import (
-    Span,
     convolved_size,
-    is_local,
-    parts,
+    for_each_axis,
     reach,
     sliding,
     transposed,
     transposed_size,
-    windows_of,
+    with_rows,
 )
-
-Ints = Sequence[int]
-
-
-class Axis(NamedTuple):
-    """The window of one axis: all ranks' parts and windows, and the rows to crop from the local result."""
-
-    axis: int
-    parts: tuple[Span, ...]
-    windows: tuple[Span, ...]
-    owners: Owners
-    lead: int
 
 
 class Local(NamedTuple):
     """A convolution within a rank, on its windows: the arguments of PyTorch's operator, and the local result.
 
-    `engine` has the options of mucudnn's operators, or None for PyTorch's own.
+    `leads` are the rows to crop at the beginning of a transposed convolution's result, for each exchange.
+    With `by_mucudnn`, mucudnn's operators run it within the `workspace` or as the `plan` says. With `same`,
+    each row is computed separately.
     """
 
-    axes: tuple[Axis, ...]
+    exchanges: tuple[Exchange, ...]
+    leads: tuple[int, ...]
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
@@ -66,15 +47,20 @@ class Local(NamedTuple):
     output_padding: tuple[int, ...]
     groups: int
     result: tuple[int, ...]
-    workspace: str | None
-    plan: str | None
-    by_mucudnn: bool
-    same: bool
+    workspace: str | None = None
+    plan: str | None = None
+    by_mucudnn: bool = False
+    same: bool = False
 
     @property
     def is_empty(self) -> bool:
         """True if this rank has no element of the result."""
         return 0 in self.result
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The arguments that PyTorch's operators take from stride to groups."""
+        return self[2:8]
 
 
 class _Convolution(torch.autograd.Function):
@@ -86,11 +72,11 @@ class _Convolution(torch.autograd.Function):
         ctx.local, ctx.has_bias = local, bias is not None
         kept: list[Tensor] = []
         window = x
-        for one in local.axes:
-            wider = fetch(window, one.axis, one.parts, one.windows, one.owners)
-            if wider is not window:
-                kept += received(wider, one.axis, pieces_of(one.parts, one.windows, one.owners.rank))
-            window = wider
+        for exchange in local.exchanges:
+            fetched = exchange.fetch(window)
+            if fetched is not window:
+                kept += exchange.received(fetched)
+            window = fetched
         ctx.save_for_backward(x, w, *kept)
         if local.is_empty:
             return x.new_empty(local.result)
@@ -103,34 +89,26 @@ class _Convolution(torch.autograd.Function):
         local: Local = ctx.local
         x, w, *kept = ctx.saved_tensors
         need_x, need_w, need_bias = ctx.needs_input_grad[:3]
-        window, shapes = x, []
-        for one in local.axes:
-            shapes.append(window.shape)
-            found = pieces_of(one.parts, one.windows, one.owners.rank)
-            if not is_local(one.parts, one.windows):
+        window = x
+        for exchange in local.exchanges:
+            if not exchange.is_local:
                 before, after, *kept = kept
                 if need_w:
-                    window = rebuild(window, one.axis, found, before, after)
-                else:  # the values are not needed, only the shape
-                    window = _of_length(window, one.axis, one.windows[one.owners.rank].size)
+                    window = exchange.rebuild(window, before, after)
+                else:  # only the shape is needed
+                    shape = with_rows(window.shape, exchange.axis, exchange.window.size)
+                    window = window.new_empty(1).expand(shape)
         if local.is_empty:
             dx = nothing(g, window.shape) if need_x else None
             dw = torch.zeros_like(w) if need_w else None
             dbias = w.new_zeros(g.size(1)) if need_bias else None
         else:
-            dx, dw, dbias = _gradients(
-                window, w, _uncropped(g, window, w, local), local, (need_x, need_w, need_bias)
-            )
+            g = _uncropped(g, window, w, local)
+            dx, dw, dbias = _gradients(window, w, g, local, (need_x, need_w, need_bias))
         if dx is not None:
-            for one in reversed(local.axes):
-                dx = give_back(dx, one.axis, one.parts, one.windows, one.owners)
+            for exchange in reversed(local.exchanges):
+                dx = exchange.give_back(dx)
         return dx, dw, dbias, None
-
-
-def _of_length(x: Tensor, axis: int, rows: int) -> Tensor:
-    shape = list(x.shape)
-    shape[axis] = rows
-    return x.new_empty(1).expand(shape)
 
 
 def _engine(x: Tensor, w: Tensor, bias: Tensor | None, local: Local) -> Operands | None:
@@ -146,67 +124,58 @@ def _engine(x: Tensor, w: Tensor, bias: Tensor | None, local: Local) -> Operands
 
 def _run(window: Tensor, w: Tensor, bias: Tensor | None, local: Local) -> Tensor:
     if local.same:
-        return _row_by_row(window, w, bias, local, [one.axis for one in local.axes])
-    found = _engine(window, w, bias, local)
-    if found is not None:
-        result: Tensor = torch.ops.mucudnn.convolution_forward.default(
-            found.x, found.w, found.bias, *found.options
-        )
-        return result
-    return torch.ops.aten.convolution.default(window, w, bias, *_arguments(local))
+        return _row_by_row(window, w, bias, local, [exchange.axis for exchange in local.exchanges])
+    engine = _engine(window, w, bias, local)
+    if engine is None:
+        return torch.ops.aten.convolution.default(window, w, bias, *local.arguments)
+    operator = torch.ops.mucudnn.convolution_forward.default
+    return operator(engine.x, engine.w, engine.bias, *engine.options)
 
 
 def _row_by_row(window: Tensor, w: Tensor, bias: Tensor | None, local: Local, axes: list[int]) -> Tensor:
     """Return the convolution with one problem for each row of the axes.
 
-    All these problems are equal, so PyTorch computes each by the same algorithm. A row has the same bits
-    however many rows the rank has.
+    All these problems are equal, so PyTorch computes each of them with the same algorithm, and a row has the
+    same bits however many rows the rank has.
     """
     if not axes:
-        return torch.ops.aten.convolution.default(window, w, bias, *_arguments(local))
+        return torch.ops.aten.convolution.default(window, w, bias, *local.arguments)
     axis, *rest = axes
     stride, span = local.stride[axis - 2], reach(w.size(axis), local.dilation[axis - 2])
     rows = range(0, local.result[axis] * stride, stride)
-    found = [_row_by_row(window.narrow(axis, row, span), w, bias, local, rest) for row in rows]
-    return torch.cat(found, axis)
+    results = [_row_by_row(window.narrow(axis, row, span), w, bias, local, rest) for row in rows]
+    return torch.cat(results, axis)
 
 
 def _gradients(
     window: Tensor, w: Tensor, g: Tensor, local: Local, needed: tuple[bool, bool, bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    found = _engine(window, w, None, local)
-    if found is None:
+    engine = _engine(window, w, None, local)
+    if engine is None:
         return torch.ops.aten.convolution_backward.default(  # type: ignore[no-any-return]  # three tensors
-            g, window, w, [w.size(1) * local.groups if local.transposed else w.size(0)], *_arguments(local),
+            g, window, w, [w.size(1) * local.groups if local.transposed else w.size(0)], *local.arguments,
             list(needed),
         )  # fmt: skip
-    options: Options = found.options
+    options: Options = engine.options
     operators = torch.ops.mucudnn
     g = g.contiguous() if not options.channels_last else g
-    return (
-        operators.convolution_backward_data.default(g, found.w, list(window.shape), *options)
-        if needed[0]
-        else None,
-        operators.convolution_backward_filter.default(found.x, g, list(w.shape), *options)
-        if needed[1]
-        else None,
-        g.sum([0, *range(2, g.dim())]) if needed[2] else None,
-    )
-
-
-def _arguments(local: Local) -> tuple[Any, ...]:
-    """Return the arguments that PyTorch's operators take from stride to groups."""
-    return (
-        local.stride, local.padding, local.dilation, local.transposed, local.output_padding, local.groups
-    )  # fmt: skip
+    dx = dw = dbias = None
+    if needed[0]:
+        dx = operators.convolution_backward_data.default(g, engine.w, list(window.shape), *options)
+    if needed[1]:
+        dw = operators.convolution_backward_filter.default(engine.x, g, list(w.shape), *options)
+    if needed[2]:
+        dbias = g.sum([0, *range(2, g.dim())])
+    return dx, dw, dbias
 
 
 def _cropped(y: Tensor, local: Local) -> Tensor:
-    """Return the rows of a transposed convolution that are asked for, as a tensor of their own."""
+    """Return the rows of a transposed convolution that this rank needs, as a tensor of their own."""
     cut = y
-    for one in local.axes:
-        if cut.size(one.axis) != local.result[one.axis]:
-            cut = cut.narrow(one.axis, one.lead, local.result[one.axis])
+    for exchange, lead in zip(local.exchanges, local.leads, strict=True):
+        rows = local.result[exchange.axis]
+        if cut.size(exchange.axis) != rows:
+            cut = cut.narrow(exchange.axis, lead, rows)
     return y if cut is y else cut.clone(memory_format=torch.contiguous_format)
 
 
@@ -215,72 +184,64 @@ def _uncropped(g: Tensor, window: Tensor, w: Tensor, local: Local) -> Tensor:
     if not local.transposed:
         return g
     around = [0] * (2 * (g.dim() - 2))
-    for one in local.axes:
-        i = one.axis - 2
-        full = (window.size(one.axis) - 1) * local.stride[i] + reach(w.size(one.axis), local.dilation[i])
-        behind = 2 * (g.dim() - 1 - one.axis)
-        around[behind : behind + 2] = one.lead, full - one.lead - g.size(one.axis)
+    for (axis, *_), lead in zip(local.exchanges, local.leads, strict=True):
+        span = reach(w.size(axis), local.dilation[axis - 2])
+        full = (window.size(axis) - 1) * local.stride[axis - 2] + span
+        after = 2 * (g.dim() - 1 - axis)
+        around[after : after + 2] = lead, full - lead - g.size(axis)
     return F.pad(g, around) if any(around) else g
 
 
-def convolve(
-    x: Divided,
-    w: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-    *,
-    workspace: str | None = None,
-    plan: str | None = None,
-    by_mucudnn: bool = False,
-) -> Divided:
-    """Return the convolution of a divided tensor, as PyTorch's functions do. Raises UsageError."""
-    dims = w.dim() - 2
+@handles(torch.conv1d, torch.conv2d, torch.conv3d)
+def _convolve(
+    function: Any, input: Divided, weight: Tensor, bias: Tensor | None = None, stride: Any = 1,
+    padding: Any = 0, dilation: Any = 1, groups: int = 1, **engine: Any,
+) -> Divided:  # fmt: skip
+    """Return a convolution; `engine` has fields of `Local`. Raises UsageError."""
+    x, w, dims = input, weight, weight.dim() - 2
     _check(x, w, w.size(1) * groups)
-    strides, dilations = _each(stride, dims), _each(dilation, dims)
-    paddings = _paddings(
-        padding, dims, strides, [reach(k, d) for k, d in zip(w.shape[2:], dilations, strict=True)]
-    )
-    axes, own_padding, shape = [], [0] * dims, [x.shape[0], w.size(0)]
-    for i in range(dims):
-        axis, span, before = i + 2, reach(w.size(i + 2), dilations[i]), paddings[i][0]
-        size = convolved_size(x.shape[axis], paddings[i], strides[i], span)
+    strides, dilations = for_each_axis(stride, dims), for_each_axis(dilation, dims)
+    reaches = [reach(k, d) for k, d in zip(w.shape[2:], dilations, strict=True)]
+    paddings = _paddings(padding, dims, strides, reaches)
+    exchanges, own_padding, shape = [], [0] * dims, [x.shape[0], w.size(0)]
+    for i, (before, after) in enumerate(paddings):
+        axis = i + 2
+        size = convolved_size(x.shape[axis], paddings[i], strides[i], reaches[i])
         if size < 1:
             raise UsageError(
                 f"the padded axis {axis} of {tuple(x.shape)} is shorter than the filter of {tuple(w.shape)}"
             )
         shape.append(size)
-        if axis not in x.divided_axes and before == paddings[i][1]:
+        if axis not in x.divided_axes and before == after:
             own_padding[i] = before
-            continue
-        axes.append(_axis(x, axis, windows_of(_outputs(x, axis, size), sliding(strides[i], before, span))))
-    return _apply(
-        x, w, bias, shape,
-        Local(
-            tuple(axes), strides, tuple(own_padding), dilations, False, (0,) * dims, groups, (), workspace,
-            plan, by_mucudnn, x.division.numerics == "same",
-        ),
+        else:
+            exchanges.append(x.exchange_for(axis, size, sliding(strides[i], before, reaches[i])))
+    local = Local(
+        tuple(exchanges), (0,) * len(exchanges), strides, tuple(own_padding), dilations, False, (0,) * dims,
+        groups, local_shape(shape, x.division), same=x.division.numerics == "same", **engine,
     )  # fmt: skip
+    return _apply(x, w, bias, shape, local)
 
 
-def convolve_transposed(
-    x: Divided,
-    w: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
+@handles(divided_functions.conv1d, divided_functions.conv2d, divided_functions.conv3d)
+def _convolve_by_mucudnn(
+    function: Any, *args: Any, workspace: Any = None, plan: Any = None, **kwargs: Any
 ) -> Divided:
-    """Return the transposed convolution of a divided tensor, as PyTorch's functions do. Raises UsageError."""
-    dims = w.dim() - 2
+    """Return a convolution whose local parts run in mucudnn."""
+    workspace, plan = spelled(workspace), handle_of(plan)
+    return _convolve(function, *args, workspace=workspace, plan=plan, by_mucudnn=True, **kwargs)
+
+
+@handles(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
+def _convolve_transposed(
+    function: Any, input: Divided, weight: Tensor, bias: Tensor | None = None, stride: Any = 1,
+    padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
+) -> Divided:  # fmt: skip
+    x, w, dims = input, weight, weight.dim() - 2
     _check(x, w, w.size(0))
-    strides, dilations = _each(stride, dims), _each(dilation, dims)
-    paddings, more = list(_each(padding, dims)), list(_each(output_padding, dims))
-    axes, shape = [], [x.shape[0], w.size(1) * groups]
+    strides, dilations = for_each_axis(stride, dims), for_each_axis(dilation, dims)
+    paddings, more = list(for_each_axis(padding, dims)), list(for_each_axis(output_padding, dims))
+    exchanges, leads, shape = [], [], [x.shape[0], w.size(1) * groups]
     for i in range(dims):
         axis, span = i + 2, reach(w.size(i + 2), dilations[i])
         if more[i] >= max(strides[i], dilations[i]):
@@ -291,33 +252,20 @@ def convolve_transposed(
         shape.append(size)
         if axis not in x.divided_axes:
             continue
-        outputs = _outputs(x, axis, size)
-        found = _axis(x, axis, windows_of(outputs, transposed(strides[i], paddings[i], span)))
-        index = found.owners.rank
-        lead = outputs[index].lo + paddings[i] - found.windows[index].lo * strides[i]
-        axes.append(found._replace(lead=lead))
+        exchange = x.exchange_for(axis, size, transposed(strides[i], paddings[i], span))
+        exchanges.append(exchange)
+        leads.append(x.owners(axis).own(size).lo + paddings[i] - exchange.window.lo * strides[i])
         paddings[i] = more[i] = 0
-    return _apply(
-        x, w, bias, shape,
-        Local(
-            tuple(axes), strides, tuple(paddings), dilations, True, tuple(more), groups, (), None, None,
-            False, False,
-        ),
+    local = Local(
+        tuple(exchanges), tuple(leads), strides, tuple(paddings), dilations, True, tuple(more), groups,
+        local_shape(shape, x.division),
     )  # fmt: skip
+    return _apply(x, w, bias, shape, local)
 
 
-def _apply(x: Divided, w: Tensor, bias: Tensor | None, shape: Ints, local: Local) -> Divided:
-    local = local._replace(result=local_shape(shape, x.division))
-    given, w, bias = autocast(x.local, w, bias)
-    return x.with_local(_Convolution.apply(given, w, bias, local), shape)
-
-
-def _outputs(x: Divided, axis: int, size: int) -> tuple[Span, ...]:
-    return parts(size, x.owners(axis).ranks)
-
-
-def _axis(x: Divided, axis: int, windows: tuple[Span, ...]) -> Axis:
-    return Axis(axis, x.parts(axis), windows, x.owners(axis), 0)
+def _apply(x: Divided, w: Tensor, bias: Tensor | None, shape: Sequence[int], local: Local) -> Divided:
+    part, w, bias = autocast(x.local, w, bias)
+    return x.with_local(_Convolution.apply(part, w, bias, local), shape)
 
 
 def _check(x: Divided, w: Any, channels: int) -> None:
@@ -331,42 +279,12 @@ def _check(x: Divided, w: Any, channels: int) -> None:
         raise UsageError(f"the input has {x.shape[1]} channels, and the filter is for {channels}")
 
 
-def _each(value: Any, dims: int) -> tuple[int, ...]:
-    sizes = tuple(value) if isinstance(value, Sequence) else (value,)
-    if len(sizes) not in (1, dims):
-        raise UsageError(f"{value} has {len(sizes)} sizes for {dims} spatial axes")
-    return sizes * dims if len(sizes) == 1 else sizes
-
-
-def _paddings(padding: Any, dims: int, strides: Ints, reaches: Ints) -> list[tuple[int, int]]:
+def _paddings(
+    padding: Any, dims: int, strides: Sequence[int], reaches: Sequence[int]
+) -> list[tuple[int, int]]:
     if padding == "same":
         if any(stride != 1 for stride in strides):
             raise UsageError("padding='same' needs a stride of 1")
         return [((span - 1) // 2, span - 1 - (span - 1) // 2) for span in reaches]
-    sizes = (0,) * dims if padding == "valid" else _each(padding, dims)
+    sizes = (0,) * dims if padding == "valid" else for_each_axis(padding, dims)
     return [(size, size) for size in sizes]
-
-
-@handles(torch.conv1d, torch.conv2d, torch.conv3d)
-def _stock(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return convolve(*_named(args, kwargs), **kwargs)
-
-
-@handles(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
-def _stock_transposed(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return convolve_transposed(*_named(args, kwargs), **kwargs)
-
-
-@handles(divided_functions.conv1d, divided_functions.conv2d, divided_functions.conv3d)
-def _by_mucudnn(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a convolution whose local parts go through mucudnn."""
-    given = dict(kwargs)
-    given["workspace"] = spelled(given.get("workspace"))
-    given["plan"] = handle_of(given.get("plan"))
-    return convolve(*_named(args, given), **given, by_mucudnn=True)
-
-
-def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the positional arguments; input and weight may have come by name."""
-    names = ("input", "weight")[len(args) :]
-    return (*args, *(kwargs.pop(name) for name in names))

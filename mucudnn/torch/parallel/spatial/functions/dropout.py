@@ -1,6 +1,6 @@
 """Dropout: each rank draws its own elements, and all ranks draw the same channels.
 
-Modules that drop whole samples make masks of their own, which are whole tensors.
+Modules that drop whole samples make their own masks, which are whole tensors.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from mucudnn.torch.parallel.spatial.exchange.sharing import from_first
 
 def _seed(x: Divided) -> int:
     """Return a seed that PyTorch's generator gives and on which all ranks that share a sample agree."""
-    if x.device.type == "meta":  # a run that asks for shapes alone
+    if x.device.type == "meta":  # a run without data
         return 0
     return int(from_first(torch.randint(2**40, (1,)), x.division.sharing, x.device))
 
@@ -30,40 +30,27 @@ def _mask(shape: tuple[int, ...], p: float, x: Tensor, generator: torch.Generato
     return kept / (1 - p) if p < 1 else kept
 
 
-def _call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], whole_channels: bool) -> Any:
-    def call(input: Divided, p: float = 0.5, training: bool = True, inplace: bool = False) -> Divided:
-        if not 0 <= p <= 1:
-            raise UsageError(f"dropout probability has to be between 0 and 1, but got {p}")
-        if not training or p == 0:
-            return input
-        x, seed = input.local, _seed(input)
-        if whole_channels:
-            mask = _mask((*x.shape[:2], *(1,) * (x.dim() - 2)), p, x, _generator(input, seed))
-        else:
-            place = 0
-            for _, owners in input.division.axes:
-                place = place * owners.ranks + owners.rank
-            mask = _mask(tuple(x.shape), p, x, _generator(input, seed + place + 1))
-        return input.with_local(x.mul_(mask) if inplace else x * mask)
-
-    return call(*args, **kwargs)
+_OF_CHANNELS = {
+    function
+    for name in ("dropout1d", "dropout2d", "dropout3d", "feature_dropout")
+    for function in spelled(name)
+}
 
 
-@handles(F.dropout, torch.dropout)
-def _dropout(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _call(function, args, kwargs, whole_channels=False)
-
-
-@handles(*spelled("dropout1d"), *spelled("dropout2d"), *spelled("dropout3d"), *spelled("feature_dropout"))
-def _dropout_of_channels(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _call(function, args, kwargs, whole_channels=True)
-
-
-_NEW = ("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor")
-
-
-@handles(*(getattr(Tensor, name) for name in _NEW))
-def _new(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return a whole tensor of the same type and on the same device."""
-    x, *others = args
-    return function(x.local, *others, **kwargs)
+@handles(F.dropout, torch.dropout, *_OF_CHANNELS)
+def _dropout(
+    function: Any, input: Divided, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Divided:
+    if not 0 <= p <= 1:
+        raise UsageError(f"dropout probability has to be between 0 and 1, but got {p}")
+    if not training or p == 0:
+        return input
+    x, seed = input.local, _seed(input)
+    if function in _OF_CHANNELS:
+        mask = _mask((*x.shape[:2], *(1,) * (x.dim() - 2)), p, x, _generator(input, seed))
+    else:
+        place = 0
+        for _, owners in input.division.axes:
+            place = place * owners.ranks + owners.rank
+        mask = _mask(tuple(x.shape), p, x, _generator(input, seed + place + 1))
+    return input.with_local(x.mul_(mask) if inplace else x * mask)

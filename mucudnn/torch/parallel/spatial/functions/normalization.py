@@ -1,7 +1,7 @@
 """Batch, group and instance norms of divided tensors. Each saves its input and two numbers a statistic.
 
-Statistics take two passes: the mean, then the squared distances from it. A difference of E[x²] and E[x]²
-would lose all digits where the mean is large.
+Statistics take two passes, the mean and then the squared distances from it, because the difference of E[x²]
+and E[x]² loses all digits if the mean is large.
 """
 
 from collections.abc import Sequence
@@ -57,12 +57,12 @@ class _Norm(torch.autograd.Function):
         ctx.norm = norm
         ctx.save_for_backward(x, weight, mean, scale)
         y = _by_channel(distance, x.shape)
-        factor = scale.repeat_interleave(x.size(1) // scale.size(1), 1)  # one for each channel
+        factor = scale.repeat_interleave(x.size(1) // scale.size(1), 1)  # for each channel
         y.mul_(factor if weight is None else factor * weight.to(y.dtype)[:, None])
         if bias is not None:
             y.add_(bias.to(y.dtype)[:, None])
         ctx.mark_non_differentiable(mean, variance)
-        # No view: a module that works in place, such as nn.ReLU(inplace=True), may follow.
+        # Not a view, because a module that works in place, such as nn.ReLU(inplace=True), may follow.
         return torch.ops.aten._unsafe_view(y.to(x.dtype), x.shape), mean, variance
 
     @staticmethod
@@ -83,8 +83,8 @@ class _Norm(torch.autograd.Function):
         factor = torch.ones_like(sums[0, 0]) if weight is None else weight.to(mean.dtype)
         weighed = (sums * factor).reshape(2, x.size(0), mean.size(1), -1)
         both = weighed.sum([axis + 1 for axis in norm.reduced], keepdim=True)
-        one, two = add_up(both, norm.ranks) / norm.values
-        normalized.mul_(two).add_(one).neg_()
+        mean_of_g, mean_of_product = add_up(both, norm.ranks) / norm.values
+        normalized.mul_(mean_of_product).add_(mean_of_g).neg_()
         n3.addcmul_(g3, factor[:, None])
         dx = normalized.mul_(scale)
         return dx.reshape(x.shape).to(x.dtype), dweight, dbias, None
@@ -100,88 +100,72 @@ def _statistics(division: Division) -> tuple[str, ...]:
     return division.groups + (division.others if division.statistics == "all" else ())
 
 
-@handles(F.batch_norm, torch.batch_norm)
-def _batch_norm(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    def call(
-        input: Divided, running_mean: Any = None, running_var: Any = None, weight: Any = None,
-        bias: Any = None,
-        training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
-    ) -> Divided:  # fmt: skip
-        x = _with_whole_channels(input, function)
-        if not training:
-            return x.with_local(
-                F.batch_norm(x.local, running_mean, running_var, weight, bias, False, 0.0, eps)
-            )
-        count = x.numel() // x.shape[1]
-        if x.division.statistics == "all":
-            # Ranks may hold different numbers of samples, so they have to ask each other.
-            mine = torch.tensor([float(x.shape[0])], dtype=torch.float64, device=x.device)
-            count = round(float(add_up(mine, x.division.others)) * (count / max(x.shape[0], 1)))
-        if count <= 1:
-            raise UsageError("a batch norm needs more than one value for each channel to train")
-        y, mean, variance = _Norm.apply(x.local, weight, bias, Norm(0, count, eps, _statistics(x.division)))
-        if running_mean is not None:
-            unbiased = variance.flatten() * (count / (count - 1))
-            with torch.no_grad():
-                running_mean.lerp_(mean.flatten().to(running_mean.dtype), momentum)
-                running_var.lerp_(unbiased.to(running_var.dtype), momentum)
-        return x.with_local(y)
+@handles(F.batch_norm)
+def _batch_norm(
+    function: Any, input: Divided, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
+    training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+) -> Divided:  # fmt: skip
+    x = _with_whole_channels(input, function)
+    if not training:
+        return x.with_local(F.batch_norm(x.local, running_mean, running_var, weight, bias, False, 0.0, eps))
+    count = x.numel() // x.shape[1]
+    if x.division.statistics == "all":
+        # Ranks may hold different numbers of samples, so they have to ask each other.
+        own = torch.tensor([float(x.shape[0])], dtype=torch.float64, device=x.device)
+        count = round(float(add_up(own, x.division.others)) * (count / max(x.shape[0], 1)))
+    if count <= 1:
+        raise UsageError("a batch norm needs more than one value for each channel to train")
+    y, mean, variance = _Norm.apply(x.local, weight, bias, Norm(0, count, eps, _statistics(x.division)))
+    if running_mean is not None:
+        unbiased = variance.flatten() * (count / (count - 1))
+        with torch.no_grad():
+            running_mean.lerp_(mean.flatten().to(running_mean.dtype), momentum)
+            running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+    return x.with_local(y)
 
-    names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
-    if function is torch.batch_norm:
-        names = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
-    given = dict(zip(names, args, strict=False)) | kwargs
-    given.pop("cudnn_enabled", None)
-    return call(**given)
+
+@handles(torch.batch_norm)
+def _batch_norm_of_torch(
+    function: Any, input: Divided, weight: Any, bias: Any, running_mean: Any, running_var: Any,
+    training: bool, momentum: float, eps: float, cudnn_enabled: bool = True,
+) -> Divided:  # fmt: skip
+    return _batch_norm(function, input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
 @handles(F.group_norm, torch.group_norm)
-def _group_norm(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    def call(
-        input: Divided, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5,
-        cudnn_enabled: bool = True,
-    ) -> Divided:  # fmt: skip
-        x = _with_whole_channels(input, function)
-        if x.shape[1] % num_groups:
-            raise UsageError(f"{x.shape[1]} channels cannot be divided into {num_groups} groups")
-        return _by_sample(x, num_groups, weight, bias, eps)
-
-    return call(*args, **kwargs)
+def _group_norm(
+    function: Any, input: Divided, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Divided:  # fmt: skip
+    x = _with_whole_channels(input, function)
+    if x.shape[1] % num_groups:
+        raise UsageError(f"{x.shape[1]} channels cannot be divided into {num_groups} groups")
+    return _by_sample(x, num_groups, weight, bias, eps)
 
 
-@handles(F.instance_norm, torch.instance_norm)
-def _instance_norm(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    def call(
-        input: Divided, running_mean: Any = None, running_var: Any = None, weight: Any = None,
-        bias: Any = None,
-        use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
-    ) -> Divided:  # fmt: skip
-        x = _with_whole_channels(input, function)
-        if not use_input_stats:
-            return x.with_local(
-                F.batch_norm(x.local, running_mean, running_var, weight, bias, False, 0.0, eps)
-            )
-        if running_mean is not None:
-            raise refuse(function, "that tracks its statistics is not in the table")
-        if product(x.shape[2:]) <= 1:
-            raise UsageError("an instance norm needs more than one value for each channel of a sample")
-        return _by_sample(x, x.shape[1], weight, bias, eps)
+@handles(F.instance_norm)
+def _instance_norm(
+    function: Any, input: Divided, running_mean: Any = None, running_var: Any = None, weight: Any = None,
+    bias: Any = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Divided:  # fmt: skip
+    x = _with_whole_channels(input, function)
+    if not use_input_stats:
+        return x.with_local(F.batch_norm(x.local, running_mean, running_var, weight, bias, False, 0.0, eps))
+    if running_mean is not None:
+        raise refuse(function, "that tracks its statistics is not in the table")
+    if product(x.shape[2:]) <= 1:
+        raise UsageError("an instance norm needs more than one value for each channel of a sample")
+    return _by_sample(x, x.shape[1], weight, bias, eps)
 
-    if function is torch.instance_norm:
-        names = (
-            "input",
-            "weight",
-            "bias",
-            "running_mean",
-            "running_var",
-            "use_input_stats",
-            "momentum",
-            "eps",
-        )
-        kwargs = dict(zip(names, args, strict=False)) | kwargs
-        kwargs.pop("cudnn_enabled", None)
-        args = args[len(names) + 1 :]
-    return call(*args, **kwargs)
+
+@handles(torch.instance_norm)
+def _instance_norm_of_torch(
+    function: Any, input: Divided, weight: Any, bias: Any, running_mean: Any, running_var: Any,
+    use_input_stats: bool, momentum: float, eps: float, cudnn_enabled: bool = True,
+) -> Divided:  # fmt: skip
+    return _instance_norm(
+        function, input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
+    )
 
 
 def _by_sample(x: Divided, groups: int, weight: Any, bias: Any, eps: float) -> Divided:

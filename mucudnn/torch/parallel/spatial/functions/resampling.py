@@ -1,12 +1,12 @@
 """Resampling of divided tensors: `interpolate` in all modes, and `pixel_shuffle`.
 
-Every mode except nearest is linear and works axis by axis. PyTorch itself gives the weights: it interpolates
-the unit vectors of one axis. So scales, corners and rounding are PyTorch's own. A divided axis is then a
-short sum of rows with weights. All other axes go through PyTorch.
+Every mode except nearest is linear and works axis by axis. The weights come from PyTorch, which interpolates
+the unit vectors of an axis, so scales, corners and rounding are PyTorch's own. On a divided axis each output
+is then a short weighted sum of rows. PyTorch itself resamples all other axes.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import torch
@@ -16,42 +16,40 @@ from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.spatial.border import gather, redivide
 from mucudnn.torch.parallel.spatial.divided import Divided, handles, spelled
-from mucudnn.torch.parallel.spatial.exchange.exchange import fetch, give_back, nothing
+from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, nothing
 from mucudnn.torch.parallel.spatial.refusing import refuse
-from mucudnn.torch.parallel.spatial.windows import parts, scaled_parts, tapped, windows_of
+from mucudnn.torch.parallel.spatial.windows import Span, tapped, with_rows
 
 _NEAREST = ("nearest", "nearest-exact")
-_ALONE = {
+_ALONG_AN_AXIS = {
     "linear": "linear",
     "bilinear": "linear",
     "trilinear": "linear",
     "bicubic": "bicubic",
     "area": "area",
 }
-_FEW = 8  # taps up to which rows are added one after the other; beyond it, one matrix product
+_FEW = 8  # taps up to which rows are added one after the other; more taps take a matrix product
 
 Taps = tuple[tuple[int, ...], ...]
 Weights = tuple[tuple[float, ...], ...]
 
 
 class _Rows(torch.autograd.Function):
-    """Sums of rows with weights along one axis of the rank's part; it saves nothing of the tensor."""
+    """Weighted sums of rows along an axis of the rank's part; it saves nothing of the tensor."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, given: Any) -> Tensor:
+    def forward(ctx: Any, x: Tensor, exchange: Exchange, taps: Taps, weights: Weights | None) -> Tensor:
         """Return this rank's part of the result."""
-        axis, owned, windows, owners, taps, weights = given
-        window = fetch(x, axis, owned, windows, owners)
-        ctx.given, ctx.window = given, tuple(window.shape)
-        return _combine(window, axis, taps, weights)
+        window = exchange.fetch(x)
+        ctx.exchange, ctx.taps, ctx.weights, ctx.window = exchange, taps, weights, tuple(window.shape)
+        return _combine(window, exchange.axis, taps, weights)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None, None]:
         """Return the gradient of the part."""
-        axis, owned, windows, owners, taps, weights = ctx.given
-        found = _spread_back(g, axis, taps, weights, ctx.window)
-        return give_back(found, axis, owned, windows, owners), None
+        window = _spread_back(g, ctx.exchange.axis, ctx.taps, ctx.weights, ctx.window)
+        return ctx.exchange.give_back(window), None, None, None
 
 
 def matrix_product(
@@ -59,16 +57,13 @@ def matrix_product(
 ) -> Divided:
     """Return sums along an axis: output o is the sum of the rows `taps[o]` times `weights[o]`.
 
-    Without weights, each output is a copy of its one row.
+    Without weights, each output is a copy of its only row.
     """
-    owners, size = x.owners(axis), len(taps)
-    outputs = parts(size, owners.ranks)
-    windows = windows_of(outputs, tapped(taps))
-    own, first = outputs[owners.rank], windows[owners.rank].lo
-    mine = tuple(tuple(tap - first for tap in one) for one in taps[own.lo : own.hi])
-    weighed = None if weights is None else tuple(map(tuple, weights[own.lo : own.hi]))
-    local = _Rows.apply(x.local, (axis, x.parts(axis), windows, owners, mine, weighed))
-    return x.with_local(local, [*x.shape[:axis], size, *x.shape[axis + 1 :]])
+    exchange, own = x.exchange_for(axis, len(taps), tapped(taps)), x.owners(axis).own(len(taps))
+    own_taps = tuple(tuple(row - exchange.window.lo for row in rows) for rows in taps[own.lo : own.hi])
+    own_weights = None if weights is None else tuple(map(tuple, weights[own.lo : own.hi]))
+    local = _Rows.apply(x.local, exchange, own_taps, own_weights)
+    return x.with_local(local, with_rows(x.shape, axis, len(taps)))
 
 
 def _combine(window: Tensor, axis: int, taps: Taps, weights: Weights | None) -> Tensor:
@@ -80,40 +75,37 @@ def _combine(window: Tensor, axis: int, taps: Taps, weights: Weights | None) -> 
     if most > _FEW:
         matrix = _dense(window, axis, taps, weights)
         return torch.tensordot(window, matrix, ([axis], [0])).movedim(-1, axis).contiguous()
-    result = None
-    for k in range(most):
-        rows = window.index_select(axis, _index(taps, k, window))
-        rows = rows * _column(weights, k, window, axis)
-        result = rows if result is None else result.add_(rows)
-    assert result is not None
-    return result
+    terms = (
+        window.index_select(axis, _index(taps, k, window)) * _column(weights, k, window, axis)
+        for k in range(most)
+    )
+    return reduce(Tensor.add_, terms)
 
 
 def _spread_back(g: Tensor, axis: int, taps: Taps, weights: Weights | None, shape: tuple[int, ...]) -> Tensor:
     if not taps:
         return nothing(g, shape)
-    found = g.new_zeros(shape)
+    window = g.new_zeros(shape)
     if weights is None:
-        return found.index_add_(axis, _index(taps, 0, g), g)
+        return window.index_add_(axis, _index(taps, 0, g), g)
     most = max(map(len, taps))
     if most > _FEW:
-        matrix = _dense(found, axis, taps, weights)
+        matrix = _dense(window, axis, taps, weights)
         return torch.tensordot(g, matrix, ([axis], [1])).movedim(-1, axis).contiguous()
     for k in range(most):
-        found.index_add_(axis, _index(taps, k, g), g * _column(weights, k, g, axis))
-    return found
+        window.index_add_(axis, _index(taps, k, g), g * _column(weights, k, g, axis))
+    return window
 
 
 def _index(taps: Taps, k: int, like: Tensor) -> Tensor:
-    return torch.tensor([one[min(k, len(one) - 1)] for one in taps], device=like.device)
+    return torch.tensor([rows[min(k, len(rows) - 1)] for rows in taps], device=like.device)
 
 
 def _column(weights: Weights, k: int, like: Tensor, axis: int) -> Tensor:
     """Return the weight of tap k of each output, zero for outputs with fewer taps."""
-    values = [one[k] if k < len(one) else 0.0 for one in weights]
-    return torch.tensor(values, dtype=like.dtype, device=like.device).reshape(
-        -1, *(1,) * (like.dim() - 1 - axis)
-    )
+    values = [row[k] if k < len(row) else 0.0 for row in weights]
+    column = torch.tensor(values, dtype=like.dtype, device=like.device)
+    return column.reshape(-1, *(1,) * (like.dim() - 1 - axis))
 
 
 def _dense(window: Tensor, axis: int, taps: Taps, weights: Weights) -> Tensor:
@@ -134,105 +126,71 @@ def taps_of(
     `exact` is True for fp64. PyTorch computes positions in fp32 for all smaller types.
     """
     dtype = torch.float64 if exact else torch.float32
-    common: dict[str, Any] = {"size": output, "scale_factor": scale, "recompute_scale_factor": recompute}
+    options: dict[str, Any] = {"size": output, "scale_factor": scale, "recompute_scale_factor": recompute}
     if mode in _NEAREST:
-        found = F.interpolate(torch.arange(size, dtype=dtype)[None, None], mode=mode, **common)
-        return tuple((int(row),) for row in found[0, 0]), None
-    unit = torch.eye(size, dtype=dtype)[:, None]
-    kind = _ALONE[mode]
-    if kind == "bicubic" or antialias:
+        rows = F.interpolate(torch.arange(size, dtype=dtype)[None, None], mode=mode, **options)
+        return tuple((int(row),) for row in rows[0, 0]), None
+    unit, kind = torch.eye(size, dtype=dtype)[:, None], _ALONG_AN_AXIS[mode]
+    if kind != "area":
+        options["align_corners"] = align
+    if kind == "bicubic" or antialias:  # PyTorch has these in two dimensions only
         if output is not None:
-            common["size"] = (output, 2)
+            options["size"] = (output, 2)
         elif scale is not None:
-            common["scale_factor"] = (scale, 1.0)
-        mode2d = "bicubic" if kind == "bicubic" else "bilinear"
-        columns = F.interpolate(
-            unit[..., None].repeat(1, 1, 1, 2),
-            mode=mode2d,
-            align_corners=align,
-            antialias=antialias,
-            **common,
-        )[:, 0, :, 0]
-    elif kind == "area":
-        columns = F.interpolate(unit, mode="area", **common)[:, 0]
+            options["scale_factor"] = (scale, 1.0)
+        unit = unit[..., None].repeat(1, 1, 1, 2)
+        kind = "bicubic" if kind == "bicubic" else "bilinear"
+        columns = F.interpolate(unit, mode=kind, antialias=antialias, **options)[:, 0, :, 0]
     else:
-        columns = F.interpolate(unit, mode=kind, align_corners=align, **common)[:, 0]
-    taps, weights = [], []
-    for column in columns.T:
-        rows = column.nonzero().flatten().tolist() or [0]
-        taps.append(tuple(rows))
-        weights.append(tuple(column[rows].tolist()))
-    return tuple(taps), tuple(weights)
+        columns = F.interpolate(unit, mode=kind, **options)[:, 0]
+    rows_of = [tuple(column.nonzero().flatten().tolist() or [0]) for column in columns.T]
+    weights = [tuple(column[list(rows)].tolist()) for column, rows in zip(columns.T, rows_of, strict=True)]
+    return tuple(rows_of), tuple(weights)
 
 
-@handles(F.interpolate)
-def _interpolate(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    def call(
-        input: Divided, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
-        align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
-        antialias: bool = False,
-    ) -> Divided:  # fmt: skip
-        dims = input.dim() - 2
-        if mode not in (*_NEAREST, *_ALONE) or 1 in input.divided_axes:
-            raise refuse(function, f"with mode {mode!r} is not in the table")
-        if (size is None) == (scale_factor is None):
-            raise UsageError("give either size or scale_factor")
-        sizes, scales = _each(size, dims), _each(scale_factor, dims)
-        x = input
-        for axis in input.divided_axes:
-            exact = input.dtype == torch.float64
-            given = (
-                x.shape[axis],
-                mode,
-                sizes[axis - 2],
-                scales[axis - 2],
-                align_corners,
-                recompute_scale_factor,
-            )
-            taps, weights = taps_of(*given, antialias, exact)
-            if weights is None and [one[0] for one in taps] == list(range(x.shape[axis])):
-                continue
+@handles(F.interpolate, F.upsample)
+def _interpolate(
+    function: Any, input: Divided, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+    align_corners: bool | None = None, recompute_scale_factor: bool | None = None, antialias: bool = False,
+) -> Divided:  # fmt: skip
+    dims = input.dim() - 2
+    if mode not in (*_NEAREST, *_ALONG_AN_AXIS) or 1 in input.divided_axes:
+        raise refuse(F.interpolate, f"with mode {mode!r} is not in the table")
+    if (size is None) == (scale_factor is None):
+        raise UsageError("give either size or scale_factor")
+    sizes, scales = _each(size, dims), _each(scale_factor, dims)
+    x, exact = input, input.dtype == torch.float64
+    for axis in input.divided_axes:
+        taps, weights = taps_of(
+            x.shape[axis], mode, sizes[axis - 2], scales[axis - 2], align_corners, recompute_scale_factor,
+            antialias, exact,
+        )  # fmt: skip
+        if weights is not None or [row for (row,) in taps] != list(range(x.shape[axis])):
             x = matrix_product(x, axis, taps, weights)
-        return _whole_axes(x, input, sizes, scales, mode, align_corners, recompute_scale_factor, antialias)
-
-    return call(*args, **kwargs)
-
-
-def _whole_axes(
-    x: Divided,
-    before: Divided,
-    sizes: Any,
-    scales: Any,
-    mode: str,
-    align: Any,
-    recompute: Any,
-    antialias: bool,
-) -> Divided:
-    """Return the tensor with its undivided axes resampled; its divided axes already are."""
-    axes = range(2, x.dim())
-    left = [axis for axis in axes if axis not in x.divided_axes]
-    if not left:
-        return x
-    if sizes[0] is not None:
-        given: dict[str, Any] = {
-            "size": [x.local.size(a) if a in x.divided_axes else sizes[a - 2] for a in axes]
-        }
-    else:
-        given = {"scale_factor": [1.0 if a in x.divided_axes else float(scales[a - 2]) for a in axes]}
-    empty = x.local.numel() == 0
-    local = x.local
-    if empty:  # PyTorch refuses empty tensors: ask one row what the shape becomes
-        local = x.local.new_zeros([max(n, 1) for n in x.local.shape])
-        if "size" in given:
-            given["size"] = [max(n, 1) for n in given["size"]]
+    options = {"mode": mode, "recompute_scale_factor": recompute_scale_factor}
     if mode not in _NEAREST and mode != "area":
-        given |= {"align_corners": align, "antialias": antialias}
-    found = F.interpolate(local, mode=mode, recompute_scale_factor=recompute, **given)
-    shape = [x.shape[a] if a < 2 or a in x.divided_axes else found.size(a) for a in range(x.dim())]
-    if empty:
-        kept = [x.local.size(a) if a < 2 or a in x.divided_axes else found.size(a) for a in range(x.dim())]
-        found = nothing(x.local, kept)
-    return x.with_local(found, shape)
+        options |= {"align_corners": align_corners, "antialias": antialias}
+    return _resample_whole_axes(x, sizes, scales, options)
+
+
+def _resample_whole_axes(x: Divided, sizes: Any, scales: Any, options: dict[str, Any]) -> Divided:
+    """Return a tensor with its undivided axes resampled, whose divided axes are resampled already."""
+    axes = range(2, x.dim())
+    if all(axis in x.divided_axes for axis in axes):
+        return x
+    is_empty = x.local.numel() == 0
+    local = x.local
+    if is_empty:  # PyTorch refuses empty tensors, so a single row shows the shape of the result
+        local = local.new_zeros([max(n, 1) for n in local.shape])
+    if sizes[0] is not None:
+        options["size"] = [local.size(a) if a in x.divided_axes else sizes[a - 2] for a in axes]
+    else:
+        options["scale_factor"] = [1.0 if a in x.divided_axes else float(scales[a - 2]) for a in axes]
+    result = F.interpolate(local, **options)
+    lengths = [result.size(a) if a > 1 and a not in x.divided_axes else 0 for a in range(x.dim())]
+    if is_empty:
+        result = nothing(x.local, [new or old for new, old in zip(lengths, x.local.shape, strict=True)])
+    return x.with_local(result, [new or old for new, old in zip(lengths, x.shape, strict=True)])
 
 
 def _each(value: Any, dims: int) -> tuple[Any, ...]:
@@ -243,14 +201,9 @@ def _each(value: Any, dims: int) -> tuple[Any, ...]:
     return (value,) * dims
 
 
-@handles(F.upsample)
-def _upsample(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _interpolate(F.interpolate, args, kwargs)
-
-
 @handles(*spelled("pixel_shuffle"), *spelled("pixel_unshuffle"))
-def _pixel_shuffle(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    x, factor = args[0], (*args[1:], *kwargs.values())[0]
+def _pixel_shuffle(function: Any, x: Divided, *factors: int, **kwargs: int) -> Divided:
+    [factor] = (*factors, *kwargs.values())
     if any(axis < x.dim() - 2 for axis in x.divided_axes):
         raise refuse(function, "that is divided on other axes than the last two is not in the table")
     if function is not torch.pixel_shuffle:  # the parts of small rows need not be multiples of the factor
@@ -260,9 +213,8 @@ def _pixel_shuffle(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         local = function(x.local, factor)
     else:  # PyTorch's own gradient fails for a tensor without rows
         local = nothing(x.local, [*shape[:-2], x.local.size(-2) * factor, x.local.size(-1) * factor])
-    found = Divided(local, shape, x.division)
+    result = Divided(local, shape, x.division)
     for axis in x.divided_axes:
-        owners = x.owners(axis)
-        due = found.parts(axis)
-        local = fetch(local, axis, scaled_parts(x.shape[axis], owners.ranks, factor), due, owners)
-    return found.with_local(local)
+        owned = tuple(Span(part.lo * factor, part.hi * factor) for part in x.parts(axis))
+        local = Exchange(axis, owned, result.parts(axis), x.owners(axis)).fetch(local)
+    return result.with_local(local)
