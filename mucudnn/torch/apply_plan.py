@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from mucudnn.errors import ArgumentTypeError, shown
 from mucudnn.forks import no_fork
@@ -17,11 +18,8 @@ from mucudnn.plans.plan import Plan
 from mucudnn.torch.layers import convert
 from mucudnn.torch.training import apply as training
 
-if TYPE_CHECKING:
-    from mucudnn.torch.parallel.spatial.planning.choosing import Gathers
-
 Model = TypeVar("Model")
-_gathers: WeakKeyDictionary[Any, Gathers] = WeakKeyDictionary()  # the places of spatial plans, by model
+_gathers: WeakKeyDictionary[Any, list[RemovableHandle]] = WeakKeyDictionary()  # hooks by model
 
 
 def apply(model: Model, plan: AnyPlan | AnyPath) -> Model:
@@ -62,10 +60,11 @@ def apply(model: Model, plan: AnyPlan | AnyPath) -> Model:
     if isinstance(plan, MemoryPlan):
         return training.apply_memory(model, plan)
     with no_fork:
-        from mucudnn.torch.parallel.spatial.planning.plan import gather_as_planned  # needs a newer PyTorch
+        # Needs a newer PyTorch than the rest of this module.
+        from mucudnn.torch.parallel.spatial.planning.choosing import gather_as_planned
 
     _stop_gathering(model)
-    _gathers[model] = gather_as_planned(model, plan)
+    _gathers[model] = gather_as_planned(model, plan.layers, plan.stages)
     return model
 
 
@@ -83,6 +82,5 @@ def restore(model: Model) -> Model:
 
 
 def _stop_gathering(model: nn.Module) -> None:
-    gathers = _gathers.pop(model, None)
-    if gathers is not None:
-        gathers.remove()
+    for handle in _gathers.pop(model, []):
+        handle.remove()

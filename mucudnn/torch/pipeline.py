@@ -1,7 +1,7 @@
 """Training of a model that is cut into stages, one on each process, with exact gradients.
 
 pipeline = BidirectionalPipeline(stages, mesh, loss, schedule="gems")
-value = pipeline.step(inputs, targets)  # gradients are then in pipeline.parameters()
+value = pipeline.step(inputs, targets)  # adds gradients to those of pipeline.parameters()
 """
 
 from mucudnn.solver.devices.pipelines import PeerLink

@@ -1,10 +1,11 @@
-"""One sample over several devices: tensors of which each rank has a part, for unchanged modules.
+"""Spatial parallelism: unchanged modules run on tensors of which each rank has a part.
 
     mesh = spatial.init_mesh("cpu", data=2, depth=2)
     x = spatial.divide(volume, mesh, {2: "depth"})
     loss = model(x).mean()
 
-Everything runs on torch.distributed: gloo on CPUs, NCCL on GPUs. The result is that of the undivided model.
+Everything runs on torch.distributed, with gloo on CPUs and NCCL on GPUs. The result is that of the undivided
+model.
 """
 
 from mucudnn.torch.parallel.spatial.border import divide, from_local, init_mesh

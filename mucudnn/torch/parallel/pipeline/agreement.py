@@ -1,11 +1,11 @@
 """The agreement of all ranks: whether a step can begin, how messages look, and whether any rank failed.
 
-Messages between stages have no headers, because a host would have to wait for each of them before it can
-post the receive. A receiver knows a message's layout from the step before. If any rank expects a change, all
-ranks run the step with headers. A rank that fails in the middle of a step sends placeholders until the step
-ends, and then all ranks raise an error.
+Messages between stages have no headers, because the host would have to wait for a header before it could post
+the receive. A receiver knows a message's layout from the step before. If any rank expects a change, all ranks
+run the step with headers. A rank that fails in the middle of a step sends placeholders until the step ends,
+when all ranks raise an error.
 
-A step asks all ranks twice, at its beginning and before gradients are summed. The answers travel over gloo,
+Each step asks all ranks twice: as it begins, and before gradients are summed. The answers travel over gloo,
 so that no device waits for them, and the first answer arrives while the first stage computes.
 """
 
@@ -24,13 +24,14 @@ from mucudnn.torch.parallel.pipeline.shapes import Layout
 
 T = TypeVar("T")
 _Pending: TypeAlias = tuple[Tensor, dist.Work]
-_KNOWN, _UNKNOWN, _REFUSED = range(3)  # a rank's answer as a step begins: does it know the layouts?
+_KNOWN, _UNKNOWN, _REFUSED = range(3)  # a rank's answer, as a step begins, about the layouts of its outputs
+_ASKED = "this rank asked all ranks of the pipeline"
 
 
 class Agreement:
     """The layouts on which a rank agreed with its neighbours, and its connection to all other ranks.
 
-    Every process must make it.
+    Every process must construct it, because that makes a process group.
 
     Args:
         ranks: the global ranks of all pipelines.
@@ -54,7 +55,7 @@ class Agreement:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Leave a block with an error on every rank, if the block raises one on any rank: see `end`."""
+        """Raise an error on every rank after a block that raises an error on any rank: see `end`."""
         error = None
         try:
             yield
@@ -65,7 +66,7 @@ class Agreement:
     def gather(self, value: T) -> dict[int, T]:
         """Return the values of all ranks by global rank."""
         values: list[Any] = [None] * len(self._ranks)
-        with naming("this rank asked all ranks of the pipeline"):
+        with naming(_ASKED):
             dist.all_gather_object(values, value, group=self._group)
         return dict(zip(self._ranks, values, strict=True))
 
@@ -74,7 +75,7 @@ class Agreement:
         """Tell all ranks if a block raises an error, so that they do not begin the step either."""
         try:
             yield
-        except Exception as error:  # the caller may give anything
+        except Exception as error:  # the caller may pass anything
             _wait(self._ask(_REFUSED))
             self._fail(error)
 
@@ -82,8 +83,8 @@ class Agreement:
         """Begin a step.
 
         Args:
-            state: everything that decides the outputs' layouts, as far as this rank knows. All ranks send
-                headers in this step if the state differs from that of this rank's last step.
+            state: everything known to this rank that decides the layouts of its outputs. All ranks send
+                headers in this step if the state differs from the state of this rank's last step.
         """
         is_known = state == self._state and not self._always_unknown
         self._state = state
@@ -109,7 +110,7 @@ class Agreement:
             self._leaving.append((part, dist.isend(part, receiver, self._group)))
 
     def receive_header(self, sender: int) -> Layout:
-        """Return the layout of the next message of a global rank; waits for it."""
+        """Wait for the layout of the next message from a global rank, and return it."""
         length = torch.empty(1, dtype=torch.int64)
         dist.recv(length, sender, self._group)
         text = torch.empty(int(length), dtype=torch.uint8)
@@ -124,7 +125,7 @@ class Agreement:
             self.expect_changes()
 
     def expect_changes(self) -> None:
-        """Let all further steps have headers: outputs of this rank change for reasons that it cannot know."""
+        """Let all further steps have headers, because outputs of this rank change for unknown reasons."""
         self._always_unknown = True
 
     def end(self, error: Exception | None) -> None:
@@ -132,7 +133,7 @@ class Agreement:
 
         Raises:
             Exception: this rank's error.
-            MucudnnError: another rank's error; of that error's class if it is one of mucudnn's.
+            MucudnnError: another rank's error, of the same class if that is one of mucudnn's.
         """
         self.has_headers()  # a rank without messages has not read the answer yet
         for _, work in self._leaving:
@@ -147,12 +148,12 @@ class Agreement:
 
     def _ask(self, answer: int) -> _Pending:
         greatest = torch.tensor([answer])
-        with naming("this rank asked all ranks of the pipeline"):
+        with naming(_ASKED):
             work = dist.all_reduce(greatest, dist.ReduceOp.MAX, group=self._group, async_op=True)
         return greatest, work
 
     def _raise_together(self, error: Exception | None) -> None:
-        """Raise an error if any rank failed: this rank's own, or another one that says what happened."""
+        """Raise an error if any rank failed: this rank's own, or an error that describes the others'."""
         own = _describe(error)
         failures = {rank: failure for rank, failure in self.gather(own).items() if failure is not None}
         if error is None and not failures:
@@ -168,23 +169,23 @@ class Agreement:
 
 @contextmanager
 def naming(what: str) -> Iterator[None]:
-    """Raise a MucudnnError that names what failed. After a rank has ended, messages fail as they start."""
+    """Raise a MucudnnError that names what failed, because after a rank has ended, messages to it fail."""
     try:
         yield
     except RuntimeError as error:
-        raise MucudnnError(f"{what} in vain: another rank has failed or stopped ({error})") from error
+        raise MucudnnError(f"{what} without success: another rank has failed or stopped ({error})") from error
 
 
 def _wait(answer: _Pending) -> int:
     """Return the greatest of all ranks' answers."""
     greatest, work = answer
-    with naming("this rank asked all ranks of the pipeline"):
+    with naming(_ASKED):
         work.wait()
     return int(greatest)
 
 
 def _describe(error: Exception | None) -> tuple[type[MucudnnError], str] | None:
-    """Return what other ranks need in order to raise an error for this one."""
+    """Return the class and the text of the error that other ranks raise for an error on this rank."""
     if error is None:
         return None
     notes = getattr(error, "__notes__", [])

@@ -1,4 +1,4 @@
-"""The costs of stages, measured: every rank times its own stage, and all ranks learn all figures."""
+"""The costs of stages: every rank measures its own stage, and all ranks learn the costs of all stages."""
 
 import statistics
 import time
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mucudnn.solver.devices.pipelines import Stage
 from mucudnn.torch.parallel.pipeline.agreement import Agreement
 from mucudnn.torch.parallel.pipeline.shapes import Layout, as_tuple, enter
+from mucudnn.torch.parallel.pipeline.stages import unchanged_buffers
 
 RUNS = 3
 
@@ -23,14 +24,14 @@ def find_inputs(
     agreement: Agreement,
     device: torch.device,
 ) -> Layout:
-    """Return the layout of a stage's inputs: each rank runs its stage once, on zeros, in the order of stages.
+    """Return the layout of this rank's inputs, for which all ranks run their stages in order on zeros.
 
-    Every rank raises an error if a stage fails.
+    Every rank raises an error if any stage fails.
 
     Args:
         module: this rank's stage.
         rank: this process's rank in its pipeline.
-        micro_batch: inputs of the first stage.
+        micro_batch: a micro-batch of inputs of the first stage.
         row: the global ranks of this pipeline.
         agreement: the connection to all ranks.
         device: the device of the stage.
@@ -52,8 +53,8 @@ def find_inputs(
 def measure_stage(module: nn.Module, inputs: Layout, device: torch.device) -> Stage:
     """Return the costs of a stage for one micro-batch of zeros, the median of `RUNS` runs.
 
-    The stage's weights count twice, for themselves and for their gradients. The optimizer's state does not
-    count, because nobody knows it before the first update. Buffers and gradients keep their values.
+    The weights count twice, because of their gradients. The optimizer's state does not count, because it is
+    not known before the first update. Buffers and gradients keep their values.
     """
     parameters = list(module.parameters())
     forward, backward, saved = [], [], 0
@@ -74,9 +75,9 @@ def measure_stage(module: nn.Module, inputs: Layout, device: torch.device) -> St
             with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
                 outputs = _run(module, inputs, device)
             middle = _now(device)
-            needed = [o for o in outputs if o.requires_grad]
-            if needed:
-                torch.autograd.backward(needed, [torch.zeros_like(o) for o in needed])
+            trained = [o for o in outputs if o.requires_grad]
+            if trained:
+                torch.autograd.backward(trained, [torch.zeros_like(o) for o in trained])
             end = _now(device)
             forward.append((middle - start) * 1e3)
             backward.append((end - middle) * 1e3)
@@ -104,15 +105,12 @@ def _run(module: nn.Module, inputs: Layout, device: torch.device) -> tuple[Tenso
 def _unchanged(module: nn.Module) -> Iterator[None]:
     """Restore a module's gradients and buffers afterwards."""
     gradients = [(p, p.grad) for p in module.parameters()]
-    buffers = [(b, b.clone()) for b in module.buffers()]
     try:
-        yield
+        with unchanged_buffers(module):
+            yield
     finally:
         for parameter, gradient in gradients:
             parameter.grad = gradient
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)
 
 
 def _now(device: torch.device) -> float:

@@ -1,4 +1,4 @@
-"""The exchange between ranks that hold the same weights: weights first, then gradients, buffers, the loss."""
+"""The exchange between ranks that hold the same weights: first weights, then gradients, buffers, the loss."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -15,22 +15,22 @@ from mucudnn.torch.parallel.pipeline.ties import Place, agree_on_ties
 
 
 class Reduction:
-    """The exchange between all copies of a tensor: in both replicas, other pipelines, and other stages.
+    """The exchange between all copies of a tensor, in both replicas, in other pipelines and other stages.
 
-    The copies of a tensor are on the ranks that hold a stage in which it has a place. Tensors with the same
-    stages travel together, and every rank goes through the sets of stages in the same order.
+    A tensor has copies on all ranks that hold a stage in which it has a place. Tensors with the same stages
+    travel together, and every rank goes through the sets of stages in the same order.
 
     Args:
         schedule: the schedule.
         pipes: the global ranks of each pipeline, by stage; the same on every process.
         rank: this process's rank in its pipeline.
-        modules: the stages that it holds.
+        modules: the stages that this rank holds, {(stage, replica): module}.
         sources: all stages.
         device: where sums over the ranks are computed.
         timeout: how long an exchange may take.
 
     Raises:
-        UsageError: ranks cannot know whether two stages share a parameter.
+        UsageError: the ranks cannot know whether two stages share a parameter.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Reduction:
         self._groups = self._make_groups({tuple(everyone): self._world})
 
     def copy_weights(self) -> None:
-        """Give all copies of a tensor the values of the first pipeline's first stage that holds it."""
+        """Give all copies of each tensor the values that the first pipeline's first stage with it holds."""
         for is_parameter in (True, False):
             for stages, tensors in self._tensors(is_parameter):
                 for copies in tensors:
@@ -62,8 +62,7 @@ class Reduction:
     def sum_gradients(self, factor: float = 1.0) -> None:
         """Add the gradients of all copies in a pipeline, times a factor, and average them over the pipelines.
 
-        A parameter without a gradient on any rank has none afterwards. Gradients that are exchanged are
-        dense.
+        A parameter that has no gradient on any rank still has none afterwards. Exchanged gradients are dense.
         """
         for stages, tensors in self._tensors(True):
             trained = [copies for copies in tensors if copies[0].requires_grad]
@@ -73,19 +72,19 @@ class Reduction:
                         parameter.grad.mul_(factor)
                 continue
             for same in _by_type(trained):
-                # A copy elsewhere may have a gradient where this rank has none: the ranks count them.
+                # Counted, because another rank's copy may have a gradient when this rank's has none.
                 counts = [sum(p.grad is not None for p in copies) for copies in same]
                 values = [_sum_of_gradients(copies) * factor for copies in same]
                 values.append(torch.tensor(counts, dtype=values[0].dtype, device=values[0].device))
-                *sums, found = self._sum(stages, values, len(self._pipes))
-                for copies, total, is_present in zip(same, sums, found.tolist(), strict=True):
+                *sums, present = self._sum(stages, values, len(self._pipes))
+                for copies, total, is_present in zip(same, sums, present.tolist(), strict=True):
                     for parameter in copies:
                         _set_gradient(parameter, total if is_present else None)
 
     def average_buffers(self) -> None:
-        """Give all copies of a buffer their mean, such as running statistics.
+        """Give all copies of a buffer, such as running statistics, their mean.
 
-        Integers and truth values have no mean: their copies take the values that `copy_weights` would give.
+        Integers and truth values have no mean, so their copies get the values that `copy_weights` would give.
         """
         for stages, tensors in self._tensors(False):
             group = self._groups[stages]
@@ -102,9 +101,10 @@ class Reduction:
                         copy.copy_(mean)
 
     def sum_by_pipeline(self, figures: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """Return the sums of the ranks' figures in each pipeline, and in this rank's, on every rank alike.
+        """Return the sums of the ranks' figures in each pipeline, and in this rank's pipeline.
 
-        The first has the shape (pipelines, figures), the second (figures,), both in float64.
+        The first result has the shape (pipelines, figures), the second (figures,), both in float64. Every
+        rank gets the same sums.
         """
         sums = torch.zeros(len(self._pipes), len(figures), dtype=torch.float64, device=self._device)
         sums[self._pipeline] = torch.tensor(figures, dtype=torch.float64)
@@ -112,7 +112,7 @@ class Reduction:
         return sums, sums[self._pipeline]
 
     def gradient_norm(self, norm_type: float) -> Tensor:
-        """Return the norm of the whole model's gradients, each weight counted once, on every rank alike."""
+        """Return the norm of the whole model's gradients, the same on every rank. Each weight counts once."""
         gradients = [
             copies[0].grad
             for stages, tensors in self._tensors(True)
@@ -126,30 +126,30 @@ class Reduction:
         dist.all_gather_object(gathered, (own, {value.dtype for value in values}), group=self._world)
         norms = [norm for rank, _ in gathered for norm in rank]
         total = torch.linalg.vector_norm(torch.tensor(norms or [0.0], dtype=torch.float64), norm_type)
-        # Stock's norm of 16-bit gradients has 16 bits, which would hardly do for the sum over all ranks.
+        # PyTorch's norm of 16-bit gradients has 16 bits, too few for a sum over all ranks.
         types = {torch.float32}.union(*(types for _, types in gathered))
         return total.to(self._device, reduce(torch.promote_types, types).to_real())
 
     def _tensors(self, is_parameter: bool) -> Iterator[tuple[tuple[int, ...], list[list[Tensor]]]]:
-        """Yield sets of stages in order, with the tensors that have places in them, as this rank's copies."""
-        found: dict[tuple[Place, ...], list[Tensor]] = {}
+        """Yield sets of stages in order, with this rank's copies of each tensor that has places in them."""
+        copies_at: dict[tuple[Place, ...], list[Tensor]] = {}
         for stage, module in self._stages.items():
             for name, tensor in (*module.named_parameters(), *module.named_buffers()):
                 if isinstance(tensor, nn.Parameter) == is_parameter:
                     place = stage, name
-                    copies = found.setdefault(self._ties.get(place, (place,)), [])
+                    copies = copies_at.setdefault(self._ties.get(place, (place,)), [])
                     if not any(tensor is copy for copy in copies):
                         copies.append(tensor)
         together: dict[tuple[int, ...], list[list[Tensor]]] = {}
-        for places in sorted(found):
-            together.setdefault(_stages_of(places), []).append(found[places])
+        for places in sorted(copies_at):
+            together.setdefault(_stages_of(places), []).append(copies_at[places])
         yield from sorted(together.items(), key=lambda item: item[0])
 
     @torch.no_grad()
     def _sum(self, stages: tuple[int, ...], values: Sequence[Tensor], divisor: int) -> list[Tensor]:
-        """Return the sums of tensors of one type over the ranks that hold stages, divided by a number."""
+        """Return the sums of tensors of a type over the ranks that hold stages, divided by a number."""
         flat = torch.cat([value.flatten() for value in values])
-        flat /= divisor  # before the sum, which can overflow: attention masks hold the lowest finite number
+        flat /= divisor  # before the sum, which may overflow: attention masks hold the lowest finite number
         group = self._groups[stages]
         if group is not None:
             dist.all_reduce(flat, group=group)
@@ -158,7 +158,7 @@ class Reduction:
 
     @torch.no_grad()
     def _broadcast(self, stages: tuple[int, ...], tensors: Sequence[list[Tensor]]) -> None:
-        """Give copies of tensors of one type the values that the first pipeline holds in the first stage."""
+        """Give all copies the values that the first pipeline holds in the first stage. They have one type."""
         group = self._groups[stages]
         if group is not None:
             # Bytes, because not every backend sends every type.
@@ -173,7 +173,7 @@ class Reduction:
     def _make_groups(
         self, groups: dict[tuple[int, ...], dist.ProcessGroup]
     ) -> dict[tuple[int, ...], dist.ProcessGroup | None]:
-        """Make the groups for all sets of stages, as every process must; None for those of a single rank."""
+        """Make the groups for all sets of stages, as every process must. A set on a single rank has None."""
         made: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
         stages_alone = {(stage,) for stage in range(self._schedule.stages)}
         for stages in sorted(stages_alone | set(map(_stages_of, self._ties.values()))):
@@ -194,7 +194,7 @@ def _stages_of(places: Iterable[Place]) -> tuple[int, ...]:
 
 
 def _sum_of_gradients(copies: Sequence[Tensor]) -> Tensor:
-    """Return the sum of the gradients of a parameter's copies on this rank; zeros if there are none."""
+    """Return the sum of the gradients of a parameter's copies on this rank, or zeros if there are none."""
     gradients = [p.grad.to_dense() if p.grad.is_sparse else p.grad for p in copies if p.grad is not None]
     return _add(gradients) if gradients else torch.zeros_like(copies[0])
 

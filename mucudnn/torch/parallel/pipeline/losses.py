@@ -1,4 +1,4 @@
-"""The loss of a mini-batch, computed in micro-batches, where its mean has weights too."""
+"""The loss of a mini-batch, computed in micro-batches, also if it is a weighted mean."""
 
 import copy
 import warnings
@@ -19,7 +19,7 @@ _WEIGHTED_MODULES = nn.CrossEntropyLoss, nn.NLLLoss
 
 
 class _ClassMean(NamedTuple):
-    """A mean whose weights are those of the targets' classes, with 0 for ignored targets."""
+    """A mean weighted by the targets' classes, in which ignored targets have the weight 0."""
 
     elements: Callable[[Any, Any], Tensor]
     weight: Tensor | None
@@ -31,16 +31,16 @@ class _ClassMean(NamedTuple):
 
 
 class MiniBatchLoss:
-    """The loss of one mini-batch on one rank, added up over its micro-batches.
+    """The loss of a mini-batch on a rank, added up over its micro-batches.
 
-    Stock's cross entropy and negative log likelihood are a mean over the targets that count, each with the
-    weight of its class. Every rank knows all targets, so each micro-batch's sum is divided by the weight of
-    the mini-batch. The weight of another loss, which returns it, is known after the last micro-batch: the
-    gradients, until then those of the sum over `unit`, are then multiplied by `factor`.
+    PyTorch's cross entropy and negative log likelihood are a mean over the targets that are not ignored,
+    weighted by their classes. Every rank knows all targets, so each micro-batch's sum is divided by the
+    weight of the mini-batch. A loss that returns its weight has a known weight only after the last
+    micro-batch, so its gradients are those of the sum over a provisional unit, and `factor` corrects them.
 
     Args:
         loss: the loss function.
-        targets: those of the whole mini-batch.
+        targets: the targets of the whole mini-batch.
         micro_batches: the number of micro-batches.
     """
 
@@ -48,7 +48,7 @@ class MiniBatchLoss:
         self._loss, self._micro_batches = loss, micro_batches
         self._is_sum = _is_sum(loss)
         self._unit = max(targets[0].numel(), 1)
-        is_classes = len(targets) == 1 and not targets[0].is_floating_point()  # else probabilities of classes
+        is_classes = len(targets) == 1 and not targets[0].is_floating_point()  # not probabilities of classes
         self._mean = _class_mean(loss) if is_classes else None
         self._targets = targets
         self._weight: Tensor | None = None
@@ -56,7 +56,7 @@ class MiniBatchLoss:
         self._pairs = self._class_means = self._not_a_number = 0
 
     def part(self, outputs: tuple[Tensor, ...], targets: tuple[Tensor, ...]) -> Tensor:
-        """Return the scalar from which a micro-batch goes backward, and count its loss.
+        """Return the scalar from which a micro-batch's backward pass starts, and count its loss.
 
         Raises:
             UsageError: the loss returns neither a tensor nor a sum and a weight.
@@ -73,7 +73,7 @@ class MiniBatchLoss:
             pair = None if self._is_sum else _find_weight(result, outputs)
             self._class_means += pair is not None
             if pair is None:
-                is_sum = self._is_sum or _is_sum_of_stock(result, outputs)
+                is_sum = self._is_sum or _is_sum_inside(result, outputs)
                 return self._count(result if is_sum else result / self._micro_batches)
         else:
             pair = _check_pair(result)
@@ -91,7 +91,7 @@ class MiniBatchLoss:
 
     @property
     def figures(self) -> tuple[float, ...]:
-        """The figures whose sums over the ranks of a pipeline `whole` and `factor` take."""
+        """The figures of this rank; `whole` and `factor` take their sums over the ranks of a pipeline."""
         return self._value, self._weights, self._pairs, self._class_means, self._not_a_number
 
     def whole(self, sums: Tensor) -> Tensor:
@@ -113,17 +113,17 @@ class MiniBatchLoss:
         is_part = (not_a_number > 0) & (not_a_number < self._micro_batches) & ~has_weight
         if bool(is_part.any()):
             warnings.warn(
-                "the loss of a micro-batch is not a number, while that of another one is. If the loss is a "
-                "mean without the targets that it ignores, let it return (sum, weight)",
+                "the loss of a micro-batch is not a number, while that of another is. If the loss is a mean "
+                "without the targets that it ignores, let it return (sum, weight)",
                 MucudnnWarning,
                 stacklevel=3,
             )
         return torch.where(has_weight, value / weights, value).mean()
 
     def factor(self, sums: Tensor) -> float:
-        """Return the factor that the gradients of a pipeline lack, from the sums of its figures."""
+        """Return the factor by which to multiply a pipeline's gradients, from the sums of its figures."""
         _, weights, pairs, class_means, _ = sums.tolist()
-        if pairs == 0 or (weights == 0 and class_means):  # stock's mean of nothing has no gradients
+        if pairs == 0 or (weights == 0 and class_means):  # PyTorch's mean of nothing has no gradients
             return 1.0
         return self._unit / weights if weights else float("nan")
 
@@ -140,7 +140,7 @@ def check_parameters(loss: Loss) -> None:
 
 
 def _class_mean(loss: Loss) -> _ClassMean | None:
-    """Return the mean that a loss computes over classes; None if it is not stock's."""
+    """Return the mean that a loss computes over classes, or None if the loss is not one of PyTorch's."""
     loss = getattr(loss, "_orig_mod", loss)  # a compiled module
     if isinstance(loss, _WEIGHTED_MODULES):
         if loss.reduction != "mean" or type(loss).forward not in {m.forward for m in _WEIGHTED_MODULES}:
@@ -158,7 +158,7 @@ def _class_mean(loss: Loss) -> _ClassMean | None:
 
 
 def _is_sum(loss: Loss) -> bool:
-    """Return whether a loss is a sum of stock's, whose value for the mini-batch is a sum as well."""
+    """Return whether a loss is one of PyTorch's with reduction="sum", which adds up over micro-batches."""
     loss = getattr(loss, "_orig_mod", loss)
     if isinstance(loss, partial):
         return loss.keywords.get("reduction") == "sum" and loss.func.__module__ == nn.functional.__name__
@@ -193,9 +193,9 @@ def _check_pair(result: Any) -> tuple[Tensor, float]:
 
 
 def _find_weight(value: Tensor, outputs: Sequence[Tensor]) -> tuple[Tensor, float] | None:
-    """Return the sum and the weight of a loss that is stock's mean over classes, called by another function.
+    """Return the sum and the weight of a loss that is PyTorch's mean over classes inside another function.
 
-    Warn if the mean over classes is a part of a loss: what the loss makes of it cannot be known.
+    Warn if the mean over classes is only a part of the loss, because its weight in the loss is not known.
     """
     for node in _nodes_of(value, outputs):
         if not node.name().startswith("NllLoss"):
@@ -217,14 +217,14 @@ def _find_weight(value: Tensor, outputs: Sequence[Tensor]) -> tuple[Tensor, floa
     return None
 
 
-def _is_sum_of_stock(value: Tensor, outputs: Sequence[Tensor]) -> bool:
-    """Return whether a loss is a sum of stock's that another function called."""
+def _is_sum_inside(value: Tensor, outputs: Sequence[Tensor]) -> bool:
+    """Return whether a loss is the sum of one of PyTorch's losses inside another function."""
     nodes = set(_nodes_of(value, outputs))
     return value.grad_fn in nodes and getattr(value.grad_fn, "_saved_reduction", None) == 2
 
 
 def _nodes_of(value: Tensor, outputs: Sequence[Tensor]) -> Iterator[Any]:
-    """Yield the nodes of the autograd graph between a loss and the outputs that it is computed from."""
+    """Yield the nodes of the autograd graph between a loss and the outputs from which it is computed."""
     seen: set[Any] = {None, *(output.grad_fn for output in outputs)}
     nodes: list[Any] = [value.grad_fn]
     while nodes:
@@ -236,5 +236,5 @@ def _nodes_of(value: Tensor, outputs: Sequence[Tensor]) -> Iterator[Any]:
 
 
 def _signed(number: int) -> int:
-    """Return a signed integer that autograd shows without a sign."""
+    """Return the signed integer that autograd shows as an unsigned integer of 64 bits."""
     return number - (1 << 64) if number >= 1 << 63 else number

@@ -1,9 +1,7 @@
-"""`BidirectionalPipeline`: runs a schedule's tasks on this process, with torch.distributed's messages."""
+"""`BidirectionalPipeline`: the training of a model whose stages are on several ranks."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from itertools import compress
 from typing import Any
 
 import torch
@@ -11,40 +9,41 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.profiler import record_function
-from torch.utils.checkpoint import checkpoint
 
 from mucudnn.errors import NothingFitsError, UsageError
 from mucudnn.sizes import parse_size
 from mucudnn.solver import Infeasible
 from mucudnn.solver.devices.pipelines import INSTANT, PeerLink, PipelineTimeline, choose_schedule
-from mucudnn.solver.devices.schedules import SCHEDULES, Task
+from mucudnn.solver.devices.schedules import SCHEDULES
 from mucudnn.torch.parallel.pipeline.agreement import Agreement
 from mucudnn.torch.parallel.pipeline.costs import find_inputs, measure_stage
 from mucudnn.torch.parallel.pipeline.gradients import Reduction
 from mucudnn.torch.parallel.pipeline.losses import Loss, MiniBatchLoss, check_parameters
-from mucudnn.torch.parallel.pipeline.shapes import Layout, StageSource, as_tuple, distinct, enter
+from mucudnn.torch.parallel.pipeline.mini_batch import MiniBatch
+from mucudnn.torch.parallel.pipeline.shapes import Layout, StageSource, as_tuple
 from mucudnn.torch.parallel.pipeline.transfers import Transfers, make_directions
 
 
 class BidirectionalPipeline:
-    """A model cut into stages, one on each rank, which trains with a schedule.
+    """A model cut into stages on several ranks, which trains with a schedule.
 
     After `step`, the gradients equal those of the undivided model on the whole mini-batch. A parameter that
     several stages share has the sum of its gradients in all of them. Layers that look at the whole batch,
     such as BatchNorm in training, look at one micro-batch at a time, as in every pipeline.
 
     Args:
-        stages: the whole model, cut into as many modules as the mesh's dimension "pipe" has ranks; the same
-            on every rank. A stage that does not fit everywhere may be a function that builds it, which is
-            called on the ranks that hold the stage, and on the others on the meta device. Stages pass a
-            tensor, or a tuple of tensors.
+        stages: the whole model, cut into as many modules as the mesh's dimension "pipe" has ranks, and the
+            same on every rank. A stage that does not fit everywhere may be a function that builds it, which
+            the ranks that hold the stage call, and the others too, on the meta device. Stages pass a tensor,
+            or a tuple of tensors.
         mesh: a mesh with the dimension "pipe" and, with data parallelism, "data".
-        loss: a function of the last stage's output and of the targets of the same samples. It returns their
-            mean, or (sum, weight) if they do not count alike; the losses of `torch.nn` are right as they are.
-        schedule: "gems", "1f1b", "1f1b, recompute", "gpipe", "layers", "bidirectional", or "auto": the
-            fastest by simulation whose ranks stay within `memory`. GEMS and "bidirectional" hold two stages
-            on each rank.
-        replications: a mini-batch is divided into twice that many micro-batches.
+        loss: a function of the last stage's output and of the targets of the same samples. It returns the
+            mean over the samples, or (sum, weight) if their weights differ; the losses of `torch.nn` need no
+            change.
+        schedule: "gems", "1f1b", "1f1b, recompute", "gpipe", "layers", "bidirectional", or "auto", which
+            takes the fastest of them in a simulation whose ranks stay within `memory`. With "gems" and
+            "bidirectional" each rank holds two stages.
+        replications: half the number of micro-batches into which a mini-batch is divided.
         example: inputs of one mini-batch, with which "auto" measures the stages.
         memory: the most bytes that "auto" may use on a rank; None for no limit.
         link: the connection between two ranks, for "auto".
@@ -57,8 +56,8 @@ class BidirectionalPipeline:
         live: the most micro-batches whose activations this rank kept at once in the last step.
 
     Raises:
-        UsageError: an argument cannot be used, on every rank alike; or two stages share a parameter on the
-            meta device alone.
+        UsageError: an argument cannot be used, or two stages share a parameter that is on the meta device
+            only. All ranks raise it.
         NothingFitsError: no schedule stays within the memory.
     """
 
@@ -80,11 +79,9 @@ class BidirectionalPipeline:
         self._loss, self._sources = loss, list(stages)
         self._micro_batches = 2 * replications
         self._timeout = timedelta(seconds=timeout)
-        self._device = (
-            torch.device(mesh.device_type, torch.cuda.current_device())
-            if (mesh.device_type == "cuda")
-            else torch.device(mesh.device_type)
-        )
+        self._device = torch.device(mesh.device_type)
+        if mesh.device_type == "cuda":
+            self._device = torch.device("cuda", torch.cuda.current_device())
         world_rank = dist.get_rank()
         (self._row,) = [row for row in pipes if world_rank in row]
         self._rank = self._row.index(world_rank)
@@ -106,15 +103,15 @@ class BidirectionalPipeline:
         self._reduction.copy_weights()
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the parameters of all stages that this rank holds, each once; an optimizer takes them."""
+        """Yield the parameters of all stages that this rank holds, each once, for an optimizer."""
         yield from dict.fromkeys(p for module in self.modules.values() for p in module.parameters())
 
     def step(self, inputs: Any, targets: Any) -> Tensor:
         """Run one mini-batch forward and backward. Return the loss; gradients add to `.grad`.
 
         Args:
-            inputs: the mini-batch, a tensor or a tuple of tensors with the samples along axis 0. Every rank
-                of a pipeline gives the same one; each pipeline along "data" its own.
+            inputs: the mini-batch, a tensor or a tuple of tensors with the samples along axis 0. All ranks of
+                a pipeline pass the same mini-batch, and each pipeline along "data" another.
             targets: the samples' targets, likewise.
 
         Raises:
@@ -125,8 +122,8 @@ class BidirectionalPipeline:
         After an error, gradients are as before the step.
         """
         with self._agreement.refusing():
-            parts, wanted = self._prepare(inputs, targets)
-            state = self._state(parts[0])
+            input_parts, target_parts = self._micro_batches_of(inputs, targets)
+            state = self._state(input_parts[0])
         self._agreement.begin(state)
         transfers = Transfers(
             self.schedule, self._rank, self._directions, self._agreement, self._device, self._timeout
@@ -135,7 +132,7 @@ class BidirectionalPipeline:
         for parameter in before:
             parameter.grad = None
         loss = MiniBatchLoss(self._loss, as_tuple(targets, "targets"), self._micro_batches)
-        run = _MiniBatch(self, parts, wanted, transfers, loss)
+        run = MiniBatch(self.schedule, self.modules, input_parts, target_parts, transfers, loss)
         try:
             for task in self.schedule.orders[self._rank]:
                 with record_function(str(task)):
@@ -159,10 +156,10 @@ class BidirectionalPipeline:
     def clip_grad_norm_(
         self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
     ) -> Tensor:
-        """Clip the gradients by the norm of the whole model's, and return this norm, before it is clipped.
+        """Clip the gradients by the norm of the whole model's gradients, and return the norm before clipping.
 
-        The result is that of `torch.nn.utils.clip_grad_norm_` on the undivided model, which on
-        `parameters()` would take the norm of this rank's stages alone. Every rank must call it.
+        The result is that of `torch.nn.utils.clip_grad_norm_` on the undivided model. With `parameters()`
+        that function would take the norm of this rank's stages only. Every rank must call this method.
 
         Args:
             max_norm: the largest norm that the gradients have afterwards.
@@ -187,30 +184,19 @@ class BidirectionalPipeline:
                 parameter.grad.mul_(factor)
         return norm
 
-    def run_stage(self, task: Task, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the outputs of a task's stage. It may change the inputs in place."""
-        module = self.modules[task.stage, task.replica]
-        if self.schedule.recomputes:
-            contexts = nullcontext(), _unchanged_buffers(module)
-            run = _KeepsInputs(module)
-            output = checkpoint(run, *inputs, use_reentrant=False, context_fn=lambda: contexts)
-        else:
-            output = module(*inputs)
-        return as_tuple(output, f"the output of stage {task.stage}")
-
-    def _prepare(
+    def _micro_batches_of(
         self, inputs: Any, targets: Any
     ) -> tuple[list[tuple[Tensor, ...]], list[tuple[Tensor, ...]]]:
         """Return the micro-batches of inputs and of targets. Raises UsageError."""
-        parts = _divide(as_tuple(inputs, "inputs"), self._micro_batches, "inputs")
-        wanted = _divide(as_tuple(targets, "targets"), self._micro_batches, "targets")
-        samples = [sum(part[0].shape[0] for part in one) for one in (parts, wanted)]
-        if samples[0] != samples[1]:
-            raise UsageError(f"the mini-batch has {samples[0]} samples in inputs and {samples[1]} in targets")
-        return parts, wanted
+        input_parts = _divide(as_tuple(inputs, "inputs"), self._micro_batches, "inputs")
+        target_parts = _divide(as_tuple(targets, "targets"), self._micro_batches, "targets")
+        samples, expected = (len(parts) * len(parts[0][0]) for parts in (input_parts, target_parts))
+        if samples != expected:
+            raise UsageError(f"the mini-batch has {samples} samples in inputs and {expected} in targets")
+        return input_parts, target_parts
 
     def _state(self, micro_batch: Sequence[Tensor]) -> object:
-        """Return everything that decides the layouts of this rank's outputs, unless values decide."""
+        """Return everything that decides the layouts of this rank's outputs, apart from values."""
         device = self._device.type
         modules = dict.fromkeys(self.modules.values())
         tensors = (t for module in modules for t in (*module.parameters(), *module.buffers()))
@@ -223,11 +209,11 @@ class BidirectionalPipeline:
         )
 
     def _hold(self) -> dict[tuple[int, int], nn.Module]:
-        # The rank in the middle of an odd number holds one stage for both replicas: one module serves both.
+        # The middle rank of an odd number holds the same stage for both replicas, which share its module.
         return {(s, replica): self._build(s) for s, replica in self.schedule.stages_of(self._rank)}
 
     def _build(self, stage: int) -> nn.Module:
-        """Return a stage's module, built once. Raises UsageError for one on the meta device."""
+        """Return a stage's module, which is built once. Raises UsageError if it is on the meta device."""
         if stage not in self._built:
             source = self._sources[stage]
             module = source if isinstance(source, nn.Module) else source()
@@ -242,9 +228,9 @@ class BidirectionalPipeline:
     def _choose(
         self, example: Any, memory: int | str | None, link: PeerLink, first: Sequence[int]
     ) -> PipelineTimeline:
-        """Measure the stages and return the fastest schedule's timeline; the same on every rank.
+        """Measure the stages and return the fastest schedule's timeline, which is the same on every rank.
 
-        The costs are those of the first pipeline, whose global ranks are `first`.
+        The costs are those that the first pipeline measures, whose global ranks are `first`.
         """
         with self._agreement.together():
             if example is None:
@@ -263,103 +249,6 @@ class BidirectionalPipeline:
             raise NothingFitsError(str(error)) from None
 
 
-class _MiniBatch:
-    """The state of one mini-batch on one rank."""
-
-    def __init__(
-        self,
-        pipeline: BidirectionalPipeline,
-        parts: Sequence[tuple[Tensor, ...]],
-        targets: Sequence[tuple[Tensor, ...]],
-        transfers: Transfers,
-        loss: MiniBatchLoss,
-    ) -> None:
-        self._pipeline, self._parts, self._targets, self._transfers = pipeline, parts, targets, transfers
-        self._last = pipeline.schedule.stages - 1
-        self._kept: dict[tuple[int, int], tuple[list[Tensor], tuple[Tensor, ...]]] = {}
-        self._failed = False
-        self.error: Exception | None = None
-        self._loss = loss
-        self.live = 0
-
-    def perform(self, task: Task) -> None:
-        """Run a task. After an error only exchange messages, until all ranks learn of it at the end."""
-        arrived = self._transfers.receive(task)
-        self._failed = self._failed or arrived is None
-        result: Sequence[Tensor] = ()
-        with self._catching_errors(task, arrived):
-            if arrived is not None and not self._failed:
-                run = self._forward if task.pass_ == "forward" else self._backward
-                result = run(task, arrived)
-        self._transfers.wait_for_all_ranks()
-        with self._catching_errors(task, arrived):
-            if task.pass_ == "forward" and not self._failed:
-                self._transfers.check(task, result)
-        self._transfers.send(task, None if self._failed else result)
-
-    @contextmanager
-    def _catching_errors(self, task: Task, arrived: Sequence[Tensor] | None) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # the code of stages and of the loss may raise any error
-            error.add_note(f"in the {task}" + (f" with {Layout.of(arrived)}" if arrived else ""))
-            self._failed, self.error = True, error
-            self._kept.clear()
-
-    def _forward(self, task: Task, received: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Return the outputs of a stage."""
-        inputs = enter(received) if task.stage > 0 else self._parts[task.micro_batch]
-        outputs = self._pipeline.run_stage(task, inputs)
-        if task.stage == self._last:
-            outputs = (self._loss.part(outputs, self._targets[task.micro_batch]),)
-        self._kept[task.micro_batch, task.stage] = distinct(received), outputs
-        self.live = max(self.live, len(self._kept))
-        return outputs
-
-    def _backward(self, task: Task, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Return the gradients of a stage's inputs."""
-        received, outputs = self._kept.pop((task.micro_batch, task.stage))
-        needed = []
-        if gradients:
-            have_gradients = self._transfers.release_outputs(task)
-            pairs = zip(compress(distinct(outputs), have_gradients), gradients, strict=True)
-            needed = [(output, gradient) for output, gradient in pairs if output.requires_grad]
-        # The backward pass of a layer that autocast left alone must not be cast either.
-        with torch.autocast(outputs[0].device.type, enabled=False):
-            if task.stage == self._last:
-                outputs[0].backward()
-            elif needed:
-                torch.autograd.backward(*zip(*needed, strict=True))
-        leaves = [leaf for leaf in received if leaf.requires_grad]
-        return [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
-
-
-class _KeepsInputs:
-    """A stage that runs twice on the same inputs, though it may change them in place."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module, self._has_run = module, False
-
-    def __call__(self, *inputs: Tensor) -> Any:
-        if not self._has_run:
-            copies = {tensor: tensor.clone() for tensor in inputs}
-            inputs = tuple(copies[tensor] for tensor in inputs)
-        self._has_run = True
-        return self._module(*inputs)
-
-
-@contextmanager
-def _unchanged_buffers(module: nn.Module) -> Iterator[None]:
-    """Restore a module's buffers afterwards: BatchNorm must not count a forward pass that runs again."""
-    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
-
-
 def _divide(tensors: tuple[Tensor, ...], parts: int, what: str) -> list[tuple[Tensor, ...]]:
     """Return the micro-batches of a mini-batch. Raises UsageError if its samples do not divide."""
     samples = {t.shape[0] if t.dim() else 0 for t in tensors}
@@ -371,7 +260,7 @@ def _divide(tensors: tuple[Tensor, ...], parts: int, what: str) -> list[tuple[Te
             f"the {what} have {count} samples, which do not divide into {parts} equal micro-batches: "
             "give a multiple, or other replications"
         )
-    # Views share the version of their tensor, so autograd would mistake one in-place change for another.
+    # Detached, because views share a version counter: a change of one would look like a change of all.
     chunks = [[v if v.requires_grad else v.data for v in t.split(count // parts)] for t in tensors]
     return list(zip(*chunks, strict=True))
 
@@ -393,5 +282,5 @@ def _check(
             f"the model has {len(stages)} stages and the mesh {ranks.shape[1]} ranks along 'pipe': "
             "give one stage for each"
         )
-    found: list[list[int]] = ranks.tolist()
-    return found
+    pipes: list[list[int]] = ranks.tolist()
+    return pipes

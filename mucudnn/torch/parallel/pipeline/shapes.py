@@ -1,4 +1,4 @@
-"""The tensors that stages pass to each other: their descriptions, and how they enter a stage."""
+"""The tensors that stages pass to each other: their descriptions, and the entry into a stage."""
 
 import dataclasses
 import math
@@ -44,12 +44,12 @@ class Description:
 
 @dataclass(frozen=True)
 class Layout:
-    """The tensors that one stage passes to the next one for a micro-batch.
+    """The tensors that a stage passes to the next stage for a micro-batch.
 
     Attributes:
         tensors: the descriptions of the tensors that travel.
-        places: for each input of the next stage, the number of its tensor: a stage may return the same
-            tensor twice.
+        places: for each input of the next stage, the number of its tensor, because a stage may return the
+            same tensor twice.
     """
 
     tensors: tuple[Description, ...]
@@ -69,7 +69,7 @@ class Layout:
     def fits(self, expected: "Layout") -> bool:
         """Return whether a message with the expected layout can carry these tensors.
 
-        A gradient may travel back to a tensor that does not need it for once.
+        A gradient may travel back to a tensor that, in this step, does not need it.
         """
         return self.places == expected.places and all(
             dataclasses.replace(mine, requires_grad=theirs.requires_grad) == theirs
@@ -95,11 +95,11 @@ def distinct(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def as_tuple(values: Any, what: str) -> tuple[Tensor, ...]:
     """Return a tensor, or a tuple or list of tensors, as a tuple. Raises UsageError that names `what`."""
-    found = tuple(values) if isinstance(values, tuple | list) else (values,)
-    for value in found:
+    tensors = tuple(values) if isinstance(values, tuple | list) else (values,)
+    for value in tensors:
         if not isinstance(value, Tensor):
             raise UsageError(f"{what} is a {type(value).__name__}: stages pass tensors, or tuples of tensors")
-    return found
+    return tensors
 
 
 def check_outputs(outputs: Sequence[Tensor], what: str, device: torch.device) -> None:
@@ -114,16 +114,16 @@ def check_outputs(outputs: Sequence[Tensor], what: str, device: torch.device) ->
 
 
 def enter(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return what a stage computes with: the same values in tensors that the stage may change in place.
+    """Return tensors with the same values that a stage may change in place.
 
-    The gradients arrive in the `grad` of the tensors given, which are leaves.
+    The gradients arrive in the `grad` of the original tensors, which are leaves.
     """
     entered = {t: _Entry.apply(t) if t.requires_grad else t for t in distinct(tensors)}
     return tuple(entered[tensor] for tensor in tensors)
 
 
 class _Entry(torch.autograd.Function):
-    """The identity without a copy. Autograd lets its result change in place: it is neither leaf nor view."""
+    """The identity, without a copy. Its result may change in place: it is neither a leaf nor a view."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ Place: TypeAlias = tuple[int, str]
 """A stage, and the name of a parameter or a buffer in it."""
 
 Ties: TypeAlias = Mapping[Place, tuple[Place, ...]]
-"""All places of a tensor, in order, by each of its places; a tensor with a single place may be missing."""
+"""For each place of a tensor, all its places in order. A tensor with a single place may be missing."""
 
 
 def agree_on_ties(
@@ -23,8 +23,8 @@ def agree_on_ties(
 ) -> Ties:
     """Return the ties that any rank of a group sees, the same on every rank.
 
-    A rank sees a tie if the same tensor object is in two places. It looks at all stages, because the rank
-    that holds one end of a tie may not hold the other.
+    A rank sees a tie if the same tensor object is in two places. It looks at all stages, because a rank that
+    holds one of the two places may not hold the other.
 
     Args:
         sources: all stages.
@@ -32,8 +32,8 @@ def agree_on_ties(
         group: the ranks that agree.
 
     Raises:
-        UsageError: a parameter has places in two stages on the meta device alone. The copies that the ranks
-            make of it may be one weight or two, so the sum of their gradients may be wrong as well as right.
+        UsageError: a parameter has places in two stages on the meta device only. The copies that the ranks
+            make of it may be one weight or two, so the ranks cannot know whether to add their gradients.
     """
     gathered: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(gathered, _see(sources, built), group=group)
@@ -56,8 +56,8 @@ def agree_on_ties(
 def _see(
     sources: Sequence[StageSource], built: Mapping[int, nn.Module]
 ) -> tuple[list[list[Place]], list[list[Place]]]:
-    """Return the places of tensors that this rank sees in several: real tensors, and parameters on meta."""
-    # Weak keys: a tensor that a function builds for one stage alone ends with the stage, and is not kept.
+    """Return the places of each tensor that has several: of real tensors, and of parameters on meta."""
+    # Weak keys, so that a tensor that a function builds for a single stage does not outlive the stage.
     real, on_meta = WeakTensorKeyDictionary(), WeakTensorKeyDictionary()
     seen: list[nn.Module] = []
     for stage, source in enumerate(sources):
@@ -66,7 +66,7 @@ def _see(
             try:
                 with torch.device("meta"):
                     module = module()
-            except Exception:  # not every function can build on meta, and the ranks that hold the stage look
+            except Exception:  # functions that cannot build on meta are left to the ranks with the stage
                 continue
         is_new = not any(module is other for other in seen)
         if isinstance(source, nn.Module):
@@ -74,7 +74,7 @@ def _see(
         for name, tensor in module.named_parameters(remove_duplicate=False):
             if not tensor.is_meta:
                 real.setdefault(tensor, []).append((stage, name))
-            elif is_new:  # one module on meta for several stages may stand for a module of each rank
+            elif is_new:  # a module on meta in several stages may become a different module on each rank
                 on_meta.setdefault(tensor, []).append((stage, name))
         for name, tensor in module.named_buffers(remove_duplicate=False):
             if not tensor.is_meta:
@@ -86,7 +86,7 @@ def _see(
 
 
 def _join(ties: dict[Place, tuple[Place, ...]], places: Iterable[Place]) -> None:
-    """Add a tie to others, with which it may have places in common."""
+    """Add a tie to others, and join those with which it has places in common."""
     joined = {known for place in places for known in ties.get(place, (place,))}
     for place in joined:
         ties[place] = tuple(sorted(joined))

@@ -1,13 +1,13 @@
 """The messages between ranks of a pipeline, in an order in which no two of them wait for each other.
 
-NCCL matches the messages of two ranks by their order, not by a tag. So a receiver takes the messages of each
-peer in the order in which that peer sends them, ahead of their use if need be. And NCCL runs all messages of
-a communicator one after another. So messages up and down the ranks have a process group each: in one group,
-two neighbours never send to each other at once.
+NCCL matches the messages of two ranks by their order, not by a tag, so a receiver takes the messages of each
+peer in the order in which the peer sends them, before it needs them if necessary. NCCL also runs all messages
+of a communicator one after another, so messages to higher ranks and messages to lower ranks have separate
+process groups, in which two neighbours never send to each other at the same time.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -26,7 +26,7 @@ NOTHING = Layout((), ())
 
 @dataclass(frozen=True)
 class Directions:
-    """The two process groups of a pipeline: one sends to higher ranks, the other one to lower ranks."""
+    """The process groups of a pipeline: `up` for messages to higher ranks, `down` for lower ranks."""
 
     up: dist.ProcessGroup
     down: dist.ProcessGroup
@@ -37,9 +37,8 @@ class Directions:
 
 
 def consumer(task: Task, schedule: Schedule) -> Task | None:
-    """Return the task on another stage that needs this task's result; None if there is none."""
-    step = 1 if task.pass_ == "forward" else -1
-    stage = task.stage + step
+    """Return the task on another stage that needs this task's result, or None."""
+    stage = task.stage + (1 if task.pass_ == "forward" else -1)
     if not 0 <= stage < schedule.stages:
         return None
     return Task(task.pass_, task.micro_batch, stage, task.replica)
@@ -52,7 +51,7 @@ class Transfers:
         schedule: the orders of work.
         rank: this process's rank in the pipeline.
         directions: the groups; their ranks are those of the pipeline.
-        agreement: what is known about the messages.
+        agreement: the known layouts of the messages.
         device: the device of all tensors that travel.
         timeout: how long to wait for a message.
     """
@@ -76,7 +75,7 @@ class Transfers:
         self._inputs: dict[Task, Layout] = {}
 
     def wait_for_all_ranks(self) -> None:
-        """Wait until all ranks have begun this mini-batch. Raises MucudnnError if one of them cannot."""
+        """Wait until all ranks have begun this mini-batch. Raises MucudnnError if any of them cannot."""
         self._agreement.has_headers()
 
     def check(self, task: Task, outputs: Sequence[Tensor]) -> None:
@@ -87,19 +86,19 @@ class Transfers:
         check_outputs(outputs, what, self._device)
         if self._agreement.has_headers():
             return
-        found, expected = Layout.of(outputs), self._agreement.sent[task.stage, task.replica]
-        if not found.fits(expected):
+        layout, expected = Layout.of(outputs), self._agreement.sent[task.stage, task.replica]
+        if not layout.fits(expected):
             self._agreement.expect_changes()
             raise UsageError(
-                f"{what} is {found}, which stage {task.stage + 1} cannot know: it was {expected} in the step "
-                "before, and neither the inputs, autocast, training mode nor the parameters' types have "
+                f"{what} is {layout}, which stage {task.stage + 1} cannot know: it was {expected} in the "
+                "step before, and neither the inputs, autocast, training mode nor the parameters' types have "
                 "changed. From the next step on, outputs are described before each message"
             )
 
     def send(self, task: Task, tensors: Sequence[Tensor] | None) -> None:
         """Send the result of a task to the rank that needs it: a stage's outputs, or its inputs' gradients.
 
-        None is sent by a rank that failed: a header that says so, or tensors without a meaning.
+        A rank that failed passes None, and sends a header that says so, or placeholders.
         """
         target = consumer(task, self._schedule)
         if target is None:
@@ -115,10 +114,10 @@ class Transfers:
                 self._start(task, receiver, [_plain(tensor) for tensor in tensors])
 
     def receive(self, task: Task) -> list[Tensor] | None:
-        """Return the tensors that another rank sends for a task; waits for them.
+        """Wait for the tensors that another rank sends for a task, and return them.
 
-        They are the inputs of a stage, leaves that require a gradient if it travels back, or the gradients of
-        its outputs. Return None if the sender failed, and an empty list if nobody sends.
+        They are the inputs of a stage, as leaves that require a gradient if it travels back, or the gradients
+        of its outputs. Return None if the sender failed, and an empty list if no rank sends any.
 
         Raises MucudnnError if they do not arrive in time.
         """
@@ -142,7 +141,7 @@ class Transfers:
             For each distinct output, True if its gradient has arrived.
 
         Raises:
-            UsageError: the outputs were changed in place meanwhile.
+            UsageError: the outputs were changed in place after they were sent.
         """
         sent = self._leaving.pop(_forward_of(task))
         sent.wait(self._timeout)
@@ -173,7 +172,7 @@ class Transfers:
         if outputs is None:
             tensors = [d.allocate(self._device).zero_() for d in layout.tensors]
         else:
-            # A module may change a buffer that it returned. No gradient will say when the buffer has arrived.
+            # A module may change a buffer that it returned, and no gradient shows that the buffer arrived.
             tensors = [_plain(t) if t.requires_grad else _plain(t).clone() for t in distinct(outputs)]
         self._start(task, receiver, tensors)
 
@@ -190,7 +189,7 @@ class Transfers:
         return self._schedule.rank_of(stage, task.replica) if 0 <= stage < self._schedule.stages else None
 
     def _sent_by(self, peer: int) -> Iterable[Task]:
-        """Yield this rank's tasks that need a message of a peer, in the order in which the peer sends."""
+        """Yield this rank's tasks that need a message from a peer, in the order in which the peer sends."""
         for task in self._schedule.orders[peer]:
             target = consumer(task, self._schedule)
             if target is not None and self._schedule.rank_of(target.stage, target.replica) == self._rank:
@@ -231,7 +230,7 @@ def _forward_of(task: Task) -> Task:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """Return a tensor's values as they lie in a message; without a copy if they lie so already."""
+    """Return a tensor as a message carries it, without a copy if possible."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
@@ -242,10 +241,6 @@ def make_directions(members: Sequence[Sequence[int]], rank: int) -> Directions:
         members: the global ranks of each pipeline, in the order of its stages.
         rank: this process's global rank.
     """
-    found: Mapping[str, dist.ProcessGroup] = {}
-    for ranks in members:
-        # All processes make all groups, because new_group is a collective operation of the whole world.
-        made = {name: dist.new_group(list(ranks)) for name in ("up", "down")}
-        if rank in ranks:
-            found = made
-    return Directions(**found)
+    # All processes make all groups, because new_group is a collective operation of the whole world.
+    groups = [Directions(dist.new_group(list(ranks)), dist.new_group(list(ranks))) for ranks in members]
+    return next(group for group, ranks in zip(groups, members, strict=True) if rank in ranks)

@@ -224,17 +224,22 @@ def _division(
                 f"axis {axis} cannot be divided: a tensor of {len(shape)} axes has the axes 1 to "
                 f"{len(shape) - 1}; each rank has samples of its own, so axis 0 stays whole"
             )
-        group = mesh.get_group(name)
-        owners = Owners(group.group_name, dist.get_rank(group), group.size())
-        if shape[axis] < owners.ranks:
-            raise UsageError(
-                f"axis {axis} has {shape[axis]} rows, fewer than the {owners.ranks} ranks of {name!r}"
-            )
-        divided.append((axis, owners if owners.ranks > 1 else ALONE))
+        divided.append((axis, owners_of(shape, axis, mesh, name)))
     others = tuple(mesh.get_group(name).group_name for name in names if name not in axes.values())
     return Division(
         tuple(divided), others, statistics, numerics, mesh, tuple(name for _, name in sorted(axes.items()))
     )
+
+
+def owners_of(shape: Sequence[int], axis: int, mesh: DeviceMesh, name: str) -> Owners:
+    """Return the ranks along a dimension of a mesh as the owners of an axis. Raises UsageError."""
+    group = mesh.get_group(name)
+    owners = Owners(group.group_name, dist.get_rank(group), group.size())
+    if shape[axis] < owners.ranks:
+        raise UsageError(
+            f"axis {axis} has {shape[axis]} rows, fewer than the {owners.ranks} ranks of {name!r}"
+        )
+    return owners if owners.ranks > 1 else ALONE
 
 
 def _described(x: Tensor, shape: Sequence[int]) -> str:

@@ -13,20 +13,19 @@ from torch.utils.data.distributed import DistributedSampler
 
 from mucudnn.errors import MissingExtraError, MucudnnError, UsageError
 from mucudnn.forks import no_fork
-from mucudnn.torch.parallel.spatial.border import from_local
+from mucudnn.torch.parallel.spatial.border import from_local, owners_of
 from mucudnn.torch.parallel.spatial.divided import Divided
-from mucudnn.torch.parallel.spatial.windows import parts
 
 
 class HyperslabDataset(Dataset[Any]):
     """The samples of an HDF5 dataset, of which each rank reads its own rows and no others.
 
-    The dataset under `key` has the shape (samples, channels, ...). `axes` are those of a mini-batch, as in
+    The dataset under `key` has the shape (samples, channels, ...). `axes` are the axes of a mini-batch, as in
     `divide`: axis 2 is the first spatial axis. An item is this rank's part of a sample, or a pair of the part
-    and the whole row of the dataset `targets`. `divided` makes a mini-batch of parts a divided tensor, and
+    and the whole row of the dataset `targets`. `divided` makes a divided tensor of a mini-batch of parts, and
     `sampler` gives all ranks that share a sample the same samples.
 
-    Each process opens the file at its first item, so workers of a DataLoader have handles of their own.
+    Each process opens the file when it reads the first item, so workers of a DataLoader have their own files.
 
     Raises UsageError for an axis or key that does not fit, MissingExtraError without h5py, and MucudnnError
     for a file that cannot be read.
@@ -47,13 +46,7 @@ class HyperslabDataset(Dataset[Any]):
                     f"axis {axis} over {name!r} does not fit: {key!r} has the shape {self.shape} and "
                     f"the mesh the dimensions {names}"
                 )
-            group = mesh.get_group(name)
-            if self.shape[axis] < group.size():
-                raise UsageError(
-                    f"axis {axis} has {self.shape[axis]} rows, fewer than the {group.size()} ranks of "
-                    f"{name!r}"
-                )
-            own = parts(self.shape[axis], group.size())[dist.get_rank(group)]
+            own = owners_of(self.shape, axis, mesh, name).own(self.shape[axis])
             cuts[axis - 1] = slice(own.lo, own.hi)
         self._cuts = tuple(cuts)
         if targets is not None and len(self._dataset(targets)) != len(self):
@@ -76,7 +69,7 @@ class HyperslabDataset(Dataset[Any]):
         return from_local(batch, (batch.size(0), *self.shape[1:]), self.mesh, self.axes, **options)
 
     def sampler(self, *, shuffle: bool = True, seed: int = 0) -> "DistributedSampler[Any]":
-        """Return a sampler for a DataLoader: ranks that share a sample draw the same, other ranks others."""
+        """Return a sampler for a DataLoader that gives ranks the same samples if they share a sample."""
         names = [name for name in self.mesh.mesh_dim_names or () if name not in self.axes.values()]
         replicas, place = 1, 0
         for name in names:
@@ -86,7 +79,7 @@ class HyperslabDataset(Dataset[Any]):
         return DistributedSampler(self, num_replicas=replicas, rank=place, shuffle=shuffle, seed=seed)
 
     def close(self) -> None:
-        """Close the file; the next item opens it again."""
+        """Close the file, which the next item opens again."""
         if self._opened is not None and self._opened[0] == os.getpid():
             self._opened[1].close()
         self._opened = None
@@ -96,7 +89,7 @@ class HyperslabDataset(Dataset[Any]):
 
     def _dataset(self, key: str) -> Any:
         try:
-            with no_fork:  # or a worker could wait for ever for the import of another thread
+            with no_fork:  # or a worker could wait forever for an import in another thread
                 import h5py
         except ImportError:
             raise MissingExtraError("HyperslabDataset needs h5py: pip install 'mucudnn[spatial]'") from None
@@ -105,7 +98,7 @@ class HyperslabDataset(Dataset[Any]):
                 self._opened = os.getpid(), h5py.File(self.path, "r")
             except OSError as error:
                 raise MucudnnError(f"{self.path} cannot be read as HDF5: {error}") from None
-        found = self._opened[1].get(key)
-        if found is None or not getattr(found, "shape", None):
+        dataset = self._opened[1].get(key)
+        if dataset is None or not getattr(dataset, "shape", None):
             raise UsageError(f"{self.path} has no dataset {key!r}: it has {', '.join(self._opened[1])}")
-        return found
+        return dataset

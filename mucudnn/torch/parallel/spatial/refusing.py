@@ -1,17 +1,19 @@
 """The errors of functions that do not know divided tensors, with advice.
 
-A custom autograd.Function runs without gradients, and takes a divided tensor for a plain object. Its result
-would lose the gradient without an error, so the functions within it refuse.
+A custom autograd.Function runs without gradients, and treats a divided tensor as a plain object. Its result
+would lose the gradient without an error, so the functions that it calls raise one.
 """
 
 import sys
+from types import FrameType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mucudnn.errors import ArgumentTypeError
 
-GATHER = "gather the tensor first, with gather(), and divide the result again"
+_GATHER = "gather the tensor first, with gather(), and divide the result again"
 _INSTEAD = {
     "CheckpointFunction": "call checkpoint with use_reentrant=False",
     "SyncBatchNorm": "take a BatchNorm and divide(…, statistics='all'), which take statistics over all ranks",
@@ -25,41 +27,35 @@ def name_of(function: Any) -> str:
 
 
 def refuse(function: Any, reason: str) -> ArgumentTypeError:
-    """Return the error for arguments that a handler cannot treat."""
+    """Return the error for arguments that a handler does not support."""
     return ArgumentTypeError(f"{name_of(function)} of a divided tensor {reason}: gather the tensor first")
 
 
 def refuse_unknown(function: Any) -> ArgumentTypeError:
     """Return the error for a function that is not in the table."""
-    around = _function_around()
-    if around is not None:
-        return refuse_within(around)
-    return ArgumentTypeError(f"{name_of(function)} does not know divided tensors: {GATHER}")
+    error = ArgumentTypeError(f"{name_of(function)} does not know divided tensors: {_GATHER}")
+    return _refuse_enclosing() or error
 
 
-def refuse_within(around: str) -> ArgumentTypeError:
-    """Return the error for a divided tensor within an autograd.Function of this name."""
-    return ArgumentTypeError(
-        f"{around}, an autograd.Function, does not know divided tensors, and would lose their gradients: "
-        f"{_INSTEAD.get(around, GATHER)}"
-    )
-
-
-def check_gradient(local: Any) -> None:
+def check_gradient(local: Tensor) -> None:
     """Raise ArgumentTypeError if a part's gradient would be lost because an autograd.Function is running."""
     if local.requires_grad and not torch.is_grad_enabled():
-        around = _function_around()
-        if around is not None:
-            raise refuse_within(around)
+        error = _refuse_enclosing()
+        if error is not None:
+            raise error
 
 
-def _function_around() -> str | None:
-    """Return the name of the autograd.Function whose forward pass is running, or None."""
+def _refuse_enclosing() -> ArgumentTypeError | None:
+    """Return the error for the autograd.Function whose forward pass is running, if there is any."""
     if torch.compiler.is_compiling():  # the compiler cannot trace a walk over frames
         return None
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is _APPLY:
-            return str(frame.f_locals["cls"].__name__)
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not _APPLY:
+        frame = frame.f_back
+    if frame is None:
+        return None
+    name = frame.f_locals["cls"].__name__
+    return ArgumentTypeError(
+        f"{name}, an autograd.Function, does not know divided tensors, and would lose their gradients: "
+        f"{_INSTEAD.get(name, _GATHER)}"
+    )

@@ -1,13 +1,15 @@
 """The costs of a divided model, and the best places to gather on each mesh."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from mucudnn import settings
 from mucudnn.arrays.call import LogListener, PassCall, geometry, limit_of
@@ -46,7 +48,7 @@ Time = Callable[[Kernel], float]
 
 @dataclass(frozen=True)
 class Link:
-    """The connection between two ranks: seconds for a message, and bytes a second."""
+    """The connection between two ranks: its latency in seconds, and its bandwidth in bytes a second."""
 
     latency: float
     bandwidth: float
@@ -56,42 +58,41 @@ class Link:
             raise UsageError(f"{self}: a latency cannot be negative, and a bandwidth is above 0")
 
     def time_ms(self, messages: int, size: float) -> float:
-        """Return the milliseconds of messages that carry a number of bytes together (the α-β model)."""
+        """Return the milliseconds of messages that together carry a number of bytes (the α-β model)."""
         return 1e3 * (messages * self.latency + size / self.bandwidth)
 
 
-class Gathers:
-    """The places of a model where it gathers divided tensors."""
+def gather_as_planned(
+    model: nn.Module, layers: Sequence[SpatialLayer], stages: Sequence[SpatialStage]
+) -> list[RemovableHandle]:
+    """Gather the input of each layer over all dimensions of the mesh that its stage does not keep divided.
 
-    def __init__(self, handles: list[Any]) -> None:
-        self._handles = handles
+    Removing the handles undoes it.
+    """
+    starts = {stage.before: stage.divided for stage in stages}
+    divided: tuple[str, ...] | None = None
+    hooks = {}
+    for layer in layers:
+        divided = starts.get(layer.name, divided)
+        if divided is not None:
+            hooks[layer.name] = partial(_gather_inputs, divided)
+    return [
+        model.get_submodule(name).register_forward_pre_hook(hook, prepend=True)
+        for name, hook in hooks.items()
+    ]
 
-    def remove(self) -> None:
-        """Let the model run as before."""
-        for handle in self._handles:
-            handle.remove()
 
-
-def gather_at(model: nn.Module, kept: Mapping[str, tuple[str, ...]]) -> Gathers:
-    """Gather the input of each named layer over all dimensions of the mesh but those that are kept."""
-
-    def hook(divided: tuple[str, ...]) -> Any:
-        def gathered(x: Any) -> Any:
-            if not isinstance(x, Divided):
-                return x
-            names = [name for name in x.division.names if name not in divided]
-            return x.gather(*names) if names else x
-
-        return lambda module, args: tuple(map(gathered, args))
-
-    return Gathers([
-        model.get_submodule(name).register_forward_pre_hook(hook(divided), prepend=True)
-        for name, divided in kept.items()
-    ])  # fmt: skip
+def _gather_inputs(divided: tuple[str, ...], module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(
+        x.gather(*names)
+        if isinstance(x, Divided) and (names := [name for name in x.division.names if name not in divided])
+        else x
+        for x in inputs
+    )
 
 
 class Chooser:
-    """The best places to gather for each mesh. Parts of a model that several meshes have are traced once."""
+    """The choice of the best places to gather for each mesh. Parts that meshes share are traced once."""
 
     def __init__(
         self,
@@ -113,28 +114,28 @@ class Chooser:
     def choose(
         self, mesh: dict[str, int], samples: int, sizes: tuple[int, ...], limit: int | None
     ) -> tuple[SpatialCandidate, tuple[SpatialLayer, ...]] | None:
-        """Return the fastest way to gather that fits the limit; if none fits, the one that needs least."""
+        """Return the fastest way to gather that fits the limit, or the smallest if none fits."""
         stages = [
             tuple(size if keep else 1 for size, keep in zip(sizes, kept, strict=True))
             for kept in itertools.product(*((True, False) if size > 1 else (True,) for size in sizes))
         ]
         parts = [self._part(samples, stage) for stage in stages]
-        whole = parts[-1]
-        costs = [[self._cost(layer) for layer in part.layers] for part in parts]
         missing = SpatialLayer("", "", inf, inf, 0, inf, 0)
-        rows = [[*one, *[missing] * (len(whole.layers) - len(one))] for one in costs]
+        costs = list(
+            itertools.zip_longest(*(map(self._cost, part.layers) for part in parts), fillvalue=missing)
+        )
+        saved = itertools.zip_longest(
+            *([layer.saved for layer in part.layers] for part in parts), fillvalue=0
+        )
         ways = gatherings(
-            [[row[k].time_ms + row[k].exchange_ms + row[k].others_ms for row in rows] for k in _range(whole)],
-            [[part.layers[k].saved if k < len(part.layers) else 0 for part in parts] for k in _range(whole)],
+            [[cost.time_ms + cost.exchange_ms + cost.others_ms for cost in of_stages] for of_stages in costs],
+            list(saved),
             [
                 [
-                    [
-                        self._move(parts[a], whole.layers[k], k, stages[a], stages[b]) if k or a == b else inf
-                        for b in _all(stages)
-                    ]
-                    for a in _all(stages)
+                    [self._move(part, layer, k, a, b) for b in stages]
+                    for part, a in zip(parts, stages, strict=True)
                 ]
-                for k in _range(whole)
+                for k, layer in enumerate(parts[-1].layers)
             ],
         )
         best: tuple[SpatialCandidate, tuple[SpatialLayer, ...]] | None = None
@@ -142,48 +143,47 @@ class Chooser:
         for way in ways:
             if best is not None and limit is not None and way.memory + more > limit and way is not ways[-1]:
                 continue
-            layers = tuple(rows[stage][k] for k, stage in enumerate(way.stages))
+            layers = tuple(costs[k][stage] for k, stage in enumerate(way.stages))
             switches = self._switches(layers, way.stages, stages)
             needed = self._bytes(samples, sizes, layers, switches, way.stages, parts)
             more = needed - way.memory
+            fits = limit is None or needed <= limit
             if best is None or needed < least:
-                fits = limit is None or needed <= limit
-                gathered = next((one.before for one in switches if not one.divided), None)
+                gathered = next((switch.before for switch in switches if not switch.divided), None)
                 best = SpatialCandidate(mesh, gathered, way.time_ms, needed, fits, switches), layers
                 least = needed
-            if limit is None or needed <= limit:
+            if fits:
                 break
         return best
 
     def _part(self, samples: int, sizes: tuple[int, ...]) -> Part:
         if (samples, sizes) not in self._parts:
             shape = (samples, *self._shape[1:])
-            found = trace_part(self._meta, shape, sizes, self._dtype, self._training)
-            if product(sizes) == 1 and not found.layers:
+            part = trace_part(self._meta, shape, sizes, self._dtype, self._training)
+            if product(sizes) == 1 and not part.layers:
                 raise UsageError("the model has no convolution: there is nothing to divide")
-            self.refusal = self.refusal or found.refusal
-            self._parts[samples, sizes] = found
+            self.refusal = self.refusal or part.refusal
+            self._parts[samples, sizes] = part
         return self._parts[samples, sizes]
 
     def _cost(self, layer: Layer) -> SpatialLayer:
-        """Return the costs of a convolution, and of all that follows up to the next one."""
-        took = sum(self._time_ms(kernel) for kernel in self._kernels(layer))
+        """Return the costs of a convolution and of everything before the next convolution."""
+        time_ms = sum(self._time_ms(kernel) for kernel in self._kernels(layer))
         directions = 2 if self._training else 1
         exchange = directions * self._link.time_ms(layer.messages, layer.received)
         others = (3 if self._training else 1) * 1e3 * layer.moved / self._rate
         place = "divided" if product(layer.sizes) > 1 else "whole"
-        return SpatialLayer(
-            layer.name, place, took, exchange, layer.received, others, product(layer.sizes)
-        )  # fmt: skip
+        ranks = product(layer.sizes)
+        return SpatialLayer(layer.name, place, time_ms, exchange, layer.received, others, ranks)
 
     def _kernels(self, layer: Layer) -> list[Kernel]:
         return kernels_of(layer, self._passes, _TYPES.get(self._dtype, "f32"), self._device)
 
     def _move(self, part: Part, layer: Layer, k: int, a: tuple[int, ...], b: tuple[int, ...]) -> float:
-        """Return the milliseconds of gathering before a layer, from one stage to another."""
+        """Return the milliseconds of gathering before layer k, from the stage `a` to the stage `b`."""
         if a == b:
             return 0.0
-        if any(y not in (x, 1) for x, y in zip(a, b, strict=True)):
+        if k == 0 or any(y not in (x, 1) for x, y in zip(a, b, strict=True)):
             return inf
         if k < len(part.layers) and product(part.layers[k].sizes) == 1:  # the model has gathered it itself
             return 0.0
@@ -194,12 +194,12 @@ class Chooser:
     def _switches(
         self, layers: Sequence[SpatialLayer], way: Sequence[int], stages: Sequence[tuple[int, ...]]
     ) -> tuple[SpatialStage, ...]:
-        found = []
-        for k, (before, after) in enumerate(itertools.pairwise(way)):
+        switches = []
+        for layer, (before, after) in zip(layers[1:], itertools.pairwise(way), strict=True):
             if before != after:
                 kept = tuple(name for name, size in zip(NAMES, stages[after], strict=False) if size > 1)
-                found.append(SpatialStage(layers[k + 1].name, kept))
-        return tuple(found)
+                switches.append(SpatialStage(layer.name, kept))
+        return tuple(switches)
 
     def _bytes(
         self,
@@ -211,34 +211,23 @@ class Chooser:
         parts: Sequence[Part],
     ) -> int:
         """Return the most bytes that a rank holds, with the largest workspace."""
-        names: dict[str, tuple[str, ...]] = {}
-        for switch in switches:
-            at = [layer.name for layer in layers].index(switch.before)
-            names |= dict.fromkeys((layer.name for layer in layers[at:]), switch.divided)
-        followed = gather_at(self._meta, names)
+        handles = gather_as_planned(self._meta, layers, switches)
         x = whole_or_part((samples, *self._shape[1:]), sizes, self._dtype)
         try:
             held = peak_bytes(self._meta, x, self._training)
         finally:
-            followed.remove()
+            for handle in handles:
+                handle.remove()
         if not isinstance(self._time_ms, Measured):
             return held
         kernels = [kernel for k, stage in enumerate(way) for kernel in self._kernels(parts[stage].layers[k])]
         return held + max(map(self._time_ms.workspace, kernels), default=0)
 
 
-def _range(part: Part) -> range:
-    return range(len(part.layers))
-
-
-def _all(stages: Sequence[Any]) -> range:
-    return range(len(stages))
-
-
 def kernels_of(layer: Layer, passes: Sequence[str], data_type: str, device: str) -> list[Kernel]:
-    """Return the kernels of a convolution's largest local problem. Padding on divided axes is part of x.
+    """Return the kernels of a convolution's largest local problem, in which padding of divided axes is data.
 
-    A transposed convolution is the backward pass of another, and is timed so.
+    A transposed convolution is timed as the backward pass of another convolution.
     """
     module, x, axes = layer.module, list(layer.x), []
     is_transposed = isinstance(module, nn.modules.conv._ConvTransposeNd)
@@ -247,7 +236,7 @@ def kernels_of(layer: Layer, passes: Sequence[str], data_type: str, device: str)
             continue
         stride, pad, span = _geometry(module, i)
         window = transposed(stride, pad, span) if is_transposed else sliding(stride, pad, span)
-        x[i + 2] = max(one.size for one in windows_of(parts(layer.y[i + 2], size), window))
+        x[i + 2] = max(span.size for span in windows_of(parts(layer.y[i + 2], size), window))
         axes.append(i)
     w = tuple(module.weight.shape)
     padding = tuple(0 if i in axes else _geometry(module, i)[1] for i in range(len(x) - 2))
@@ -269,10 +258,9 @@ def kernels_of(layer: Layer, passes: Sequence[str], data_type: str, device: str)
 def _geometry(module: Any, i: int) -> tuple[int, int, int]:
     """Return stride, padding and reach of a convolution along one axis."""
     span = reach(module.kernel_size[i], module.dilation[i])
-    pad = (
-        (span - 1) // 2 if module.padding == "same" else 0 if module.padding == "valid" else module.padding[i]
-    )
-    return module.stride[i], pad, span
+    if isinstance(module.padding, str):
+        return module.stride[i], (span - 1) // 2 if module.padding == "same" else 0, span
+    return module.stride[i], module.padding[i], span
 
 
 class Measured:
@@ -293,9 +281,8 @@ class Measured:
     def _find(self, kernel: Kernel) -> tuple[float, int]:
         if kernel not in self._known:
             listener, policy = LogListener(), settings.BATCH_POLICY.read()
-            engine = device_named(
-                self.device, torch.get_num_threads() if self.device == "cpu" else None
-            ).engine
+            threads = torch.get_num_threads() if self.device == "cpu" else None
+            engine = device_named(self.device, threads).engine
             with Cache.of_user(listener, needed=False) as cache:
                 bench = Bench(engine, cache, listener, Exhaustive())
                 try:

@@ -8,16 +8,9 @@ import torch
 from torch import nn
 
 from mucudnn.errors import NothingFitsError, UsageError
-from mucudnn.plans.devices.spatial_plan import SpatialPlan
+from mucudnn.plans.devices.spatial_plan import SpatialCandidate, SpatialPlan
 from mucudnn.sizes import format_size, parse_limit
-from mucudnn.torch.parallel.spatial.planning.choosing import (
-    Chooser,
-    Gathers,
-    Link,
-    Measured,
-    Time,
-    gather_at,
-)
+from mucudnn.torch.parallel.spatial.planning.choosing import Chooser, Link, Measured, Time
 from mucudnn.torch.parallel.spatial.planning.tracing import NAMES
 from mucudnn.torch.parallel.spatial.windows import factorisations
 from mucudnn.torch.tracing.trace import copy_without_memory
@@ -41,18 +34,18 @@ def plan(
     `shape` is the mini-batch of all ranks together, (N, C, ...). The plan names a mesh with the dimensions
     data, depth, height and width, and the convolutions before which the tensor is gathered, over some
     dimensions or over all, if gathering pays. Every factorisation of `world` is tried. A divided convolution
-    costs the best time of its part within `workspace`, and α for each message and β for each byte of its
-    halo. Other operators cost their bytes at `rate` bytes a second, and their backward pass twice as much.
-    Dynamic programming over the convolutions finds the places to gather.
+    costs the best time of its part within `workspace`, the latency of each message, and the time of each byte
+    of its halo. Other operators cost the time of their bytes at `rate` bytes a second, and twice as much in
+    their backward pass. Dynamic programming over the convolutions finds the places to gather.
 
-    `memory` counts the most bytes that a rank holds at one time: parameters, gradients, its part of the
-    input, the tensors that autograd saves with the received rows, all that operators hold meanwhile, and the
-    largest workspace. The optimizer's state comes on top.
+    `memory` limits the most bytes that a rank holds at any time: parameters, gradients, its part of the
+    input, the tensors that autograd saves with the received rows, everything that operators hold meanwhile,
+    and the largest workspace. The optimizer's state comes on top.
 
-    The model is traced on the meta device, so it may be larger than the machine. The parts are measured on
-    this machine and kept in the cache; `time_ms` gives the time of a kernel instead. Only nn.Conv modules
-    count as convolutions. Raises UsageError for a model without convolutions and for one that cannot be
-    traced, NothingFitsError if no mesh fits.
+    The model is traced on the meta device, so it may be larger than the machine's memory. The parts are
+    measured on this machine and kept in the cache, unless `time_ms` returns the time of a kernel. Only
+    nn.Conv modules count as convolutions. Raises UsageError for a model that has no convolutions or cannot be
+    traced, and NothingFitsError if no mesh fits.
     """
     link = link or Link(10e-6, 10e9)
     limit = parse_limit(memory) if isinstance(memory, str) else memory
@@ -66,26 +59,26 @@ def plan(
     meta = copy_without_memory(model).train(training)
     model_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
     chooser = Chooser(meta, tuple(shape), link, timer, device, dtype, training, rate)
-    found = []
+    choices = []
     for data, *sizes in factorisations(world, len(shape) - 1):
         if shape[0] % data or any(n < size for n, size in zip(shape[2:], sizes, strict=True)):
             continue
         names = ["data", *NAMES[: len(sizes)]]
         mesh = {name: size for name, size in zip(names, [data, *sizes], strict=True) if size > 1}
-        chosen = chooser.choose(mesh or {"data": 1}, shape[0] // data, tuple(sizes), limit)
-        if chosen is None:  # an operator before the first convolution refuses the division
+        choice = chooser.choose(mesh or {"data": 1}, shape[0] // data, tuple(sizes), limit)
+        if choice is None:  # an operator before the first convolution refuses the division
             continue
-        candidate, layers = chosen
+        candidate, layers = choice
         if training:  # gradients of all parameters, as a ring reduces them
             reduced = link.time_ms(2 * (world - 1), 2 * (world - 1) / world * model_bytes)
             candidate = replace(candidate, time_ms=candidate.time_ms + reduced)
-        found.append((candidate, layers))
-    if not found:
+        choices.append((candidate, layers))
+    if not choices:
         if chooser.refusal is not None:
             raise chooser.refusal
         raise UsageError(f"{world} ranks cannot share {tuple(shape)}: no factorisation divides its axes")
-    found.sort(key=lambda one: (not one[0].fits, one[0].time_ms if one[0].fits else one[0].memory))
-    best, layers = found[0]
+    choices.sort(key=lambda choice: _order(choice[0]))
+    best, layers = choices[0]
     if not best.fits or best.time_ms == inf:
         raise NothingFitsError(
             f"no mesh of {world} ranks fits {format_size(limit)} on each: the least is "
@@ -102,17 +95,10 @@ def plan(
     )
     return SpatialPlan(
         best.mesh, axes, best.gather_before, best.time_ms, best.memory, limit, layers,
-        tuple(candidate for candidate, _ in found), notes, best.stages,
+        tuple(candidate for candidate, _ in choices), notes, best.stages,
     )  # fmt: skip
 
 
-def gather_as_planned(model: nn.Module, chosen: SpatialPlan) -> Gathers:
-    """Gather the tensor before the layers that a plan names. `remove()` of the result undoes it."""
-    kept = {stage.before: stage.divided for stage in chosen.stages}
-    now: tuple[str, ...] | None = None
-    names: dict[str, tuple[str, ...]] = {}
-    for layer in chosen.layers:
-        now = kept.get(layer.name, now)
-        if now is not None:
-            names[layer.name] = now
-    return gather_at(model, names)
+def _order(candidate: SpatialCandidate) -> tuple[bool, float]:
+    """Return a sort key: the fastest of those that fit first, then the smallest of the others."""
+    return not candidate.fits, candidate.time_ms if candidate.fits else candidate.memory

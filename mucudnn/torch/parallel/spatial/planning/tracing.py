@@ -1,6 +1,6 @@
-"""The work of one rank: a divided model runs on the meta device, which computes shapes alone.
+"""The work of a rank, traced on the meta device, where a divided model computes shapes only.
 
-No process group is needed: the operators that exchange rows have an implementation for shapes.
+It needs no process group, because the operators that exchange rows have an implementation for shapes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,11 +24,11 @@ NAMES = ("depth", "height", "width")
 
 @dataclass
 class Layer:
-    """A convolution as a rank runs it, and what comes before the next one.
+    """A convolution as a rank runs it, with everything before the next convolution.
 
-    `x` and `y` are shapes of whole tensors, `sizes` the ranks over which each spatial axis of the input is
-    divided. The other figures hold up to the next convolution: bytes that autograd saves, bytes that other
-    operators read and write, and messages and bytes from other ranks.
+    `x` and `y` are shapes of whole tensors, and `sizes` the numbers of ranks over which each spatial axis of
+    the input is divided. The other figures count up to the next convolution: the bytes that autograd saves,
+    the bytes that other operators read and write, and the messages and bytes from other ranks.
     """
 
     name: str
@@ -44,16 +44,16 @@ class Layer:
 
 @dataclass
 class Part:
-    """The convolutions of a model in their order, up to the first operator that refused divided tensors."""
+    """The convolutions of a model in order, up to the first operator that refused divided tensors."""
 
     layers: list[Layer] = field(default_factory=list)
     refusal: ArgumentTypeError | UsageError | None = None
 
 
 def whole_or_part(shape: Sequence[int], sizes: Sequence[int], dtype: torch.dtype) -> Any:
-    """Return an input without data: the part of one rank of those that share it, or the whole for one rank.
+    """Return an input without data: a rank's part of it, or the whole if a single rank has it.
 
-    It is a rank with a full part, and with neighbours on both sides if there are three ranks or more.
+    The rank has a full part, and neighbours on both sides if there are three ranks or more.
     """
     axes = []
     for axis, (rows, size) in enumerate(zip(shape[2:], sizes, strict=True), 2):
@@ -69,7 +69,7 @@ def whole_or_part(shape: Sequence[int], sizes: Sequence[int], dtype: torch.dtype
 def trace_part(
     model: nn.Module, shape: Sequence[int], sizes: Sequence[int], dtype: torch.dtype, training: bool
 ) -> Part:
-    """Run a model without data forward, divided over so many ranks along each spatial axis."""
+    """Run a model without data forward, with each spatial axis divided over `sizes` ranks."""
     counter = _Counter(model)
     x = whole_or_part(shape, sizes, dtype)
     handles = [
@@ -99,20 +99,23 @@ def peak_bytes(model: nn.Module, x: Any, training: bool) -> int:
     """Return the most bytes that a rank holds during a step, without workspaces.
 
     They are parameters, buffers, gradients, the rank's part of the input, saved tensors with received rows,
-    and all that operators hold meanwhile. `model` and `x` are without data. Raises UsageError for a model
-    that cannot run so.
+    and everything that operators hold meanwhile. `model` and `x` have no data. Raises UsageError for a model
+    that cannot run without data.
     """
-    own = [*model.parameters(), *model.buffers(), *(one for one in tree_leaves(x) if isinstance(one, Tensor))]
-    live = _Live(own)
+    live = _Live([*model.parameters(), *model.buffers(), *_tensors(x)])
     try:
         with errors_of_a_run_without_data(), torch.set_grad_enabled(training), live:
-            found = [one for one in tree_leaves(model(x)) if isinstance(one, Tensor) and one.requires_grad]
-            if found:
-                torch.autograd.backward(found, [torch.empty_like(one) for one in found])
+            outputs = [y for y in _tensors(model(x)) if y.requires_grad]
+            if outputs:
+                torch.autograd.backward(outputs, [torch.empty_like(y) for y in outputs])
     finally:
         for parameter in model.parameters():
             parameter.grad = None
     return live.peak
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 class _Live(TorchDispatchMode):
@@ -125,7 +128,7 @@ class _Live(TorchDispatchMode):
         self._add(own)
 
     def _add(self, tensors: Iterable[Tensor]) -> None:
-        self._known = {key: one for key, one in self._known.items() if not one[0].expired()}
+        self._known = {key: known for key, known in self._known.items() if not known[0].expired()}
         for tensor in tensors:
             storage = tensor.untyped_storage()
             if storage._cdata not in self._known:
@@ -136,12 +139,12 @@ class _Live(TorchDispatchMode):
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = function(*args, **(kwargs or {}))
-        self._add(one for one in tree_leaves(result) if isinstance(one, Tensor))
+        self._add(_tensors(result))
         return result
 
 
 class _Counter(TorchDispatchMode):
-    """A mode that counts what each convolution and the operators after it take."""
+    """A mode that counts the bytes and messages of each convolution and of the operators after it."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -149,7 +152,7 @@ class _Counter(TorchDispatchMode):
         self._before = Layer("", None, (), ())
         self._names = {module: name for name, module in model.named_modules()}
         self._own = {p.untyped_storage()._cdata for p in model.parameters()}
-        self._saved: dict[int, Tensor] = {}  # alive, so that no two storages have the same address
+        self._saved: dict[int, Tensor] = {}  # kept alive, so that no two storages have the same address
 
     @property
     def _now(self) -> Layer:
@@ -193,12 +196,11 @@ class _Counter(TorchDispatchMode):
             ranks = [int(group.split()[1]) for group in args[1].split(",")]
             now.messages += sum(2 * (count - 1) for count in ranks)
             now.received += len(ranks) * 2 * args[0].numel() * args[0].element_size()
-        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-        found = [one for one in tree_leaves(result) if isinstance(one, Tensor)]
-        storages = {one.untyped_storage()._cdata for one in given}
+        inputs, outputs = _tensors((args, kwargs)), _tensors(result)
+        storages = {x.untyped_storage()._cdata for x in inputs}
         is_view = not function._schema.is_mutable and any(
-            one.untyped_storage()._cdata in storages for one in found
+            y.untyped_storage()._cdata in storages for y in outputs
         )
         if "convolution" not in name and not is_view:
-            now.moved += sum(one.numel() * one.element_size() for one in (*given, *found))
+            now.moved += sum(x.numel() * x.element_size() for x in (*inputs, *outputs))
         return result
