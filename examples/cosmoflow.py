@@ -1,4 +1,4 @@
-"""CosmoFlow on volumes that two processes share, read from an HDF5 file in parts.
+"""CosmoFlow on volumes that two processes share and read in parts from an HDF5 file.
 
 Each process reads its half of each volume, runs the unchanged network on it, and trains. The losses equal
 those of the undivided network. Run it with `torchrun --nproc-per-node 2 examples/cosmoflow.py`.
@@ -19,7 +19,7 @@ SIZE, SAMPLES, STEPS = 16, 8, 20
 
 
 class CosmoFlow(nn.Module):
-    """A network after Mathuriya et al., 2018: convolutions down to 2³ voxels, then dense layers."""
+    """A network modelled on Mathuriya et al., 2018: convolutions down to 2³ voxels, then dense layers."""
 
     def __init__(self, size: int = 128, width: int = 16, outputs: int = 4, channels: int = 1) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class CosmoFlow(nn.Module):
 
 
 def write_volumes(path: Path) -> None:
-    """Write volumes whose spectrum depends on their four targets, as densities of matter do."""
+    """Write volumes whose spectrum depends on their targets, as that of densities of matter does."""
     import h5py
 
     generator = torch.Generator().manual_seed(1)
@@ -101,7 +101,7 @@ def run(mesh: Any) -> tuple[float, int, int]:
 
 
 def main() -> None:
-    """Train both, and compare."""
+    """Train the network divided and undivided, and compare."""
     from examples.spatial_common import report, start
 
     report("largest difference of 20 losses", *run(start()), limit=1e-9)

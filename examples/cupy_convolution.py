@@ -1,6 +1,6 @@
-"""A convolution of CuPy arrays, which CuPy itself offered until it dropped cuDNN.
+"""A convolution of CuPy arrays, which CuPy offered until it dropped cuDNN.
 
-The program ends with a reason if there is no CuPy, no GPU, or no engine for it.
+The program prints a reason and ends if CuPy, a GPU or an engine for the GPU is missing.
 Run it with `python examples/cupy_convolution.py`.
 """
 
@@ -26,13 +26,13 @@ def import_cupy() -> Any:
 
 
 def skip(reason: str) -> Any:
-    """Print the reason and exit with code 0: nothing went wrong, and nothing was done."""
+    """Print the reason, and exit with code 0, because nothing went wrong."""
     print(f"skipped: {reason}")
     raise SystemExit
 
 
 def main() -> None:
-    """Compute one layer of a network within 64 MiB of workspace."""
+    """Compute a layer of a network within 64 MiB of workspace."""
     cupy = import_cupy()
     x = cupy.random.standard_normal((64, 64, 56, 56), dtype=cupy.float32)
     w = cupy.random.standard_normal((64, 64, 3, 3), dtype=cupy.float32)

@@ -1,7 +1,7 @@
-"""A VAE's decoder of one large image that two processes share, in inference.
+"""A VAE's decoder, in inference, for a large image that two processes share.
 
 It has the layers of image VAEs: residual blocks with group norms, nearest upsampling, and attention in the
-middle. The attention flattens the image and so runs whole, at the smallest size. Run it with
+middle. The attention flattens the image, so it runs undivided, at the smallest size. Run it with
 `torchrun --nproc-per-node 2 examples/image_vae.py`.
 """
 
@@ -86,7 +86,7 @@ def _bytes(x: Any) -> int:
 
 
 def main() -> None:
-    """Decode both ways, and compare."""
+    """Decode divided and undivided, and compare."""
     from examples.spatial_common import report, start
 
     report("largest error of the image", *run(start()), limit=1e-12)

@@ -1,4 +1,4 @@
-"""A program that knows nothing of mucudnn: one convolution by cuDNN's legacy API, called three times.
+"""A program without a word about mucudnn: a convolution by cuDNN's legacy API, called three times.
 
 It opens libcudnn.so.9, asks for an algorithm and its workspace as Caffe does, and allocates that workspace.
 Its arrays are in the CPU's memory, so it runs on mucudnn's host engine, without a GPU. Run it with
@@ -33,10 +33,10 @@ def call(name: str, *arguments: Any) -> None:
 
 
 def create(kind: str) -> ctypes.c_void_p:
-    """Create a handle or a descriptor, which lives as long as the program."""
-    thing = ctypes.c_void_p()
-    call(f"Create{kind}", ctypes.byref(thing))
-    return thing
+    """Create a handle or a descriptor, which the program never destroys."""
+    created = ctypes.c_void_p()
+    call(f"Create{kind}", ctypes.byref(created))
+    return created
 
 
 def main() -> None:
@@ -48,9 +48,9 @@ def main() -> None:
     call("SetTensor4dDescriptor", y, NCHW, F32, *FORWARD[2])
     call("SetConvolution2dDescriptor", convolution, 1, 1, 1, 1, 1, 1, CROSS_CORRELATION, F32)
 
-    best, found, size = Performance(), ctypes.c_int(), ctypes.c_size_t()
+    best, count, size = Performance(), ctypes.c_int(), ctypes.c_size_t()
     question = (handle, x, w, convolution, y)
-    call("GetConvolutionForwardAlgorithm_v7", *question, 1, ctypes.byref(found), ctypes.byref(best))
+    call("GetConvolutionForwardAlgorithm_v7", *question, 1, ctypes.byref(count), ctypes.byref(best))
     call("GetConvolutionForwardWorkspaceSize", *question, best.algorithm, ctypes.byref(size))
     print(f"told of {size.value} bytes of workspace")
 

@@ -1,4 +1,4 @@
-"""Helpers of the examples that several processes run: start the processes' mesh, and count saved bytes."""
+"""Helpers for the examples that run on several processes: their mesh, and the count of saved bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 
 def start() -> Any:
-    """Return a mesh whose dimension `part` has all ranks, on CPUs by gloo."""
+    """Return a mesh of CPUs whose dimension `part` has all ranks, connected by gloo."""
     from mucudnn.torch import spatial
 
     if not dist.is_initialized():
@@ -23,7 +23,7 @@ def start() -> Any:
 
 
 class SavedBytes(torch.autograd.graph.saved_tensors_hooks):
-    """A context that counts the bytes which autograd saves, each storage once, without parameters."""
+    """A context that counts the bytes that autograd saves, each storage once, without parameters."""
 
     def __init__(self, model: nn.Module) -> None:
         own = {p.untyped_storage().data_ptr() for p in model.parameters()}
@@ -32,7 +32,7 @@ class SavedBytes(torch.autograd.graph.saved_tensors_hooks):
         def pack(tensor: torch.Tensor) -> torch.Tensor:
             storage = tensor.untyped_storage()
             if storage.data_ptr() not in own:
-                self._storages[storage.data_ptr()] = storage  # kept alive, so that no address comes twice
+                self._storages[storage.data_ptr()] = storage  # kept alive, so that no address is used twice
             return tensor
 
         super().__init__(pack, lambda tensor: tensor)
@@ -61,11 +61,11 @@ def difference(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def report(name: str, error: float, whole: int, part: int, limit: float) -> None:
-    """Print the error, and the bytes of each rank beside those of the undivided model."""
+    """Print the error, and the bytes of the undivided model and of each rank."""
     parts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(parts, part)
     if dist.get_rank() == 0:
-        each = ", ".join(f"{one / 2**20:.2f}" for one in parts)
+        each = ", ".join(f"{size / 2**20:.2f}" for size in parts)
         print(f"{name}: {error:.1e}")
         print(f"MiB: undivided {whole / 2**20:.2f}; each rank {each}")
     if not error <= limit:

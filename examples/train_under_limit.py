@@ -1,6 +1,6 @@
-"""Train a small network twice: as it is, and with 16 MiB of workspace for each convolution.
+"""Train a small network twice: in PyTorch, and with 16 MiB of workspace for each convolution.
 
-The losses are the same; the algorithms and the micro-batches differ. The first run takes some seconds to
+The losses are the same, although algorithms and micro-batches differ. The first run takes some seconds to
 measure the algorithms, and the cache keeps the measurements.
 Run it with `python examples/train_under_limit.py`.
 """
@@ -56,9 +56,9 @@ def main() -> None:
     stock = train(network(), images, classes)
     divided = train(mucudnn.torch.convert(model, workspace=LIMIT, plan=plan), images, classes)
     print(f"\nstep  PyTorch  within {LIMIT}")
-    for step, (one, other) in enumerate(zip(stock, divided, strict=True), 1):
-        print(f"{step:4}  {one:7.4f}  {other:7.4f}")
-    worst = max(abs(one - other) for one, other in zip(stock, divided, strict=True))
+    for step, (expected, loss) in enumerate(zip(stock, divided, strict=True), 1):
+        print(f"{step:4}  {expected:7.4f}  {loss:7.4f}")
+    worst = max(abs(loss - expected) for expected, loss in zip(stock, divided, strict=True))
     print(f"largest difference: {worst:.1e}")
     if worst > 1e-3:
         raise SystemExit("the losses differ by more than rounding")

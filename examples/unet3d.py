@@ -1,8 +1,8 @@
-"""A 3-D U-Net on one volume, within 8 MiB of workspace for each convolution.
+"""A 3-D U-Net on a volume, within 8 MiB of workspace for each convolution.
 
 Unrolled into matrices (im2col), its convolutions would take many times as much. mucudnn chooses an algorithm
-that fits. Or it divides the volume, which is one sample, along its depth into tiles, if a faster algorithm
-fits these. The result is that of PyTorch. Run it with `python examples/unet3d.py`.
+that fits, or divides the volume, which is a single sample, into tiles along its depth, so that a faster
+algorithm fits. The result equals that of PyTorch. Run it with `python examples/unet3d.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def double(channels: int, out_channels: int) -> nn.Sequential:
 
 
 class UNet3d(nn.Module):
-    """A 3-D U-Net after Çiçek et al., 2016, with padding: down twice, up twice, one map for each class."""
+    """A 3-D U-Net modelled on Çiçek et al., 2016, with padding: twice down and up, a map a class."""
 
     def __init__(self, channels: int = 1, classes: int = 3, width: int = 8) -> None:
         super().__init__()
@@ -49,8 +49,8 @@ class UNet3d(nn.Module):
 
 @torch.no_grad()
 def main() -> None:
-    """Plan, print the chosen workspaces beside im2col's, run the network, and compare with PyTorch."""
-    import mucudnn.torch  # imported here, to show that the network above needs PyTorch alone
+    """Plan, print the workspaces of im2col and of the plan, run the network, and compare with PyTorch."""
+    import mucudnn.torch  # imported here to show that the network above needs only PyTorch
 
     torch.manual_seed(1)
     model, volume = UNet3d().eval(), torch.randn(1, 1, 24, 48, 48)

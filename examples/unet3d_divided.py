@@ -1,6 +1,6 @@
 """A training step of a 3-D U-Net on one volume that two processes share.
 
-The network is that of `unet3d.py`, unchanged, with a norm after each convolution. Run it with
+The network is the U-Net of `unet3d.py` with a norm after each convolution. Run it with
 `torchrun --nproc-per-node 2 examples/unet3d_divided.py`.
 """
 
@@ -15,7 +15,7 @@ from torch import nn
 
 
 def normalized(model: nn.Module) -> nn.Module:
-    """Put a group norm in front of each ReLU of a network."""
+    """Insert a group norm before each ReLU of a network."""
     for part in list(model.modules()):
         for name, child in list(part.named_children()):
             if isinstance(child, nn.ReLU):
@@ -49,7 +49,7 @@ def run(mesh: Any, shape: tuple[int, ...] = (1, 1, 16, 16, 16)) -> tuple[float, 
 
 
 def main() -> None:
-    """Run both, and compare."""
+    """Run the network divided and undivided, and compare."""
     from examples.spatial_common import report, start
 
     report("largest error of the result and the gradients", *run(start()), limit=1e-10)

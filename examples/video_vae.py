@@ -1,4 +1,4 @@
-"""A video VAE's decoder of one video that two processes share, in inference.
+"""A video VAE's decoder, in inference, for a video that two processes share.
 
 It has the layers of video VAEs: convolutions that are causal in time, norms over the channels, and upsampling
 of the frames. The frames are divided along their height. Run it with
@@ -15,7 +15,7 @@ from torch import nn
 
 
 class CausalConv3d(nn.Conv3d):
-    """A convolution that sees no later frame: the first frame is repeated in front."""
+    """A convolution that sees no later frames, because it is padded with copies of the first frame."""
 
     def __init__(self, channels: int, out_channels: int, kernel: int = 3) -> None:
         super().__init__(channels, out_channels, kernel, padding=(0, kernel // 2, kernel // 2))
@@ -55,7 +55,7 @@ class Block(nn.Module):
 
 
 class UpsampleFrames(nn.Module):
-    """Frames twice as large: the frames become samples, are upsampled, and become a video again."""
+    """A layer that turns frames into samples, doubles their sides, and turns them into a video again."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ def run(mesh: Any) -> tuple[float, int, int]:
 
 
 def main() -> None:
-    """Decode both ways, and compare."""
+    """Decode divided and undivided, and compare."""
     from examples.spatial_common import report, start
 
     report("largest error of the video", *run(start()), limit=1e-12)

@@ -13,7 +13,7 @@ from mucudnn.torch.pipeline import BidirectionalPipeline
 
 
 class Join(nn.Module):
-    """A layer that takes two tensors and gives two."""
+    """A layer that takes two tensors and returns two."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Join(nn.Module):
 
 
 class Fork(nn.Module):
-    """A layer that gives two tensors."""
+    """A layer that returns two tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def mini_batches(count: int, samples: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def make_mesh(depth: int, data: int = 1) -> DeviceMesh:
-    """Return the mesh of all ranks, once all of them are connected: one may leave early with an error."""
+    """Return the mesh of all ranks after all are connected, because a rank may leave early with an error."""
     mesh = init_device_mesh("cpu", (data, depth), mesh_dim_names=("data", "pipe"))
     torch.distributed.barrier()
     return mesh
@@ -99,7 +99,7 @@ def train(
     stages = [stage.double() for stage in make_stages(depth)]
     if torch.distributed.get_rank() > 0:
         with torch.no_grad():
-            for stage in stages:  # the copies begin alike all the same
+            for stage in stages:  # the copies must become equal before the first step
                 for parameter in stage.parameters():
                     parameter.add_(torch.distributed.get_rank())
         own = mesh.get_local_rank("pipe")
@@ -147,7 +147,7 @@ def error_of(depth: int, change: str) -> str:
             BidirectionalPipeline(stages, mesh, loss, "auto")
         BidirectionalPipeline(stages, mesh, loss, schedule, replications).step(x, y)
     except (MucudnnError, TypeError) as error:
-        torch.distributed.barrier()  # the other rank may still make its process groups
+        torch.distributed.barrier()  # the other rank may still be making its process groups
         return "\n".join((f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])))
     return "no error"
 
@@ -159,7 +159,7 @@ def fail_on_last_rank(depth: int) -> str:
 
     def broken(output: Tensor, target: Tensor) -> Tensor:
         losses.append(loss(output, target))
-        if len(losses) == 2:  # the first rank has sent all, and waits
+        if len(losses) == 2:  # the first rank has sent everything, and waits
             raise ZeroDivisionError("the loss divides by zero")
         return losses[-1]
 
@@ -174,7 +174,7 @@ def fail_on_last_rank(depth: int) -> str:
 
 
 def fail_to_start(depth: int) -> str:
-    """Let each rank find its neighbour gone as it starts its first message. Return the error of this rank."""
+    """Let each rank start its first message after its neighbour ended. Return the error of this rank."""
     mesh = make_mesh(depth)
     pipeline = BidirectionalPipeline([s.double() for s in make_stages(depth)], mesh, loss, "gpipe", 1)
 
@@ -191,7 +191,7 @@ def fail_to_start(depth: int) -> str:
 
 
 def built(depth: int) -> list[int]:
-    """Return the stages that functions built on this rank, off the meta device."""
+    """Return the stages that functions built on this rank, without those on the meta device."""
     mesh = make_mesh(depth)
     calls: list[int] = []
 
@@ -210,7 +210,7 @@ def built(depth: int) -> list[int]:
 
 
 def choose(depth: int) -> tuple[str, str]:
-    """Return the schedules that "auto" takes with memory without end and with the least memory that does."""
+    """Return the schedules that "auto" takes with unlimited memory and with the least sufficient memory."""
     mesh = make_mesh(depth)
     (x, y) = mini_batches(1, 64)[0]
     names = []

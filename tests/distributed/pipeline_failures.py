@@ -29,7 +29,7 @@ def in_one_step(function: Callable[[Tensor], Any], step: int = 1) -> Callable[[S
 
 
 def in_all_but_one(function: Callable[[Tensor], Any]) -> Callable[[Stage, Tensor], Any]:
-    """Return a function that changes all results of a stage but the second one of the second step."""
+    """Return a function that changes all results of a stage except the second result of the second step."""
 
     def change(stage: Stage, y: Tensor) -> Any:
         stage.calls += 1
@@ -51,7 +51,7 @@ def fail_backward(y: Tensor) -> Tensor:
 
 
 def change_later(stage: Stage, y: Tensor) -> Tensor:
-    """Change the first micro-batch's output in place as the second one is computed, in the second step."""
+    """Change the first micro-batch's output in place while the second is computed, in the second step."""
     stage.calls += 1
     if (stage.step, stage.calls) == (1, 2):
         stage.last.add_(1)
@@ -111,13 +111,13 @@ def give_another_batch() -> list[str]:
     mesh = pipeline_cases.make_mesh(3)
     pipeline = BidirectionalPipeline(stages, mesh, loss, "1f1b", 2, timeout=60)
     x = torch.randn(16, WIDTH, dtype=torch.float64)
-    found = []
+    outcomes = []
     for samples in (15 if torch.distributed.get_rank() == 1 else 16, 16):
         try:
-            found.append(f"{pipeline.step(x[:samples], x[:samples]):.1f}")
+            outcomes.append(f"{pipeline.step(x[:samples], x[:samples]):.1f}")
         except MucudnnError as error:
-            found.append(text_of(error))
-    return found
+            outcomes.append(text_of(error))
+    return outcomes
 
 
 def fail_to_build() -> str:
@@ -137,15 +137,15 @@ def fail_to_build() -> str:
 
 def stay_away() -> str:
     """Let one rank run no step. Return the error of the others."""
-    mesh, found = pipeline_cases.make_mesh(3), "stayed away"
+    mesh, outcome = pipeline_cases.make_mesh(3), "stayed away"
     pipeline = BidirectionalPipeline(three()(), mesh, loss, "1f1b", timeout=1)
     if torch.distributed.get_rank() < 2:
         try:
             pipeline.step(torch.randn(4, WIDTH), torch.randn(4, WIDTH))
         except MucudnnError as error:
-            found = text_of(error)
+            outcome = text_of(error)
     torch.distributed.barrier()
-    return found
+    return outcome
 
 
 def choose_under_autocast() -> tuple[set[torch.dtype], str]:

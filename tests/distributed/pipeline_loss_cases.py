@@ -1,4 +1,4 @@
-"""Losses of a pipeline beside those of the undivided model, on every rank, for `test_pipeline_losses`."""
+"""Losses of a pipeline and of the undivided model, on every rank, for `test_pipeline_losses`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAMPLES, CLASSES = 8, 5
 
 @dataclass
 class Difference:
-    """The distance of a pipeline's step from the undivided model's, and the warnings that it gave."""
+    """The distance of a pipeline's step from the undivided model's, and the pipeline's warnings."""
 
     loss: float
     gradients: float
@@ -83,7 +83,7 @@ def scaled_sum(y: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
     return 1024 * functional.cross_entropy(y, t, reduction="sum"), (t != -100).sum()
 
 
-# The losses by name: the pipeline's, the kind of targets, and the undivided model's if it is another one.
+# The losses by name: the pipeline's loss, the kind of targets, and the undivided model's loss if it differs.
 LOSSES: dict[str, tuple[Any, str] | tuple[Any, str, Any]] = {
     "CrossEntropyLoss": (nn.CrossEntropyLoss(), "classes"),
     "CrossEntropyLoss, weights": (nn.CrossEntropyLoss(weight=WEIGHT), "classes"),
@@ -161,34 +161,34 @@ def difference(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         pipeline = BidirectionalPipeline(stages(depth), mesh, loss, schedule, replications)
-        found = pipeline.step(x, t)
+        value = pipeline.step(x, t)
     distance = 0.0
     for (stage, _), module in pipeline.modules.items():
         for p, q in zip(module.parameters(), whole[stage].parameters(), strict=True):
             distance = max(distance, relative(p.grad, q.grad))
-    return Difference(relative(found, expected), distance, [str(w.message) for w in caught])
+    return Difference(relative(value, expected), distance, [str(w.message) for w in caught])
 
 
 def sample(pipeline: int, kind: str) -> tuple[Tensor, Any]:
-    """Return a pipeline's mini-batch. Those of two pipelines have the same targets in another order."""
+    """Return a pipeline's mini-batch. Two pipelines have the same targets in a different order."""
     x = torch.randn(SAMPLES, CLASSES, generator=torch.Generator().manual_seed(pipeline), dtype=torch.float64)
     t = targets(kind)
     turned = [v.roll(pipeline, 0) for v in (t if isinstance(t, tuple) else (t,))]
     return x, tuple(turned) if isinstance(t, tuple) else turned[0]
 
 
-def relative(found: Tensor | None, expected: Tensor | None) -> float:
-    """Return the largest difference over the largest value; 0 where both are not a number alike."""
-    assert found is not None
+def relative(value: Tensor | None, expected: Tensor | None) -> float:
+    """Return the largest difference over the largest value, or 0 if the same elements are not a number."""
+    assert value is not None
     assert expected is not None
     if not bool(torch.isfinite(expected).all()):
-        torch.testing.assert_close(found.to(expected.dtype), expected.detach(), equal_nan=True)
+        torch.testing.assert_close(value.to(expected.dtype), expected.detach(), equal_nan=True)
         return 0.0
-    return float((found - expected).abs().max() / expected.abs().max().clamp(min=1e-300))
+    return float((value - expected).abs().max() / expected.abs().max().clamp(min=1e-300))
 
 
 def nothing_counts() -> dict[str, Difference]:
-    """Return the differences where all targets of the mini-batch are ignored: the mean is not a number."""
+    """Return the differences if all targets of the mini-batch are ignored, so the mean is not a number."""
     mesh = cases.make_mesh(2)
     loss = functional.cross_entropy
     return {
@@ -205,7 +205,7 @@ def mean_of_sum(y: Tensor, t: Tensor) -> Tensor:
 
 
 def unseen() -> dict[str, list[str]]:
-    """Return the warnings about losses that weight targets where the pipeline does not see how."""
+    """Return the warnings about losses that weight targets in a way that the pipeline does not see."""
     mesh = cases.make_mesh(2)
     losses: dict[str, tuple[Any, str]] = {
         "a part": (with_extra, "classes"),
@@ -242,17 +242,19 @@ def refusals() -> dict[str, str]:
         "learned": lambda y, t: ((y - t).square().sum(), y.sum()),
         "sometimes": Sometimes(),
     }
-    found = {}
+    messages = {}
     for name, loss in wrong.items():
         try:
-            found[name] = str(BidirectionalPipeline(stages(1), mesh, loss, "1f1b").step(*sample(0, "real")))
+            messages[name] = str(
+                BidirectionalPipeline(stages(1), mesh, loss, "1f1b").step(*sample(0, "real"))
+            )
         except UsageError as error:
-            found[name] = str(error)
+            messages[name] = str(error)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         BidirectionalPipeline(stages(1), mesh, copy.deepcopy(Owning()), "1f1b")
-    found["owning"] = str(caught[0].message)
-    return found
+    messages["owning"] = str(caught[0].message)
+    return messages
 
 
 class Sometimes:

@@ -51,7 +51,7 @@ class Whole(nn.Module):
 
 @dataclass(frozen=True)
 class Model:
-    """A model in stages, and what changes between its steps.
+    """A model in stages, and the changes between its steps.
 
     Attributes:
         make: a function that returns the stages.
@@ -71,7 +71,7 @@ class Model:
 
 
 def three(*functions: Callable[..., Any] | None) -> Callable[[], list[nn.Module]]:
-    """Return a function that makes three stages with these functions of their results, None at the end."""
+    """Return a function that makes three stages with these functions of their results, or None."""
     return lambda: [Stage(function) for function in (*functions, None, None, None)[:DEPTH]]
 
 
@@ -80,7 +80,7 @@ def autocast(is_on: bool) -> torch.autocast:
 
 
 def island(stage: Stage, y: Tensor) -> Tensor:
-    """Multiply in fp32 though autocast is on; the backward pass must be in fp32 as well."""
+    """Multiply in fp32 although autocast is on, so the backward pass must be in fp32 as well."""
     with autocast(False):
         return y.float() @ stage.inner.weight
 
@@ -131,7 +131,7 @@ MODELS = {
         three(),
         change=lambda step, number, stage: stage.to(BFLOAT16),
         dtype=torch.float32,
-        has_replicas=False,  # two replicas round the sum of the gradients in another order
+        has_replicas=False,  # two replicas add the gradients in a different order, with other rounding errors
     ),
     "with one stage converted in between": Model(
         three(), change=lambda step, number, stage: stage.float() if (step, number) == (1, 1) else None
@@ -192,7 +192,7 @@ def mini_batch(model: Model, step: int) -> tuple[Tensor, Tensor]:
 
 
 def accumulate(model: Model, stages: list[nn.Module], step: int, micro_batches: int) -> tuple[float, Tensor]:
-    """Run a step of the undivided model. Return the loss and what became of the inputs."""
+    """Run a step of the undivided model. Return the loss, and the inputs as the step left them."""
     inputs, targets = mini_batch(model, step)
     total = 0.0
     for x, t in zip(inputs.chunk(micro_batches), targets.chunk(micro_batches), strict=True):
@@ -208,7 +208,7 @@ def accumulate(model: Model, stages: list[nn.Module], step: int, micro_batches: 
 
 
 def compare(name: str, schedule: str) -> None:
-    """Train a model in stages and undivided. Raises AssertionError where they differ."""
+    """Train a model in stages and undivided. Raises AssertionError if they differ."""
     model, rank = MODELS[name], torch.distributed.get_rank()
     close = functools.partial(
         torch.testing.assert_close,
@@ -229,12 +229,12 @@ def compare(name: str, schedule: str) -> None:
         with model.context(step, rank):
             close(float(pipeline.step(inputs, targets)), expected)
         for number, stage in held:
-            for found, wanted in zip(stage.parameters(), undivided[number].parameters(), strict=True):
-                if found.requires_grad:
+            for parameter, wanted in zip(stage.parameters(), undivided[number].parameters(), strict=True):
+                if parameter.requires_grad:
                     nothing = torch.zeros_like(
                         wanted
-                    )  # the gradient of what no result depends on, if it has one
-                    close(*(nothing if p.grad is None else p.grad for p in (found, wanted)))
+                    )  # parameters on which no result depends may have a gradient or none
+                    close(*(nothing if p.grad is None else p.grad for p in (parameter, wanted)))
         if len(held) == 1 and rank == 0:  # the only rank that has the first stage
             torch.testing.assert_close(inputs, changed, rtol=0, atol=0)
 
@@ -246,13 +246,13 @@ def compare_all(schedule: str) -> dict[str, str]:
         if model.has_replicas or schedule.startswith("1f1b"):
             try:
                 compare(name, schedule)
-            except Exception:  # the other models are compared all the same
+            except Exception:  # the other models are still compared
                 errors[name] = traceback.format_exc()
     return errors
 
 
 def count_messages() -> list[int]:
-    """Return how many messages this rank starts to send in steps of 16, 16, 8, 8 and 16 samples."""
+    """Return the number of messages that this rank sends in steps of 16, 16, 8, 8 and 16 samples."""
     pipeline = BidirectionalPipeline(three()(), pipeline_cases.make_mesh(DEPTH), loss, "1f1b", 2, timeout=60)
     isend, counts = torch.distributed.isend, []
 

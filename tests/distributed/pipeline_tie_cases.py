@@ -1,4 +1,4 @@
-"""Pipelines whose stages share weights, and what ranks do with their parameters, for `test_pipeline_ties`."""
+"""Pipelines whose stages share weights, with their gradients, norms and buffers, for `test_pipeline_ties`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAMPLES, WIDTH, STEPS = 8, 6, 3
 
 
 class Stage(nn.Module):
-    """A layer with a weight of its own and, if it is given one, a weight that it shares, used twice."""
+    """A layer with its own weight and optionally a shared weight, which it uses twice."""
 
     def __init__(self, shared: nn.Linear | None = None) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Stage(nn.Module):
 
 
 def shared_by(places: tuple[int, ...], depth: int) -> list[nn.Module]:
-    """Return stages that share the weight of one layer at some places, and the bias of it too."""
+    """Return stages that share the weight and the bias of a layer in some places."""
     torch.manual_seed(depth)
     shared = nn.Linear(WIDTH, WIDTH).double()
     return [Stage(shared if stage in places else None) for stage in range(depth)]
@@ -72,7 +72,7 @@ MODELS: dict[str, Callable[[int], list[nn.Module]]] = {
 
 
 def builders(depth: int) -> list[Callable[[], nn.Module]]:
-    """Return functions that build the stages of `ends` around one layer, which every rank has."""
+    """Return functions that build the stages of `ends` around a layer that every rank has."""
     whole = ends(depth)
 
     def builder(stage: int) -> Callable[[], nn.Module]:
@@ -90,7 +90,7 @@ def builders(depth: int) -> list[Callable[[], nn.Module]]:
 def train(
     mesh: DeviceMesh, stages: list[Any], whole: list[nn.Module], schedule: str, replications: int
 ) -> tuple[float, list[list[float]]]:
-    """Train a pipeline beside the undivided model, with momentum, weight decay and a limit for the norm.
+    """Train a pipeline and the undivided model, with momentum, weight decay and a limit for the norm.
 
     Every update has the gradients of two steps. Return the largest relative difference of a weight, and
     this rank's copies of the shared weight.
@@ -134,24 +134,24 @@ def shared_weights(pipeline: BidirectionalPipeline) -> list[list[float]]:
 
 
 def train_all(schedule: str, depth: int, data: int, replications: int) -> dict[str, Any]:
-    """Return for each model what `train` returns."""
+    """Return the result of `train` for each model."""
     mesh = cases.make_mesh(depth, data)
-    found = {}
+    results = {}
     for name, make in MODELS.items():
         stages = make(depth)
-        found[name] = train(mesh, stages, copy.deepcopy(stages), schedule, replications)
-    found["builders"] = train(mesh, builders(depth), ends(depth), schedule, replications)
-    return found
+        results[name] = train(mesh, stages, copy.deepcopy(stages), schedule, replications)
+    results["builders"] = train(mesh, builders(depth), ends(depth), schedule, replications)
+    return results
 
 
 def train_in_schedules(schedules: list[str], depth: int) -> dict[str, Any]:
-    """Return for each schedule what `train` returns of a weight that the first and the last stage share."""
+    """Return, for each schedule, the result of `train` with a weight that the first and last stage share."""
     mesh = cases.make_mesh(depth)
     return {name: train(mesh, list(ends(depth)), ends(depth), name, 2) for name in schedules}
 
 
 def start(depth: int) -> list[list[float]]:
-    """Return this rank's copies of a shared weight in which every rank has its own number at first."""
+    """Return this rank's copies of a shared weight, which is initialised differently on each rank."""
     mesh = cases.make_mesh(depth)
     stages = neighbours(depth)
     nn.init.constant_(stages[-1].first.weight, torch.distributed.get_rank())  # type: ignore[union-attr, arg-type]
@@ -159,7 +159,7 @@ def start(depth: int) -> list[list[float]]:
 
 
 def on_meta(same_module: bool) -> str:
-    """Return the error of a model with shared weights on meta, where each rank makes its stage real."""
+    """Return the error of a model with shared weights on meta, of which each rank makes its stage real."""
     mesh = cases.make_mesh(3)
     with torch.device("meta"):
         stages = one_module(3) if same_module else everywhere(3)
@@ -173,9 +173,9 @@ def on_meta(same_module: bool) -> str:
 
 
 def norms(depth: int, schedule: str) -> dict[str, tuple[float, float]]:
-    """Return the norms of a pipeline and of the undivided model with shared weights, by their orders."""
+    """Return the norms of a pipeline and of the undivided model with shared weights, by order."""
     mesh = cases.make_mesh(depth)
-    found = {}
+    norms = {}
     (x, y), whole = cases.mini_batches(1, SAMPLES)[0], ends(depth)
     x, y = torch.cat([x, x[:, :1]], 1), torch.cat([y, y], 1)
     functional.mse_loss(nn.Sequential(*whole)(x), y).backward()
@@ -188,19 +188,19 @@ def norms(depth: int, schedule: str) -> dict[str, tuple[float, float]]:
             norm = pipeline.clip_grad_norm_(limit, order)
             wanted = nn.utils.clip_grad_norm_(parameters, limit, order)
             assert norm.dtype == wanted.dtype
-            found[f"{order} {limit}"] = float(norm), float(wanted)
+            norms[f"{order} {limit}"] = float(norm), float(wanted)
     for parameter in pipeline.parameters():
         if parameter.grad is not None:
             parameter.grad.fill_(float("nan"))
     try:
         pipeline.clip_grad_norm_(1.0, error_if_nonfinite=True)
     except RuntimeError as error:
-        found[str(error)] = 0.0, 0.0
-    return found
+        norms[str(error)] = 0.0, 0.0
+    return norms
 
 
 class Sometimes(nn.Module):
-    """A stage that uses a layer for samples above a limit alone, and counts them, beside a mask."""
+    """A stage that uses a layer only for samples above a limit and counts them. It has a mask, too."""
 
     def __init__(self, limit: float) -> None:
         super().__init__()

@@ -34,7 +34,7 @@ def data_parallel(kind: str, statistics: str, whole: bool) -> float:
     expected, place = copy.deepcopy(model), mesh.get_local_rank("data")
     if statistics == "all":
         expected(x).square().mean().backward()
-    else:  # each half of the samples has statistics of its own
+    else:  # each half of the samples has its own statistics
         for half in x.chunk(2):
             (expected(half).square().mean() / 2).backward()
     if kind == "ddp":
@@ -49,15 +49,15 @@ def data_parallel(kind: str, statistics: str, whole: bool) -> float:
     if kind == "none":
         mean_of_gradients(model)
     module = model.module if kind == "ddp" else model
-    found = 0.0
+    worst = 0.0
     for p, q in zip(module.parameters(), expected.parameters(), strict=True):
         grad = p.grad.full_tensor() if kind == "fsdp" else p.grad
-        found = max(found, largest(grad, q.grad))
-    return found
+        worst = max(worst, largest(grad, q.grad))
+    return worst
 
 
 def converted() -> tuple[float, float, int]:
-    """Return the errors of a converted model in fp32 and of PyTorch's, and the kernels that mucudnn knows."""
+    """Return the errors of a converted model's gradients and result in fp32, and its number of kernels."""
     from mucudnn.arrays import dispatch
 
     world = dist.get_world_size()
@@ -93,7 +93,7 @@ def same_numerics() -> torch.Tensor:
 
 
 def bitwise() -> list[str]:
-    """Return the operators whose fp32 results differ in a bit from the undivided ones."""
+    """Return the operators whose fp32 results differ in any bit from the undivided results."""
     mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     torch.manual_seed(1)
     x = torch.randn(2, 3, 11, 7, 9)
@@ -117,21 +117,21 @@ def bitwise() -> list[str]:
 
 
 def elements() -> tuple[list[str], int]:
-    """Return the functions of elements whose result differs from that on whole tensors, and the calls."""
+    """Return the functions whose result differs from that on whole tensors, and the number of calls."""
     mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     torch.manual_seed(1)
-    one, two, three = torch.rand(3, 2, 4, 7, 6).unbind()
-    division = spatial.divide(one, mesh, {2: "depth"}).division
-    given: list[tuple[Any, ...]] = [
-        (one,), (one, two), (one, two, three), (one, 0.25), (one, 0.25, 0.75), (one > 0.5,),
-        (one > 0.5, two > 0.5),
-        (one > 0.5, two, three), (one, two > 0.5, 0.5), (one, two[:, :1]), (one, two[:1, :, :1]),
-        (one[:1, :1], two), (one[:, :, :1], two), (two[:, :, :1], one.double()),
+    a, b, c = torch.rand(3, 2, 4, 7, 6).unbind()
+    division = spatial.divide(a, mesh, {2: "depth"}).division
+    operands: list[tuple[Any, ...]] = [
+        (a,), (a, b), (a, b, c), (a, 0.25), (a, 0.25, 0.75), (a > 0.5,),
+        (a > 0.5, b > 0.5),
+        (a > 0.5, b, c), (a, b > 0.5, 0.5), (a, b[:, :1]), (a, b[:1, :, :1]),
+        (a[:1, :1], b), (a[:, :, :1], b), (b[:, :, :1], a.double()),
     ]  # fmt: skip
     wrong, calls = [], 0
     handlers = (elementwise.run_on_elements, elementwise._converted)
-    for function in [one for one, handler in divided._table.items() if handler in handlers]:
-        for arguments in given:
+    for function in [key for key, handler in divided._table.items() if handler in handlers]:
+        for arguments in operands:
             whole = [x.clone() if isinstance(x, torch.Tensor) else x for x in arguments]
             mine = [
                 redivide(x, division) if isinstance(x, torch.Tensor) and x.size(2) > 1 else x
@@ -146,20 +146,20 @@ def elements() -> tuple[list[str], int]:
             calls += 1
             shapes = [tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in arguments]
             try:
-                found = Divided.__torch_function__(function, (), tuple(mine))
-                if isinstance(found, Divided):
-                    assert found.shape == expected.shape
-                    found, expected = found.local, redivide(expected, division).local
-                torch.testing.assert_close(found, expected, rtol=1e-6, atol=0, equal_nan=True)
+                result = Divided.__torch_function__(function, (), tuple(mine))
+                if isinstance(result, Divided):
+                    assert result.shape == expected.shape
+                    result, expected = result.local, redivide(expected, division).local
+                torch.testing.assert_close(result, expected, rtol=1e-6, atol=0, equal_nan=True)
             except Exception as error:
                 wrong.append(f"{function} of {shapes}: {error}")
     return wrong, calls
 
 
 def dropout() -> tuple[bool, bool, float]:
-    """Return whether ranks drop the same channels, whether they drop other elements, and the share."""
+    """Return whether ranks drop the same channels and different elements, and the share that is kept."""
     mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
-    torch.manual_seed(dist.get_rank())  # ranks that were seeded differently, as programs do
+    torch.manual_seed(dist.get_rank())  # programs may seed ranks differently
     ones = spatial.divide(torch.ones(8, 16, 4, 5, 5), mesh, {2: "depth"})
     channels = nn.functional.dropout3d(ones, 0.5).gather()
     elements = nn.functional.dropout(ones, 0.5).gather()
@@ -172,28 +172,28 @@ def dropout() -> tuple[bool, bool, float]:
 
 
 def checkpointed() -> float:
-    """Return the difference that checkpointing makes for gradients."""
+    """Return the largest difference between gradients with and without checkpointing."""
     mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     model, x = make(whole=False)
     again = copy.deepcopy(model)
     model(spatial.divide(x, mesh, {2: "depth"})).square().mean().backward()
-    given = spatial.divide(x, mesh, {2: "depth"})
-    checkpoint(again, given, use_reentrant=False).square().mean().backward()
+    x_divided = spatial.divide(x, mesh, {2: "depth"})
+    checkpoint(again, x_divided, use_reentrant=False).square().mean().backward()
     pairs = zip(model.parameters(), again.parameters(), strict=True)
     return max(largest(p.grad, q.grad) for p, q in pairs)
 
 
 def compiled() -> float:
-    """Return the error of a model that was compiled as one graph, forward and backward."""
+    """Return the error of a model compiled as a single graph, forward and backward."""
     mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     torch.manual_seed(3)
     model = nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 2, 3)
     ).double()
     again, x = copy.deepcopy(model), torch.randn(2, 2, 16, 8, dtype=torch.float64)
-    given = spatial.divide(x, mesh, {2: "depth"})
-    model(given).square().sum().backward()
-    torch.compile(again, backend="aot_eager", fullgraph=True)(given).square().sum().backward()
+    x_divided = spatial.divide(x, mesh, {2: "depth"})
+    model(x_divided).square().sum().backward()
+    torch.compile(again, backend="aot_eager", fullgraph=True)(x_divided).square().sum().backward()
     pairs = zip(model.parameters(), again.parameters(), strict=True)
     return max(largest(p.grad, q.grad) for p, q in pairs)
 
@@ -230,7 +230,7 @@ def _channels(part: nn.Module, name: str) -> int:
 
 
 def as_dtensor() -> float:
-    """Return the difference of a DTensor's whole from the gathered tensor, on two divided axes."""
+    """Return the difference between a DTensor's whole and the gathered tensor, on two divided axes."""
     mesh = spatial.init_mesh("cpu", data=1, b=2, c=2)
     torch.manual_seed(1)
     x = torch.randn(2, 2, 7, 5)
@@ -239,7 +239,7 @@ def as_dtensor() -> float:
 
 
 def from_parts() -> float:
-    """Return the error of a gradient that flows to a part which the rank brought itself."""
+    """Return the error of the gradient of a part that the rank brought itself."""
     mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     x = torch.randn(1, 2, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     part = x.chunk(dist.get_world_size(), 2)[dist.get_rank()].clone().requires_grad_()
@@ -251,7 +251,7 @@ def from_parts() -> float:
 
 
 def hyperslabs(path: str) -> tuple[float, float, int]:
-    """Return the differences of batches that ranks read in parts, and the rows that this rank read."""
+    """Return the errors of batches and targets that ranks read in parts, and the rows that this rank read."""
     mesh = spatial.init_mesh("cpu", data=2, depth=2)
     data = spatial.HyperslabDataset(path, "x", mesh, {2: "depth"}, targets="y")
     loader = torch.utils.data.DataLoader(data, batch_size=2, sampler=data.sampler(shuffle=True, seed=3))
@@ -259,13 +259,13 @@ def hyperslabs(path: str) -> tuple[float, float, int]:
 
     with h5py.File(path) as file:
         x, y = torch.from_numpy(file["x"][:]), torch.from_numpy(file["y"][:])
-    one = two = 0.0
+    data_error = target_error = 0.0
     order = list(data.sampler(shuffle=True, seed=3))
     for step, (part, target) in enumerate(loader):
         batch = order[2 * step : 2 * step + 2]
-        one = max(one, largest(data.divided(part).gather(), x[batch]))
-        two = max(two, largest(target, y[batch]))
-    return one, two, part.size(2)
+        data_error = max(data_error, largest(data.divided(part).gather(), x[batch]))
+        target_error = max(target_error, largest(target, y[batch]))
+    return data_error, target_error, part.size(2)
 
 
 def losses() -> float:
@@ -274,16 +274,16 @@ def losses() -> float:
     torch.manual_seed(1)
     x, target = torch.randn(2, 3, 7, 5, dtype=torch.float64), torch.randint(3, (2, 7, 5))
     target[0, :2] = -100
-    found = 0.0
+    worst = 0.0
     for loss, other in ((nn.functional.cross_entropy, target), (nn.functional.mse_loss, torch.rand_like(x))):
-        one, two = x.clone().requires_grad_(), x.clone().requires_grad_()
-        expected = loss(one, other)
+        whole, mine = x.clone().requires_grad_(), x.clone().requires_grad_()
+        expected = loss(whole, other)
         expected.backward()
-        given = other if other is target else spatial.divide(other, mesh, {2: "depth"})
-        value = loss(spatial.divide(two, mesh, {2: "depth"}), given)
+        labels = other if other is target else spatial.divide(other, mesh, {2: "depth"})
+        value = loss(spatial.divide(mine, mesh, {2: "depth"}), labels)
         value.backward()
-        found = max(found, largest(value, expected), largest(two.grad, one.grad))
-    return found
+        worst = max(worst, largest(value, expected), largest(mine.grad, whole.grad))
+    return worst
 
 
 def partly_gathered(names: tuple[str, ...]) -> float:
@@ -309,13 +309,13 @@ def dropped_after_gather() -> bool:
     y = nn.functional.dropout(ones, 0.5)
     each: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(each, y.gather().tolist())
-    return all(one == each[0] for one in each)
+    return all(values == each[0] for values in each)
 
 
 def followed() -> tuple[float, int, int, int]:
-    """Return the error of a model that follows a plan, and bytes of the rank.
+    """Return the error of a model that follows a plan, and the bytes of the rank.
 
-    They are those of the plan, those of a memory plan without offloading, and those that PyTorch allocates.
+    The bytes are the plan's, those of a memory plan without offloading, and those that PyTorch allocates.
     """
     from examples.cosmoflow import CosmoFlow
 
@@ -344,13 +344,13 @@ def followed() -> tuple[float, int, int, int]:
 
 
 def in_fp32() -> dict[str, list[tuple[float, float]]]:
-    """Return the error and the bound of results and of all gradients, of each network.
+    """Return the error and the bound of the results and of all gradients, for each network.
 
     With y the divided, u the undivided and y64 the fp64 result, the bound of ‖y − y64‖ is
     2‖u − y64‖ + 2ε‖y64‖.
     """
     mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
-    found: dict[str, list[tuple[float, float]]] = {}
+    errors: dict[str, list[tuple[float, float]]] = {}
     for name, (model, x) in models().items():
         undivided, exact = copy.deepcopy(model), copy.deepcopy(model).double()
         results = [
@@ -361,15 +361,15 @@ def in_fp32() -> dict[str, list[tuple[float, float]]]:
         mean_of_gradients(model)
         vectors = [[y.detach().double().flatten() for y in results]]
         vectors.append([
-            torch.cat([p.grad.double().flatten() for p in one.parameters()])
-            for one in (model, undivided, exact)
+            torch.cat([p.grad.double().flatten() for p in network.parameters()])
+            for network in (model, undivided, exact)
         ])  # fmt: skip
         eps = torch.finfo(torch.float32).eps
-        found[name] = [
+        errors[name] = [
             (float((y - y64).norm()), float(2 * (u - y64).norm() + 2 * eps * y64.norm()))
             for y, u, y64 in vectors
         ]
-    return found
+    return errors
 
 
 def local_problems(cache: str) -> tuple[list[list[tuple[int, ...]]], int]:
@@ -407,17 +407,17 @@ def collectives() -> list[str]:
     """Return the collective operations of torch.distributed that a training step calls after `divide`."""
     mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     model, x = make(whole=False)
-    given, found = spatial.divide(x, mesh, {2: "depth"}), []
+    x_divided, watched = spatial.divide(x, mesh, {2: "depth"}), []
     with ExitStack() as stack:
         for name in ("all_gather", "all_reduce", "all_gather_object", "barrier"):
             calls = stack.enter_context(patch.object(dist, name, wraps=getattr(dist, name)))
-            found.append((name, calls))
-        model(given).square().mean().backward()
-    return [name for name, calls in found if calls.called]
+            watched.append((name, calls))
+        model(x_divided).square().mean().backward()
+    return [name for name, calls in watched if calls.called]
 
 
 def many(cases: list[Callable[[], Any]]) -> dict[str, Any]:
-    """Run several cases without arguments in one world, and return their values by name."""
+    """Run several cases without arguments in the same world, and return their values by name."""
     return {case.__name__: case() for case in cases}
 
 

@@ -1,4 +1,4 @@
-"""Cases of ranks without rows, as PyTorch runs them and compiled."""
+"""Cases of ranks without rows, eager and compiled."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Squeezed(nn.Module):
 
 
 def _models() -> dict[str, nn.Module]:
-    """Return networks for an axis of 7 rows on 3 ranks; after the first layer the last rank has none."""
+    """Return networks for an axis of 7 rows on 3 ranks, of which the last has none after the first layer."""
     return {
         "short": nn.Sequential(nn.Conv2d(1, 4, 3, 2, 1), nn.GroupNorm(1, 4), nn.MaxPool2d(3, 1, 1)),
         "convolutions": nn.Sequential(
@@ -47,7 +47,7 @@ def without_rows() -> dict[str, float]:
     """
     mesh = spatial.init_mesh("cpu", part=dist.get_world_size(), timeout=60)
     torch.manual_seed(0)
-    x, found = torch.randn(2, 1, 7, 8, dtype=torch.float64), {}
+    x, errors = torch.randn(2, 1, 7, 8, dtype=torch.float64), {}
     for name, model in _models().items():
         for training, compiled in ((True, False), (False, False), (True, True), (False, True)):
             if compiled and name != "short" and "TEST_CASES" not in os.environ:
@@ -63,8 +63,8 @@ def without_rows() -> dict[str, float]:
                 due.square().mean().backward()
                 mean_of_gradients(mine)
                 error = max(error, compare(mine, expected))
-            found[f"{name}, training {training}, compiled {compiled}"] = error
-    return found
+            errors[f"{name}, training {training}, compiled {compiled}"] = error
+    return errors
 
 
 def compiled_by_inductor() -> float:

@@ -1,4 +1,4 @@
-"""Random layers, and their comparison: on ranks that share a sample against the undivided layer."""
+"""Random layers, and their comparison: a layer on ranks that share a sample with the undivided layer."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def layer(seed: int) -> tuple[nn.Module, torch.Tensor, int]:
     while True:  # until the layer accepts the input
         module = r.choice(kinds)(r, dims, channels, sizes)
         try:
-            found = copy.deepcopy(module).double()(torch.zeros(shape, dtype=torch.float64))
+            y = copy.deepcopy(module).double()(torch.zeros(shape, dtype=torch.float64))
         except (RuntimeError, ValueError):
             continue
-        if found.numel():
+        if y.numel():
             break
     return module.double(), torch.randn(shape, dtype=torch.float64), 2 + r.randrange(dims)
 
@@ -122,17 +122,17 @@ def _norm(r: random.Random, dims: int, channels: int, sizes: list[int]) -> nn.Mo
 def _resampling(r: random.Random, dims: int, channels: int, sizes: list[int]) -> nn.Module:
     modes = ["nearest", "nearest-exact", "area", LINEAR[dims], LINEAR[dims]] + ["bicubic"] * (dims == 2)
     mode = r.choice(modes)
-    given: dict[str, Any] = {"mode": mode}
+    options: dict[str, Any] = {"mode": mode}
     if r.random() < 0.5:
-        given["size"] = [r.randint(1, 2 * n) for n in sizes]
+        options["size"] = [r.randint(1, 2 * n) for n in sizes]
     else:
-        given["scale_factor"] = [r.choice([0.5, 0.7, 1.0, 1.5, 2.0, 2.3, 3.0]) for _ in sizes]
-        given["recompute_scale_factor"] = r.choice([None, True, False])
+        options["scale_factor"] = [r.choice([0.5, 0.7, 1.0, 1.5, 2.0, 2.3, 3.0]) for _ in sizes]
+        options["recompute_scale_factor"] = r.choice([None, True, False])
     if mode in ("linear", "bilinear", "trilinear", "bicubic"):
-        given["align_corners"] = r.random() < 0.5
+        options["align_corners"] = r.random() < 0.5
     if mode in ("bilinear", "bicubic"):
-        given["antialias"] = r.random() < 0.3
-    return Call(nn.functional.interpolate, **given)
+        options["antialias"] = r.random() < 0.3
+    return Call(nn.functional.interpolate, **options)
 
 
 def _padding(r: random.Random, dims: int, channels: int, sizes: list[int]) -> nn.Module:
@@ -144,7 +144,7 @@ def _padding(r: random.Random, dims: int, channels: int, sizes: list[int]) -> nn
 
 
 def largest(a: torch.Tensor, b: torch.Tensor) -> float:
-    """Return the largest difference, relative to the largest element where that is above one."""
+    """Return the largest difference, relative to the largest element if that is above 1."""
     if a.shape != b.shape:
         raise AssertionError(f"shapes {tuple(a.shape)} and {tuple(b.shape)}")
     if not a.numel():
@@ -161,9 +161,9 @@ def mean_of_gradients(module: nn.Module) -> None:
 
 
 def errors(module: nn.Module, x: torch.Tensor, axes: dict[int, str], mesh: Any) -> tuple[float, float]:
-    """Return the largest error of the result and of the gradients, against the undivided layer."""
-    whole, given = copy.deepcopy(module), x.clone().requires_grad_()
-    expected = whole(given)
+    """Return the largest error of the result and of the gradients, compared with the undivided layer."""
+    whole, leaf = copy.deepcopy(module), x.clone().requires_grad_()
+    expected = whole(leaf)
     weights = torch.randn(expected.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(1))
     (expected * weights).sum().backward()
     mine = x.clone().requires_grad_()
@@ -172,19 +172,19 @@ def errors(module: nn.Module, x: torch.Tensor, axes: dict[int, str], mesh: Any) 
     result = y.gather()
     (result * weights).sum().backward()
     mean_of_gradients(module)
-    pairs = [(mine.grad, given.grad)]
+    pairs = [(mine.grad, leaf.grad)]
     pairs += [(p.grad, q.grad) for p, q in zip(module.parameters(), whole.parameters(), strict=True)]
     pairs += [(b, c) for b, c in zip(module.buffers(), whole.buffers(), strict=True) if b.is_floating_point()]
-    return largest(result, expected), max(largest(one, other) for one, other in pairs)
+    return largest(result, expected), max(largest(a, b) for a, b in pairs)
 
 
 def random_layers(seeds: list[int]) -> list[tuple[int, str, float, float]]:
-    """Return the seed, the layer and the two errors of each seed; this rank's own figures."""
+    """Return each seed with its layer and the errors of result and gradients on this rank."""
     world = dist.get_world_size()
     meshes = {1: spatial.init_mesh("cpu", a=world)}
     if world == 4:
         meshes[2] = spatial.init_mesh("cpu", b=2, c=2)
-    found = []
+    results = []
     for seed in seeds:
         module, x, axis = layer(seed)
         axes, mesh = {axis: "a"}, meshes[1]
@@ -192,8 +192,8 @@ def random_layers(seeds: list[int]) -> list[tuple[int, str, float, float]]:
             axes, mesh = {2: "b", 3: "c"}, meshes[2]
         text = f"{module} on {tuple(x.shape)}, divided on {axes}"
         try:
-            one, two = errors(module, x, axes, mesh)
+            of_result, of_gradients = errors(module, x, axes, mesh)
         except Exception as error:
             raise AssertionError(f"seed {seed}: {text}: {type(error).__name__}: {error}") from error
-        found.append((seed, text, one, two))
-    return found
+        results.append((seed, text, of_result, of_gradients))
+    return results

@@ -1,4 +1,4 @@
-"""Models that the cases of divided tensors run, and their comparison and bytes."""
+"""Models for the cases of divided tensors, with their comparison and their bytes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def compare(model: nn.Module, expected: nn.Module) -> float:
     pairs += [
         (b, c) for b, c in zip(model.buffers(), expected.buffers(), strict=True) if b.is_floating_point()
     ]
-    return max(largest(one, other) for one, other in pairs)
+    return max(largest(a, b) for a, b in pairs)
 
 
 class Skipping(nn.Module):
@@ -104,7 +104,7 @@ def saved_bytes(model: nn.Module, x: Any) -> int:
 
 
 def peak_of(events: list[Any]) -> int:
-    """Return the most bytes that PyTorch allocated, without the scratch memory within convolutions."""
+    """Return the most bytes that PyTorch held at any time, without the scratch memory of convolutions."""
     spans = [(e.start_ns(), e.start_ns() + e.duration_ns()) for e in events if "aten::conv" in e.name()]
     changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
     changes += [(end, 0) for _, end in spans]

@@ -1,4 +1,4 @@
-"""Cases of random numbers: ranks that share a sample have different seeds, as programs give them."""
+"""Cases of random numbers, in which ranks that share a sample have different seeds."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 
 
 def _mesh_and_input() -> tuple[Any, torch.Tensor]:
-    """Return a mesh, and an input of ones, after this rank took a seed of its own."""
+    """Return a mesh and an input of ones, on a rank with its own seed."""
     mesh = spatial.init_mesh("cpu", depth=dist.get_world_size(), timeout=60)
     torch.manual_seed(dist.get_rank())
     return mesh, torch.ones(SAMPLES, CHANNELS, ROWS, 6, dtype=torch.float64)
 
 
 def random_functions() -> list[str]:
-    """Return the functions whose divided result differs from that on a whole tensor with the same numbers.
+    """Return the functions whose result differs from that on a whole tensor with the same random numbers.
 
     Dropout of elements comes before each: parts of different lengths must not move the generators apart.
     """
@@ -99,36 +99,36 @@ def random_functions() -> list[str]:
         divided = spatial.divide(x, mesh, {2: "depth"})
         F.dropout(divided, 0.5)
         state = torch.get_rng_state()
-        found = function(divided).gather()
-        if name == "dropout of channels":  # it has a generator of its own
-            expected = found[:, :, :1, :1].expand_as(found)
+        result = function(divided).gather()
+        if name == "dropout of channels":  # has its own generator
+            expected = result[:, :, :1, :1].expand_as(result)
         else:
             dist.broadcast(state, 0)
             torch.set_rng_state(state)
             expected = function(x)
-        if not torch.equal(found, expected):
+        if not torch.equal(result, expected):
             wrong.append(name)
     return wrong
 
 
 def random_gradients() -> dict[str, bool]:
-    """Return whether all ranks have the same loss and gradients of the layers behind the border."""
-    found = {}
+    """Return whether all ranks have the same loss and gradients in the layers after the border."""
+    are_equal = {}
     for name, repeated in (("drop path", False), ("drop path", True), ("dropout of channels", True)):
         mesh, x = _mesh_and_input()
         first, head = nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1).double(), Head().double()
         for parameter in (*first.parameters(), *head.parameters()):
             dist.broadcast(parameter.detach(), 0)
         body = nn.Sequential(first, LAYERS[name](), nn.Dropout(0.2))
-        given = spatial.divide(x, mesh, {2: "depth"})
-        y = checkpoint(body, given, use_reentrant=False) if repeated else body(given)
+        x_divided = spatial.divide(x, mesh, {2: "depth"})
+        y = checkpoint(body, x_divided, use_reentrant=False) if repeated else body(x_divided)
         loss = head(y).square().mean()
         loss.backward()
         mine = torch.cat([loss.detach().flatten(), *(p.grad.flatten() for p in head.parameters())])
         first_rank = mine.clone()
         dist.broadcast(first_rank, 0)
-        found[f"{name}, {'repeated' if repeated else 'kept'}"] = torch.equal(mine, first_rank)
-    return found
+        are_equal[f"{name}, {'repeated' if repeated else 'kept'}"] = torch.equal(mine, first_rank)
+    return are_equal
 
 
 def random_groups() -> list[list[float]]:
@@ -142,7 +142,7 @@ def random_groups() -> list[list[float]]:
 
 
 def equal_seeds() -> bool:
-    """Return whether `divide` leaves the numbers that equal seeds give."""
+    """Return whether `divide` leaves generators with equal seeds unchanged."""
     mesh = spatial.init_mesh("cpu", depth=dist.get_world_size(), timeout=60)
     torch.manual_seed(5)
     expected = torch.randn(3)
@@ -162,18 +162,18 @@ def early() -> dict[str, list[str]]:
         "convolution": nn.Conv2d(CHANNELS, 2, 3).double(),
         "norm": norm,
     }
-    found: dict[str, list[str]] = {name: [] for name in layers}
-    for name, layer in 2 * list(layers.items()):  # an error that a program caught comes again
+    errors: dict[str, list[str]] = {name: [] for name in layers}
+    for name, layer in 2 * list(layers.items()):  # an error that a program caught is raised again
         divided = spatial.divide(x, mesh, {2: "depth"})
         try:
             layer(divided)
         except spatial.DivergedError as error:
-            found[name].append(str(error))
-    return found
+            errors[name].append(str(error))
+    return errors
 
 
 def repeated() -> tuple[int, int]:
-    """Return the messages of a layer and a sum with a whole tensor, at their first and their second use.
+    """Return the numbers of messages of a layer and a sum with a whole tensor, in their first and second use.
 
     The ranks computed the whole tensor with different rounding.
     """

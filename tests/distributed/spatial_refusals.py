@@ -32,14 +32,14 @@ class Squared(torch.autograd.Function):
 
 
 def refusals() -> list[str]:
-    """Return what is accepted that should be refused."""
+    """Return the cases that are accepted although they should be refused."""
     world = dist.get_world_size()
     mesh = spatial.init_mesh("cpu", depth=world)
     x = spatial.divide(torch.randn(2, 4, 8, 6), mesh, {2: "depth"})
     plane = spatial.init_mesh("cpu", depth=world, height=1)
     both = spatial.divide(torch.randn(2, 4, 8, 6), plane, {2: "depth", 3: "height"})
     layer, nameless = nn.Conv2d(4, 4, 3, padding=1), init_device_mesh("cpu", (world,))
-    short, one = torch.ones(1, 1, 8), torch.ones(1, 1, 1)
+    short, row = torch.ones(1, 1, 8), torch.ones(1, 1, 1)
     calls: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
         "matmul": (TypeError, "gather", lambda: x @ torch.randn(6, 6)),
         "sort": (TypeError, "gather", lambda: x.sort()),
@@ -79,7 +79,7 @@ def refusals() -> list[str]:
         "a whole tensor of another size": (ValueError, "fit", lambda: x + torch.randn(2, 4, 7, 6)),
         "no such dimension": (ValueError, "no dimension", lambda: spatial.divide(short, mesh, {2: "h"})),
         "the axis of samples": (ValueError, "axis 0", lambda: spatial.divide(short, mesh, {0: "depth"})),
-        "a short axis": (ValueError, "fewer than", lambda: spatial.divide(one, mesh, {2: "depth"})),
+        "a short axis": (ValueError, "fewer than", lambda: spatial.divide(row, mesh, {2: "depth"})),
         "a mesh of another size": (ValueError, "be equal", lambda: spatial.init_mesh("cpu", depth=world + 1)),
         "a filter longer than the axis": (ValueError, "shorter", lambda: nn.Conv2d(4, 4, 9)(x)),
         "a part of another shape": (
@@ -164,7 +164,7 @@ def ended() -> str:
 
 
 def far_divergence() -> str:
-    """Return the error of each rank of four if the last one runs another second layer."""
+    """Return the error of each of four ranks if the last rank runs a different second layer."""
     world = dist.get_world_size()
     mesh = spatial.init_mesh("cpu", depth=world)
     torch.manual_seed(1)
@@ -178,7 +178,7 @@ def far_divergence() -> str:
 
 
 def different_sums(columns: int) -> str:
-    """Return the error of ranks that add up tensors of different sizes, of which many columns take a ring."""
+    """Return the error of ranks that add up tensors of different sizes, with a ring for many columns."""
     mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     x = spatial.divide(torch.randn(1, columns, 8), mesh, {2: "depth"})
     try:
@@ -189,7 +189,7 @@ def different_sums(columns: int) -> str:
 
 
 def border_against_layer() -> str:
-    """Return the error of ranks of which one divides another tensor while the other runs a layer."""
+    """Return the error of two ranks, one of which divides a tensor while the other runs a layer."""
     mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     x = torch.ones(1, 1, 8)
     mine = spatial.divide(x, mesh, {2: "depth"})
@@ -204,19 +204,19 @@ def border_against_layer() -> str:
 
 
 def settled() -> str:
-    """Return the disagreement that the watch finds after the ranks have caught one at a border."""
+    """Return the disagreement that the watch sees after the ranks caught a disagreement at a border."""
     mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
     name = mesh.get_group("depth").group_name
     with suppress(spatial.DivergedError):
         spatial.divide(torch.full((1, 1, 8), float(dist.get_rank())), mesh, {2: "depth"})
-    for _ in range(2):  # in the second turn, all ranks have published their notes
-        found = watching.disagreement(name)
+    for _ in range(2):  # the second time, all ranks have published their notes
+        differing = watching.disagreement(name)
         dist.barrier()
-    return found
+    return differing
 
 
 def slow_rank() -> float:
-    """Return the error of a layer for which one rank comes late.
+    """Return the error of a layer to which a rank comes late.
 
     The late rank comes after the watch of another rank has looked for a disagreement.
     """

@@ -1,4 +1,4 @@
-"""A pipeline trains as the undivided model does, on real processes, and fails on all of them alike."""
+"""A pipeline trains as the undivided model does, on real processes, and an error reaches all of them."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def test_a_pipeline_has_the_losses_and_gradients_of_the_undivided_model(
         stage: [next(per_stage) for _ in module.parameters()]
         for stage, module in enumerate(cases.make_stages(depth))
     }
-    for found_losses, found, live in worlds.run(
+    for found_losses, by_stage, live in worlds.run(
         depth * data, cases.train, schedule, depth, data, SAMPLES, STEPS, replications
     ):
         assert found_losses == pytest.approx(losses, rel=1e-13)
-        for stage, tensors in found.items():
+        for stage, tensors in by_stage.items():
             for tensor, wanted in zip(tensors, expected[stage], strict=True):
                 torch.testing.assert_close(tensor, wanted, rtol=1e-13, atol=1e-14)
         if schedule in ("gems", "layers"):
@@ -62,8 +62,8 @@ def test_a_pipeline_has_the_losses_and_gradients_of_the_undivided_model(
     ],
 )
 def test_a_wrong_argument_is_an_error_on_every_rank(change: str, message: str) -> None:
-    for found in worlds.run(2, cases.error_of, 2, change):
-        assert message in found
+    for text in worlds.run(2, cases.error_of, 2, change):
+        assert message in text
 
 
 def test_a_rank_that_fails_is_an_error_on_the_ranks_that_wait_for_it() -> None:
@@ -86,9 +86,9 @@ def test_a_stage_that_a_function_builds_is_built_only_where_it_is_held() -> None
 
 
 def test_auto_takes_the_fastest_schedule_that_fits_and_all_ranks_agree() -> None:
-    found = worlds.run(2, cases.choose, 2)
-    assert found[0] == found[1]
-    fastest, leanest = found[0]
+    choices = worlds.run(2, cases.choose, 2)
+    assert choices[0] == choices[1]
+    fastest, leanest = choices[0]
     assert fastest in {"gpipe", "1f1b", "bidirectional"}
     assert leanest != "bidirectional"
 

@@ -1,4 +1,4 @@
-"""A pipeline's loss and its gradients are those of the undivided model, whatever the targets weigh."""
+"""A pipeline's loss and gradients equal those of the undivided model, whatever the targets' weights are."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import worlds
 def test_losses_of_torch_and_sums_with_weights_are_those_of_the_undivided_model(
     schedule: str, depth: int, data: int, replications: int
 ) -> None:
-    for found in worlds.run(depth * data, cases.compare, schedule, depth, data, replications, timeout=120):
-        assert found.keys() == cases.LOSSES.keys()
-        for name, difference in found.items():
+    for results in worlds.run(depth * data, cases.compare, schedule, depth, data, replications, timeout=120):
+        assert results.keys() == cases.LOSSES.keys()
+        for name, difference in results.items():
             assert difference.loss <= 1e-12, name
             assert difference.gradients <= 1e-12, name
             assert not difference.warnings, name
 
 
 def test_a_mean_of_no_targets_is_not_a_number_and_has_the_gradients_of_stock() -> None:
-    for found in worlds.run(2, cases.nothing_counts, timeout=60):
-        for difference in found.values():
+    for results in worlds.run(2, cases.nothing_counts, timeout=60):
+        for difference in results.values():
             assert (difference.loss, difference.gradients, difference.warnings) == (0.0, 0.0, [])
 
 
@@ -34,18 +34,18 @@ def test_a_loss_that_weights_targets_unseen_is_warned_about() -> None:
     for name in ("a part", "changed"):
         assert "a part of the loss weights or ignores targets" in last[name][0]
         assert "let the loss return (sum, weight)" in last[name][0]
-    for found in (first, last):
-        assert found["a part that ignores nothing"] == found["masked"] == []
-        assert found["not a number"][0].startswith("the loss of a micro-batch is not a number")
+    for results in (first, last):
+        assert results["a part that ignores nothing"] == results["masked"] == []
+        assert results["not a number"][0].startswith("the loss of a micro-batch is not a number")
 
 
 def test_a_loss_that_is_neither_a_scalar_nor_a_sum_with_its_weight_is_refused() -> None:
-    (found,) = worlds.run(1, cases.refusals, timeout=60)
-    assert found["float"] == "the loss returned a float: return a scalar tensor, or (sum, weight)"
-    assert found["three"] == "the loss returned a tuple: return a scalar tensor, or (sum, weight)"
-    assert found["vector"] == "the loss returned a sum of shape (4,): give one number"
-    assert found["weights"] == "the loss returned a weight of shape (4,): give one number"
-    assert found["swapped"] == "the loss returned a int as the sum: give a tensor"
-    assert found["learned"].startswith("the loss returned a weight that depends on parameters")
-    assert found["sometimes"].startswith("the loss returned a weight for [1] of the 2 micro-batches")
-    assert found["owning"].startswith("the loss has parameters with gradients")
+    (results,) = worlds.run(1, cases.refusals, timeout=60)
+    assert results["float"] == "the loss returned a float: return a scalar tensor, or (sum, weight)"
+    assert results["three"] == "the loss returned a tuple: return a scalar tensor, or (sum, weight)"
+    assert results["vector"] == "the loss returned a sum of shape (4,): give one number"
+    assert results["weights"] == "the loss returned a weight of shape (4,): give one number"
+    assert results["swapped"] == "the loss returned a int as the sum: give a tensor"
+    assert results["learned"].startswith("the loss returned a weight that depends on parameters")
+    assert results["sometimes"].startswith("the loss returned a weight for [1] of the 2 micro-batches")
+    assert results["owning"].startswith("the loss has parameters with gradients")

@@ -1,4 +1,4 @@
-"""Stages pass any dense tensors, and a rank that cannot go on is an error on all ranks."""
+"""Stages pass any dense tensors, and if a rank cannot go on, all ranks raise an error."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ import worlds
 
 @cache
 def differences(schedule: str) -> list[dict[str, str]]:
-    """Return on each rank the differences between the models in stages and the undivided ones."""
-    found: list[dict[str, str]] = worlds.run(3, pipeline_stages.compare_all, schedule)
-    return found
+    """Return the differences between models in stages and undivided models, on each rank."""
+    on_ranks: list[dict[str, str]] = worlds.run(3, pipeline_stages.compare_all, schedule)
+    return on_ranks
 
 
 @cache
 def failures_of(schedule: str) -> list[dict[str, tuple[list[str], list[float], bool]]]:
-    """Return on each rank the results of all failures."""
-    found: list[dict[str, tuple[list[str], list[float], bool]]] = worlds.run(3, failures.fail_all, schedule)
-    return found
+    """Return the results of all failures, on each rank."""
+    on_ranks: list[dict[str, tuple[list[str], list[float], bool]]] = worlds.run(
+        3, failures.fail_all, schedule
+    )
+    return on_ranks
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "1f1b, recompute", "gems"])
@@ -84,9 +86,9 @@ def test_a_mini_batch_that_does_not_divide_on_one_rank_is_an_error_on_every_rank
 
 
 def test_a_stage_that_cannot_be_built_is_an_error_on_every_rank() -> None:
-    found = worlds.run(3, failures.fail_to_build)
-    assert found[1] == "MemoryError: the stage is too large"
-    assert found[0] == found[2] == "MucudnnError: rank 1 failed: MemoryError: the stage is too large"
+    on_ranks = worlds.run(3, failures.fail_to_build)
+    assert on_ranks[1] == "MemoryError: the stage is too large"
+    assert on_ranks[0] == on_ranks[2] == "MucudnnError: rank 1 failed: MemoryError: the stage is too large"
 
 
 def test_a_rank_that_runs_no_step_is_an_error_on_the_others() -> None:
@@ -97,8 +99,8 @@ def test_a_rank_that_runs_no_step_is_an_error_on_the_others() -> None:
 
 
 def test_auto_measures_under_autocast_and_all_pipelines_choose_the_same_schedule() -> None:
-    found = worlds.run(4, failures.choose_under_autocast)
-    assert len({schedule for _, schedule in found}) == 1
-    types = [seen for seen, _ in found]
+    on_ranks = worlds.run(4, failures.choose_under_autocast)
+    assert len({schedule for _, schedule in on_ranks}) == 1
+    types = [seen for seen, _ in on_ranks]
     assert torch.bfloat16 in types[1]
     assert torch.bfloat16 in types[3]

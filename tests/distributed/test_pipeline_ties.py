@@ -1,4 +1,4 @@
-"""Weights that stages share, norms and buffers of a pipeline are those of the undivided model."""
+"""Shared weights, norms and buffers of a pipeline equal those of the undivided model."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ def test_a_weight_of_the_first_and_the_last_stage_trains_as_in_the_undivided_mod
 
 def check(ranks: list[dict[str, tuple[float, list[list[float]]]]]) -> None:
     for name in ranks[0]:
-        copies = [weight for found in ranks for weight in found[name][1]]
+        copies = [weight for results in ranks for weight in results[name][1]]
         assert len(copies) >= 2
         assert all(weight == copies[0] for weight in copies), name
-        for found in ranks:
-            assert found[name][0] <= 1e-12, name
+        for results in ranks:
+            assert results[name][0] <= 1e-12, name
 
 
 def test_copies_of_a_shared_weight_begin_with_the_values_of_its_first_stage() -> None:
-    copies = [weight for found in worlds.run(3, cases.start, 3, timeout=60) for weight in found]
+    copies = [weight for results in worlds.run(3, cases.start, 3, timeout=60) for weight in results]
     assert {number for weight in copies for number in weight} == {1.0}
 
 
 def test_weights_that_stages_share_on_the_meta_device_alone_are_refused_on_every_rank() -> None:
-    for found in worlds.run(3, cases.on_meta, False, timeout=60):
-        assert "share the parameter first.weight (first.weight) on the meta device" in found
-        assert "give functions that build the stages around one Parameter" in found
+    for text in worlds.run(3, cases.on_meta, False, timeout=60):
+        assert "share the parameter first.weight (first.weight) on the meta device" in text
+        assert "give functions that build the stages around one Parameter" in text
 
 
 def test_one_module_on_the_meta_device_may_stand_for_the_stages_of_all_other_ranks() -> None:
@@ -56,7 +56,7 @@ def test_the_norm_of_all_gradients_is_that_of_the_undivided_model_on_every_rank(
     schedule: str, depth: int
 ) -> None:
     ranks = worlds.run(depth, cases.norms, depth, schedule, timeout=60)
-    assert all(found == ranks[0] for found in ranks)
+    assert all(norms == ranks[0] for norms in ranks)
     for order, (norm, expected) in ranks[0].items():
         assert norm == pytest.approx(expected, rel=1e-12, abs=1e-15), order
     assert any("gradients is nan, so they are not clipped" in order for order in ranks[0])
@@ -67,13 +67,13 @@ def test_a_layer_that_some_replicas_use_has_the_whole_gradient_and_an_unused_lay
     schedule: str, depth: int, data: int
 ) -> None:
     counts: dict[int, set[int]] = {}
-    for found in worlds.run(depth * data, cases.partial_use, depth, schedule, data, timeout=60):
-        for stage, (has_none, distance, count, is_finite) in found.items():
+    for results in worlds.run(depth * data, cases.partial_use, depth, schedule, data, timeout=60):
+        for stage, (has_none, distance, count, is_finite) in results.items():
             assert has_none
             assert distance <= 1e-12
             assert is_finite
             counts.setdefault(stage, set()).add(count)
-    assert all(len(values) == 1 for values in counts.values())  # all copies count alike
+    assert all(len(values) == 1 for values in counts.values())  # all copies have the same count
 
 
 @pytest.mark.parametrize("schedule", ["gems", "1f1b"])

@@ -1,4 +1,4 @@
-"""Divided tensors under data parallelism, converted, in memory, refused, and on ranks that disagree."""
+"""Divided tensors: data parallelism, conversion, memory, refusals, and ranks that disagree."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_data_parallelism_gets_the_gradients_of_the_undivided_model(
 
 @pytest.fixture(scope="module")
 def on_two() -> list[dict[str, Any]]:
-    """Return the values of many cases on two ranks that are started once."""
+    """Return the values of many cases, on two ranks that start only once."""
     c = spatial_cases
     cases = [c.bitwise, c.elements, c.collectives, c.dropout, c.checkpointed, c.compiled, c.autocast]
     cases += [c.from_parts, c.losses, c.memory]
@@ -45,39 +45,39 @@ def on_two() -> list[dict[str, Any]]:
 
 
 def test_pooling_nearest_slices_and_elements_have_the_same_bits(on_two: list[dict[str, Any]]) -> None:
-    assert [found["bitwise"] for found in on_two] == [[], []]
+    assert [results["bitwise"] for results in on_two] == [[], []]
 
 
 def test_functions_of_elements_equal_those_of_whole_tensors(on_two: list[dict[str, Any]]) -> None:
-    for found in on_two:
-        wrong, calls = found["elements"]
+    for results in on_two:
+        wrong, calls = results["elements"]
         assert not wrong
         assert calls > 800
 
 
-def test_a_step_sends_rows_and_small_sums_alone(on_two: list[dict[str, Any]]) -> None:
-    assert [found["collectives"] for found in on_two] == [[], []]
+def test_a_step_sends_only_rows_and_small_sums(on_two: list[dict[str, Any]]) -> None:
+    assert [results["collectives"] for results in on_two] == [[], []]
 
 
-def test_dropout_of_channels_is_shared_and_that_of_elements_is_not(on_two: list[dict[str, Any]]) -> None:
-    for found in on_two:
-        whole_channels, other_elements, share = found["dropout"]
+def test_ranks_drop_the_same_channels_and_different_elements(on_two: list[dict[str, Any]]) -> None:
+    for results in on_two:
+        whole_channels, other_elements, share = results["dropout"]
         assert whole_channels
         assert other_elements
         assert 0.45 < share < 0.55
 
 
 def test_checkpointing_repeats_the_exchange(on_two: list[dict[str, Any]]) -> None:
-    assert max(found["checkpointed"] for found in on_two) <= 1e-14
+    assert max(results["checkpointed"] for results in on_two) <= 1e-14
 
 
 def test_a_model_compiles_into_one_graph(on_two: list[dict[str, Any]]) -> None:
-    assert max(found["compiled"] for found in on_two) <= 1e-12
+    assert max(results["compiled"] for results in on_two) <= 1e-12
 
 
 def test_ranks_without_rows_take_part_in_eager_and_compiled_networks() -> None:
-    for found in worlds.run(3, spatial_empty.without_rows):
-        assert {name: error for name, error in found.items() if not error <= 1e-12} == {}
+    for results in worlds.run(3, spatial_empty.without_rows):
+        assert {name: error for name, error in results.items() if not error <= 1e-12} == {}
 
 
 def test_inductor_keeps_the_order_of_exchanges_of_a_rank_without_rows() -> None:
@@ -85,33 +85,33 @@ def test_inductor_keeps_the_order_of_exchanges_of_a_rank_without_rows() -> None:
 
 
 def test_autocast_reaches_the_convolution_of_the_part(on_two: list[dict[str, Any]]) -> None:
-    for found in on_two:
-        dtype, error = found["autocast"]
+    for results in on_two:
+        dtype, error = results["autocast"]
         assert dtype == torch.bfloat16
         assert error < 0.03
 
 
-def test_what_is_not_in_the_table_is_refused_with_advice(on_two: list[dict[str, Any]]) -> None:
-    assert [found["refusals"] for found in on_two] == [[], []]
+def test_functions_outside_the_table_are_refused_with_advice(on_two: list[dict[str, Any]]) -> None:
+    assert [results["refusals"] for results in on_two] == [[], []]
 
 
 def test_a_part_that_a_rank_brings_gets_its_true_gradient(on_two: list[dict[str, Any]]) -> None:
-    assert max(found["from_parts"] for found in on_two) <= 1e-15
+    assert max(results["from_parts"] for results in on_two) <= 1e-15
 
 
-def test_losses_of_divided_tensors_equal_those_of_whole_ones(on_two: list[dict[str, Any]]) -> None:
-    assert max(found["losses"] for found in on_two) <= 1e-14
+def test_losses_of_divided_tensors_equal_those_of_whole_tensors(on_two: list[dict[str, Any]]) -> None:
+    assert max(results["losses"] for results in on_two) <= 1e-14
 
 
-def test_a_rank_saves_its_share_and_the_received_rows_alone(on_two: list[dict[str, Any]]) -> None:
-    for found in on_two:
-        whole, part = found["memory"]
-        assert part <= whole / 2 * (1 + 0.1 + 4 / 16)  # 16 rows a rank, and up to 4 received ones
+def test_a_rank_saves_only_its_share_and_the_received_rows(on_two: list[dict[str, Any]]) -> None:
+    for results in on_two:
+        whole, part = results["memory"]
+        assert part <= whole / 2 * (1 + 0.1 + 4 / 16)  # 16 rows a rank, and up to 4 received rows
 
 
 def test_a_converted_model_runs_its_parts_in_mucudnn(on_two: list[dict[str, Any]]) -> None:
-    for found in on_two:
-        gradients, result, kernels = found["converted"]
+    for results in on_two:
+        gradients, result, kernels = results["converted"]
         assert gradients < 1e-4
         assert result < 1e-5
         assert kernels >= 5  # three passes of two layers; the input needs no gradient
@@ -120,14 +120,14 @@ def test_a_converted_model_runs_its_parts_in_mucudnn(on_two: list[dict[str, Any]
 def test_the_same_numerics_give_the_same_bits_on_one_to_three_ranks() -> None:
     [expected] = worlds.run(1, spatial_cases.same_numerics)
     for world in (2, 3):
-        for found in worlds.run(world, spatial_cases.same_numerics):
-            assert torch.equal(found, expected)
+        for results in worlds.run(world, spatial_cases.same_numerics):
+            assert torch.equal(results, expected)
 
 
 @pytest.mark.parametrize("world", [2, *([3, 4] if "TEST_CASES" in os.environ else [])])
 def test_networks_in_fp32_meet_the_criterion_for_results_and_gradients(world: int) -> None:
-    for found in worlds.run(world, spatial_cases.in_fp32):
-        for name, pairs in found.items():
+    for results in worlds.run(world, spatial_cases.in_fp32):
+        for name, pairs in results.items():
             for error, bound in pairs:
                 assert error <= bound, name
 
@@ -155,8 +155,8 @@ def test_ranks_with_copies_of_a_part_drop_the_same_elements() -> None:
 
 @pytest.mark.parametrize("world", [4, *([2] if "TEST_CASES" in os.environ else [])])
 def test_a_planned_rank_holds_the_planned_bytes(world: int) -> None:
-    found = worlds.run(world, spatial_cases.followed)
-    for error, planned, planned_by_memory, allocated in found:
+    results = worlds.run(world, spatial_cases.followed)
+    for error, planned, planned_by_memory, allocated in results:
         assert planned == pytest.approx(allocated, rel=0.02)
         assert planned_by_memory == pytest.approx(allocated, rel=0.1)
         assert error <= 1e-4
@@ -173,9 +173,9 @@ def test_ranks_that_disagree_all_raise(kind: str) -> None:
         assert expected in text
 
 
-def test_a_rank_that_waits_in_vain_raises() -> None:
-    found, _ = worlds.run(2, spatial_refusals.absence)
-    assert "did not take part within 1 s" in found
+def test_a_rank_that_waits_too_long_raises() -> None:
+    results, _ = worlds.run(2, spatial_refusals.absence)
+    assert "did not take part within 1 s" in results
 
 
 def test_a_rank_that_disagrees_is_an_error_in_ranks_that_exchange_nothing_with_it() -> None:
@@ -184,7 +184,7 @@ def test_a_rank_that_disagrees_is_an_error_in_ranks_that_exchange_nothing_with_i
         assert "rank 3 of the group: window of axis 2" in text
 
 
-def test_ranks_that_do_the_same_stand_together_in_the_error() -> None:
+def test_ranks_that_do_the_same_share_a_text_in_the_error() -> None:
     text = watching.shown_by_rank({0: "sum", 1: "window", 3: "sum"})
     assert text == "ranks 0, 3 of the group: sum; rank 1 of the group: window"
 
@@ -204,14 +204,14 @@ def test_a_disagreement_that_all_ranks_caught_is_settled() -> None:
     assert worlds.run(2, spatial_refusals.settled) == ["", ""]
 
 
-def test_a_rank_that_comes_late_is_no_error() -> None:
+def test_a_rank_that_comes_late_raises_no_error() -> None:
     assert worlds.run(2, spatial_refusals.slow_rank) == [0.0, 0.0]
 
 
 def test_a_rank_that_ends_is_an_error_in_the_others() -> None:
-    found = worlds.outcomes_of(2, spatial_refusals.ended)
-    assert "has ended" in found[0].value
-    assert "ended with 3" in (found[1].error or "")
+    results = worlds.outcomes_of(2, spatial_refusals.ended)
+    assert "has ended" in results[0].value
+    assert "ended with 3" in (results[1].error or "")
 
 
 def test_each_rank_reads_its_rows_of_an_hdf5_file(tmp_path: Path) -> None:

@@ -15,6 +15,6 @@ LAYERS = int(os.environ.get("TEST_CASES", "12"))
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_random_layers_equal_the_undivided_ones(world: int) -> None:
     seeds = list(range(LAYERS))
-    for found in worlds.run(world, spatial_layers.random_layers, seeds):
-        wrong = [one for one in found if not (one[2] <= 1e-13 and one[3] <= 1e-12)]
+    for results in worlds.run(world, spatial_layers.random_layers, seeds):
+        wrong = [result for result in results if not (result[2] <= 1e-13 and result[3] <= 1e-12)]
         assert not wrong, wrong[:3]

@@ -1,4 +1,4 @@
-"""The traces that torch.profiler writes have the causes of the program that was traced."""
+"""The traces of torch.profiler show the causes for which the traced program idled."""
 
 from __future__ import annotations
 

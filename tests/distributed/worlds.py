@@ -18,7 +18,7 @@ from typing import Any
 from programs import HANGS
 
 _context = multiprocessing.get_context("forkserver")
-# Modules that are installed: the server does not see the path of the tests.
+# Only installed modules, because the server does not see the path of the tests.
 _context.set_forkserver_preload(
     ["mucudnn.torch.spatial", "torch.distributed.tensor", "torch.distributed.fsdp", "torch.nn.parallel"]
 )
@@ -26,7 +26,7 @@ _context.set_forkserver_preload(
 
 @dataclass
 class Outcome:
-    """The value that a rank returned, or the error that it raised, with the seconds that it took."""
+    """The value that a rank returned or the error that it raised, and the seconds that it took."""
 
     value: Any
     error: str | None
@@ -36,15 +36,15 @@ class Outcome:
 def run(world: int, function: Callable[..., Any], *args: Any, timeout: float = HANGS) -> list[Any]:
     """Run a function on every rank of a new world, and return the values. Raises AssertionError."""
     outcomes = outcomes_of(world, function, *args, timeout=timeout)
-    failed = [f"rank {rank}: {one.error}" for rank, one in enumerate(outcomes) if one.error]
+    failed = [f"rank {rank}: {outcome.error}" for rank, outcome in enumerate(outcomes) if outcome.error]
     assert not failed, "\n".join(failed)
-    return [one.value for one in outcomes]
+    return [outcome.value for outcome in outcomes]
 
 
 def outcomes_of(
     world: int, function: Callable[..., Any], *args: Any, timeout: float = HANGS
 ) -> list[Outcome]:
-    """Run a function on every rank of a new world. A rank that takes too long is ended: that is an error."""
+    """Run a function on every rank of a new world. A rank that takes too long is ended with an error."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = []
         for rank in range(world):
@@ -55,13 +55,13 @@ def outcomes_of(
             theirs.close()
             ranks.append((process, ours))
         end = time.monotonic() + timeout
-        found = [_receive(process, ours, end) for process, ours in ranks]
+        outcomes = [_receive(process, ours, end) for process, ours in ranks]
         for process, _ in ranks:
             process.join(max(end - time.monotonic(), 0.1))
             if process.is_alive():
                 process.kill()
                 process.join()
-    return found
+    return outcomes
 
 
 def _receive(process: Any, ours: Connection, end: float) -> Outcome:
@@ -96,7 +96,7 @@ def _main(
     except BaseException as failure:
         lines = traceback.format_exc().splitlines()
         value, error = None, f"{type(failure).__name__}: {failure}\n" + "\n".join(lines[-6:])
-    # Plain pickle: multiprocessing's would send a tensor as a file that this process has to keep open.
+    # Plain pickle, because multiprocessing sends a tensor as a file that this process must keep open.
     theirs.send_bytes(pickle.dumps(Outcome(value, error, time.monotonic() - started)))
     theirs.close()
-    os._exit(0)  # without the shutdown of gloo, which would wait for ranks that failed
+    os._exit(0)  # skips the shutdown of gloo, which would wait for ranks that failed

@@ -39,9 +39,9 @@ def network() -> nn.Module:
 
 
 def test_a_fast_link_divides_one_sample_and_many_samples_go_to_data_parallelism() -> None:
-    one = spatial.plan(network(), (1, 1, 32, 32, 32), world=4, link=FAST, time_ms=multiplications)
-    assert "data" not in one.mesh
-    assert torch.Size(one.mesh.values()).numel() == 4
+    planned = spatial.plan(network(), (1, 1, 32, 32, 32), world=4, link=FAST, time_ms=multiplications)
+    assert "data" not in planned.mesh
+    assert torch.Size(planned.mesh.values()).numel() == 4
     many = spatial.plan(network(), (4, 1, 32, 32, 32), world=4, link=FAST, time_ms=multiplications)
     assert many.mesh == {"data": 4}
 
@@ -49,9 +49,9 @@ def test_a_fast_link_divides_one_sample_and_many_samples_go_to_data_parallelism(
 def test_a_slow_link_gathers_before_the_small_layer() -> None:
     link = spatial.Link(1e-5, 1e11)  # a message takes longer than any of the last convolutions
     model = nn.Sequential(*network(), nn.Conv3d(8, 8, 3, padding=1), nn.Conv3d(8, 8, 3, padding=1))
-    found = spatial.plan(model, (1, 1, 32, 32, 32), world=2, link=link, time_ms=multiplications, rate=1e15)
-    assert found.gather_before == "4"
-    assert [layer.place for layer in found.layers] == ["divided", "divided", *["whole"] * 3]
+    planned = spatial.plan(model, (1, 1, 32, 32, 32), world=2, link=link, time_ms=multiplications, rate=1e15)
+    assert planned.gather_before == "4"
+    assert [layer.place for layer in planned.layers] == ["divided", "divided", *["whole"] * 3]
 
 
 def test_a_tensor_is_gathered_over_the_dimension_whose_exchange_does_not_pay() -> None:
@@ -63,9 +63,9 @@ def test_a_tensor_is_gathered_over_the_dimension_whose_exchange_does_not_pay() -
         return (30.0 if problem.kernel[1] == 3 else 0.3) * problem.output[0] * problem.output[1] / 64**2 / 3
 
     link = spatial.Link(1e-4, 1e12)
-    found = spatial.plan(model, (1, 4, 64, 64), world=4, link=link, time_ms=time_ms, rate=1e15)
-    assert found.mesh == {"height": 4}
-    both = next(one for one in found.candidates if len(one.mesh) == 2)
+    planned = spatial.plan(model, (1, 4, 64, 64), world=4, link=link, time_ms=time_ms, rate=1e15)
+    assert planned.mesh == {"height": 4}
+    both = next(candidate for candidate in planned.candidates if len(candidate.mesh) == 2)
     assert both.stages == (SpatialStage("1", ("height",)),)
     assert both.gather_before is None
 
@@ -93,8 +93,8 @@ def test_an_operator_that_refuses_divided_tensors_comes_after_a_gather() -> None
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.two(self.one(x)).sort(2)[0]
 
-    found = spatial.plan(Sorted(), (1, 1, 16, 16), world=2, link=FAST, time_ms=multiplications)
-    assert found.gather_before == "two"
+    planned = spatial.plan(Sorted(), (1, 1, 16, 16), world=2, link=FAST, time_ms=multiplications)
+    assert planned.gather_before == "two"
     with pytest.raises(TypeError, match="gather"):
         spatial.plan(
             nn.Sequential(nn.LPPool2d(2, 2), nn.Conv2d(1, 1, 1)),
@@ -110,7 +110,7 @@ def test_memory_decides_where_the_time_would_choose_otherwise() -> None:
     link = spatial.Link(1.0, 1e9)
     free = spatial.plan(model, shape, world=2, link=link, time_ms=multiplications)
     assert free.mesh == {"data": 2}
-    least = min(one.memory for one in free.candidates)
+    least = min(candidate.memory for candidate in free.candidates)
     tight = spatial.plan(model, shape, world=4, memory=least, link=link, time_ms=multiplications)
     assert tight.memory <= least
     with pytest.raises(NothingFitsError, match="the least is"):
@@ -118,12 +118,12 @@ def test_memory_decides_where_the_time_would_choose_otherwise() -> None:
 
 
 def test_a_layer_costs_its_neighbours_and_its_halo() -> None:
-    found = spatial.plan(
+    planned = spatial.plan(
         network(), (1, 1, 32, 4, 4), world=2, link=spatial.Link(1e-3, 1e6), time_ms=multiplications,
         training=False,
     )  # fmt: skip
-    assert found.mesh == {"depth": 2}
-    first = found.layers[0]
+    assert planned.mesh == {"depth": 2}
+    first = planned.layers[0]
     assert first.halo_bytes == 4 * 4 * 4  # one row of 4 × 4 floats
     assert first.exchange_ms == pytest.approx(1.0 + first.halo_bytes / 1e3)
 
@@ -140,17 +140,17 @@ PLAN: dict[str, Any] = {
 
 
 def test_the_plan_is_written_read_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = spatial.plan(
+    planned = spatial.plan(
         network(), (1, 1, 32, 32, 32), world=4, memory="1GiB", link=FAST, time_ms=multiplications
     )
-    found.write(tmp_path / "model.spatial")
-    assert read_plan(tmp_path / "model.spatial") == found
+    planned.write(tmp_path / "model.spatial")
+    assert read_plan(tmp_path / "model.spatial") == planned
     assert main(["plan", "show", str(tmp_path / "model.spatial")]) == 0
     shown = capsys.readouterr().out
     assert "mesh: " in shown
     assert "memory limit of a rank: 1 GiB" in shown
     assert main(["plan", "show", str(tmp_path / "model.spatial"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"schema": 1, **json.loads(str(found))}
+    assert json.loads(capsys.readouterr().out) == {"schema": 1, **json.loads(str(planned))}
     (tmp_path / "broken").write_text('{"kind": "mucudnn spatial plan"')
     with pytest.raises(MucudnnError, match="not a readable spatial plan"):
         read_plan(tmp_path / "broken")
@@ -183,8 +183,8 @@ def test_a_plan_with_a_wrong_value_is_refused_with_the_value(changes: dict[str, 
 
 
 def test_a_plan_of_version_1_is_read() -> None:
-    found = parse_spatial_plan(json.dumps(PLAN))
-    assert found.stages == found.candidates[0].stages == (SpatialStage("a", ()),)
+    planned = parse_spatial_plan(json.dumps(PLAN))
+    assert planned.stages == planned.candidates[0].stages == (SpatialStage("a", ()),)
 
 
 def test_what_cannot_be_planned_is_refused() -> None:
@@ -199,7 +199,7 @@ def test_a_plan_is_measured_once(one_cache: None) -> None:
     first = spatial.plan(model, (1, 2, 16, 8), world=2, workspace="1MiB", training=False)
     again = spatial.plan(model, (1, 2, 16, 8), world=2, workspace="1MiB", training=False)
     assert first == again  # equal times: they come from the cache
-    given = spatial.plan(model, (1, 2, 16, 8), world=2, time_ms=lambda kernel: 0.0, training=False)
-    without_workspace = {str(one.mesh): one.memory for one in given.candidates}
-    for one in first.candidates:
-        assert 0 <= one.memory - without_workspace[str(one.mesh)] <= 2**20
+    idle = spatial.plan(model, (1, 2, 16, 8), world=2, time_ms=lambda kernel: 0.0, training=False)
+    without_workspace = {str(candidate.mesh): candidate.memory for candidate in idle.candidates}
+    for candidate in first.candidates:
+        assert 0 <= candidate.memory - without_workspace[str(candidate.mesh)] <= 2**20

@@ -23,9 +23,9 @@ def layers(draw: st.DrawFn) -> tuple[int, int, int, int]:
 
 @given(st.integers(0, 60), counts)
 def test_parts_equal_those_of_torch_chunk(size: int, count: int) -> None:
-    found = [list(range(part.lo, part.hi)) for part in w.parts(size, count)]
+    rows = [list(range(part.lo, part.hi)) for part in w.parts(size, count)]
     expected = [piece.tolist() for piece in torch.arange(size).chunk(count)] if size else []
-    assert found == expected + [[]] * (count - len(expected))
+    assert rows == expected + [[]] * (count - len(expected))
 
 
 @given(layers(), counts)
@@ -48,13 +48,13 @@ def test_a_transposed_window_reaches_every_output(
     for part in w.parts(max(outputs, 0), count):
         if not part.size:
             continue
-        found = w.transposed(stride, padding, reach)(part)
+        window = w.transposed(stride, padding, reach)(part)
         for i in range(size):  # every input that adds to one of the outputs is read
             adds = range(i * stride - padding, i * stride - padding + reach)
             if any(part.lo <= o < part.hi for o in adds):
-                assert found.lo <= i < found.hi
-        assert found.lo * stride - padding <= part.lo
-        assert (found.hi - 1) * stride - padding + reach >= part.hi
+                assert window.lo <= i < window.hi
+        assert window.lo * stride - padding <= part.lo
+        assert (window.hi - 1) * stride - padding + reach >= part.hi
 
 
 @given(st.integers(1, 30), st.integers(1, 4), st.integers(1, 4), st.integers(0, 2), st.booleans())
@@ -94,20 +94,20 @@ def test_rows_that_are_sent_are_those_that_are_received(size: int, count: int, d
 def test_the_sections_of_a_window_add_up_to_it(size: int, count: int, data: st.DataObject) -> None:
     owners, ends = w.parts(size, count), st.integers(-5, size + 5)
     window, rank = Span(*sorted((data.draw(ends), data.draw(ends)))), data.draw(st.integers(0, count - 1))
-    found = w.pieces(window, owners, rank)
-    assert sum(found[:5]) == window.size
+    sections = w.pieces(window, owners, rank)
+    assert sum(sections[:5]) == window.size
     own = [row for row in range(window.lo, window.hi) if owners[rank].lo <= row < owners[rank].hi]
-    assert found.own == len(own)
-    assert not own or owners[rank].lo + found.own_lo == own[0]
+    assert sections.own == len(own)
+    assert not own or owners[rank].lo + sections.own_lo == own[0]
     filled = [row for row in range(window.lo, window.hi) if not 0 <= row < size]
-    assert found.filled_before + found.filled_after == len(filled)
+    assert sections.filled_before + sections.filled_after == len(filled)
 
 
 @given(st.integers(1, 48), st.integers(1, 3))
 def test_factorisations_are_all_products(count: int, axes: int) -> None:
-    found = w.factorisations(count, axes)
-    assert len(set(found)) == len(found)
-    assert all(w.product(one) == count for one in found)
+    ways = w.factorisations(count, axes)
+    assert len(set(ways)) == len(ways)
+    assert all(w.product(way) == count for way in ways)
 
 
 @pytest.mark.parametrize(("size", "count"), [(8, 2), (12, 3), (16, 4)])
