@@ -258,10 +258,11 @@ def handles(*functions: Any) -> Callable[[AnyHandler], AnyHandler]:
     return register
 
 
-def spelled(name: str, *places: Any) -> list[Any]:
-    """Return all functions that PyTorch has under a name, in the usual modules and in further `places`."""
-    functions = [getattr(place, name, None) for place in (torch, torch.nn.functional, Tensor, *places)]
-    return [function for function in functions if function is not None]
+def functions_named(*names: str) -> set[Any]:
+    """Return all functions that PyTorch has under any of these names."""
+    places = torch, torch.nn.functional, Tensor, torch._C._nn
+    functions = {getattr(place, name, None) for place in places for name in names}
+    return functions - {None}
 
 
 def axis_of(x: Divided, axis: int) -> int:

@@ -126,7 +126,7 @@ def add_up(x: Tensor, groups: Sequence[str]) -> Tensor:
     return operators.run("spatial_sum", x, ",".join(named))
 
 
-def nothing(x: Tensor, shape: Sequence[int]) -> Tensor:
+def connected_empty(x: Tensor, shape: Sequence[int]) -> Tensor:
     """Return an empty tensor of this shape that autograd follows back to `x`.
 
     A rank without rows must still take part in the communication of the backward pass.

@@ -18,7 +18,7 @@ from mucudnn.torch.operators.operands import Operands, autocast, prepare_operand
 from mucudnn.torch.operators.options import Options, handle_of
 from mucudnn.torch.operators.passes import can_divide
 from mucudnn.torch.parallel.spatial.divided import Divided, handles, local_shape
-from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, nothing
+from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, connected_empty
 from mucudnn.torch.parallel.spatial.windows import (
     convolved_size,
     for_each_axis,
@@ -99,7 +99,7 @@ class _Convolution(torch.autograd.Function):
                     shape = with_rows(window.shape, exchange.axis, exchange.window.size)
                     window = window.new_empty(1).expand(shape)
         if local.is_empty:
-            dx = nothing(g, window.shape) if need_x else None
+            dx = connected_empty(g, window.shape) if need_x else None
             dw = torch.zeros_like(w) if need_w else None
             dbias = w.new_zeros(g.size(1)) if need_bias else None
         else:

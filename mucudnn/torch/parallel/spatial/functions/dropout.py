@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import UsageError
-from mucudnn.torch.parallel.spatial.divided import Divided, handles, spelled
+from mucudnn.torch.parallel.spatial.divided import Divided, functions_named, handles
 from mucudnn.torch.parallel.spatial.exchange.sharing import from_first
 
 
@@ -30,11 +30,7 @@ def _mask(shape: tuple[int, ...], p: float, x: Tensor, generator: torch.Generato
     return kept / (1 - p) if p < 1 else kept
 
 
-_OF_CHANNELS = {
-    function
-    for name in ("dropout1d", "dropout2d", "dropout3d", "feature_dropout")
-    for function in spelled(name)
-}
+_OF_CHANNELS = functions_named("dropout1d", "dropout2d", "dropout3d", "feature_dropout")
 
 
 @handles(F.dropout, torch.dropout, *_OF_CHANNELS)

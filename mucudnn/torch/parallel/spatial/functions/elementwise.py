@@ -13,8 +13,8 @@ from mucudnn.torch.parallel.spatial.divided import (
     ELEMENTWISE_OPERATORS,
     Divided,
     Division,
+    functions_named,
     handles,
-    spelled,
 )
 from mucudnn.torch.parallel.spatial.refusing import refuse
 
@@ -33,15 +33,11 @@ _IN_PLACE = [f"{name}_" for name in _ELEMENTWISE.split() if not name.endswith("_
 _IN_PLACE += [name for name in ELEMENTWISE_OPERATORS if name.startswith("__i") and name != "__invert__"]
 
 
-def _functions(names: Sequence[str]) -> set[Any]:
-    return {function for name in names for function in spelled(name, torch._C._nn)}
-
-
-_WRITING = _functions(_IN_PLACE)  # they change their first argument
+_WRITING = functions_named(*_IN_PLACE)  # they change their first argument
 _PLAIN = (int, float, str, torch.dtype, torch.device, type(None))
 
 
-@handles(*_functions([*_ELEMENTWISE.split(), *ELEMENTWISE_OPERATORS]), *_WRITING)
+@handles(*functions_named(*_ELEMENTWISE.split(), *ELEMENTWISE_OPERATORS), *_WRITING)
 def run_on_elements(function: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a function on the parts of divided tensors, and on the matching parts of whole tensors."""
     if kwargs.get("out") is not None:
@@ -123,7 +119,7 @@ def _local(x: Any) -> Any:
     return x.local if isinstance(x, Divided) else x
 
 
-@handles(*spelled("prelu"))
+@handles(*functions_named("prelu"))
 def _prelu(function: Any, x: Divided, *others: Any, **kwargs: Any) -> Any:
     return x.with_local(function(x.local, *others, **kwargs))
 

@@ -7,7 +7,7 @@ from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.spatial.divided import Divided, handles
-from mucudnn.torch.parallel.spatial.exchange.exchange import nothing
+from mucudnn.torch.parallel.spatial.exchange.exchange import connected_empty
 from mucudnn.torch.parallel.spatial.refusing import refuse
 from mucudnn.torch.parallel.spatial.windows import EMPTY, Span, with_rows
 
@@ -32,7 +32,7 @@ def _pad(
         return x
     if x.local.numel() == 0:  # PyTorch refuses to reflect empty tensors
         kept = [n if a in x.divided_axes else shape[a] for a, n in enumerate(x.local.shape)]
-        return x.with_local(nothing(x.local, kept), shape)
+        return x.with_local(connected_empty(x.local, kept), shape)
     return x.with_local(F.pad(x.local, pads, mode, value), shape)
 
 

@@ -13,8 +13,8 @@ from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.spatial.border import redivide, total
-from mucudnn.torch.parallel.spatial.divided import Divided, Handler, handles, local_shape, spelled
-from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, nothing
+from mucudnn.torch.parallel.spatial.divided import Divided, Handler, functions_named, handles, local_shape
+from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, connected_empty
 from mucudnn.torch.parallel.spatial.functions.resampling import matrix_product
 from mucudnn.torch.parallel.spatial.refusing import refuse
 from mucudnn.torch.parallel.spatial.windows import (
@@ -86,7 +86,7 @@ class _Max(torch.autograd.Function):
         pool, window = ctx.pool, ctx.window
         shape = *window[:2], product(window[2:])
         if 0 in pool.result:
-            flat = nothing(g, shape)
+            flat = connected_empty(g, shape)
         else:
             flat = g.new_zeros(shape).scatter_add_(2, indices.flatten(2), g.flatten(2))
         return pool.give_back(flat.reshape(window)), None
@@ -111,7 +111,7 @@ class _Sum(torch.autograd.Function):
         """Return the gradient of the part."""
         pool, aten = ctx.pool, torch.ops.aten
         if 0 in pool.result:
-            return pool.give_back(nothing(g, ctx.window)), None
+            return pool.give_back(connected_empty(g, ctx.window)), None
         operator = aten.avg_pool3d_backward if len(pool.kernel) == 3 else aten.avg_pool2d_backward
         like = pool.lift(g.new_empty(1).expand(ctx.window)).contiguous()  # PyTorch reads only its shape
         padding = (0,) * len(pool.kernel)
@@ -234,7 +234,7 @@ def _adaptive_max(
 def _max_of_cuts(x: Tensor, cuts: Sequence[Sequence[Span]]) -> Tensor:
     """Return the largest element of each block that cuts along all spatial axes make; the first of equals."""
     if any(not spans for spans in cuts):
-        return nothing(x, (*x.shape[:2], *map(len, cuts)))
+        return connected_empty(x, (*x.shape[:2], *map(len, cuts)))
     if not cuts:
         return F.adaptive_max_pool1d(x.flatten(2), 1).squeeze(2)
     axis = x.dim() - len(cuts)
@@ -249,4 +249,4 @@ for _dims in (1, 2, 3):
         "adaptive_max_pool": _adaptive_max,
     }
     for _name, _handler in _handlers.items():
-        handles(*spelled(f"{_name}{_dims}d", torch._C._nn))(partial(_handler, dims=_dims))
+        handles(*functions_named(f"{_name}{_dims}d"))(partial(_handler, dims=_dims))

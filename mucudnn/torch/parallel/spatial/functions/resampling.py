@@ -15,8 +15,8 @@ from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.spatial.border import gather, redivide
-from mucudnn.torch.parallel.spatial.divided import Divided, handles, spelled
-from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, nothing
+from mucudnn.torch.parallel.spatial.divided import Divided, functions_named, handles
+from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, connected_empty
 from mucudnn.torch.parallel.spatial.refusing import refuse
 from mucudnn.torch.parallel.spatial.windows import Span, tapped, with_rows
 
@@ -84,7 +84,7 @@ def _combine(window: Tensor, axis: int, taps: Taps, weights: Weights | None) -> 
 
 def _spread_back(g: Tensor, axis: int, taps: Taps, weights: Weights | None, shape: tuple[int, ...]) -> Tensor:
     if not taps:
-        return nothing(g, shape)
+        return connected_empty(g, shape)
     window = g.new_zeros(shape)
     if weights is None:
         return window.index_add_(axis, _index(taps, 0, g), g)
@@ -189,7 +189,9 @@ def _resample_whole_axes(x: Divided, sizes: Any, scales: Any, options: dict[str,
     result = F.interpolate(local, **options)
     lengths = [result.size(a) if a > 1 and a not in x.divided_axes else 0 for a in range(x.dim())]
     if is_empty:
-        result = nothing(x.local, [new or old for new, old in zip(lengths, x.local.shape, strict=True)])
+        result = connected_empty(
+            x.local, [new or old for new, old in zip(lengths, x.local.shape, strict=True)]
+        )
     return x.with_local(result, [new or old for new, old in zip(lengths, x.shape, strict=True)])
 
 
@@ -201,7 +203,7 @@ def _each(value: Any, dims: int) -> tuple[Any, ...]:
     return (value,) * dims
 
 
-@handles(*spelled("pixel_shuffle"), *spelled("pixel_unshuffle"))
+@handles(*functions_named("pixel_shuffle", "pixel_unshuffle"))
 def _pixel_shuffle(function: Any, x: Divided, *factors: int, **kwargs: int) -> Divided:
     [factor] = (*factors, *kwargs.values())
     if any(axis < x.dim() - 2 for axis in x.divided_axes):
@@ -212,7 +214,7 @@ def _pixel_shuffle(function: Any, x: Divided, *factors: int, **kwargs: int) -> D
     if x.local.numel():
         local = function(x.local, factor)
     else:  # PyTorch's own gradient fails for a tensor without rows
-        local = nothing(x.local, [*shape[:-2], x.local.size(-2) * factor, x.local.size(-1) * factor])
+        local = connected_empty(x.local, [*shape[:-2], x.local.size(-2) * factor, x.local.size(-1) * factor])
     result = Divided(local, shape, x.division)
     for axis in x.divided_axes:
         owned = tuple(Span(part.lo * factor, part.hi * factor) for part in x.parts(axis))

@@ -7,13 +7,13 @@ from torch import Tensor
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.spatial.border import gather
-from mucudnn.torch.parallel.spatial.divided import Divided, axis_of, handles, spelled
+from mucudnn.torch.parallel.spatial.divided import Divided, axis_of, functions_named, handles
 from mucudnn.torch.parallel.spatial.functions.whole_axes import whole_axis
 from mucudnn.torch.parallel.spatial.refusing import refuse
 from mucudnn.torch.parallel.spatial.windows import product, sliding
 
 
-@handles(*spelled("narrow"))
+@handles(*functions_named("narrow"))
 def _narrow(function: Any, x: Divided, dim: int, start: int, length: int) -> Divided:
     index = (slice(None),) * axis_of(x, dim) + (slice(start, start + length),)
     return _item(function, x, index)
@@ -47,12 +47,12 @@ def _integers(arguments: Sequence[Any]) -> list[Any]:
     return list(arguments[0] if is_sequence else arguments)
 
 
-@handles(*spelled("permute"))
+@handles(*functions_named("permute"))
 def _permute(function: Any, x: Divided, *order: Any, dims: Sequence[int] = ()) -> Divided:
     return _permuted(x, [axis_of(x, axis) for axis in _integers(order or dims)])
 
 
-@handles(*spelled("transpose"), *spelled("swapaxes"))
+@handles(*functions_named("transpose", "swapaxes"))
 def _transpose(function: Any, x: Divided, dim0: int, dim1: int) -> Divided:
     order = list(range(x.dim()))
     first, second = axis_of(x, dim0), axis_of(x, dim1)
@@ -65,14 +65,14 @@ def _permuted(x: Divided, order: Sequence[int]) -> Divided:
     return Divided(x.local.permute(order), [x.shape[axis] for axis in order], division)
 
 
-@handles(*spelled("unsqueeze"))
+@handles(*functions_named("unsqueeze"))
 def _unsqueeze(function: Any, x: Divided, dim: int) -> Divided:
     at = dim % (x.dim() + 1)
     division = x.division.on_axes([axis + (axis >= at) for axis in x.divided_axes])
     return Divided(x.local.unsqueeze(at), [*x.shape[:at], 1, *x.shape[at:]], division)
 
 
-@handles(*spelled("squeeze"))
+@handles(*functions_named("squeeze"))
 def _squeeze(function: Any, x: Divided, dim: Any = None) -> Divided:
     at = whole_axis(x, function, dim)
     if x.shape[at] != 1:
@@ -81,13 +81,13 @@ def _squeeze(function: Any, x: Divided, dim: Any = None) -> Divided:
     return Divided(x.local.squeeze(at), [*x.shape[:at], *x.shape[at + 1 :]], division)
 
 
-@handles(*spelled("flatten"))
+@handles(*functions_named("flatten"))
 def _flatten(function: Any, x: Divided, start_dim: int = 0, end_dim: int = -1) -> Any:
     start, end = axis_of(x, start_dim), axis_of(x, end_dim)
     return _reshaped(x, [*x.shape[:start], product(x.shape[start : end + 1]), *x.shape[end + 1 :]])
 
 
-@handles(*spelled("reshape"), *spelled("view"))
+@handles(*functions_named("reshape", "view"))
 def _reshape(function: Any, x: Divided, *sizes: Any, **kwargs: Any) -> Any:
     shape = _integers(sizes or kwargs.get("shape", kwargs.get("size", ())))
     if not all(isinstance(n, int) for n in shape):

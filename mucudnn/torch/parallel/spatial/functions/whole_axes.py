@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import UsageError
-from mucudnn.torch.parallel.spatial.divided import Divided, axis_of, handles, spelled
+from mucudnn.torch.parallel.spatial.divided import Divided, axis_of, functions_named, handles
 from mucudnn.torch.parallel.spatial.functions.elementwise import matching_part, widest
 from mucudnn.torch.parallel.spatial.refusing import refuse
 
@@ -28,13 +28,7 @@ def _resized(x: Divided, local: Tensor) -> Divided:
     return x.with_local(local, [x.shape[i] if i in x.divided_axes else local.size(i) for i in range(x.dim())])
 
 
-@handles(
-    *(
-        function
-        for name in ("softmax", "log_softmax", "cumsum", "logsumexp", "amax", "amin", "var", "std")
-        for function in spelled(name)
-    )
-)
+@handles(*functions_named("softmax", "log_softmax", "cumsum", "logsumexp", "amax", "amin", "var", "std"))
 def _over_axes(function: Any, x: Divided, *rest: Any, **kwargs: Any) -> Any:
     dim = kwargs.get("dim", rest[0] if rest else None)
     for axis in dim if isinstance(dim, Sequence) else [dim]:
@@ -59,7 +53,7 @@ def _normalize(
     return x.with_local(function(x.local, p, whole_axis(x, function, dim), eps))
 
 
-@handles(*spelled("cat"), *spelled("concat"), *spelled("concatenate"))
+@handles(*functions_named("cat", "concat", "concatenate"))
 def _cat(function: Any, tensors: Sequence[Any], dim: int = 0, *, axis: int | None = None) -> Divided:
     like = widest(function, [x for x in tensors if isinstance(x, Divided)])
     along = whole_axis(like, function, dim if axis is None else axis)
@@ -68,7 +62,7 @@ def _cat(function: Any, tensors: Sequence[Any], dim: int = 0, *, axis: int | Non
     return _resized(like, torch.cat([matching_part(x, like) for x in tensors], along))
 
 
-@handles(*spelled("chunk"), *spelled("split"))
+@handles(*functions_named("chunk", "split"))
 def _split(function: Any, x: Divided, *rest: Any, **kwargs: Any) -> tuple[Divided, ...]:
     whole_axis(x, function, kwargs.get("dim", rest[1] if len(rest) > 1 else 0))
     return tuple(_resized(x, part) for part in function(x.local, *rest, **kwargs))
