@@ -24,7 +24,7 @@ def double(channels: int, out_channels: int) -> nn.Sequential:
 
 
 class UNet3d(nn.Module):
-    """A 3-D U-Net modelled on Çiçek et al., 2016, with padding: twice down and up, a map a class."""
+    """A padded 3-D U-Net modelled on Çiçek et al., 2016, with two levels and a map for each class."""
 
     def __init__(self, channels: int = 1, classes: int = 3, width: int = 8) -> None:
         super().__init__()

@@ -72,7 +72,7 @@ def _with_result(function: Any, like: Divided, result: Any, shape: Sequence[int]
 
 
 def widest(function: Any, tensors: Sequence[Divided]) -> Divided:
-    """Return the tensor with the most divided axes; of several, the one whose divided axes are the longest.
+    """Return the tensor with the most divided axes, or of several the tensor whose divided axes are longest.
 
     The others may have been gathered over some dimensions of the mesh. Raises ArgumentTypeError for tensors
     that are divided in different ways.
@@ -102,7 +102,7 @@ def matching_part(leaf: Any, like: Divided) -> Any:
         fits = all(leaf.shape[axis] == like.shape[axis] for axis in like.divided_axes)
         if fits:
             return (leaf if leaf.division == like.division else divide_further(leaf, like.division)).local
-        leaf = gather(leaf)  # an axis of length one, of which the first rank has the only row
+        leaf = gather(leaf)  # an axis of length one, whose only row the first rank has
     return spread(leaf, like) if isinstance(leaf, Tensor) and leaf.dim() else leaf
 
 

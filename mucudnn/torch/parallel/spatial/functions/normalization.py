@@ -1,4 +1,4 @@
-"""Batch, group and instance norms of divided tensors. Each saves its input and two numbers a statistic.
+"""Batch, group and instance norms of divided tensors, which save their input and two numbers a statistic.
 
 Statistics take two passes, the mean and then the squared distances from it, because the difference of E[x²]
 and E[x]² loses all digits if the mean is large.

@@ -232,7 +232,7 @@ def _adaptive_max(
 
 
 def _max_of_cuts(x: Tensor, cuts: Sequence[Sequence[Span]]) -> Tensor:
-    """Return the largest element of each block that cuts along all spatial axes make; the first of equals."""
+    """Return the largest element of each block that cuts along all spatial axes make."""
     if any(not spans for spans in cuts):
         return connected_empty(x, (*x.shape[:2], *map(len, cuts)))
     if not cuts:
