@@ -1,4 +1,4 @@
-"""Errors for people: each message is one line, and each class has the exit code of a command that fails so.
+"""Errors for people: each message is one line, and each class has the exit code of a failing command.
 
 Errors of the Python functions are also subclasses of a fitting built-in error.
 """
@@ -48,7 +48,7 @@ class MucudnnError(Exception):
 
 
 class MucudnnWarning(RuntimeWarning):
-    """Something that a program should know of and that is not an error."""
+    """A condition that is not an error but that a program should know about."""
 
 
 class UsageError(MucudnnError, ValueError):

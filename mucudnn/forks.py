@@ -3,8 +3,8 @@
 In the child the parent's other threads do not exist, but their locks are held and their files are open.
 """
 
-# A thread that holds `no_fork` may log, so a fork must take `no_fork` before the lock of `logging`. It
-# takes the locks of the modules that were imported later first.
+# A thread that holds `no_fork` may log, so a fork must take `no_fork` before the lock of `logging`. A fork
+# takes locks in the reverse order of the imports.
 import logging  # noqa: F401
 import os
 from contextlib import suppress
@@ -56,8 +56,8 @@ def _before() -> None:
 
 
 def _release() -> None:
-    # If a thread imports this module during another thread's fork(), only the end of that fork calls us. It
-    # never took the lock.
+    # If a thread imports this module during another thread's fork(), that fork releases the lock without
+    # having taken it.
     with suppress(RuntimeError):
         no_fork.release()
 

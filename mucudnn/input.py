@@ -21,12 +21,12 @@ _GZIP = b"\x1f\x8b"
 
 
 def open_at_once(path: str, flags: int) -> int:
-    """Open a file to read it, and do not wait for the writer of a pipe. It is an opener for `open`."""
+    """Open a file without waiting for the writer of a pipe. It is an opener for `open`."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read_bytes(path: Path, *, most: int = MOST_BYTES) -> bytes:
-    """Return the content of a file. A pipe is read too, but nobody waits for a writer that is not there.
+    """Return the content of a file, or of a pipe without waiting for a writer to open it.
 
     Raises OSError, and MucudnnError for a file of more than `most` bytes.
     """
@@ -40,14 +40,14 @@ def read_bytes(path: Path, *, most: int = MOST_BYTES) -> bytes:
 
 
 def read_text(path: Path, encoding: str = "utf-8", *, most: int = MOST_BYTES) -> str:
-    """Return the text of a file, as `read_bytes` reads it. Raises UnicodeDecodeError, too."""
+    """Return the text of a file, like `read_bytes`. Raises UnicodeDecodeError, too."""
     return read_bytes(path, most=most).decode(encoding)
 
 
 def read_packed(path: Path, *, most: int = MOST_BYTES) -> bytes:
-    """Return the content of a file, unpacked if gzip packed it, as `read_bytes` reads it.
+    """Return the content of a file, decompressed if it is a gzip archive, like `read_bytes`.
 
-    Raises ValueError for a damaged archive, and MucudnnError for more than `most` bytes before or after.
+    Raises ValueError for a damaged archive, and MucudnnError for more than `most` bytes, packed or unpacked.
     """
     content = read_bytes(path, most=most)
     if not content.startswith(_GZIP):
@@ -63,7 +63,7 @@ def read_packed(path: Path, *, most: int = MOST_BYTES) -> bytes:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text. Raises ValueError with a sentence for any text that has none."""
+    """Return the value of a JSON text. Raises ValueError with a readable reason."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -72,15 +72,15 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is not text") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    except ValueError:  # Python's limit, whose message asks for a change of Python's settings
+    except ValueError:  # Python's limit for digits, whose message is about Python's settings
         raise ValueError("it has a number of thousands of digits") from None
 
 
 def read_document(path: AnyPath, kind: str, parse: Callable[[str], T], *, most: int = MOST_BYTES) -> T:
-    """Read a text file, such as a plan, and return what `parse` makes of its text. `kind` names it in errors.
+    """Return the result of `parse` for the text of a file, such as a plan. Errors call the file a `kind`.
 
     `parse` raises ValueError with the wrong line, or NewerFileError. Raises MucudnnError with the file and
-    line that cannot be read, NewerFileError with the file, and ArgumentTypeError if `path` is no path.
+    line that cannot be read, NewerFileError with the file, and ArgumentTypeError if `path` is not a path.
     """
     path = path_of(path, kind)
     try:
@@ -102,7 +102,7 @@ def read_document(path: AnyPath, kind: str, parse: Callable[[str], T], *, most: 
 
 
 def expanded(path: str) -> str:
-    """Return a path with a home directory instead of `~` or `~user` at its start. Raise UsageError."""
+    """Return a path with the home directory for `~` or `~user` at its start. Raise UsageError."""
     if "\0" in path:
         raise UsageError(f"{shown(path)} is not a path: it has a NUL byte")
     whole = os.path.expanduser(path)

@@ -1,4 +1,4 @@
-"""Imports that wait until a program first uses something."""
+"""Imports on first use."""
 
 import sys
 from _thread import start_new_thread  # an error of a signal handler breaks the start of `threading.Thread`
@@ -10,11 +10,11 @@ from mucudnn.forks import no_fork
 
 
 def load(name: str) -> Any:
-    """Return a module, which another thread imports. The caller must not hold `no_fork`.
+    """Import a module in another thread, and return it. The caller must not hold `no_fork`.
 
     Signal handlers run in the main thread, and `importlib` drops an OSError, such as a TimeoutError, that a
-    handler raises during an import. This way the error reaches the caller while the import goes on, and a
-    fork waits until the import has ended.
+    handler raises during an import. With another thread, the error reaches the caller while the import goes
+    on, and a fork waits for the import to end.
     """
     if name in sys.modules:
         return import_module(name)

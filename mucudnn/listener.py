@@ -31,7 +31,7 @@ class ProgressBar(Listener):
         if total == 0 or not items:
             yield from items
             return
-        # rich takes a tenth of a second to import, which calls that measure nothing need not wait for.
+        # Importing rich takes a tenth of a second, so calls that measure nothing do not.
         rich = load("rich.progress")
         console = load("rich.console").Console(stderr=True)
         can_show = find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
@@ -42,7 +42,7 @@ class ProgressBar(Listener):
             rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(),
             rich.TimeRemainingColumn(),
         )  # fmt: skip
-        # The streams are the program's own: no redirection.
+        # No redirection, because the streams belong to the program.
         with rich.Progress(
             *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
         ) as progress:

@@ -37,7 +37,7 @@ class Setting:
     def read(self) -> Any:
         """Return the variable's value, or the default if it is unset or empty.
 
-        A path may have bytes that are not text, and `~` for a home. Raises UsageError that names the
+        A path may have bytes that are not text, and `~` for a home. Raises UsageError, which names the
         variable.
         """
         text = os.environ.get(self.variable)
@@ -46,7 +46,7 @@ class Setting:
         try:
             if self.is_path:
                 text = expanded(text)
-            # The parser takes text alone. It returns a path as it is.
+            # The parser takes only text, and returns a path unchanged.
             value = _native.parse_setting(self.variable, text.encode(errors="backslashreplace").decode())
         except raised_here(ValueError) as error:
             raise UsageError(f"{self.variable}: {error}") from None

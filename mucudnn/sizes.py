@@ -1,4 +1,4 @@
-"""Sizes of memory in the forms that people write: `64MiB`, `1.5GiB`, plain bytes, `none`."""
+"""Memory sizes in the forms that people write: `64MiB`, `1.5GiB`, plain bytes, `none`."""
 
 import re
 from fractions import Fraction
@@ -7,14 +7,14 @@ from mucudnn.errors import UsageError
 
 _UNITS = {"": 0, "B": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4}
 _MOST_DIGITS = 100
-_BLANKS = " \t\n\r\f\v"  # the drop-in, which reads the same texts, knows no other blanks
+_BLANKS = " \t\n\r\f\v"  # the same as in the drop-in, which reads the same texts
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
 
 
 def parse_size(text: str) -> int:
     """Return the bytes that a text gives, rounded down. Raises UsageError.
 
-    `torch.compile` traces this function. It could not trace the drop-in's parser, which reads the same texts.
+    `torch.compile` traces this function, which it could not do with the drop-in's parser of the same texts.
     """
     match = _SIZE.fullmatch(text.strip(_BLANKS))
     if match is None or match[2] not in _UNITS:
@@ -30,13 +30,13 @@ def parse_size(text: str) -> int:
 
 
 def parse_limit(text: str) -> int | None:
-    """Return the bytes that a text gives, or None for `none`, which is no limit. Raises UsageError."""
+    """Return the bytes that a text gives, or None for `none`, an unlimited size. Raises UsageError."""
     return None if text.strip(_BLANKS) == "none" else parse_size(text)
 
 
-def doubt_limit(given: int | str | None) -> str | None:
-    """Return a sentence about a limit that was probably meant in larger units; None for any other."""
-    text = str(given).strip()
+def doubt_limit(limit: int | str | None) -> str | None:
+    """Return advice for a limit that was probably meant in larger units, or None for any other."""
+    text = str(limit).strip()
     if not re.fullmatch(r"[0-9]{1,4}", text) or not 0 < int(text) < 4096:
         return None
     return f"the limit is {text} bytes: write {text}MiB if you meant that"

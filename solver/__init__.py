@@ -1,4 +1,4 @@
-"""The decisions: from measured times and workspaces to micro-batch sizes and algorithms."""
+"""Decisions about micro-batch sizes, algorithms, memory and devices, from measured times and workspaces."""
 
 from .workspace.channels import ChannelGroup, ChannelGroups, divide_channels
 from .workspace.configuration import Configuration, Infeasible, MicroConfiguration, Slices

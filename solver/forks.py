@@ -1,10 +1,10 @@
 """A lock for imports that a child of fork() must not find unfinished.
 
-In the child the thread that imports does not exist, and the module's import never ends.
+The importing thread does not exist in the child, so the import would never end there.
 """
 
-# An import may log, so a fork must take `no_fork` before the lock of `logging`. It takes the locks of the
-# modules that were imported later first.
+# An import may log, so a fork must take `no_fork` before the lock of `logging`. A fork takes locks in the
+# reverse order of the imports.
 import logging  # noqa: F401
 import os
 from contextlib import suppress
@@ -14,8 +14,8 @@ no_fork = RLock()  # A fork waits until no other thread holds this lock.
 
 
 def _release() -> None:
-    # If a thread imports this module during another thread's fork(), only the end of that fork calls us. It
-    # never took the lock.
+    # If a thread imports this module during another thread's fork(), that fork releases the lock without
+    # having taken it.
     with suppress(RuntimeError):
         no_fork.release()
 

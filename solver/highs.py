@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def make_solver(nodes: int | None = None, **options: Any) -> pulp.HiGHS:
-    """Return a solver that prints nothing, on one thread, so that equal inputs get equal answers.
+    """Return a silent solver on one thread, so that equal inputs get equal answers.
 
     Args:
-        nodes: how many nodes of its search tree HiGHS visits at most, so that an answer does not depend on
-            the machine's speed. PuLP cannot read the status that HiGHS's own option for this leaves.
+        nodes: the most nodes of its search tree that HiGHS visits, a limit that does not depend on the
+            machine's speed. PuLP cannot read the status after HiGHS's own option for this.
         options: HiGHS's own options.
     """
     return _load()(nodes, options)
@@ -25,7 +25,7 @@ def make_solver(nodes: int | None = None, **options: Any) -> pulp.HiGHS:
 
 @cache
 def _load() -> Callable[[int | None, dict[str, Any]], pulp.HiGHS]:
-    with no_fork:  # imported late, because both load slowly and only few callers need them
+    with no_fork:  # imported late, because both load slowly and few callers need them
         import highspy
         import pulp
 
@@ -33,12 +33,12 @@ def _load() -> Callable[[int | None, dict[str, Any]], pulp.HiGHS]:
         """HiGHS without output."""
 
         def enableCallbacks(self) -> None:  # noqa: N802
-            """Enable callbacks, which `Highs.__init__` does before anybody can switch the output off."""
+            """Switch the output off before `Highs.__init__` enables callbacks, which prints."""
             self.setOptionValue("output_flag", False)
             super().enableCallbacks()  # type: ignore[no-untyped-call]  # highspy has few types
 
     class Solver(pulp.HiGHS):  # type: ignore[misc]  # PuLP has no types
-        """PuLP's interface to it."""
+        """PuLP's interface to `Silent`."""
 
         def __init__(self, nodes: int | None, options: dict[str, Any]) -> None:
             super().__init__(msg=False)

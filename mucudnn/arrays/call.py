@@ -1,4 +1,4 @@
-"""Calls: the arguments that a decision depends on, with the types, limits and plans that users may give."""
+"""Calls: the arguments that a decision depends on, in the types that mucudnn computes with."""
 
 import logging
 import os
@@ -61,9 +61,9 @@ def geometry(call: PassCall) -> tuple[Problem, dict[str, Shape]]:
 
 
 def limit_of(workspace: int | str | None) -> int | None:
-    """Return a limit in bytes; None for no limit.
+    """Return a limit in bytes, or None if there is no limit. By default MUCUDNN_WORKSPACE_LIMIT applies.
 
-    If `workspace` is None, MUCUDNN_WORKSPACE_LIMIT gives the limit. Raises UsageError, ArgumentTypeError.
+    Raises UsageError, ArgumentTypeError.
     """
     if workspace is None:
         limit: int | None = settings.WORKSPACE_LIMIT.read()
@@ -83,7 +83,7 @@ def limit_of(workspace: int | str | None) -> int | None:
 
 
 def known_plan(plan: PlanOrPath) -> Plan:
-    """Return the plan, or the plan of a file; a file is read once. Raises MucudnnError, ArgumentTypeError."""
+    """Return a plan, or the plan in a file, which is read once. Raises MucudnnError, ArgumentTypeError."""
     if isinstance(plan, Plan):
         return plan
     if not isinstance(plan, str | os.PathLike):
@@ -108,7 +108,7 @@ def _has_exact_types(call: PassCall) -> bool:
 def make_exact(call: PassCall) -> PassCall:
     """Return the call with ints, and tuples of ints, as sizes; the call itself if it has them.
 
-    1.0 and True equal 1: unchecked, they would find the decision that was made for 1.
+    Without it, a call with 1.0 or True, which equal 1, would find the decision for 1 instead of an error.
     Raises UsageError, ArgumentTypeError.
     """
     if _has_exact_types(call):
@@ -127,7 +127,7 @@ def make_exact(call: PassCall) -> PassCall:
 
 
 class LogListener(ProgressBar):
-    """A listener that logs messages (logger `mucudnn`) and shows progress, unless MUCUDNN_LOG is `off`."""
+    """A listener that logs to the logger `mucudnn` and shows progress unless MUCUDNN_LOG is `off`."""
 
     def track(self, items: Iterable[T], title: str, total: int | None = None) -> Iterable[T]:
         """Return the items, with a progress bar on a terminal or in a notebook."""

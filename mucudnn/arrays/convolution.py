@@ -5,8 +5,8 @@
 channels come last in all three. The operation is the cross-correlation of cuDNN, PyTorch and JAX.
 
 Arrays come from NumPy, PyTorch, or any library with DLPack or the CUDA array interface. Their data type is
-f32, f64, f16 or bf16. They are packed, all of one type, and on one device. The result belongs to the library
-of the first array. If that is neither NumPy, PyTorch nor CuPy and lacks the array API, the result is NumPy's.
+f32, f64, f16 or bf16. They must be packed, of one type, and on one device. The result is an array of the
+first array's library, or of NumPy if that library is not PyTorch or CuPy and lacks the array API.
 
 For arrays in a GPU's memory, the work goes to the current stream of PyTorch or CuPy. Arrays of another
 library name the stream to use in their CUDA array interface.
@@ -46,19 +46,19 @@ def convolution_forward(
     """Compute y = alpha · (x ∗ w) + beta · y, of shape (N, K, *output).
 
     `stride`, `padding` and `dilation` are one number, or one for each spatial dimension; a `dilation` of 1
-    is none. Sizes are whole numbers of any type but bool, `alpha` and `beta` finite real numbers. The result
-    is written to `out`. Without `out` the function makes a new array, and beta must be 0. With beta 0 it does
-    not read the old values of `out`. `workspace` is the most scratch memory that the call may use, in bytes
-    or as text ("64MiB", "none"). The default is MUCUDNN_WORKSPACE_LIMIT, or 64 MiB if that is not set.
+    leaves no gaps. Sizes are whole numbers of any type but bool, `alpha` and `beta` finite real numbers. The
+    result is written to `out`, whose old values are not read if beta is 0. Without `out` the result is a new
+    array, and beta must be 0. `workspace` is the most scratch memory that the call may use, in bytes or as
+    text ("64MiB", "none"). The default is MUCUDNN_WORKSPACE_LIMIT, or 64 MiB if that is not set.
 
-    The first call for a shape measures the algorithms that fit. This takes seconds; the cache keeps the
+    The first call for a shape measures the algorithms that fit, which takes seconds; the cache keeps the
     measurements. A `plan` (a Plan, or the path of one, which is read once) makes measuring unnecessary: the
     call runs the plan's choice, or with `workspace` the plan's fastest configuration within it. Several
     threads may call at once, and so may a child of fork(). On the CPU each call runs on MUCUDNN_THREADS
-    threads, 1 by default; PyTorch's own number of threads does not count.
+    threads, 1 by default, whatever PyTorch's own number of threads is.
 
-    Raises UsageError (a ValueError) for arguments that make no convolution or do not fit the plan, and
-    ArgumentTypeError (a TypeError) for those of a wrong type. Raises MixedDevicesError,
+    Raises UsageError (a ValueError) for arguments that do not describe a convolution or do not fit the plan,
+    and ArgumentTypeError (a TypeError) for arguments of a wrong type. Raises MixedDevicesError,
     NotDifferentiableError, NothingFitsError and NoEngineError (RuntimeErrors). All are MucudnnErrors.
 
     Source: cudnnConvolutionForward; the division follows Oyama et al., μ-cuDNN, 2018.
@@ -92,10 +92,10 @@ def convolution_backward_data(
     workspace: int | str | None = None,
     plan: PlanOrPath | None = None,
 ) -> Array:
-    """Compute dx = alpha · (the input's gradient, for dy the output's) + beta · dx, of `input_shape`.
+    """Compute dx = alpha · (gradient of the input) + beta · dx, of `input_shape`.
 
-    `dy` has the shape of the forward output. All other arguments, and the errors, are those of
-    `convolution_forward`.
+    `dy`, the gradient of the output, has the output's shape. All other arguments, and the errors, are those
+    of `convolution_forward`.
 
     Source: cudnnConvolutionBackwardData.
     """
@@ -129,13 +129,13 @@ def convolution_backward_filter(
     workspace: int | str | None = None,
     plan: PlanOrPath | None = None,
 ) -> Array:
-    """Compute dw = alpha · (the filter's gradient, for dy the output's) + beta · dw, of `filter_shape`.
+    """Compute dw = alpha · (gradient of the filter) + beta · dw, of `filter_shape`.
 
-    `dy` has the shape of the forward output. All other arguments, and the errors, are those of
-    `convolution_forward`.
+    `dy`, the gradient of the output, has the output's shape. All other arguments, and the errors, are those
+    of `convolution_forward`.
 
-    The gradients of micro-batches are summed. In bf16 more than four of them are summed in fp32, in memory
-    that counts as workspace. In f16 the mini-batch is not divided: a part of the sum may exceed 65504, the
+    The gradients of micro-batches are summed: in bf16, if there are more than four, in fp32, in memory that
+    counts as workspace. In f16 the mini-batch is not divided, because a part of the sum may exceed 65504, the
     largest f16, although the whole sum does not.
 
     Source: cudnnConvolutionBackwardFilter.
@@ -173,10 +173,7 @@ def _check_factor(name: str, value: float, view: View) -> float:
 
 
 def _make_exact_shape(name: str, shape: Shape) -> Shape:
-    """Return a shape as a tuple of ints, without a call of `exact_shape` if it is one. Raises its errors.
-
-    The types must be exact, because 1.0 and True equal 1: they would find a decision under the same key.
-    """
+    """Return a shape as a tuple of ints; see `make_exact`. Raises the errors of `exact_shape`."""
     if type(shape) is tuple and {*map(type, shape)} == {int}:
         return shape
     return exact_shape(name, shape)
@@ -203,7 +200,7 @@ def _prepare_output(
 
 
 def _give_result(result: Any, out: Array | None, like: Array) -> Array:
-    """Return `out`, or without it the new array in the library of `like`."""
+    """Return `out`, or else the new array as one of the library of `like`."""
     if out is not None:
         views.note_written(out)
         return out

@@ -14,15 +14,15 @@ from mucudnn.sizes import format_size
 class ArrayDevice:
     """An engine, with workspaces that finished calls left for the next calls on the same stream.
 
-    A stream has as many workspaces as calls ran on it at once. Each has the size of its largest call.
-    On a GPU, PyTorch's or CuPy's allocator lends the workspace instead if the arrays are theirs. Then the
-    library counts these bytes as its own, and can use them between two calls.
+    A stream has as many workspaces as calls have run on it at once, each as large as its largest call.
+    On a GPU, the allocator of PyTorch or CuPy lends the workspace for their arrays, so that the library
+    counts these bytes as its own and can use them between two calls.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        # There is no lock, because pop and append are atomic. A call may hand its workspace on before the GPU
-        # is done with it: the next call on the same stream runs after it.
+        # No lock is needed, because pop and append are atomic. A call may hand its workspace on before the
+        # GPU is done with it, because the next call on the same stream runs after it.
         self._free: defaultdict[int, list[Memory]] = defaultdict(list)
 
     def run(
@@ -39,7 +39,7 @@ class ArrayDevice:
     ) -> None:
         """Run a division on addresses, with `size` bytes of workspace that no other call uses meanwhile.
 
-        The library of `owner`, which is one of the arrays, may lend the workspace.
+        The library of `owner`, one of the arrays, may lend the workspace.
         Raises NothingFitsError if there is no memory for it.
         """
         if not size:
@@ -75,7 +75,7 @@ class ArrayDevice:
             workspace = free.pop()
             if workspace.size >= size:
                 return workspace
-            del workspace  # before the larger one is allocated: there is never memory for both
+            del workspace  # frees it, because there may not be memory for it and the larger workspace
         except IndexError:  # no workspace is free
             pass
         try:
@@ -89,7 +89,7 @@ def _no_memory(size: int) -> NothingFitsError:
 
 
 def device_named(name: str, threads: int | None = None) -> ArrayDevice:
-    """Return the device for `cpu` (the host engine) or such as `cuda:0` (cuDNN on the current CUDA device).
+    """Return the device of a name: `cpu` for the host engine, such as `cuda:0` for cuDNN.
 
     The host engine runs on `threads` threads; None stands for MUCUDNN_THREADS. Raises NoEngineError, and
     UsageError if that variable cannot be read.

@@ -1,9 +1,10 @@
-"""The rescue of a convolution whose workspace finds no memory: the same division in smaller slices."""
+"""The rescue of a convolution that finds no memory for its workspace: it runs in smaller slices."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from mucudnn._native import Division, Engine, EngineError, refusal_of_slices
+from mucudnn.costs.records import SUCCESS
 from mucudnn.errors import NothingFitsError, raised_here
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
@@ -13,21 +14,21 @@ _logger = logging.getLogger("mucudnn")
 
 
 class Rescue:
-    """Divisions of a kernel with less workspace than the one that was chosen.
+    """Divisions of a kernel with less workspace than the chosen one.
 
-    Once a smaller division was needed, later calls begin with it, because they would run out of memory too.
+    Once a call has needed a smaller division, later calls begin with it: they would run out of memory too.
     """
 
     def __init__(self, engine: Engine, kernel: Kernel, slices: Slices, workspace: int) -> None:
         self._engine, self._kernel, self._slices, self._workspace = engine, kernel, slices, workspace
-        self._found: Division | None = None
+        self._smallest: Division | None = None
 
     def run(self, division: Division, attempt: Callable[[Division], None]) -> None:
-        """Run `attempt` on the division, and on smaller ones as long as there is no memory for a workspace.
+        """Run `attempt` on the division, then on smaller ones until there is memory for the workspace.
 
-        Warn once. Raises NothingFitsError if there is no memory for any, and all that `attempt` raises.
+        Warn once. Raises NothingFitsError if no workspace finds memory, and all that `attempt` raises.
         """
-        first = self._found or division
+        first = self._smallest or division
         try:
             return attempt(first)
         except NothingFitsError as error:
@@ -41,7 +42,7 @@ class Rescue:
             raise error
 
     def _keep(self, smaller: Division) -> None:
-        if self._found is None:
+        if self._smallest is None:
             _logger.warning(
                 "%s of %s: there was no memory for %s of workspace. Now it runs in smaller slices, with %s",
                 self._kernel.pass_,
@@ -49,7 +50,7 @@ class Rescue:
                 format_size(self._workspace),
                 format_size(smaller.workspace),
             )
-        self._found = smaller
+        self._smallest = smaller
 
     def _smaller(self, workspace: int) -> Iterator[Division]:
         """Yield divisions into ever smaller slices, each with less workspace, down to single samples."""
@@ -58,12 +59,11 @@ class Rescue:
         while size > 1:
             size = (size + 1) // 2
             algorithms.append(_cut(self._slices, size))
-        samples = self._kernel.problem.mini_batch
-        single = self._engine.enumerate(self._kernel.at(1))
-        runnable = [one for one in single if one.status == "CUDNN_STATUS_SUCCESS"]
+        candidates = self._engine.enumerate(self._kernel.at(1))
+        runnable = [candidate for candidate in candidates if candidate.status == SUCCESS]
         if runnable:
-            least = min(runnable, key=lambda one: one.workspace)
-            algorithms.append([(1, least.algorithm)] * samples)
+            least = min(runnable, key=lambda candidate: candidate.workspace)
+            algorithms.append([(1, least.algorithm)] * self._kernel.mini_batch)
         for slices in algorithms:
             if refusal_of_slices(self._kernel, len(slices)):
                 continue

@@ -1,6 +1,6 @@
 """Views of arrays of any library, and results in the library of the caller.
 
-This module imports no array library but NumPy. A PyTorch tensor or CuPy array can exist only if its library
+This module imports no array library but NumPy: a PyTorch tensor or CuPy array can exist only if its library
 is loaded already. All other arrays have NumPy's array interface, the CUDA array interface or DLPack.
 """
 
@@ -36,7 +36,7 @@ class View(NamedTuple):
     address: int
     shape: tuple[int, ...]
     data_type: str
-    device: str  # `cpu`, or such as `cuda:0`
+    device: str  # `cpu`, or a GPU such as `cuda:0`
     writable: bool
     owner: object  # the object that keeps the memory alive
     stream: int = 0  # the CUDA stream on which its values are made and used
@@ -50,9 +50,9 @@ class View(NamedTuple):
 def read(array: Any, name: str) -> View:
     """Return the view of an array; errors call the array `name`.
 
-    Raises ArgumentTypeError if it is no array of f32, f64, f16 or bf16, or a masked one; UsageError if it is
-    not packed or has no memory; NotDifferentiableError for a tensor whose gradient would be lost;
-    NoEngineError for an array on a device that no engine computes on.
+    Raises ArgumentTypeError if it is masked or not an array of f32, f64, f16 or bf16; UsageError if it is not
+    packed or has no memory; NotDifferentiableError for a tensor whose gradient would be lost; NoEngineError
+    for an array on a device that no engine computes on.
     """
     if type(array) is np.ndarray:
         return _read_interface(array, array.__array_interface__, name, "cpu")
@@ -106,7 +106,7 @@ def read_tensor(tensor: Any, name: str) -> View:
 
 
 def empty(like: Any, data_type: str, shape: tuple[int, ...]) -> Any:
-    """Return a new array whose values are not set, in the library of `like` or else in NumPy.
+    """Return a new array without values, of the library of `like` or else of NumPy.
 
     Raises NothingFitsError if there is no memory, and ArgumentTypeError if no library can make the array.
     """
@@ -135,9 +135,9 @@ def _empty(like: Any, data_type: str, shape: tuple[int, ...]) -> Any:
 def scratch(like: Any, size: int) -> tuple[int, object] | None:
     """Allocate `size` bytes on the device of `like` with the allocator of its library.
 
-    Returns the address and the object that owns the bytes; None for a library other than PyTorch and CuPy.
-    The caller may drop the owner once the work is on the current stream: the allocator reuses the bytes for
-    later work on that stream only. Raises MemoryError.
+    Return the address and the object that owns the bytes, or None for a library other than PyTorch and CuPy.
+    The caller may drop the owner once the work is on the current stream, because the allocator reuses the
+    bytes only for later work on that stream. Raises MemoryError.
     """
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and isinstance(like, torch.Tensor):
@@ -153,20 +153,14 @@ def scratch(like: Any, size: int) -> tuple[int, object] | None:
 
 
 def note_written(array: Any) -> None:
-    """Tell PyTorch that the values of its tensor changed.
-
-    PyTorch then refuses to compute a gradient that needs the old values.
-    """
+    """Tell PyTorch that a tensor's values changed, so that it refuses gradients that need the old ones."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor) and not array.is_inference():
         torch.autograd.graph.increment_version(array)
 
 
 def convert_result(result: Any, like: Any) -> Any:
-    """Return an array of `empty` as an array of the library of `like`, if that library has the array API.
-
-    Raises UsageError if the library does not take it.
-    """
+    """Convert an array of `empty` to the library of `like` if that has the array API. Raises UsageError."""
     if type(result) is np.ndarray and not hasattr(like, "__array_interface__"):
         namespace = getattr(like, "__array_namespace__", None)
         if namespace is None:
@@ -213,12 +207,12 @@ def _get_attribute(array: Any, attribute: str, name: str) -> Any:
 
 
 def _check_interface(array: Any, interface: Any, name: str) -> dict[str, Any]:
-    """Return an array interface that has the form that NumPy and CUDA specify. Raises ArgumentTypeError."""
+    """Return an array interface in the form that NumPy and CUDA specify. Raises ArgumentTypeError."""
     masked = sys.modules.get("numpy.ma")
     if masked is not None and isinstance(array, masked.MaskedArray):
         raise _masked(name)
     if not isinstance(interface, dict):
-        raise _no_array(array, name)
+        raise _not_an_array(array, name)
     start = f"{name} is {type(array).__name__}, whose array interface"
     for key in ("shape", "typestr", "data"):
         if key not in interface:
@@ -247,7 +241,7 @@ def _is_tuple(value: object, length: int | None = None) -> bool:
 
 
 def _read_interface(array: Any, interface: dict[str, Any], name: str, device: str) -> View:
-    """Return the view that a dictionary describes; NumPy's and CUDA's array interfaces share its form."""
+    """Return the view that an array interface describes; NumPy's and CUDA's have the same form."""
     shape, data_type = tuple(interface["shape"]), _INTERFACE_TYPES.get(interface["typestr"])
     if data_type is None:
         raise _unsupported(name, getattr(array, "dtype", interface["typestr"]))
@@ -261,7 +255,7 @@ def _read_interface(array: Any, interface: dict[str, Any], name: str, device: st
 def _aligned(view: View, name: str) -> View:
     """Return the view. Raises UsageError if its elements cannot lie at its address."""
     if view.address % ITEM_SIZES[view.data_type]:
-        raise UsageError(f"the address of {name} is no multiple of its element's size: copy it")
+        raise UsageError(f"the address of {name} is not a multiple of the size of its elements: copy it")
     return view
 
 
@@ -272,7 +266,7 @@ def _check_memory(name: str, address: int, shape: Any) -> None:
 
 
 def _current_stream(array: Any, interface: dict[str, Any]) -> int:
-    """Return CuPy's current stream; for another library the stream that the array names, else the default."""
+    """Return CuPy's current stream, or the stream that another library's array names, or the default one."""
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(array, cupy.ndarray):
         return int(cupy.cuda.get_current_stream().ptr)
@@ -291,20 +285,20 @@ def _is_packed(interface: dict[str, Any], item: int) -> bool:
 def _read_other(array: Any, name: str) -> View:
     """Return the view of an array with the CUDA array interface or DLPack."""
     if isinstance(array, type):
-        raise _no_array(array, name)
+        raise _not_an_array(array, name)
     interface = _get_attribute(array, "__cuda_array_interface__", name)
     if interface is not None:
         number = _dlpack_device(array, name)[1] if hasattr(array, "__dlpack_device__") else 0
         return _read_interface(array, _check_interface(array, interface, name), name, f"cuda:{number}")
     if _get_attribute(array, "__dlpack__", name) is None:
-        raise _no_array(array, name)
+        raise _not_an_array(array, name)
     kind, _ = _dlpack_device(array, name)
     if kind != _CPU:
         raise NoEngineError(f"{name} is on a device of DLPack's type {kind}: there is no engine for it")
     try:
         try:
             capsule = array.__dlpack__(max_version=(1, 0))
-        except TypeError:  # before DLPack 1.0 there was no such argument
+        except TypeError:  # DLPack had no such argument before 1.0
             capsule = array.__dlpack__()
         address, shape, type_, packed, read_only = read_dlpack(capsule)
     except Exception as error:
@@ -318,7 +312,7 @@ def _read_other(array: Any, name: str) -> View:
 
 
 def _dlpack_device(array: Any, name: str) -> tuple[int, int]:
-    """Return DLPack's type and number of the device that the array is on. Raises UsageError."""
+    """Return the type, by DLPack, and the number of the array's device. Raises UsageError."""
     try:
         kind, number = array.__dlpack_device__()
         return int(kind), int(number)
@@ -341,7 +335,7 @@ def _masked(name: str) -> ArgumentTypeError:
     )
 
 
-def _no_array(array: Any, name: str) -> ArgumentTypeError:
+def _not_an_array(array: Any, name: str) -> ArgumentTypeError:
     return ArgumentTypeError(
         f"{name} is {type(array).__name__}, not an array: it has neither DLPack nor an array interface"
     )

@@ -10,7 +10,7 @@ from mucudnn.cli.terminal import show
 from mucudnn.drop_in import doctor
 from mucudnn.drop_in.elf import NotElfError
 from mucudnn.drop_in.libraries import (
-    Found,
+    FoundLibrary,
     find_libraries,
     format_version,
     known_functions,
@@ -76,7 +76,7 @@ def _write_device_properties(path: Path) -> None:
     show(f"{engine.device}, as {engine.library} describes it: {path}")
 
 
-def _describe(library: Found) -> Iterator[str]:
+def _describe(library: FoundLibrary) -> Iterator[str]:
     version, reason = version_of(library.path)
     yield reason if version is None else f"version {format_version(version)}"
     yield f"found through {library.origin}"

@@ -1,4 +1,4 @@
-"""The cache: an sqlite file of all that engines offered and everything measured, committed row by row."""
+"""The cache: an sqlite file of the algorithms that engines list and of all measurements, saved row by row."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -93,10 +93,9 @@ class Cache(CacheRows):
         listener: Listener | None = None,
         needed: bool = True,
     ) -> "Cache":
-        """Open the file, and make it if it is missing.
+        """Open the file, and make it if it is missing. Raise UnwritableError, NewerFileError, MucudnnError.
 
-        A file that is not `needed` may fail later: the work goes on in memory. Raise UnwritableError,
-        NewerFileError, MucudnnError.
+        If a file that is not `needed` fails later, the work goes on in memory.
         """
         database, claims, message = salvage.open_file(path)
         if message is not None and listener is not None:
@@ -105,16 +104,15 @@ class Cache(CacheRows):
 
     @classmethod
     def read_only(cls, path: Path, listener: Listener | None = None) -> "Cache":
-        """Open an existing cache to which nothing can be added.
+        """Open an existing cache to which nothing can be added. Raise NewerFileError, MucudnnError.
 
-        With a `listener`, the rows that can be read are used if a row is damaged. Raise NewerFileError,
-        MucudnnError.
+        With a `listener`, use the rows that can be read even if others are damaged.
         """
         return cls(path, cache_file.open_to_read(path), listener=listener, needed=listener is None)
 
     @classmethod
     def recorded(cls, source: Path) -> "Cache":
-        """Open an existing cache, or the shipped rows of the one machine whose name contains `source`.
+        """Open an existing cache, or the shipped rows of the machine whose name contains `source`.
 
         Raise NewerFileError, MucudnnError; UsageError if several machines have such names.
         """
@@ -130,7 +128,7 @@ class Cache(CacheRows):
 
     @classmethod
     def in_memory(cls, path: Path, *, system: SystemDatabase | None = None) -> "Cache":
-        """Return a copy of the cache at `path`, or an empty one if it cannot be read. Nothing is kept."""
+        """Return a copy in memory of the cache at `path`, or an empty cache if it cannot be read."""
         try:
             with cls.read_only(path) as file:
                 return cls(path, salvage.copy_in_memory(file._database), system=system)
@@ -141,7 +139,7 @@ class Cache(CacheRows):
 
     @classmethod
     def of_user(cls, listener: Listener, *, needed: bool) -> "Cache":
-        """Open the user's cache above the shipped rows, with what programs under `mucudnn run` measured.
+        """Open the user's cache, with the shipped rows and those that programs under `mucudnn run` measured.
 
         If it cannot be written and is not `needed`, warn and return a copy in memory. Raise MucudnnError.
         """
@@ -170,7 +168,7 @@ class Cache(CacheRows):
     def _find_machines(self) -> list[Machine]:
         columns, machines = ", ".join(column.name for column in MACHINE), list[Machine]()
 
-        def first(where: str, *values: object) -> bool:
+        def add_first(where: str, *values: object) -> bool:
             rows = self._rows_of(
                 f"SELECT {columns} FROM measurements {where} ORDER BY device, library, threads LIMIT 1",
                 values,
@@ -182,29 +180,29 @@ class Cache(CacheRows):
                 machines.append(machine)
             return bool(rows)
 
-        # From each to the next in the index, past all the rows of one machine.
-        more = first("")
+        # Step through the index from machine to machine, past all rows of each.
+        more = add_first("")
         while more:
             device, library, threads = machines[-1].identity
             more = (
-                first("WHERE device = ? AND library = ? AND threads > ?", device, library, threads)
-                or first("WHERE device = ? AND library > ?", device, library)
-                or first("WHERE device > ?", device)
+                add_first("WHERE device = ? AND library = ? AND threads > ?", device, library, threads)
+                or add_first("WHERE device = ? AND library > ?", device, library)
+                or add_first("WHERE device > ?", device)
             )
         return machines
 
     def measurements(self, machine: Machine, kernel: Kernel) -> list[Measurement]:
-        """Return all that was measured of the problem's geometry at any size, by size and algorithm."""
+        """Return all measurements of a kernel at any micro-batch size, sorted by size and algorithm."""
         rows = self._kernel_rows(MEASUREMENT, machine, kernel)
         by_place = {(row["micro_batch"], row["algorithm"]): row for row in rows}
         return [record_of(Measurement, by_place[place]) for place in sorted(by_place)]
 
     def add(self, machine: Machine, kernel: Kernel, measured: Measurement) -> None:
-        """Keep one measurement, at once; a former one of the same algorithm and size is replaced."""
+        """Save a measurement at once. It replaces an earlier one of the same algorithm and size."""
         self._keep(MEASUREMENT, machine, kernel, vars(measured))
 
     def enumerations(self, machine: Machine, kernel: Kernel) -> dict[int, list[Listed]]:
-        """Return what can run at each size that the engine listed whole, in the engine's order."""
+        """Return what can run at each size that the engine has listed completely, in the engine's order."""
         rows = self._kernel_rows(ENUMERATION, machine, kernel)
         texts = {row["micro_batch"]: row["candidates"] for row in rows}
         return {
@@ -218,13 +216,13 @@ class Cache(CacheRows):
         candidates: Mapping[int, Sequence[Listed]],
         failures: Sequence[Measurement] = (),
     ) -> None:
-        """Keep all that can run at some sizes, and the algorithms that cannot, in one transaction."""
+        """Save all that can run at some sizes, and the algorithms that cannot, in one transaction."""
         rows = [(MEASUREMENT, MEASUREMENT.row(machine, kernel, vars(failure))) for failure in failures]
         rows += [
             (ENUMERATION, ENUMERATION.row(machine, kernel, _listing(*candidate)))
             for candidate in candidates.items()
         ]
-        self.attempt(lambda: self._count_changes(lambda: self._put(*rows)))
+        self.attempt(lambda: self._count_changes(lambda: self._add_and_find(*rows)))
 
     def comparison(
         self, machine: Machine, kernel: Kernel, undivided: Configuration | None, divided: Configuration
@@ -241,7 +239,7 @@ class Cache(CacheRows):
         divided: Configuration,
         compared: Comparison,
     ) -> None:
-        """Keep one comparison, at once."""
+        """Save a comparison at once."""
         values = _texts(undivided=undivided, divided=divided) | vars(compared)
         self._keep(COMPARISON, machine, kernel, values)
 
@@ -260,12 +258,12 @@ class Cache(CacheRows):
         tiles: Tiling | ChannelGroups,
         compared: PartsComparison,
     ) -> None:
-        """Keep one comparison, at once."""
+        """Save a comparison at once."""
         values = _texts(division=division, tiles=tiles) | vars(compared)
         self._keep(TILE_COMPARISON, machine, kernel, values)
 
     def step_times(self, machine: Machine, kernel: Kernel, step: str) -> dict[str, float]:
-        """Return the ms of whole steps by the way they ran, as this version of mucudnn measured them.
+        """Return the ms of whole steps by the way they ran, which this version of mucudnn has measured.
 
         `kernel` is the forward pass of the step's first convolution. A single call with all its passes is a
         step, too.
@@ -275,37 +273,39 @@ class Cache(CacheRows):
         return {row["way"]: row["time_ms"] for row in rows if here.items() <= row.items()}
 
     def add_step_times(self, machine: Machine, kernel: Kernel, step: str, times: Mapping[str, float]) -> None:
-        """Keep the ms of whole steps by the way they ran, in one transaction."""
+        """Save the ms of whole steps by the way they ran, in one transaction."""
         rows = [
             (STEP_TIME, STEP_TIME.row(machine, kernel, vars(StepTime(step, way, ms))))
             for way, ms in times.items()
         ]
-        self.attempt(lambda: self._count_changes(lambda: self._put(*rows)))
+        self.attempt(lambda: self._count_changes(lambda: self._add_and_find(*rows)))
 
     def _find(
         self, table: Table, machine: Machine, kernel: Kernel, wanted: Mapping[str, Any]
     ) -> dict[str, Any] | None:
-        """Return the row of a kernel that has these values; the user's own before a shipped one."""
+        """Return the row of a kernel that has these values, the user's own if there is also a shipped one."""
         rows = reversed(self._kernel_rows(table, machine, kernel))
         return next((row for row in rows if wanted.items() <= row.items()), None)
 
     def _kernel_rows(self, table: Table, machine: Machine, kernel: Kernel) -> list[dict[str, Any]]:
-        """Return the rows of a kernel; the user's own come after those that are shipped, and win."""
+        """Return the rows of a kernel, the shipped ones first, so that the user's own win."""
         text, pass_ = table.problem_text(kernel.problem), kernel.pass_
         shipped = [] if self._system is None else self._system.rows(machine, text, pass_)
         own = self.select(table, _OF_KERNEL, (*machine.identity, text, pass_))
-        return [*(row for of, row in shipped if of is table), *own]
+        return [*(row for origin, row in shipped if origin is table), *own]
 
     def _keep(self, table: Table, machine: Machine, kernel: Kernel, own: Mapping[str, Any]) -> None:
         row = table.row(machine, kernel, own)
-        self.attempt(lambda: self._put((table, row)))
+        self.attempt(lambda: self._add_and_find((table, row)))
 
-    def _put(self, *rows: Row) -> None:
-        """Add rows, and look each one up. Raise ValueError, sqlite3.DatabaseError."""
+    def _add_and_find(self, *rows: Row) -> None:
+        """Add rows, and look each one up, because a damaged index loses rows without an error.
+
+        Raise ValueError, sqlite3.DatabaseError.
+        """
         for table, row in rows:
             self._rows_of(*table.upsert(row))
-            # The plus signs keep sqlite on the index that `_kernel_rows` takes.
-            # A damaged index loses rows in silence.
+            # The plus signs make sqlite use the index that `_kernel_rows` uses.
             same = "".join(f' AND +"{column}" = ?' for column in table.own_key)
             values = tuple(row[column] for column in table.key)
             if not self._rows_of(f"SELECT 1 FROM {table.name} {_OF_KERNEL}{same}", values):
@@ -317,7 +317,7 @@ def _listing(micro_batch: int, candidates: Sequence[Listed]) -> dict[str, Any]:
 
 
 def _texts(**configurations: Configuration | Tiling | ChannelGroups | None) -> dict[str, Any]:
-    """Return the text of each configuration; that of None is empty."""
+    """Return the text of each configuration, which is empty for None."""
     return {
         name: "" if configuration is None else str(configuration)
         for name, configuration in configurations.items()

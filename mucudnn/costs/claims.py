@@ -1,11 +1,11 @@
-"""Claims: who is measuring what, so that processes which share a cache do not measure the same thing twice.
+"""Claims, with which processes that share a cache avoid measuring the same kernel twice.
 
-A claim is a lock on one byte of a file beside the cache, at an offset that the kernel's name hashes to. The
-system drops it with its process, however that ends: there is no owner to look up, no expiry to guess and
-nothing to clean up. Two names at one offset would only wait for each other.
+A claim is a lock on one byte of a file next to the cache, at an offset that the kernel's name hashes to. The
+system releases it when its process ends, however it ends, so there is no owner to look up, no expiry to guess
+and nothing to clean up. Two names with the same offset would only wait for each other.
 
-A child of fork() inherits the open file and with it the claims: they would outlive the parent. So the child
-closes the file, and opens it anew when it makes a claim of its own.
+A child of fork() inherits the open file and with it the claims, which would outlive the parent. So the child
+closes the file, and opens it again for a claim of its own.
 """
 
 import fcntl
@@ -26,13 +26,13 @@ PATIENCE_SECONDS = 60.0  # more than one measurement takes
 
 
 class Claims:
-    """The lock file of a cache. Raises OSError where it cannot be made, or where there are no locks."""
+    """The lock file of a cache. Raises OSError if it cannot be made, or its file system has no locks."""
 
     def __init__(self, cache: Path) -> None:
         self._path = cache.with_name(cache.name + ".lock")
         self._open()
         try:
-            if _try_lock(self._file, 0, fcntl.F_WRLCK):  # else another process has it: then there are locks
+            if _try_lock(self._file, 0, fcntl.F_WRLCK):  # if another process has it, there are locks
                 _try_lock(self._file, 0, fcntl.F_UNLCK)
         except BaseException:
             self.close()
@@ -42,13 +42,13 @@ class Claims:
         """Give up all claims."""
         self._file.close()
 
-    # A signal's error between `yield` and the block leaves a claim behind, until `close`.
+    # A signal handler's error between `yield` and the block leaves the claim behind until `close`.
     @contextmanager
     def claim(self, name: str, patience: Callable[[], bool] | None = None) -> Iterator[bool]:
-        """Yield whether the claim is ours inside the block.
+        """Yield True if the claim is ours inside the block.
 
-        While another process has it, `patience` is called, which waits a moment and returns whether to try
-        again. The holder of a claim must not wait for another claim, or two processes wait for each other.
+        While another process has it, call `patience`, which waits a moment and returns whether to try again.
+        The holder of a claim must not wait for another one, or two processes could wait for each other.
         """
         offset = 1 + int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
         if self._file.closed:  # in a child of fork()
@@ -71,15 +71,15 @@ class Claims:
 
 
 def _open_no_link(path: str, flags: int) -> int:
-    """Open a file. In a shared folder a link in its place could lead to any file."""
+    """Open a file, but do not follow a link, which in a shared folder could lead to any file."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 class Patience:
     """A wait for the owner of a claim, which ends when the owner makes no progress for PATIENCE_SECONDS.
 
-    `progress` returns a value that changes when the owner makes progress. After a second of waiting, `tell`
-    gets a message that says what the wait is for.
+    `progress` returns a value that changes when the owner makes progress. After a second, `tell` gets a
+    message with the reason for the wait, `what`.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Patience:
 
 def _try_lock(file: FileIO, offset: int, kind: int) -> bool:
     """Lock or unlock a byte. Return False if another process has it."""
-    # The lock belongs to the open file: a lock of the process is lost when any thread closes the file.
+    # The lock belongs to the open file. The process would lose its own when any thread closes the file.
     wanted = struct.pack("hhqqi0q", kind, os.SEEK_SET, offset, 1, 0)
     try:
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, wanted)

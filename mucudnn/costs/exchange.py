@@ -1,4 +1,4 @@
-"""Rows of a cache outside of it: JSON lines that other hosts, later versions and people can read.
+"""Rows of a cache as JSON lines, which other hosts, later versions and people can read.
 
 The first line is `{"kind": "header", "schema": 1}`. Each other line is a row of one of the cache's tables,
 without the columns that its problem implies. A header may occur again, so files can be concatenated.
@@ -33,7 +33,7 @@ def parse_rows(lines: Iterable[str], source: str) -> Iterator[Row]:
         try:
             values = json.loads(line, parse_constant=_no_constant)
             if not isinstance(values, dict):
-                raise ValueError("it is no JSON object")
+                raise ValueError("it is not a JSON object")
             name = values.pop("kind", None)
             if name == "header":
                 known = _is_known(values.get("schema"), source)
@@ -42,7 +42,7 @@ def parse_rows(lines: Iterable[str], source: str) -> Iterator[Row]:
             else:
                 yield _row(name, values)
         except json.JSONDecodeError as error:
-            raise MucudnnError(f"{source}, line {number}: it is no JSON: {error.msg}") from None
+            raise MucudnnError(f"{source}, line {number}: it is not JSON: {error.msg}") from None
         except raised_here(ValueError, OverflowError, RecursionError) as error:
             raise MucudnnError(f"{source}, line {number}: {error}") from None
     if not known:
@@ -70,12 +70,12 @@ def _row(kind: Any, values: dict[str, Any]) -> Row:
     columns = table.columns
     if values.keys() != columns.keys():
         missing, extra = columns.keys() - values.keys(), values.keys() - columns.keys()
-        raise ValueError(f"there is no {min(missing)}" if missing else f"{min(extra)!r} is no column")
+        raise ValueError(f"there is no {min(missing)}" if missing else f"{min(extra)!r} is not a column")
     return table, checked_row(table, values)
 
 
 def checked_row(table: Table, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with its texts in their usual form. Raise ValueError if it is no row of the table."""
+    """Return a row with its texts in their usual form. Raise ValueError if it is not a row of the table."""
     columns = table.columns
     row = {name: checked_value(columns[name], value) for name, value in values.items()}
     if row["pass"] not in PASSES:
@@ -101,8 +101,8 @@ def checked_value(column: Column, raw: Any) -> Any:
     if type(value) is not column.type:
         raise ValueError(f"{column.name} is {raw!r}, not {column.type.__name__}")
     if isinstance(value, str):
-        value.encode()  # raises a ValueError if the text is no Unicode
-    # Sums of times must be finite, so a time that no clock can show is refused, as an infinite one.
+        value.encode()  # raises a ValueError for half a surrogate pair
+    # Sums of times must be finite, so a time that no clock can show is refused like an infinite one.
     if isinstance(value, int | float) and not column.least <= value < 2**63:
         raise ValueError(f"{column.name} is {value}, must be at least {column.least} and below 2^63")
     return value

@@ -1,4 +1,4 @@
-"""The cache's file: its format, and how it is opened without harm to what is no cache."""
+"""The cache's file: its format, and how to open it without harming a file that is not a cache."""
 
 import os
 import sqlite3
@@ -23,11 +23,11 @@ _MOMENT = 0.02  # seconds between two tries
 _MOST_BYTES_OF_CELL = 64 * 2**20
 
 T = TypeVar("T")
-_kept_locked: set[Path] = set()  # the caches whose lock this process has waited for in vain
+_kept_locked: set[Path] = set()  # the caches that stayed locked while this process waited
 
 
 class UnwritableError(MucudnnError):
-    """The cache can only be read, or not even that."""
+    """The cache cannot be written, and perhaps cannot be read."""
 
 
 class DamagedError(UnwritableError):
@@ -45,22 +45,22 @@ class LockedError(UnwritableError):
 
 
 class Database:
-    """A connection to sqlite that no fork interrupts or finds open.
+    """A connection to sqlite that is closed before each fork.
 
-    A child would inherit locks in the memory of sqlite, for which it holds no locks in the file system.
+    A child would inherit locks in sqlite's memory without the locks in the file system that they stand for.
     """
 
     def __init__(
         self, connection: sqlite3.Connection, connect: Callable[[], sqlite3.Connection] | None = None
     ) -> None:
-        """Take a connection, in `no_fork`. Without `connect`, which opens it again, it is in memory."""
+        """Take a connection, and how to open it again unless it is in memory. The caller holds `no_fork`."""
         self._connection: sqlite3.Connection | None = connection
         self._connect = connect
         if connect is not None:
             close_before_fork(self)
 
     def connection(self) -> sqlite3.Connection:
-        """Return the connection, opened again after a fork. The caller has `no_fork`. Raise sqlite3.Error."""
+        """Return the connection, opened again after a fork. Needs `no_fork`. Raise sqlite3.Error."""
         if self._connection is None:
             assert self._connect is not None
             self._connection = self._connect()
@@ -75,11 +75,11 @@ class Database:
 
 
 def when_unlocked(path: Path, work: Callable[[], T]) -> T:
-    """Return the result of `work`, which is repeated while another process has the cache locked.
+    """Return the result of `work`, repeated while another process has the cache locked. Raise LockedError.
 
-    A process waits once for a cache. If that is in vain, later work is only tried. `work` raises LockedError
-    or sqlite's error, and holds nothing then: signals are handled during the wait, and other threads may
-    fork. Raise LockedError.
+    A process waits for a cache only once. If the cache stays locked, later work is tried without a wait.
+    `work` raises LockedError or sqlite's error, and must hold no locks then: during the wait, signals are
+    handled and other threads may fork.
     """
     patience = 0.0 if path in _kept_locked else WAITING_SECONDS
     end = time.monotonic() + patience
@@ -89,7 +89,7 @@ def when_unlocked(path: Path, work: Callable[[], T]) -> T:
         except LockedError:
             pass
         except sqlite3.OperationalError as error:
-            if not _tells_of_lock(error):
+            if not _is_lock_error(error):
                 raise
         if time.monotonic() >= end:
             _kept_locked.add(path)
@@ -97,17 +97,16 @@ def when_unlocked(path: Path, work: Callable[[], T]) -> T:
         time.sleep(_MOMENT)
 
 
-def _tells_of_lock(error: sqlite3.OperationalError) -> bool:
-    # The code has further bits, which say what kind of lock it is.
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+def _is_lock_error(error: sqlite3.OperationalError) -> bool:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # higher bits give the kind of lock
     return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def open_file(path: Path) -> tuple[Database, Claims]:
     """Open a cache for reading and writing, and make it if it is missing.
 
-    Raise UnwritableError; LockedError; DamagedError; NewerFileError; MucudnnError if the file is not a cache,
-    which is never touched then.
+    Raise UnwritableError, LockedError, DamagedError, NewerFileError. Raise MucudnnError if the file is not a
+    cache, and leave it as it is.
     """
     try:
         try:
@@ -116,7 +115,7 @@ def open_file(path: Path) -> tuple[Database, Claims]:
             path.parent.mkdir(parents=True, exist_ok=True)
         return when_unlocked(path, partial(_open_file, path))
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        if tells_of_damage(error):
+        if is_damage(error):
             raise failure(path, error) from None
         raise UnwritableError(f"the cache {path} cannot be written: {error}") from None
     except raised_here(OSError) as error:
@@ -125,8 +124,7 @@ def open_file(path: Path) -> tuple[Database, Claims]:
 
 def _open_file(path: Path) -> tuple[Database, Claims]:
     _is_cache(path)
-    # Also fails at once on a file system without locks, where sqlite would wait for them in vain.
-    claims = Claims(path)
+    claims = Claims(path)  # fails at once on a file system without locks, where sqlite would wait for them
     try:
         # Another process may be replacing a damaged file.
         with claims.claim("the file itself") as ours:
@@ -147,11 +145,11 @@ def _open_to_write(path: Path) -> Database:
             if not check_tables(connection):
                 make_tables(connection)
             connection.execute("COMMIT")
-            with suppress(sqlite3.OperationalError):  # file systems without shared memory do without
+            with suppress(sqlite3.OperationalError):  # such as on a file system without shared memory
                 connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             return Database(connection, partial(_connect_to_write, path))
-        except BaseException:  # also a signal handler's, whose traceback would keep the transaction open
+        except BaseException:  # an error of a signal handler, too: its traceback would keep the transaction
             connection.close()
             raise
 
@@ -161,9 +159,9 @@ def open_to_read(path: Path) -> Database:
     try:
         if not _is_cache(path):
             raise MucudnnError(f"the cache {path} does not exist or is empty")
-        # A reader beside a writer needs locks, and with them the right to write. It can read a file without a
-        # writer's log as one that nobody changes. The rows of a log would be missing then: only a reader that
-        # may not write has no other way.
+        # Reading while others write needs locks, and so the right to write. Without them, a file can be read
+        # as one that nobody changes, but then the rows in a writer's log are missing. So that is the way for
+        # a file without a log, and else the last resort of a reader that may not write.
         may_write = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
         has_log = path.with_name(path.name + "-wal").exists()
         options = ["?mode=rw"] if may_write else ["?mode=ro"] if has_log else []
@@ -201,7 +199,7 @@ def make_tables(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA user_version = {VERSION}")
     for table in TABLES:
         connection.execute(f"CREATE TABLE {table.name} ({table.definition})")
-    # Holds at most one row: the state of the journal when it was last taken.
+    # It has at most one row: the state of the journal when the cache last took it.
     connection.execute("CREATE TABLE taken_journal (state TEXT NOT NULL)")
 
 
@@ -216,8 +214,7 @@ def check_tables(connection: sqlite3.Connection) -> bool:
         if kind not in ("table", "index") or (kind == "table" and str(sql)[:12] != "CREATE TABLE"):
             raise sqlite3.DatabaseError(f"{name!r} is not a table of a cache")
     for table in TABLES if entries else ():
-        # A comprehension over the cursor would keep the statement, and with it the transaction, open in a
-        # traceback that a program keeps.
+        # A traceback would keep the cursor of a comprehension, and with it the transaction, open.
         columns = connection.execute(f"PRAGMA table_info({table.name})").fetchall()
         present = {column for _, column, *_ in columns}
         if missing := table.columns.keys() - present:
@@ -226,11 +223,11 @@ def check_tables(connection: sqlite3.Connection) -> bool:
 
 
 def _is_cache(path: Path) -> bool:
-    """Return False for no file or an empty one. Raise MucudnnError for a file that is no cache."""
+    """Return False for a missing or empty file. Raise MucudnnError for a file that is not a cache."""
     try:
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # such as a pipe, which would block
-            raise MucudnnError(f"{path} is not a mucudnn cache: it is no regular file")
+            raise MucudnnError(f"{path} is not a mucudnn cache: it is not a regular file")
         with path.open("rb") as file:
             header = file.read(100)
     except FileNotFoundError:
@@ -243,13 +240,13 @@ def _is_cache(path: Path) -> bool:
 
 
 def connect(path: Path, options: str = "") -> sqlite3.Connection:
-    """Connect to a file as it is, and wait for no lock. Raise sqlite3.DatabaseError, OSError."""
+    """Connect to a file as it is, without waiting for locks. Raise sqlite3.DatabaseError, OSError."""
     uri = path.absolute().as_uri() + options
-    # Any thread may close the connection, when it forks.
+    # Any thread that forks may close the connection.
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=0, check_same_thread=False)
     try:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES_OF_CELL)
-        # A damaged text must not raise an error here, where it would hide which row has it.
+        # A damaged text must not raise an error here, where nothing says which row it is in.
         connection.text_factory = _decode
         return connection
     except BaseException:
@@ -282,13 +279,13 @@ def _connect_to_read(path: Path, options: str) -> sqlite3.Connection:
         return connection
     except BaseException as error:
         connection.close()
-        if isinstance(error, sqlite3.DatabaseError | UnicodeDecodeError) and tells_of_damage(error):
+        if isinstance(error, sqlite3.DatabaseError | UnicodeDecodeError) and is_damage(error):
             raise failure(path, error) from None
         raise
 
 
 def free_name(path: Path, end: str) -> Path:
-    """Return the path with an end, and with a number if there is such a file already."""
+    """Return the path with an end, and with a number if that file exists already."""
     number, free = 1, path.with_name(f"{path.name}.{end}")
     while True:
         try:
@@ -315,17 +312,17 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def failure(path: Path, error: sqlite3.DatabaseError | UnicodeDecodeError) -> UnwritableError:
-    """Return the error that a person reads for one of sqlite about an open file.
+    """Return the error to show for sqlite's error about an open file.
 
-    sqlite's own message may have a part of a damaged file, which is then no text.
+    It is a UnicodeDecodeError if sqlite's message quotes a damaged file.
     """
-    if tells_of_damage(error):
+    if is_damage(error):
         return DamagedError(f"the cache {path} is damaged: {error}; move it away to start anew")
     return UnwritableError(f"the cache {path} failed: {error}")
 
 
-def tells_of_damage(error: sqlite3.DatabaseError | UnicodeDecodeError) -> bool:
-    """Return whether the file may be the cause of an error. A file of another schema is damaged, too."""
+def is_damage(error: sqlite3.DatabaseError | UnicodeDecodeError) -> bool:
+    """Return whether damage to the file may have caused an error; another schema counts as damage."""
     if isinstance(error, sqlite3.OperationalError):
         code = getattr(error, "sqlite_errorcode", None)
         return code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY_DBMOVED)

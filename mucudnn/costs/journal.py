@@ -1,6 +1,6 @@
-"""The journal: what programs under `mucudnn run` learned, in plan documents one behind the other.
+"""The journal: the measurements of programs under `mucudnn run`, as one plan document after another.
 
-The drop-in appends to it, and later drop-ins read it, so it stays when it was taken into the cache.
+The drop-in appends to it and reads it in later programs, so it stays after the cache has taken it in.
 """
 
 import fcntl
@@ -25,12 +25,12 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
 
 WAITING_SECONDS = 2.0  # for a program that appends to the journal
-# The entry of a document's header that marks the times of a race, as native/shim/decisions/journal.cpp does.
+# The entry of a document's header that marks times of a race; native/shim/decisions/journal.cpp writes it.
 _RACE = ("measuring", "race")
 
-_kept_locked: set[Path] = set()  # the journals whose lock this process has waited for in vain
+_kept_locked: set[Path] = set()  # the journals that stayed locked while this process waited
 
-Pruned: TypeAlias = Callable[[Mapping[str, str]], bool]  # asked with a document's header
+Pruned: TypeAlias = Callable[[Mapping[str, str]], bool]  # takes a document's header
 
 
 class JournalError(MucudnnError):
@@ -38,27 +38,26 @@ class JournalError(MucudnnError):
 
 
 def journal_of(cache: Path) -> Path:
-    """Return the path of a cache's journal. native/shim/decisions/decider.cpp has the same name."""
+    """Return the path of a cache's journal, which native/shim/decisions/decider.cpp also knows."""
     return cache.with_name(cache.name + ".journal")
 
 
 def take_journal(cache: CacheRows, forget: Pruned | None = None) -> None:
-    """Take the journal of a cache into it. Nothing is read if the journal is as it was the last time.
+    """Take the journal of a cache into it, unless the journal has not changed since the last time.
 
-    With `forget`, the documents of which it is true leave the journal, so that programs measure anew what is
-    deleted from the cache. Raise JournalError, and what the cache raises.
+    Delete from the journal each document for which `forget` is true, so that programs measure again what the
+    cache has deleted. Raise JournalError, and what the cache raises.
     """
     path = journal_of(cache.path)
     try:
         with open(path, "rb" if forget is None else "r+b", opener=_open) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise JournalError(f"the journal {path} cannot be read: it is no regular file")
+                raise JournalError(f"the journal {path} cannot be read: it is not a regular file")
             try:
                 _lock(file, fcntl.LOCK_SH if forget is None else fcntl.LOCK_EX, path)
                 _take(cache, file, path, forget)
             finally:
-                # A child of fork() inherits the open file, and would keep it locked after this process has
-                # closed it.
+                # Closing would not release the lock if a child of fork() had inherited the open file.
                 fcntl.flock(file, fcntl.LOCK_UN)
     except (FileNotFoundError, NotADirectoryError):
         return
@@ -66,7 +65,7 @@ def take_journal(cache: CacheRows, forget: Pruned | None = None) -> None:
         if error.errno == ENAMETOOLONG:  # then nobody can have written it
             return
         reason = "it is a symbolic link, which is not followed" if error.errno == ELOOP else error.strerror
-        reason = "it is no regular file" if error.errno in (EISDIR, ENXIO) else reason
+        reason = "it is not a regular file" if error.errno in (EISDIR, ENXIO) else reason
         raise JournalError(f"the journal {path} cannot be read: {reason}") from None
 
 
@@ -82,7 +81,7 @@ def _take(cache: CacheRows, file: BinaryIO, path: Path, forget: Pruned | None) -
 
 
 def _open(path: str, flags: int) -> int:
-    """Open a file as the drop-in does: follow no link, and wait for nobody at a pipe."""
+    """Open a file as the drop-in does: without following a link, or waiting for a pipe's writer."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
@@ -100,7 +99,7 @@ def _state(file: BinaryIO) -> str:
 
 
 def _lock(file: BinaryIO, kind: int, path: Path) -> None:
-    """Lock a journal, and wait once in a process for another one. Raise JournalError."""
+    """Lock a journal. A process waits only once for the process that has it. Raise JournalError."""
     end = time.monotonic() + (0 if path in _kept_locked else WAITING_SECONDS)
     while True:
         try:
@@ -115,7 +114,7 @@ def _lock(file: BinaryIO, kind: int, path: Path) -> None:
 
 
 def _rewrite(file: BinaryIO, content: bytes, forget: Pruned) -> None:
-    """Leave the documents in the file that are not to be forgotten."""
+    """Remove the documents from the file that are to be forgotten."""
     documents = re.split(rb"^(?=mucudnn plan )", content, flags=re.MULTILINE)
     left = b"".join(document for document in documents if not _is_forgotten(document, forget))
     if left != content:
@@ -163,13 +162,13 @@ def rows_of(text: str) -> Iterator[Row]:
 
 
 def _api_of_engine(problem: Problem, *, is_host: bool) -> str:
-    """Return the API whose candidates an Engine enumerates: see native/bindings/engine.cpp."""
+    """Return the API whose candidates an engine lists for a problem: see native/bindings/engine.cpp."""
     is_mixed = len(set(problem.layouts.values())) > 1 or problem.y_type != problem.data_type
     return "legacy" if is_host and not problem.epilogue and not is_mixed else "graph"
 
 
 def _accumulator(kernel: Kernel, *, sums: bool) -> int:
-    """Return the bytes for more slices than are summed in place; `sums`: the device sums them in fp32."""
+    """Return the bytes for more slices than are summed in place, which a device that `sums` adds in fp32."""
     size = accumulator_size(kernel, MOST_SLICES_IN_PLACE + 1)
     return CANNOT_ACCUMULATE if size is None or (size and not sums) else size
 

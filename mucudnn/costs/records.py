@@ -7,19 +7,19 @@ from mucudnn._native import STRIDED
 from mucudnn.solver import MicroConfiguration
 
 SUCCESS = "CUDNN_STATUS_SUCCESS"
-PLANNING = "planned"  # in the place of a machine's engine: nothing is measured on it
-FRAMEWORK = "framework"  # in the place of a machine's engine: it has the rows of STOCK and STOCK_SLICE
-# STOCK names what the caller's framework runs itself. A row of STOCK is one undivided call. A row of
-# STOCK_SLICE is the call for one slice, with the copy or the sum that brings its result into place.
+PLANNING = "planned"  # the engine of a machine on which nothing is measured
+FRAMEWORK = "framework"  # the engine of a machine that has the rows of STOCK and STOCK_SLICE
+# STOCK is the framework's own operator. A row of STOCK is one undivided call. A row of STOCK_SLICE is a call
+# for one slice, with the copy or the sum that puts its result into place.
 STOCK, STOCK_SLICE = "STOCK", "STOCK_SLICE"
 # This note marks a measurement that a race made in few runs. `--thorough` replaces the measurement.
 RACED = "raced"
-CANNOT_ACCUMULATE = -1  # in the place of bytes: the device cannot sum slices outside of the output
+CANNOT_ACCUMULATE = -1  # instead of bytes, if the device cannot sum slices outside of the output
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The place of a measurement. Times of one machine say nothing about another."""
+    """The engine and device that measurements hold for."""
 
     engine: str
     device: str
@@ -38,10 +38,10 @@ class Machine:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One algorithm of a kernel at one micro-batch size. Failures are kept too, with their status.
+    """One algorithm of a kernel at one micro-batch size, measured or failed with a status.
 
-    `spread_ms` is the distance between the quartiles of the runs. `accumulator` is what a division needs
-    beyond `workspace` when its slices cannot be summed in place, or CANNOT_ACCUMULATE.
+    `spread_ms` is the distance between the quartiles of the runs. `accumulator` is the bytes that a division
+    needs beyond `workspace` if its slices cannot be summed in place, or CANNOT_ACCUMULATE.
     """
 
     micro_batch: int
@@ -55,7 +55,7 @@ class Measurement:
 
     @property
     def is_raced(self) -> bool:
-        """True if a race made the measurement, in few runs."""
+        """True if the measurement is from the few runs of a race."""
         return RACED in self.notes.split()
 
     @property
@@ -80,10 +80,10 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The undivided and the divided configuration run whole, interleaved; errors are L2 against fp64.
+    """The undivided and the divided configuration, run whole and interleaved.
 
-    Values of the undivided configuration are None if nothing undivided fits the limit. Errors are None if the
-    memory did not allow the reference.
+    Values of the undivided configuration are None if nothing undivided fits the limit. Errors are normalised
+    L2 against fp64, and None if the memory did not allow the reference.
     """
 
     undivided_ms: float | None
@@ -102,9 +102,9 @@ class Comparison:
 
 @dataclass(frozen=True)
 class StepTime:
-    """The time of whole steps of a model, or of one call with its passes, in one of several ways to run them.
+    """The time of a model's whole step, or of one call with all its passes, in one of several ways to run it.
 
-    `step` is the digest of all calls of convolutions in the step, or of the configurations of the passes.
+    `step` is the digest of all calls to convolutions in the step, or of the configurations of the passes.
     """
 
     step: str
@@ -114,9 +114,9 @@ class StepTime:
 
 @dataclass(frozen=True)
 class PartsComparison:
-    """A kernel's tiles or channel groups, and its division of the mini-batch, run whole, interleaved.
+    """A kernel's tiles or channel groups, and its division of the mini-batch, run whole and interleaved.
 
-    `tiles_ms` and `tiles_spread_ms` are those of the tiles or groups with their copies.
+    `tiles_ms` and `tiles_spread_ms` are the times of the tiles or groups, with their copies.
     """
 
     division_ms: float

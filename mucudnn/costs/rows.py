@@ -1,4 +1,4 @@
-"""The rows of a cache's file, whatever they are about: added, looked up, merged, removed."""
+"""The rows of a cache's file: added, looked up, merged, removed."""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
@@ -37,8 +37,9 @@ def warn_once(listener: Listener, text: str) -> None:
 class CacheRows:
     """An open file, or a database in memory. Closed by `with`.
 
-    A damaged file is set aside, and the work goes on with the rows of it that can be read. If a file that is
-    not `needed` fails otherwise, such as on a full disk, the work goes on in memory. The listener is told.
+    A damaged file is set aside, and the work goes on with the rows that can be read. If a file that is not
+    `needed` fails for another reason, such as a full disk, the work goes on in memory. The listener gets a
+    message in both cases.
     """
 
     def __init__(
@@ -67,15 +68,15 @@ class CacheRows:
 
     @property
     def kept(self) -> bool:
-        """True if added rows will be there next time."""
+        """True if added rows are kept in a file."""
         return self._claims is not None
 
     def claimed(self, items: Iterable[T], name: Callable[[T], str]) -> Iterator[T]:
         """Yield each item while its name is claimed for us.
 
-        First come the items that no other process works at, then the others as these are done, or as their
-        process makes no progress. The caller must look in the cache again before measuring: another process
-        may have finished the item.
+        Items that no other process works on come first, then the others, each once its process has finished
+        it or has stopped making progress. The caller must look in the cache again before measuring, because
+        another process may have finished the item.
         """
         busy = []
         for item in items:
@@ -96,7 +97,7 @@ class CacheRows:
             yield from ((table, row) for row in self.select(table, f"ORDER BY {', '.join(table.key)}"))
 
     def select(self, table: Table, clauses: str, values: Iterable[Any] = ()) -> list[dict[str, Any]]:
-        """Return the exported rows of a table that the clauses of a SELECT leave. Raise UnwritableError."""
+        """Return the exported rows of a table that a SELECT with these clauses has. Raise UnwritableError."""
         names, bound = ", ".join(f'"{name}"' for name in table.columns), tuple(values)
 
         def checked() -> list[dict[str, Any]]:
@@ -106,10 +107,10 @@ class CacheRows:
         return self.attempt(checked)
 
     def merge(self, rows: Iterable[Row]) -> int:
-        """Take in rows of another cache, all of them or, where one is an error, none. Returns how many.
+        """Take in rows of another cache, all of them or none, and return how many changed this cache.
 
-        Of two rows about the same the one measured later wins; of equally old ones that which is here. A time
-        of a race replaces no time of many runs.
+        Of two rows with the same key, the later one wins, or else the row that is already here. A time from a
+        race does not replace a time from many runs.
         """
         taken = list(rows)
 
@@ -118,12 +119,12 @@ class CacheRows:
                 later = f"WHERE excluded.measured_at > {table.name}.measured_at"
                 if table is MEASUREMENT and RACED in (row["notes"] or "").split():
                     later += f" AND ' ' || {table.name}.notes || ' ' LIKE '% {RACED} %'"
-                self._upsert(table, row, later)
+                self.query(*table.upsert(row, later))
 
         return self.attempt(lambda: self._count_changes(work))
 
     def remove(self, column: str, operator: str, value: str) -> int:
-        """Delete the rows of all tables of which it is true. Returns how many."""
+        """Delete the rows of all tables whose column compares so with the value. Return how many."""
 
         def work() -> None:
             for table in TABLES:
@@ -139,26 +140,26 @@ class CacheRows:
     def attempt(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, which raises sqlite3.DatabaseError, or ValueError for a damaged row.
 
-        If another process has the file locked, wait. If the file fails, repeat the work with a file that can
-        be used, else in memory. Raise UnwritableError.
+        If another process has the file locked, wait. If the file fails, repeat the work with a usable file,
+        else in memory. Raise UnwritableError.
         """
         try:
             return work() if self._in_transaction else cache_file.when_unlocked(self.path, work)
         except raised_here(sqlite3.DatabaseError, ValueError, UnwritableError) as error:
-            failure = self._explain(error)
+            failure = self._failure_of(error)
             if self._in_transaction or isinstance(error, sqlite3.ProgrammingError):
                 raise failure from None
         if isinstance(failure, DamagedError) and self._replace_file():
             try:
                 return work()
             except raised_here(sqlite3.DatabaseError, ValueError, UnwritableError) as error:
-                failure = self._explain(error)
+                failure = self._failure_of(error)
         if self._needed:
             raise failure
         self._go_on_in_memory(failure)
         return work()
 
-    def _explain(self, error: Exception) -> UnwritableError:
+    def _failure_of(self, error: Exception) -> UnwritableError:
         if isinstance(error, UnwritableError):
             return error
         if isinstance(error, sqlite3.DatabaseError):
@@ -166,15 +167,13 @@ class CacheRows:
         return DamagedError(f"the cache {self.path} is damaged: a row is wrong: {error}")
 
     def _replace_file(self) -> bool:
-        """Return whether the path has a usable file now. The connection is opened again."""
+        """Replace a damaged file, and return whether the path has a usable file now."""
         if self._claims is None:
             return False
         self._database.close()
         try:
             warning = replace_damaged(self.path)
-        except raised_here(
-            OSError, sqlite3.Error, UnwritableError
-        ):  # such as a folder that cannot be written
+        except raised_here(OSError, sqlite3.Error, UnwritableError):  # such as a read-only folder
             return False
         if warning is not None:
             self._listener.message(warning)
@@ -216,6 +215,3 @@ class CacheRows:
         if self._claims is not None:
             self._claims.close()
         self._claims, self._needed = None, True
-
-    def _upsert(self, table: Table, values: dict[str, Any], condition: str) -> None:
-        self.query(*table.upsert(values, condition))

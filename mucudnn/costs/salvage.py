@@ -1,4 +1,4 @@
-"""The rescue of a damaged cache: the rows that can be read move into a new file, and the old file is kept."""
+"""The rescue of a damaged cache: readable rows are copied to a new file, and the old file is kept."""
 
 import os
 import secrets
@@ -17,7 +17,7 @@ from mucudnn.costs.schema import TABLES, Table
 from mucudnn.errors import raised_here
 from mucudnn.forks import no_fork
 
-_SINGLE_STEPS = 1000  # so many unreadable rows are passed one by one; then the steps double
+_SINGLE_STEPS = 1000  # unreadable rows that are passed one by one, before the steps double
 
 
 def open_file(path: Path) -> tuple[Database, Claims, str | None]:
@@ -40,7 +40,7 @@ def open_file(path: Path) -> tuple[Database, Claims, str | None]:
 def replace_damaged(path: Path) -> str | None:
     """Set a damaged cache aside, and make a new one of the rows that can be read.
 
-    Return the warning about it; None if the file is not damaged, because another process has replaced it.
+    Return the warning about it, or None if the file is not damaged because another process has replaced it.
     Raise OSError, sqlite3.Error, LockedError.
     """
     return when_unlocked(path, partial(_replace_damaged, path))
@@ -54,7 +54,7 @@ def _replace_damaged(path: Path) -> str | None:
             return None
         fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         try:
-            # The name is new, so that nothing can be there, such as a link to another file.
+            # The name is new, so that it cannot be a link to another file.
             os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, path.stat().st_mode & 0o777))
             aside, kept = _replace(path, fresh)
         finally:
@@ -69,7 +69,7 @@ def _replace(path: Path, fresh: Path) -> tuple[Path, int]:
         cache_file.make_tables(new)
         kept = _copy_readable(path, new)
     aside = cache_file.free_name(path, "damaged")
-    # The log moves first: sqlite would delete it beside a missing file.
+    # The log moves first, because sqlite would delete it if the file is missing.
     for suffix in ("-wal", ""):
         with suppress(FileNotFoundError):
             Path(f"{path}{suffix}").rename(f"{aside}{suffix}")
@@ -79,7 +79,7 @@ def _replace(path: Path, fresh: Path) -> tuple[Path, int]:
 
 
 def is_damaged(path: Path) -> bool:
-    """Return whether sqlite or a row of a cache tells of damage. Raise sqlite3.OperationalError."""
+    """Return whether sqlite reports damage or a row is wrong. Raise sqlite3.OperationalError."""
     try:
         with closing(cache_file.connect(path, "?mode=rw")) as connection:
             cache_file.check_tables(connection)
@@ -90,7 +90,7 @@ def is_damaged(path: Path) -> bool:
                 for values in connection.execute(f"SELECT {names} FROM {table.name}"):
                     checked_row(table, dict(zip(table.columns, values, strict=True)))
     except raised_here(sqlite3.DatabaseError, ValueError) as error:
-        if isinstance(error, sqlite3.DatabaseError) and not cache_file.tells_of_damage(error):
+        if isinstance(error, sqlite3.DatabaseError) and not cache_file.is_damage(error):
             raise
         return True
     return False
@@ -106,13 +106,13 @@ def copy_in_memory(source: Database) -> Database:
 
 def _copy_readable(path: Path, new: sqlite3.Connection) -> int:
     with suppress(sqlite3.Error, UnicodeDecodeError), closing(cache_file.connect(path, "?mode=rw")) as old:
-        old.execute("PRAGMA writable_schema = ON")  # sqlite then reads a file that is cut short, too
+        old.execute("PRAGMA writable_schema = ON")  # lets sqlite read a truncated file
         return _copy_rows(old, new)
     return 0
 
 
 def _copy_rows(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
-    """Copy the rows that can be read and are rows of a cache. Return how many."""
+    """Copy the rows that can be read and are valid. Return how many."""
     before = new.total_changes
     new.execute("BEGIN")
     for table in TABLES:
@@ -127,7 +127,7 @@ def _copy_rows(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
 
 
 def _readable(connection: sqlite3.Connection, table: Table) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a table in the order of the file, past those that sqlite cannot read."""
+    """Yield the rows of a table in the order of the file, without those that sqlite cannot read."""
     names = ", ".join(f'"{name}"' for name in table.columns)
     sql = f"SELECT rowid, {names} FROM {table.name} NOT INDEXED WHERE rowid >= ? ORDER BY rowid LIMIT ?"
     following, failures, no_limit = 1, 0, -1
@@ -138,7 +138,7 @@ def _readable(connection: sqlite3.Connection, table: Table) -> Iterator[tuple[An
                 yield tuple(values)
             return
         except raised_here(sqlite3.Error, UnicodeDecodeError, MemoryError):
-            pass  # Python reads one row ahead: the row before the one that cannot be read follows alone.
+            pass  # Python reads one row ahead, so the row before the unreadable one is still to come.
         try:
             row = connection.execute(sql, (following, 1)).fetchone()
         except raised_here(sqlite3.Error, UnicodeDecodeError, MemoryError):

@@ -1,8 +1,7 @@
 """The tables of a cache, in the one place that names their columns.
 
-A table's own columns are mostly the fields of its record in `records`. Before them stand the machine and the
-kernel, after them the origin of the row. Table definitions, the lines of an exported file and keys all come
-from here.
+A table's own columns are mostly the fields of its record in `records`. The machine and the kernel precede
+them, and the row's origin follows. Table definitions, lines of an exported file and keys are made from these.
 """
 
 from collections.abc import Mapping
@@ -64,8 +63,8 @@ def columns_of(record: type) -> tuple[Column, ...]:
 MACHINE = columns_of(Machine)
 _PROBLEM, _PASS = Column("problem", str), Column("pass", str)
 _ORIGIN = (Column("measured_at", str), Column("version", str))
-# A person can ask sqlite for them. The problem's text tells them, so that no exported row has them.
-_TOLD_BY_PROBLEM = (
+# Columns for people who query the file with sqlite. Exported rows lack them: the problem implies them.
+_IMPLIED = (
     *(Column(name, str) for name in ("data_type", "layout", "math")),
     *(Column(name, int, nullable=True) for name in GEOMETRY),
 )
@@ -74,13 +73,13 @@ KERNEL_KEY = ("device", "library", "threads", "problem", "pass")
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table of the cache: `kind` names its rows in exported files, `own` are columns of no other table."""
+    """A table of the cache. `kind` names its rows in exported files; `own` are its own columns."""
 
     kind: str
     name: str
     own: tuple[Column, ...]
     own_key: tuple[str, ...]
-    told_by_problem: tuple[Column, ...] = ()
+    implied: tuple[Column, ...] = ()
     keeps_mini_batch: bool = False
 
     @cached_property
@@ -90,44 +89,32 @@ class Table:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns that tell rows apart."""
+        """The columns that identify a row."""
         return (*KERNEL_KEY, *self.own_key)
 
     @property
     def definition(self) -> str:
         """The table as CREATE TABLE has it."""
-        columns = (*MACHINE, _PROBLEM, *self.told_by_problem, _PASS, *self.own, *_ORIGIN)
+        columns = (*MACHINE, _PROBLEM, *self.implied, _PASS, *self.own, *_ORIGIN)
         return f"{', '.join(column.definition for column in columns)}, UNIQUE ({', '.join(self.key)})"
 
     def problem_text(self, problem: Problem) -> str:
         """Return the text that stands for a problem in this table."""
         return str(problem) if self.keeps_mini_batch else problem_key(problem)
 
-    def told_by(self, problem: str) -> dict[str, Any]:
-        """Return the problem's text in full and the columns that it tells. Raise ValueError if it is none."""
-        parsed: Problem = parse_descriptor(problem)[0]
-        values = geometry(parsed) | {name: getattr(parsed, name) for name in ("data_type", "layout", "math")}
-        told = {column.name: values.get(column.name) for column in self.told_by_problem}
-        return {"problem": self.problem_text(parsed), **told}
-
     def upsert(self, row: Mapping[str, Any], condition: str = "") -> tuple[str, tuple[Any, ...]]:
         """Return the statement that adds an exported row, and its values.
 
-        A row about the same is replaced if the `condition` holds. Raise ValueError if the row has no
-        problem that can be read.
+        A row with the same key is replaced if the `condition` holds. Raise ValueError if the row's problem
+        cannot be read.
         """
-        values = {**row, **_told_by(self, row["problem"])}
+        values = {**row, **_implied_by(row["problem"], self)}
         return _insertion(self, tuple(values), condition), tuple(values.values())
 
     def row(
-        self,
-        machine: Machine,
-        kernel: Kernel,
-        own: Mapping[str, Any],
-        *,
-        measured_at: str | None = None,
+        self, machine: Machine, kernel: Kernel, own: Mapping[str, Any], *, measured_at: str | None = None
     ) -> dict[str, Any]:
-        """Return an exported row for the values of the table's own columns. Without a time it is of now."""
+        """Return an exported row with these values of the table's own columns, measured now by default."""
         return {
             **vars(machine),
             "problem": self.problem_text(kernel.problem),
@@ -149,8 +136,12 @@ def _insertion(table: Table, columns: tuple[str, ...], condition: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _told_by(table: Table, problem: str) -> dict[str, Any]:
-    return table.told_by(problem)
+def _implied_by(problem: str, table: Table) -> dict[str, Any]:
+    """Return the problem's text in full and the columns that it implies. Raise ValueError."""
+    parsed: Problem = parse_descriptor(problem)[0]
+    values = geometry(parsed) | {name: getattr(parsed, name) for name in ("data_type", "layout", "math")}
+    implied = {column.name: values.get(column.name) for column in table.implied}
+    return {"problem": table.problem_text(parsed), **implied}
 
 
 def record_of(record: type[Record], row: Mapping[str, Any]) -> Record:
@@ -163,7 +154,7 @@ MEASUREMENT = Table(
     "measurements",
     columns_of(Measurement),
     ("micro_batch", "algorithm"),
-    told_by_problem=_TOLD_BY_PROBLEM,
+    implied=_IMPLIED,
 )
 COMPARISON = Table(
     "comparison",
@@ -179,14 +170,11 @@ TILE_COMPARISON = Table(
     ("division", "tiles"),
     keeps_mini_batch=True,
 )
-# A row lists all algorithms that the engine can run at a micro-batch size, measured or not.
+# A row lists all algorithms that an engine can run at a micro-batch size, measured or not.
 ENUMERATION = Table(
-    "enumeration",
-    "enumerations",
-    (Column("micro_batch", int), Column("candidates", str)),
-    ("micro_batch",),
+    "enumeration", "enumerations", (Column("micro_batch", int), Column("candidates", str)), ("micro_batch",)
 )
-# The problem is that of the step's first convolution.
+# A step is filed under the forward pass of its first convolution.
 STEP_TIME = Table("step_time", "step_times", columns_of(StepTime), ("step", "way"), keeps_mini_batch=True)
 TABLES = (MEASUREMENT, COMPARISON, TILE_COMPARISON, ENUMERATION, STEP_TIME)
 

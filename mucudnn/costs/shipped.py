@@ -1,8 +1,7 @@
-"""The measurements that are shipped with the package, under the user's own.
+"""The measurements that are shipped with the package, which the user's own take precedence over.
 
-They are JSON lines as `mucudnn cache export` writes them, so that a change to them can be reviewed like one
-of code; an sqlite file could not be. One file holds one machine and is named after it, so nothing is read
-but what concerns the machine at hand, and there is no compiled copy that could be out of date.
+They are JSON lines as `mucudnn cache export` writes them, so that changes can be reviewed like code. Each
+machine has a file named after it, so that only the measurements of the machine at hand are read.
 """
 
 import re
@@ -20,14 +19,14 @@ _SUFFIX = ".jsonl"
 
 
 class SystemDatabase:
-    """A folder of such files, read when they are asked for."""
+    """A folder of such files, each read when it is first needed."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or SHIPPED
         self._of = lru_cache(maxsize=None)(self._read)
 
     def rows(self, machine: Machine, problem: str, pass_: str) -> list[Row]:
-        """Return the rows of a problem, given as the cache's table has it. Raise MucudnnError if damaged."""
+        """Return the rows of a problem's text in the cache. Raise MucudnnError if the file is damaged."""
         return self._of(machine).get((problem, pass_), [])
 
     def names(self) -> list[str]:
@@ -55,6 +54,6 @@ class SystemDatabase:
 
 
 def file_name(machine: Machine) -> str:
-    """Return `NVIDIA-H200-cuDNN-9.19-1.jsonl`. Machines may share a name: each row names its machine."""
+    """Return a name such as `NVIDIA-H200-cuDNN-9.19-1.jsonl`, which several machines may share."""
     text = f"{machine.device} {machine.library} {machine.threads}"
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.") + _SUFFIX

@@ -1,4 +1,4 @@
-"""The table of costs: everything that the decisions see of measuring."""
+"""The table of costs: all that decisions know about measurements."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ class CostTable:
 
     machine: Machine
     measurements: Mapping[Kernel, Sequence[Measurement]]
-    complete: bool = True  # False if candidates that are out of the race were not measured
+    complete: bool = True  # False if a race has dropped candidates without measuring them
 
     @classmethod
     def read(cls, cache: Cache, machine: Machine, kernels: Iterable[Kernel]) -> "CostTable":
-        """Return the costs that a cache has of these kernels, at all micro-batch sizes."""
+        """Return the costs of these kernels in a cache, at all micro-batch sizes."""
         return cls(machine, {kernel: cache.measurements(machine, kernel) for kernel in kernels})
 
     def at_sizes(self, kernel: Kernel, sizes: Sequence[int]) -> list[Measurement]:
         """Return a kernel's costs at these micro-batch sizes.
 
-        Raises MucudnnError if a size has none, though the table is complete. A race leaves sizes out.
+        Raises MucudnnError if a size has none, unless the table is incomplete or a race skipped the size.
         """
         rows = self.measurements[kernel]
         missing = sorted(set(sizes) - {row.micro_batch for row in rows})

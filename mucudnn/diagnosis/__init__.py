@@ -1,1 +1,1 @@
-"""The causes for which the ranks of a training idle, found in traces of torch.profiler."""
+"""The reasons why the ranks of a training run idle, found in traces of torch.profiler."""

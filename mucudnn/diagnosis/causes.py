@@ -1,8 +1,8 @@
-"""The division of each rank's time into causes, which together are all of it.
+"""The division of each rank's whole time into causes.
 
-Each moment belongs to one cause. The next batch comes first: while a rank waits for its data loader, the
-operations that it runs belong to loading. Then comes computation, then waiting for another rank, then the
-reduction of gradients. The rest is Python, the launch of kernels, and sleep.
+Each moment belongs to the first cause that applies: loading the next batch, including the operations that run
+meanwhile, then computation, then waiting for another rank, then the reduction of gradients. The rest is
+Python, the launch of kernels, and sleep.
 """
 
 from collections.abc import Sequence
@@ -41,9 +41,9 @@ class Shares:
 def divide(traces: Sequence[Trace]) -> list[Shares]:
     """Return the causes of each rank.
 
-    With the traces of several ranks, a receive is divided: until the later of its own start and the sender's
-    start the rank waits, then the data travel. The traces' clocks must agree, as they do on one machine. With
-    a single trace all of a receive is waiting.
+    With the traces of several ranks, a receive is divided: the rank waits until both it and the sender have
+    started, and then the data travel. The traces' clocks must agree, as they do on one machine. With a single
+    trace, all of a receive is waiting.
     """
     return [_divide(trace, _split_receives(trace, traces)) for trace in traces]
 
@@ -71,9 +71,8 @@ def _divide(trace: Trace, receives: tuple[list[Interval], list[Interval]]) -> Sh
 def _split_receives(trace: Trace, traces: Sequence[Trace]) -> tuple[list[Interval], list[Interval]]:
     """Return the waiting and the transferring spans of a rank's receives.
 
-    The trace does not name the sender. With two ranks, messages arrive in the order
-    in which they leave. With more ranks, the sender is taken to be the one whose send ends nearest to the
-    receive's end.
+    The trace does not name the sender. With two ranks, messages arrive in the order in which they leave. With
+    more ranks, the sender is assumed to be the rank whose send ends nearest to the receive's end.
     """
     sends = [send for other in traces if other is not trace for send in other.intervals["send"]]
     receives = trace.intervals["receive"]
@@ -96,7 +95,7 @@ def _split_receives(trace: Trace, traces: Sequence[Trace]) -> tuple[list[Interva
 
 
 def unite(intervals: Sequence[Interval]) -> list[Interval]:
-    """Return disjoint spans that cover the same time, by start."""
+    """Return disjoint spans that cover the same time, sorted by start."""
     united: list[Interval] = []
     for interval in sorted(intervals, key=lambda i: i.start):
         if united and interval.start <= united[-1].end:
@@ -108,7 +107,7 @@ def unite(intervals: Sequence[Interval]) -> list[Interval]:
 
 
 def subtract(spans: Sequence[Interval], others: Sequence[Interval]) -> list[Interval]:
-    """Return the parts of disjoint spans outside other disjoint spans; both by start."""
+    """Return the parts of disjoint spans outside other disjoint spans; both are sorted by start."""
     left: list[Interval] = []
     first = 0
     for span in spans:

@@ -1,7 +1,7 @@
-"""The events in a trace of torch.profiler, and the kind of work that each of them stands for.
+"""The events in a trace of torch.profiler, and the kind of work that each of them is.
 
-The profiler writes a range of the program, such as a step or a collective, once for the CPU and once more for
-the GPU, around the kernels that the range launched. Only the range on the CPU counts.
+The profiler writes a range of the program, such as a step or a collective, once for the CPU and again for the
+GPU, around the kernels that the range launched. Only the range on the CPU counts.
 """
 
 from bisect import bisect_right
@@ -73,7 +73,7 @@ def _is_time(value: object) -> TypeGuard[float]:
 
 
 def classify(events: Sequence[Event]) -> list[tuple[Event, str | None]]:
-    """Return the events on their own lanes, each with its kind; None if it does no work of its own."""
+    """Return the events, without the GPU's mirrors of ranges, each with its kind of work or None."""
     on_gpu = any(event.category == "kernel" for event in events)
     own = [event for event in events if event.category.lower() != _MIRROR]
     if on_gpu:
@@ -86,7 +86,7 @@ def classify(events: Sequence[Event]) -> list[tuple[Event, str | None]]:
 def is_pipeline(events: Iterable[Event]) -> bool:
     """Return False if each receive is a part of an operation, such as a convolution that needs a halo.
 
-    The stages of a pipeline receive what they compute with before they run an operation.
+    The stages of a pipeline receive their inputs before they run an operation.
     """
     is_inside = [
         any(not outer.name.startswith(_COMMUNICATING) for outer in around)
@@ -99,8 +99,8 @@ def is_pipeline(events: Iterable[Event]) -> bool:
 def count_steps(kinds: Iterable[tuple[Event, str | None]]) -> int:
     """Return the training steps in a trace, at least 1.
 
-    Each step of the profiler has a number. Without them, the optimizer or data loader that is used most often
-    counts, because a program can have several, and an optimizer can call another.
+    They are the profiler's numbered steps. Without these, the uses of the most used optimizer, or else data
+    loader, count, because a program can have several, and an optimizer can call another.
     """
     steps: set[str] = set()
     optimizers: Counter[str] = Counter()
@@ -131,7 +131,7 @@ class _Operations:
             mirrors.sort(key=lambda mirror: mirror.start)
 
     def of(self, kernel: Event) -> str | None:
-        """Return the operation that launched a kernel, such as `allreduce`; None if that is unknown."""
+        """Return the operation that launched a kernel, such as `allreduce`, or None if it is unknown."""
         number = kernel.arguments.get("External id")
         operation = _operation_of(kernel) or (self._by_id.get(number) if isinstance(number, int) else None)
         if operation:
@@ -154,8 +154,8 @@ def _kind_on_gpu(event: Event, operations: _Operations) -> str | None:
     operation, is_nccl = operations.of(event), event.name.lower().startswith("nccl")
     if not is_nccl and _operation_of(event) is None:
         return "compute"
-    # NCCL's kernel for sends and receives also runs all-to-all, so its name says nothing. PyTorch launches a
-    # batch of sends and receives when it is complete, under a name that says neither.
+    # NCCL runs all-to-all with the kernel for sends and receives, so the kernel's name does not decide.
+    # PyTorch launches a batch of sends and receives under the name of neither.
     if operation == "coalesced" and "sendrecv" in event.name.lower():
         return "receive"
     return _kind_of_operation(operation or "")
@@ -183,7 +183,7 @@ def _kind_of_operation(operation: str) -> str:
 def _find_communicating(events: Iterable[Event]) -> set[int]:
     """Return the ids of the operations on a CPU that call torch.distributed, for example to fetch a halo.
 
-    They wait inside, so their own time is not computation. That of the operations that they call still is.
+    They wait inside, so their own time is not computation, unlike the time of the operations that they call.
     """
     communicating: set[int] = set()
     for event, around in _nest(events):

@@ -1,4 +1,4 @@
-"""Timelines in the JSON form that Perfetto reads (ui.perfetto.dev), measured ones beside simulated ones."""
+"""Measured and simulated timelines in the JSON form that Perfetto reads (ui.perfetto.dev)."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ _SIMULATED = 10_000  # the first process number of simulated ranks
 def write_timelines(ranks: Sequence[Shares], remedies: Sequence[Remedy]) -> str:
     """Return the text of a trace with each rank's causes, and the pipelines that remedies simulate.
 
-    All begin at 0. A rank is a process of the trace, and a cause is a thread of it.
+    All begin at 0. Each rank is a process in the trace, and each cause is a thread of it.
     """
     start = min((span.start for rank in ranks for spans in rank.spans.values() for span in spans), default=0)
     events: list[dict[str, Any]] = []
@@ -22,16 +22,9 @@ def write_timelines(ranks: Sequence[Shares], remedies: Sequence[Remedy]) -> str:
         events.append(_name(rank.rank, f"rank {rank.rank}, measured"))
         for number, cause in enumerate(CAUSES):
             events.append(_name(rank.rank, cause, thread=number))
-            events += (
-                _event(
-                    rank.rank,
-                    number,
-                    span.name if cause == "compute" else cause,
-                    span.start - start,
-                    span.length,
-                )
-                for span in rank.spans[cause]
-            )
+            for span in rank.spans[cause]:
+                name = span.name if cause == "compute" else cause
+                events.append(_event(rank.rank, number, name, span.start - start, span.length))
     for remedy in remedies:
         if remedy.timeline is not None:
             events += pipeline_events(remedy.timeline, f"simulated: {remedy.change}")

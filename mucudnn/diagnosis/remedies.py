@@ -1,4 +1,4 @@
-"""The remedy for each cause, with the time that a simulation says it saves."""
+"""The remedy for each cause, with the time that it saves in a simulation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ _STEPS = 64  # in a simulation
 
 @dataclass(frozen=True)
 class Remedy:
-    """A change to make.
+    """A change that saves time.
 
     Attributes:
-        cause: the cause that it takes away.
+        cause: the cause that it removes.
         change: the change in words, such as `4 loader workers`.
         before_ms: the milliseconds of a step in the trace.
-        after_ms: those in the simulation.
+        after_ms: the milliseconds of a step in the simulation.
         timeline: the simulated pipeline; None if the remedy is not a pipeline.
     """
 
@@ -38,7 +38,7 @@ class Remedy:
 
 
 def remedies(ranks: Sequence[Shares]) -> list[Remedy]:
-    """Return the changes that save at least `WORTH` of a step, those that save most first."""
+    """Return the changes that save at least `WORTH` of a step, the most useful first."""
     candidates = [*_loader_workers(ranks), *_micro_batches(ranks)]
     return sorted((r for r in candidates if r.saved >= WORTH), key=lambda r: -r.saved)
 
@@ -46,27 +46,23 @@ def remedies(ranks: Sequence[Shares]) -> list[Remedy]:
 def simulate_loading(load_ms: float, step_ms: float, workers: int) -> float:
     """Return the milliseconds of a step if `workers` workers load batches ahead, two each.
 
-    A worker starts on its next batch when a batch of its own has been taken and it is free. The first batch
-    does not count.
+    A free worker starts on its next batch once one of its own has been taken. The first batch does not count.
     """
     queue = 2 * workers
     free, now = [0.0] * workers, 0.0
     taken: list[float] = []  # the times at which the batches were taken
-    first = 0.0
     for step in range(_STEPS):
         worker = step % workers
         allowed = taken[step - queue] if step >= queue else 0.0
         free[worker] = max(free[worker], allowed) + load_ms
         now = max(now, free[worker])
         taken.append(now)
-        if step == 0:
-            first = now
         now += step_ms
-    return (now - first - step_ms) / (_STEPS - 1)
+    return (now - taken[0] - step_ms) / (_STEPS - 1)
 
 
 def _loader_workers(ranks: Sequence[Shares]) -> list[Remedy]:
-    """Return the fewest loader workers that take nearly all of the waiting for data away."""
+    """Return the fewest loader workers that remove nearly all waiting for data."""
     worst = max(ranks, key=lambda r: r.ms["data"], default=None)
     if worst is None or not worst.ms["data"]:
         return []
@@ -80,9 +76,9 @@ def _loader_workers(ranks: Sequence[Shares]) -> list[Remedy]:
 
 
 def _micro_batches(ranks: Sequence[Shares]) -> list[Remedy]:
-    """Return GPipe with the fewest micro-batches that take nearly all of the waiting of ranks away.
+    """Return GPipe with the fewest micro-batches that remove nearly all waiting for other ranks.
 
-    Each rank's computation is taken for its stage: a third forward, two thirds backward.
+    Each rank's computation is assumed to be its stage, a third of it forward and two thirds backward.
     """
     if len(ranks) < 2 or not any(rank.ms["wait"] and rank.is_pipeline for rank in ranks):
         return []

@@ -35,7 +35,7 @@ class Trace:
         start: the first moment, in milliseconds since the epoch.
         end: the last moment.
         steps: the training steps that the trace holds, at least 1.
-        intervals: for each of `KINDS` its spans, by start; they may overlap.
+        intervals: for each of `KINDS` its spans, sorted by start; they may overlap.
         is_pipeline: False if operations receive messages while they run, such as a halo.
     """
 

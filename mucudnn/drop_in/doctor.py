@@ -1,4 +1,4 @@
-"""The check that the drop-in works on this machine and for a given program, and why it does not."""
+"""The check whether the drop-in works on this machine and for a program, with the reason if it does not."""
 
 import os
 import re
@@ -12,11 +12,12 @@ from mucudnn.drop_in.elf import NotElfError, mapped, read_elf
 from mucudnn.drop_in.findings import Finding, examine_file
 from mucudnn.drop_in.libraries import (
     TIMEOUT,
+    find_interpreter,
     format_version,
     preloading,
     run_child,
     shim_path,
-)
+)  # fmt: skip
 from mucudnn.errors import UsageError
 
 _OPEN = """
@@ -34,7 +35,7 @@ print(library.cudnnGetVersion())
 
 
 def prove() -> Finding:
-    """Open libcudnn.so.9 in a child process under the drop-in, and look which library answers."""
+    """Open libcudnn.so.9 in a child process under the drop-in, and report which library answers."""
     subject = "a child process under mucudnn run"
     environment = preloading(shim_path(), {**os.environ, "MUCUDNN_LOG": "info"})
     try:
@@ -61,9 +62,9 @@ def prove() -> Finding:
 
 
 def examine(name: str) -> list[Finding]:
-    """Find out what `mucudnn run` would do for a program, a library file or an installed Python package.
+    """Report what `mucudnn run` would do for a program, a library file or an installed Python package.
 
-    Nothing of it is executed. Raises UsageError if there is no such file, command or package.
+    None of it is executed. Raises UsageError if there is no such file, command or package.
     """
     if Path(name).is_file():
         return [_examine_program(name, Path(name))]
@@ -83,7 +84,7 @@ def _examine_package(name: str, package: metadata.Distribution) -> list[Finding]
         if ".so" not in file.name or file.name.startswith("libcudnn"):
             continue
         path = Path(str(package.locate_file(file)))
-        try:  # the path tells apart files of one name in different folders
+        try:  # the path distinguishes files of one name in different folders
             finding = examine_file(f"{name}: {file}", path, read_elf(path), program=False)
         except (NotElfError, OSError):  # a linker script, or a file that is listed but missing
             continue
@@ -98,7 +99,10 @@ def _examine_program(subject: str, path: Path) -> Finding:
         with mapped(path) as data:
             first = bytes(data[:256]).split(b"\n")[0].decode(errors="replace")
         if first.startswith("#!"):
-            return _examine_script(subject, first[2:].split())
+            program = find_interpreter(first)
+            if program is None:
+                return Finding(subject, None, "is a script whose interpreter was not found")
+            return _examine_program(f"{subject}, a script of {program}", program.resolve())
         if not first.startswith("\x7fELF"):
             return Finding(
                 subject,
@@ -110,12 +114,3 @@ def _examine_program(subject: str, path: Path) -> Finding:
         return Finding(subject, None, str(error))
     except OSError as error:
         return Finding(subject, None, f"{path} cannot be read: {error.strerror}")
-
-
-def _examine_script(subject: str, words: list[str]) -> Finding:
-    if words and Path(words[0]).name == "env":
-        words = [word for word in words[1:] if not word.startswith("-")]
-    program = shutil.which(words[0]) if words else None
-    if program is None:
-        return Finding(subject, None, "is a script whose interpreter was not found")
-    return _examine_program(f"{subject}, a script of {program}", Path(program).resolve())

@@ -19,7 +19,7 @@ _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _PAGE = 4096
 _PROGRAM_HEADER, _SECTION_HEADER = 56, 64  # bytes
 _MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
-_MOST_LETTERS_A_BYTE = 8  # letters of all names, for each byte of the file
+_MOST_LETTERS_A_BYTE = 8  # the most letters of all names, for each byte of the file
 
 
 class NotElfError(MucudnnError):
@@ -28,7 +28,7 @@ class NotElfError(MucudnnError):
 
 @dataclass(frozen=True)
 class Elf:
-    """One program or library, as its ELF headers describe it."""
+    """A program or library, as its ELF headers describe it."""
 
     machine: str
     interpreter: str | None  # the loader that starts a dynamically linked program
@@ -61,7 +61,7 @@ def parse_elf(data: mmap.mmap | bytes, name: str) -> Elf:
 
 
 class _Names:
-    """The texts of a file. They may be parts of one text, but cannot be far longer than the file together."""
+    """The texts of a file. They may overlap, but together they cannot be much longer than the file."""
 
     def __init__(self, data: mmap.mmap | bytes) -> None:
         self._data = data
@@ -80,10 +80,7 @@ class _Names:
 
 @contextmanager
 def mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
-    """Map a file, which may be larger than the memory, and yield its bytes. Raises OSError.
-
-    A pipe has no bytes.
-    """
+    """Map a file, which may exceed the memory, and yield its bytes; a pipe has none. Raises OSError."""
     with open(path, "rb", opener=open_at_once) as file:
         if os.fstat(file.fileno()).st_size == 0:  # mmap refuses an empty file
             yield b""
@@ -122,7 +119,7 @@ def _parse(data: mmap.mmap | bytes) -> Elf:
     imports: set[str] = set()
     symbols: list[str] = []
     relocated: set[int] = set()
-    bytes_left = len(data)  # sections may overlap: a small file must not stand for a large one
+    bytes_left = len(data)  # sections may overlap, but a small file must not cost as much as a large one
     for _, kind, _, _, offset, size, link, *_ in headers:
         if kind not in (_SHT_DYNSYM, _SHT_RELA):
             continue
@@ -158,9 +155,9 @@ def _parse(data: mmap.mmap | bytes) -> Elf:
 def _read_tags(
     data: mmap.mmap | bytes, names: _Names, loads: list[tuple[int, int, int]], dynamic: list[int]
 ) -> list[tuple[int, str]]:
-    """Return the (tag, text) entries of the dynamic section, found as the loader finds it: by its address.
+    """Return the (tag, text) entries of the dynamic section, found by its address as the loader finds it.
 
-    Section headers can describe another one. Raises ValueError if the loader might see other entries.
+    Section headers can describe another section. Raises ValueError if the loader might see other entries.
     """
 
     def place(address: int, length: int = 1) -> int:

@@ -5,40 +5,33 @@ import os
 import re
 import stat
 import statistics
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from mucudnn.drop_in.elf import Elf, mapped, read_elf
-from mucudnn.drop_in.libraries import known_functions, preloading, run_child, shim_path
+from mucudnn.drop_in.libraries import (
+    known_functions,
+    preloading,
+    read_python,
+    shim_path,
+    trace_loader,
+    without_preload,
+)  # fmt: skip
 from mucudnn.measuring.engines import SONAME, chosen_library
 
-# The functions that cuDNN 8 has and cuDNN 9 lacks, as far as frameworks call them (native/shim/entry).
-DROPPED = frozenset(
-    {
-        "cudnnAdvInferVersionCheck",
-        "cudnnAdvTrainVersionCheck",
-        "cudnnCnnInferVersionCheck",
-        "cudnnCnnTrainVersionCheck",
-        "cudnnGetRNNParamsSize",
-        "cudnnGetRNNTrainingReserveSize",
-        "cudnnGetRNNWorkspaceSize",
-        "cudnnOpsInferVersionCheck",
-        "cudnnOpsTrainVersionCheck",
-        "cudnnRNNBackwardData",
-        "cudnnRNNBackwardWeights",
-        "cudnnRNNForwardInference",
-        "cudnnRNNForwardTraining",
-        "cudnnSetRNNDescriptor_v6",
-    }
-)
-# Bytes from one forwarder to the next, at most. TensorFlow's are 32 bytes apart.
-_FORWARDER = 64
+# The functions of cuDNN 8 that cuDNN 9 lacks, as far as frameworks call them (native/shim/entry).
+DROPPED = frozenset({
+    "cudnnAdvInferVersionCheck", "cudnnAdvTrainVersionCheck", "cudnnCnnInferVersionCheck",
+    "cudnnCnnTrainVersionCheck", "cudnnOpsInferVersionCheck", "cudnnOpsTrainVersionCheck",
+    "cudnnGetRNNParamsSize", "cudnnGetRNNTrainingReserveSize", "cudnnGetRNNWorkspaceSize",
+    "cudnnRNNBackwardData", "cudnnRNNBackwardWeights", "cudnnRNNForwardInference",
+    "cudnnRNNForwardTraining", "cudnnSetRNNDescriptor_v6",
+})  # fmt: skip
+_FORWARDER = 64  # the most bytes from one forwarder to the next; TensorFlow's are 32 bytes apart
 _LINKED_NAME = re.compile(r"libcudnn(-[0-9a-f]+)?\.so(\.(\d+))?[\d.]*")
-# A compiler writes a short text into the code as numbers of eight bytes, of which the second may begin inside
-# the first.
+# A compiler writes a short text into the code as eight-byte numbers, which may overlap.
 _NAME_IN_CODE = re.compile(rb"libcudnn.{0,24}?(?:dnn\.so\.9|\.so\.9)", re.DOTALL)
 _NAME_OF_A_FUNCTION = re.compile(rb"\0(cudnn[A-Z]\w*)(?=\0)")
 
@@ -54,7 +47,7 @@ class Finding:
 
 
 def examine_file(subject: str, path: Path, elf: Elf, *, program: bool) -> Finding:
-    """Examine the program or library at `path` by its symbols and texts. Nothing of it is executed."""
+    """Examine the program or library at `path` by its symbols and texts, without executing it."""
     if elf.soname == SONAME:
         return Finding(subject, None, "is a cuDNN itself; name a program that uses it")
     obstacle = _find_obstacle(path, elf, program=program) or _find_other_library(elf)
@@ -66,18 +59,18 @@ def examine_file(subject: str, path: Path, elf: Elf, *, program: bool) -> Findin
 
 
 def written_for_8(elf: Elf) -> bool:
-    """Return whether a library forwards the calls of cuDNN, and makes some that cuDNN 9 has dropped."""
+    """Return whether a library forwards calls to cuDNN, some of which cuDNN 9 has dropped."""
     return bool(elf.calls & DROPPED) and "cudnnGetVersion" in elf.exports
 
 
 def _find_companion_for_8(path: Path, elf: Elf) -> str | None:
-    """Return the library in the file's folder that it needs and that is written for cuDNN 8."""
+    """Return a library written for cuDNN 8 that a file needs and that is in the same folder, or None."""
     neighbours = (path.parent / needed for needed in elf.needed if "/" not in needed)
     return next((file.name for file in neighbours if file.is_file() and written_for_8(read_elf(file))), None)
 
 
 def _find_obstacle(path: Path, elf: Elf, *, program: bool) -> str | None:
-    """Return why no drop-in can work for a file; None if nothing speaks against it."""
+    """Return why the drop-in cannot work for a file, or None if it may."""
     ours = read_elf(shim_path()).machine
     if elf.machine != ours:
         return f"is for {elf.machine}, mucudnn's library for {ours}: the loader ignores it"
@@ -91,7 +84,7 @@ def _find_obstacle(path: Path, elf: Elf, *, program: bool) -> str | None:
 
 
 def _find_other_library(elf: Elf) -> str | None:
-    """Return why a file gets another cuDNN than the drop-in; None if it does not."""
+    """Return why a file gets another cuDNN than the drop-in, or None if it does not."""
     if written_for_8(elf):
         called = min(elf.calls & DROPPED)
         return f"is written for cuDNN 8, because it calls {called}: mucudnn stands in for cuDNN 9 only"
@@ -124,9 +117,9 @@ def _is_privileged(path: Path) -> bool:
 
 
 def _examine_linked(subject: str, path: Path, elf: Elf) -> Finding:
-    """Ask the loader, which lists the libraries that it would load without starting the program.
+    """Ask the loader which libcudnn.so.9 it would load, without starting the program.
 
-    Only the system's loader is run: the program, which may be of a stranger, can name any file as its own.
+    Only the system's loader is run, because an untrusted program can name any file as its loader.
     """
     if elf.interpreter is not None and os.path.realpath(elf.interpreter) not in _system_loaders():
         text = f"asks for the loader {elf.interpreter}, which is not the system's: it was not run"
@@ -134,43 +127,38 @@ def _examine_linked(subject: str, path: Path, elf: Elf) -> Finding:
     if elf.auditors:
         text = f"brings the auditor {elf.auditors[0]} along, which the loader would run: it was not asked"
         return Finding(subject, None, f"linked against {SONAME}; {text}")
-    plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    without = _ask_loader(path, elf, plain)
+    without = _ask_loader(path, elf, without_preload())
     under = _ask_loader(path, elf, preloading(shim_path(), dict(os.environ)))
     own = f"linked against {SONAME}; alone it gets {without or 'none: it is not found'}"
     if under is None or not os.path.samefile(under, shim_path()):
         return Finding(subject, False, f"{own}; under mucudnn run the loader still takes {under or 'none'}")
     real = chosen_library() or without
     if real is None:
-        # The program that loads this library may have loaded a cuDNN before.
+        # The program that loads this library may have loaded a cuDNN already.
         return Finding(subject, None, f"{own}; where nothing else brings one, set MUCUDNN_LIBRARY")
     return Finding(subject, True, f"{own}; under mucudnn run it gets mucudnn's library in front of {real}")
 
 
 def _system_loaders() -> set[str]:
-    """Return the paths of the loader that runs this Python, and of the one at the usual place."""
-    ours = read_elf(Path(sys.executable).resolve())
+    """Return the paths of this Python's loader and of the loader at the usual place."""
+    ours = read_python()
     usual = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
     return {os.path.realpath(path) for path in (ours.interpreter, usual.get(ours.machine)) if path}
 
 
 def _ask_loader(path: Path, elf: Elf, environment: dict[str, str]) -> str | None:
-    """Return the path of the libcudnn.so.9 that the loader takes for a file; None if it finds none."""
-    loader = elf.interpreter or read_elf(Path(sys.executable).resolve()).interpreter
+    """Return the path of the libcudnn.so.9 that the loader takes for a file, or None if it finds none."""
+    loader = elf.interpreter or read_python().interpreter
     if loader is None:
         return None
-    # Unlike --list, this variable lets the loader go on after a missing library.
-    # LD_WARN would make it relocate, which runs functions of the libraries.
-    traced = {name: value for name, value in environment.items() if name != "LD_WARN"}
-    answer = run_child([loader, str(path.resolve())], {**traced, "LD_TRACE_LOADED_OBJECTS": "1"})
-    listed = re.search(
-        rf"^\s*(?:{re.escape(SONAME)} => )?(/.*{re.escape(SONAME)}) \(", answer.stdout, re.MULTILINE
-    )
+    libraries = trace_loader(loader, path.resolve(), environment)
+    name = re.escape(SONAME)
+    listed = re.search(rf"^\s*(?:{name} => )?(/.*{name}) \(", libraries, re.MULTILINE)
     return listed[1] if listed else None
 
 
 def _examine_symbols(subject: str, elf: Elf) -> Finding | None:
-    """Examine a file that calls functions of cuDNN without naming the library; None if it calls none."""
+    """Return the finding about a file that calls cuDNN without naming the library, or None for others."""
     if _has_forwarders(elf):
         count = sum(name in known_functions() for name in elf.exports)
         text = f"exports {count} functions of cuDNN that only pass calls on"
@@ -183,9 +171,9 @@ def _examine_symbols(subject: str, elf: Elf) -> Finding | None:
 
 
 def _find_mentions(data: mmap.mmap | bytes) -> Iterator[str]:
-    """Yield the names and paths of a libcudnn.so in a file.
+    """Yield the names and paths of a libcudnn.so in a file, searching for the end of a path first.
 
-    It searches for the end of a path first, so that it reads a large file only once.
+    So a large file is read only once.
     """
     for match in re.finditer(rb"libcudnn\.so[.\d]*", data):
         before = data[max(0, match.start() - 4096) : match.start()][::-1]
@@ -195,7 +183,7 @@ def _find_mentions(data: mmap.mmap | bytes) -> Iterator[str]:
 
 
 def _examine_texts(subject: str, path: Path, elf: Elf) -> Finding:
-    """Guess from the texts in the file whether it opens cuDNN at run time, and quote them."""
+    """Guess from the texts in a file whether it opens cuDNN at run time."""
     with mapped(path) as data:
         names = set(_find_mentions(data))
         in_code = _NAME_IN_CODE.search(data) is not None
@@ -219,7 +207,7 @@ def _examine_texts(subject: str, path: Path, elf: Elf) -> Finding:
         text = f"needs {companion}, which is written for cuDNN 8: mucudnn stands in for cuDNN 9 only"
         return Finding(subject, False, text)
     if "cudnn" in elf.search_path:
-        # The loader searches these folders for names only.
+        # The loader searches these folders only for names.
         text = f"opens {SONAME} by its name, because it names functions and a folder of cuDNN's"
         return Finding(subject, True, f"{text}, {gets}")
     text = f"names functions of cuDNN, but no library: if it opens {SONAME}, it gets mucudnn's library"

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,8 +26,8 @@ print(library.cudnnGetVersion())
 
 
 @dataclass(frozen=True)
-class Found:
-    """A libcudnn.so.9, and the variable, package or program through which it was found."""
+class FoundLibrary:
+    """A libcudnn.so.9, and the variable, package or program that led to it."""
 
     path: Path
     origin: str
@@ -55,14 +56,14 @@ def _list_functions(library: Elf) -> frozenset[str]:
     return frozenset(name for name in library.exports if name.startswith("cudnn"))
 
 
-def find_libraries() -> list[Found]:
-    """Return every libcudnn.so.9 that can be found, each file once, without the drop-in itself.
+def find_libraries() -> list[FoundLibrary]:
+    """Return every libcudnn.so.9 that can be found except the drop-in, each file once.
 
-    That of MUCUDNN_LIBRARY comes first. Raises UsageError if that variable cannot be read.
+    The value of MUCUDNN_LIBRARY comes first. Raises UsageError if that variable cannot be read.
     """
     chosen = chosen_library()
-    named = [Found(chosen, settings.LIBRARY.variable)] if chosen else []
-    by_path: dict[Path, Found] = {}
+    named = [FoundLibrary(chosen, settings.LIBRARY.variable)] if chosen else []
+    by_path: dict[Path, FoundLibrary] = {}
     for item in (*named, *_search_packages(), *_search_path(), *_search_loader_cache()):
         if item.path.is_file() or item in named:
             by_path.setdefault(item.path.resolve(), item)
@@ -70,7 +71,7 @@ def find_libraries() -> list[Found]:
     return list(by_path.values())
 
 
-def _search_packages() -> Iterator[Found]:
+def _search_packages() -> Iterator[FoundLibrary]:
     for package in metadata.distributions():
         name = package.metadata["Name"] or ""
         if not name.lower().startswith("nvidia-cudnn"):
@@ -78,41 +79,62 @@ def _search_packages() -> Iterator[Found]:
         for file in package.files or ():
             if file.name == SONAME:
                 path = Path(os.path.normpath(str(package.locate_file(file))))
-                yield Found(path, f"Python package {name} {package.version}")
+                yield FoundLibrary(path, f"Python package {name} {package.version}")
 
 
-def _search_path() -> Iterator[Found]:
+def _search_path() -> Iterator[FoundLibrary]:
     for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
         if folder:
-            yield Found(Path(folder).absolute() / SONAME, "LD_LIBRARY_PATH")
+            yield FoundLibrary(Path(folder).absolute() / SONAME, "LD_LIBRARY_PATH")
 
 
-def _search_loader_cache() -> Iterator[Found]:
+def _search_loader_cache() -> Iterator[FoundLibrary]:
     for program in ("ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"):
         try:
             answer = run_child([program, "-p"])
         except OSError:  # ldconfig may be at the next place
             continue
         for path in re.findall(rf"{re.escape(SONAME)} .*=> (/.*)", answer.stdout):
-            yield Found(Path(path), "ldconfig")
+            yield FoundLibrary(Path(path), "ldconfig")
         return
 
 
 def list_linked(program: Path) -> list[Path]:
-    """Return the libraries that the loader would load with a program, which is not started.
+    """Return the libraries that the loader would load with a program, without starting it.
 
-    The list is empty for a program without a loader, and for one that asks for another loader than Python's.
+    The list is empty for a program whose loader is not Python's.
     """
     try:
         elf = read_elf(program)
         loader = None if elf.auditors else elf.interpreter
-        if loader is None or loader != read_elf(Path(sys.executable).resolve()).interpreter:
+        if loader is None or loader != read_python().interpreter:
             return []
-        plain = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "LD_WARN")}
-        answer = run_child([loader, str(program)], {**plain, "LD_TRACE_LOADED_OBJECTS": "1"})
+        libraries = trace_loader(loader, program, without_preload())
     except (NotElfError, OSError, subprocess.TimeoutExpired):
         return []
-    return [Path(path) for path in re.findall(r"^\s*(?:\S+ => )?(/.*) \(", answer.stdout, re.MULTILINE)]
+    return [Path(path) for path in re.findall(r"^\s*(?:\S+ => )?(/.*) \(", libraries, re.MULTILINE)]
+
+
+def read_python() -> Elf:
+    """Read the headers of the Python that runs this."""
+    return read_elf(Path(sys.executable).resolve())
+
+
+def trace_loader(loader: str, file: Path, environment: dict[str, str]) -> str:
+    """Return the loader's list of the libraries that it would load with a file."""
+    # Unlike --list, this variable lets the loader go on after a missing library.
+    # LD_WARN would make it relocate, which runs functions of the libraries.
+    traced = {name: value for name, value in environment.items() if name != "LD_WARN"}
+    return run_child([loader, str(file)], {**traced, "LD_TRACE_LOADED_OBJECTS": "1"}).stdout
+
+
+def find_interpreter(line: str) -> Path | None:
+    """Return the program that a script's first line names after #!, or None if there is none."""
+    words = line[2:].split() if line.startswith("#!") else []
+    if words and Path(words[0]).name == "env":
+        words = [word for word in words[1:] if not word.startswith("-")]
+    program = shutil.which(words[0]) if words else None
+    return Path(program) if program else None
 
 
 def version_of(library: Path | str) -> tuple[int | None, str]:
@@ -137,34 +159,32 @@ def format_version(version: int) -> str:
 def preloading(shim: Path, environment: dict[str, str]) -> dict[str, str]:
     """Return `environment` with `shim` in LD_PRELOAD.
 
-    The shim comes behind the libraries that are there already, because sanitizers must be first. Its folder
-    also becomes the first of LD_LIBRARY_PATH. Some programs search that path themselves and open the library
-    that they find, as cudnn-frontend's Python module does.
+    The shim comes after the libraries that are already there, because sanitizers must be first. Its folder
+    also becomes the first in LD_LIBRARY_PATH, because some programs, such as cudnn-frontend's Python module,
+    search that path themselves and open the library that they find.
     """
     there = environment.get("LD_PRELOAD", "")
     if str(shim) in re.split("[ :]+", there):
         return environment
     folders = filter(None, (str(shim.parent), environment.get("LD_LIBRARY_PATH")))
-    return {
-        **environment,
-        "LD_PRELOAD": f"{there} {shim}".strip(),
-        "LD_LIBRARY_PATH": ":".join(folders),
-    }
+    return {**environment, "LD_PRELOAD": f"{there} {shim}".strip(), "LD_LIBRARY_PATH": ":".join(folders)}
+
+
+def without_preload() -> dict[str, str]:
+    """Return the environment of this process without LD_PRELOAD."""
+    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
 
 
 def run_child(
     command: list[str], environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a child process and return its answer.
+    """Run a child process, by default in `without_preload()`, and return its answer.
 
-    The default environment is that of this process without LD_PRELOAD.
     Raises OSError, and subprocess.TimeoutExpired after TIMEOUT seconds.
     """
-    if environment is None:
-        environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     return subprocess.run(
         command,
-        env=environment,
+        env=without_preload() if environment is None else environment,
         capture_output=True,
         text=True,
         errors="replace",

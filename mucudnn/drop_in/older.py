@@ -1,13 +1,12 @@
 """The search for a cuDNN 8 that a command would use, before the command is started."""
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from mucudnn.drop_in.elf import NotElfError, mapped, read_elf
 from mucudnn.drop_in.findings import written_for_8
-from mucudnn.drop_in.libraries import list_linked
+from mucudnn.drop_in.libraries import find_interpreter, list_linked
 from mucudnn.errors import MucudnnError
 from mucudnn.input import open_at_once, read_bytes
 
@@ -19,10 +18,10 @@ _TENSORFLOW = "lib/python3*/site-packages/tensorflow/libtensorflow_framework.so.
 
 
 def find_library_for_8(program: Path, arguments: list[str]) -> Path | None:
-    """Return a library that is written for cuDNN 8 and that a command would load; None if none is seen.
+    """Return a library written for cuDNN 8 that a command would load, or None if none is found.
 
     The search covers the libraries that the program is linked against and, if a Python script imports it,
-    TensorFlow. It misses a library that the program opens later: the drop-in passes its calls on.
+    TensorFlow. It misses libraries that the program opens later, whose calls the drop-in passes on.
     """
     for _ in range(_INTERPRETERS):
         if _PYTHON.fullmatch(program.name) or (interpreter := _find_interpreter(program)) is None:
@@ -47,7 +46,7 @@ def _libraries_of_python(program: Path, arguments: list[str]) -> Iterator[Path]:
 
 
 def _texts(arguments: list[str]) -> Iterator[str]:
-    """Yield the program that Python is given: the text behind -c, or the script."""
+    """Yield the text of the program that Python runs: the argument of -c, or the script."""
     for i, argument in enumerate(arguments):
         if argument == "-c":
             yield from arguments[i + 1 : i + 2]
@@ -55,10 +54,10 @@ def _texts(arguments: list[str]) -> Iterator[str]:
         if not argument.startswith("-"):
             path = Path(argument)
             try:
-                # A pipe or terminal has the program only once, for Python.
+                # A pipe or terminal can be read only once, and Python must read it.
                 if not (path.is_fifo() or path.is_char_device()):
                     yield read_bytes(path, most=_MOST_BYTES).decode(errors="replace")
-            except OSError:  # a value of an option, or no file: Python reports it
+            except OSError:  # the value of an option, or a missing file, which Python reports
                 continue
             except MucudnnError:  # a file that is larger than a script can be
                 pass
@@ -66,14 +65,9 @@ def _texts(arguments: list[str]) -> Iterator[str]:
 
 
 def _find_interpreter(program: Path) -> Path | None:
-    """Return the program that runs a script; None if the file is not a script."""
+    """Return the program that runs a script, or None if the file is not a script."""
     try:
         with open(program, "rb", opener=open_at_once) as file:
-            line = file.readline(256).decode(errors="replace")
+            return find_interpreter(file.readline(256).decode(errors="replace"))
     except OSError:
         return None
-    words = line[2:].split() if line.startswith("#!") else []
-    if words and Path(words[0]).name == "env":
-        words = [word for word in words[1:] if not word.startswith("-")]
-    interpreter = shutil.which(words[0]) if words else None
-    return Path(interpreter) if interpreter else None

@@ -16,7 +16,7 @@ def _make(path: str, flags: int) -> int:
 
 
 def write_lines(path: Path, lines: Iterable[str], what: str = "") -> None:
-    """Write a file, whole or not at all. Raises MucudnnError; its message calls the file `what`."""
+    """Write a file, whole or not at all. Raises MucudnnError, whose message calls the file `what`."""
     path = path_of_results(path)
     # A device such as /dev/stdout, or a link, must not be replaced by a file.
     in_place = os.path.islink(path) or (os.path.exists(path) and not os.path.isfile(path))
@@ -28,10 +28,10 @@ def write_lines(path: Path, lines: Iterable[str], what: str = "") -> None:
             written.replace(path)
     except BaseException as error:
         if not in_place and not isinstance(error, FileExistsError):
-            # The new file may not exist. The user needs the first error, not this one.
+            # The new file may not exist, but the user must see the first error.
             with suppress(OSError, ValueError):
                 written.unlink()
-        # It is a ValueError if no system could have such a path.
+        # A path that no system allows raises a ValueError.
         if isinstance(error, raised_here(OSError, ValueError)) and not isinstance(error, MucudnnError):
             reason = error.strerror if isinstance(error, OSError) else error
             raise MucudnnError(f"{what} {path} cannot be written: {reason}".lstrip()) from None

@@ -1,17 +1,14 @@
-"""Text without the characters that a terminal or a browser would obey instead of showing."""
+"""Text without the characters that a terminal or a browser would obey instead of displaying."""
 
 import unicodedata
 
-# Control and format characters, such as those that turn the direction of writing, halves of characters, and
+# Control and format characters, such as those that reverse the direction of writing, surrogates, and
 # separators of lines and paragraphs.
 _UNPRINTABLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def printable(text: str) -> str:
-    """Return a text in which characters that a terminal or browser would obey, not show, are spelled.
-
-    The end of a line stays.
-    """
+    """Return a text with escapes for the characters that a terminal or browser would obey; newlines stay."""
     if text.isprintable():
         return text
     return "".join(character if character == "\n" else _spell(character) for character in text)

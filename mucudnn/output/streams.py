@@ -21,9 +21,9 @@ def results() -> TextIO:
 
 @contextmanager
 def reserve_stdout() -> Iterator[None]:
-    """Reserve standard output for `results`, and send whatever else is printed there to stderr.
+    """Reserve standard output for `results`, and redirect all else that is printed there to stderr.
 
-    Programs parse the results, and a library may print too, in Python or in C: HiGHS 1.16 prints a banner.
+    Programs parse the results, but a Python or C library may print too: HiGHS 1.16 prints a banner.
     Raises OSError if the results cannot be written.
     """
     global _results
@@ -43,14 +43,14 @@ def reserve_stdout() -> Iterator[None]:
     finally:
         stream, _results, sys.stdout = _results, None, before
         if descriptor is not None:
-            _flush_c()  # while what a library printed still goes to stderr
+            _flush_c()  # a library's output must still go to stderr
             os.dup2(stream.fileno(), descriptor)
             with suppress(OSError):  # the error is already on its way to the caller
                 stream.close()
 
 
 def path_of_results(path: Path) -> Path:
-    """Return the path that leads to the results if `path` names standard output, else `path`."""
+    """Return the path of the results if `path` names standard output, else `path`."""
     if _results is None or str(path) not in _STDOUT:
         return path
     _results.flush()
@@ -58,17 +58,17 @@ def path_of_results(path: Path) -> Path:
 
 
 def restore_stdout() -> None:
-    """Let standard output lead where it led before, for a program that replaces this process."""
+    """Restore standard output, for a program that replaces this process."""
     if _results:
         _flush_c()
         os.dup2(_results.fileno(), 1)
 
 
 def _take(stream: TextIO, descriptor: int) -> TextIO:
-    """Return another stream like this one, and let the descriptor lead to stderr."""
+    """Return a copy of a stream, and redirect its descriptor to stderr."""
     stream.flush()
     _flush_c()
-    copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 3)  # above the standard streams, of which some may be closed
+    copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 3)  # above the standard streams, some of which may be closed
     own = open(copy, "w", encoding=stream.encoding, errors=stream.errors)  # noqa: SIM115  # outlives this call
     try:
         os.dup2(2, descriptor)

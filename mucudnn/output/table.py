@@ -10,10 +10,7 @@ Rows = Sequence[Sequence[str]]
 
 
 def text_table(heads: Sequence[str], rows: Rows, figures: Sequence[bool]) -> str:
-    """Return aligned columns under their heads; those with figures are aligned to the right.
-
-    A cell may have several lines.
-    """
+    """Return columns under their heads, those of figures aligned to the right. Cells may be multi-line."""
     lines = [heads, *chain.from_iterable(map(_lines_of, rows))]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     aligned = [
@@ -31,7 +28,7 @@ def _lines_of(row: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def html_table(caption: str, heads: Sequence[str], rows: Rows) -> str:
-    """Return a table of HTML. Names are text in it, never markup."""
+    """Return an HTML table, in which all cells are text and never markup."""
     lines = [
         "<tr>" + "".join(f"<{tag}>{escape(printable(cell))}</{tag}>" for cell in cells) + "</tr>"
         for tag, cells in (("th", heads), *(("td", row) for row in rows))

@@ -16,14 +16,14 @@ def add_backward(
 
     A step without a backward step saves nothing. Raises UsageError.
     """
-    given = tuple(steps)
-    for step in given:
+    steps = tuple(steps)
+    for step in steps:
         if step.backward_of:
             raise UsageError(f"the network has backward steps already: step {shown(step.name)}")
-    backward = _Backward(tensors, given)
-    forward = (step if backward.has_gradient(step) else replace(step, saves=()) for step in given)
+    backward = _Backward(tensors, steps)
+    forward = (step if backward.has_gradient(step) else replace(step, saves=()) for step in steps)
     backward.differentiate_outputs()
-    for step in reversed(given):
+    for step in reversed(steps):
         if backward.has_gradient(step):
             backward.differentiate(step)
     return tuple(backward.tensors.values()), (*forward, *backward.steps)
@@ -37,7 +37,7 @@ class _Backward:
         self.steps: list[Step] = []
         self._differentiable = self._find_differentiable(steps)
         self._outputs = [name for name in self._differentiable if self.tensors[name].kind == "output"]
-        # The number of steps that write a part of the tensor's gradient: in all, and so far.
+        # The number of steps that write a part of a tensor's gradient, in all and so far.
         self._expected = Counter(self._outputs)
         self._written: Counter[str] = Counter()
         for step in reversed(steps):
@@ -55,27 +55,20 @@ class _Backward:
             self.steps.append(Step(part, reads=(name,), writes=(part,)))
 
     def differentiate(self, step: Step) -> None:
-        """Add a step's backward step, and the steps that sum the gradients which it adds to."""
+        """Add a step's backward step, and the steps that sum the gradients of tensors with many readers."""
         sources = self._sources(step)
         is_parameter = [self.tensors[name].kind == "parameter" for name in sources]
-        passes = [
-            pass_
-            for pass_, needed in (
-                ("backward_data", not all(is_parameter)),
-                ("backward_filter", any(is_parameter)),
-            )
-            if needed
-        ]
+        needed = {"backward_data": not all(is_parameter), "backward_filter": any(is_parameter)}
+        passes = [pass_ for pass_, is_needed in needed.items() if is_needed]
         gradients = [f"{name}.grad" for name in self._results(step)]
         parts = [self._add_part(name) for name in sources]
+        kernels = tuple(_differentiate(step, kernel, pass_) for kernel in step.kernels for pass_ in passes)
         self.steps.append(
             Step(
                 f"{step.name}.backward",
                 reads=(*gradients, *step.saves),
                 writes=tuple(parts),
-                kernels=tuple(
-                    _differentiate(step, kernel, pass_) for kernel in step.kernels for pass_ in passes
-                ),
+                kernels=kernels,
                 flops=len(passes) * step.flops,
                 backward_of=step.name,
             )
@@ -85,22 +78,22 @@ class _Backward:
 
     def _find_differentiable(self, steps: tuple[Step, ...]) -> dict[str, None]:
         """Return the parameters, and the results that depend on them, in the order of the steps."""
-        found = {name: None for name, tensor in self.tensors.items() if tensor.kind == "parameter"}
+        differentiable = {name: None for name, tensor in self.tensors.items() if tensor.kind == "parameter"}
         for step in steps:
-            if any(name in found for name in step.reads):
-                found |= {
+            if any(name in differentiable for name in step.reads):
+                differentiable |= {
                     name: None
                     for name in step.writes
                     if self.tensors[name].kind not in UPDATED and self.tensors[name].data_type in FLOATING
                 }
-        return found
+        return differentiable
 
     def _sources(self, step: Step) -> list[str]:
         """Return the tensors that a step is differentiated with respect to."""
         return [name for name in step.reads if name in self._differentiable]
 
     def _results(self, step: Step) -> list[str]:
-        """Return the tensors with a gradient that a step writes; a parameter that it changes is none."""
+        """Return the tensors with a gradient that a step writes, without the parameters that it updates."""
         return [
             name for name in step.writes if self._expected[name] and self.tensors[name].kind not in UPDATED
         ]
@@ -113,7 +106,7 @@ class _Backward:
         return self._add_gradient(name, f"{name}.grad.{self._written[name]}")
 
     def _add_sum(self, name: str, part: str) -> None:
-        """Add the step that adds a part to the sum of the parts before it, in place."""
+        """Add the step that adds a part to the sum of the earlier parts, in place."""
         written = self._written[name]
         if written < 2:
             return

@@ -1,7 +1,7 @@
 """The bundled networks for the memory planner: forward networks for a mini-batch.
 
-Sizes follow the papers, and for AlexNet, OverFeat and GoogLeNet the variants of convnet-benchmarks, which
-the paper of vDNN trained.
+Sizes follow the papers, except that AlexNet, OverFeat and GoogLeNet are the variants of convnet-benchmarks,
+which the vDNN paper trained.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ def _classify(net: Layers, x: Tensor, *hidden: int) -> Tensor:
     return net.linear("classifier", x, 1000)
 
 
-def _convolve(net: Layers, name: str, x: Tensor, channels: int, size: int, **given: int) -> Tensor:
+def _convolve(
+    net: Layers, name: str, x: Tensor, channels: int, size: int, stride: int = 1, padding: int = 0
+) -> Tensor:
     """Add a convolution with a ReLU."""
-    stride, padding = given.get("stride", 1), given.get("padding", 0)
     return net.relu(f"{name}.relu", net.convolution(name, x, channels, size, stride=stride, padding=padding))
 
 
@@ -150,7 +151,7 @@ def _unet3d(net: Layers, x: Tensor) -> Tensor:
 
 
 def _convnext(net: Layers, x: Tensor) -> Tensor:
-    """Build ConvNeXt-T, with norms and products on channels last: Z. Liu et al., A ConvNet, 2022."""
+    """Build ConvNeXt-T, with norms and linear layers on channels last: Z. Liu et al., A ConvNet, 2022."""
 
     def to_last(name: str, x: Tensor) -> Tensor:
         return net.permute(name, x, (x.shape[0], *x.shape[2:], x.shape[1]))

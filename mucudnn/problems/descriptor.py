@@ -4,19 +4,19 @@ import re
 
 from mucudnn._native import Problem
 
-# The cache's columns for a problem's geometry. Their names are the letters that a descriptor uses.
+# The cache's columns for a problem's geometry, named by the letters of a descriptor.
 GEOMETRY = ("g", *(a + b for a in "io" for b in "cdhw"), *(a + b for a in "kspd" for b in "dhw"))
 
 
 def problem_key(problem: Problem) -> str:
-    """Return the descriptor without its mini-batch: measurements at all micro-batch sizes share this key."""
+    """Return the descriptor without its mini-batch, a key that measurements at all sizes share."""
     return re.sub(r"mb\d+", "", str(problem))
 
 
 def short_text(problem: Problem, *, mini_batch: bool = True) -> str:
     """Return the shortest descriptor of a problem, such as `mb64_ic64ih27_oc192_kh5_ph2+relu`.
 
-    Parts with the default value are left out; so is the mini-batch where `mini_batch` is False.
+    Parts with their default value are omitted, and so is the mini-batch if `mini_batch` is False.
     """
     words = (problem.types, problem.layout, problem.math)
     prefix = "".join(
@@ -57,15 +57,12 @@ def _collect_sizes(problem: Problem) -> dict[str, tuple[int, ...]]:
         "k": problem.kernel,
         "s": problem.stride,
         "p": problem.padding,
-        "d": tuple(size - 1 for size in problem.dilation),  # no dilation: 0 in a descriptor, 1 in cuDNN
+        "d": tuple(size - 1 for size in problem.dilation),  # no dilation is 0 in a descriptor, 1 in cuDNN
     }
 
 
 def _format_spatial(letter: str, sizes: tuple[int, ...]) -> str:
-    """Write the sizes along the axes.
-
-    A size at the end that repeats the one before it is left out: the parser of descriptors fills it in.
-    """
+    """Write the sizes along the axes, without equal ones at the end, which the parser of descriptors adds."""
     kept = len(sizes)
     while kept > 1 and sizes[kept - 1] == sizes[kept - 2]:
         kept -= 1

@@ -1,5 +1,6 @@
 """Kernels: a convolution in one pass."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from mucudnn._native import Problem
@@ -13,7 +14,7 @@ DEFAULT_BATCH = 64
 class Kernel:
     """A problem in one pass: the key of measurements and decisions.
 
-    A network gives a kernel its `name` and the `count` of its occurrences. They do not tell kernels apart.
+    A network gives a kernel its `name` and the `count` of its occurrences, which equality ignores.
     """
 
     problem: Problem
@@ -37,3 +38,12 @@ class Kernel:
 
     def __str__(self) -> str:
         return f"{self.label} {self.pass_}"
+
+
+def merge_kernels(kernels: Iterable[Kernel]) -> list[Kernel]:
+    """Return the kernels with identical ones merged into the first of them, with the sum of their counts."""
+    merged: dict[Kernel, Kernel] = {}
+    for kernel in kernels:
+        first = merged.get(kernel)
+        merged[kernel] = kernel if first is None else replace(first, count=first.count + kernel.count)
+    return list(merged.values())

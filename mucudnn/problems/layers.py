@@ -1,4 +1,4 @@
-"""A builder of forward networks, layer after layer, with what PyTorch saves for each layer."""
+"""A builder of forward networks, layer by layer, with the tensors that PyTorch saves for each layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Layers:
     """The tensors and steps of a network so far. Each layer reads a tensor and returns its result.
 
     All activations have one data type. Shapes are (N, C, spatial sizes). With `pools_by_indices` a max
-    pooling saves the indices of the maxima, in i64, as in PyTorch; else it saves its result, as in cuDNN.
+    pooling saves the i64 indices of the maxima, as in PyTorch; otherwise its result, as in cuDNN.
     """
 
     def __init__(
@@ -53,24 +53,20 @@ class Layers:
             layout=self._layout,
         )
         weight = self._parameter(f"{name}.weight", (channels, x.shape[1] // groups, *problem.kernel))
-        reads = [x.name, weight.name]
+        reads = [x, weight]
         if bias:
-            reads.append(self._parameter(f"{name}.bias", (channels,)).name)
-        result = self._tensor(name, (x.shape[0], channels, *problem.output))
-        kernels = (Kernel(problem, "forward"),)
-        self._steps.append(Step(name, tuple(reads), (name,), (x.name, weight.name), kernels))
-        return result
+            reads.append(self._parameter(f"{name}.bias", (channels,)))
+        shape, kernels = (x.shape[0], channels, *problem.output), (Kernel(problem, "forward"),)
+        return self._add(name, shape, reads, (x.name, weight.name), kernels=kernels)
 
     def up_convolution(self, name: str, x: Tensor, channels: int) -> Tensor:
         """Add a transposed convolution that doubles each spatial size. It counts as a product of matrices."""
         dims = len(x.shape) - 2
         weight = self._parameter(f"{name}.weight", (x.shape[1], channels, *[2] * dims))
         bias = self._parameter(f"{name}.bias", (channels,))
-        result = self._tensor(name, (x.shape[0], channels, *(2 * n for n in x.shape[2:])))
-        flops = 2 * x.shape[1] * math.prod(result.shape)
-        saves = (x.name, weight.name)
-        self._steps.append(Step(name, (x.name, weight.name, bias.name), (name,), saves, flops=flops))
-        return result
+        shape = (x.shape[0], channels, *(2 * n for n in x.shape[2:]))
+        flops = 2 * x.shape[1] * math.prod(shape)
+        return self._add(name, shape, (x, weight, bias), (x.name, weight.name), flops=flops)
 
     def linear(self, name: str, x: Tensor, features: int, *, last_axis: bool = False) -> Tensor:
         """Add a linear layer on all axes but the first, or on the last axis alone."""
@@ -78,82 +74,58 @@ class Layers:
         weight = self._parameter(f"{name}.weight", (features, inputs))
         bias = self._parameter(f"{name}.bias", (features,))
         shape = (*x.shape[:-1], features) if last_axis else (x.shape[0], features)
-        result = self._tensor(name, shape)
-        saves, flops = (x.name, weight.name), 2 * math.prod(shape) * inputs
-        self._steps.append(Step(name, (x.name, weight.name, bias.name), (name,), saves, flops=flops))
-        return result
+        flops = 2 * math.prod(shape) * inputs
+        return self._add(name, shape, (x, weight, bias), (x.name, weight.name), flops=flops)
 
     def relu(self, name: str, x: Tensor) -> Tensor:
         """Add a ReLU in place: its result takes the memory of its input."""
-        result = self._tensor(name, x.shape, in_place_of=x.name)
-        self._steps.append(Step(name, (x.name,), (name,), (name,)))
-        return result
+        return self._add(name, x.shape, (x,), (name,), in_place_of=x.name)
 
     def gelu(self, name: str, x: Tensor) -> Tensor:
         """Add a GELU, which saves its input."""
-        result = self._tensor(name, x.shape)
-        self._steps.append(Step(name, (x.name,), (name,), (x.name,)))
-        return result
+        return self._add(name, x.shape, (x,), (x.name,))
 
     def norm(self, name: str, x: Tensor, *, channels: int | None = None) -> Tensor:
         """Add a batch norm, or a layer norm over the last axis; it saves its input."""
         count = x.shape[1] if channels is None else channels
         weight = self._parameter(f"{name}.weight", (count,))
         bias = self._parameter(f"{name}.bias", (count,))
-        result = self._tensor(name, x.shape)
-        saves = (x.name, weight.name)
-        self._steps.append(Step(name, (x.name, weight.name, bias.name), (name,), saves))
-        return result
+        return self._add(name, x.shape, (x, weight, bias), (x.name, weight.name))
 
     def response_norm(self, name: str, x: Tensor) -> Tensor:
         """Add a local response normalization, which saves its input and its result."""
-        result = self._tensor(name, x.shape)
-        self._steps.append(Step(name, (x.name,), (name,), (x.name, name)))
-        return result
+        return self._add(name, x.shape, (x,), (x.name, name))
 
     def max_pool(
         self, name: str, x: Tensor, size: int, stride: int, *, padding: int = 0, over_edge: bool = False
     ) -> Tensor:
-        """Add a max pooling, which saves its input.
-
-        With `over_edge`, the last window may reach over the edge.
-        """
+        """Add a max pooling, which saves its input. With `over_edge`, the last window may cross the edge."""
         rest = stride - 1 if over_edge else 0
         spatial = ((n + 2 * padding - size + rest) // stride + 1 for n in x.shape[2:])
         shape = (*x.shape[:2], *spatial)
-        result = self._tensor(name, shape)
         if not self._pools_by_indices:
-            self._steps.append(Step(name, (x.name,), (name,), (x.name, name)))
-            return result
+            return self._add(name, shape, (x,), (x.name, name))
         indices = Tensor(f"{name}.indices", shape, "i64")
+        result = self._add(name, shape, (x,), (x.name, indices.name), writes=(name, indices.name))
         self._tensors.append(indices)
-        self._steps.append(Step(name, (x.name,), (name, indices.name), (x.name, indices.name)))
         return result
 
     def average_pool(self, name: str, x: Tensor) -> Tensor:
         """Add the mean over all spatial axes."""
-        result = self._tensor(name, x.shape[:2])
-        self._steps.append(Step(name, (x.name,), (name,)))
-        return result
+        return self._add(name, x.shape[:2], (x,))
 
     def add(self, name: str, x: Tensor, y: Tensor) -> Tensor:
         """Add the sum of two tensors."""
-        result = self._tensor(name, x.shape)
-        self._steps.append(Step(name, (x.name, y.name), (name,)))
-        return result
+        return self._add(name, x.shape, (x, y))
 
     def concatenate(self, name: str, *parts: Tensor) -> Tensor:
         """Add the concatenation along the channels; the spatial sizes are those of the last part."""
         channels = sum(part.shape[1] for part in parts)
-        result = self._tensor(name, (parts[-1].shape[0], channels, *parts[-1].shape[2:]))
-        self._steps.append(Step(name, tuple(part.name for part in parts), (name,)))
-        return result
+        return self._add(name, (parts[-1].shape[0], channels, *parts[-1].shape[2:]), parts)
 
     def permute(self, name: str, x: Tensor, shape: Sequence[int]) -> Tensor:
         """Add a copy in another order of the axes."""
-        result = self._tensor(name, tuple(shape))
-        self._steps.append(Step(name, (x.name,), (name,)))
-        return result
+        return self._add(name, tuple(shape), (x,))
 
     def finish(self, output: Tensor) -> Network:
         """Return the forward network with this output."""
@@ -165,7 +137,21 @@ class Layers:
         self._tensors.append(parameter)
         return parameter
 
-    def _tensor(self, name: str, shape: tuple[int, ...], *, in_place_of: str = "") -> Tensor:
-        tensor = Tensor(name, shape, self._data_type, in_place_of=in_place_of)
-        self._tensors.append(tensor)
-        return tensor
+    def _add(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        reads: Sequence[Tensor],
+        saves: tuple[str, ...] = (),
+        *,
+        writes: tuple[str, ...] = (),
+        kernels: tuple[Kernel, ...] = (),
+        flops: int = 0,
+        in_place_of: str = "",
+    ) -> Tensor:
+        """Add a step and its result, both called `name`."""
+        result = Tensor(name, shape, self._data_type, in_place_of=in_place_of)
+        self._tensors.append(result)
+        names = tuple(tensor.name for tensor in reads)
+        self._steps.append(Step(name, names, writes or (name,), saves, kernels, flops))
+        return result

@@ -11,10 +11,10 @@ class Lifetime:
     """The steps that use a tensor, by their index in the network; None for a use that does not occur.
 
     - `produced_at`: the step that writes it. None for an input, a parameter or a buffer.
-    - `last_forward_use`: the last step before the first backward step that writes or reads it. From then on
-      a saved tensor may be out of memory.
-    - `first_backward_use`: the first step that reads it, from the first backward step on. Until then a saved
-      tensor must be back.
+    - `last_forward_use`: the last forward step that writes or reads it. After it, a saved tensor may leave
+      the memory.
+    - `first_backward_use`: the first step that reads it from the first backward step on. A saved tensor must
+      be back by then.
     - `last_use`: the last step that writes or reads it.
     - `alive`: the steps during which it is in memory.
     """
@@ -55,7 +55,7 @@ class Checker:
         return [uses.tensor for uses in self._uses.values()]
 
     def add_tensor(self, tensor: Tensor) -> None:
-        """Add a tensor, and after it the steps that use it. Raises UsageError."""
+        """Add a tensor, before the steps that use it. Raises UsageError."""
         if tensor.name in self._uses:
             raise UsageError(f"two tensors have the name {shown(tensor.name)}")
         self._uses[tensor.name] = _Uses(tensor)
@@ -119,7 +119,7 @@ class Checker:
             self._overwrite(step, label, uses.tensor)
 
     def _overwrite(self, step: Step, label: str, tensor: Tensor) -> None:
-        """Give the memory of a tensor to another."""
+        """Give the memory of a tensor to the tensor that overwrites it."""
         name = tensor.in_place_of
         uses = self._find(label, name)
         writes = f"{label} writes {shown(tensor.name)} over {shown(name)}, which"
@@ -169,9 +169,5 @@ class Checker:
         else:
             end = uses.last_use + 1
         return Lifetime(
-            uses.produced_at,
-            uses.last_forward_use,
-            uses.first_backward_use,
-            uses.last_use,
-            range(begin, end),
+            uses.produced_at, uses.last_forward_use, uses.first_backward_use, uses.last_use, range(begin, end)
         )

@@ -1,13 +1,13 @@
-"""Networks: the steps of a training step or of an inference in order, and what planners ask about them."""
+"""Networks: the steps of a training step or of an inference in order, and the questions that planners ask."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from mucudnn.errors import UsageError, shown
 from mucudnn.input import MOST_BYTES_OF_LINES, AnyPath, path_of, read_document
 from mucudnn.output.files import write_lines
 from mucudnn.problems.backward import add_backward
-from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.kernels import Kernel, merge_kernels
 from mucudnn.problems.lifetimes import Checker, Lifetime
 from mucudnn.problems.network_text import format_network, parse_network
 from mucudnn.problems.steps import KINDS, PRESENT, Step, Tensor
@@ -15,7 +15,7 @@ from mucudnn.problems.steps import KINDS, PRESENT, Step, Tensor
 
 @dataclass(frozen=True)
 class Edge:
-    """A tensor that one step writes and another reads; the steps are given by their index."""
+    """A tensor that one step writes and another reads, with the indices of the two steps."""
 
     writer: int
     reader: int
@@ -24,7 +24,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Recomputation:
-    """The way to compute a tensor again: the steps to run again, in order, and the tensors that they need."""
+    """The steps to run again, in order, to recompute a tensor, and the tensors that they need."""
 
     steps: tuple[Step, ...]
     sources: tuple[Tensor, ...]
@@ -34,11 +34,10 @@ class Recomputation:
 class Network:
     """The steps of a training step or of an inference in order, and their tensors.
 
-    Raises UsageError for steps that cannot run in this order: a step reads a tensor before it is written, two
-    steps write the same tensor, and so on. The error names the step and the tensor.
+    `lifetimes` says when each tensor is used and when it is in memory. `str(network)` is the text form.
 
-    `lifetimes` says for each tensor when it is used, and when it is in memory.
-    `str(network)` is the text form.
+    Raises UsageError for steps that cannot run in this order, for example because one reads a tensor before
+    it is written, or two write the same tensor. The error names the step and the tensor.
     """
 
     tensors: tuple[Tensor, ...] = ()
@@ -65,32 +64,27 @@ class Network:
 
     def step(self, name: str) -> Step:
         """Return the step of this name. Raises UsageError."""
-        named = next((step for step in self.steps if step.name == name), None)
-        if named is None:
-            raise UsageError(f"the network has no step {shown(name)}")
-        return named
+        for step in self.steps:
+            if step.name == name:
+                return step
+        raise UsageError(f"the network has no step {shown(name)}")
 
     def kernels(self) -> list[Kernel]:
-        """Return the bag of kernels: identical ones are one, with their count and the name of the first."""
-        merged: dict[Kernel, Kernel] = {}
-        for step in self.steps:
-            for kernel in step.kernels:
-                first = merged.setdefault(kernel, replace(kernel, count=0))
-                merged[kernel] = replace(first, count=first.count + kernel.count)
-        return list(merged.values())
+        """Return the kernels of all steps, with identical ones merged."""
+        return merge_kernels(kernel for step in self.steps for kernel in step.kernels)
 
     @property
     def turn(self) -> int:
-        """The index of the first backward step; the number of steps if there is none."""
+        """The index of the first backward step, or the number of steps if there is none."""
         backward = (index for index, step in enumerate(self.steps) if step.backward_of)
         return next(backward, len(self.steps))
 
     @property
     def saved(self) -> tuple[Tensor, ...]:
-        """The tensors that the backward steps find in memory and that a planner may remove meanwhile.
+        """The tensors that a planner may remove from memory until the backward steps need them.
 
-        They are those that a step saves, without inputs, parameters and buffers, in the order in which they
-        are written.
+        These are the tensors that steps save, without inputs, parameters and buffers, in the order in which
+        they are written.
         """
         names = {name for step in self.steps for name in step.saves}
         return tuple(
@@ -100,7 +94,7 @@ class Network:
         )
 
     def resident(self) -> list[int]:
-        """Return the bytes of all tensors in memory during each step; workspaces come on top."""
+        """Return the bytes of all tensors in memory during each step, without workspaces."""
         change = [0] * (len(self.steps) + 1)
         for name, lifetime in self.lifetimes.items():
             change[lifetime.alive.start] += self._tensors[name].bytes
@@ -118,10 +112,10 @@ class Network:
         )
 
     def recomputation(self, name: str) -> Recomputation:
-        """Return the way to compute a tensor again from tensors that are in memory after the forward steps.
+        """Return the steps that recompute a tensor from tensors that are in memory after the forward steps.
 
-        These sources are saved tensors, outputs, inputs, parameters and buffers. Steps between the sources
-        and the tensor run again too. Raises UsageError for a tensor that no forward step writes.
+        These sources are saved tensors, outputs, inputs, parameters and buffers. Raises UsageError for a
+        tensor that no forward step writes.
         """
         saved = {tensor.name for tensor in self.saved}
         steps: set[int] = set()
@@ -153,8 +147,8 @@ class Network:
     def crossing(self, cut: int) -> tuple[Tensor, ...]:
         """Return the tensors that a pipeline sends forward if it is cut before the step of index `cut`.
 
-        A forward step before the cut writes them, and a forward step after it reads them. Their gradients go
-        back. Inputs are not among them: the caller gives them to every stage.
+        A forward step before the cut writes them, and a forward step after it reads them. Their gradients
+        travel back. Inputs are not among them, because every stage gets them from the caller.
         """
         crossing = {
             edge.tensor.name: edge.tensor
@@ -169,9 +163,9 @@ class Network:
         Outputs are differentiated with respect to all parameters. The gradient of a tensor `t` is `t.grad`,
         and the backward step of a step `s` is `s.backward`, which reads the tensors that `s` saves. Its
         kernels have the pass `backward_data` if an activation needs a gradient, and `backward_filter` if a
-        parameter does. Each gradient has memory of its own. If several steps read `t`, steps named like the
-        sums that they write add the parts of its gradient in place. For each output, a step stands for the
-        caller's loss: it writes the output's gradient.
+        parameter does. Each gradient has memory of its own. If several steps read `t`, further steps, named
+        like the sums that they write, add the parts of its gradient in place. For each output, a step that
+        stands for the caller's loss writes the output's gradient.
 
         Raises UsageError if the network has backward steps already, or a kernel that cannot be
         differentiated.

@@ -1,7 +1,7 @@
 """The text form of a network: a line for each tensor, step and kernel.
 
-Lines that are empty or begin with # are skipped. A name stands in quotes, as in JSON, if it has other
-characters than letters, digits and _ . : / + -, or if it is a word of the text form.
+Lines that are empty or begin with # are skipped. A name is quoted, as in JSON, if it has characters other
+than letters, digits and _ . : / + -, or if it is a word of the text form.
 """
 
 import json
@@ -50,7 +50,7 @@ def parse_network(text: str) -> tuple[tuple[Tensor, ...], tuple[Step, ...]]:
 
 
 class _Reader:
-    """The part of a network that the lines so far give."""
+    """The part of a network that the lines so far describe."""
 
     def __init__(self) -> None:
         self.checker = Checker()
@@ -216,7 +216,7 @@ def _unquote(token: str) -> str:
 
 
 def _quote(name: str) -> str:
-    """Return a name as a token: in quotes unless nothing else can be meant."""
+    """Return a name as a token, in quotes unless it is unambiguous without them."""
     if _PLAIN.fullmatch(name) and name not in _WORDS:
         return name
     return json.dumps(name, ensure_ascii=not name.isprintable())

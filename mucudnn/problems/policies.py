@@ -10,7 +10,7 @@ POLICIES = ("power_of_two", "all", "undivided")
 
 
 def micro_batch_sizes(policy: str, mini_batch: int) -> list[int]:
-    """Return the micro-batch sizes of a policy, ascending; the mini-batch itself is always one of them.
+    """Return the micro-batch sizes of a policy, ascending and always with the mini-batch itself.
 
     Raises UsageError for the policy `all` and a mini-batch of more than 65536.
     """
@@ -30,7 +30,7 @@ def micro_batch_sizes(policy: str, mini_batch: int) -> list[int]:
 def usable_sizes(policy: str, kernel: Kernel) -> list[int]:
     """Return a policy's micro-batch sizes for a kernel, ascending.
 
-    The mini-batch alone is usable where the filter gradients of slices cannot be summed.
+    Only the mini-batch is usable if the filter gradients of slices cannot be summed.
     """
     divided = most_slices(kernel) > 1
     return micro_batch_sizes(policy if divided else "undivided", kernel.mini_batch)

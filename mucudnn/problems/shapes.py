@@ -25,9 +25,9 @@ def problem_of(
 ) -> Problem:
     """Return the problem that convolves an input of shape `x` with a filter of shape `w`.
 
-    A problem has two spatial dimensions at least: a single one becomes the width, with a height of 1.
-    Raises UsageError for arguments that make no convolution, and ArgumentTypeError for a size that is no
-    integer; both name the argument.
+    A problem has at least two spatial dimensions: a single one becomes the width, with a height of 1.
+    Raises UsageError for arguments that do not describe a convolution, and ArgumentTypeError for a size that
+    is not an integer; both name the argument.
     """
     x, w, layout = exact_shape("x", x), exact_shape("w", w), exact_layout(layout)
     dims = len(x) - 2
@@ -103,7 +103,7 @@ def exact_sizes(name: str, value: object) -> int | Shape:
 def exact_size(name: str, value: object) -> int:
     """Return a whole number as an int.
 
-    Raises ArgumentTypeError for any other value, bools included; UsageError for a size that no int32 holds.
+    Raises ArgumentTypeError for any other value, even a bool; UsageError for a size beyond 32 bits.
     """
     size = whole_number(value)
     if size is None:
@@ -114,26 +114,26 @@ def exact_size(name: str, value: object) -> int:
 
 
 def whole_number(value: object) -> int | None:
-    """Return a whole number of any type as an int; None for any other value, bools included."""
+    """Return a whole number of any type as an int; None for any other value, even a bool."""
     if type(value) is int:
         return value
     plain = scalar(value)
     try:
         return None if isinstance(plain, bool) else operator.index(plain)
-    except Exception:  # it is not a whole number
+    except Exception:  # not a whole number
         return None
 
 
 def scalar(value: Any) -> Any:
-    """Return the number in an array without axes as a Python number.
+    """Return the number in an array without axes as a Python number, or None if it is not a number.
 
-    Return None if the array's element is not a number, and any value that is not such an array unchanged.
+    Return any value that is not such an array unchanged.
     """
     try:
         if value.ndim != 0:
             return value
         return value.item() if getattr(value.dtype, "kind", "f") in "biufc" else None
-    except Exception:  # it is not an array, or its library refuses to give the number
+    except Exception:  # not an array, or its library refuses to return the number
         return value
 
 
@@ -143,7 +143,7 @@ def _list_elements(value: Any) -> Sequence[object] | None:
         return None if isinstance(value, str | bytes | bytearray | memoryview) else value
     try:
         listed = value.tolist()
-    except Exception:  # it is not an array, or its values are not in the CPU's memory
+    except Exception:  # not an array, or its values are not in the CPU's memory
         return None
     return listed if isinstance(listed, list) else None
 

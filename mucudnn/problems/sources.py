@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from mucudnn._native import Problem, parse_descriptor
 from mucudnn.errors import UsageError, raised_here, shown
 from mucudnn.forks import no_fork
 from mucudnn.input import MOST_BYTES_OF_LINES, expanded, read_text
-from mucudnn.problems.kernels import DEFAULT_BATCH, Kernel
+from mucudnn.problems.kernels import DEFAULT_BATCH, Kernel, merge_kernels
 
 if TYPE_CHECKING:
     from mucudnn.problems.network import Network
@@ -29,7 +29,7 @@ _LISTS = Path(__file__).parent / "networks"
 
 @dataclass(frozen=True)
 class Flags:
-    """The values of the command line's flags; None for a flag that was not given."""
+    """The values of the command line's flags; None for a flag that is not set."""
 
     batch: int | None = None
     dtype: str | None = None
@@ -47,8 +47,8 @@ def read_network(
 ) -> Network:
     """Return the training step of a bundled network or of a network file.
 
-    A file with forward steps alone gets its backward steps. Batch, data type and layout are those of a
-    bundled network; a file has its own. Raises UsageError, MucudnnError.
+    A file with only forward steps gets its backward steps. Batch, data type and layout are for bundled
+    networks; a file has its own. Raises UsageError, MucudnnError.
     """
     with no_fork:
         from mucudnn.problems.bundled import bundled_network
@@ -77,21 +77,19 @@ def read_network(
 def read_kernels(source: str, flags: Flags, passes: Sequence[str]) -> list[Kernel]:
     """Return the kernels of a bundled network, a file or a descriptor, in these passes.
 
-    Identical kernels become one with their count. A flag overrides the descriptor; the default applies where
-    neither gives a value. A fused convolution has a kernel in the pass forward only.
+    Identical kernels are merged. A flag overrides the descriptor; a default applies if neither has a value. A
+    fused convolution has a kernel in the forward pass only.
     Raises UsageError if the source cannot be read or has no kernel; for a file the error names the line.
     """
-    merged: dict[Kernel, Kernel] = {}
-    for problem, name, count in _read_lines(source, flags):
-        for pass_ in passes:
-            if problem.epilogue and pass_ != "forward":
-                continue
-            kernel = Kernel(problem, pass_, name, 0)
-            first = merged.setdefault(kernel, kernel)
-            merged[kernel] = replace(first, count=first.count + count)
-    if not merged:
+    kernels = merge_kernels(
+        Kernel(problem, pass_, name, count)
+        for problem, name, count in _read_lines(source, flags)
+        for pass_ in passes
+        if pass_ == "forward" or not problem.epilogue
+    )
+    if not kernels:
         raise UsageError(f"{source} has no descriptor with a kernel in the pass {', '.join(passes)}")
-    return list(merged.values())
+    return kernels
 
 
 def _read_lines(source: str, flags: Flags) -> Iterable[tuple[Problem, str, int]]:
@@ -134,7 +132,7 @@ def _override(problem: Problem, flags: Flags) -> Problem:
 def _is_file(source: str) -> bool:
     try:
         return Path(source).is_file()
-    except raised_here(OSError):  # such as a name that is too long: it is a descriptor then, or a mistake
+    except raised_here(OSError):  # such as for a name that is too long, which may be a descriptor
         return False
 
 

@@ -26,7 +26,7 @@ class Tensor:
     """A tensor in memory of its own, with the shape and the data type that give its bytes.
 
     A view, such as the result of `flatten`, is not a tensor of its own: steps read the tensor that it views.
-    An operation in place writes a new tensor in the memory of another, named by `in_place_of`.
+    An in-place operation writes a new tensor in the memory of another, which `in_place_of` names.
 
     The kind says how long the tensor is in memory:
 
@@ -65,11 +65,10 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Step:
-    """One operation: the tensors that it reads and writes, and those that it saves for its backward step.
+    """One operation: the tensors that it reads and writes, and which of them it saves for its backward step.
 
-    A tensor that it saves is one that it reads or writes. `backward_of` names the step that it
-    differentiates. The kernels are the convolutions among its work. They take the name of the step, or of the
-    step that it differentiates. `flops` counts its other floating-point operations.
+    `backward_of` names the step that it differentiates. `kernels` are its convolutions, which are named after
+    the step, or after the step that it differentiates. `flops` counts other floating-point operations.
     """
 
     name: str
@@ -108,13 +107,12 @@ def check_name(noun: str, name: object) -> None:
 def _exact_names(label: str, names: Iterable[str]) -> tuple[str, ...]:
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise ArgumentTypeError(f"{label} {shown(names)}: give the names of tensors in a tuple")
-    listed = tuple(names)
-    for name in listed:
+    names = tuple(names)
+    for name in names:
         check_name("tensor", name)
-    twice = next((name for name in listed if listed.count(name) > 1), None)
-    if twice is not None:
-        raise UsageError(f"{label} {shown(twice)} twice")
-    return listed
+        if names.count(name) > 1:
+            raise UsageError(f"{label} {shown(name)} twice")
+    return names
 
 
 def _exact_shape(label: str, shape: Iterable[object]) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
-"""The layers of a chain before which a divided tensor is gathered: onto fewer ranks, and at last whole.
+"""The layers of a chain before which a divided tensor is gathered onto fewer ranks, and finally onto one.
 
 A layer runs in a *stage*, which says over how many ranks its input is divided. Time and memory of the layers
-add up, and gathering between two layers takes time. Dynamic programming keeps, for each stage, the ways that
-no other way beats in both figures, so that the result is exact for every memory limit.
+add up, and gathering between two layers takes time. Dynamic programming keeps the Pareto-optimal ways to each
+stage, so that the result is exact for every memory limit.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def gatherings(
     """Return all Pareto-optimal ways to gather, the fastest first.
 
     Args:
-        time_ms: for each layer, its milliseconds in each stage; infinite where it cannot run.
+        time_ms: for each layer, its milliseconds in each stage; infinite if it cannot run there.
         memory: for each layer, the bytes that it needs in each stage.
-        moves: for each layer, the milliseconds from stage to stage before it; infinite where there is no way.
+        moves: for each layer, the milliseconds from stage to stage before it; infinite if there is no way.
             The first layer's row 0 says how the chain may begin.
 
-    Each way has less memory than all faster ones. The list is empty if no way is finite.
+    Each way needs less memory than all faster ones. The list is empty if no way is finite.
     """
     stages = range(len(time_ms[0])) if time_ms else range(0)
     fronts: list[list[Gathering]] = [[] for _ in stages]
@@ -53,7 +53,7 @@ def gatherings(
 
 
 def _front(ways: Sequence[Gathering]) -> list[Gathering]:
-    """Return the ways that no other beats in time and memory; of equal ways that with the fewest changes."""
+    """Return the Pareto-optimal ways, and of equal ways the one with the fewest changes of stage."""
     front: list[Gathering] = []
     for way in sorted(ways, key=lambda way: (way.time_ms, way.memory, _changes(way), way.stages)):
         if not front or way.memory < front[-1].memory:

@@ -1,8 +1,7 @@
 """The time and memory of a pipeline's schedule, by simulation, and the choice of a schedule.
 
 A task starts when its rank is free, the task before it in the rank's order has ended, and its input has
-arrived. Transfers run beside the computation. They cost latency + bytes / bandwidth, and never wait for one
-another.
+arrived. Transfers overlap with computation, take latency + bytes / bandwidth, and never wait for one another.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class Stage:
         backward_ms: milliseconds of the backward pass.
         activations: bytes that the forward pass keeps for the backward pass, with the stage's input.
         input: bytes of the stage's input, and of its gradient; they travel between ranks.
-        weights: bytes that a rank holds for the stage all the time: weights, gradients, optimizer's state.
+        weights: bytes that a rank always holds for the stage: weights, gradients, optimizer's state.
 
     Raises:
         ValueError: a figure is negative or not finite, or the input is larger than the activations.
@@ -81,7 +80,7 @@ class PipelineTimeline:
         starts_ms: the start of each of a rank's tasks, for every rank.
         ends_ms: their ends.
         peaks: the most bytes that each rank holds.
-        live: the most micro-batches whose activations (with recomputing: whose inputs) each rank holds.
+        live: the most micro-batches whose activations, or inputs with recomputing, each rank holds.
     """
 
     schedule: Schedule
@@ -102,7 +101,7 @@ class PipelineTimeline:
 
     @property
     def idle_share(self) -> float:
-        """The part of all ranks' time in which they wait, 0 to 1: the bubbles."""
+        """The part of all ranks' time that is waiting (the bubbles), 0 to 1."""
         total = self.time_ms * self.schedule.stages
         if not total:
             return 0.0
@@ -165,15 +164,11 @@ def simulate_pipeline(
 
 
 def choose_schedule(
-    stages: Sequence[Stage],
-    micro_batches: int,
-    *,
-    memory: int | None = None,
-    link: PeerLink = INSTANT,
+    stages: Sequence[Stage], micro_batches: int, *, memory: int | None = None, link: PeerLink = INSTANT
 ) -> PipelineTimeline:
     """Return the timeline of the fastest schedule whose ranks all stay within a memory.
 
-    Of equally fast ones the one with the lower peak is taken, then the first in `SCHEDULES`.
+    Of equally fast schedules, it takes the one with the lowest peak, then the first in `SCHEDULES`.
 
     Args:
         stages: the costs of each stage for one micro-batch.
@@ -203,7 +198,7 @@ def choose_schedule(
 def _arrival(
     task: Task, schedule: Schedule, stages: Sequence[Stage], link: PeerLink, ended: dict[Task, float]
 ) -> float | None:
-    """Return when the task's input is on its rank; None if the task that makes it has not run yet."""
+    """Return when a task's input is on its rank, or None if the task that makes it has not run yet."""
     i, stage, replica = task.micro_batch, task.stage, task.replica
     last = len(stages) - 1
     if task.pass_ == "forward":
@@ -240,7 +235,7 @@ def _hold(schedule: Schedule, stages: Sequence[Stage], rank: int) -> tuple[int, 
             live += 1
             peak = max(peak, held)
         else:
-            # The forward pass that runs again makes all activations of this one micro-batch.
+            # The recomputed forward pass makes all activations of this micro-batch.
             peak = max(peak, held - kept + stage.activations)
             held -= kept
             live -= 1

@@ -5,9 +5,9 @@ and, from other devices, their results have arrived. This is DLPlacer's model (P
 Multi-GPU Parallelization Strategies for Deep Learning Training", IEEE Micro 2019) as an integer linear
 program.
 
-Some operations depend on all before them, and all after them depend on these. The graph is cut there: on
-equal devices the parts can be placed one by one, without losing the optimum. That makes large networks
-solvable, because the program grows with the square of the operations that may run at the same time.
+The graph is cut at operations that depend on all earlier ones and that all later ones depend on, because on
+equal devices the parts can be placed one by one without losing the optimum. So large networks are solvable,
+although the program grows with the square of the operations that may run at the same time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Placement:
         devices: the device of each operation, from 0.
         starts_ms: the start of each operation.
         time_ms: the end of the last operation.
-        bound_ms: no placement ends earlier.
+        bound_ms: the time before which no placement ends.
         programs: the integer linear programs that were solved.
         seconds: the time that the solver took.
     """
@@ -67,14 +67,14 @@ def place(
         devices: the number of devices.
         memory: the most bytes on each device; None for no limit.
         merges_chains: treat operations that follow one another without a branch as one operation. This is
-            much faster, and not exact: nothing else can run in the middle of a chain. `bound_ms` is then that
-            of the merged graph.
-        time_limit: seconds for all programs together; after that the best placement found counts.
+            much faster but not exact, because nothing else can run in the middle of a chain. `bound_ms` is
+            then the bound of the merged graph.
+        time_limit: seconds for all programs together, after which the best placement found counts.
 
     Raises:
         Infeasible: the operations do not fit the devices' memory.
-        ValueError: the graph has a cycle or names an operation that is not there, a transfer is negative, or
-            there is no device.
+        ValueError: the graph has a cycle or names a missing operation, a transfer is negative, or there is no
+            device.
     """
     start = time.monotonic()
     if devices < 1:
@@ -84,7 +84,7 @@ def place(
     placement = _place_all(operations, edges, devices, memory, time_limit)
     if placement.is_proven or len(find_chains(len(operations), edges)) == len(operations):
         return placement
-    # In the time given, the smaller program of the chains may find a better placement.
+    # In the same time, the smaller program of the chains may find a better placement.
     left = time_limit - (time.monotonic() - start)
     chained = _place_chains(operations, edges, devices, memory, max(left, time_limit / 10))
     if chained.time_ms < placement.time_ms:
@@ -104,7 +104,7 @@ def _place_all(
     placed = [0] * len(operations)
     starts = [0.0] * len(operations)
     now, bound, programs = 0.0, 0.0, 0
-    gate: int | None = None  # the operation that all of the part depend on; it has ended
+    gate: int | None = None  # the operation on which all of the part depend, which has ended
     known: dict[object, tuple[list[int], list[float], float, float]] = {}
     for i, part in enumerate(parts):
         key = _describe(operations, edges, gate, part)
@@ -114,7 +114,7 @@ def _place_all(
             known[key] = _solve(operations, edges, devices, memory, gate, part, share)
             programs += len(part) > 1 and devices > 1
         where, when, length, least = known[key]
-        # Equal devices may trade names: the part's device 0 is the gate's.
+        # Equal devices may swap names, so the part's device 0 becomes the gate's.
         names = {0: placed[gate] if gate is not None else 0}
         free = [d for d in range(devices) if d != names[0]]
         for d in range(1, devices):
@@ -129,7 +129,7 @@ def _place_all(
 def _place_chains(
     operations: Sequence[Operation], edges: Edges, devices: int, memory: int | None, time_limit: float
 ) -> Placement:
-    """Place chains, each as one operation, and return the placement of the operations."""
+    """Place each chain as one operation, and return the placement of the operations."""
     chains = find_chains(len(operations), edges)
     merged = [
         Operation(math.fsum(operations[i].time_ms for i in chain), sum(operations[i].memory for i in chain))
@@ -179,7 +179,7 @@ def _cut(order: Sequence[int], ends: Sequence[int]) -> list[list[int]]:
 
 
 def _describe(operations: Sequence[Operation], edges: Edges, gate: int | None, part: Sequence[int]) -> object:
-    """Return a key that equal parts share, so that a block that a network repeats is solved once."""
+    """Return a key that equal parts share, so that a repeated block of a network is solved once."""
     index = {operation: i for i, operation in enumerate(part)}
     if gate is not None:
         index[gate] = -1

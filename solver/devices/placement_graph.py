@@ -1,4 +1,4 @@
-"""The graph of a placement: operations, their dependencies, and the starts that an order gives them."""
+"""The graph of a placement: operations, their dependencies, and their starts in an order."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation of a graph.
+    """An operation of a graph.
 
     Args:
-        time_ms: milliseconds on any of the devices.
-        memory: bytes that the device must hold for it all the time, such as weights.
+        time_ms: milliseconds on any device.
+        memory: bytes that its device must always hold, such as weights.
 
     Raises:
         ValueError: a figure is negative or not finite.
@@ -30,13 +30,13 @@ class Operation:
 
 
 Edges = Mapping[tuple[int, int], float]
-"""For each dependency (earlier, later) the milliseconds in which the result reaches another device."""
+"""For each dependency (earlier, later), the milliseconds after which the result reaches another device."""
 
 
 def sort_operations(count: int, edges: Edges) -> list[int]:
-    """Return the operations in an order in which each comes after those that it depends on.
+    """Return the operations in an order in which each follows those that it depends on.
 
-    Raises ValueError for a cycle, an operation that is not there, or a negative transfer.
+    Raises ValueError for a cycle, a missing operation, or a negative transfer.
     """
     after: dict[int, list[int]] = {i: [] for i in range(count)}
     missing = [0] * count
@@ -67,7 +67,7 @@ def sort_operations(count: int, edges: Edges) -> list[int]:
 
 
 def find_cuts(order: Sequence[int], edges: Edges) -> list[int]:
-    """Return the operations that every other one depends on, or that depend on it, in their order."""
+    """Return, in order, the operations that every other operation must run before or after."""
     before = reach(order, edges)
     after = reach(order[::-1], {(later, earlier): ms for (earlier, later), ms in edges.items()})
     everything = (1 << len(order)) - 1
@@ -75,10 +75,7 @@ def find_cuts(order: Sequence[int], edges: Edges) -> list[int]:
 
 
 def find_chains(count: int, edges: Edges) -> list[list[int]]:
-    """Return the operations in chains: each follows the one before it, and nothing else is between them.
-
-    The chains stand in an order in which each comes after those that it depends on.
-    """
+    """Return the operations in chains without branches, each after the chains that it depends on."""
     before: dict[int, list[int]] = {i: [] for i in range(count)}
     after: dict[int, list[int]] = {i: [] for i in range(count)}
     for earlier, later in edges:
@@ -96,7 +93,7 @@ def find_chains(count: int, edges: Edges) -> list[list[int]]:
 
 
 def reach(order: Sequence[int], edges: Edges) -> dict[int, int]:
-    """Return, as bits, the operations on whose results each one depends, directly or not."""
+    """Return for each operation, as bits, the operations on which it depends, directly or indirectly."""
     incoming: dict[int, list[int]] = {i: [] for i in order}
     for earlier, later in edges:
         incoming[later].append(earlier)
@@ -111,7 +108,7 @@ def reach(order: Sequence[int], edges: Edges) -> dict[int, int]:
 def simulate_placement(
     operations: Sequence[Operation], edges: Edges, devices: Sequence[int], order: Sequence[int]
 ) -> list[float]:
-    """Return the starts if each device runs its operations in this order, each as early as it can."""
+    """Return the starts if each device runs its operations in this order, each as early as possible."""
     incoming: dict[int, list[int]] = {i: [] for i in range(len(operations))}
     for earlier, later in edges:
         incoming[later].append(earlier)

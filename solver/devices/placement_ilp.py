@@ -1,6 +1,6 @@
 """The integer linear program of a placement, through PuLP with HiGHS.
 
-Binaries say which device an operation has and, of two operations that neither depends on the other, which
+Binaries choose the device of each operation and, for two operations that do not depend on each other, which
 goes first if they share a device. Starts are continuous.
 """
 
@@ -37,7 +37,7 @@ def solve(
         arrival: the milliseconds after which an operation may start on another device than device 0.
         devices: the number of devices, at least 2.
         memory: the most bytes on each device; None for no limit.
-        seconds: the time after which the best placement found counts.
+        seconds: the time limit, after which the best placement found counts.
 
     Raises:
         Infeasible: no placement fits the memory, or none was found in time.
@@ -69,7 +69,7 @@ def solve(
         problem += pulp.lpSum(on[i]) == 1
         problem += end >= start[i] + times[i] / unit
     for d in range(devices):
-        # Not needed for a right answer, but it makes the relaxation strong.
+        # This is not needed for a correct answer, but tightens the relaxation.
         problem += end >= pulp.lpSum(times[i] / unit * on[i][d] for i in range(count))
         if memory is not None:
             total = max(1, sum(operation.memory for operation in operations))
@@ -110,18 +110,15 @@ def solve(
 def _forbid_equal_placements(
     problem: Any, on: Sequence[Sequence[Any]], arrival: Mapping[int, float], count: int, devices: int
 ) -> None:
-    """Let operation i take device d only if an earlier operation takes device d-1; names do not matter.
+    """Forbid placements that differ only in names: device d must follow an operation on device d-1.
 
-    If results arrive from the gate, device 0 is the gate's, so it cannot change names with another device.
+    If results arrive from the gate, device 0 is the gate's, so it cannot swap names with another device.
     """
     with no_fork:
         import pulp
 
-    first = 1 if arrival else 0
-    for d in range(first, devices):
+    for d in range(2 if arrival else 1, devices):
         for i in range(count):
-            if d == first:
-                continue
             problem += on[i][d] <= pulp.lpSum(on[k][d - 1] for k in range(i))
     if not arrival:
         problem += on[0][0] == 1
@@ -134,7 +131,7 @@ def _place_greedily(
     devices: int,
     memory: int | None,
 ) -> tuple[list[int], list[float]] | None:
-    """Return a placement in which each operation takes the device where it ends first; None if none fits."""
+    """Return a placement of each operation on the device where it ends first, or None if none fits."""
     incoming: dict[int, list[int]] = {i: [] for i in range(len(operations))}
     for earlier, later in edges:
         incoming[later].append(earlier)
@@ -168,8 +165,8 @@ def _start(
     where: Sequence[int],
     order: Sequence[int],
 ) -> list[float]:
-    """Return the exact starts of the program's placement; HiGHS's own are rounded."""
-    # The gate is one more operation, of no time, on device 0.
+    """Return the exact starts of the program's placement, because HiGHS's own are rounded."""
+    # The gate is another operation, which takes no time, on device 0.
     gate = len(operations)
     extended = {**edges, **{(gate, i): ms for i, ms in arrival.items()}}
     starts = simulate_placement([*operations, Operation(0.0)], extended, [*where, 0], [gate, *order])
@@ -177,7 +174,7 @@ def _start(
 
 
 def _sort(order: Sequence[int], edges: Edges) -> list[int]:
-    """Return an order that respects the dependencies and follows the given one where they allow."""
+    """Return an order that respects the dependencies and otherwise follows `order`."""
     rank = {i: position for position, i in enumerate(order)}
     missing = dict.fromkeys(order, 0)
     for _, later in edges:

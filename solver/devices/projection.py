@@ -1,8 +1,8 @@
-"""The time of a whole training by data parallelism alone, and with several devices for each replica.
+"""The time of a whole training run by data parallelism alone, and with several devices for each replica.
 
-With data parallelism on N devices, a step takes t_N and the training E_N epochs: a larger mini-batch can need
-more of them. If M devices run a step of one replica SU^M times as fast as one device, N replicas of M devices
-train SU^M times as fast as N devices.
+With data parallelism on N devices, a step takes t_N and the training takes E_N epochs, more of which a larger
+mini-batch may need. If M devices run a step of one replica SU^M times as fast as one device, N replicas of M
+devices train SU^M times as fast as N devices.
 
 Source: Pal et al., "Optimizing Multi-GPU Parallelization Strategies for Deep Learning Training", IEEE Micro
 2019, equations 3 to 6.
@@ -22,7 +22,7 @@ class DataParallel:
     Args:
         devices: the number of devices.
         step_ms: milliseconds of a training step, with the same samples on each device.
-        epochs: the epochs until the model is as good as wanted.
+        epochs: the epochs until the model is good enough.
 
     Raises:
         ValueError: a figure is not above 0 or not finite.
@@ -41,7 +41,7 @@ class DataParallel:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A way to train: `replicas` times `devices_each` devices, and its speed over one device.
+    """A way to train on `replicas` times `devices_each` devices, and its speedup over one device.
 
     Attributes:
         replicas: the replicas, which divide the mini-batch.
@@ -55,7 +55,7 @@ class Strategy:
 
     @property
     def devices(self) -> int:
-        """The devices together."""
+        """The number of all devices."""
         return self.replicas * self.devices_each
 
 
@@ -64,8 +64,8 @@ def project(
 ) -> list[tuple[Strategy | None, Strategy | None]]:
     """Return, for each number of devices, data parallelism alone and the best hybrid strategy.
 
-    Only numbers of devices that the table has are used, nothing is interpolated. The first of a pair is None
-    where the table lacks the number, the second where no hybrid has replicas that the table has.
+    Nothing is interpolated: the first of a pair is None if the table lacks the number of devices, the second
+    if it lacks the number of replicas of every hybrid.
 
     Args:
         table: the trainings by data parallelism; one of them on one device.
@@ -95,5 +95,5 @@ def project(
 
 
 def _speedup(single: DataParallel, row: DataParallel) -> float:
-    """Return the speed of a training over that on one device: steps, step time and epochs together."""
+    """Return the speedup of a training over one device, by steps, step time and epochs."""
     return row.devices * single.step_ms / row.step_ms * single.epochs / row.epochs

@@ -1,9 +1,8 @@
-"""Orders of work for pipelines: which rank computes which stage of which micro-batch, one after the other.
+"""Orders of work for pipelines: the order in which each rank computes its stages of micro-batches.
 
 A model is cut into D stages. Rank r holds stage r of the first replica. In a schedule with two replicas it
 also holds stage D-1-r of the second one, whose micro-batches travel in the opposite direction. All
-micro-batches contribute to one update, so every schedule gives the same gradients. `pipelines` simulates the
-schedules.
+micro-batches contribute to one update, so all schedules have the same gradients. `pipelines` simulates them.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ class Schedule:
     """The order of work of every rank.
 
     Attributes:
-        name: the name by which a person chooses the schedule.
+        name: the name of the schedule for people.
         orders: each rank's tasks in the order in which it runs them.
         replicas: how many copies of the model the ranks hold together, 1 or 2.
-        recomputes: True if a stage keeps its input alone and runs forward again before it runs backward.
+        recomputes: True if a stage keeps only its input and runs forward again before it runs backward.
     """
 
     name: str
@@ -54,7 +53,7 @@ class Schedule:
 
     @property
     def stages(self) -> int:
-        """The number of stages, which is the number of ranks too."""
+        """The number of stages, which is also the number of ranks."""
         return len(self.orders)
 
     @property
@@ -72,9 +71,9 @@ class Schedule:
 
 
 def layer_parallel(stages: int, micro_batches: int) -> Schedule:
-    """Return the schedule that a model cut into stages has without a pipeline.
+    """Return the schedule of a model that is cut into stages but not pipelined.
 
-    A micro-batch goes forward and backward before the next one starts, so one rank works at a time.
+    A micro-batch goes forward and backward before the next one starts, so only one rank works at a time.
     """
     _check(stages, micro_batches)
     orders = [tuple(task for i in range(micro_batches) for task in _both(i, rank)) for rank in range(stages)]
@@ -82,12 +81,10 @@ def layer_parallel(stages: int, micro_batches: int) -> Schedule:
 
 
 def gems(stages: int, micro_batches: int) -> Schedule:
-    """Return the schedule of GEMS: two replicas work alternately.
+    """Return the schedule of GEMS, in which two replicas alternate.
 
-    The forward pass of one replica runs behind the backward pass of the other.
-
-    A rank keeps the activations of one micro-batch at most. With two micro-batches it is the paper's MAST,
-    with more MASTER.
+    The forward pass of one replica follows the backward pass of the other. A rank keeps the activations of at
+    most one micro-batch. With two micro-batches it is the paper's MAST, with more MASTER.
 
     Source: Jain et al., "GEMS: GPU-Enabled Memory-Aware Model-Parallelism System for Distributed DNN
     Training", SC'20.
@@ -120,9 +117,9 @@ def gpipe(stages: int, micro_batches: int) -> Schedule:
 
 
 def one_forward_one_backward(stages: int, micro_batches: int, *, recomputes: bool = False) -> Schedule:
-    """Return the schedule 1F1B: a rank runs backward as soon as it can, forward to fill the pipeline.
+    """Return the schedule 1F1B: a rank runs backward as soon as it can, and forward to fill the pipeline.
 
-    It takes GPipe's time. Rank r of D keeps the activations of D-r micro-batches at most.
+    It takes as long as GPipe. Rank r of D keeps the activations of at most D-r micro-batches.
 
     Source: Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019;
     with one update for each mini-batch, as in their "Memory-Efficient Pipeline-Parallel DNN Training", 2021.
@@ -143,9 +140,9 @@ def one_forward_one_backward(stages: int, micro_batches: int, *, recomputes: boo
 def bidirectional(stages: int, micro_batches: int) -> Schedule:
     """Return a schedule in which two replicas are pipelined at once, in opposite directions.
 
-    The micro-batches go to the replicas alternately. A rank prefers backward to forward, and keeps at most
-    as many micro-batches as there are stages. The order comes from a simulation, in which a backward pass
-    takes twice as long as a forward pass.
+    Micro-batches alternate between the replicas. A rank prefers backward to forward, and keeps at most as
+    many micro-batches as there are stages. The order comes from a simulation in which a backward pass takes
+    twice as long as a forward pass.
 
     Source: the idea is that of Chimera (Li and Hoefler, SC'21) and of DualPipe; the order is ours.
     """
@@ -163,7 +160,7 @@ SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
     ),
     "bidirectional": bidirectional,
 }
-"""The schedules by name; each is made for a number of stages and of micro-batches."""
+"""The schedules by name, as functions of the numbers of stages and micro-batches."""
 
 
 def _check(stages: int, micro_batches: int) -> None:
@@ -178,7 +175,7 @@ def _both(micro_batch: int, stage: int, replica: int = 0) -> Iterator[Task]:
 
 
 def _run_greedily(stages: int, micro_batches: int) -> tuple[tuple[Task, ...], ...]:
-    """Return the orders in which ranks run if each takes the best task that is ready, and never waits."""
+    """Return the orders of ranks that never wait while a task is ready and take the best one first."""
     orders: list[list[Task]] = [[] for _ in range(stages)]
     ready: list[list[tuple[bool, int, int, Task]]] = [[] for _ in range(stages)]
     busy, held = [False] * stages, [0] * stages
@@ -223,7 +220,7 @@ def _run_greedily(stages: int, micro_batches: int) -> tuple[tuple[Task, ...], ..
 
 
 def _follower(task: Task, stages: int) -> Task | None:
-    """Return the task that needs this one's result; None after the backward pass of the first stage."""
+    """Return the task that needs a task's result, or None after the backward pass of the first stage."""
     if task.pass_ == "forward":
         if task.stage + 1 < stages:
             return Task("forward", task.micro_batch, task.stage + 1, task.replica)

@@ -1,8 +1,8 @@
 """A training step with fewer, longer steps, which the integer linear program solves in less time.
 
-Consecutive steps become one. Its time is their sum, and its memory is their maximum if every tensor stays. A
-tensor that the joined steps use is in memory during all of them, and a workspace adds to their maximum. So an
-answer for the joined steps can need less memory than the program believes, and is checked by simulation.
+Consecutive steps become one, with the sum of their times and, if every tensor stays, the maximum of their
+memory. A tensor that the joined steps use is in memory during all of them, and a workspace adds to their
+maximum. So an answer for the joined steps can need less memory than the program assumes, and is simulated.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from .training import KernelChoice, SavedTensor, StepCost, TrainingStep
 
 
 def coarsen(work: TrainingStep) -> tuple[TrainingStep, list[int]]:
-    """Return the training step with joined steps, and the first of the steps that each of them joins.
+    """Return the training step with joined steps, and the first step of each join.
 
-    A step is joined to those before it unless both have kernels, or it is the first backward use of a tensor
+    A step joins the steps before it unless both have kernels, or it is the first backward use of a tensor
     whose last forward use is among them.
     """
     begins = _find_begins(work)
@@ -45,7 +45,7 @@ def coarsen(work: TrainingStep) -> tuple[TrainingStep, list[int]]:
 
 def _find_begins(work: TrainingStep) -> list[int]:
     with_kernel = {kernel.step for kernel in work.kernels}
-    returns: dict[int, int] = {}  # the latest last forward use of the tensors that a step reads first
+    returns: dict[int, int] = {}  # the latest last forward use of the tensors that first return for a step
     for tensor in work.tensors:
         before = returns.get(tensor.first_backward_use, -1)
         returns[tensor.first_backward_use] = max(before, tensor.last_forward_use)

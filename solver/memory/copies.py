@@ -16,9 +16,9 @@ class Link:
     Args:
         out_bandwidth: bytes per second from the device to the host.
         in_bandwidth: bytes per second from the host to the device.
-        piece: the most bytes of one copy. A copy of another tensor can go first only between two pieces.
+        piece: the most bytes of one copy. The copy of another tensor can interrupt only between two pieces.
         frees_pieces: True if the device's memory is freed and allocated by the piece. False if a tensor's
-            memory is freed after its last piece and allocated before its first, as PyTorch must do.
+            memory is freed after its last piece and allocated before its first, as in PyTorch.
     """
 
     out_bandwidth: float
@@ -34,17 +34,17 @@ class Link:
             raise ValueError(f"piece is {self.piece}, must be at least 1")
 
     def out_ms(self, size: int) -> float:
-        """Return the milliseconds that a copy takes to the host."""
+        """Return the milliseconds of a copy to the host."""
         return size / self.out_bandwidth * 1e3
 
     def in_ms(self, size: int) -> float:
-        """Return the milliseconds that a copy takes to the device."""
+        """Return the milliseconds of a copy to the device."""
         return size / self.in_bandwidth * 1e3
 
 
 @dataclass(frozen=True, slots=True)
 class CopySteps:
-    """The steps that bound the copies of an offloaded tensor; None for the rule of the module's docstring.
+    """The steps that bound the copies of an offloaded tensor; None for the default rules of `timeline`.
 
     Args:
         out_from: the copy out begins no earlier than this step.
@@ -52,7 +52,7 @@ class CopySteps:
         in_from: the copy in begins no earlier than this step.
         in_by: this step waits until the copy in has ended.
         leaves_at: of several copies out, the one with the lowest of these steps goes first; by default it is
-            the step after the last forward use. No step waits for it.
+            the step after the last forward use. No step waits for this.
     """
 
     out_from: int | None = None

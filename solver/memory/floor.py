@@ -17,11 +17,11 @@ NODES = 1000  # HiGHS visits at most this many nodes of its search tree
 def find_floor(
     work: TrainingStep, *, offload: bool = True, recompute: bool = True
 ) -> tuple[int, tuple[Choice, ...]]:
-    """Return the least memory with which a choice can run, and that choice, with the least workspaces.
+    """Return the least memory with which a choice can run with the least workspaces, and that choice.
 
-    The floor is exact to the byte if all tensors can be offloaded and host memory holds them, or if nothing
-    may be offloaded or recomputed. Otherwise HiGHS finds it: the bytes returned are always enough, and within
-    about 1e-6 of the least unless the solver stops after NODES nodes.
+    The floor is exact to the byte if all tensors can be offloaded to host memory, or if nothing may be
+    offloaded or recomputed. Otherwise HiGHS finds it: the bytes are always enough, and within about 1e-6 of
+    the least unless the solver stops after NODES nodes.
     """
     choices = offload_those(offload and tensor.is_idle for tensor in work.tensors)
     if not (work.fits_host(choices) and (offload or not recompute)):
@@ -41,7 +41,7 @@ def check_floor(memory: int, floor: int) -> None:
 
 
 def _solve(work: TrainingStep, offload: bool, recompute: bool) -> tuple[Choice, ...]:
-    """Return the choice whose largest step is the smallest. Copies take no time here."""
+    """Return the choice with the smallest largest step, if copies took no time."""
     with no_fork:
         import pulp
 
@@ -77,9 +77,7 @@ def _solve(work: TrainingStep, offload: bool, recompute: bool) -> tuple[Choice, 
         problem += workspace[step] - tensor.replay.workspace * units * replayed[i] >= 0
         for j in tensor.replay.sources:
             problem += replayed[i] + replayed[j] <= 1
-            early = problem.add_variable(
-                f"e{i}_{j}", lowBound=0
-            )  # the offloaded source is back for the replay
+            early = problem.add_variable(f"e{i}_{j}", lowBound=0)  # the source is back for the replay
             problem += early - replayed[i] - gone[j] >= -1
             for s in range(step, tensors[j].first_backward_use):
                 resident[s].append((early, tensors[j].bytes * units))

@@ -1,8 +1,8 @@
-"""A fast choice of the tensors that leave: the cheapest for its bytes first, until the training step fits.
+"""A fast choice of the tensors that leave: the cheapest per byte first, until the training step fits.
 
-An offloaded tensor costs nothing as long as both copy engines are idle most of the time: the copies out take
-less than the forward steps, the copies in less than the backward steps. Beyond that it costs the time of its
-copies. A recomputed tensor costs its replay.
+An offloaded tensor costs nothing while all copies out take less time than the forward steps, and all copies
+in less than the backward steps. Beyond that it costs the time of its copies. A recomputed tensor costs its
+replay.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from .training import Choice, TrainingStep
 def choose_cheapest(
     work: TrainingStep, memory: int, *, offload: bool, recompute: bool, hidden: float
 ) -> tuple[Choice, ...] | None:
-    """Return choices that fit the memory with the least workspaces; None if these rules find none.
+    """Return choices that fit the memory with the least workspaces, or None if these rules find none.
 
-    `hidden` is the part of the work's time during which copies are expected to cost nothing.
+    `hidden` is the part of the work's time during which copies should cost nothing.
     """
     tensors, runs = work.tensors, work.runs(work.least_workspace)
     turn = min((tensor.first_backward_use for tensor in tensors), default=0)
@@ -57,14 +57,14 @@ def choose_cheapest(
 
 
 def _idle_at(work: TrainingStep, choices: list[Choice], step: int) -> Iterator[int]:
-    """Yield the tensors that are kept and that no step needs at this step."""
+    """Yield the kept tensors that are not in use at a step."""
     for i, (tensor, choice) in enumerate(zip(work.tensors, choices, strict=True)):
         if choice == "keep" and tensor.last_forward_use < step < tensor.first_backward_use:
             yield i
 
 
 def _may_replay(work: TrainingStep, choices: list[Choice], i: int) -> bool:
-    """Return whether a tensor can be computed again: neither its sources nor its results are."""
+    """Return whether a tensor can be computed again, because neither its sources nor its results are."""
     replay = work.tensors[i].replay
     assert replay is not None
     if any(choices[source] == "recompute" for source in replay.sources):

@@ -1,14 +1,14 @@
 """Offload, recomputation and configurations chosen together by an integer linear program (PuLP with HiGHS).
 
-Binaries: o (offload) and r (recompute) for each tensor, and x for each configuration of each kernel. z says
-that a tensor is still on the device in a step after its last forward use, y that it is back in a step before
-its first backward use; both reach `window` steps. d and h are the milliseconds of each tensor's copies out
-and in during a step. A step lasts as long as its work, and as the copies of either engine.
+The binaries are o (offload) and r (recompute) for each tensor, and x for each configuration of each kernel.
+z says that a tensor is still on the device in a step after its last forward use, and y that it is back in a
+step before its first backward use; both reach `window` steps. d and h are the milliseconds of each tensor's
+copies out and in during a step. A step lasts as long as its work and the copies of either engine.
 
 A pause before a step lasts as long as the copies in it. A tensor may leave in the pause after its last
-forward use, and come back in the pause before the step that needs it. The program minimises steps and pauses.
+forward use, and return in the pause before the step that needs it. The program minimises steps and pauses.
 
-Memory is freed and allocated by the tensor here, whatever the link says of pieces.
+Here memory is always freed and allocated by the tensor, never by the piece.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+import operator
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ NODES = 100  # HiGHS visits at most this many nodes of its search tree
 # HiGHS accepts a constraint violated by 1e-6. In these units, that is 1e-12 of the memory.
 MEMORY_UNITS = 1e6
 
+RELATIONS: dict[str, Callable[[Any, Any], Any]] = {"<=": operator.le, ">=": operator.ge, "==": operator.eq}
 Terms: TypeAlias = list[tuple[Any, float]]
 
 
@@ -44,11 +46,11 @@ class Decision:
     """The answer of a program.
 
     Attributes:
-        choices: the choice for each tensor; None if the solver found none in time, or there is none.
+        choices: the choice for each tensor, or None if there is none or the solver found none in time.
         configurations: the index of each kernel's configuration.
-        bound: milliseconds; within the program's rules no choice takes less.
+        bound: the milliseconds that every choice takes at least by the program's rules.
         leaves_at: for each offloaded tensor, the first step after its last forward use without it.
-        is_cut: True if the clock stopped the solver, so that a faster machine may find another answer.
+        is_cut: True if the time limit stopped the solver, so that a faster machine may find another answer.
     """
 
     choices: tuple[Choice, ...] | None
@@ -69,20 +71,20 @@ def solve(
     offload: bool = True,
     faster_than: float = math.inf,
 ) -> Decision:
-    """Choose each tensor's fate and each kernel's configuration.
+    """Choose for each tensor whether it stays, and for each kernel its configuration.
 
-    The answer may exceed the memory, because HiGHS computes in floating point: the caller must check it.
+    The caller must check the answer, which may exceed the memory because HiGHS computes in floating point.
 
     Args:
         work: the training step.
         memory: the most bytes in memory.
         gap: the relative gap at which the solver stops. Above 0, it also stops after NODES nodes.
         time_limit: seconds after which the solver stops.
-        window: the steps in which a tensor may still be on the device, or be back early.
+        window: the number of steps during which a tensor may still be on the device, or be back early.
         recompute: False to recompute nothing.
         offload: False to offload nothing.
-        faster_than: milliseconds of an answer that the caller has. The solver need not find a slower one, and
-            so ends earlier.
+        faster_than: milliseconds of an answer that the caller has. The solver ends earlier because it need
+            not find a slower one.
     """
     program = _Program(work, memory, window, recompute, offload)
     return program.solve(gap, time_limit, faster_than)
@@ -158,7 +160,7 @@ class _Program:
         )
         status, info = problem.solverModel.getModelStatus(), problem.solverModel.getInfo()
         is_cut = status == type(status).kTimeLimit
-        # HiGHS knows no bound beyond the answers that it leaves out.
+        # HiGHS does not know a bound above `faster_than`, because it skips slower answers.
         bound = min(float(info.mip_dual_bound) * self._unit, faster_than)
         is_solved = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
         # PuLP calls an interrupted solver's answer feasible even if there is none.
@@ -208,7 +210,7 @@ class _Program:
         for s in range(tensor.produced_at + 1, late.stop):
             if s == gone:
                 copied.append((self._copy(i, "out", s, True), 1))
-            if s in stays:  # in steps before this one all is copied, or the tensor is still there
+            if s in stays:  # all is copied before this step, or the tensor is still there
                 self._add([*copied, (stays[s], out), (o, -out)], ">=", 0)
             copied.append((self._copy(i, "out", s, False), 1))
         self._add([*copied, (o, -out)], "==", 0)
@@ -227,13 +229,13 @@ class _Program:
         self._add([*fetched, (o, -1 if come else 0)], "==", 0)
 
     def _find_replays(self, i: int) -> set[int]:
-        """Return the steps before its first backward use in which a replay may read a tensor."""
+        """Return the steps before a tensor's first backward use in which a replay may read it."""
         tensors = self._work.tensors
         replays = {t.first_backward_use for t in tensors if t.replay and i in t.replay.sources}
         return {step for step in replays if step < tensors[i].first_backward_use}
 
     def _add_replay(self, i: int) -> None:
-        """Add the time and workspace of a replay, and the presence of its sources."""
+        """Add the time and workspace of a replay, and that its sources are present."""
         tensor, r = self._work.tensors[i], self._recomputed[i]
         if tensor.replay is None:
             return
@@ -250,7 +252,7 @@ class _Program:
                 self._add([*both, *copied], "<=", 1)
 
     def _add_workspace(self, step: int, memory: int) -> _Scratch:
-        """Add the choice of a step's workspace, within which each of its kernels runs as fast as it can."""
+        """Add the choice of a step's workspace, within which each of its kernels runs as fast as possible."""
         kernels = [(k, kernel) for k, kernel in enumerate(self._work.kernels) if kernel.step == step]
         free = memory - self._required[step]
         least = max((kernel.configurations[0].workspace for _, kernel in kernels), default=0)
@@ -298,10 +300,4 @@ class _Program:
         return self._problem.add_variable(name, lowBound=0)
 
     def _add(self, terms: Terms, relation: str, value: float) -> None:
-        expression = self._pulp.LpAffineExpression(terms)
-        relations: dict[str, Callable[[], Any]] = {
-            "<=": lambda: expression <= value,
-            ">=": lambda: expression >= value,
-            "==": lambda: expression == value,
-        }
-        self._problem += relations[relation]()
+        self._problem += RELATIONS[relation](self._pulp.LpAffineExpression(terms), value)

@@ -1,6 +1,6 @@
-"""The memory planner: one figure for all that a training step allocates.
+"""The memory planner: a budget for all memory that a training step allocates.
 
-For each saved tensor it decides whether the tensor stays, goes to host memory, or is computed again, and for
+For each saved tensor it decides whether the tensor stays, moves to host memory, or is computed again, and for
 each kernel which configuration runs. The policies of vDNN decide by rules, the policy `joint` by an integer
 linear program. Every answer is simulated, and its memory is checked in whole bytes.
 """
@@ -23,12 +23,12 @@ from .timeline import WINDOW, Timeline, required_bytes, simulate
 from .training import Choice, TrainingStep
 
 GAP = 1e-3  # the default for the relative gap at which the solver stops
-JOINED_GAP = 1e-2  # the same for a large network, whose joined steps are no more exact than that
-TIME_LIMIT = 60.0  # seconds, by default; the other limits end the search long before on most machines
+JOINED_GAP = 1e-2  # the same for a large network, whose joined steps are not more exact
+TIME_LIMIT = 60.0  # seconds, by default; on most machines the other limits end the search long before
 CHANGES = 500  # the most changes of a decision that are simulated
-CHANGED_STEPS = 200_000  # the same for large networks: the most steps of all these simulations
-JOINED = 40  # steps; above, the program is solved for joined steps and a short window first
-LARGE = 120  # steps; above, it is solved for joined steps alone
+CHANGED_STEPS = 200_000  # the most steps of all these simulations, for large networks
+JOINED = 40  # with more steps, the program is first solved for joined steps and a short window
+LARGE = 120  # with more steps, it is solved only for joined steps
 
 Policy: TypeAlias = Literal["none", "all", "conv", "dynamic", "joint"]
 
@@ -42,8 +42,9 @@ class MemoryDecision:
         configurations: the index of each kernel's configuration.
         timeline: the simulated training step.
         floor: the least memory with which the policy has an answer, in bytes.
-        source: "ilp", "vdnn" or "greedy", the method that found it; "none" if all fits as it is.
-        bound_ms: no answer takes less by the rules of the integer linear program; 0 for the policies of vDNN.
+        source: "ilp", "vdnn" or "greedy", the method that found it; "none" if everything fits unchanged.
+        bound_ms: the time that every answer takes at least by the rules of the integer linear program; 0 for
+            the policies of vDNN.
         seconds: the time that the planner took.
         is_cut: True if the time limit stopped the search, so that a faster machine may find another answer.
         schedule: the steps that bound the copies; empty if they are as early as memory allows.
@@ -79,14 +80,14 @@ def decide_memory(
             fit, else greedy ones, else memory-optimal ones.
         recompute: False to recompute nothing. The policies of vDNN never do.
         offload: False to offload nothing; for "joint" alone.
-        exact: let the solver go on to the optimum of its program, instead of to 1e-3 of it, or 1e-2 for a
+        exact: search for the optimum of the program, instead of an answer within 1e-3 of it, or 1e-2 for a
             large network.
-        time_limit: seconds after which the search stops. It stops earlier by counts, which do not depend on
-            the machine's speed.
+        time_limit: seconds after which the search stops. Usually it stops earlier by counts, which do not
+            depend on the machine's speed.
 
     Raises:
-        Infeasible: the memory is below the floor. Its `need` is the floor; `find_floor` says how exact it is.
-            `need` is None if host memory is too small for the policy.
+        Infeasible: the memory is below the floor. Its `need` is the floor; for its precision see
+            `find_floor`. `need` is None if host memory is too small for the policy.
         ValueError: there is no such policy.
     """
     start = time.monotonic()
@@ -107,10 +108,10 @@ def decide_memory(
 def _recompute_instead(
     work: TrainingStep, memory: int, decision: MemoryDecision, end: float
 ) -> MemoryDecision:
-    """Return the faster of a decision that waits for copies and of one that offloads nothing.
+    """Return the faster of a decision that waits for copies and a decision that offloads nothing.
 
-    The program hopes for more hidden copies than there are, and single changes do not lead from one to the
-    other.
+    The program expects more hidden copies than there are, and single changes do not lead from one decision to
+    the other.
     """
     try:
         alone = _Joint(work, memory, True, False).decide(GAP, max(end - time.monotonic(), 0.1))
@@ -149,6 +150,10 @@ def _decide_by_trials(
         )
     check_floor(memory, floor)
     assert trial is not None  # the smallest one fits
+    return _decision_of(trial, floor)
+
+
+def _decision_of(trial: vdnn.Trial, floor: int) -> MemoryDecision:
     return MemoryDecision(
         trial.choices, trial.configurations, trial.timeline, floor, "vdnn", schedule=trial.schedule
     )
@@ -175,7 +180,7 @@ class _Joint:
         best = self._decide_greedily()
         self._end = time.monotonic() + time_limit
         if best is None or best.timeline.time_ms > bound * (1 + gap):
-            steps, known = len(work.steps), math.inf  # a small program is solved soon without a known time
+            steps, known = len(work.steps), math.inf  # a small program needs no known time to end soon
             if gap > 0 and steps > JOINED:
                 joined, begins = coarsen(work)
                 coarse = max(gap, JOINED_GAP) if steps > LARGE else gap
@@ -185,9 +190,9 @@ class _Joint:
                 answer = self._solve(work, gap, faster_than=known)
                 bound = max(bound, answer.bound) if math.isfinite(answer.bound) else bound
                 best = self._play_answer(answer, range(steps), best)
-        assert best is not None  # the choice that needs least memory always runs
+        assert best is not None  # the choice that needs the least memory always runs
         if best.source != "vdnn" and best.timeline.time_ms > fastest * (1 + gap):
-            best = self._improve(best)  # also at the program's bound: it knows no pieces, and fewer windows
+            best = self._improve(best)  # even at the bound of the program, which knows no pieces
         return replace(self._keep_more(best), bound_ms=bound, is_cut=self._is_cut)
 
     def _solve(
@@ -222,7 +227,7 @@ class _Joint:
         return best
 
     def _decide_greedily(self) -> MemoryDecision | None:
-        """Return the fastest of simple choices, each with the fastest configurations that fit beside it."""
+        """Return the fastest of simple choices, each with the fastest configurations that fit with it."""
         work, memory = self._work, self._memory
         best: MemoryDecision | None = None
         tried = [vdnn.choose_tensors(work, "none"), self._smallest]
@@ -241,17 +246,7 @@ class _Joint:
             free = [memory - held + run.workspace for held, run in zip(required, least, strict=True)]
             best = _faster(self._play(choices, vdnn.fastest_within(work, free), "greedy"), best)
         trial = vdnn.try_dynamic(work, memory) if self._offload else None
-        if trial is not None:
-            decision = MemoryDecision(
-                trial.choices,
-                trial.configurations,
-                trial.timeline,
-                self._floor,
-                "vdnn",
-                schedule=trial.schedule,
-            )
-            best = _faster(decision, best)
-        return best
+        return best if trial is None else _faster(_decision_of(trial, self._floor), best)
 
     def _play(
         self,
@@ -260,19 +255,13 @@ class _Joint:
         source: str,
         schedule: dict[int, CopySteps] | None = None,
     ) -> MemoryDecision | None:
-        """Return a decision with its simulation; None if it does not fit device or host memory."""
-        work = self._work
+        """Return a decision with its simulation, or None if it does not fit device or host memory."""
+        work, memory = self._work, self._memory
         if not work.fits_host(choices):
             return None
+        runs = work.runs(configurations)
         try:
-            timeline = simulate(
-                work.runs(configurations),
-                work.tensors,
-                choices,
-                work.link,
-                memory=self._memory,
-                schedule=schedule,
-            )
+            timeline = simulate(runs, work.tensors, choices, work.link, memory=memory, schedule=schedule)
         except Infeasible:
             return None
         return MemoryDecision(
@@ -280,7 +269,7 @@ class _Joint:
         )
 
     def _improve(self, best: MemoryDecision) -> MemoryDecision:
-        """Change one choice or configuration at a time as long as the simulation gets faster."""
+        """Change one choice or configuration at a time while the simulation gets faster."""
         work, left = self._work, self._changes
         while left > 0:
             before = best
@@ -305,7 +294,7 @@ class _Joint:
         return best
 
     def _other_choices(self, i: int, choices: Sequence[Choice]) -> list[Choice]:
-        """Return the other choices for a tensor that can run, given those for all tensors."""
+        """Return the other choices for a tensor that can run with the choices for all tensors."""
         tensors = self._work.tensors
         tensor = tensors[i]
         others: list[Choice] = ["keep"]
@@ -321,9 +310,9 @@ class _Joint:
     def _take_faster(
         self, best: MemoryDecision, choices: Sequence[Choice], configurations: Sequence[int]
     ) -> MemoryDecision:
-        """Return the faster of a decision and of its change."""
+        """Return the faster of a decision and its change."""
         if self._compute_ms(choices, configurations) > best.timeline.time_ms:
-            return best  # it is slower even if no copy is waited for: most changes need no simulation
+            return best  # slower even without waits for copies, so most changes need no simulation
         schedule = {i: best.schedule[i] for i in best.schedule if choices[i] == "offload"}
         decision = self._play(choices, configurations, best.source, schedule)
         return _faster(decision, best) or best
@@ -335,13 +324,13 @@ class _Joint:
         return math.fsum((*(run.time_ms for run in self._work.runs(configurations)), *replays))
 
     def _keep_more(self, best: MemoryDecision) -> MemoryDecision:
-        """Keep each tensor that need not go, the largest first: the solver does not mind idle copies."""
+        """Keep each tensor that need not leave, the largest first, because the solver ignores free copies."""
         if best.source == "vdnn":
             return best
         tensors = self._work.tensors
         gone = [i for i, choice in enumerate(best.choices) if choice != "keep"]
         for i in sorted(gone, key=lambda i: -tensors[i].bytes)[: self._changes]:
-            if time.monotonic() < self._end + 1:  # this gains much in little time
+            if time.monotonic() < self._end + 1:  # an extra second, because this helps much in little time
                 choices = (*best.choices[:i], "keep", *best.choices[i + 1 :])
                 decision = self._play(choices, best.configurations, best.source, best.schedule)
                 if decision is not None and decision.timeline.time_ms <= best.timeline.time_ms:

@@ -1,4 +1,4 @@
-"""The state and the events of a simulated training step; `timeline` has the rules."""
+"""The state and the events of a simulated training step, whose rules are in `timeline`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def spans(tensors: Sequence[SavedTensor], choices: Sequence[Choice]) -> list[tup
 
 @dataclass(slots=True)
 class _Transfer:
-    """An offloaded tensor: the bytes left to copy out and in, those allocated for the copy in, the bounds."""
+    """An offloaded tensor: the bytes left to copy, the bytes allocated for the copy in, and the bounds."""
 
     tensor: int
     out_left: int
@@ -46,8 +46,8 @@ class _Transfer:
 class Simulation:
     """The state of the compute stream, the two engines and the memory.
 
-    `step` is the step that runs or that waits to start. `profile` holds the bytes of each step without those
-    of tensors that linger: tensors that no forward step uses any more, but that are not yet copied out.
+    `step` is the step that runs or that waits to start. `profile` has the bytes of each step without
+    lingering tensors, which no forward step uses any more but which are not yet copied out.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Simulation:
                 workspace[step] = max(workspace[step], tensor.replay.workspace)
         self._transient = [fixed + scratch for fixed, scratch in zip(self._fixed, workspace, strict=True)]
         self.profile = np.array(self._transient, dtype=np.int64)
-        self._starting = [0] * len(runs)  # bytes of tensors that the step allocates itself
+        self._starting = [0] * len(runs)  # bytes of the tensors that a step allocates itself
         offloaded = {i for i, choice in enumerate(choices) if choice == "offload"}
         for i, begin, end in spans(tensors, choices):
             self.profile[begin:end] += tensors[i].bytes
@@ -118,14 +118,14 @@ class Simulation:
             earlier.in_from = min(earlier.in_from, later.in_from)  # none overtakes another
         begins = 0
         for transfer in self._in_order:
-            begins = max(begins, transfer.in_from, transfer.freed_from)  # an earlier step would wait for ever
+            begins = max(begins, transfer.in_from, transfer.freed_from)  # an earlier step would wait forever
             self._awaited_in[min(max(in_by[transfer.tensor], begins), transfer.need)].append(transfer.tensor)
 
         self._now = 0.0
         self.step = 0
         self._is_running = False
         self._lingering = 0
-        self._held = 0  # bytes in memory while no step runs, without those that linger
+        self._held = 0  # bytes in memory while no step runs, without lingering tensors
         self._compute_end = self._out_end = self._in_end = math.inf
         self._outgoing: tuple[_Transfer, int] | None = None
         self._incoming: tuple[_Transfer, int] | None = None
@@ -137,7 +137,7 @@ class Simulation:
         self.peak = 0
 
     def run(self) -> bool:
-        """Run all steps. Return False if a step waits for ever."""
+        """Run all steps. Return False if a step waits forever."""
         self._wait()
         while self.step < len(self._time):
             self._start_step()
@@ -183,7 +183,7 @@ class Simulation:
         self._wait()
 
     def _wait(self) -> None:
-        """Set the bytes that are in memory after one step and before the next."""
+        """Set the bytes that are in memory between two steps."""
         if self.step == len(self._time):
             return
         fixed = min(self._fixed[max(self.step - 1, 0)], self._fixed[self.step])
@@ -232,7 +232,7 @@ class Simulation:
         self.copies.append(Copy(transfer.tensor, "in", self._now, self._in_end, size))
 
     def _allocate(self, transfer: _Transfer, size: int) -> bool:
-        """Allocate memory for a copy in, until the tensor is needed. Return False if it is not free."""
+        """Allocate memory for a copy in until the tensor is needed. Return False if too little is free."""
         before = self.profile[self.step : transfer.need]
         now = int(self.profile[self.step]) + self._lingering + (size if len(before) else 0)
         if now > self._limit or (len(before) and int(before.max()) + size > self._limit):

@@ -1,15 +1,15 @@
 """An event-driven simulation of a training step on a compute stream and two copy engines.
 
-Steps run in order on the compute stream. One engine copies to the host, the other one back, in pieces.
+Steps run in order on the compute stream. One engine copies to the host and the other one back, in pieces.
 
-- A copy out may begin when the step that writes the tensor has ended. Of several tensors the one with the
+- A copy out may begin when the step that writes the tensor has ended. Of several tensors, the one with the
   earliest last forward use goes first. The tensor leaves the device after its last forward use.
-- A copy in may begin from a step given for each tensor, the first backward use less the window by default,
-  and as soon as its memory is free until that use. Tensors come back in the order of their first backward
-  uses, none before another.
-- A step starts when the step before it has ended, its tensors are back, and its memory is free. A copy in
-  never takes memory that a later step needs. So a choice can run if each step fits without the copies under
-  way, and the compute stream waits for the rest.
+- A copy in may begin at a step that is set for each tensor, by default the first backward use less the
+  window, as soon as there is memory for it until that use. Tensors return strictly in the order of their
+  first backward uses.
+- A step starts when the step before it has ended, its tensors are back, and its memory is free. Because a
+  copy in never takes memory that a later step needs, a choice can run if each step fits without the copies
+  under way, for which the compute stream waits.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ def simulate(
         choices: the choice for each tensor.
         link: the copy engines.
         memory: the most bytes in memory; None for no limit.
-        window: a copy in begins at most that many steps before the tensor is needed; None for no such limit.
+        window: the most steps before a tensor is needed at which its copy in begins; None for no limit.
         schedule: the steps that bound the copies of single tensors.
 
     Raises:
-        Infeasible: the choice cannot run within this memory. Its `need` is the least memory with which it
-            can; with a schedule, memory with which it can.
+        Infeasible: the choice cannot run within this memory. Its `need` is the least memory that is enough,
+            or with a schedule, memory that is enough.
         ValueError: a tensor is recomputed that cannot be.
     """
     check_choices(tensors, choices)
@@ -104,7 +104,7 @@ def simulate(
         )
     if not simulation.run():  # a schedule wants a tensor back before there is memory for it
         if memory is None:
-            raise RuntimeError(f"step {simulation.step} waits for ever although memory has no limit")
+            raise RuntimeError(f"step {simulation.step} waits forever although memory has no limit")
         need = simulate(runs, tensors, choices, link, window=window, schedule=schedule).peak
         raise Infeasible(
             f"the schedule does not fit {memory} bytes: {need} bytes are enough", limit=memory, need=need
@@ -123,9 +123,6 @@ def simulate(
 def required_bytes(
     runs: Sequence[Run], tensors: Sequence[SavedTensor], choices: Sequence[Choice], link: Link
 ) -> list[int]:
-    """Return the bytes that each step needs if no copy is under way.
-
-    The choice can run within their maximum.
-    """
+    """Return the bytes that each step needs if no copy is under way, the maximum of which is enough."""
     required: list[int] = Simulation(runs, tensors, choices, link, None, None, {}).profile.tolist()
     return required

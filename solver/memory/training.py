@@ -1,7 +1,7 @@
 """A training step in numbers: steps, saved tensors, kernels, and the link to host memory.
 
 The steps are in the order in which they run, first forward, then backward. Times are milliseconds, memory is
-bytes, and a step or a tensor is given by its index.
+bytes, and steps and tensors are named by their indices.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..workspace.configuration import Costed
 from .copies import Link
 
 Choice: TypeAlias = Literal["keep", "offload", "recompute"]
-"""The fate of a saved tensor between its last forward use and its first backward use."""
+"""What happens to a saved tensor between its last forward use and its first backward use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Replay:
 
     Args:
         time_ms: milliseconds of the steps that run again.
-        sources: the saved tensors that these steps read. They must be in memory when the steps run.
+        sources: the saved tensors that these steps read, which must be in memory then.
         workspace: bytes that these steps need besides sources and result.
     """
 
@@ -66,7 +66,7 @@ class SavedTensor:
         last_forward_use: the last forward step that writes or reads it.
         first_backward_use: the first backward step that reads it.
         last_use: the last step that reads it.
-        replay: the way to compute it again; None if it cannot be recomputed.
+        replay: the way to compute it again, or None if it cannot be recomputed.
         is_kernel_input: True if a forward kernel reads it. The policy `conv` of vDNN offloads these.
     """
 
@@ -94,7 +94,7 @@ class SavedTensor:
 
 
 class Cost(NamedTuple):
-    """A configuration's time and workspace without its parts, whose sums a long search would take often."""
+    """A configuration's time and workspace, so that a long search need not sum its parts again."""
 
     time_ms: float
     workspace: int
@@ -139,7 +139,7 @@ class TrainingStep:
     Args:
         steps: the steps in order.
         tensors: the saved tensors.
-        kernels: the kernels. Those of one step run one after the other on one workspace.
+        kernels: the kernels, which within a step run one after another on one workspace.
         link: the copy engines.
         host_memory: the most bytes that all offloaded tensors may take together; None for no limit.
 
@@ -163,7 +163,7 @@ class TrainingStep:
         check_replays(self.tensors)
 
     def runs(self, configurations: Sequence[int]) -> list[Run]:
-        """Return the steps with one configuration of each kernel, given by its index."""
+        """Return the steps with one configuration of each kernel, named by its index."""
         time_ms = [step.time_ms for step in self.steps]
         workspace = [0] * len(self.steps)
         for kernel, index in zip(self.kernels, configurations, strict=True):
@@ -230,7 +230,7 @@ def check_choices(tensors: Sequence[SavedTensor], choices: Sequence[Choice]) -> 
 
 
 def first_needs(tensors: Sequence[SavedTensor], choices: Sequence[Choice]) -> list[int]:
-    """Return the step at which each tensor must be back: its first backward use, or a replay before that."""
+    """Return the step at which each tensor must be back: its first backward use or an earlier replay."""
     needs = [tensor.first_backward_use for tensor in tensors]
     for tensor, choice in zip(tensors, choices, strict=True):
         for source in tensor.replay.sources if tensor.replay and choice == "recompute" else ():

@@ -1,11 +1,12 @@
 """The memory policies of vDNN (Rhu et al., MICRO 2016, section III).
 
-The static policies (III-C) offload no saved tensor, all, or the inputs of convolutions, with memory-optimal
-(m) or performance-optimal (p) algorithms. The dynamic policy (III-C, "dynamic vDNN") tries them in an order.
+The static policies (III-C) offload no saved tensors, all of them, or the inputs of convolutions, with
+memory-optimal (m) or performance-optimal (p) algorithms. The dynamic policy (III-C, "dynamic vDNN") tries
+them one after another.
 
 vDNN's copies (III-B): a tensor is copied out while its last forward step runs, and the next step waits for
 the end. A backward step starts the copy in of the next tensor that is needed, and the step after it waits for
-the end. The search for that tensor ends at the next step with a kernel, so that nothing comes back too early.
+the end. The search for that tensor ends at the next step with a kernel, so that nothing returns too early.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Algorithms: TypeAlias = Literal["memory", "performance"]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One training step that vDNN tries.
+    """A training step that vDNN tries.
 
     Attributes:
         choices: the choice for each tensor, keep or offload.
@@ -41,7 +42,7 @@ class Trial:
 
 
 def choose_tensors(work: TrainingStep, policy: StaticPolicy) -> tuple[Choice, ...]:
-    """Return the choices of a static policy. A tensor with no step between its uses stays."""
+    """Return the choices of a static policy. A tensor without a step between its uses stays."""
     return offload_those(
         tensor.is_idle and (policy == "all" or (policy == "conv" and tensor.is_kernel_input))
         for tensor in work.tensors
@@ -78,7 +79,7 @@ def _bound(work: TrainingStep, i: int, step: int) -> CopySteps:
 
 
 def try_static(work: TrainingStep, policy: StaticPolicy, algorithms: Algorithms) -> Trial:
-    """Return the training step of a static policy, whatever memory it needs."""
+    """Return the training step of a static policy, regardless of the memory that it needs."""
     configurations = work.least_workspace if algorithms == "memory" else work.fastest
     return _try(work, choose_tensors(work, policy), configurations)
 
@@ -86,8 +87,8 @@ def try_static(work: TrainingStep, policy: StaticPolicy, algorithms: Algorithms)
 def try_greedy(work: TrainingStep, policy: StaticPolicy, memory: int) -> Trial:
     """Return the training step of a static policy with greedy algorithms; it may need more than the memory.
 
-    Each kernel runs its fastest configuration that fits the memory beside all that the policy leaves there
-    during its step, or the one with the least workspace if none fits.
+    Each kernel runs its fastest configuration that fits the memory left by the policy during its step, or the
+    one with the least workspace if none fits.
     """
     choices = choose_tensors(work, policy)
     least = work.least_workspace
@@ -100,13 +101,7 @@ def try_greedy(work: TrainingStep, policy: StaticPolicy, memory: int) -> Trial:
 def fastest_within(work: TrainingStep, free: Sequence[int]) -> list[int]:
     """Return each kernel's fastest configuration within the bytes free in its step, else the smallest."""
     return [
-        max(
-            bisect_right(
-                kernel.configurations, free[kernel.step], key=lambda configuration: configuration.workspace
-            )
-            - 1,
-            0,
-        )
+        max(bisect_right(kernel.configurations, free[kernel.step], key=lambda c: c.workspace) - 1, 0)
         for kernel in work.kernels
     ]
 
@@ -118,13 +113,13 @@ def _try(work: TrainingStep, choices: Sequence[Choice], configurations: Sequence
 
 
 def try_dynamic(work: TrainingStep, memory: int) -> Trial | None:
-    """Return the training step that the dynamic policy adopts; None if it finds that none fits.
+    """Return the training step that the dynamic policy adopts, or None if none fits.
 
     It tries, in this order:
 
     1. all(m): if that does not fit, the network cannot be trained.
-    2. none(p), conv(p), all(p): it adopts the first one that fits.
-    3. conv and all with greedy algorithms: the first one that fits.
+    2. none(p), conv(p), all(p): it adopts the first that fits.
+    3. conv and all with greedy algorithms: it adopts the first that fits.
     4. all(m), which fits.
     """
     smallest = try_static(work, "all", "memory")

@@ -1,12 +1,12 @@
 """Channel groups: the division of a kernel along its channels, where each group divides the mini-batch.
 
-The desirable set over both directions is exact, because two searches one after the other find it. A choice is
-a list of groups, whose channels add to those of the kernel. Each group has a configuration of the mini-batch.
-The time is the sum over the groups, the workspace the maximum. Take any choice, and let W be its workspace.
-Replace each group's configuration by the fastest one of as many channels within W. No time grows, and no
-workspace exceeds W. That configuration is in the desirable set of its number of channels. So for each W some
-fastest choice has members of desirable sets alone. The second search is the one for micro-batches: channels
-stand for samples, and the members of the desirable sets for measured micro-configurations.
+Two successive searches find the exact desirable set over both directions. A choice is a list of groups whose
+channels add up to the kernel's, each with a configuration of the mini-batch. Its time is the sum over the
+groups, and its workspace W is the maximum. If the configuration of each group is replaced by the fastest one
+for the same channels within W, no time grows, and no workspace exceeds W. This configuration is in the
+desirable set of its number of channels, so for each W a fastest choice consists of members of desirable sets.
+The second search is the search for micro-batches, with channels instead of samples and members of desirable
+sets instead of measured micro-configurations.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from .reuse import desirable_set
 class ChannelGroup:
     """A number of channels, and the configuration that computes them for the whole mini-batch.
 
-    With `of_inputs` they are input channels of a filter gradient, which its groups can divide as well.
+    With `of_inputs` they are input channels of a filter gradient, which groups can also divide.
 
     Raises:
-        ValueError: there is less than one channel; the message holds the number.
+        ValueError: there is less than one channel; the message has the number.
     """
 
     channels: int
@@ -60,7 +60,7 @@ class ChannelGroup:
 
 @dataclass(frozen=True, slots=True)
 class ChannelGroups(Sequential[ChannelGroup]):
-    """Groups of channels computed one after the other on one workspace; they add to a kernel's channels.
+    """Groups of channels, computed one after another on one workspace, which add up to a kernel's channels.
 
     Raises:
         ValueError: there are no groups.
@@ -80,7 +80,7 @@ class ChannelGroups(Sequential[ChannelGroup]):
 
     @property
     def groups(self) -> tuple[tuple[int, Slices], ...]:
-        """Each channel group's channels and slices of the mini-batch, in the form that engines take."""
+        """The channels and the slices of the mini-batch of each channel group, in the form for engines."""
         return tuple((group.channels, group.configuration.slices) for group in self.parts)
 
     @property
@@ -100,7 +100,7 @@ def divide_channels(
 
     Args:
         configurations: the desirable set for each number of channels that was measured. A single group of
-            all channels is the kernel as it is.
+            all channels is the whole kernel.
         channels: the number of channels to divide, at least 1.
         limit: the most bytes of workspace; None for no limit.
         of_inputs: the channels are input channels of a filter gradient.

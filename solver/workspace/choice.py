@@ -1,4 +1,4 @@
-"""The interface of the solvers of workspace division, which is a multiple-choice knapsack."""
+"""The interface of solvers of workspace division, which is a multiple-choice knapsack."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """One kernel's Pareto-optimal configurations; a solver takes exactly one of them.
+    """One kernel's Pareto-optimal configurations, of which a solver takes exactly one.
 
     `workspace` (int64, bytes above the kernel's least) ascends from 0; `time` (float64, milliseconds)
     strictly descends. Both have the shape (choices,).
@@ -33,8 +33,8 @@ class Answer:
     """A solver's answer.
 
     Attributes:
-        choice: an index into each kernel's options; None if the solver found no choice in time.
-        bound: milliseconds; no choice takes less.
+        choice: an index into each kernel's options, or None if the solver found no choice in time.
+        bound: the milliseconds that every choice takes at least.
     """
 
     choice: list[int] | None

@@ -1,4 +1,4 @@
-"""The types of the decisions: micro-configurations, configurations, and the error when nothing fits."""
+"""The types of decisions: micro-configurations, configurations, and the error if nothing fits."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-TIE = 1e-12  # times count as equal if they differ relatively by no more than this
+TIE = 1e-12  # the largest relative difference between times that count as equal
 
 
 class Costed(Protocol):
-    """A thing that has a time and a workspace, such as a configuration."""
+    """An object with a time and a workspace, such as a configuration."""
 
     @property
     def time_ms(self) -> float:
@@ -26,7 +26,7 @@ class Costed(Protocol):
 
 
 class Part(Costed, Protocol):
-    """An algorithm that runs on a part of the work, such as a slice of the mini-batch."""
+    """An algorithm for a part of the work, such as a slice of the mini-batch."""
 
     @property
     def size(self) -> int:
@@ -47,9 +47,9 @@ Slices: TypeAlias = tuple[tuple[int, str], ...]
 
 
 def check_part(part: Part, name: str) -> None:
-    """Raise a ValueError that holds the figure if a part's size, time or workspace is out of its range.
+    """Raise a ValueError with the figure if a part's size, time or workspace is out of range.
 
-    `name` is that of the part's field with the size.
+    `name` is the part's field with the size.
     """
     if part.size < 1:
         raise ValueError(f"{name} is {part.size}, must be at least 1")
@@ -71,7 +71,7 @@ class MicroConfiguration:
         workspace: scratch bytes that the run needs, not negative.
 
     Raises:
-        ValueError: a figure is out of its range; the message holds it.
+        ValueError: a figure is out of range; the message has it.
     """
 
     micro_batch: int
@@ -89,7 +89,7 @@ class MicroConfiguration:
 
 
 class Sequential(Generic[P]):
-    """Parts that run one after the other on one workspace."""
+    """Parts that run one after another on one workspace."""
 
     __slots__ = ()
     parts: tuple[P, ...]
@@ -125,7 +125,7 @@ class Sequential(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Configuration(Sequential[MicroConfiguration]):
-    """Micro-configurations run one after the other on one workspace; their sizes add to the mini-batch.
+    """Micro-configurations that run one after another on one workspace and add up to the mini-batch.
 
     Raises:
         ValueError: there are no parts.
@@ -143,8 +143,8 @@ class Infeasible(Exception):  # noqa: N818 (a fixed public name)
     """No choice fits the memory allowed.
 
     Attributes:
-        limit: the bytes that were allowed; None where there was no limit.
-        need: the least bytes with which there is a choice; None where no amount is enough.
+        limit: the allowed bytes, or None without a limit.
+        need: the least bytes with which there is a choice, or None if no amount is enough.
     """
 
     def __init__(self, message: str, *, limit: int | None, need: int | None) -> None:
@@ -159,9 +159,9 @@ def faster(time_ms: float, than_ms: float) -> bool:
 
 
 def pareto_front(candidates: Iterable[C]) -> list[C]:
-    """Return the candidates that are faster than all before them.
+    """Return the candidates that are faster than all earlier ones.
 
-    The candidates come with workspace ascending; of those with equal workspace, the preferred one first.
+    Candidates come with workspace ascending and, for equal workspace, in the order of preference.
     """
     front: list[C] = []
     fastest = math.inf

@@ -1,4 +1,4 @@
-"""Workspace division (WD): one total for all kernels of a network, of which each kernel gets its own part."""
+"""Workspace division (WD): the kernels of a network share one total of workspace, in parts of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .configuration import TIE, Configuration, Infeasible, pareto_front
 
 GAP = 1e-4  # the default for the relative gap at which a solver stops
 TIME_LIMIT = 30.0  # seconds, by default
-MOST_COPIES = 64  # groups of identical kernels that may differ; more make the search long for little gain
+MOST_COPIES = 64  # groups of identical kernels that may differ; with more, the search is long for little gain
 
 K = TypeVar("K", bound=Hashable)
 
@@ -28,12 +28,12 @@ class WorkspaceDivision(Generic[K]):
     """A division of the total workspace among kernels.
 
     Attributes:
-        choice: every kernel's configuration, in the order of the kernels given. Where identical kernels
-            differ, the configuration that most of them take; of equally many, the one with less workspace.
+        choice: every kernel's configuration, in the order of the input. If identical kernels differ, it is
+            the most frequent configuration, or of equally frequent ones the one with less workspace.
         shares: for every kernel, its configurations with the number of identical kernels that take each,
-            workspace descending. The numbers add to the kernel's count.
+            workspace descending. The numbers add up to the kernel's count.
         gap: no division takes less than (1 - gap) of this one's time; 0 within 1e-12.
-        reached: True if the gap is within the one asked for; False if the solvers ran out of time.
+        reached: True if the gap is within the requested one; False if the solvers ran out of time.
         solver: the solver that found it, "highs" or "exact"; "none" if the fastest configurations that each
             kernel can afford alone fit together.
         seconds: the time that the solvers took.
@@ -47,7 +47,7 @@ class WorkspaceDivision(Generic[K]):
     seconds: float
 
 
-# Workspace division needs numpy, which takes long to import and which workspace reuse does not need.
+# Imported late, because they need numpy, which loads slowly and which workspace reuse does not need.
 def _solve_by_highs(options: Sequence[Options], capacity: int, gap: float, time_limit: float) -> Answer:
     with no_fork:
         from . import ilp
@@ -89,21 +89,21 @@ def solve_division(
 ) -> WorkspaceDivision[K]:
     """Choose one configuration of each kernel so that all workspaces together fit a total (WD).
 
-    It minimises the sum over the kernels of count x time; the sum of count x workspace is at most the total.
-    Every solver's answer is checked to fit the total in whole bytes. It does not depend on the input's order.
+    It minimises the sum over the kernels of count x time; the sum of count x workspace is at most the total,
+    which is checked in whole bytes for every solver. The answer does not depend on the input's order.
 
     Args:
-        kernels: each kernel's configurations, in any order; those not Pareto-optimal are never chosen.
+        kernels: each kernel's configurations, in any order; only Pareto-optimal ones are chosen.
         total: bytes for all kernels together.
         counts: the number of identical kernels that each kernel stands for; 1 by default.
         apart: let identical kernels get different configurations, which uses a small total better. More than
             `MOST_COPIES` identical kernels are divided into that many groups, each with one configuration.
         exact: find the optimum (within 1e-12) instead of an answer within 1e-4 of it, both relative.
         solver: the order of the solvers. "exact" is dynamic programming alone. "highs" is the integer linear
-            program, and then dynamic programming if the program's answer does not fit or comes too late.
-            "auto" is dynamic programming, which is the faster one, and then the program if dynamic
-            programming runs out of time.
-        time_limit: seconds for each solver; after that its best answer counts.
+            program, followed by dynamic programming if the program's answer does not fit or comes too late.
+            "auto" is dynamic programming, which is faster, followed by the program if dynamic programming
+            runs out of time.
+        time_limit: seconds for each solver, after which its best answer counts.
 
     Raises:
         Infeasible: the least workspaces do not fit. Its `need` is their sum, or None if a kernel has no
@@ -154,7 +154,7 @@ def solve_division(
 
 
 def _split(count: int) -> list[int]:
-    """Return the sizes of the groups that `count` identical kernels form: single kernels, if they are few."""
+    """Return the sizes of the groups of `count` identical kernels; few kernels form groups of one."""
     groups = min(count, MOST_COPIES)
     return [(count + i) // groups for i in range(groups)]
 
@@ -176,7 +176,7 @@ def _describe(
         kernel: tuple(sorted(((n, c) for c, n in counts.items()), key=lambda share: -share[1].workspace))
         for kernel, counts in numbers.items()
     }
-    # Configurations stand with workspace descending: of equally many, the later one has less.
+    # `max` takes the first of equally frequent configurations, which has the least workspace in this order.
     choice = {
         kernel: max(reversed(counts), key=lambda share: share[0])[1] for kernel, counts in shares.items()
     }
@@ -184,7 +184,7 @@ def _describe(
 
 
 def _check_counts(kernels: Mapping[K, object], counts: Mapping[K, int] | None) -> dict[K, int]:
-    """Return the count of each kernel. Raises ValueError for a count that is wrong."""
+    """Return the count of each kernel. Raises ValueError for a wrong count."""
     counts = counts or {}
     for kernel, count in counts.items():
         if kernel not in kernels:
@@ -197,7 +197,7 @@ def _check_counts(kernels: Mapping[K, object], counts: Mapping[K, int] | None) -
 def _find_front(configurations: Sequence[Configuration]) -> list[Configuration]:
     """Return the Pareto-optimal configurations, workspace ascending.
 
-    Of equal ones the one with fewer parts stays, then the one with larger parts first.
+    Of equal ones, the one with fewer parts stays, then the one with larger parts first.
     """
 
     def preference(c: Configuration) -> tuple[object, ...]:
@@ -224,7 +224,7 @@ def _sum_least(fronts: Mapping[K, Sequence[Configuration]], weights: Mapping[K, 
 
 
 def _keep_affordable(front: list[Configuration], spare: int) -> list[Configuration]:
-    """Return the configurations that fit when all other kernels take their least workspace."""
+    """Return the configurations that fit if all other kernels take their least workspace."""
     return [c for c in front if c.workspace - front[0].workspace <= spare]
 
 

@@ -1,9 +1,9 @@
 """Workspace division by dynamic programming over Pareto fronts, in integer bytes.
 
-The solver adds one kernel after the other. A state is the workspace and time of the choices so far. Dominated
-states are dropped. So are states that cannot beat the best known answer even if the options of the remaining
-kernels could be mixed. Each state also offers an answer, which completes it with whole segments of that
-relaxation (Dyer, Kayal and Walker 1984; Pisinger 1995, for the multiple-choice knapsack).
+The solver adds one kernel after another. A state is the workspace and time of the choices so far. It is
+dropped if another state dominates it, or if it could not improve on the best known answer even if the options
+of the remaining kernels could be mixed. Each state also offers an answer, which completes it with whole
+segments of that relaxation (Dyer, Kayal and Walker 1984; Pisinger 1995, for the multiple-choice knapsack).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .choice import Answer, Options
 from .configuration import TIE
 from .relaxation import Floats, Ints, Segments
 
-MAX_STATES = 2**22  # the most states of all kernels together; they take a few hundred MiB
+MAX_STATES = 2**22  # the limit for all kernels together, a few hundred MiB
 
 
 def solve(options: Sequence[Options], capacity: int, gap: float, time_limit: float) -> Answer:
-    """Choose one option of each kernel; their workspaces never exceed the capacity together.
+    """Choose one option of each kernel, whose workspaces together never exceed the capacity.
 
-    There is always a choice. If time or states run out, the bound of the answer limits its distance from the
+    There is always a choice. If time or states run out, the answer's bound limits its distance from the
     optimum.
     """
     stop = time.monotonic() + time_limit

@@ -17,8 +17,8 @@ CAPACITY_UNITS = 1e6
 def solve(options: Sequence[Options], capacity: int, gap: float, time_limit: float) -> Answer:
     """Choose one option of each kernel.
 
-    The sum of the workspaces may exceed the capacity, because HiGHS computes in floating point: the caller
-    must check it.
+    The caller must check the sum of the workspaces, which may exceed the capacity because HiGHS computes in
+    floating point.
     """
     with no_fork:
         import pulp  # imported late, because it loads slowly and only workspace division needs it
@@ -27,8 +27,8 @@ def solve(options: Sequence[Options], capacity: int, gap: float, time_limit: flo
     milliseconds = sum(float(kernel.time[0]) for kernel in options) / 1e3
     units = CAPACITY_UNITS / max(capacity, 1)
     problem = pulp.LpProblem("workspace_division", pulp.LpMinimize)
-    # Kernels with equal options share one row of variables, which count them. With a row for each kernel,
-    # HiGHS would try the same choices in every order.
+    # Kernels with equal options share a row of variables that count them. With a row for each kernel, HiGHS
+    # would try the same choices in every order.
     alike: dict[tuple[bytes, bytes], list[int]] = {}
     for k, kernel in enumerate(options):
         alike.setdefault((kernel.time.tobytes(), kernel.workspace.tobytes()), []).append(k)
@@ -47,10 +47,10 @@ def solve(options: Sequence[Options], capacity: int, gap: float, time_limit: flo
     problem += pulp.LpAffineExpression(time)
     problem += pulp.LpAffineExpression(workspace) <= capacity * units
 
-    # HiGHS's presolve lost the optimum where some workspaces were a billion times as large as others, and it
-    # saved no time here.
+    # HiGHS's presolve lost the optimum if some workspaces were a billion times as large as others, and saved
+    # no time.
     problem.solve(make_solver(mip_rel_gap=gap, mip_abs_gap=0, time_limit=time_limit, presolve="off"))
-    # PuLP's `status` is Optimal even at the time limit; `sol_status` tells if the answer is an optimum.
+    # PuLP's `status` is Optimal even at the time limit; `sol_status` says whether the answer is an optimum.
     bound = float(problem.solverModel.getInfo().mip_dual_bound) * milliseconds
     if problem.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         return Answer(None, bound)

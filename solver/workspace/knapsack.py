@@ -9,10 +9,10 @@ from .configuration import TIE, Configuration, MicroConfiguration
 
 
 class Knapsack:
-    """The fastest way to make every size 0..N of the micro-configurations added so far.
+    """The fastest way to make every size 0..N from the micro-configurations added so far.
 
-    The lists are indexed by size. `_time` holds the least time, and `_parts` the fewest parts that take that
-    time. `_item` holds the fastest micro-configuration of a size.
+    The lists are indexed by size. `_time` has the least time, `_parts` the fewest parts that take this time,
+    and `_item` the fastest micro-configuration.
     """
 
     def __init__(self, mini_batch: int) -> None:
@@ -22,18 +22,18 @@ class Knapsack:
 
     @property
     def fastest(self) -> float:
-        """The least time of the whole mini-batch in milliseconds; infinite if no parts add to it."""
+        """The least milliseconds of the whole mini-batch; infinite if no parts add up to it."""
         return float(self._time[-1])
 
     def add(self, item: MicroConfiguration) -> None:
-        """Add a micro-configuration, which must be faster than those of its size so far."""
+        """Add a micro-configuration, which must be faster than earlier ones of its size."""
         if item.time_ms > self._time[item.micro_batch] * (1 + TIE):
             return  # a division of this size is faster, and needs no more workspace
         self._item[item.micro_batch] = item
         self._spread(item.micro_batch, item.time_ms)
 
     def _spread(self, size: int, time_ms: float) -> None:
-        """Let any number of parts of this size and time take part in every larger size."""
+        """Update every larger size, which may now have any number of parts of this size and time."""
         time, parts = self._time, self._parts
         for whole in range(size, len(time)):
             new_time, new_parts = time[whole - size] + time_ms, parts[whole - size] + 1
@@ -43,14 +43,14 @@ class Knapsack:
                 time[whole] = min(new_time, time[whole])
 
     def configuration(self) -> Configuration:
-        """Return the fastest configuration of the whole mini-batch: fewest parts, then larger parts first."""
+        """Return the fastest configuration of the mini-batch; of equal ones, that with the fewest parts."""
         chosen: list[MicroConfiguration] = []
         left = len(self._time) - 1
         while left:
             size = self._choose_part(left)
             chosen.append(self._item[size])
             left -= size
-            # The rest cannot have a larger part, so this one repeats as long as the rest can have it.
+            # The rest cannot have a larger part, so this one repeats while the rest can have it.
             while (
                 left >= size and self._parts[left - size] < self._parts[left] and self._is_optimal(size, left)
             ):

@@ -1,4 +1,4 @@
-"""The knapsack of workspace reuse with numpy, which takes long to import."""
+"""The knapsack of workspace reuse with numpy, which is slow to import."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .knapsack import Knapsack
 
 
 class LargeKnapsack(Knapsack):
-    """The same with arrays, which are faster for many sizes."""
+    """A knapsack with arrays, which is faster for many sizes."""
 
     def __init__(self, mini_batch: int) -> None:
         super().__init__(mini_batch)

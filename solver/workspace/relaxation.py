@@ -1,8 +1,8 @@
 """The relaxation of workspace division in which a kernel's options may be mixed.
 
-A greedy method solves it: take the segments of all kernels' lower convex hulls, those that save most
-milliseconds per byte first, until the capacity is used up. No division takes less time than this solution.
-The price of a byte there rules out options: those that no division better than a known one can have.
+A greedy method solves it: take the segments of all kernels' lower convex hulls, in the order of milliseconds
+saved per byte, until the capacity is used up. No division takes less time than this solution. The price of a
+byte at its end rules out options that no division better than a known one can have.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def worthwhile(options: Sequence[Options], capacity: int) -> list[Ints]:
 
 
 class Segments:
-    """The segments of all kernels' lower convex hulls, most milliseconds saved per byte first."""
+    """The segments of all kernels' lower convex hulls, sorted by milliseconds saved per byte, descending."""
 
     def __init__(self, options: Sequence[Options]) -> None:
         hulls = [convex_hull(kernel) for kernel in options]
@@ -85,10 +85,10 @@ class Segments:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The remaining kernels.
+    """The remaining kernels, of which there are `kernels`.
 
-    `workspace` and `time` are their sums as whole segments are taken, from none to all. Segment i moves
-    `kernel[i]` to its option `option[i]`; `kernels` is the number of kernels.
+    `workspace` and `time` are their sums after each whole segment that is taken, from none to all. Segment i
+    moves `kernel[i]` to its option `option[i]`.
     """
 
     workspace: Ints
@@ -102,12 +102,12 @@ class Rest:
         return np.interp(capacity, self.workspace, self.time)
 
     def whole(self, capacity: Ints) -> Floats:
-        """Return the time within each capacity if only whole segments are taken, as in `choice`."""
+        """Return the time within each capacity with only whole segments, as in `choice`."""
         time: Floats = self.time[np.searchsorted(self.workspace, capacity, side="right") - 1]
         return time
 
     def choice(self, capacity: int) -> list[int]:
-        """Return each kernel's option if whole segments are taken until the capacity is used up."""
+        """Return each kernel's option if only whole segments are taken until the capacity is used up."""
         taken = int(np.searchsorted(self.workspace, capacity, side="right")) - 1
         choice = [0] * self.kernels
         for kernel, option in zip(self.kernel[:taken].tolist(), self.option[:taken].tolist(), strict=True):

@@ -1,10 +1,10 @@
 """Workspace reuse (WR): the division of one kernel's mini-batch under a limit, and its desirable set.
 
-The desirable set holds the Pareto-optimal configurations, time against workspace. A configuration's workspace
-is the maximum over its parts. So every Pareto-optimal configuration has the workspace of some measured
-micro-configuration, and is the fastest of those whose parts need no more than that. The search goes through
-the micro-configurations with workspace ascending. Each one is a new item of an unbounded knapsack,
-T(n) = min(T(n), t + T(n - b)). This costs O(N) per item, much less than a new dynamic program. Workspace
+The desirable set is the set of Pareto-optimal configurations, time against workspace. Because a
+configuration's workspace is the maximum over its parts, a Pareto-optimal one has the workspace of a measured
+micro-configuration, and is the fastest whose parts need no more. The search goes through the
+micro-configurations with workspace ascending and adds each to an unbounded knapsack,
+T(n) = min(T(n), t + T(n - b)), which costs O(N) per item, much less than a new dynamic program. Workspace
 reuse within one limit needs only the fastest item of each size.
 """
 
@@ -18,7 +18,7 @@ from ..forks import no_fork
 from .configuration import Configuration, Infeasible, MicroConfiguration, faster, pareto_front
 from .knapsack import Knapsack
 
-LARGE = 2**16  # the mini-batch times the number of items from which on arrays are faster
+LARGE = 2**16  # above this product of mini-batch and number of items, arrays are faster
 
 
 def desirable_set(
@@ -26,8 +26,8 @@ def desirable_set(
 ) -> list[Configuration]:
     """Find the Pareto-optimal configurations of one kernel, time against workspace, exactly.
 
-    Of configurations with equal times (within 1e-12 relative) the one with less workspace stays, then the one
-    with fewer parts, then the one with larger parts first. The parts are sorted by size, descending.
+    Of configurations with equal times (within 1e-12 relative), the one with less workspace stays, then the
+    one with fewer parts, then the one with larger parts first. The parts are sorted by size, descending.
 
     Args:
         measured: the kernel's micro-configurations in any order; sizes above the mini-batch are ignored.
@@ -38,7 +38,7 @@ def desirable_set(
         The configurations, workspace ascending and time strictly descending; empty if nothing fits.
 
     Raises:
-        ValueError: the mini-batch is less than 1, or an algorithm was given twice at one size.
+        ValueError: the mini-batch is less than 1, or an algorithm occurs twice at one size.
     """
     _check_mini_batch(mini_batch)
     useful = _keep_useful(measured, mini_batch, limit)
@@ -99,14 +99,14 @@ def _check_mini_batch(mini_batch: int) -> None:
 
 
 def _find_fastest(useful: list[MicroConfiguration], mini_batch: int) -> Configuration | None:
-    """Return the last configuration of the desirable set without the others; None if there is none.
+    """Return the last configuration of the desirable set without finding the others, or None.
 
-    Only the fastest micro-configuration of each size matters. A tie may allow less workspace: the search
-    repeats below the workspace that it found, until that costs time.
+    Only the fastest micro-configuration of each size matters. Because an equally fast configuration may need
+    less workspace, the search repeats below the workspace that it found until the time grows.
     """
     best: Configuration | None = None
     while useful:
-        fastest = {item.micro_batch: item for item in useful}  # those of one size come with time descending
+        fastest = {item.micro_batch: item for item in useful}  # items of one size have time descending
         knapsack = _make_knapsack(mini_batch, len(fastest))
         for item in fastest.values():
             knapsack.add(item)
@@ -120,10 +120,7 @@ def _find_fastest(useful: list[MicroConfiguration], mini_batch: int) -> Configur
 def _keep_useful(
     measured: Iterable[MicroConfiguration], mini_batch: int, limit: int | None
 ) -> list[MicroConfiguration]:
-    """Return the Pareto-optimal micro-configurations of each size, workspace ascending.
-
-    Their order does not depend on the input's.
-    """
+    """Return the Pareto-optimal micro-configurations of each size, workspace ascending, in a fixed order."""
     seen: set[tuple[int, str]] = set()
     candidates: list[MicroConfiguration] = []
     for item in measured:
@@ -142,7 +139,7 @@ def _keep_useful(
 
 
 def _make_knapsack(mini_batch: int, items: int) -> Knapsack:
-    """Return a knapsack for that many items. Only a large knapsack needs numpy, which is slow to import."""
+    """Return a knapsack for this number of items. Only a large one needs numpy, which is slow to import."""
     if mini_batch * items <= LARGE:
         return Knapsack(mini_batch)
     with no_fork:

@@ -11,7 +11,7 @@ from .reuse import reuse_workspace
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One algorithm measured on a tile, which is a part of one sample along its first spatial axis.
+    """An algorithm measured on a tile, which is a part of one sample along its first spatial axis.
 
     Args:
         steps: the tile's length along that axis, at least 1.
@@ -20,7 +20,7 @@ class Tile:
         workspace: scratch bytes that the run needs, with the copies of the tile, not negative.
 
     Raises:
-        ValueError: a figure is out of its range; the message holds it.
+        ValueError: a figure is out of range; the message has it.
     """
 
     steps: int
@@ -39,9 +39,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Tiling(Sequential[Tile]):
-    """Tiles run one after the other on one workspace; their steps add to those of a sample.
-
-    The time is that of one sample.
+    """Tiles that run one after another on one workspace and add up to a sample, whose time they take.
 
     Raises:
         ValueError: there are no tiles.
@@ -58,10 +56,10 @@ class Tiling(Sequential[Tile]):
 def tile_sample(measured: Iterable[Tile], steps: int, limit: int | None) -> Tiling:
     """Find the fastest tiling of a sample of `steps` steps within a limit in bytes.
 
-    Tiles add to the steps of a sample as micro-batches add to the mini-batch: `reuse_workspace` finds them.
+    Tiles add up to a sample as micro-batches add up to the mini-batch, so `reuse_workspace` finds them.
 
     Raises:
-        ValueError: `steps` is less than 1, or an algorithm was given twice at one length.
+        ValueError: `steps` is less than 1, or an algorithm occurs twice at one length.
         Infeasible: no tiling fits the limit.
     """
     parts = [

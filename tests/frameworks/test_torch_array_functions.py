@@ -35,7 +35,7 @@ def nested() -> torch.Tensor:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (unaligned, "the address of x is no multiple of its element's size"),
+        (unaligned, "the address of x is not a multiple of the size of its elements"),
         (masked, "x has no memory"),
         (nested, "x is sparse, nested or lazily negated"),
         (lambda: X.to_sparse(), "x is sparse, nested or lazily negated"),

@@ -158,4 +158,4 @@ def test_a_journal_that_is_no_file_stops_no_command(
 ) -> None:
     make(journal.journal_of(cache_path))
     assert main(["optimize", str(PROBLEM), "--no-run"]) == 0
-    assert "is no regular file" in capsys.readouterr().err
+    assert "is not a regular file" in capsys.readouterr().err

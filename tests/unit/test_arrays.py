@@ -156,9 +156,9 @@ def test_axes_of_size_one_make_no_array_non_contiguous() -> None:
         ((OnlyDLPack(X, capsule=BufferError("not exported")), W), ValueError,
          "x cannot be read by DLPack: not exported"),
         ((OnlyDLPack(np.frombuffer(bytes(604), np.uint8)[1:601].view(np.float32).reshape(X.shape)), W),
-         ValueError, "multiple of its element's size"),
+         ValueError, "multiple of the size of its elements"),
         ((np.frombuffer(bytes(4 * 151), np.uint8)[1:601].view(np.float32).reshape(X.shape), W), ValueError,
-         "multiple of its element's size"),
+         "multiple of the size of its elements"),
     ],
 )  # fmt: skip
 def test_inputs_that_cannot_be_taken(

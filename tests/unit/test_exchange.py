@@ -128,11 +128,11 @@ def test_times_of_other_zones_are_compared_as_times() -> None:
 @pytest.mark.parametrize(
     ("bad", "part"),
     [
-        ("not json", "it is no JSON"),
-        ("[1]", "no JSON object"),
+        ("not json", "it is not JSON"),
+        ("[1]", "not a JSON object"),
         ('{"kind": "thing"}', "not one of measurement, comparison, tile_comparison, enumeration, step_time"),
         ('{"kind": "measurement"}', "there is no accumulator"),
-        (line(extra=1), "'extra' is no column"),
+        (line(extra=1), "'extra' is not a column"),
         (line(threads="1"), "threads is '1', not int"),
         (line(threads=True), "threads is True, not int"),
         (line(threads=0), "threads is 0, must be at least 1"),

@@ -14,7 +14,7 @@ from programs import SHIM
 from mucudnn import _native
 from mucudnn.drop_in import libraries
 from mucudnn.drop_in.elf import NotElfError
-from mucudnn.drop_in.libraries import Found, find_libraries, format_version, preloading
+from mucudnn.drop_in.libraries import FoundLibrary, find_libraries, format_version, preloading
 from mucudnn.errors import UsageError
 from mucudnn.measuring.engines import chosen_library
 
@@ -54,8 +54,8 @@ def test_the_chosen_library_comes_first_even_if_it_is_missing(
     other = library_in(tmp_path)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.setenv("MUCUDNN_LIBRARY", "/no/such/library.so")
-    missing = Found(Path("/no/such/library.so"), "MUCUDNN_LIBRARY")
-    assert find_libraries() == [missing, Found(other, "LD_LIBRARY_PATH")]
+    missing = FoundLibrary(Path("/no/such/library.so"), "MUCUDNN_LIBRARY")
+    assert find_libraries() == [missing, FoundLibrary(other, "LD_LIBRARY_PATH")]
 
 
 def test_host_is_the_host_engine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,9 +84,9 @@ def test_packages_the_search_path_and_the_loaders_cache_are_looked_at(
         monkeypatch, f"\tlibcudnn.so.9 (libc6,x86-64) => {cached}\n\tlibc.so.6 => /lib/libc.so.6\n"
     )
     assert find_libraries() == [
-        Found(packaged, "Python package nvidia-cudnn-cu13 9.99"),
-        Found(searched, "LD_LIBRARY_PATH"),
-        Found(cached, "ldconfig"),
+        FoundLibrary(packaged, "Python package nvidia-cudnn-cu13 9.99"),
+        FoundLibrary(searched, "LD_LIBRARY_PATH"),
+        FoundLibrary(cached, "ldconfig"),
     ]
 
 
@@ -98,7 +98,7 @@ def test_each_file_is_listed_once_and_the_shim_not_at_all(
     (tmp_path / "b" / "libcudnn.so.9").symlink_to(library)
     folders = (tmp_path / "a", tmp_path / "b", SHIM.parent, tmp_path / "a")
     monkeypatch.setenv("LD_LIBRARY_PATH", ":".join(map(str, folders)))
-    assert find_libraries() == [Found(library, "LD_LIBRARY_PATH")]
+    assert find_libraries() == [FoundLibrary(library, "LD_LIBRARY_PATH")]
 
 
 def test_a_machine_without_ldconfig_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,9 +178,9 @@ def _race(key: CallKey, operands: Operands) -> dict[str, float]:
     def run_ours() -> None:
         passes.run_forward(x, w, bias, options)
         if needed[0]:
-            passes.run_backward_data(dy, w, x.shape, options)
+            passes.run_backward("backward_data", dy, w, x.shape, options)
         if needed[1]:
-            passes.run_backward_filter(x, dy, w.shape, options)
+            passes.run_backward("backward_filter", x, dy, w.shape, options)
         if needed[2]:
             dy.sum([0, *range(2, dy.dim())])
 

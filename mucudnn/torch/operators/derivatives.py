@@ -1,7 +1,7 @@
 """Derivatives of the three passes, to any order, in reverse and in forward mode, and their rule for vmap.
 
-A pass takes two of the tensors x, w and y and computes the third, and it is linear in both. A gradient has
-the shape of its tensor and can stand in its place. So every derivative of a pass is again a pass.
+A pass computes one of the tensors x, w and y from the other two and is linear in both. Because a gradient has
+the shape of its tensor, every derivative of a pass is again a pass.
 """
 
 from collections.abc import Sequence
@@ -23,10 +23,9 @@ from mucudnn.torch.operators.passes import is_transformed
 # The roles of a pass's first and second tensor and of its result.
 _ROLES = {"forward": ("x", "w", "y"), "backward_data": ("y", "w", "x"), "backward_filter": ("x", "y", "w")}
 _PASS_TO = {roles[2]: pass_ for pass_, roles in _ROLES.items()}
-# The axes of the convolution into which vmap's rule folds the batch axis of vmap. A key names the tensors
-# (x, w, y) that have a batch axis. Its value gives, for each of these tensors, the axis to fold into, and
-# True if the groups of the convolution divide that axis. If all three tensors have a batch axis, each member
-# of the batch becomes a group.
+# The axes of the convolution into which vmap's rule folds vmap's batch axis. A key names the tensors that
+# have a batch axis. Its value gives, for each of them, the axis to fold into, and True if the groups of the
+# convolution divide that axis. If all three have a batch axis, each member of the batch becomes a group.
 _FOLDS: dict[frozenset[str], dict[str, tuple[int, bool]]] = {
     frozenset("xy"): {"x": (0, False), "y": (0, False)},  # the mini-batch
     frozenset("wy"): {"w": (0, True), "y": (1, True)},  # the filters
@@ -39,9 +38,9 @@ _Transform = torch._C._functorch.TransformType
 def convolve(
     pass_: str, first: Tensor, second: Tensor, third: Any, options: Options, ready: Prepared | None = None
 ) -> Tensor:
-    """Run a pass so that autograd and transforms follow it.
+    """Run a pass with derivatives for autograd and transforms.
 
-    For the forward pass, `third` is the bias or None, and `ready` may be its division. For the other passes
+    For the forward pass, `third` is the bias or None, and `ready` may be its division. For the other passes,
     `third` is the shape of the result. Raises NotDifferentiableError for a derivative under functionalize.
     """
     if passes.is_followed(first, second, third):
@@ -63,8 +62,8 @@ def _operator(pass_: str, *arguments: Any) -> Tensor:
 def _uncompiled(function: Any) -> Any:
     """Disable compilation of a function: compilers refuse an autograd.Function with its own vmap or jvp."""
     reason = "mucudnn.torch runs uncompiled under torch.func and in forward mode: compile without fullgraph"
-    said = "reason" in signature(torch.compiler.disable).parameters  # since PyTorch 2.7
-    return torch.compiler.disable(function, reason=reason) if said else torch.compiler.disable(function)
+    takes_reason = "reason" in signature(torch.compiler.disable).parameters  # since PyTorch 2.7
+    return torch.compiler.disable(function, **({"reason": reason} if takes_reason else {}))
 
 
 @_uncompiled
@@ -100,9 +99,9 @@ def gradients(
 
 
 class MucudnnConvolution(torch.autograd.Function):
-    """A pass that reverse mode alone follows. PyTorch calls it in less time than an operator.
+    """A pass with a rule for reverse mode only, which PyTorch calls faster than an operator.
 
-    Profilers and graphs of autograd show the name of this class.
+    Profilers and autograd graphs show the name of this class.
     """
 
     @staticmethod
@@ -122,10 +121,7 @@ class MucudnnConvolution(torch.autograd.Function):
 
 
 class Convolution(torch.autograd.Function):
-    """A pass with rules for the transforms of `torch.func` and for forward mode.
-
-    Operators of torch.library have rules for reverse mode only.
-    """
+    """A pass with rules for the transforms of `torch.func` and for forward mode, which operators lack."""
 
     @staticmethod
     def forward(pass_: str, first: Tensor, second: Tensor, third: Any, *options: Any) -> Tensor:
@@ -151,7 +147,7 @@ class Convolution(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, _: None, first: Tensor | None, second: Tensor | None, third: Any, *__: None) -> Any:
-        """Return the result's tangent for the tangents of the two tensors and of the bias; None is zero."""
+        """Return the result's tangent for the tangents of the two tensors and the bias; None stands for 0."""
         saved_first, saved_second = ctx.saved_tensors
         shape = None if ctx.pass_ == "forward" else ctx.shape
         terms = []
@@ -165,23 +161,15 @@ class Convolution(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any,
-        in_dims: tuple[Any, ...],
-        pass_: str,
-        first: Tensor,
-        second: Tensor,
-        third: Any,
+        info: Any, in_dims: tuple[Any, ...], pass_: str, first: Tensor, second: Tensor, third: Any,
         *fields: Any,
-    ) -> tuple[Tensor, int]:
-        """Run one larger convolution for the whole batch of vmap.
-
-        Return its result, and the axis of the batch in it.
-        """
+    ) -> tuple[Tensor, int]:  # fmt: skip
+        """Run one larger convolution for vmap's whole batch. Return its result, and the batch axis in it."""
         axes, options, size = in_dims[1:3], Options(*fields), info.batch_size
         if pass_ != "forward" or third is None or in_dims[1:4] == (in_dims[1], None, None):
             return _folded(pass_, first, second, third, axes, size, options)
-        # Add the bias after the convolution: the members of the batch have biases or filters of their own,
-        # and the larger convolution takes one bias.
+        # Add the bias after the convolution, because the larger convolution takes only one bias, and the
+        # members of the batch have their own biases or filters.
         y, axis = _folded(pass_, first, second, None, axes, size, options)
         y = y.movedim(axis, 0)
         bias = third.unsqueeze(0) if in_dims[3] is None else third.movedim(in_dims[3], 0)
@@ -199,14 +187,14 @@ def _pass_to(result: str, tensors: dict[str, Tensor], shape: Ints, options: Opti
 def _folded(
     pass_: str, first: Tensor, second: Tensor, third: Any, axes: Sequence[Any], size: int, options: Options
 ) -> tuple[Tensor, int]:
-    """Run a pass with the batch of vmap, of `size` members, folded into axes of its tensors (`_FOLDS`).
+    """Run a pass with vmap's batch of `size` members folded into axes of its tensors (`_FOLDS`).
 
-    `axes` gives the axis of the batch in each of the two tensors, or None for a tensor without the batch.
-    Return the result, and the axis of the batch in it.
+    `axes` gives the batch axis of each of the two tensors, or None for a tensor without the batch.
+    Return the result, and the batch axis in it.
     """
     first_role, second_role, result = _ROLES[pass_]
     batched = [role for role, axis in zip((first_role, second_role), axes, strict=True) if axis is not None]
-    if not batched:  # only the bias has the batch, and the caller adds the bias
+    if not batched:  # only the bias has the batch, and the caller adds it
         return convolve(pass_, first, second, third, options).unsqueeze(0), 0
     folds = _FOLDS[frozenset((*batched, result))]
     folded = []

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from mucudnn.torch.operators import ops  # noqa: F401 (defines the operators)
-from mucudnn.torch.operators.options import Ints
+from mucudnn.torch.operators.options import Ints, Options
+from mucudnn.torch.operators.passes import stock_arguments
 
 
 @contextmanager
@@ -27,7 +28,7 @@ _aten, _ours = torch.ops.aten, torch.ops.mucudnn
 
 @register_flop_formula(_ours.convolution_forward)
 def _forward(x: Ints, w: Ints, bias: Ints | None, *options: Any, out_shape: Ints, **_: Any) -> int:
-    stock = _stock(options)
+    stock = stock_arguments(Options(*options))
     flops: int = flop_registry[_aten.convolution](x, w, bias, *stock, out_val=out_shape)
     return flops
 
@@ -43,12 +44,6 @@ def _backward_filter(x: Ints, dy: Ints, filter_shape: Ints, *options: Any, **_: 
 
 
 def _backward(dy: Ints, x: Ints, w: Ints, options: tuple[Any, ...], mask: list[bool]) -> int:
-    stock, gradients = _stock(options), (x, w, None)
+    stock, gradients = stock_arguments(Options(*options)), (x, w, None)
     flops: int = flop_registry[_aten.convolution_backward](dy, x, w, None, *stock, mask, out_val=gradients)
     return flops
-
-
-def _stock(options: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments that PyTorch's own operators take from stride to groups, not transposed."""
-    stride, padding, dilation, groups = options[:4]
-    return stride, padding, dilation, False, [0] * len(stride), groups

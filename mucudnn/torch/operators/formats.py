@@ -1,8 +1,8 @@
 """Memory formats: predict which results of a convolution PyTorch writes with the channels last.
 
-PyTorch reads the memory format of a tensor off its strides. It does so even if axes of size one make the
-strides ambiguous. It chooses a format by the input and the filter, and copies both into that format. On the
-CPU it then decides a second time by these copies.
+PyTorch infers the memory format of a tensor from its strides, even if axes of size one make them ambiguous.
+It chooses a format by the input and the filter, and copies both to that format. On the CPU it then decides
+again by these copies.
 
 The rules here repeat `select_conv_backend`, `mkldnn_conv_use_channels_last`, `thnn_conv_use_channels_last`
 and, for CUDA, `cudnn_conv_suggest_memory_format`. The tests compare them with PyTorch on the CPU only. On
@@ -31,7 +31,7 @@ class Geometry(NamedTuple):
 
     @property
     def looks_channels_last(self) -> bool:
-        """True if PyTorch takes the tensor for one with the channels last, dense or not."""
+        """True if PyTorch considers the tensor channels last, dense or not."""
         shape, stride = self
         if stride[1] == 0:
             return False
@@ -77,15 +77,15 @@ def channels_last(
     *,
     exact: bool,
 ) -> str:
-    """Return the letters of those of "x", "w" and "y" that PyTorch writes with the channels last.
+    """Return the letters of the results that PyTorch writes with the channels last.
 
-    "y" stands for the result of the forward pass, "x" and "w" stand for the two gradients. With `exact` this
-    asks PyTorch which implementation it would run. Without it, as under a compiler, it assumes the usual one.
+    "y" is the result of the forward pass, "x" and "w" are the two gradients. With `exact`, ask PyTorch which
+    implementation it would run; without, as under a compiler, assume the usual implementation.
     """
     if torch.jit.is_tracing():
         return _rule_without_sizes(x, w)
-    geometry_x, geometry_w = _geometry(x, copied=x.dim() == 3 and not x.is_contiguous()), _geometry(w)
-    # Both tensors are contiguous in most calls. The early return saves 10 µs.
+    geometry_x, geometry_w = _geometry_of(x, copied=x.dim() == 3 and not x.is_contiguous()), _geometry_of(w)
+    # In most calls both tensors are contiguous, and this saves 10 µs.
     if all(t.stride[-1] < t.stride[1] * t.shape[1] for t in (geometry_x, geometry_w)):
         return ""
     options = stride, padding, dilation, groups
@@ -96,7 +96,7 @@ def channels_last(
         backend = torch._C._select_conv_backend(
             x, w, bias, stride, padding, dilation, False, unpadded, groups, None
         )
-    except (RuntimeError, TypeError):  # wrong arguments, which the engine refuses later, or NumPy's integers
+    except (RuntimeError, TypeError):  # NumPy's integers, or wrong arguments, which the engine refuses later
         return _rule(geometry_x, geometry_w, _usual(x), *options)
     implementation = _name_of(backend)
     if implementation == "Cudnn" and x.dtype == torch.float64:
@@ -119,19 +119,19 @@ def _rule(
     roles = {"x", "w", "y"}
     if implementation == "Slow2d" and not w.looks_channels_last:
         roles.remove("w")
-    if by_group:  # PyTorch joins the groups' results channels last only if each of them looks channels last
+    if by_group:  # PyTorch joins the groups' results with channels last only if each of them looks so
         output = prod((i + 2 * p - d * (k - 1) - 1) // max(s, 1) + 1 for i, k, s, p, d in sizes)
         lengths = {"x": prod(x.shape[1:]), "w": prod(w.shape[1:]), "y": w.shape[0] * output}
         roles -= {role for role, length in lengths.items() if length == 1}
     return "".join(sorted(roles))
 
 
-# The cache saves 20 µs a call. A compiler's symbolic sizes cannot be its keys: for those, call `_rule`.
+# The cache saves 20 µs a call. A compiler's symbolic sizes cannot be its keys, so call `_rule` for them.
 _known_rule = lru_cache(4096)(_rule)
 
 
 def _rule_without_sizes(x: Tensor, w: Tensor) -> str:
-    """Return the rule's answer if all sizes are above one: under torch.jit.trace it must not read sizes."""
+    """Return the rule's answer if all sizes are above one, because torch.jit.trace must not read sizes."""
     if x.dim() == 3 or _usual(x) not in _CHANNELS_LAST:
         return ""
     memory_format = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
@@ -145,7 +145,7 @@ def _name_of(backend: Any) -> str:
     return name
 
 
-def _geometry(tensor: Tensor, copied: bool = False) -> Geometry:
+def _geometry_of(tensor: Tensor, copied: bool = False) -> Geometry:
     shape, stride = tensor.shape, tensor.stride()
     if copied:
         stride = strides(shape, False)

@@ -1,7 +1,7 @@
 """The three passes as operators of PyTorch, with their rules for autograd and for fake tensors.
 
-Compilers can trace the operators because their arguments are tensors, numbers and text. The text for a plan
-is its path, or the handle under which this process knows it.
+Compilers can trace the operators because their arguments are tensors, numbers and text. A plan is passed as
+its path, or as the handle by which this process knows it.
 """
 
 from typing import Any
@@ -48,7 +48,7 @@ _library = torch.library.Library("mucudnn", "DEF")
 
 
 def _operator(pass_: str, arguments: str, fake: Any) -> Any:
-    """Define an operator as `torch.library.custom_op` does, without its checks of 20 µs at every call."""
+    """Define an operator like `torch.library.custom_op`, but without its checks, which take 20 µs a call."""
 
     def run(first: Tensor, second: Tensor, third: Any, *fields: Any) -> Tensor:
         return passes.run(pass_, first, second, third, Options(*fields))
@@ -65,7 +65,5 @@ def _operator(pass_: str, arguments: str, fake: Any) -> Any:
 forward = _operator("forward", "Tensor x, Tensor w, Tensor? bias", _fake_forward)
 backward_data = _operator("backward_data", "Tensor dy, Tensor w, SymInt[] input_shape", _fake_backward_data)
 backward_filter = _operator(
-    "backward_filter",
-    "Tensor x, Tensor dy, SymInt[] filter_shape",
-    _fake_backward_filter,
+    "backward_filter", "Tensor x, Tensor dy, SymInt[] filter_shape", _fake_backward_filter
 )

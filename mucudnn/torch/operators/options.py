@@ -1,4 +1,4 @@
-"""The options that the three passes of a convolution share, in values that PyTorch's operators take."""
+"""The options that the three passes of a convolution share, as values that PyTorch's operators take."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -26,16 +26,13 @@ class Options(NamedTuple):
     channels_last: str  # the letters of "x", "w", "y" that are written channels last; axes stay (N, C, ...)
     workspace: str | None  # the limit, as text
     plan: str | None  # a path or a handle (`handle_of`)
-    # If True, a kernel that the plan lacks runs within `workspace`. A convolution that fails is computed by
-    # PyTorch, with a warning. If False, both are errors.
+    # If True, a kernel that the plan lacks runs within `workspace`, and PyTorch computes a convolution that
+    # fails, with a warning. If False, both are errors.
     fallback: bool
 
 
 def handle_of(plan: PlanOrPath | None) -> str | None:
-    """Return the text that names a plan in an operator's arguments: its path, or a handle made of its digest.
-
-    Raises MucudnnError.
-    """
+    """Return the text for a plan in an operator's arguments: its path, or a handle. Raises MucudnnError."""
     if plan is None or isinstance(plan, str):
         return plan
     known = known_plan(plan)

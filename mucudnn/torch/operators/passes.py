@@ -1,6 +1,6 @@
-"""The three passes on tensors of PyTorch: prepare a call, and run it on the engine or on PyTorch's operator.
+"""The three passes on PyTorch's tensors: prepare a call, and run it on the engine or by PyTorch's operator.
 
-No gradient follows these functions: see `derivatives`.
+These functions have no gradients: see `derivatives`.
 """
 
 import os
@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from mucudnn.torch.operators import stock
 from mucudnn.torch.operators.formats import strides
 from mucudnn.torch.operators.options import Ints, Options, plan_of
 
+T = TypeVar("T")
 PLAIN = (Tensor, torch.nn.Parameter)
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _CHANNELS_BEHIND = {3: (0, 2, 1), 4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}  # number of axes -> permutation
@@ -42,7 +43,7 @@ def call_of(
 ) -> PassCall:
     """Return the call of a pass. `x`, `w` and `y` are shapes with the axes in the order of memory.
 
-    `view` is one of the tensors; its device and data type are those of all. Raises UsageError.
+    All tensors have the device and the data type of `view`. Raises UsageError.
     """
     return PassCall(
         pass_, view.device, view.data_type, "nhwc" if options.channels_last else "nchw", x, w, y,
@@ -54,7 +55,7 @@ def call_of(
 
 @cache  # reading the variable takes longer than the rest of `call_of`
 def _wanted_threads() -> int | None:
-    """Return the value of MUCUDNN_THREADS; None if it is not set. Raises UsageError."""
+    """Return the value of MUCUDNN_THREADS, or None if it is not set. Raises UsageError."""
     threads: int | None = settings.THREADS.read() if os.environ.get(settings.THREADS.variable) else None
     return threads
 
@@ -68,7 +69,7 @@ def math_of(data_type: str) -> str:
         raise UsageError(
             "PyTorch is set to deterministic algorithms, and mucudnn cannot choose by that on a GPU yet"
         )
-    if data_type != "f32":  # PyTorch has no flag that turns tensor cores off for other types
+    if data_type != "f32":  # PyTorch has no flag to disable tensor cores for other types
         return "default"
     try:
         allowed = torch.backends.cudnn.allow_tf32
@@ -88,7 +89,7 @@ def view_of(tensor: Tensor, name: str, options: Options) -> View:
 
 
 def on_device_of(tensor: Tensor) -> Any:
-    """Return a context in which the tensor's CUDA device, if it has one, is the current device."""
+    """Return a context in which the device of a CUDA tensor is the current device."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
@@ -105,23 +106,23 @@ def needed_passes(x: Tensor, w: Tensor) -> list[str]:
     return needed
 
 
-@torch.compiler.assume_constant_result  # a compiler calls it while it traces, and keeps the result
+@torch.compiler.assume_constant_result  # a compiler calls it while tracing, and keeps the result
 def is_transformed() -> bool:
     """Return whether a transform of torch.func (grad, vmap, jvp, ...) or forward mode is active."""
     return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Return whether a tensor has memory of its own and is of no subclass, which may redefine operators."""
+    """Return whether a tensor has memory and is not of a subclass, which may redefine operators."""
     return type(tensor) in PLAIN and not tensor.is_meta
 
 
 def can_divide(input: Tensor, weight: Tensor) -> bool:
     """Return whether a convolution looks divisible; preparing or running it may still fail.
 
-    A convolution that a CUDA graph captures is not: the graph would keep the address of a workspace that
-    belongs to mucudnn. Nor is one that is compiled inside a transform of `torch.func`: compilers follow
-    transforms only through PyTorch's own operators.
+    A convolution that a CUDA graph captures is not divisible, because the graph would keep the address of
+    mucudnn's workspace. Neither is a convolution that is compiled inside a transform of `torch.func`, because
+    compilers follow transforms only through PyTorch's own operators.
     """
     if torch.jit.is_tracing() and torch.onnx.is_in_onnx_export():
         return False
@@ -142,7 +143,7 @@ def can_divide(input: Tensor, weight: Tensor) -> bool:
 
 
 def is_followed(first: Tensor, second: Tensor, third: Any) -> bool:
-    """Return whether a compiler, a tracer, a mode or a transform follows a pass, beside autograd."""
+    """Return whether a compiler, a tracer, a mode or a transform follows a pass, not only autograd."""
     tensors = (first, second, third) if isinstance(third, Tensor) else (first, second)
     return (
         torch.compiler.is_compiling()
@@ -171,8 +172,8 @@ def run_forward(
 ) -> Tensor:
     """Return y, (N, K, ...), of the forward pass. `ready` is its division, if the caller knows it.
 
-    Raises MucudnnError, EngineError or MemoryError without `fallback`; with it, warns and returns PyTorch's
-    own result.
+    If that fails, warn and return PyTorch's own result, or without `fallback` raise MucudnnError, EngineError
+    or MemoryError.
     """
     try:
         vx, vw = views("x", x, "w", w, options)
@@ -181,58 +182,47 @@ def run_forward(
         if ready.is_stock:
             return _stock_forward(x, w, bias, options)
         y = empty_result(_in_order(ready.shapes["y"], options), x, bool(options.channels_last))
-        if bias is not None:  # y begins as the bias, and beta=1 adds it: a 16-bit result is rounded only once
+        if bias is not None:  # beta=1 adds to the bias in y, so that a 16-bit result is rounded only once
             check_bias(bias, w)
             arrays.check_same("x", vx, "bias", arrays.read_tensor(bias.contiguous(), "bias"))
             y.copy_(bias.view(1, -1, *(1,) * (y.dim() - 2)))
         if ready.own:
             ready.run(vx.address, vw.address, y.data_ptr(), 1.0, 0.0 if bias is None else 1.0, vx.stream, x)
         _run_slices("forward", ready, x, w, y, options, bias)
-        return _written(y, "y", options)
+        return _restrided(y, "y", options)
     except FAILURES as error:
         return _give_way(error, options, partial(_stock_forward, x, w, bias, options))
 
 
-def run_backward_data(dy: Tensor, w: Tensor, input_shape: Ints, options: Options) -> Tensor:
-    """Return dx, (N, C, ...), like `run_forward`."""
+def run_backward(pass_: str, first: Tensor, second: Tensor, shape: Ints, options: Options) -> Tensor:
+    """Return dx, (N, C, ...), for dy and w, or dw, (K, C / groups, ...), for x and dy, like `run_forward`."""
+    is_data = pass_ == "backward_data"
+    names = ("dy", "w") if is_data else ("x", "dy")
     try:
-        vdy, vw = views("dy", dy, "w", w, options)
-        x_shape = _in_memory(input_shape, options)
-        call = call_of("backward_data", vdy, x_shape, vw.shape, vdy.shape, options)
-        ready = ready_of(call, options, vdy.stream)
+        view, other = views(names[0], first, names[1], second, options)
+        shapes = _by_role(pass_, view.shape, other.shape, _in_memory(shape, options))
+        ready = ready_of(call_of(pass_, view, *shapes, options), options, view.stream)
         if ready.is_stock:
-            return _stock_data(dy, w, input_shape, options)
-        dx = empty_result(input_shape, dy, bool(options.channels_last))
+            return _stock_backward(pass_, first, second, shape, options)
+        result = empty_result(shape, first, bool(options.channels_last))
         if ready.own:
-            ready.run(dx.data_ptr(), vw.address, vdy.address, stream=vdy.stream, owner=dy)
-        _run_slices("backward_data", ready, dx, w, dy, options)
-        return _written(dx, "x", options)
+            x, w, y = _by_role(pass_, view.address, other.address, result.data_ptr())
+            ready.run(x, w, y, stream=view.stream, owner=first)
+        _run_slices(pass_, ready, *_by_role(pass_, first, second, result), options)
+        return _restrided(result, "x" if is_data else "w", options)
     except FAILURES as error:
-        return _give_way(error, options, partial(_stock_data, dy, w, input_shape, options))
+        return _give_way(error, options, partial(_stock_backward, pass_, first, second, shape, options))
 
 
-def run_backward_filter(x: Tensor, dy: Tensor, filter_shape: Ints, options: Options) -> Tensor:
-    """Return dw, (K, C / groups, ...), like `run_forward`."""
-    try:
-        vx, vdy = views("x", x, "dy", dy, options)
-        w_shape = _in_memory(filter_shape, options)
-        call = call_of("backward_filter", vx, vx.shape, w_shape, vdy.shape, options)
-        ready = ready_of(call, options, vx.stream)
-        if ready.is_stock:
-            return _stock_filter(x, dy, filter_shape, options)
-        dw = empty_result(filter_shape, x, bool(options.channels_last))
-        if ready.own:
-            ready.run(vx.address, dw.data_ptr(), vdy.address, stream=vx.stream, owner=x)
-        _run_slices("backward_filter", ready, x, dw, dy, options)
-        return _written(dw, "w", options)
-    except FAILURES as error:
-        return _give_way(error, options, partial(_stock_filter, x, dy, filter_shape, options))
+def _by_role(pass_: str, first: T, second: T, result: T) -> tuple[T, T, T]:
+    """Return the values for x, w and y, from those of a backward pass's tensors and result."""
+    return (result, second, first) if pass_ == "backward_data" else (first, result, second)
 
 
 _BODIES: dict[str, Callable[[Tensor, Tensor, Any, Options], Tensor]] = {
     "forward": run_forward,
-    "backward_data": run_backward_data,
-    "backward_filter": run_backward_filter,
+    "backward_data": partial(run_backward, "backward_data"),
+    "backward_filter": partial(run_backward, "backward_filter"),
 }
 
 
@@ -241,16 +231,12 @@ def _stock_forward(x: Tensor, w: Tensor, bias: Tensor | None, options: Options) 
     return _with_strides(y, "y" in options.channels_last)
 
 
-def _stock_data(dy: Tensor, w: Tensor, shape: Ints, options: Options) -> Tensor:
-    x = stock.placeholder(shape, dy, "x" in options.channels_last)
-    dx = stock.backward_data(dy, w, x, stock_arguments(options))
-    return _with_strides(dx, "x" in options.channels_last)
-
-
-def _stock_filter(x: Tensor, dy: Tensor, shape: Ints, options: Options) -> Tensor:
-    w = stock.placeholder(shape, dy, "w" in options.channels_last)
-    dw = stock.backward_filter(x, dy, w, stock_arguments(options))
-    return _with_strides(dw, "w" in options.channels_last)
+def _stock_backward(pass_: str, first: Tensor, second: Tensor, shape: Ints, options: Options) -> Tensor:
+    is_data = pass_ == "backward_data"
+    is_last = ("x" if is_data else "w") in options.channels_last
+    run_stock = stock.backward_data if is_data else stock.backward_filter
+    like = stock.placeholder(shape, first, is_last)
+    return _with_strides(run_stock(first, second, like, stock_arguments(options)), is_last)
 
 
 def _run_slices(
@@ -277,7 +263,7 @@ def check_bias(bias: Tensor, w: Tensor) -> None:
 
 
 def ready_of(call: PassCall, options: Options, stream: int, *, may_measure: bool = True) -> Prepared:
-    """Return the prepared division of a call, in which STOCK may run slices. Raises MucudnnError."""
+    """Return the prepared division of a call, some slices of which STOCK may run. Raises MucudnnError."""
     return prepared(
         call, plan_of(options.plan), stream=stream, only_plan=not options.fallback,
         source=stock.source_of(call.device), may_measure=may_measure,
@@ -287,7 +273,7 @@ def ready_of(call: PassCall, options: Options, stream: int, *, may_measure: bool
 def _give_way(error: Exception, options: Options, run_stock: Callable[[], Tensor]) -> Tensor:
     """Raise the error, or with `fallback` return PyTorch's own result and warn.
 
-    If PyTorch refuses the call too, its error says so, and a warning would be about a mistake of the program.
+    If PyTorch refuses the call too, its error is enough, because the program is wrong.
     """
     if not options.fallback:
         raise error
@@ -302,7 +288,7 @@ def stock_arguments(options: Options) -> tuple[Any, ...]:
 
 
 def empty_result(shape: Ints, like: Tensor, channels_last: bool) -> Tensor:
-    """Return a new tensor (N, C, ...) of a memory format, with the type and the device of another one."""
+    """Return a new tensor (N, C, ...) in a memory format, with the type and the device of `like`."""
     if not channels_last:
         return torch.empty(shape, dtype=like.dtype, device=like.device)
     if len(shape) == 3:
@@ -311,17 +297,17 @@ def empty_result(shape: Ints, like: Tensor, channels_last: bool) -> Tensor:
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=memory_format)
 
 
-def _written(result: Tensor, role: str, options: Options) -> Tensor:
+def _restrided(result: Tensor, role: str, options: Options) -> Tensor:
     """Return the engine's result with the strides that PyTorch gives to this role ("x", "w" or "y").
 
-    The engine has one layout for all tensors of a call, PyTorch may choose one for each result.
+    The engine has one layout for all tensors of a call, while PyTorch may choose one for each result.
     """
     due = role in options.channels_last
     return result if due == bool(options.channels_last) else _with_strides(result, due)
 
 
 def _with_strides(result: Tensor, channels_last: bool) -> Tensor:
-    """Return the result, or a copy in the memory format that is asked for."""
+    """Return the result, or a copy if it is not in the requested memory format."""
     shape = result.shape
     if result.stride() == strides(shape, channels_last):
         return result

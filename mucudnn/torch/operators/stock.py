@@ -1,27 +1,22 @@
 """STOCK: PyTorch's own operator, run on whole mini-batches and on slices, and measured like an algorithm.
 
 Times follow the protocol of native/cudnn/kernel_timer.cpp. The scratch memory is the peak of PyTorch's
-allocators during a call, less the result. oneDNN takes its reordered tensors and its scratchpad from there.
-Buffers that a BLAS library keeps for each thread are not in it.
+allocators during a call, less the result. It includes oneDNN's reordered tensors and scratchpad, but not the
+buffers that a BLAS library keeps for each thread.
 """
 
 import math
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import (
-    ProfilerConfig,
-    ProfilerState,
-    _disable_profiler_legacy,
-    _enable_profiler_legacy,
-)
+from torch.autograd import ProfilerConfig, ProfilerState, _disable_profiler_legacy, _enable_profiler_legacy
 
 from mucudnn._native import LONG_RUN_MS, Engine, Problem
 from mucudnn.arrays.devices import device_named
@@ -38,12 +33,12 @@ _TYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf1
 _BLOCK = 1 << 18  # random values; they repeat in larger tensors
 # The protocol of native/cudnn/kernel_timer.cpp.
 _FEWEST_RUNS, _RUNS, _BUDGET_MS = 3, 7, 50.0
-# On a CPU the runs of a race last at least so long. In the first ones PyTorch's threads wake up, which
-# doubles the time of small convolutions. In a network they are awake.
+# On a CPU the runs of a race last at least this long, because PyTorch's threads wake up in the first runs,
+# which doubles the time of small convolutions. In a network the threads are awake.
 _AWAKE_MS = 2.0
 _MOST_KEPT = 1 << 28  # bytes of tensors that wait for the next pass of their problem
 Tensors = tuple[Tensor, Tensor, Tensor]  # x, w and y
-Arguments = tuple[Any, ...]  # from stride to groups, as PyTorch's operators take them
+Arguments = tuple[Any, ...]  # the arguments of PyTorch's operators from stride to groups
 
 
 def forward(x: Tensor, w: Tensor, bias: Tensor | None, arguments: Arguments) -> Tensor:
@@ -53,22 +48,22 @@ def forward(x: Tensor, w: Tensor, bias: Tensor | None, arguments: Arguments) -> 
 
 
 def backward_data(dy: Tensor, w: Tensor, x: Tensor, arguments: Arguments) -> Tensor:
-    """Return dx from PyTorch's own operator, which reads the shape and the strides of `x` alone."""
+    """Return dx from PyTorch's own operator, which reads only the shape and the strides of `x`."""
     result: Tensor = torch.ops.aten.convolution_backward(dy, x, w, None, *arguments, [True, False, False])[0]
     return result
 
 
 def backward_filter(x: Tensor, dy: Tensor, w: Tensor, arguments: Arguments) -> Tensor:
-    """Return dw from PyTorch's own operator, which reads the shape and the strides of `w` alone."""
+    """Return dw from PyTorch's own operator, which reads only the shape and the strides of `w`."""
     result: Tensor = torch.ops.aten.convolution_backward(dy, x, w, None, *arguments, [False, True, False])[1]
     return result
 
 
 def placeholder(shape: Ints, like: Tensor, channels_last: bool) -> Tensor:
-    """Return a tensor for an operand of which PyTorch reads the shape and the strides alone.
+    """Return a tensor for an operand whose values PyTorch does not read.
 
-    On the CPU PyTorch copies a tensor that is not packed, though it never reads the values. A packed one
-    takes no memory there until somebody writes it. On a GPU PyTorch makes no such copy.
+    On the CPU PyTorch copies a tensor that is not packed, although it never reads the values, and a packed
+    tensor takes no memory until it is written. On a GPU PyTorch makes no such copy.
     """
     if not like.is_cpu:
         return like.new_empty(1).expand(shape)
@@ -88,9 +83,9 @@ def run_slices(
     pass_: str, sizes: Sequence[int], first: int, x: Tensor, w: Tensor, y: Tensor, arguments: Arguments,
     bias: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Run slices of these sizes from sample `first` on, and put their results into the pass's result.
+    """Run slices of these sizes, beginning at sample `first`, and put their results into the pass's result.
 
-    A filter gradient is added to `w`, except that the slice at sample 0 sets it.
+    A filter gradient is added to `w`, except for the slice at sample 0, which sets it.
     """
     for size in sizes:
         part_x, part_y = x.narrow(0, first, size), y.narrow(0, first, size)
@@ -105,7 +100,7 @@ def run_slices(
 
 
 def source_of(device: str) -> "TorchSource":
-    """Return the source of STOCK for tensors on a device, with PyTorch's present flags."""
+    """Return the source of STOCK for tensors on a device, with PyTorch's current flags."""
     if device == "cpu":
         return _source(device, _threads(), _mkldnn_enabled(), _mkldnn_precision("mkldnn", "conv"))
     cudnn = torch.backends.cudnn
@@ -129,14 +124,14 @@ def _cuda_precision() -> tuple[Any, ...]:
 @lru_cache(64)
 def _source(device: str, threads: int, *flags: Any) -> "TorchSource":
     names = _CPU_FLAGS if device == "cpu" else _CUDA_FLAGS
-    told = " ".join(f"{name}={flag}" for name, flag in zip(names, flags, strict=True))
+    settings = " ".join(f"{name}={flag}" for name, flag in zip(names, flags, strict=True))
     engine = device_named(device, threads if device == "cpu" else None).engine
-    return TorchSource(device, Machine(FRAMEWORK, engine.device, f"{_version(device)}, {told}", threads))
+    return TorchSource(device, Machine(FRAMEWORK, engine.device, f"{_version(device)}, {settings}", threads))
 
 
 @cache
 def _version(device: str) -> str:
-    """Return the versions of PyTorch and of the library that it takes convolutions from."""
+    """Return the versions of PyTorch and of its library for convolutions."""
     if device != "cpu":
         return f"PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
     lines = [line for line in torch.__config__.show().splitlines() if "MKL-DNN" in line]
@@ -145,7 +140,7 @@ def _version(device: str) -> str:
 
 
 class TorchSource:
-    """PyTorch as the source of STOCK on one device, with the flags that its `machine` names."""
+    """PyTorch as the source of STOCK on one device, with the flags in the name of its `machine`."""
 
     def __init__(self, device: str, machine: Machine) -> None:
         self.machine = machine
@@ -153,9 +148,9 @@ class TorchSource:
         self._kept: tuple[object, Tensors] | None = None
 
     def timer(self, kernel: Kernel, samples: int) -> "TorchTimer":
-        """Return a timer whose tensors have so many samples. Raises RuntimeError.
+        """Return a timer whose tensors have this number of samples. Raises RuntimeError.
 
-        The passes of a problem share their tensors if these are small, until `release`.
+        Until `release`, the passes of a problem share small tensors.
         """
         key, kept = (kernel.problem, samples), self._kept
         if kept is not None and kept[0] == key:
@@ -173,7 +168,7 @@ class TorchSource:
     def compare(
         self, engine: Engine, kernel: Kernel, configurations: Sequence[Configuration], rounds: int
     ) -> list[list[float]]:
-        """Return the ms of configurations that run whole, interleaved, after a round that does not count."""
+        """Return the ms of configurations, run whole and interleaved, without the first run of each."""
         timer = self.timer(kernel, kernel.mini_batch)
         runs = [timer.runner(engine, configuration) for configuration in configurations]
         return [times[1:] for times in interleaved_ms(self._device, runs, 1 + rounds)]
@@ -187,16 +182,16 @@ class TorchTimer:
         self._device, self._kernel = device, kernel
         self._x, self._w, self._y = tensors
         nothing = [0] * problem.dims
-        self._given = (
+        self._arguments = (
             problem.stride, problem.padding, problem.dilation, False, nothing, problem.groups
         )  # fmt: skip
 
     def measure(self, micro_batch: int, *, is_slice: bool, budget_ms: float | None = None) -> StockTiming:
         """Time the operator on slices that rotate through the tensors. Raises RuntimeError.
 
-        With `budget_ms` one timed run is enough, and more are made within these ms, or within 2 ms on a CPU.
-        A run that takes longer than the very first one was disturbed, so the first one bounds the result. On
-        a CPU a long first one is enough: see kLongRunMs in native/core/race.hpp.
+        With `budget_ms`, a single timed run is enough, and more are made within these ms, or within 2 ms on a
+        CPU. The first, untimed run bounds the result, because a run that takes longer was disturbed. On a CPU
+        a long first run is enough: see kLongRunMs in native/core/race.hpp.
         """
         runs = max(self._kernel.mini_batch // micro_batch, _RUNS)
         fewest, budget = (_FEWEST_RUNS, _BUDGET_MS) if budget_ms is None else (1, budget_ms)
@@ -223,38 +218,37 @@ class TorchTimer:
         return StockTiming(median_ms, spread(times), workspace)
 
     def runner(self, engine: Engine, configuration: Configuration) -> Callable[[], object]:
-        """Return a function that runs a configuration, which may have STOCK, on the first mini-batch."""
+        """Return a function that runs a configuration, which may contain STOCK, on the first mini-batch."""
         kernel, n = self._kernel, self._kernel.mini_batch
         stock = [part.size for part in configuration.parts if part.algorithm == STOCK]
         if stock == [n]:
             return lambda: self.run(n, 0, False)
         own = [part for part in configuration.slices if part[1] != STOCK]
         division = engine.prepare(kernel.at(n - sum(stock)), own) if own else None
-        needed = division.workspace if division else 0
-        workspace = engine.allocate(needed) if needed else None
+        workspace = engine.allocate(division.workspace) if division and division.workspace else None
         addresses = self._x.data_ptr(), self._w.data_ptr(), self._y.data_ptr()
 
         def run() -> None:
             if division:
                 division.run(*addresses, workspace)
-            run_slices(kernel.pass_, stock, n - sum(stock), self._x, self._w, self._y, self._given)
+            run_slices(kernel.pass_, stock, n - sum(stock), self._x, self._w, self._y, self._arguments)
 
         return run
 
     def tensors(self, engine: Engine) -> EngineTensors:
-        """Return the same tensors as an engine's memory. They must not outlive the timer."""
+        """Return the tensors as memory of an engine. They must not outlive the timer."""
         x, w, y = (engine.borrow(t.data_ptr(), t.nbytes) for t in (self._x, self._w, self._y))
         return EngineTensors(x, w, y)
 
     def run(self, size: int, first: int, is_slice: bool) -> Tensor | None:
-        """Run the operator on so many samples from sample `first` on. Return the result of no slice."""
+        """Run the operator on `size` samples, beginning at `first`. Return the result, but not of a slice."""
         x, y = self._x.narrow(0, first, size), self._y.narrow(0, first, size)
         pass_ = self._kernel.pass_
-        result = run_whole(pass_, x, self._w, y, self._given)
+        result = run_whole(pass_, x, self._w, y, self._arguments)
         if not is_slice:
             return result
         if pass_ == "backward_filter":
-            self._w.add_(result, alpha=1e-3)  # a sum as large as that of the slices, whose values stay small
+            self._w.add_(result, alpha=1e-3)  # the same work as for slices, with values that stay small
         else:
             (y if pass_ == "forward" else x).copy_(result)
         return None
@@ -278,14 +272,14 @@ def _random(device: str, shape: tuple[int, ...], dtype: torch.dtype, last: bool,
     flat = tensor.as_strided((tensor.numel(),), (1,))
     done = min(_BLOCK, flat.numel())
     flat[:done] = _random_block(device, seed)[:done]
-    while done < flat.numel():  # with ever longer copies
+    while done < flat.numel():  # doubles the filled part
         width = min(done, flat.numel() - done)
         flat[done : done + width] = flat[:width]
         done += width
     return tensor
 
 
-@cache  # a first step makes tensors for hundreds of kernels
+@cache  # the first step makes tensors for hundreds of kernels
 def _random_block(device: str, seed: int) -> Tensor:
     generator = torch.Generator(device).manual_seed(seed)
     return torch.rand(_BLOCK, generator=generator, device=device) - 0.5
@@ -293,7 +287,7 @@ def _random_block(device: str, seed: int) -> Tensor:
 
 @contextmanager
 def quiet(device: str) -> Iterator[None]:
-    """Let operators record no gradients and cast nothing."""
+    """Disable gradients and autocast."""
     with torch.no_grad(), torch.autocast(device.partition(":")[0], enabled=False):
         yield
 
@@ -313,7 +307,7 @@ def interleaved_ms(
 
 
 def timed_ms(device: str, run: Callable[[], object]) -> float:
-    """Return the milliseconds of a call, on a GPU those of its work."""
+    """Return the milliseconds of a call, or of its work on a GPU."""
     if device == "cpu":
         start = time.perf_counter()
         run()
@@ -327,30 +321,20 @@ def timed_ms(device: str, run: Callable[[], object]) -> float:
 
 
 def scratch_of(device: str, run: Callable[[], Tensor | None]) -> int:
-    """Return the most bytes that PyTorch's allocator lends during a call, less the result that it returns.
+    """Return the most bytes that PyTorch's allocator lends during a call, less its result.
 
-    The caller's own profiler, if there is one, belongs to its thread. Then the call runs in another one,
-    where the libraries take more time: they keep memory and prepared operators for each thread.
+    If the caller runs a profiler of its own, which belongs to its thread, the call runs in another thread.
+    That takes longer, because the libraries keep memory and prepared operators for each thread.
     """
-    if not torch.autograd._profiler_enabled():
+
+    def measure() -> int:
         with quiet(device):
             return _peak(device, run)
-    outcome: list[int | BaseException] = []
 
-    def profiled() -> None:
-        try:
-            with quiet(device):
-                outcome.append(_peak(device, run))
-        except BaseException as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=profiled, name="mucudnn measures scratch memory")
-    thread.start()
-    thread.join()
-    [answer] = outcome
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
+    if not torch.autograd._profiler_enabled():
+        return measure()
+    with ThreadPoolExecutor(1, "mucudnn measures scratch memory") as threads:
+        return threads.submit(measure).result()
 
 
 def _peak(device: str, run: Callable[[], Tensor | None]) -> int:

@@ -1,23 +1,23 @@
-"""The operations of a run on meta tensors, as steps and tensors of a network."""
+"""The record of a run on meta tensors: its operations, the memory that they use, and saved tensors."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from mucudnn.errors import UsageError
 from mucudnn.problems import steps as nouns
 from mucudnn.problems.kernels import Kernel
-from mucudnn.torch.tracing.saved import has_storage
+from mucudnn.torch.tracing.saved import Layout, has_storage, layout_of, tensors_in
 from mucudnn.torch.tracing.traced_kernels import in_format_of_gpu, kernels_of
 
 DATA_TYPES = {
@@ -31,7 +31,7 @@ FOR_EVER = 2**62
 
 @dataclass
 class Memory:
-    """The memory of a storage: its tensors so far, the last of which is its content."""
+    """The memory of a storage, with the names of its tensors so far. The last one is its content."""
 
     shape: tuple[int, ...]
     data_type: str
@@ -49,7 +49,7 @@ class Memory:
 
 @dataclass
 class Operation:
-    """A step in the making. `node` is the number of the autograd node that runs or that was made for it."""
+    """A step in the making. `node` is the number of the autograd node that runs it or was made for it."""
 
     name: str
     module: str
@@ -66,20 +66,20 @@ class Operation:
 
 @dataclass(frozen=True)
 class Pack:
-    """One saving of a tensor. `name` is that of its content then, `step` the number of steps before."""
+    """A tensor as autograd saved it. `name` is its content then, `step` the number of earlier steps."""
 
     memory: Memory
     name: str
     step: int
     node: int
-    geometry: tuple[Any, ...]
+    layout: Layout
     module: str
     data_type: torch.dtype
     device: torch.device
 
 
 class Recorder(TorchDispatchMode):
-    """A mode that records every operation. `enter` and `leave` tell it which module runs.
+    """A mode that records every operation, in the modules that `enter` and `leave` report.
 
     `math` is the math mode of convolutions in fp32.
     """
@@ -93,7 +93,7 @@ class Recorder(TorchDispatchMode):
         self.unpacked: list[tuple[int, int]] = []  # (pack, step), in the order of unpacking
         self.is_backward = False
         self._known: dict[int, Memory] = {}
-        self._references: list[StorageWeakRef] = []  # while one exists, no other storage has its address
+        self._references: list[StorageWeakRef] = []  # keep the addresses of storages from being reused
         self._held: list[tuple[Memory, StorageWeakRef]] = []  # activations that the program holds so far
         self._rebuilt: list[Tensor] = []
         self._is_rebuilding = False
@@ -122,43 +122,37 @@ class Recorder(TorchDispatchMode):
         """The innermost module, for an error message."""
         return f"module {self.module!r}" if self.module else "the model"
 
-    @property
-    def call(self) -> int:
-        """The number of earlier calls of the innermost module."""
-        return self._modules[-1][1]
-
     def add_memory(self, tensor: Tensor, name: str, kind: str) -> None:
-        """Make the memory of a parameter, a buffer or an input known. Views of known memory are skipped."""
+        """Add the memory of a parameter, a buffer or an input, unless it is known."""
         if self._find(tensor) is None:
             self._make_memory(tensor, self.unique(name), kind)
 
     def memory_of(self, tensor: Tensor) -> Memory | None:
-        """Return the memory that the trace recorded for a tensor; None if no operation wrote it."""
+        """Return the recorded memory of a tensor, or None if no operation wrote it."""
         return self._find(tensor) if has_storage(tensor) else None
 
     def unique(self, name: str, noun: str = "tensor") -> str:
-        """Return the name, with a number if another tensor, or step, has it."""
+        """Return the name, with a number if another tensor, or step, already has it."""
         count = self._names.get((noun, name), 0) + 1
         self._names[noun, name] = count
         return name if count == 1 else self.unique(f"{name}:{count}", noun)
 
     def pack(self, tensor: Tensor) -> tuple[int, Tensor | None]:
-        """Record that autograd saves a tensor. An activation is not kept: only the program holds it then."""
+        """Record that autograd saves a tensor, and keep it unless it is an activation."""
         memory = self._find(tensor)
-        if memory is None:  # no operation has written it: checkpoints save an empty tensor
+        if memory is None:  # no operation has written it, such as the empty tensor that a checkpoint saves
             memory = self._make_memory(tensor, self.unique(f"{self.module or 'model'}.saved"), "buffer")
         memory.is_saved = True
-        geometry = (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
         self.packs.append(
             Pack(
-                memory, memory.name, len(self.operations), _newest_node(), geometry, self.module,
+                memory, memory.name, len(self.operations), _newest_node(), layout_of(tensor), self.module,
                 tensor.dtype, tensor.device,
             )
         )  # fmt: skip
         return len(self.packs) - 1, None if memory.kind == "activation" else tensor
 
     def unpack(self, packed: tuple[int, Tensor | None]) -> Tensor:
-        """Record that autograd needs a saved tensor again. Raises UsageError in the forward steps."""
+        """Record that autograd reads a saved tensor. Raises UsageError in the forward steps."""
         if not self.is_backward:
             raise UsageError(
                 f"{self.place} computes gradients within its forward pass (torch.autograd.grad or backward), "
@@ -172,7 +166,7 @@ class Recorder(TorchDispatchMode):
         return self._rebuild(self.packs[number]) if tensor is None else tensor
 
     def end_forward(self) -> None:
-        """Note that the backward steps begin: what the program holds still, it holds to the end."""
+        """Note that the backward steps begin. The program holds to the end what it still holds now."""
         self.is_backward = True
         self._note_released()
         for memory, _ in self._held:
@@ -190,8 +184,8 @@ class Recorder(TorchDispatchMode):
         self._held = left
 
     def _rebuild(self, pack: Pack) -> Tensor:
-        """Return a tensor without data that has the geometry of one that autograd saved."""
-        shape, strides, _ = pack.geometry
+        """Return a tensor without data, with the shape and the strides of a tensor that autograd saved."""
+        shape, strides, _ = pack.layout
         self._is_rebuilding = True
         try:
             tensor = torch.empty_strided(shape, strides, dtype=pack.data_type, device=pack.device)
@@ -211,11 +205,11 @@ class Recorder(TorchDispatchMode):
         if not self.is_backward:
             self._note_released()
         result = in_format_of_gpu(function, args, function(*args, **kwargs))
-        reads = [tensor for tensor in _tensors((args, kwargs)) if self._find(tensor) is not None]
-        written = list(_written(function, args, kwargs))
-        new = [tensor for tensor in _tensors(result) if self._find(tensor) is None]
+        reads = [tensor for tensor in tensors_in((args, kwargs)) if self._find(tensor) is not None]
+        written = list(tensors_written(function, args, kwargs))
+        new = [tensor for tensor in tensors_in(result) if self._find(tensor) is None]
         if "empty" in function.__name__ or not (new or written):
-            return result  # memory that holds nothing so far, or a view
+            return result  # new memory without content, or a view
         if not new and all(map(self._is_updated, written)):
             return result  # a count of batches or a running mean
         operation = self._backward_operation() if self.is_backward else self._forward_operation(function)
@@ -294,14 +288,7 @@ class Recorder(TorchDispatchMode):
         last = self.operations[-1]
         if last.is_backward and last.node == number and running in (("", 0), (last.module, last.call)):
             return last
-        forward = next(
-            (
-                operation
-                for operation in self.operations
-                if operation.node == number and not operation.is_backward
-            ),
-            None,
-        )
+        forward = next((o for o in self.operations if o.node == number and not o.is_backward), None)
         kind = "sum" if node is None else node.name().rpartition(":")[2]
         name = f"{forward.name}.backward" if forward else kind
         operation = Operation(self.unique(name, "step"), "", 0, number, is_backward=True)
@@ -320,16 +307,20 @@ def _newest_node() -> int:
     return int(torch.autograd._get_sequence_nr()) - 1
 
 
-def _tensors(values: Any) -> Iterator[Tensor]:
-    return (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
+@cache
+def _places_written(function: Any) -> tuple[tuple[int, str], ...]:
+    """Return the positions and names of the arguments that an operation writes to, by its schema."""
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(function._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
 
 
-def _written(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[Tensor]:
-    """Return the arguments that an operation writes to, by its schema."""
-    for number, argument in enumerate(function._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[number] if number < len(args) else kwargs.get(argument.name)
-            yield from _tensors(value)
+def tensors_written(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+    """Yield the arguments that an operation writes to."""
+    for place, name in _places_written(function):
+        yield from tensors_in(args[place] if place < len(args) else kwargs.get(name))
 
 
 def _count_flops(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:

@@ -1,19 +1,24 @@
-"""Saved tensors: the storage that several of them share, and the parts of it that autograd gets back."""
+"""Saved tensors: their storages, which several of them may share, and checks when autograd reads them."""
 
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._pytree import tree_leaves
+
+from mucudnn.errors import MucudnnError
 
 Storage: TypeAlias = torch.UntypedStorage
+Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
+"""The shape, the strides and the storage offset of a tensor."""
 
 
 class Watched:
-    """The version of a saved tensor, by which a change in place is noticed.
+    """The version of a saved tensor, which shows a change in place.
 
-    PyTorch does not compare versions if hooks save the tensor. An empty tensor that shares the counter takes
-    no memory.
+    PyTorch does not compare versions if hooks save the tensor. An empty tensor that shares the version's
+    counter takes no memory.
     """
 
     def __init__(self, tensor: Tensor) -> None:
@@ -46,7 +51,7 @@ def check_version(tensor: Tensor, version: int) -> None:
 
 
 class Kept:
-    """A saved tensor that no plan manages: it stays as it is, and its version is still checked."""
+    """A saved tensor that no plan manages. It stays as it is, but its version is checked."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
@@ -62,7 +67,7 @@ class Kept:
 
 
 class View:
-    """The part of a storage that a saved tensor is."""
+    """The part of a storage that a saved tensor covers."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._dtype = tensor.dtype
@@ -74,8 +79,28 @@ class View:
         return empty.set_(storage, *self._place)
 
 
+def tensors_in(values: Any) -> list[Tensor]:
+    """Return the tensors among arguments or results, which may be nested."""
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+def layout_of(tensor: Tensor) -> Layout:
+    """Return a tensor's shape, strides and storage offset."""
+    return tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()
+
+
+def check_size(storage: Storage, size: int) -> Storage:
+    """Return a storage that was computed again. Raises MucudnnError if it has another size than before."""
+    if storage.nbytes() != size:
+        raise MucudnnError(
+            f"a tensor of {size} bytes was computed again with {storage.nbytes()} bytes: plan the model with "
+            "recompute=False"
+        )
+    return storage
+
+
 def has_storage(tensor: Tensor) -> bool:
-    """Return whether a tensor is a view of a storage: sparse tensors, and those in torch.vmap, are not."""
+    """Return whether a tensor has a storage, unlike sparse tensors and tensors in torch.vmap."""
     try:
         tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):
@@ -84,7 +109,7 @@ def has_storage(tensor: Tensor) -> bool:
 
 
 def bytes_of(storage: Storage) -> Tensor:
-    """Return the bytes of a storage as they lie, with one axis."""
+    """Return the bytes of a storage as a tensor with one axis."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
@@ -94,6 +119,6 @@ def reference(tensor: Tensor) -> Any:
 
 
 def key_of(tensor: Tensor) -> int:
-    """Return a number that no other storage has as long as this one, or a weak reference to it, exists."""
+    """Return a number that no other storage has while this one, or a weak reference to it, exists."""
     key: int = tensor.untyped_storage()._cdata
     return key

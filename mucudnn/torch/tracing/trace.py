@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.plans.memory.parts import LEAST_BYTES
@@ -19,6 +19,7 @@ from mucudnn.plans.memory.traced import Trace
 from mucudnn.problems.network import Network
 from mucudnn.torch.operators.passes import math_of
 from mucudnn.torch.tracing.recorder import DATA_TYPES, Recorder
+from mucudnn.torch.tracing.saved import tensors_in
 from mucudnn.torch.tracing.traced_network import identify, make_network
 from mucudnn.torch.tracing.traced_run import TracedRun
 
@@ -27,8 +28,8 @@ def trace(model: nn.Module, example_input: Any) -> Network:
     """Return the network of a model's training step, or of its inference if no gradient is needed.
 
     The model runs once, forward and backward, on tensors without memory: no weight is copied, and no data is
-    read. `example_input` is a tensor or a tuple of arguments, on any device, also "meta". Outputs are
-    differentiated with respect to all parameters that need a gradient. The model itself stays as it is.
+    read. `example_input` is a tensor or a tuple of arguments, on any device, even "meta". Outputs are
+    differentiated with respect to all parameters that need a gradient. The model itself does not change.
 
     Raises UsageError if the model cannot run on tensors without data, for example because it reads a value.
     """
@@ -36,7 +37,7 @@ def trace(model: nn.Module, example_input: Any) -> Network:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Return a text that is equal for models with equal modules and parameters, whatever their values."""
+    """Return a text that is equal for models with the same modules and parameters, whatever their values."""
     lines = [f"{name} {type(module).__name__} {module.training}" for name, module in model.named_modules()]
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         lines.append(f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor.requires_grad}")
@@ -45,10 +46,9 @@ def fingerprint(model: nn.Module) -> str:
 
 def spell_inputs(example_input: Any) -> tuple[str, ...]:
     """Return the data type and the shape of each input: `f32[8,3,224,224]`."""
-    tensors = [leaf for leaf in tree_leaves(example_input) if isinstance(leaf, Tensor)]
     return tuple(
         f"{DATA_TYPES.get(tensor.dtype, tensor.dtype)}[{','.join(map(str, tensor.shape))}]"
-        for tensor in tensors
+        for tensor in tensors_in(example_input)
     )
 
 
@@ -59,7 +59,7 @@ def trace_model(model: nn.Module, example_input: Any, least_bytes: int = LEAST_B
     _check_modules(model)
     recorder = Recorder(_math_of(model))
     device, lower = _autocast_of()
-    # Autocast does not know the device meta, so fake tensors take its place.
+    # Autocast does not support the device meta, so fake tensors replace it.
     fake = nullcontext() if lower is None else FakeTensorMode(allow_non_fake_inputs=True)
     with errors_of_a_run_without_data(lambda: _running(model, recorder)), fake:
         twin = copy_without_memory(model, device)
@@ -100,20 +100,18 @@ def _running(model: nn.Module, recorder: Recorder) -> str:
 
 
 def _check_modules(model: nn.Module) -> None:
-    scripted = next(
-        (name for name, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule)), None
-    )
-    if scripted is not None:
-        raise UsageError(
-            f"module {scripted!r} is compiled by torch.jit, which runs and saves tensors by itself and "
-            "cannot be traced: use the module as it was before torch.jit"
-        )
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UsageError(
+                f"module {name!r} is compiled by torch.jit, which runs and saves tensors by itself and "
+                "cannot be traced: use the module as it was before torch.jit"
+            )
 
 
 def _leave_values_unread(model: nn.Module) -> None:
-    """Give norms without momentum a constant one: they would read the value of their count of batches.
+    """Give norms without momentum a constant, because they would read the value of their count of batches.
 
-    The steps and the saved tensors are the same.
+    This changes neither the steps nor the saved tensors.
     """
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._NormBase) and module.momentum is None:
@@ -121,23 +119,23 @@ def _leave_values_unread(model: nn.Module) -> None:
 
 
 def _math_of(model: nn.Module) -> str:
-    """Return the math mode in fp32 of the model's convolutions: on a GPU, the one that PyTorch's flags allow.
+    """Return the math mode of the model's fp32 convolutions, which on a GPU follows PyTorch's flags.
 
-    The kernels of a plan must have the same mode, or else no call finds them.
+    Calls find only the kernels of a plan that have their mode.
     """
     if not any(parameter.is_cuda for parameter in model.parameters()):
         return "default"
     try:
         return math_of("f32")
-    except UsageError:  # with deterministic algorithms PyTorch's own convolutions run
+    except UsageError:  # with deterministic algorithms, PyTorch's own convolutions run
         return "default"
 
 
 def _autocast_of() -> tuple[str, torch.dtype | None]:
-    """Return the device for which autocast is enabled, a GPU first, and the type to which it casts there.
+    """Return the device for which autocast is enabled, a GPU first, and the type to which it casts.
 
-    Autocast casts the arguments of other functions on a GPU than on the CPU. Return "meta" and None if it is
-    disabled.
+    The device matters because autocast casts for other functions on a GPU than on the CPU. Return "meta" and
+    None if autocast is disabled.
     """
     for device in ("cuda", "cpu"):
         if torch.is_autocast_enabled(device):
@@ -148,14 +146,14 @@ def _autocast_of() -> tuple[str, torch.dtype | None]:
 def _without_memory(value: Any, device: str) -> Any:
     if not isinstance(value, Tensor):
         return value
-    # A mode of fake tensors accepts no other tensors, so that empty_like would fail.
+    # The mode of fake tensors accepts no other tensors, so empty_like(value) would fail on its device.
     like = torch.empty_like(value, device="meta")
     empty = torch.empty_strided(like.shape, like.stride(), dtype=value.dtype, device=device)
     return empty.requires_grad_(value.requires_grad)
 
 
 def copy_without_memory(model: nn.Module, device: str = "meta") -> nn.Module:
-    """Return a copy of a model whose parameters and buffers are of these shapes, on a device without data."""
+    """Return a copy of a model, on a device, whose parameters and buffers have no data."""
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
         empty = _without_memory(parameter.detach(), device)

@@ -17,9 +17,9 @@ _DATA_TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16
 
 
 def kernels_of(function: Any, args: tuple[Any, ...], name: str, math: str) -> list[Kernel]:
-    """Return the kernels that an operation runs; none for other operations and unusual convolutions.
+    """Return the kernels that an operation runs, if it is a convolution that mucudnn supports.
 
-    `math` is the math mode in fp32. Other types have none.
+    `math` is the math mode of fp32; other types have none.
     """
     if function is _aten.convolution.default:
         x, w, _, stride, padding, dilation, transposed, _, groups = args
@@ -49,7 +49,7 @@ def kernels_of(function: Any, args: tuple[Any, ...], name: str, math: str) -> li
 def in_format_of_gpu(function: Any, args: tuple[Any, ...], result: Any) -> Any:
     """Return the result of an operator on tensors without data, in the memory format that cuDNN writes.
 
-    On the device "meta" PyTorch makes the result of a convolution contiguous, whatever its input is.
+    On the device "meta", PyTorch makes the result of a convolution contiguous, whatever its input is.
     """
     if function is not _aten.convolution.default:
         return result
@@ -62,7 +62,7 @@ def in_format_of_gpu(function: Any, args: tuple[Any, ...], result: Any) -> Any:
 
 
 def _is_channels_last(x: Tensor, w: Tensor, stride: Any, padding: Any, dilation: Any, groups: int) -> bool:
-    """Return whether a GPU runs a convolution with the channels last."""
+    """Return whether a GPU would run a convolution with the channels last."""
     return x.dim() > 3 and "y" in channels_last(x, w, None, stride, padding, dilation, groups, exact=False)
 
 

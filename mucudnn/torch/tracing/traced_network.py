@@ -1,4 +1,4 @@
-"""From the record of a run to a network, and to its saved tensors with the ways to compute them again."""
+"""The network of a recorded run, and its saved tensors with the ways to compute them again."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mucudnn.problems.network import Network
 from mucudnn.torch.tracing.recorder import Operation, Pack, Recorder
 from mucudnn.torch.tracing.traced_run import ModuleCall
 
-MOST_STEPS = 8  # one recomputation runs no more
+MOST_STEPS = 8  # the most that one recomputation runs
 
 
 def make_network(recorder: Recorder) -> Network:
-    """Return the network of what was recorded."""
+    """Return the network of a recorded run."""
     tensors = []
     for memory in recorder.memories:
         for number, name in enumerate(memory.names):
@@ -23,11 +23,7 @@ def make_network(recorder: Recorder) -> Network:
             kind = memory.kind if number == len(memory.names) - 1 else "activation"
             tensors.append(nouns.Tensor(name, memory.shape, memory.data_type, kind, before))
     _note_saves(recorder)
-    names = {
-        operation.node: operation.name
-        for operation in reversed(recorder.operations)
-        if not operation.is_backward
-    }
+    names = {o.node: o.name for o in reversed(recorder.operations) if not o.is_backward}
     differentiated: set[str] = set()
     steps = []
     for operation in recorder.operations:
@@ -36,12 +32,12 @@ def make_network(recorder: Recorder) -> Network:
             backward_of = ""
         differentiated.add(backward_of)
         reads = tuple(name for name in operation.reads if name not in operation.writes)
-        saves, kernels = tuple(operation.saves), tuple(operation.kernels)
         steps.append(
             nouns.Step(
-                operation.name, reads, tuple(operation.writes), saves, kernels, operation.flops, backward_of
+                operation.name, reads, tuple(operation.writes), tuple(operation.saves),
+                tuple(operation.kernels), operation.flops, backward_of,
             )
-        )
+        )  # fmt: skip
     is_training = any(operation.is_backward for operation in recorder.operations)
     written = {name for step in steps for name in step.writes}
     used = written | {name for step in steps for name in step.reads}
@@ -52,7 +48,7 @@ def make_network(recorder: Recorder) -> Network:
 
 
 def _note_saves(recorder: Recorder) -> None:
-    """Note in each step what it saves, if its own backward step reads that again."""
+    """Note in each step the tensors that it saves and that its own backward step reads."""
     needed = {recorder.packs[pack].node for pack, _ in recorder.unpacked}
     first: dict[int, Operation] = {}
     for operation in recorder.operations:
@@ -76,17 +72,13 @@ def identify(
     inputs: tuple[str, ...],
     least_bytes: int,
 ) -> Trace:
-    """Return the trace: the managed storages in the order of their first packs.
+    """Return the trace, with the managed storages in the order of their first packs.
 
     `model` is the model's fingerprint, `inputs` are the types and shapes of its inputs. Storages below
     `least_bytes` are not managed.
     """
     managed: dict[int, list[tuple[int, Pack]]] = {}
     packed_at: list[int] = []
-    unpacked_at: dict[int, int] = {}
-    unpacked: dict[int, int] = {}
-    for number, step in recorder.unpacked:
-        unpacked.setdefault(number, step)
     managed_number: dict[int, int] = {}
     steps = len(network.steps)
     for number, pack in enumerate(recorder.packs):
@@ -95,9 +87,10 @@ def identify(
         managed.setdefault(id(pack.memory), []).append((len(packed_at), pack))
         managed_number[number] = len(packed_at)
         packed_at.append(min(_step_after(pack, recorder), steps - 1))
-    for number, step in unpacked.items():
+    unpacked_at: dict[int, int] = {}
+    for number, step in recorder.unpacked:
         if number in managed_number:
-            unpacked_at[managed_number[number]] = step
+            unpacked_at.setdefault(managed_number[number], step)
     first_packs = {packs[0][1].name: packs[0][1] for packs in managed.values()}
     names_of_inputs = [tensor.name for tensor in network.tensors if tensor.kind == "input"]
     orders = {name: order for order, name in enumerate(first_packs)}
@@ -110,7 +103,7 @@ def identify(
         if by_modules.modules and convolutions.isdisjoint(by_modules.replayed):
             saved.append(by_modules)
             continue
-        # Single operations may do without the convolutions of a whole block.
+        # Single operations may not need the convolutions of a whole block.
         by_operations = _with_operations(kept, network, orders, recorder)
         saved.append(by_operations if by_operations.replayed else by_modules)
     return Trace(
@@ -127,20 +120,17 @@ def identify(
 
 
 def _step_after(pack: Pack, recorder: Recorder) -> int:
-    """Return the first step that begins after a pack.
-
-    A convolution of mucudnn saves its input once it has run.
-    """
+    """Return the first step that begins after a pack: mucudnn's convolutions save their input at the end."""
     saving = recorder.operations[pack.step] if pack.step < len(recorder.operations) else None
     is_convolution = saving is not None and bool(saving.kernels) and saving.node == pack.node
     return pack.step + is_convolution
 
 
 def _with_operations(saved: Saved, network: Network, orders: Mapping[str, int], recorder: Recorder) -> Saved:
-    """Return the tensor with the steps that compute it again, if some do that no module contains alone.
+    """Return the tensor with the single steps that compute it again, if there are such steps.
 
-    They are few, run no convolution, and use no random numbers. They read inputs, parameters, and tensors
-    that were saved before this one, which are its sources.
+    They are few, run no convolution, and use no random numbers. They read only inputs, parameters, and
+    earlier saved tensors, which are its sources.
     """
     replay = network.recomputation(saved.name)
     at = {operation.name: operation for operation in recorder.operations}
@@ -160,9 +150,9 @@ def _with_operations(saved: Saved, network: Network, orders: Mapping[str, int], 
 def _with_replay(
     saved: Saved, calls: list[ModuleCall], first: dict[str, Pack], inputs: list[str], network: Network
 ) -> Saved:
-    """Return the tensor with the modules that compute it again, if a chain of modules can.
+    """Return the tensor with the modules that compute it again, if there is such a chain of modules.
 
-    The chain begins at a saved tensor, or at an input, that the modules read as it was saved.
+    The chain begins at an input, or at a saved tensor that the first module read as it was saved.
     """
     made = {call.result: call for call in reversed(calls)}  # the innermost of several calls
     chain: list[ModuleCall] = []
@@ -174,9 +164,7 @@ def _with_replay(
         chain.insert(0, call)
         wanted = call.source
         source = first.get(wanted)
-        if source is not None and source.geometry == call.source_geometry:
-            break
-        if wanted in inputs:
+        if (source is not None and source.layout == call.source_layout) or wanted in inputs:
             break
     else:
         return saved

@@ -1,9 +1,7 @@
-"""The run of a model on tensors without data: the recorder sees its steps, and this module its modules."""
+"""The run of a model on tensors without data: the recorder notes its steps, and this file its modules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,23 +9,23 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from mucudnn.torch.tracing.recorder import NO_NODE, Memory, Operation, Recorder
+from mucudnn.torch.tracing.saved import Layout, layout_of, tensors_in
 
 _RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """One call of a module with one tensor as input and one as result: their names, and its steps.
+    """A call to a module with one tensor as input and one as result: their names, and its steps.
 
-    A module that `is_once` gives another result, or does more than that, if it is called again.
+    A second call to a module that `is_once` has another result or a side effect.
     """
 
     module: str
     source: str
-    source_geometry: tuple[Any, ...]
+    source_layout: Layout | None
     result: str
     steps: range
     is_once: bool
@@ -64,7 +62,7 @@ class TracedRun:
             name for name, inner in model.named_modules() if any(map(_has_hooks, inner.modules()))
         }
         self._recorder, self._model, self._inputs = recorder, model, inputs
-        self._begun: list[tuple[int, str, tuple[Any, ...]]] = []
+        self._begun: list[tuple[int, str, Layout | None]] = []
 
     def run(self) -> None:
         """Run the model forward, and backward if a result needs a gradient."""
@@ -73,17 +71,17 @@ class TracedRun:
             recorder.add_memory(parameter, name, "parameter" if parameter.requires_grad else "buffer")
         for name, buffer in model.named_buffers():
             recorder.add_memory(buffer, name, "buffer")
-        tensors = [leaf for leaf in tree_leaves(self._inputs) if isinstance(leaf, Tensor)]
-        for number, tensor in enumerate(tensors):
+        for number, tensor in enumerate(tensors_in(self._inputs)):
             recorder.add_memory(tensor, f"input{number}" if number else "input", "input")
         args = self._inputs if isinstance(self._inputs, tuple) else (self._inputs,)
         # No hooks in the backward steps, as under a plan: a reentrant checkpoint saves tensors there.
         hooks = saved_tensors_hooks(recorder.pack, recorder.unpack)
-        with _watched(model, self), recorder:
+        _watch(model, self)
+        with recorder:
             kind = "cpu" if self._lower is None else self._device
             autocast = torch.autocast(kind, self._lower, enabled=self._lower is not None)
             with hooks, _LikeCuda(), autocast:
-                outputs = [output for output in tree_leaves(model(*args)) if isinstance(output, Tensor)]
+                outputs = tensors_in(model(*args))
             torch.clear_autocast_cache()  # the end of the program's own autocast does so too
             self._differentiate(outputs)
 
@@ -129,45 +127,36 @@ class TracedRun:
     def begin(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note that a module begins with these arguments."""
         self._recorder.enter(name)
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        tensors = tensors_in((args, kwargs))
         memory = self._recorder.memory_of(tensors[0]) if len(tensors) == 1 else None
         source = memory.name if memory is not None and len(args) == 1 and not kwargs else ""
-        geometry = _geometry(tensors[0]) if source else ()
-        self._begun.append((len(self._recorder.operations), source, geometry))
+        layout = layout_of(tensors[0]) if source else None
+        self._begun.append((len(self._recorder.operations), source, layout))
 
     def end(self, name: str, module: nn.Module, result: Any) -> None:
         """Note that a module ends with this result."""
-        begin, source, geometry = self._begun.pop()
+        begin, source, layout = self._begun.pop()
         self._recorder.leave()
         memory = self._recorder.memory_of(result) if isinstance(result, Tensor) else None
         if self._recorder.is_backward:  # a checkpoint computes its region again
             return
-        if not source or memory is None or result.numel() * result.element_size() != memory.bytes:
+        if not source or memory is None or result.nbytes != memory.bytes:
             return
         steps = range(begin, len(self._recorder.operations))
         is_random = any(operation.is_random for operation in self._recorder.operations[begin:])
-        is_once = is_random or any(_runs_once(inner) for inner in module.modules()) or name in self.with_hooks
-        self.calls.append(ModuleCall(name, source, geometry, memory.name, steps, is_once))
-
-
-def _runs_once(module: nn.Module) -> bool:
-    return isinstance(module, _RANDOM) and module.training
+        is_random |= any(isinstance(inner, _RANDOM) and inner.training for inner in module.modules())
+        is_once = is_random or name in self.with_hooks
+        self.calls.append(ModuleCall(name, source, layout, memory.name, steps, is_once))
 
 
 def _has_hooks(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
-@contextmanager
-def _watched(model: nn.Module, run: TracedRun) -> Iterator[None]:
-    """Tell the run when each module begins and ends."""
+def _watch(model: nn.Module, run: TracedRun) -> None:
+    """Report the begin and the end of each module to the run."""
     for name, module in model.named_modules():
         module.register_forward_pre_hook(
             lambda _, args, kwargs, name=name: run.begin(name, args, kwargs), with_kwargs=True, prepend=True
         )
         module.register_forward_hook(lambda layer, _, result, name=name: run.end(name, layer, result))
-    yield
-
-
-def _geometry(tensor: Tensor) -> tuple[Any, ...]:
-    return (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())

@@ -1,4 +1,4 @@
-"""Models that train as a memory plan says."""
+"""Models that train under a memory plan."""
 
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ Model = TypeVar("Model")
 
 
 class _Planned:
-    """A base class in front of the model's own: each forward pass runs under the memory plan."""
+    """A class in front of the model's own, which runs each forward pass under the memory plan."""
 
     _mucudnn_memory: Runtime | None = None
 
@@ -27,7 +27,7 @@ class _Planned:
         return own(*args, **kwargs) if runtime is None else runtime.run(own, args, kwargs)
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
-        """Copy and pickle the model without its plan: a slab and streams belong to one process."""
+        """Copy and pickle the model without its plan, because a slab and streams belong to one process."""
         reduced: Any = super().__reduce_ex__(protocol)
         _, (_, *arguments), state, *rest = reduced
         kept = {name: value for name, value in state.items() if name != "_mucudnn_memory"}
@@ -35,7 +35,7 @@ class _Planned:
 
 
 def apply_memory(model: Model, plan: MemoryPlan) -> Model:
-    """Make a module train within a memory plan, in place, and return it: see `mucudnn.torch.apply`."""
+    """Make a module train under a memory plan, in place, and return it: see `mucudnn.torch.apply`."""
     if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
         raise UsageError(
             "the model is compiled, and torch.compile saves the tensors of compiled regions itself: apply "
@@ -55,7 +55,7 @@ def apply_memory(model: Model, plan: MemoryPlan) -> Model:
 
 
 def restore_memory(model: Any) -> None:
-    """Undo `apply_memory`; the convolutions stay divided."""
+    """Undo `apply_memory`, except that the convolutions stay divided."""
     if isinstance(model, _Planned):
         model.__class__ = type(model).__bases__[1]
         model.__dict__.pop("_mucudnn_memory", None)
@@ -70,7 +70,7 @@ def runtime_of(model: Any) -> Runtime:
 
 
 def _divide(model: nn.Module, plan: MemoryPlan, names: list[str]) -> None:
-    """Give the plan's kernels to the convolutions that have some."""
+    """Divide the convolutions of these names as the plan's kernels say."""
     for name in names:
         module = model.get_submodule(name)
         own = plan.for_module(name)

@@ -14,8 +14,8 @@ from mucudnn.torch.training.slab import Slab
 class Lanes:
     """The two side streams of a device: one for copies out, one for copies in.
 
-    The compute stream is the caller's current stream, read anew at each call. What a copy touches is
-    allocated and freed on the compute stream, and events order the streams.
+    The compute stream is the caller's current stream at each call. Memory that a copy uses is allocated and
+    freed on the compute stream, and events order the streams.
     """
 
     def __init__(self, device: torch.device, piece: int) -> None:
@@ -23,14 +23,14 @@ class Lanes:
         self.piece = piece
         self.out = torch.cuda.Stream(device)
         self.into = torch.cuda.Stream(device)
-        self.recording: Any = None  # the recording that copies are reported to
+        self.recording: Any = None  # the recording to which copies are reported
 
     def wait(self, waiting: Any, moment: Any) -> None:
-        """Make a stream wait for an event. Every wait of a copy, or for one, is made here."""
+        """Make a stream wait for an event. All waits of copies, and for copies, are made here."""
         waiting.wait_event(moment)
 
     def copy(self, to: Tensor, source: Tensor, direction: str, order: int) -> Any:
-        """Copy bytes in pieces, after all work of the compute stream so far. Return the event of the end."""
+        """Copy bytes in pieces, after the compute stream's work so far. Return the event of the end."""
         lane = self.out if direction == "out" else self.into
         compute = torch.cuda.current_stream(self.device)
         self.wait(lane, compute.record_event())
@@ -59,9 +59,9 @@ class Lanes:
 
 
 class HostCopy:
-    """The copy of one saved storage in the slab, until the graph that needs it is gone.
+    """The copy of a saved storage in the slab, which exists until the graph that needs it is gone.
 
-    `storage` is the device's memory, or None while the tensor is on the host alone.
+    `storage` is the device's memory, or None while the tensor is only on the host.
     """
 
     def __init__(self, lanes: Lanes, slab: Slab, order: int, place: Tensor, storage: Storage) -> None:
@@ -72,7 +72,7 @@ class HostCopy:
         self._compute: Any = None  # the stream that the memory of this copy in was allocated on
 
     def release(self) -> None:
-        """Drop the device's memory once it is copied: the compute stream waits, not the program."""
+        """Drop the device's memory. The compute stream, not the program, waits for the end of the copy."""
         if self.storage is None or self._back is not None:
             return
         if self._left is not None:
@@ -89,7 +89,7 @@ class HostCopy:
             self.storage = back.untyped_storage()
 
     def get(self) -> Storage:
-        """Return the device's memory, with all bytes for work that follows on the compute stream."""
+        """Return the device's memory, which holds all bytes for later work on the compute stream."""
         self.fetch()
         if self._back is not None:
             self._lanes.wait_for(self._back)
@@ -98,7 +98,7 @@ class HostCopy:
         return self.storage
 
     def keep(self) -> Storage | None:
-        """Return the device's memory and give the place back. Return None if only the host has the bytes."""
+        """Give the place back and return the device's memory. Return None if only the host has the bytes."""
         if self.storage is None:
             return None
         storage = self.get()
@@ -107,7 +107,7 @@ class HostCopy:
         return storage
 
     def close(self) -> None:
-        """Give the place back. No copy under way may write memory that others get next."""
+        """Give the place back, once no copy under way can write to the memory of the next owner."""
         try:
             if self._back is not None:
                 self._lanes.wait(self._compute, self._back)

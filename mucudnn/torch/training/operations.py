@@ -1,7 +1,7 @@
-"""The operations of a forward pass, noted so that those which made a saved tensor can run again.
+"""The operations of a forward pass, noted so that the ones that made a saved tensor can run again.
 
-A noted operation refers to what it read by storage and content. A content is what an operation wrote: an
-operation that works in place gives a storage a new one. No tensor is held but parameters, buffers and inputs.
+A noted operation refers to the tensors that it read by storage and content. Each operation that writes to a
+storage, also in place, gives it a new content. No tensor is held except parameters, buffers and inputs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,21 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from mucudnn.errors import MucudnnError
-from mucudnn.torch.tracing.saved import Storage, View, check_version, key_of, reference
+from mucudnn.torch.tracing.recorder import tensors_written
+from mucudnn.torch.tracing.saved import (
+    Storage,
+    View,
+    check_size,
+    check_version,
+    key_of,
+    reference,
+    tensors_in,
+)  # fmt: skip
 
-MOST_OPERATIONS = 16  # one recomputation runs no more
+MOST_OPERATIONS = 16  # the most that one recomputation runs
 
 Content: TypeAlias = "tuple[int, int]"
-"""A storage's key, and the number of the operation that wrote it; UNKNOWN if none that was noted did."""
+"""A storage's key, and the number of the operation that wrote it, which is UNKNOWN if it was not noted."""
 
 UNKNOWN = -1
 NO_CONTENT: Content = (UNKNOWN, UNKNOWN)
@@ -32,7 +40,7 @@ NO_CONTENT: Content = (UNKNOWN, UNKNOWN)
 
 @dataclass(frozen=True)
 class Read:
-    """A tensor that an operation read: a view of a content. A bare storage is NO_CONTENT, without a view."""
+    """A view of a content that an operation read. A bare storage is NO_CONTENT without a view."""
 
     content: Content
     view: View | None
@@ -59,13 +67,13 @@ class Noted:
     in_place: frozenset[int] = frozenset()
 
     def reads(self) -> Iterator[Read]:
-        """Yield what it read besides parameters, buffers and inputs."""
+        """Yield the tensors that it read besides parameters, buffers and inputs."""
         return (leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Read))
 
 
 @dataclass
 class OperationRecipe:
-    """The way to compute a storage again: operations in order, and the storages that they begin with."""
+    """The way to compute a storage again: operations in order, and the storages that they start from."""
 
     operations: Sequence[Noted]
     sources: dict[Content, Callable[[], Storage]]
@@ -81,8 +89,8 @@ class OperationRecipe:
     def run(self) -> Storage:
         """Return the storage, computed again.
 
-        Raises RuntimeError if a parameter or an input was changed meanwhile, MucudnnError if the result has
-        another size.
+        Raises RuntimeError if a parameter or an input has changed, MucudnnError if the result has another
+        size.
         """
         storages: dict[Content, Storage] = {content: get() for content, get in self.sources.items()}
         with torch.no_grad(), torch.autocast("cuda", enabled=False):
@@ -92,13 +100,7 @@ class OperationRecipe:
                 for content in unneeded:
                     if content != self.content:
                         del storages[content]
-        storage = storages[self.content]
-        if storage.nbytes() != self.size:
-            raise MucudnnError(
-                f"a tensor of {self.size} bytes was computed again with {storage.nbytes()} bytes: plan the "
-                "model with recompute=False"
-            )
-        return storage
+        return check_size(storages[self.content], self.size)
 
     def _run(self, noted: Noted, storages: dict[Content, Storage]) -> None:
         def prepare(leaf: Any) -> Any:
@@ -112,13 +114,12 @@ class OperationRecipe:
             if leaf.content[0] in noted.in_place and leaf.content in self.sources:
                 storage = storage.clone()
                 storages[leaf.content] = storage
-            assert leaf.view is not None  # a recipe has known contents alone
+            assert leaf.view is not None  # a recipe has only known contents
             return leaf.view.of(storage)
 
         args, kwargs = tree_map(prepare, (noted.args, noted.kwargs), is_leaf=_is_leaf)
         result = noted.function(*args, **kwargs)
-        tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-        for key, tensor in zip(noted.results, tensors, strict=True):
+        for key, tensor in zip(noted.results, tensors_in(result), strict=True):
             storages[key, noted.number] = tensor.untyped_storage()
         for read in noted.reads():
             if read.content[0] in noted.in_place:
@@ -130,24 +131,24 @@ def _is_leaf(value: Any) -> bool:
 
 
 class Operations(TorchDispatchMode):
-    """A mode that notes all operations. `own` are parameters, buffers and inputs by their storages' keys."""
+    """A mode that notes all operations. `own` are parameters, buffers and inputs by storage key."""
 
     def __init__(self, own: Mapping[int, Tensor], buffers: Collection[int]) -> None:
         super().__init__()
         self._own, self._buffers = own, frozenset(buffers)
         self._noted: list[Noted] = []
         self._writers: dict[int, int] = {}
-        self._references: dict[int, Any] = {}  # while one exists, no other storage gets its key
+        self._references: dict[int, Any] = {}  # keep the keys of storages from being reused
         self._is_paused = False
 
     def content_of(self, tensor: Tensor) -> Content:
-        """Return the content that a tensor's storage has now."""
+        """Return the current content of a tensor's storage."""
         key = key_of(tensor)
         return key, self._writers.get(key, UNKNOWN)
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Return a context in which all operations are noted. They are forgotten at its end."""
+        """Note all operations in a context, and forget them at its end."""
         try:
             with self:
                 yield
@@ -158,7 +159,7 @@ class Operations(TorchDispatchMode):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Return a context in which no operation is noted: the runtime's own are not the program's."""
+        """Note no operations in a context in which the runtime runs its own."""
         before, self._is_paused = self._is_paused, True
         try:
             yield
@@ -168,7 +169,7 @@ class Operations(TorchDispatchMode):
     def find(
         self, content: Content, size: int, sources: dict[Content, Callable[[], Storage]]
     ) -> OperationRecipe | None:
-        """Return the way to compute a content again from the sources; None if there is none.
+        """Return the way to compute a content again from the sources, or None.
 
         Operations that use random numbers never run again.
         """
@@ -199,12 +200,12 @@ class Operations(TorchDispatchMode):
         if self._is_paused:
             return function(*args, **kwargs)
         read_args, read_kwargs = tree_map(self._note_read, (args, kwargs))
-        written = {key_of(tensor) for tensor in _written(function, args, kwargs)}
-        before = {key_of(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        written = {key_of(tensor) for tensor in tensors_written(function, args, kwargs)}
+        before = set(map(key_of, tensors_in((args, kwargs))))
         result = function(*args, **kwargs)
-        tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        tensors = tensors_in(result)
         keys = tuple(map(key_of, tensors))
-        if written or not before.issuperset(keys):  # others return views
+        if written or not before.issuperset(keys):  # other operations return views
             number = len(self._noted)
             self._noted.append(Noted(number, function, read_args, read_kwargs, keys, frozenset(written)))
             for key, tensor in zip(keys, tensors, strict=True):
@@ -214,7 +215,7 @@ class Operations(TorchDispatchMode):
 
     def _note_read(self, value: Any) -> Any:
         if isinstance(value, torch.UntypedStorage):
-            return Read(NO_CONTENT, None)  # holding it would keep its memory on the device
+            return Read(NO_CONTENT, None)  # a reference would keep its memory on the device
         if not isinstance(value, Tensor):
             return value
         own = self._own.get(key_of(value))
@@ -226,19 +227,3 @@ class Operations(TorchDispatchMode):
 @cache
 def _is_random(function: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(function, "tags", ())
-
-
-@cache
-def _places_written(function: Any) -> tuple[tuple[int, str], ...]:
-    """Return the positions and names of the arguments that an operation writes to, by its schema."""
-    return tuple(
-        (place, argument.name)
-        for place, argument in enumerate(function._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    )
-
-
-def _written(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
-    for place, name in _places_written(function):
-        value = args[place] if place < len(args) else kwargs.get(name)
-        yield from (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))

@@ -46,24 +46,24 @@ def plan_memory(
 ) -> MemoryPlan:
     """Return a plan with which a training step of the model fits `memory` bytes, as fast as possible.
 
-    The plan says for each convolution which algorithms divide it how, and for each tensor that autograd saves
-    whether it stays, moves to host memory, or is computed again. `apply(model, plan)` runs it.
+    The plan has each convolution's division, and says for each tensor that autograd saves whether it stays,
+    moves to host memory, or is computed again. `apply(model, plan)` runs it.
 
     Args:
         model: a model on a GPU in training mode. With `device`, on any device.
         example_input: a tensor or a tuple of arguments, as the model will get them. Its values are not read.
-            With a tensor that `spatial.divide` returned, the plan is for this rank's part.
-            Under torch.autocast, the plan is for steps under the same autocast.
-        memory: bytes for parameters, gradients, activations, the input and workspaces: a number or "12GiB".
-            The optimizer's state is not among them.
+            With a tensor from `spatial.divide`, the plan is for this rank's part. Under torch.autocast, the
+            plan is for steps under the same autocast.
+        memory: bytes for parameters, gradients, activations, the input and workspaces, but not for the
+            optimizer's state: a number or "12GiB".
         workspace: the most bytes of one convolution's workspace: a number, "64MiB", "none" for no limit but
             the memory, or None for MUCUDNN_WORKSPACE_LIMIT.
         policy: "joint", or one of vDNN's: "none", "all", "conv", "dynamic".
         recompute: False to compute nothing again.
         host_memory: the most bytes of host memory; None for no limit.
-        bandwidth: bytes per second of one direction between host and device; by default it is measured.
-        exact: True to let the solver go on to the optimum.
-        device: plan on modelled costs of a device: "titanx", "a100", "h100", "h200" or "gh200".
+        bandwidth: bytes per second in each direction between host and device; by default it is measured.
+        exact: True to search until the optimum is found.
+        device: plan with modelled costs of a device: "titanx", "a100", "h100", "h200" or "gh200".
 
     Raises:
         NothingFitsError: the memory is below the floor, which the message names.
@@ -102,7 +102,7 @@ def plan_memory(
 
 
 def _plan_lower(trace: Trace, costs: Costs, options: MemoryOptions, plan: MemoryPlan) -> MemoryPlan | None:
-    """Return a plan for less memory, which the runtime falls back on; None at the floor."""
+    """Return a plan for less memory, for the runtime to fall back on, or None at the floor."""
     less = max(int(LOWER * options.memory), plan.floor)
     if less >= options.memory:
         return None

@@ -1,4 +1,4 @@
-"""A planned training step: where each tensor that autograd saves goes, and when copies begin and end."""
+"""A planned training step, which keeps, copies or drops each tensor that autograd saves."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mucudnn.plans.memory.parts import PlannedTensor
 from mucudnn.plans.memory.plan import MemoryPlan
+from mucudnn.torch.operators.passes import PLAIN
 from mucudnn.torch.tracing.recorder import DATA_TYPES
 from mucudnn.torch.tracing.saved import Kept, Storage, View, Watched, has_storage, key_of, reference
 from mucudnn.torch.training.offload import HostCopy, Lanes
@@ -19,11 +20,9 @@ from mucudnn.torch.training.operations import Content, OperationRecipe, Operatio
 from mucudnn.torch.training.recompute import Calls, Recipe, has_hooks
 from mucudnn.torch.training.slab import Slab
 
-_PLAIN = (Tensor, torch.nn.Parameter)
-
 
 class Schedule:
-    """A plan's copies by the pack at which they are due; the key -1 stands for the first unpacking of all."""
+    """A plan's copies, by the pack at which they are due, or -1 for the first unpacking."""
 
     def __init__(self, plan: MemoryPlan) -> None:
         self.tensors = plan.tensors
@@ -44,10 +43,10 @@ class Schedule:
 
 
 class Record:
-    """One storage that autograd saves, once or several times, and where its bytes are.
+    """A storage that autograd saves, perhaps several times, and the place of its bytes.
 
-    `storage` holds them on the device. They are elsewhere if it is None: in the slab (`host`), or they can be
-    computed again (`recipe`).
+    `storage` holds them on the device. If it is None, they are in the slab (`host`) or can be computed again
+    (`recipe`).
     """
 
     host: HostCopy | None = None  # also of a record whose making failed
@@ -72,7 +71,7 @@ class Record:
         return self.storage
 
     def leave(self, event: int) -> None:
-        """Note that autograd has got the tensor of a pack. After the last, the device's memory is freed."""
+        """Note that autograd has unpacked a tensor. After the last one, free the device's memory."""
         self.unpacked.add(event)
         if self.unpacked >= self.packs:
             self.unpacked.clear()
@@ -117,9 +116,9 @@ class Step:
     ) -> None:
         """Begin a step.
 
-        `own` are parameters, buffers and inputs by the keys of their storages, which stay on the device.
-        `buffers` are the keys of the buffers. `warn` is told of each deviation from the plan. `note_lack` is
-        called if a copy in finds no memory.
+        `own` are the parameters, buffers and inputs, which stay on the device, by storage key. `buffers` are
+        the keys of the buffers. `warn` gets a message for each deviation from the plan. `note_lack` is called
+        if a copy in finds no memory.
         """
         self._note_lack = note_lack
         self._schedule, self._lanes, self._slab, self._warn = schedule, lanes, slab, warn
@@ -156,7 +155,7 @@ class Step:
             return saved
 
     def bring_back(self, record: Record, event: int) -> Storage:
-        """Return the storage of a record, for the tensor of a pack. Begin the copies that are due then."""
+        """Return the storage of a record for the tensor of a pack, and begin the copies that are due then."""
         with self._lock, self._unnoted():
             try:
                 if not self._is_backward:
@@ -174,7 +173,7 @@ class Step:
             return storage
 
     def end_forward(self) -> None:
-        """Forget what only the forward pass needs."""
+        """Forget all that only the forward pass needs."""
         self._records.clear()
         self._own.clear()
         self._inputs = ()
@@ -195,7 +194,7 @@ class Step:
 
     def _is_managed(self, tensor: Tensor) -> bool:
         return (
-            type(tensor) in _PLAIN
+            type(tensor) in PLAIN
             and tensor.layout is torch.strided
             and tensor.device == self._lanes.device
             and not tensor.is_conj()
@@ -206,7 +205,7 @@ class Step:
         )
 
     def _add(self, tensor: Tensor, event: int) -> Record:
-        """Return the record of a storage that is saved for the first time, and do with it as planned."""
+        """Return the record of a storage that is saved for the first time, treated as planned."""
         record = Record(tensor)
         if self.operations is not None:
             record.content = self.operations.content_of(tensor)
@@ -240,7 +239,7 @@ class Step:
         return record
 
     def _find(self, tensor: Tensor, order: int, event: int) -> PlannedTensor | None:
-        """Return the plan's entry for a tensor; None, and a warning, if the step is not the planned one."""
+        """Return the plan's entry for a tensor. If the step is not the planned one, warn and return None."""
         tensors = self._schedule.tensors
         size, module = tensor.untyped_storage().nbytes(), self.calls.innermost
         data_type = DATA_TYPES.get(tensor.dtype, str(tensor.dtype))
@@ -261,7 +260,7 @@ class Step:
         return None
 
     def _confirm(self) -> None:
-        """Drop the tensors that were shown to come from their planned modules."""
+        """Drop the tensors that certainly come from their planned modules."""
         left = []
         for record, planned in self._unconfirmed:
             recipe = self._recipe(record, planned)

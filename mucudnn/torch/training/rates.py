@@ -1,4 +1,4 @@
-"""The rates of a GPU, measured: copies to and from host memory, its own memory, products of matrices."""
+"""The measured rates of a GPU: copies to and from host memory, its own memory, products of matrices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SIDE = 4096  # rows and columns of the matrices that are multiplied
 
 
 def measure_link(device: torch.device) -> Link:
-    """Return both copy engines, measured with pinned copies of 64 MiB."""
+    """Return the bandwidths of both copy engines, measured with pinned copies of 64 MiB."""
     host = torch.empty(PIECE, dtype=torch.uint8, pin_memory=True)
     on_device = torch.empty(PIECE, dtype=torch.uint8, device=device)
     out = _seconds(device, lambda: host.copy_(on_device, non_blocking=True))
@@ -26,7 +26,7 @@ def measure_rates(device: torch.device) -> ModelledDevice:
     bandwidth = _measure_memory(device)
     flops = {}
     for name, data_type in (("f32", torch.float32), ("f16", torch.float16), ("bf16", torch.bfloat16)):
-        # The model expects a part of the peak, and the measurement is that part.
+        # The model multiplies the peak by its efficiency, which the measurement already includes.
         flops[name] = _measure_product(device, data_type) / EFFICIENCY
     name = torch.cuda.get_device_name(device)
     total = torch.cuda.get_device_properties(device).total_memory
@@ -47,7 +47,7 @@ def _measure_product(device: torch.device, data_type: torch.dtype) -> float:
 
 
 def _seconds(device: torch.device, work: Callable[[], object]) -> float:
-    """Return the least seconds of five runs, after one that does not count."""
+    """Return the least seconds of five runs, after a run that does not count."""
     work()
     times: list[float] = []
     for _ in range(5):

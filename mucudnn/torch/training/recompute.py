@@ -1,7 +1,7 @@
 """Recomputation: a saved tensor is dropped, and the modules that made it run again when it is needed.
 
-A forward pass shows which storages each module read and wrote. A tensor is dropped only if these show that
-the planned modules made it from the planned source.
+A tensor is dropped only if the storages that the modules read and wrote in the forward pass show that the
+planned modules made it from the planned source.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,13 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mucudnn.errors import MucudnnError
-from mucudnn.torch.tracing.saved import Storage, View, check_version, has_storage, reference
+from mucudnn.torch.tracing.saved import Storage, View, check_size, check_version, has_storage, reference
 
 
 @dataclass
 class Call:
-    """The last call of a module: the tensor that it read, and the tensor that it returned if it has ended."""
+    """The last call to a module: the tensor that it read, and after its end the tensor that it returned."""
 
     read: Any  # a weak reference to the storage
     read_version: int
@@ -37,7 +36,7 @@ class Call:
 
 @dataclass
 class Recipe:
-    """The way to compute a tensor again: modules that run one after the other, the first on the source."""
+    """The way to compute a tensor again: modules that run one after another, beginning with the source."""
 
     modules: Sequence[nn.Module]
     calls: Sequence[Call]
@@ -52,7 +51,7 @@ class Recipe:
     def run(self) -> Storage:
         """Return the storage of the tensor, computed again.
 
-        Raises RuntimeError if a parameter was changed meanwhile, MucudnnError if the result has another size.
+        Raises RuntimeError if a parameter has changed, MucudnnError if the result has another size.
         """
         for parameter, version in self.versions:
             check_version(parameter, version)
@@ -64,18 +63,12 @@ class Recipe:
             for module, call in zip(self.modules, self.calls, strict=True):
                 with _without_effects(module, call.is_training):
                     x = module.forward(x)
-        storage = x.untyped_storage()
-        if storage.nbytes() != self.size:
-            raise MucudnnError(
-                f"a tensor of {self.size} bytes was computed again with {storage.nbytes()} bytes: plan the "
-                "model with recompute=False"
-            )
-        return storage
+        return check_size(x.untyped_storage(), self.size)
 
 
 @contextmanager
 def _without_effects(module: nn.Module, is_training: bool) -> Iterator[None]:
-    """Let a module run in its mode of the forward pass. It updates copies of its buffers."""
+    """Run a module in a context in the mode of the forward pass, with copies of its buffers to update."""
     before = [(part, part.training, dict(part._buffers)) for part in module.modules()]
     try:
         for part, _, buffers in before:
@@ -91,7 +84,7 @@ def _without_effects(module: nn.Module, is_training: bool) -> Iterator[None]:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether hooks other than ours may change what a module reads or returns."""
+    """Return whether a hook other than ours may change what a module reads or returns."""
     ours = 1
     return bool(
         module._forward_pre_hooks
@@ -117,12 +110,12 @@ class Calls:
 
     @property
     def innermost(self) -> str:
-        """The name of the innermost module that runs; empty outside of all."""
+        """The name of the innermost module that runs, or an empty text outside of all modules."""
         return self._running[-1] if self._running else ""
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Return a context in which all calls of the named modules are followed."""
+        """Follow all calls to the named modules in a context."""
         hooks = [
             nn.modules.module.register_module_forward_pre_hook(self._open),
             nn.modules.module.register_module_forward_hook(self._close, always_call=True),
@@ -136,9 +129,9 @@ class Calls:
             self._last.clear()
 
     def find(self, names: Sequence[str], source: Any, version: int | None) -> list[Call] | None:
-        """Return the calls by which modules read a source, and then each other's results.
+        """Return the modules' last calls if they read a source and then each other's results, else None.
 
-        Return None if their last calls did not. `version` is the source's, None for any.
+        `version` is the version of the source, or None for any.
         """
         chain: list[Call] = []
         for name in names:

@@ -1,8 +1,8 @@
-"""`record_timeline`: what really happened in a training step under a memory plan."""
+"""`record_timeline`: the times and the memory of a real training step under a memory plan."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -12,46 +12,40 @@ from mucudnn.torch.training.apply import runtime_of
 
 
 class Recording:
-    """The events, copies and memory of a training step, from the device's clock and PyTorch's allocator."""
+    """The events, copies and memory of a training step, from the device's clock and PyTorch's allocator.
+
+    It begins when it is made. It resets PyTorch's peak statistics.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._events: list[Any] = []
-        self._copies: list[tuple[int, str, Any, Any, int]] = []
+        self._copies: list[tuple[int, Literal["out", "in"], Any, Any, int]] = []
         self._held: list[int] = []
         self._most: list[int] = []
-
-    def begin(self) -> None:
-        """Begin with the memory that is in use now."""
-        torch.cuda.reset_peak_memory_stats(self._device)
+        torch.cuda.reset_peak_memory_stats(device)
         self._mark()
 
     def add_event(self, kind: str, event: int) -> None:
-        """Note that autograd saves a tensor, or gets one back: the last step ends, and the next begins."""
+        """Note that autograd saves or unpacks a tensor, which ends a step and begins the next."""
         self._most.append(torch.cuda.max_memory_allocated(self._device))
         torch.cuda.reset_peak_memory_stats(self._device)
         self._mark()
 
-    def add_copy(self, order: int, direction: str, begin: Any, end: Any, size: int) -> None:
-        """Note a copy of a piece, between two events of its stream."""
+    def add_copy(self, order: int, direction: Literal["out", "in"], begin: Any, end: Any, size: int) -> None:
+        """Note the copy of a piece between two events of its stream."""
         self._copies.append((order, direction, begin, end, size))
 
     def finish(self) -> Timeline:
-        """Wait for the device. Return the timeline."""
+        """Wait for the device, and return the timeline."""
         self._most.append(torch.cuda.max_memory_allocated(self._device))
         self._mark()
         torch.cuda.synchronize(self._device)
         first = self._events[0]
         at = [first.elapsed_time(event) for event in self._events]
         copies = [
-            Copy(
-                order,
-                "out" if direction == "out" else "in",
-                first.elapsed_time(b),
-                first.elapsed_time(e),
-                size,
-            )
-            for order, direction, b, e, size in self._copies
+            Copy(order, direction, first.elapsed_time(begin), first.elapsed_time(end), size)
+            for order, direction, begin, end, size in self._copies
         ]
         return Timeline(
             starts_ms=tuple(at[:-1]),
@@ -72,21 +66,19 @@ class Recording:
 
 @contextmanager
 def record_timeline(model: Any) -> Iterator[Timeline]:
-    """Return a context in which one training step of a model with a plan is recorded.
+    """Record one training step of a model with a plan in a context.
 
-    The timeline is empty until the context ends. It is of the type that the plan's `simulate()` returns, so
-    both can be compared and drawn alike. A step of it ends whenever autograd saves a planned tensor, or gets
-    one back. Times are those of the device's events. Waits for copies are part of the steps, because a device
-    does not tell them apart: compare `time_ms` with the plan's. Memory is all that PyTorch has allocated on
-    the device. The recording resets PyTorch's peak statistics.
+    The timeline is empty until the context ends. It has the type of the plan's `simulate()`, so both can be
+    compared and drawn alike. Its steps end whenever autograd saves or unpacks a planned tensor. Times are
+    measured by the device's events and include waits for copies, which a device does not distinguish from
+    work, so compare `time_ms` with the plan's. Memory is all that PyTorch has allocated on the device. The
+    recording resets PyTorch's peak statistics.
 
     Raises UsageError for a model without a plan.
     """
     lanes = runtime_of(model).lanes
     timeline = Timeline((), (), (), (), (), 0, 0.0)
-    recording = Recording(lanes.device)
-    recording.begin()
-    lanes.recording = recording
+    lanes.recording = recording = Recording(lanes.device)
     try:
         yield timeline
     finally:

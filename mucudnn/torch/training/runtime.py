@@ -1,4 +1,4 @@
-"""The runtime of a memory plan: it surrounds each forward pass of a model, and answers a lack of memory."""
+"""The runtime of a memory plan, which runs each forward pass of a model and handles a lack of memory."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.autograd.graph import saved_tensors_hooks
 
 from mucudnn.errors import MixedDevicesError, MucudnnWarning, UsageError
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.sizes import format_size
-from mucudnn.torch.tracing.saved import key_of
+from mucudnn.torch.tracing.saved import key_of, tensors_in
 from mucudnn.torch.tracing.trace import spell_inputs
 from mucudnn.torch.training.offload import Lanes
 from mucudnn.torch.training.planned_step import Schedule, Step
@@ -24,7 +24,7 @@ class Runtime:
     """A model's plan, with the streams and the slab that its training steps share."""
 
     def __init__(self, model: nn.Module, plan: MemoryPlan, use: Callable[[MemoryPlan], None]) -> None:
-        """Allocate pinned memory, for the lower plan too.
+        """Allocate pinned memory that is enough for the lower plan, too.
 
         `use` gives the kernels of a plan to the model's convolutions.
         Raises UsageError, MixedDevicesError, NothingFitsError.
@@ -36,15 +36,15 @@ class Runtime:
         self._is_short = False  # True after a backward pass ran out of memory
         self._state = _State(model, self._device)
         if plan.lower is not None:
-            self._state.take([])  # allocates the copies now, so that no step does
+            self._state.take([])  # allocates the copies now rather than in a step
         self.lanes = Lanes(self._device, plan.piece)
-        # No step pins memory: a rescue would find less of it, and pinning takes seconds.
+        # No step pins memory, because after a lack of memory there would be less, and pinning takes seconds.
         self.host_memory = pin(max(plan.host_bytes, plan.lower.host_bytes if plan.lower else 0))
         self.slab = Slab(self.host_memory)
         self.set_plan(plan)
 
     def set_plan(self, plan: MemoryPlan) -> None:
-        """Run a plan from the next step on."""
+        """Use a plan from the next step on."""
         self.plan = plan
         self._schedule = Schedule(plan)
         self.slab = Slab(self.host_memory, plan.tensors, self.slab)
@@ -53,9 +53,9 @@ class Runtime:
     def run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the model's own `forward` under the plan.
 
-        If the device's memory does not suffice, run it once more under the plan's next lower point.
+        If the device has too little memory, run it again under the plan's next lower point.
         """
-        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        inputs = tensors_in((args, kwargs))
         if not self._is_planned(inputs):
             return forward(*args, **kwargs)
         if self._is_short:
@@ -85,8 +85,9 @@ class Runtime:
             self._schedule, self.lanes, self.slab, own, buffers, inputs, names, self.warn, self._note_lack
         )
         noted = nullcontext() if step.operations is None else step.operations.followed()
+        hooks = saved_tensors_hooks(step.pack, lambda saved: saved.unpack())
         try:
-            with self._alone(), step.calls.followed(), noted, _saved_by(step):
+            with self._alone(), step.calls.followed(), noted, hooks:
                 result = forward(*args, **kwargs)
         except BaseException:
             step.abandon()
@@ -118,7 +119,7 @@ class Runtime:
         return False
 
     def _go_lower(self, place: str) -> None:
-        """Change to the plan's next lower point. Without one, leave the plan as it is."""
+        """Change to the plan's next lower point, if there is one."""
         lower = self.plan.lower
         if lower is None:
             return
@@ -127,7 +128,7 @@ class Runtime:
             f"goes on with a plan for {format_size(lower.memory)}"
         )
         torch.cuda.empty_cache()
-        self.set_plan(_without_lower(lower))
+        self.set_plan(replace(lower, lower=None))  # a program goes lower only once
 
     def _note_lack(self) -> None:
         self._is_short = True
@@ -149,7 +150,7 @@ class Runtime:
 
 
 class _State:
-    """All that a forward pass changes besides its result: buffers and random numbers."""
+    """The state that a forward pass changes: buffers and random numbers."""
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self._model, self._device = model, device
@@ -166,7 +167,7 @@ class _State:
             if [buffer.shape for buffer in copies] != [buffer.shape for buffer in buffers]:
                 self._copies[dtype] = [buffer.clone() for buffer in buffers]
             else:
-                torch._foreach_copy_(copies, buffers)  # one launch for all of them
+                torch._foreach_copy_(copies, buffers)  # a single launch
 
     def can_return(self) -> bool:
         """Return whether the inputs are unchanged."""
@@ -181,7 +182,7 @@ class _State:
         torch.cuda.set_rng_state(self._random[1], self._device)
 
     def forget(self) -> None:
-        """Let the inputs go."""
+        """Drop the references to the inputs."""
         self._inputs = []
 
     def _buffers(self) -> dict[torch.dtype, list[Tensor]]:
@@ -209,7 +210,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def check_unsharded(model: nn.Module) -> None:
-    """Raise UsageError for a model that FSDP shards: its parameters change their memory in each step."""
+    """Raise UsageError for a model that FSDP shards, whose parameters change their memory in each step."""
     kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
     kinds.update(type(parameter).__name__ for parameter in model.parameters())
     if kinds & {"FullyShardedDataParallel", "FSDPModule", "DTensor"}:
@@ -219,21 +220,12 @@ def check_unsharded(model: nn.Module) -> None:
         )
 
 
-def _saved_by(step: Step) -> Any:
-    return torch.autograd.graph.saved_tensors_hooks(step.pack, lambda saved: saved.unpack())
-
-
 def _has_foreign_hooks() -> bool:
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     return top is not None and top(True) is not None
 
 
-def _without_lower(plan: MemoryPlan) -> MemoryPlan:
-    """Return the plan as the last one of its ladder: a program goes lower once."""
-    return replace(plan, lower=None)
-
-
-@torch.compiler.assume_constant_result  # a compiler calls it once, while it traces
+@torch.compiler.assume_constant_result  # a compiler calls it once, while tracing
 def _warn_of_compiling() -> bool:
     warnings.warn(
         "mucudnn: torch.compile saves the tensors of a compiled region by itself, so the memory plan is not "

@@ -15,8 +15,8 @@ class Slab:
     """The places of a plan's offloaded tensors in pinned host memory.
 
     A place belongs to one tensor of one training step at a time. A graph that the program keeps also keeps
-    its places. `before` are the places of the plan that used this memory before: no place is given while one
-    of those is taken, because they overlap.
+    its places. `before` is the slab of an earlier plan in the same memory: while one of its places is taken,
+    no place here is free, because they overlap.
     """
 
     def __init__(
@@ -32,11 +32,11 @@ class Slab:
 
     @property
     def is_taken(self) -> bool:
-        """True while a graph holds a place, also one of an earlier plan."""
+        """True while a graph holds a place, even of an earlier plan."""
         return bool(self._taken) or (self._before is not None and self._before.is_taken)
 
     def take(self, order: int) -> Tensor | None:
-        """Return the bytes at a tensor's place; None if it has none, or an earlier step still holds it."""
+        """Return the bytes at a tensor's place, or None without a place or while an earlier step holds it."""
         if order in self._taken or order not in self._places:
             return None
         if self._before is not None and self._before.is_taken:
@@ -45,14 +45,14 @@ class Slab:
         return self._places[order]
 
     def give(self, order: int) -> None:
-        """Make a place free for the next step. Any thread may call this."""
+        """Free a place for the next step. Any thread may call this."""
         self._taken.discard(order)
 
 
 def pin(size: int) -> Tensor:
-    """Return pinned bytes. PyTorch's allocator would round their number up to a power of two.
+    """Return pinned bytes, not rounded up to a power of two as by PyTorch's allocator.
 
-    Raises NothingFitsError if there is no memory that can be pinned.
+    Raises NothingFitsError if there is too little memory that can be pinned.
     """
     try:
         memory = torch.empty(size, dtype=torch.uint8)
@@ -65,7 +65,7 @@ def pin(size: int) -> Tensor:
     if int(status) != 0:
         raise _no_memory(size, f" (cudaHostRegister: {status})")
     release = weakref.finalize(memory.untyped_storage(), runtime.cudaHostUnregister, memory.data_ptr())
-    release.atexit = False  # the CUDA runtime may be gone by then, and the process returns its memory anyway
+    release.atexit = False  # the CUDA runtime may be gone by then, and the system frees the memory
     return memory
 
 
