@@ -139,7 +139,7 @@ class Cache(CacheRows):
 
     @classmethod
     def of_user(cls, listener: Listener, *, needed: bool) -> "Cache":
-        """Open the user's cache, with the shipped rows and those that programs under `mucudnn run` measured.
+        """Open the user's cache, with shipped rows and the measurements of programs under `mucudnn run`.
 
         If it cannot be written and is not `needed`, warn and return a copy in memory. Raise MucudnnError.
         """

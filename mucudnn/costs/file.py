@@ -159,9 +159,9 @@ def open_to_read(path: Path) -> Database:
     try:
         if not _is_cache(path):
             raise MucudnnError(f"the cache {path} does not exist or is empty")
-        # Reading while others write needs locks, and so the right to write. Without them, a file can be read
-        # as one that nobody changes, but then the rows in a writer's log are missing. So that is the way for
-        # a file without a log, and else the last resort of a reader that may not write.
+        # Reading while others write needs locks, and so the right to write. A file can also be read as if
+        # nobody changed it, but without the rows in a writer's log. That is right if there is no log, and
+        # otherwise the last resort of a reader that may not write.
         may_write = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
         has_log = path.with_name(path.name + "-wal").exists()
         options = ["?mode=rw"] if may_write else ["?mode=ro"] if has_log else []

@@ -62,7 +62,7 @@ def take_journal(cache: CacheRows, forget: Pruned | None = None) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     except raised_here(OSError) as error:
-        if error.errno == ENAMETOOLONG:  # then nobody can have written it
+        if error.errno == ENAMETOOLONG:  # so it does not exist
             return
         reason = "it is a symbolic link, which is not followed" if error.errno == ELOOP else error.strerror
         reason = "it is not a regular file" if error.errno in (EISDIR, ENXIO) else reason

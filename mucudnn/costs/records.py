@@ -96,7 +96,7 @@ class Comparison:
 
     @property
     def speedup(self) -> float | None:
-        """The time of the undivided run over that of the divided one."""
+        """The time of the undivided run divided by the time of the divided run."""
         return None if self.undivided_ms is None else self.undivided_ms / self.divided_ms
 
 
@@ -126,5 +126,5 @@ class PartsComparison:
 
     @property
     def speedup(self) -> float:
-        """The time of the division over that of the tiles."""
+        """The time of the division divided by the time of the tiles."""
         return self.division_ms / self.tiles_ms

@@ -127,7 +127,7 @@ def _copy_rows(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
 
 
 def _readable(connection: sqlite3.Connection, table: Table) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a table in the order of the file, without those that sqlite cannot read."""
+    """Yield the rows of a table that sqlite can read, in the order of the file."""
     names = ", ".join(f'"{name}"' for name in table.columns)
     sql = f"SELECT rowid, {names} FROM {table.name} NOT INDEXED WHERE rowid >= ? ORDER BY rowid LIMIT ?"
     following, failures, no_limit = 1, 0, -1

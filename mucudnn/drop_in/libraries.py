@@ -34,7 +34,7 @@ class FoundLibrary:
 
 
 def shim_path() -> Path:
-    """Return the path of the drop-in, which is installed beside the extension module."""
+    """Return the path of the drop-in, which is installed next to the extension module."""
     return Path(host_library()).parent / "shim" / SONAME
 
 

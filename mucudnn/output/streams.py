@@ -1,4 +1,4 @@
-"""Standard output, which belongs to the results of a command alone."""
+"""Standard output, which is reserved for a command's results."""
 
 import os
 import sys

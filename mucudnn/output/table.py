@@ -10,7 +10,7 @@ Rows = Sequence[Sequence[str]]
 
 
 def text_table(heads: Sequence[str], rows: Rows, figures: Sequence[bool]) -> str:
-    """Return columns under their heads, those of figures aligned to the right. Cells may be multi-line."""
+    """Return columns under their heads, aligned to the right for figures. Cells may have several lines."""
     lines = [heads, *chain.from_iterable(map(_lines_of, rows))]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     aligned = [

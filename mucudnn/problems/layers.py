@@ -69,7 +69,7 @@ class Layers:
         return self._add(name, shape, (x, weight, bias), (x.name, weight.name), flops=flops)
 
     def linear(self, name: str, x: Tensor, features: int, *, last_axis: bool = False) -> Tensor:
-        """Add a linear layer on all axes but the first, or on the last axis alone."""
+        """Add a linear layer on all axes but the first, or only on the last axis."""
         inputs = x.shape[-1] if last_axis else math.prod(x.shape[1:])
         weight = self._parameter(f"{name}.weight", (features, inputs))
         bias = self._parameter(f"{name}.bias", (features,))

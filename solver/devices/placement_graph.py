@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -31,6 +31,14 @@ class Operation:
 
 Edges = Mapping[tuple[int, int], float]
 """For each dependency (earlier, later), the milliseconds after which the result reaches another device."""
+
+
+def find_sources(operations: Iterable[int], edges: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
+    """Return for each operation the earlier operations of its edges."""
+    sources: dict[int, list[int]] = {operation: [] for operation in operations}
+    for earlier, later in edges:
+        sources[later].append(earlier)
+    return sources
 
 
 def sort_operations(count: int, edges: Edges) -> list[int]:
@@ -76,13 +84,11 @@ def find_cuts(order: Sequence[int], edges: Edges) -> list[int]:
 
 def find_chains(count: int, edges: Edges) -> list[list[int]]:
     """Return the operations in chains without branches, each after the chains that it depends on."""
-    before: dict[int, list[int]] = {i: [] for i in range(count)}
-    after: dict[int, list[int]] = {i: [] for i in range(count)}
-    for earlier, later in edges:
-        before[later].append(earlier)
-        after[earlier].append(later)
+    order = sort_operations(count, edges)
+    before = find_sources(order, edges)
+    after = find_sources(order, ((later, earlier) for earlier, later in edges))
     chains: list[list[int]] = []
-    for i in sort_operations(count, edges):
+    for i in order:
         if len(before[i]) == 1 and len(after[before[i][0]]) == 1:
             continue
         chains.append([i])
@@ -94,13 +100,9 @@ def find_chains(count: int, edges: Edges) -> list[list[int]]:
 
 def reach(order: Sequence[int], edges: Edges) -> dict[int, int]:
     """Return for each operation, as bits, the operations on which it depends, directly or indirectly."""
-    incoming: dict[int, list[int]] = {i: [] for i in order}
-    for earlier, later in edges:
-        incoming[later].append(earlier)
-    reached: dict[int, int] = {}
-    for i in order:
-        reached[i] = 0
-        for earlier in incoming[i]:
+    reached = dict.fromkeys(order, 0)
+    for i, sources in find_sources(order, edges).items():
+        for earlier in sources:
             reached[i] |= reached[earlier] | 1 << earlier
     return reached
 
@@ -109,9 +111,7 @@ def simulate_placement(
     operations: Sequence[Operation], edges: Edges, devices: Sequence[int], order: Sequence[int]
 ) -> list[float]:
     """Return the starts if each device runs its operations in this order, each as early as possible."""
-    incoming: dict[int, list[int]] = {i: [] for i in range(len(operations))}
-    for earlier, later in edges:
-        incoming[later].append(earlier)
+    incoming = find_sources(range(len(operations)), edges)
     starts, free = [0.0] * len(operations), dict.fromkeys(devices, 0.0)
     for i in order:
         arrivals = [

@@ -16,7 +16,7 @@ import numpy as np
 from ..forks import no_fork
 from ..highs import make_solver
 from ..workspace.configuration import Infeasible
-from .placement_graph import Edges, Operation, reach, simulate_placement
+from .placement_graph import Edges, Operation, find_sources, reach, simulate_placement
 
 Solution = tuple[list[int], list[float], float, float]
 
@@ -132,9 +132,7 @@ def _place_greedily(
     memory: int | None,
 ) -> tuple[list[int], list[float]] | None:
     """Return a placement of each operation on the device where it ends first, or None if none fits."""
-    incoming: dict[int, list[int]] = {i: [] for i in range(len(operations))}
-    for earlier, later in edges:
-        incoming[later].append(earlier)
+    incoming = find_sources(range(len(operations)), edges)
     where: list[int] = []
     starts: list[float] = []
     free, held = [0.0] * devices, [0] * devices

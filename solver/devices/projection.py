@@ -46,7 +46,7 @@ class Strategy:
     Attributes:
         replicas: the replicas, which divide the mini-batch.
         devices_each: the devices of a replica; 1 for data parallelism alone.
-        speedup: the training's speed over that on one device.
+        speedup: the training's speed relative to one device.
     """
 
     replicas: int

@@ -79,7 +79,7 @@ def decide_memory(
         policy: "joint", or a policy of vDNN. The static ones run performance-optimal algorithms if these
             fit, else greedy ones, else memory-optimal ones.
         recompute: False to recompute nothing. The policies of vDNN never do.
-        offload: False to offload nothing; for "joint" alone.
+        offload: False to offload nothing, for "joint" only.
         exact: search for the optimum of the program, instead of an answer within 1e-3 of it, or 1e-2 for a
             large network.
         time_limit: seconds after which the search stops. Usually it stops earlier by counts, which do not
