@@ -66,7 +66,7 @@ class ArrayDevice:
 
     def _lend(self, owner: object, size: int) -> tuple[int, object] | None:
         try:
-            return views.scratch(owner, size)
+            return views.allocate_scratch(owner, size)
         except MemoryError:
             raise _no_memory(size) from None
 

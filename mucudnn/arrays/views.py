@@ -132,7 +132,7 @@ def _empty(like: Any, data_type: str, shape: tuple[int, ...]) -> Any:
     return np.empty(shape, _NUMPY_TYPES[data_type])
 
 
-def scratch(like: Any, size: int) -> tuple[int, object] | None:
+def allocate_scratch(like: Any, size: int) -> tuple[int, object] | None:
     """Allocate `size` bytes on the device of `like` with the allocator of its library.
 
     Return the address and the object that owns the bytes, or None for a library other than PyTorch and CuPy.

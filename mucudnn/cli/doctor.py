@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
         outputs.check(arguments.write_device_properties, outputs.DEVICE, force=arguments.force)
         _write_device_properties(arguments.write_device_properties)
         return
-    findings = [doctor.prove()]
+    findings = [doctor.try_drop_in()]
     for name in arguments.programs:
         findings += doctor.examine(name)
     show(f"mucudnn's library: {shim_path()}, {len(known_functions())} functions", "")

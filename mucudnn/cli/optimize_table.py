@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Sequence
 
 from mucudnn.cli.terminal import WIDTH, show, stdout, table
-from mucudnn.output.text import broken, micro_batches, milliseconds, ratio, short_names
+from mucudnn.output.text import micro_batches, milliseconds, ratio, short_names, wrapped
 from mucudnn.plans.decide import Decision
 from mucudnn.plans.result import Result, apart, final, has_shares, measured, predicted, total, total_workspace
 from mucudnn.problems.kernels import PASSES
@@ -40,7 +40,7 @@ def show_result(result: Result, network: str, next_command: str) -> None:
     for pass_ in passes:
         if len(passes) > 1 and not one_problem:
             rows.add_section()
-            rows.add_row(broken(pass_), style="bold")
+            rows.add_row(wrapped(pass_), style="bold")
         for name, decision in zip(names, result.decisions, strict=True):
             if decision.kernel.pass_ == pass_:
                 add_row(_make_cells(pass_ if one_problem else name, decision))
@@ -83,7 +83,7 @@ def _make_cells(name: str, decision: Decision) -> list[str]:
     times, compared = final(decision), measured(decision)
     count = f" ×{decision.kernel.count}" if decision.kernel.count > 1 else ""
     return [
-        broken(name + count),
+        wrapped(name + count),
         decision.undivided.parts[0].algorithm if decision.undivided else "nothing fits",
         milliseconds(times.undivided_ms),
         textwrap.indent(micro_batches(decision.best), " "),

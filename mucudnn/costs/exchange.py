@@ -31,12 +31,13 @@ def parse_rows(lines: Iterable[str], source: str) -> Iterator[Row]:
     known = False
     for number, line in enumerate(lines, 1):
         try:
-            values = json.loads(line, parse_constant=_no_constant)
+            values = json.loads(line, parse_constant=_refuse_constant)
             if not isinstance(values, dict):
                 raise ValueError("it is not a JSON object")
             name = values.pop("kind", None)
             if name == "header":
-                known = _is_known(values.get("schema"), source)
+                _check_schema(values.get("schema"), source)
+                known = True
             elif not known:
                 raise ValueError(f'it comes before a header, {{"kind": "header", "schema": {SCHEMA}}}')
             else:
@@ -49,18 +50,17 @@ def parse_rows(lines: Iterable[str], source: str) -> Iterator[Row]:
         raise MucudnnError(f"{source} is empty, so it is not what mucudnn cache export writes")
 
 
-def _no_constant(text: str) -> NoReturn:
+def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a number that a cache keeps")
 
 
-def _is_known(schema: Any, source: str) -> bool:
+def _check_schema(schema: Any, source: str) -> None:
     if type(schema) is not int or schema < 1:
         raise ValueError(f"the schema is {schema!r}, not a number from 1")
     if schema > SCHEMA:
         raise NewerFileError(
             f"{source} is of schema {schema}, this mucudnn reads up to schema {SCHEMA}: upgrade mucudnn"
         )
-    return True
 
 
 def _row(kind: Any, values: dict[str, Any]) -> Row:

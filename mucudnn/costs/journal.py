@@ -30,7 +30,7 @@ _RACE = ("measuring", "race")
 
 _kept_locked: set[Path] = set()  # the journals that stayed locked while this process waited
 
-Pruned: TypeAlias = Callable[[Mapping[str, str]], bool]  # takes a document's header
+DocumentTest: TypeAlias = Callable[[Mapping[str, str]], bool]  # takes a document's header
 
 
 class JournalError(MucudnnError):
@@ -42,7 +42,7 @@ def journal_of(cache: Path) -> Path:
     return cache.with_name(cache.name + ".journal")
 
 
-def take_journal(cache: CacheRows, forget: Pruned | None = None) -> None:
+def take_journal(cache: CacheRows, forget: DocumentTest | None = None) -> None:
     """Take the journal of a cache into it, unless the journal has not changed since the last time.
 
     Delete from the journal each document for which `forget` is true, so that programs measure again what the
@@ -69,7 +69,7 @@ def take_journal(cache: CacheRows, forget: Pruned | None = None) -> None:
         raise JournalError(f"the journal {path} cannot be read: {reason}") from None
 
 
-def _take(cache: CacheRows, file: BinaryIO, path: Path, forget: Pruned | None) -> None:
+def _take(cache: CacheRows, file: BinaryIO, path: Path, forget: DocumentTest | None) -> None:
     if forget is None and cache.query("SELECT 1 FROM taken_journal WHERE state = ?", (_state(file),)):
         return
     content = _read(file, path)
@@ -113,7 +113,7 @@ def _lock(file: BinaryIO, kind: int, path: Path) -> None:
         time.sleep(0.01)
 
 
-def _rewrite(file: BinaryIO, content: bytes, forget: Pruned) -> None:
+def _rewrite(file: BinaryIO, content: bytes, forget: DocumentTest) -> None:
     """Remove the documents from the file that are to be forgotten."""
     documents = re.split(rb"^(?=mucudnn plan )", content, flags=re.MULTILINE)
     left = b"".join(document for document in documents if not _is_forgotten(document, forget))
@@ -124,7 +124,7 @@ def _rewrite(file: BinaryIO, content: bytes, forget: Pruned) -> None:
         file.flush()
 
 
-def _is_forgotten(document: bytes, forget: Pruned) -> bool:
+def _is_forgotten(document: bytes, forget: DocumentTest) -> bool:
     try:
         return any(forget(header) for header, *_ in parse_journal(_decode(document)))
     except (KeyError, ValueError):  # a header that is not of a journal

@@ -34,7 +34,7 @@ print(library.cudnnGetVersion())
 """
 
 
-def prove() -> Finding:
+def try_drop_in() -> Finding:
     """Open libcudnn.so.9 in a child process under the drop-in, and report which library answers."""
     subject = "a child process under mucudnn run"
     environment = preloading(shim_path(), {**os.environ, "MUCUDNN_LOG": "info"})

@@ -50,8 +50,8 @@ def shortened(name: str, longest: int) -> str:
     return f"{name[: longest // 2]}…{name[-((longest - 1) // 2) :]}"
 
 
-def broken(name: str) -> str:
-    """Return the name broken into lines of at most 15 characters, after dots and underscores.
+def wrapped(name: str) -> str:
+    """Return the name wrapped into lines of at most 15 characters, after dots and underscores.
 
     A longer piece without dots and underscores stays whole.
     """

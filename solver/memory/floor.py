@@ -9,7 +9,7 @@ from ..highs import make_solver
 from ..workspace.configuration import Infeasible
 from .joint_program import MEMORY_UNITS, Terms
 from .timeline import required_bytes
-from .training import Choice, TrainingStep, offload_those
+from .training import Choice, TrainingStep, offload_selected
 
 NODES = 1000  # HiGHS visits at most this many nodes of its search tree
 
@@ -23,7 +23,7 @@ def find_floor(
     offloaded or recomputed. Otherwise HiGHS finds it: the bytes are always enough, and within about 1e-6 of
     the least unless the solver stops after NODES nodes.
     """
-    choices = offload_those(offload and tensor.is_idle for tensor in work.tensors)
+    choices = offload_selected(offload and tensor.is_idle for tensor in work.tensors)
     if not (work.fits_host(choices) and (offload or not recompute)):
         choices = _solve(work, offload, recompute)
     runs = work.runs(work.least_workspace)
@@ -46,7 +46,7 @@ def _solve(work: TrainingStep, offload: bool, recompute: bool) -> tuple[Choice, 
         import pulp
 
     tensors = work.tensors
-    keep = offload_those(False for _ in tensors)
+    keep = offload_selected(False for _ in tensors)
     runs = work.runs(work.least_workspace)
     most = max(required_bytes(runs, tensors, keep, work.link), default=0)
     units = MEMORY_UNITS / max(most, 1)

@@ -27,7 +27,7 @@ import numpy as np
 from ..forks import no_fork
 from ..highs import make_solver
 from .timeline import WINDOW, required_bytes
-from .training import Choice, Run, TrainingStep, offload_those
+from .training import Choice, Run, TrainingStep, offload_selected
 
 if TYPE_CHECKING:
     import pulp
@@ -136,7 +136,7 @@ class _Program:
             self._add_tensor(i)
         for i in range(len(work.tensors)):
             self._add_replay(i)
-        away = offload_those(tensor.is_idle for tensor in work.tensors)
+        away = offload_selected(tensor.is_idle for tensor in work.tensors)
         self._required = required_bytes(
             [Run(step.time_ms, step.fixed) for step in work.steps], work.tensors, away, work.link
         )

@@ -191,7 +191,7 @@ class TrainingStep:
         return self.host_memory is None or sum(offloaded) <= self.host_memory
 
 
-def offload_those(offloaded: Iterable[bool]) -> tuple[Choice, ...]:
+def offload_selected(offloaded: Iterable[bool]) -> tuple[Choice, ...]:
     """Return the choices that offload some tensors and keep the others."""
     choices: list[Choice] = ["offload" if leaves else "keep" for leaves in offloaded]
     return tuple(choices)

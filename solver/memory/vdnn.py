@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 
 from .copies import CopySteps
 from .timeline import Timeline, simulate
-from .training import Choice, TrainingStep, offload_those
+from .training import Choice, TrainingStep, offload_selected
 
 StaticPolicy: TypeAlias = Literal["none", "all", "conv"]
 Algorithms: TypeAlias = Literal["memory", "performance"]
@@ -43,7 +43,7 @@ class Trial:
 
 def choose_tensors(work: TrainingStep, policy: StaticPolicy) -> tuple[Choice, ...]:
     """Return the choices of a static policy. A tensor without a step between its uses stays."""
-    return offload_those(
+    return offload_selected(
         tensor.is_idle and (policy == "all" or (policy == "conv" and tensor.is_kernel_input))
         for tensor in work.tensors
     )

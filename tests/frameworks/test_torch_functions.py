@@ -304,7 +304,7 @@ def test_a_tensor_whose_memory_was_freed_is_refused() -> None:
 
 
 def test_memory_beside_a_tensor_is_of_pytorchs_allocator() -> None:
-    address, owner = arrays.scratch(X, 100)
+    address, owner = arrays.allocate_scratch(X, 100)
     assert (address, owner.nbytes, owner.device) == (owner.data_ptr(), 100, X.device)
 
 

@@ -22,7 +22,7 @@ from mucudnn.report.memory_curve import stack_memory
 from mucudnn.solver import Infeasible
 from mucudnn.solver.memory.planner import Policy, decide_memory
 from mucudnn.solver.memory.timeline import required_bytes, simulate
-from mucudnn.solver.memory.training import offload_those
+from mucudnn.solver.memory.training import offload_selected
 from tests.unit.networks import FORWARD, TRAINING, Builder, trainable
 from tests.unit.vgg16_on_titan_x import algorithms
 
@@ -56,7 +56,7 @@ class TestWork:
         if training.turn == len(training.steps):
             return
         work = count_work(training, model_costs(training, TITAN_X), least_bytes=least).numbers
-        keep = offload_those(False for _ in work.tensors)
+        keep = offload_selected(False for _ in work.tensors)
         runs = [replace(run, workspace=0) for run in work.runs(work.least_workspace)]
         assert required_bytes(runs, work.tensors, keep, work.link) == training.resident()
 

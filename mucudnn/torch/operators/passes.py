@@ -191,7 +191,7 @@ def run_forward(
         _run_slices("forward", ready, x, w, y, options, bias)
         return _restrided(y, "y", options)
     except FAILURES as error:
-        return _give_way(error, options, partial(_stock_forward, x, w, bias, options))
+        return _fall_back(error, options, partial(_stock_forward, x, w, bias, options))
 
 
 def run_backward(pass_: str, first: Tensor, second: Tensor, shape: Ints, options: Options) -> Tensor:
@@ -211,7 +211,7 @@ def run_backward(pass_: str, first: Tensor, second: Tensor, shape: Ints, options
         _run_slices(pass_, ready, *_by_role(pass_, first, second, result), options)
         return _restrided(result, "x" if is_data else "w", options)
     except FAILURES as error:
-        return _give_way(error, options, partial(_stock_backward, pass_, first, second, shape, options))
+        return _fall_back(error, options, partial(_stock_backward, pass_, first, second, shape, options))
 
 
 def _by_role(pass_: str, first: T, second: T, result: T) -> tuple[T, T, T]:
@@ -270,7 +270,7 @@ def ready_of(call: PassCall, options: Options, stream: int, *, may_measure: bool
     )  # fmt: skip
 
 
-def _give_way(error: Exception, options: Options, run_stock: Callable[[], Tensor]) -> Tensor:
+def _fall_back(error: Exception, options: Options, run_stock: Callable[[], Tensor]) -> Tensor:
     """Raise the error, or with `fallback` return PyTorch's own result and warn.
 
     If PyTorch refuses the call too, its error is enough, because the program is wrong.

@@ -20,7 +20,7 @@ from mucudnn.problems.network import Network
 from mucudnn.torch.operators.passes import math_of
 from mucudnn.torch.tracing.recorder import DATA_TYPES, Recorder
 from mucudnn.torch.tracing.saved import tensors_in
-from mucudnn.torch.tracing.traced_network import identify, make_network
+from mucudnn.torch.tracing.traced_network import make_network, make_trace
 from mucudnn.torch.tracing.traced_run import TracedRun
 
 
@@ -69,7 +69,7 @@ def trace_model(model: nn.Module, example_input: Any, least_bytes: int = LEAST_B
         run.run()
     network = make_network(recorder)
     inputs = spell_inputs(example_input)
-    return identify(network, recorder, run.calls, fingerprint(model), inputs, least_bytes)
+    return make_trace(network, recorder, run.calls, fingerprint(model), inputs, least_bytes)
 
 
 @contextmanager

@@ -64,7 +64,7 @@ def _note_saves(recorder: Recorder) -> None:
             saving.saves[pack.name] = None
 
 
-def identify(
+def make_trace(
     network: Network,
     recorder: Recorder,
     calls: list[ModuleCall],

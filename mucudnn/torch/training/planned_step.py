@@ -112,15 +112,15 @@ class Step:
         inputs: Sequence[Tensor],
         names: dict[torch.nn.Module, str],
         warn: Callable[[str], None],
-        note_lack: Callable[[], None],
+        note_shortage: Callable[[], None],
     ) -> None:
         """Begin a step.
 
         `own` are the parameters, buffers and inputs, which stay on the device, by storage key. `buffers` are
-        the keys of the buffers. `warn` gets a message for each deviation from the plan. `note_lack` is called
-        if a copy in finds no memory.
+        the keys of the buffers. `warn` gets a message for each deviation from the plan, and `note_shortage`
+        is called if a copy in finds no memory.
         """
-        self._note_lack = note_lack
+        self._note_shortage = note_shortage
         self._schedule, self._lanes, self._slab, self._warn = schedule, lanes, slab, warn
         self._own, self._inputs, self._names = own, inputs, names
         self._modules = {name: module for module, name in names.items()}
@@ -166,7 +166,7 @@ class Step:
                 self._fetch(event)
                 storage = record.get()
             except torch.cuda.OutOfMemoryError:
-                self._note_lack()
+                self._note_shortage()
                 raise
             record.leave(event)
             self._note("unpack", event)

@@ -82,7 +82,7 @@ class Runtime:
         names = {module: name for name, module in self._model.named_modules() if name}
         buffers = {key_of(buffer) for buffer in self._model.buffers()}
         step = Step(
-            self._schedule, self.lanes, self.slab, own, buffers, inputs, names, self.warn, self._note_lack
+            self._schedule, self.lanes, self.slab, own, buffers, inputs, names, self.warn, self._note_shortage
         )
         noted = nullcontext() if step.operations is None else step.operations.followed()
         hooks = saved_tensors_hooks(step.pack, lambda saved: saved.unpack())
@@ -130,7 +130,7 @@ class Runtime:
         torch.cuda.empty_cache()
         self.set_plan(replace(lower, lower=None))  # a program goes lower only once
 
-    def _note_lack(self) -> None:
+    def _note_shortage(self) -> None:
         self._is_short = True
 
     def warn(self, text: str) -> None:
