@@ -17,7 +17,7 @@ from mucudnn.drop_in.libraries import (
     preloading,
     run_child,
     shim_path,
-)  # fmt: skip
+)
 from mucudnn.errors import UsageError
 
 _OPEN = """

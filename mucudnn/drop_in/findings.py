@@ -18,7 +18,7 @@ from mucudnn.drop_in.libraries import (
     shim_path,
     trace_loader,
     without_preload,
-)  # fmt: skip
+)
 from mucudnn.measuring.engines import SONAME, chosen_library
 
 # The functions of cuDNN 8 that cuDNN 9 lacks, as far as frameworks call them (native/shim/entry).

@@ -27,7 +27,7 @@ from mucudnn.torch.tracing.saved import (
     key_of,
     reference,
     tensors_in,
-)  # fmt: skip
+)
 
 MOST_OPERATIONS = 16  # the most that one recomputation runs
 
