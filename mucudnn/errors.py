@@ -1,4 +1,4 @@
-"""Errors for people: each message is one line, and each class has the exit code of a failing command.
+"""Errors for people: each message is one line, and each class has the exit code of a command that it ends.
 
 Errors of the Python functions are also subclasses of a fitting built-in error.
 """

@@ -4,7 +4,7 @@ In the child the parent's other threads do not exist, but their locks are held a
 """
 
 # A thread that holds `no_fork` may log, so a fork must take `no_fork` before the lock of `logging`. A fork
-# takes locks in the reverse order of the imports.
+# takes the locks of later imports first.
 import logging  # noqa: F401
 import os
 from contextlib import suppress

@@ -30,7 +30,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_limit(text: str) -> int | None:
-    """Return the bytes that a text gives, or None for `none`, an unlimited size. Raises UsageError."""
+    """Return the bytes that a text gives, or None for `none` (no limit). Raises UsageError."""
     return None if text.strip(_BLANKS) == "none" else parse_size(text)
 
 

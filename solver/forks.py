@@ -3,8 +3,8 @@
 The importing thread does not exist in the child, so the import would never end there.
 """
 
-# An import may log, so a fork must take `no_fork` before the lock of `logging`. A fork takes locks in the
-# reverse order of the imports.
+# An import may log, so a fork must take `no_fork` before the lock of `logging`. A fork takes the locks of
+# later imports first.
 import logging  # noqa: F401
 import os
 from contextlib import suppress

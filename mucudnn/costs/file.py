@@ -53,7 +53,7 @@ class Database:
     def __init__(
         self, connection: sqlite3.Connection, connect: Callable[[], sqlite3.Connection] | None = None
     ) -> None:
-        """Take a connection, and how to open it again unless it is in memory. The caller holds `no_fork`."""
+        """Take a connection and, unless it is in memory, the function that opens it. Needs `no_fork`."""
         self._connection: sqlite3.Connection | None = connection
         self._connect = connect
         if connect is not None:

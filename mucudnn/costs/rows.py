@@ -97,7 +97,7 @@ class CacheRows:
             yield from ((table, row) for row in self.select(table, f"ORDER BY {', '.join(table.key)}"))
 
     def select(self, table: Table, clauses: str, values: Iterable[Any] = ()) -> list[dict[str, Any]]:
-        """Return the exported rows of a table that a SELECT with these clauses has. Raise UnwritableError."""
+        """Return the exported rows of a table that match the clauses of a SELECT. Raise UnwritableError."""
         names, bound = ", ".join(f'"{name}"' for name in table.columns), tuple(values)
 
         def checked() -> list[dict[str, Any]]:
@@ -124,7 +124,7 @@ class CacheRows:
         return self.attempt(lambda: self._count_changes(work))
 
     def remove(self, column: str, operator: str, value: str) -> int:
-        """Delete the rows of all tables whose column compares so with the value. Return how many."""
+        """Delete the rows of all tables for which the comparison is true. Return how many."""
 
         def work() -> None:
             for table in TABLES:

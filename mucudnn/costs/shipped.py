@@ -1,4 +1,4 @@
-"""The measurements that are shipped with the package, which the user's own take precedence over.
+"""The measurements that are shipped with the package. The user's own take precedence.
 
 They are JSON lines as `mucudnn cache export` writes them, so that changes can be reviewed like code. Each
 machine has a file named after it, so that only the measurements of the machine at hand are read.

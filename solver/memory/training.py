@@ -15,7 +15,7 @@ from ..workspace.configuration import Costed
 from .copies import Link
 
 Choice: TypeAlias = Literal["keep", "offload", "recompute"]
-"""What happens to a saved tensor between its last forward use and its first backward use."""
+"""The treatment of a saved tensor between its last forward use and its first backward use."""
 
 
 @dataclass(frozen=True, slots=True)

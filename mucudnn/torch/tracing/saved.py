@@ -15,7 +15,7 @@ Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 class Watched:
-    """The version of a saved tensor, which shows a change in place.
+    """The version of a saved tensor, which reveals changes in place.
 
     PyTorch does not compare versions if hooks save the tensor. An empty tensor that shares the version's
     counter takes no memory.

@@ -1,4 +1,4 @@
-"""The run of a model on tensors without data: the recorder notes its steps, and this file its modules."""
+"""The run of a model on tensors without data: the recorder notes its steps, TracedRun its modules."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Model = TypeVar("Model")
 
 
 class _Planned:
-    """A class in front of the model's own, which runs each forward pass under the memory plan."""
+    """A class that precedes the model's own and runs each forward pass under the memory plan."""
 
     _mucudnn_memory: Runtime | None = None
 

@@ -68,7 +68,7 @@ class Recipe:
 
 @contextmanager
 def _without_effects(module: nn.Module, is_training: bool) -> Iterator[None]:
-    """Run a module in a context in the mode of the forward pass, with copies of its buffers to update."""
+    """Put a module into its mode of the forward pass for a context, with copies of its buffers to update."""
     before = [(part, part.training, dict(part._buffers)) for part in module.modules()]
     try:
         for part, _, buffers in before:
