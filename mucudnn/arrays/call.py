@@ -30,7 +30,7 @@ _logger = logging.getLogger("mucudnn")
 
 
 class PassCall(NamedTuple):
-    """The arguments of a call of one pass that its division depends on; `y` is None in the forward pass."""
+    """The arguments of a call to one pass that its division depends on. `y` is None in the forward pass."""
 
     pass_: str
     device: str
@@ -106,7 +106,7 @@ def _has_exact_types(call: PassCall) -> bool:
 
 
 def make_exact(call: PassCall) -> PassCall:
-    """Return the call with ints, and tuples of ints, as sizes; the call itself if it has them.
+    """Return the call with ints, and tuples of ints, as sizes, or the call itself if it already has them.
 
     Without it, a call with 1.0 or True, which equal 1, would find the decision for 1 instead of an error.
     Raises UsageError, ArgumentTypeError.

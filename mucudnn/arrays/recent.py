@@ -1,4 +1,4 @@
-"""A dictionary of bounded size that forgets what was not used for longest."""
+"""A dictionary of bounded size that forgets its least recently used entries."""
 
 from collections.abc import Hashable
 from typing import TypeVar, cast
@@ -10,11 +10,11 @@ Value = TypeVar("Value")
 class Recent(dict[Key, Value | None]):
     """At most twice `most` values by key; `recent[key]` is None for a key without a value.
 
-    The dictionary itself has the newer entries, and finds them as fast as any other. When it is full, they
-    become the older ones, and the entries that were the older ones before are forgotten. An older entry that
-    is used again becomes a newer one.
+    The dictionary itself has the newer entries, and finds them as fast as any other dictionary. When it is
+    full, they become the older entries, and the previous older entries are forgotten. An older entry that is
+    used again becomes a newer one.
 
-    Threads need no lock: where two of them meet, an entry may be forgotten too early.
+    Threads need no lock, because at worst a race forgets an entry too early.
     """
 
     def __init__(self, most: int) -> None:

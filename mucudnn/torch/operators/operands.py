@@ -1,4 +1,4 @@
-"""The operands of mucudnn's operators, made of the arguments that PyTorch's functions and modules take."""
+"""The operands of mucudnn's operators, made from the arguments of PyTorch's functions and modules."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -22,8 +22,8 @@ class Operands(NamedTuple):
     """The arguments of the operator `forward`.
 
     `x` has a batch axis; `batched` is False if the caller's input had none. The tensors have the types that
-    autocast wants. The padding in `options` is the same on both sides of an axis. `ready` is the division
-    that runs them, if it is known already.
+    autocast requires. The padding in `options` is the same on both sides of an axis. `ready` is the division
+    that runs them, if it is already known.
     """
 
     x: Tensor
@@ -45,10 +45,7 @@ class Operands(NamedTuple):
         return {p: forward if p == "forward" else forward._replace(pass_=p, y=y) for p in passes_}
 
     def run(self) -> Tensor:
-        """Run the convolution on mucudnn's operators.
-
-        Return its result without a batch axis if the caller's input had none.
-        """
+        """Run the convolution, and return its result without a batch axis if the caller's input had none."""
         y = convolve("forward", self.x, self.w, self.bias, self.options, self.ready)
         return y if self.batched else y.squeeze(0)
 
@@ -98,7 +95,7 @@ def prepare_operands(
 
 
 def spelled(workspace: int | str | None) -> str | None:
-    """Return a limit as text, which the operator takes. Raises UsageError, ArgumentTypeError."""
+    """Return a limit as text for the operator. Raises UsageError, ArgumentTypeError."""
     return None if workspace is None else spell_limit(limit_of(workspace))
 
 
@@ -112,9 +109,9 @@ def _each(name: str, value: Sizes, dims: int) -> tuple[int, ...]:
 
 
 def _same(x: Tensor, w: Tensor, dilation: tuple[int, ...]) -> tuple[Tensor, tuple[int, ...]]:
-    """Return the input and the padding for each side of an axis, such that the output has the input's size.
+    """Return the input, and the padding for each side of an axis with which the output has the input's size.
 
-    If the total along an axis is odd, the input is copied with one more zero at the end.
+    If the total along an axis is odd, the input is a copy with an additional zero at the end.
     """
     total = [d * (k - 1) for d, k in zip(dilation, w.shape[2:], strict=True)]
     if any(size % 2 for size in total):

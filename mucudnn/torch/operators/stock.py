@@ -295,7 +295,7 @@ def quiet(device: str) -> Iterator[None]:
 def interleaved_ms(
     device: str, runs: Sequence[Callable[[], object]], rounds: int, budget_ms: float = math.inf
 ) -> list[list[float]]:
-    """Return the times of each run in rounds of all, which end within the budget after the first one."""
+    """Return the times of each run in rounds of all runs, which stop once the budget is used up."""
     times: list[list[float]] = [[] for _ in runs]
     with quiet(device):
         for _ in range(rounds):
