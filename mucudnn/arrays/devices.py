@@ -1,4 +1,4 @@
-"""The engine of each device that arrays lie on, and the workspaces that its calls share."""
+"""The engine of each device of arrays, and the workspaces that its calls share."""
 
 from collections import defaultdict
 from functools import cache

@@ -312,7 +312,7 @@ def _read_other(array: Any, name: str) -> View:
 
 
 def _dlpack_device(array: Any, name: str) -> tuple[int, int]:
-    """Return the type, by DLPack, and the number of the array's device. Raises UsageError."""
+    """Return DLPack's type and the number of an array's device. Raises UsageError."""
     try:
         kind, number = array.__dlpack_device__()
         return int(kind), int(number)

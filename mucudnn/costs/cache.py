@@ -69,7 +69,7 @@ def _user_directory() -> str:
 
 
 class Cache(CacheRows):
-    """An open cache that takes and gives records. A row of the file wins over one of `system`."""
+    """An open cache of records, in which rows of the file take precedence over rows of `system`."""
 
     def __init__(
         self,

@@ -86,7 +86,7 @@ def _open(path: str, flags: int) -> int:
 
 
 def _read(file: BinaryIO, path: Path) -> bytes:
-    """Return the content. Raise JournalError for a file that the drop-in does not read either."""
+    """Return the content. Raise JournalError for a file that is too large, also for the drop-in."""
     if os.fstat(file.fileno()).st_size > MOST_BYTES:
         raise JournalError(f"the journal {path} cannot be read: it has more than {format_size(MOST_BYTES)}")
     return file.read()
@@ -127,7 +127,7 @@ def _rewrite(file: BinaryIO, content: bytes, forget: DocumentTest) -> None:
 def _is_forgotten(document: bytes, forget: DocumentTest) -> bool:
     try:
         return any(forget(header) for header, *_ in parse_journal(_decode(document)))
-    except (KeyError, ValueError):  # a header that is not of a journal
+    except (KeyError, ValueError):  # not the header of a journal
         return False
 
 
@@ -157,7 +157,7 @@ def rows_of(text: str) -> Iterator[Row]:
                     listed = {"micro_batch": problem.mini_batch, "candidates": text}
                     row = ENUMERATION.row(machine, Kernel(problem, pass_), listed, measured_at=at)
                     yield ENUMERATION, checked_row(ENUMERATION, row)
-        except raised_here(ValueError, KeyError, OverflowError, OSError):  # a header that is not of a journal
+        except raised_here(ValueError, KeyError, OverflowError, OSError):  # not the header of a journal
             continue
 
 

@@ -1,4 +1,4 @@
-"""The check whether the drop-in works on this machine and for a program, with the reason if it does not."""
+"""The checks of the drop-in on this machine and for a program, with the reason if it does not work."""
 
 import os
 import re

@@ -10,7 +10,7 @@ POLICIES = ("power_of_two", "all", "undivided")
 
 
 def micro_batch_sizes(policy: str, mini_batch: int) -> list[int]:
-    """Return the micro-batch sizes of a policy, ascending and always with the mini-batch itself.
+    """Return the micro-batch sizes of a policy in ascending order, which always include the mini-batch.
 
     Raises UsageError for the policy `all` and a mini-batch of more than 65536.
     """

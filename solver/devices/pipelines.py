@@ -1,4 +1,4 @@
-"""The time and memory of a pipeline's schedule, by simulation, and the choice of a schedule.
+"""The simulated time and memory of a pipeline's schedule, and the choice of a schedule.
 
 A task starts when its rank is free, the task before it in the rank's order has ended, and its input has
 arrived. Transfers overlap with computation, take latency + bytes / bandwidth, and never wait for one another.

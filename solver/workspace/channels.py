@@ -80,7 +80,7 @@ class ChannelGroups(Sequential[ChannelGroup]):
 
     @property
     def groups(self) -> tuple[tuple[int, Slices], ...]:
-        """The channels and the slices of the mini-batch of each channel group, in the form for engines."""
+        """The channels and the slices of the mini-batch of each channel group, as engines take them."""
         return tuple((group.channels, group.configuration.slices) for group in self.parts)
 
     @property

@@ -36,7 +36,7 @@ class Slab:
         return bool(self._taken) or (self._before is not None and self._before.is_taken)
 
     def take(self, order: int) -> Tensor | None:
-        """Return the bytes at a tensor's place, or None without a place or while an earlier step holds it."""
+        """Return the bytes at a tensor's place, or None if it has none or an earlier step still holds it."""
         if order in self._taken or order not in self._places:
             return None
         if self._before is not None and self._before.is_taken:
