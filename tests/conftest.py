@@ -1,3 +1,4 @@
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,39 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The time of an example depends on the machine, so it has no deadline.
 settings.register_profile("mucudnn", deadline=None)
 settings.load_profile("mucudnn")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--every-case", action="store_true", help="run all combinations of parameters")
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Return None for a process on each core, or 0 for a single file, and for a GPU with its one memory."""
+    is_file = len(config.args) == 1 and ".py" in config.args[0]
+    on_gpu = config.option.markexpr == "gpu" and "TEST_GPU_ENGINE" not in os.environ
+    return 0 if is_file or on_gpu else None
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep those cases of each test that together have every value of each of its parameters.
+
+    All cases run with --every-case, under TEST_CASES, on a GPU, and when -k or a test's name selects tests.
+    """
+    options = config.option
+    is_selected = options.keyword or any("::" in argument for argument in config.args)
+    if is_selected or options.every_case or options.markexpr == "gpu" or "TEST_CASES" in os.environ:
+        return
+    seen: dict[str, set[tuple[int, str]]] = {}
+    kept, left_out = [], []
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        values = set(enumerate(callspec._idlist)) if callspec else set()
+        of_test = seen.setdefault(item.nodeid.partition("[")[0], set())
+        (left_out if values and values <= of_test else kept).append(item)
+        of_test |= values
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
 
 
 @contextmanager
