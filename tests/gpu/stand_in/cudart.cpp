@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -45,6 +46,13 @@ cudaError_t cudaGetLastError() {
   return refused == cudaSuccess ? error : std::exchange(refused, cudaSuccess);
 }
 cudaError_t cudaPeekAtLastError() { return refused == cudaSuccess ? ownPeekAtLastError() : refused; }
+
+// An empty CUDA_VISIBLE_DEVICES hides the device, as it does under CUDA.
+cudaError_t cudaGetDeviceCount(int* count) {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  *count = visible != nullptr && *visible == '\0' ? 0 : 1;
+  return *count == 0 ? cudaErrorNoDevice : cudaSuccess;
+}
 
 // The device is new enough for every data type. PyTorch checks this before it calls cuDNN.
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
