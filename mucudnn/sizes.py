@@ -1,7 +1,6 @@
 """Memory sizes in the forms that people write: `64MiB`, `1.5GiB`, plain bytes, `none`."""
 
 import re
-from fractions import Fraction
 
 from mucudnn.errors import UsageError
 
@@ -23,7 +22,8 @@ def parse_size(text: str) -> int:
         )
     if len(match[1]) > _MOST_DIGITS:
         raise UsageError(f"the size '{text[:20]}…' is too large: it must be below 2^63 bytes")
-    size = int(Fraction(match[1]) * 1024 ** _UNITS[match[2]])
+    whole, _, decimals = match[1].partition(".")
+    size = int(whole + decimals) * 1024 ** _UNITS[match[2]] // 10 ** len(decimals)
     if size >= 2**63:
         raise UsageError(f"the size '{text}' is too large: it must be below 2^63 bytes")
     return size

@@ -308,6 +308,7 @@ def test_memory_beside_a_tensor_is_of_pytorchs_allocator() -> None:
     assert (address, owner.nbytes, owner.device) == (owner.data_ptr(), 100, X.device)
 
 
+@pytest.mark.filterwarnings("ignore:Please use the new API settings")  # PyTorch 2.9 warns of a mere read
 @pytest.mark.parametrize(
     ("data_type", "allowed", "math"),
     [("f32", True, "tf32"), ("f32", False, "strict"), ("f16", False, "default"), ("bf16", True, "default")],

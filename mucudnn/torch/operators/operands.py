@@ -122,7 +122,8 @@ def _same(x: Tensor, w: Tensor, dilation: tuple[int, ...]) -> tuple[Tensor, tupl
 def autocast(x: Tensor, w: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """Cast the tensors, except f64 ones, to the type of autocast, as PyTorch does for its convolutions."""
     kind = x.device.type
-    if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
+    # torch.amp.is_autocast_available() cannot be compiled under PyTorch 2.9.
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
         return x, w, bias
     dtype = torch.get_autocast_dtype(kind)
 
