@@ -23,7 +23,7 @@ def parse_size(text: str) -> int:
     if len(match[1]) > _MOST_DIGITS:
         raise UsageError(f"the size '{text[:20]}…' is too large: it must be below 2^63 bytes")
     whole, _, decimals = match[1].partition(".")
-    size = int(whole + decimals) * 1024 ** _UNITS[match[2]] // 10 ** len(decimals)
+    size: int = int(whole + decimals) * 1024 ** _UNITS[match[2]] // 10 ** len(decimals)
     if size >= 2**63:
         raise UsageError(f"the size '{text}' is too large: it must be below 2^63 bytes")
     return size
