@@ -1,7 +1,5 @@
 """Helpers that compile and run small C programs, and run commands with and without `mucudnn run`."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

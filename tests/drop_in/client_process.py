@@ -6,8 +6,6 @@ It appends the traces one by one, and keeps in PROGRESS the script and the step 
 the files say where it happened.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import pickle

@@ -11,8 +11,6 @@
 6. All other answers are equal to the library's.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ With y the output, u the worst output of an algorithm run undivided, y64 the res
 Euclidean: |y - y64| <= 2 |u - y64| + 2 eps | |alpha| (|x| * |w|) + |beta| |y0| |.
 """
 
-from __future__ import annotations
-
 import ctypes
 
 import numpy as np

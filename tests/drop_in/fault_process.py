@@ -7,8 +7,6 @@ fails, 0 for none. A child plays the script twice, the second time without a fau
 TRACES, with the counts of both plays. The program then prints a line: "played", or how the child failed.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import pickle

@@ -9,8 +9,6 @@
    "record", which prepare the same algorithms each time.
 """
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

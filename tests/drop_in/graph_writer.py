@@ -1,7 +1,5 @@
 """A writer that adds calls of the graph API to a script."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from graph_abi import CONSTANTS

@@ -1,7 +1,5 @@
 """Buffers between inaccessible pages, so that an overrun ends the process at once."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 

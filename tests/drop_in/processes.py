@@ -1,7 +1,5 @@
 """Helpers that play scripts in processes, on the host engine alone and under the drop-in in each mode."""
 
-from __future__ import annotations
-
 import pickle
 import re
 import signal

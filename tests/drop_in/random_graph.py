@@ -5,8 +5,6 @@ descriptor, initializes it again or fills it by GetAttribute while others refer 
 gives the size of the workspace.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 

@@ -4,8 +4,6 @@ Each program asks for algorithms and sizes, in the usual order or not, and runs 
 has the size of one answer, of several answers, or of none.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from random import Random
 

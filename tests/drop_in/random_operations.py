@@ -1,7 +1,5 @@
 """The operations, tensors and graphs of random programs of the graph API."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from random import Random
 

@@ -1,7 +1,5 @@
 """Helpers that write a plan with random divisions of the kernels that random programs run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from random import Random

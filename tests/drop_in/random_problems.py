@@ -1,7 +1,5 @@
 """Small random problems. Their number is limited, so that scripts share their measurements."""
 
-from __future__ import annotations
-
 from random import Random
 
 from mucudnn._native import Problem

@@ -6,8 +6,6 @@ succeed. A program keeps the preconditions of the API: no call gets a destroyed 
 holds the largest tensor.
 """
 
-from __future__ import annotations
-
 from random import Random
 
 from graph_operations import UIDS

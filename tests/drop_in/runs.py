@@ -1,7 +1,5 @@
 """Runs of random programs with and without the drop-in, and reports of their findings."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable

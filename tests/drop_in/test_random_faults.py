@@ -5,8 +5,6 @@ TEST_CASES=5000  make that many faults in each mode
 TEST_LONG=1      make every call and every allocation of a program of each API fail, which takes ten minutes
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -11,8 +11,6 @@ bytes. A report has the command that runs one program alone.
     TEST_LONG=1     run 30 times as many as usual
 """
 
-from __future__ import annotations
-
 import pytest
 from processes import Mode
 from runs import CLIENTS, MODES, Runs

@@ -1,7 +1,5 @@
 """A model for the tests of `convert` and `plan`, and its input."""
 
-from __future__ import annotations
-
 from needs_torch import torch
 
 nn = torch.nn

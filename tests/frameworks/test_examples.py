@@ -1,7 +1,5 @@
 """The examples run, and the results that they compare agree."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -31,7 +29,7 @@ def test_a_volume_goes_through_a_3d_unet_within_a_limit() -> None:
     assert "largest difference from PyTorch: " in run("unet3d.py")
 
 
-def test_a_pipeline_trains_like_the_undivided_model_and_its_traces_tell_its_causes(
+def test_a_pipeline_trains_like_the_undivided_model_and_its_traces_show_the_causes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

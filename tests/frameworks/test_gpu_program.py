@@ -1,7 +1,5 @@
 """The program that trains on a GPU runs end to end without one, also if a setting fails or takes too long."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,7 +82,7 @@ def test_after_a_crash_the_settings_behind_it_still_run(tmp_path: Path) -> None:
     assert results[1]["verdict"] == "failed"
 
 
-def test_what_the_time_did_not_allow_is_not_run(tmp_path: Path) -> None:
+def test_settings_beyond_the_time_limit_are_not_run(tmp_path: Path) -> None:
     worker = BreaksOff(0, None, None)
     results = Program((REFERENCE, COMPARED), worker, 600, tmp_path / "out").run()
     assert [result["verdict"] for result in results[1:]] == ["not run"] * 3

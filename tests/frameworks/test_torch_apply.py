@@ -1,7 +1,5 @@
 """`apply` follows a plan of any kind, `restore` undoes it, and `dir` shows what is public."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Tensors that the array functions cannot read are refused by name."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 
@@ -43,7 +41,7 @@ def nested() -> torch.Tensor:
         (lambda: torch.Tensor, "x is _TensorMeta, not an array"),
     ],
 )
-def test_tensors_that_cannot_be_taken(make: Callable[[], torch.Tensor], says: str) -> None:
+def test_unusable_tensors_are_refused(make: Callable[[], torch.Tensor], says: str) -> None:
     with pytest.raises(MucudnnError, match=says):
         mucudnn.convolution_forward(make(), W)
 

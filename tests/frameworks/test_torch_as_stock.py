@@ -1,7 +1,5 @@
 """Converted modules give the results and raise the errors of PyTorch's own, for any input and in any step."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A plan or a warm cache gives the same bits in every process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

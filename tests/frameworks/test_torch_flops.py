@@ -1,7 +1,5 @@
 """`FlopCounterMode` counts the same operations for a converted model as for the stock one."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

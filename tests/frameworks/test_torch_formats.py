@@ -3,8 +3,6 @@
 TEST_LONG=1 tries fifty times as many convolutions.
 """
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """`conv1d`, `conv2d` and `conv3d` give the results of PyTorch's functions, with derivatives of any order."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -93,7 +91,7 @@ def test_results_and_gradients_are_those_of_pytorch(
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_every_data_type(dtype: torch.dtype) -> None:
+def test_every_data_type_agrees_with_pytorch(dtype: torch.dtype) -> None:
     assert_same_with_gradients(2, tensors(2, dtype=dtype), padding=1)
 
 
@@ -103,12 +101,12 @@ def test_each_axis_has_its_own_sizes() -> None:
     assert_same_with_gradients(2, tensors(2), stride=np.int64(2), padding=[np.int64(1), 0])
 
 
-def test_an_input_without_batch() -> None:
+def test_an_input_without_a_batch_agrees_with_pytorch() -> None:
     x, w, bias = tensors(2)
     assert_same_with_gradients(2, [x[0].detach().requires_grad_(), w, bias], padding=1)
 
 
-def test_without_bias() -> None:
+def test_a_call_without_a_bias_agrees_with_pytorch() -> None:
     assert_same_with_gradients(2, tensors(2)[:2])
 
 
@@ -127,7 +125,7 @@ def test_channels_last_stays_channels_last(dims: int, which: int) -> None:
     assert gradient.is_contiguous(memory_format=last)
 
 
-def test_what_is_not_contiguous_is_copied() -> None:
+def test_tensors_that_are_not_contiguous_are_copied() -> None:
     x, w, bias = (tensor.detach() for tensor in tensors(2))
     given = [
         tensor.requires_grad_()
@@ -202,7 +200,7 @@ def test_autocast_in_a_compiled_function() -> None:
         assert compiled(*given).dtype == torch.bfloat16
 
 
-def test_fake_tensors_tell_shapes_and_memory_formats_without_running() -> None:
+def test_fake_tensors_have_shapes_and_memory_formats_without_running() -> None:
     x, w, bias = (tensor.detach().to("meta") for tensor in tensors(2))
     result = mt.conv2d(x.contiguous(memory_format=torch.channels_last), w, bias, stride=2, padding=1)
     assert result.is_meta
@@ -218,7 +216,7 @@ def test_without_gradients_the_result_is_the_same() -> None:
     assert torch.equal(plain, mt.conv2d(*given))
 
 
-def test_the_array_functions_take_and_give_tensors() -> None:
+def test_the_array_functions_take_and_return_tensors() -> None:
     x, w, _ = (tensor.detach() for tensor in tensors(2))
     for dtype in TOLERANCE:
         result = mucudnn.convolution_forward(x.to(dtype), w.to(dtype), padding=1)
@@ -275,7 +273,7 @@ X, W, BIAS = torch.randn(2, 3, 5, 5), torch.randn(4, 3, 3, 3), torch.randn(4)
         (([1.0], W), {}, TypeError, "input is list, not a tensor"),
     ],
 )
-def test_what_cannot_be_convolved(
+def test_arguments_that_cannot_be_convolved_are_refused(
     arguments: tuple[object, ...],
     options: dict[str, object],
     error: type[Exception],
@@ -289,7 +287,7 @@ def test_what_cannot_be_convolved(
     assert isinstance(caught.value, MucudnnError)
 
 
-def test_tensors_on_different_devices() -> None:
+def test_tensors_on_different_devices_are_refused() -> None:
     with pytest.raises(RuntimeError, match="x and w are on cpu and meta") as caught:
         passes.run_forward(X, W.to("meta"), None, Options((1, 1), (0, 0), (1, 1), 1, "", None, None, False))
     assert isinstance(caught.value, MucudnnError)
@@ -303,7 +301,7 @@ def test_a_tensor_whose_memory_was_freed_is_refused() -> None:
             function(x, W)
 
 
-def test_memory_beside_a_tensor_is_of_pytorchs_allocator() -> None:
+def test_scratch_memory_comes_from_pytorchs_allocator() -> None:
     address, owner = arrays.allocate_scratch(X, 100)
     assert (address, owner.nbytes, owner.device) == (owner.data_ptr(), 100, X.device)
 
@@ -313,7 +311,7 @@ def test_memory_beside_a_tensor_is_of_pytorchs_allocator() -> None:
     ("data_type", "allowed", "math"),
     [("f32", True, "tf32"), ("f32", False, "strict"), ("f16", False, "default"), ("bf16", True, "default")],
 )
-def test_on_a_gpu_the_arithmetic_is_what_pytorch_itself_would_allow(
+def test_on_a_gpu_the_arithmetic_is_what_pytorch_would_allow(
     monkeypatch: pytest.MonkeyPatch, data_type: str, allowed: bool, math: str
 ) -> None:
     view = View(0, (2, 3, 5, 5), data_type, "cuda:0", True, None)
@@ -329,7 +327,7 @@ def test_on_a_gpu_the_arithmetic_is_what_pytorch_itself_would_allow(
         call()
 
 
-def test_flags_for_tf32_of_the_newer_kind_are_followed() -> None:
+def test_the_newer_flags_for_tf32_are_followed() -> None:
     script = (
         "import torch\n"
         "from mucudnn.torch.operators import passes\n"

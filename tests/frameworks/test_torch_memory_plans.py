@@ -1,7 +1,5 @@
 """`plan_memory` fits a model's training step into memory, and refuses what it cannot plan."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable
@@ -209,7 +207,7 @@ def test_features_without_a_head_fit_any_memory_from_the_floor_on(end: str) -> N
         ({"memory": 1, "device": None}, UsageError, "the model is not on a CUDA device"),
     ],
 )
-def test_bad_input_is_named(given: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_invalid_input_is_named(given: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         plan(**given)
 
@@ -377,7 +375,7 @@ def test_a_model_sharded_by_fsdp_is_refused() -> None:
         mt.plan_memory(Sharded(3, 3), torch.empty(3, 3), memory="1GiB", device="h200")
 
 
-def test_what_is_no_model_is_refused() -> None:
+def test_a_value_that_is_not_a_model_is_refused() -> None:
     with pytest.raises(ArgumentTypeError, match="model is 3, not a "):
         mt.plan_memory(3, X, memory="1GiB", device="h200")
 

@@ -3,8 +3,6 @@
 The copies to host memory are real, but are made at once. Kernels stay PyTorch's own.
 """
 
-from __future__ import annotations
-
 import copy
 import gc
 import warnings
@@ -202,7 +200,7 @@ def test_gradients_within_the_forward_pass_are_right_under_a_plan_that_does_not_
         assert all(map(torch.equal, train(under_plan, x), expected))
 
 
-def test_a_record_that_is_given_up_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abandoned_record_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     unraisable: list[Any] = []
     monkeypatch.setattr("sys.unraisablehook", unraisable.append)
     with pytest.raises(NotImplementedError):

@@ -1,7 +1,5 @@
 """`convert` changes the algorithms of a model's convolutions and nothing else."""
 
-from __future__ import annotations
-
 import copy
 import io
 import multiprocessing
@@ -78,7 +76,7 @@ def test_state_and_parameters_stay(network: nn.Module) -> None:
     network.load_state_dict(state)
 
 
-def test_the_text_of_a_model_tells_the_limit_of_each_convolution(network: nn.Module) -> None:
+def test_the_text_of_a_model_shows_the_limit_of_each_convolution(network: nn.Module) -> None:
     text = repr(network)
     converted = repr(mt.convert(network, workspace="1MiB"))
     assert converted.count(", workspace=1MiB)") == len(convolutions(network))
@@ -142,7 +140,7 @@ def test_compiling_for_a_size_that_is_known_when_it_runs() -> None:
             assert compiled(X, mask & False).shape == (0, 4, 6, 6)
 
 
-def test_distributed_training_goes_on(tmp_path: Path) -> None:
+def test_distributed_training_keeps_working(tmp_path: Path) -> None:
     process = multiprocessing.get_context("spawn").Process(target=_train_distributed, args=(tmp_path,))
     process.start()
     process.join()
@@ -188,7 +186,7 @@ def test_training_takes_the_same_course() -> None:
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
-def test_autocast_and_channels_last_go_on(network: nn.Module) -> None:
+def test_autocast_and_channels_last_keep_working(network: nn.Module) -> None:
     image = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)).to(memory_format=torch.channels_last)
     stock = image(X)
     assert mt.convert(image)(X).stride() == stock.stride()
@@ -202,7 +200,7 @@ def test_autocast_and_channels_last_go_on(network: nn.Module) -> None:
     [X[:0], X.to(torch.complex64), X.to("meta")],
     ids=["empty", "complex", "meta"],
 )
-def test_what_cannot_be_divided_runs_as_before(x: torch.Tensor) -> None:
+def test_an_indivisible_call_runs_as_before(x: torch.Tensor) -> None:
     module = nn.Conv2d(3, 4, 3, device=x.device, dtype=x.dtype)
     expected = module(x)
     result = mt.convert(module)(x)
@@ -236,7 +234,7 @@ def test_under_transforms_and_for_subclasses_the_results_stay() -> None:
     torch.testing.assert_close(results(), expected)
 
 
-def test_what_fails_inside_runs_as_before_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_fails_inside_runs_as_before_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing_fits(*given: object, **options: object) -> None:
         raise NothingFitsError("nothing fits")
 
@@ -253,7 +251,7 @@ def test_what_fails_inside_runs_as_before_with_a_warning(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("x", [X[0, 0], X.to_sparse(), [1.0]], ids=["too few axes", "sparse", "no tensor"])
-def test_what_pytorch_refuses_it_refuses_in_its_own_words(x: object) -> None:
+def test_a_call_that_pytorch_refuses_raises_pytorchs_error(x: object) -> None:
     module = nn.Conv2d(3, 4, 3)
     with pytest.raises((RuntimeError, TypeError)) as expected:
         module(x)
@@ -268,7 +266,7 @@ def test_a_tensor_in_the_layout_of_mkldnn_runs_as_before() -> None:
     torch.testing.assert_close(mt.convert(module)(X.to_mkldnn()).to_dense(), expected)
 
 
-def test_what_is_parametrized_after_converting_stays_divided_and_can_be_restored(network: nn.Module) -> None:
+def test_a_module_parametrized_after_converting_stays_divided_and_can_be_restored(network: nn.Module) -> None:
     mt.convert(network, workspace="1MiB")
     nn.utils.parametrizations.weight_norm(network.signal)
     expected = network(X)
@@ -301,7 +299,7 @@ def test_subclasses_are_left_alone() -> None:
         ({"plan": 1}, TypeError, "plan is int"),
     ],
 )
-def test_what_convert_cannot_understand_it_says_at_once(
+def test_convert_refuses_invalid_arguments_at_once(
     network: nn.Module, given: dict[str, object], error: type[Exception], says: str
 ) -> None:
     before = types(network)
@@ -311,6 +309,6 @@ def test_what_convert_cannot_understand_it_says_at_once(
     assert types(network) == before
 
 
-def test_a_model_without_convolutions() -> None:
+def test_a_model_without_convolutions_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no nn\.Conv1d, nn\.Conv2d or nn\.Conv3d"):
         mt.convert(nn.Linear(2, 2))

@@ -1,7 +1,5 @@
 """`plan` decides for a whole model beforehand, and a converted model follows it."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from pathlib import Path
@@ -107,7 +105,7 @@ def test_a_plan_has_the_tiles_that_a_call_without_it_would_find(
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
-def test_what_the_plan_does_not_have_runs_within_the_workspace(network: nn.Module) -> None:
+def test_kernels_missing_from_the_plan_run_within_the_workspace(network: nn.Module) -> None:
     plan = mt.plan(network, X)
     expected = network(X[:3])
     torch.testing.assert_close(mt.convert(network, plan=plan, workspace="1MiB")(X[:3]), expected)
@@ -125,7 +123,7 @@ def test_planning_leaves_the_model_and_the_random_numbers_as_they_were() -> None
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
-def test_a_model_that_takes_several_arguments_or_names() -> None:
+def test_a_model_may_take_several_or_named_arguments() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -137,7 +135,7 @@ def test_a_model_that_takes_several_arguments_or_names() -> None:
     assert len(mt.plan(Two(), (X, X)).kernels) == 2
 
 
-def test_both_limits_are_one_too_many(network: nn.Module) -> None:
+def test_both_limits_together_are_refused(network: nn.Module) -> None:
     with pytest.raises(ValueError, match="one limit is enough"):
         mt.plan(network, X, workspace=1, total_workspace=1)
 
@@ -148,7 +146,7 @@ def test_a_model_on_a_device_without_an_engine_cannot_be_planned() -> None:
         mt.plan(module, X.to("meta"))
 
 
-def test_what_cannot_be_divided_is_left_out() -> None:
+def test_an_indivisible_layer_is_not_in_the_plan() -> None:
     class Mixed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -167,14 +165,14 @@ def test_what_cannot_be_divided_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("has_run", [False, True])
-def test_a_compiled_model_is_planned_as_it_is(has_run: bool) -> None:
+def test_a_compiled_model_is_planned_like_the_original(has_run: bool) -> None:
     model = torch.compile(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)), backend="aot_eager")
     if has_run:
         model(X)
     assert len(mt.plan(model, X).kernels) == 5
 
 
-def test_a_plan_of_nothing_that_ran() -> None:
+def test_a_model_whose_convolutions_did_not_run_has_no_plan() -> None:
     class Idle(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -3,8 +3,6 @@
 TEST_CASES=400 tries that many models instead of 20. TEST_SEED=1000 begins with another seed.
 """
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Threads may share a converted model, also while another thread converts or restores it."""
 
-from __future__ import annotations
-
 import copy
 import os
 import subprocess
@@ -91,7 +89,7 @@ def test_a_call_ends_although_another_thread_restores_the_module(
 
 
 @pytest.mark.parametrize("shape", [SHAPES[0], (0, *SHAPES[0][1:])])
-def test_a_call_of_a_planned_transposed_layer_ends_although_another_thread_restores_it(
+def test_a_call_to_a_planned_transposed_layer_ends_although_another_thread_restores_it(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, x = nn.ConvTranspose2d(3, 4, 3), torch.randn(shape)

@@ -1,7 +1,5 @@
 """The layers of a model get a plan's shares: in order, and never more workspace than the plan divides."""
 
-from __future__ import annotations
-
 import pytest
 from needs_torch import torch
 

@@ -1,7 +1,5 @@
 """PyTorch's own convolution, STOCK, is one of the candidates of mucudnn.torch."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -319,7 +317,7 @@ def test_close_predictions_are_settled_by_running_both(
 
 @pytest.mark.parametrize("needs_gradients", [False, True])
 @pytest.mark.parametrize(("slower", "wins"), [(0.9, False), (1.3, True)])
-def test_a_gain_below_the_cost_of_a_call_is_none(
+def test_a_gain_below_the_cost_of_a_call_is_ignored(
     timed: Callable[[Times], None], monkeypatch: pytest.MonkeyPatch, needs_gradients: bool, slower: float,
     wins: bool,
 ) -> None:  # fmt: skip
@@ -353,7 +351,7 @@ def test_a_decision_about_all_passes_opens_the_cache_once(monkeypatch: pytest.Mo
         assert {row["pass"] for _, row in cache.rows()} == set(PASSES)
 
 
-def test_a_program_that_waits_keeps_no_algorithm_that_cannot_run_and_transforms_no_single_tap() -> None:
+def test_waiting_for_a_decision_records_no_failures_and_transforms_no_single_tap() -> None:
     x = torch.randn(8, 16, 24, 24, requires_grad=True)
     for taps in (1, 3):
         mt.convert(nn.Conv2d(16, 16, taps))(x).sum().backward()
@@ -367,7 +365,7 @@ def test_a_program_that_waits_keeps_no_algorithm_that_cannot_run_and_transforms_
     assert all("kh3kw3" in problem for problem in transformed)
 
 
-def test_both_ways_run_in_a_race() -> None:
+def test_a_race_runs_the_call_divided_and_undivided() -> None:
     convolution, x = problems()[1]
     operands = prepare_operands(
         2, x, convolution.weight, convolution.bias, 2, 0, 1, 2, workspace=None, plan=None, fallback=True

@@ -1,7 +1,5 @@
 """A summary shows the choice for each convolution of a converted model, and the log tells it once."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import pickle
@@ -82,7 +80,7 @@ def test_the_text_is_a_table_and_so_is_the_form_for_notebooks() -> None:
     assert "<td>&lt;last&gt;</td>" in found._repr_html_()
 
 
-def test_nothing_of_the_model_changes(model: nn.Module) -> None:
+def test_the_model_does_not_change(model: nn.Module) -> None:
     model.train()
     before = copy.deepcopy(model.state_dict())
     state = torch.random.get_rng_state()
@@ -100,7 +98,7 @@ def test_a_model_that_is_not_converted_is_refused() -> None:
         mt.summary(Network(), X)
 
 
-def test_the_log_tells_the_choice_for_each_layer_once(
+def test_the_log_shows_the_choice_for_each_layer_once(
     model: nn.Module, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="mucudnn")

@@ -1,7 +1,5 @@
 """On the CPU convolutions use PyTorch's number of threads, unless the user sets another."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,7 +47,7 @@ def test_a_number_that_changes_between_two_calls_is_followed(cache_path: Path) -
     torch.testing.assert_close(results[2], results[0])
 
 
-def test_mucudnn_threads_comes_first(cache_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mucudnn_threads_takes_precedence(cache_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(3)
     monkeypatch.setenv("MUCUDNN_THREADS", "2")
     mt.conv2d(X, W)

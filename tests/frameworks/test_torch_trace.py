@@ -1,7 +1,5 @@
 """`trace` finds the steps of a model's training step without memory, and all that autograd saves."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 
@@ -137,7 +135,7 @@ def test_a_model_that_reads_a_value_is_refused() -> None:
         mt.trace(Reads(), X)
 
 
-def test_the_fingerprint_tells_models_apart_and_ignores_values() -> None:
+def test_the_fingerprint_distinguishes_models_and_ignores_values() -> None:
     assert fingerprint(small()) == fingerprint(small())
     assert fingerprint(small()) != fingerprint(small().eval())
     assert fingerprint(small()) != fingerprint(Residual())
@@ -217,7 +215,7 @@ def test_under_autocast_activations_are_half_as_large() -> None:
     assert [size for _, size in sizes] == [network.tensor(one.name).bytes for one in trace.saved]
 
 
-def test_a_modules_argument_is_held_until_the_module_ends() -> None:
+def test_a_modules_argument_is_held_until_the_module_returns() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -236,7 +234,7 @@ def test_a_modules_argument_is_held_until_the_module_ends() -> None:
     assert names[trace.held["body.0"]] == "body.1"
 
 
-def test_an_activation_that_the_model_keeps_is_held_for_ever() -> None:
+def test_an_activation_that_the_model_keeps_is_held_forever() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()

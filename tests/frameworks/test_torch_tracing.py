@@ -1,7 +1,5 @@
 """A converted model can be traced by `torch.jit` and exported, or an error says what to do."""
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle

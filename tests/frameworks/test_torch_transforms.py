@@ -1,7 +1,5 @@
 """Our functions give the results of PyTorch's under `torch.func` and in forward mode."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from functools import partial
@@ -83,7 +81,7 @@ TRANSFORMS: dict[str, Callable[[Function, list[torch.Tensor]], Any]] = {
 
 @pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.parametrize("dims", [1, 2, 3])
-def test_a_transform_of_a_function_gives_what_that_of_pytorchs_gives(dims: int, name: str) -> None:
+def test_a_transformed_function_agrees_with_pytorchs(dims: int, name: str) -> None:
     found, expected = (
         TRANSFORMS[name](partial(convolution, **OPTIONS), operands(dims))
         for convolution in (OURS[dims], STOCK[dims])
@@ -158,7 +156,7 @@ def test_vmap_in_the_backward_pass_alone() -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_channels_last_and_autocast_go_on_under_transforms() -> None:
+def test_channels_last_and_autocast_keep_working_under_transforms() -> None:
     x = X.contiguous(memory_format=torch.channels_last)
 
     def transformed(convolution: Function) -> Any:
@@ -181,7 +179,7 @@ def test_forward_and_reverse_mode_are_checked_against_differences() -> None:
 
 
 @pytest.mark.parametrize("transform", [func.grad, func.vmap, func.jacfwd])
-def test_an_error_under_a_transform_is_that_without_it(transform: Function) -> None:
+def test_an_error_is_the_same_with_and_without_a_transform(transform: Function) -> None:
     def convolution(x: torch.Tensor) -> torch.Tensor:
         return mt.conv2d(x, W).sum()
 
@@ -250,7 +248,7 @@ def tangent_of_a_dual(model: torch.nn.Module) -> torch.Tensor:
 
 @pytest.mark.parametrize("function", [gradient, tangent, tangent_of_a_dual])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_transform_of_a_converted_model_gives_what_it_gave(
+def test_a_transformed_model_agrees_before_and_after_converting(
     function: Callable[[torch.nn.Module], torch.Tensor], compiled: bool
 ) -> None:
     torch.compiler.reset()
@@ -282,7 +280,7 @@ def test_the_array_functions_refuse_a_tangent_that_they_would_lose() -> None:
                 mucudnn.convolution_forward(x, w)
 
 
-def test_beside_a_tangent_what_has_none_is_computed() -> None:
+def test_a_constant_is_computed_next_to_a_tangent() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return x * mt.conv2d(X, W).sum()
 

@@ -1,7 +1,5 @@
 """Transposed convolutions under a plan run on mucudnn's operators, with PyTorch's results and gradients."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from typing import Any

@@ -1,7 +1,5 @@
 """`convert(tune=...)` says when a converted model measures."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from pathlib import Path

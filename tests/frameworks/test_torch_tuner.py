@@ -1,7 +1,5 @@
 """The tuner works only while a program waits for it between two steps."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Hashable, Iterator
 
@@ -120,7 +118,7 @@ def test_work_is_done_by_a_thread_of_its_own(tuner: Tuner, clock: Clock) -> None
     assert seen[0] is not threading.main_thread()
 
 
-def test_of_ever_new_calls_the_oldest_wait_no_longer_but_work_that_has_begun_ends(
+def test_endless_new_calls_drop_the_oldest_but_started_work_finishes(
     tuner: Tuner, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mucudnn.torch.choosing.background._MOST_WAITING", 3)

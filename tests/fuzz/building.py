@@ -1,7 +1,5 @@
 """The build of the native harnesses: with libFuzzer if clang is there, else a program that replays files."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

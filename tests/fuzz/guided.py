@@ -3,8 +3,6 @@
 python guided.py NAME [libFuzzer's arguments]
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 from types import FunctionType

@@ -6,8 +6,6 @@ again, and is equal. Two parsers of one grammar accept the same texts. A harness
 tells whether its parser took the input.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 import sqlite3

@@ -1,7 +1,5 @@
 """New inputs for the Python harnesses, made of a corpus by a seed. The same seed makes the same inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random

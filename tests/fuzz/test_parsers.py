@@ -3,8 +3,6 @@
 `tests/fuzz/run` gives them as many as you like.
 """
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Without a GPU they run on the stand-in that TEST_GPU_ENGINE names (gpu_engine.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -5,8 +5,6 @@ With `host` it is the host engine with our CUDA runtime on the CPU, and PyTorch 
 (stand_in/build.py). Most tests run on both stand-ins.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterator

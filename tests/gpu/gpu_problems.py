@@ -1,7 +1,5 @@
 """Problems for a GPU, in each combination of data type and math."""
 
-from __future__ import annotations
-
 from mucudnn._native import Problem, parse_descriptor
 
 SQUARE, VOLUME = "mb8_ic16ih14_oc32_kh3_ph1", "mb4_ic16id6ih6_oc16_kd3kh3_pd1ph1"

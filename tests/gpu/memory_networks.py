@@ -1,7 +1,5 @@
 """The networks of the measured memory suite, in sizes that a CPU computes in a second."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from needs_torch import torch

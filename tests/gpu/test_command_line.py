@@ -1,7 +1,5 @@
 """The command line measures, decides, plans and describes the device on a GPU."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Our functions convolve CuPy arrays on its current stream, in threads, and beside a CUDA graph."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -88,7 +86,7 @@ def test_threads_with_streams_of_their_own(cupy: Any) -> None:
             assert_close(cupy, results, given)
 
 
-def test_a_stream_that_is_captured_is_refused_and_left_whole(cupy: Any) -> None:
+def test_a_captured_stream_is_refused_and_left_intact(cupy: Any) -> None:
     x, w, _ = map(cupy.asarray, values(np.float32))
     y = cupy.zeros_like(x)
     expected = cupy.asnumpy(x)

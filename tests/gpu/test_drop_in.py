@@ -1,7 +1,5 @@
 """An unchanged PyTorch program on a GPU gets the same results under `mucudnn run`, within the limit."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Our engine interface enumerates, measures and runs cuDNN's algorithms on a GPU."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -135,7 +133,7 @@ def test_an_output_is_not_read_where_beta_is_0(pass_: str, engine: Engine) -> No
         assert np.isfinite(result).all(), candidate.algorithm
 
 
-def test_memory_that_the_device_does_not_have_is_a_memory_error_and_no_more(engine: Engine) -> None:
+def test_a_request_beyond_the_devices_memory_is_a_memory_error(engine: Engine) -> None:
     with pytest.raises(MemoryError):
         engine.allocate(2**60)
     memory = engine.allocate(2**20)
@@ -143,7 +141,7 @@ def test_memory_that_the_device_does_not_have_is_a_memory_error_and_no_more(engi
     assert (memory.read("f32", 2**18) == 0.5).all()
 
 
-def test_memory_that_is_given_back_is_available_again(only_on_gpu: None, engine: Engine) -> None:
+def test_released_memory_is_available_again(only_on_gpu: None, engine: Engine) -> None:
     before = engine.available_memory
     memory = engine.allocate(2**30)
     assert engine.available_memory <= before - 2**30
@@ -181,7 +179,7 @@ def test_deterministic_algorithms_give_the_same_bits_in_another_process(column: 
     assert answers[0].count("forward") > 0
 
 
-def test_the_device_is_named_with_what_it_can(engine: Engine) -> None:
+def test_the_device_is_named_with_its_capabilities(engine: Engine) -> None:
     assert engine.kind == "cudnn"
     assert "compute capability" in engine.device
     assert engine.library.startswith("cuDNN 9." if HAS_CUDA else "mucudnn-host ")

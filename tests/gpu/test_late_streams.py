@@ -1,7 +1,5 @@
 """The stand-in's late streams: forgetting to wait for a copy gives wrong data each time."""
 
-from __future__ import annotations
-
 import pytest
 from needs_torch import torch
 

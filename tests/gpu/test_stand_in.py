@@ -1,7 +1,5 @@
 """The stand-in of PyTorch's CUDA build computes like the CPU, or fails; it never gives a wrong result."""
 
-from __future__ import annotations
-
 import pytest
 from needs_torch import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Our functions and `mucudnn.torch` convolve PyTorch tensors on a GPU, in this process."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable, Iterator
@@ -199,7 +197,7 @@ def test_a_cuda_graph_captures_a_converted_model_as_pytorch_runs_it(only_on_gpu:
     assert torch.allclose(y, expected, rtol=1e-3, atol=1e-3)
 
 
-def test_functions_refuse_a_stream_that_is_captured_and_leave_it_whole(only_on_gpu: None) -> None:
+def test_functions_refuse_a_captured_stream_and_leave_it_intact(only_on_gpu: None) -> None:
     x, w, dy = tensors()
     by_functions(x, w, dy)
     graph = torch.cuda.CUDAGraph()
@@ -212,7 +210,7 @@ def test_functions_refuse_a_stream_that_is_captured_and_leave_it_whole(only_on_g
     assert torch.equal(y, x + 1)
 
 
-def test_where_memory_is_short_pytorch_computes_as_it_does_alone(only_on_gpu: None) -> None:
+def test_short_of_memory_pytorch_computes_as_it_does_alone(only_on_gpu: None) -> None:
     x, w, _ = tensors(torch.float16)
     x = x.repeat(64, 1, 4, 4)  # 64 MiB, and 128 MiB for the output
     torch.nn.functional.conv2d(x[:2], w, padding=1)

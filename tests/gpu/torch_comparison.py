@@ -1,7 +1,5 @@
 """The comparison of training under mucudnn with training without it: results and peaks of memory."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

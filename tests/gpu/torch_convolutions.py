@@ -3,8 +3,6 @@
 `python tests/gpu/torch_convolutions.py DEVICE [CASE...]` prints a JSON object for each case.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

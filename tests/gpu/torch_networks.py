@@ -1,7 +1,5 @@
 """The networks that the program trains, with their data, the same in every process."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

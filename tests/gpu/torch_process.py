@@ -1,7 +1,5 @@
 """Processes of torch_worker, alone and under `mucudnn run`, with the files that they leave."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

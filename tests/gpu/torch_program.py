@@ -8,8 +8,6 @@ verdict "not run". With `--device cpu` everything runs without a GPU on tiny dat
 there, so this tries only the program itself. The exit code is 1 if a setting differs or fails.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Helpers that run torch_convolutions, alone and under mucudnn, and check its results."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Training steps in one setting, with losses, the gradient of the first step, times and peaks of memory."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import time

@@ -5,8 +5,6 @@ it begins a setting and another when it is done, and keeps the gradient in FOLDE
 mucudnn.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

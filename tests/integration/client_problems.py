@@ -1,7 +1,5 @@
 """The problems that the client programs compute, and the check of their outputs."""
 
-from __future__ import annotations
-
 import numpy as np
 from clients import Case, decoded
 from reference import OUTPUT

@@ -5,8 +5,6 @@ compiles them. The fixture `host_engine` is an environment in which they find th
 `libcudnn.so.9`, and our CUDA runtime.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

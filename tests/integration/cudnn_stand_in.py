@@ -1,7 +1,5 @@
 """Helpers that run `--engine cudnn` without a GPU: on the host engine and our CUDA runtime."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

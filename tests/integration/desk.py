@@ -4,8 +4,6 @@ Real times depend on the machine. A test that needs a certain decision writes a 
 make small micro-batches the fastest.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Small programs for the tests of `mucudnn doctor`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from programs import compile_c

@@ -1,7 +1,5 @@
 """Runs of shim_faults.py: the same cases without a fault, and then with each fault in turn."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 The programs use the libcudnn.so.9 that the loader finds.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 

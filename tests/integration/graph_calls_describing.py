@@ -3,8 +3,6 @@
 The module graph_calls says how it prints the answers.
 """
 
-from __future__ import annotations
-
 from graph_calls import (
     ADD,
     CONVOLUTION,

@@ -4,8 +4,6 @@ The module graph_calls says how it prints the answers. NVIDIA's library plans fo
 which the host engine does not take.
 """
 
-from __future__ import annotations
-
 import json
 
 from graph_calls import (

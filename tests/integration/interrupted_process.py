@@ -14,8 +14,6 @@ It reads a JSON list of workers from each line and starts them together, each in
 The program prints a JSON list with the exit code of each child, null for one that was killed or hangs.
 """
 
-from __future__ import annotations
-
 import ctypes
 import faulthandler
 import json

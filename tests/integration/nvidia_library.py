@@ -1,7 +1,5 @@
 """Fixtures that find NVIDIA's own cuDNN by its package or a variable, and stand-ins for CUDA's libraries."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from pathlib import Path

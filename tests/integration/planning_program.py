@@ -6,8 +6,6 @@ kernel: (algorithm, status, workspace, notes, the workspace of planning its name
 The last is None if cuDNN refuses the name.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """Programs that reach libcudnn.so.9 in each of the ways that real ones do, for the tests of the drop-in."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

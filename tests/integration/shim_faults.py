@@ -7,8 +7,6 @@ fail_allocation() and allocations(). Each child runs all cases and prints its ou
 FAILING is a CUDA runtime, the outcome has the error that cudaGetLastError() reports at the end.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

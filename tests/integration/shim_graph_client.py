@@ -3,8 +3,6 @@
 It calls cuDNN's C functions through ctypes and uses nothing of mucudnn.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The program `calls` on few calls."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import needs_torch  # noqa: F401  (the program needs it)

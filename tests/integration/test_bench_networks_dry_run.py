@@ -1,7 +1,5 @@
 """The processes of the program `networks`, most of them on a network of two small layers."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

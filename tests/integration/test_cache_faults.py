@@ -219,7 +219,7 @@ def test_garbage_in_the_middle_is_set_aside_after_one_line(tmp_path: Path) -> No
     assert "Warning" not in command(path, "optimize", GOOD).stderr
 
 
-def test_a_directory_in_the_place_of_the_file_is_one_line(tmp_path: Path) -> None:
+def test_a_directory_instead_of_the_file_is_reported_in_one_line(tmp_path: Path) -> None:
     assert "Is a directory" in warning_of_optimize(tmp_path)
     assert "Is a directory" in only_line(command(tmp_path, "cache", "info"))
     assert list(tmp_path.iterdir()) == []

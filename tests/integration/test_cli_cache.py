@@ -77,16 +77,14 @@ def test_the_help_says_which_of_two_rows_wins(run: Run) -> None:
         assert "the one measured later wins" in " ".join(run(action, "--help")[1])
 
 
-def test_where_one_of_the_caches_is_missing_none_is_merged(
-    run: Run, tmp_path: Path, cache_path: Path
-) -> None:
+def test_a_missing_cache_stops_the_merge(run: Run, tmp_path: Path, cache_path: Path) -> None:
     code, out, (error,) = run("merge", other_host(tmp_path, "one", 1), tmp_path / "missing")
     assert (code, out) == (1, [])
     assert "missing does not exist" in error
     assert not cache_path.exists()
 
 
-def test_what_export_writes_import_takes(run: Run, tmp_path: Path, cache_path: Path) -> None:
+def test_import_reads_what_export_writes(run: Run, tmp_path: Path, cache_path: Path) -> None:
     one, lines = other_host(tmp_path, "one", 1, 2), tmp_path / "rows.jsonl"
     run("merge", one)
     code, out, error = run("export")
@@ -104,7 +102,9 @@ def test_what_export_writes_import_takes(run: Run, tmp_path: Path, cache_path: P
     assert run("export")[1] == out
 
 
-def test_a_bad_line_is_one_line_and_changes_nothing(run: Run, tmp_path: Path, cache_path: Path) -> None:
+def test_a_bad_line_is_reported_in_one_line_and_changes_nothing(
+    run: Run, tmp_path: Path, cache_path: Path
+) -> None:
     run("merge", other_host(tmp_path, "one", 1))
     exported = run("export")[1]
     lines = tmp_path / "rows.jsonl"
@@ -116,7 +116,7 @@ def test_a_bad_line_is_one_line_and_changes_nothing(run: Run, tmp_path: Path, ca
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", None])
-def test_a_file_that_cannot_be_read_is_one_line(content: bytes | None, run: Run, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported_in_one_line(content: bytes | None, run: Run, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     if content is not None:
         file.write_bytes(content)
@@ -125,7 +125,7 @@ def test_a_file_that_cannot_be_read_is_one_line(content: bytes | None, run: Run,
     assert str(file) in error
 
 
-def test_an_export_that_finds_no_room_is_one_line(
+def test_an_export_to_a_full_disk_is_reported_in_one_line(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("merge", other_host(tmp_path, "one", 1))
@@ -168,6 +168,6 @@ def test_pruning_deletes_by_machine_or_age(run: Run, tmp_path: Path, cache_path:
         ("import",),
     ],
 )
-def test_what_cannot_be_understood_is_a_usage_error(arguments: tuple[str, ...], run: Run) -> None:
+def test_invalid_arguments_are_usage_errors(arguments: tuple[str, ...], run: Run) -> None:
     code, out, error = run(*arguments)
     assert (code, out, len(error)) == (2, [], 1)

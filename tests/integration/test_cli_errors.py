@@ -60,9 +60,7 @@ def failure_of(capsys: Capture, *arguments: str) -> tuple[int, str]:
         ((), "required"),
     ],
 )
-def test_what_cannot_be_understood_is_a_usage_error(
-    arguments: tuple[str, ...], part: str, capsys: Capture
-) -> None:
+def test_invalid_arguments_are_usage_errors(arguments: tuple[str, ...], part: str, capsys: Capture) -> None:
     code, line = failure_of(capsys, *arguments)
     assert code == 2
     assert part in line
@@ -95,7 +93,7 @@ def test_an_unreadable_variable_is_named(
 
 
 @pytest.mark.parametrize("engine", ["/no/such/library.so", __file__])
-def test_an_engine_that_is_not_there_is_exit_code_4(engine: str, capsys: Capture) -> None:
+def test_a_missing_engine_is_exit_code_4(engine: str, capsys: Capture) -> None:
     code, line = failure_of(capsys, "optimize", GOOD, "--engine", engine)
     assert code == 4
     assert engine in line
@@ -123,7 +121,7 @@ def test_a_limit_that_nothing_fits_is_exit_code_3(limit: str, cache_path: Path, 
 @pytest.mark.parametrize(
     "command", [("optimize", GOOD), ("benchmark", GOOD), ("cache", "info"), ("cache", "list")]
 )
-def test_a_file_that_is_no_cache_is_not_touched(
+def test_a_file_that_is_not_a_cache_is_not_touched(
     command: tuple[str, ...], cache_path: Path, capsys: Capture
 ) -> None:
     cache_path.write_text("my thesis\n" * 100)
@@ -147,7 +145,9 @@ def test_a_cache_or_plan_of_a_newer_version_is_exit_code_5(
     assert failure_of(capsys, "plan", "show", str(plan))[0] == 5
 
 
-def test_a_replay_from_nothing_is_one_line(cache_path: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_a_replay_from_nothing_is_reported_in_one_line(
+    cache_path: Path, tmp_path: Path, capsys: Capture
+) -> None:
     code, line = failure_of(capsys, "optimize", GOOD, "--replay", str(tmp_path / "missing"))
     assert (code, "missing" in line) == (1, True)
     Cache.open(cache_path).__exit__()
@@ -181,7 +181,7 @@ def test_an_interrupt_says_that_what_was_measured_is_kept(
         assert cache.query("SELECT count(*) FROM measurements WHERE median_ms NOT NULL") == [(3,)]
 
 
-def test_version_and_help_are_no_errors(capsys: Capture) -> None:
+def test_version_and_help_are_not_errors(capsys: Capture) -> None:
     for flag in ("--version", "--help"):
         with pytest.raises(SystemExit) as caught:
             main([flag])
@@ -189,7 +189,7 @@ def test_version_and_help_are_no_errors(capsys: Capture) -> None:
     assert capsys.readouterr().out.startswith("mucudnn ")
 
 
-def test_an_interrupt_while_a_command_is_loaded_is_one_line(
+def test_an_interrupt_while_a_command_is_loaded_is_reported_in_one_line(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(_: str) -> None:

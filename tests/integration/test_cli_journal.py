@@ -153,7 +153,7 @@ def test_a_disk_that_is_full_before_the_journal_is_taken_stops_no_convolution(
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
-def test_a_journal_that_is_no_file_stops_no_command(
+def test_a_journal_that_is_not_a_file_stops_no_command(
     make: Callable[[Path], None], cache_path: Path, capsys: Capture
 ) -> None:
     make(journal.journal_of(cache_path))

@@ -1,7 +1,5 @@
 """`mucudnn memory` plans a training step, and says what does not fit."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import partial
@@ -136,7 +134,7 @@ def test_costs_can_be_measured_on_this_machine(tmp_path: Path, capsys: Capture) 
         ),
     ],
 )
-def test_bad_input_exits_with_2(arguments: list[str], message: str, capsys: Capture) -> None:
+def test_invalid_input_exits_with_2(arguments: list[str], message: str, capsys: Capture) -> None:
     try:
         code = main(["memory", *arguments])
     except SystemExit as error:

@@ -40,11 +40,11 @@ def only_error(arguments: list[str], capsys: Capture) -> str:
     return line
 
 
-def test_a_descriptor_with_a_byte_that_is_no_text(capsys: Capture) -> None:
+def test_a_descriptor_may_have_bytes_that_are_not_text(capsys: Capture) -> None:
     assert "is not text" in only_error(["optimize", os.fsdecode(b"mb2_ic4ih8\xff")], capsys)
 
 
-def test_a_descriptor_as_long_as_no_file_name(capsys: Capture) -> None:
+def test_a_descriptor_may_be_longer_than_a_file_name(capsys: Capture) -> None:
     line = only_error(["optimize", f'mb2_ic4ih8_oc4_kx3n"{"a" * 300}"'], capsys)
     assert "File name too long" not in line
     assert "kx3" in line
@@ -55,12 +55,14 @@ def test_a_name_that_is_neither_file_nor_network_may_be_long(capsys: Capture) ->
     assert "is not a network, a file or a descriptor" in only_error(["optimize", "x" * 300], capsys)
 
 
-def test_a_device_in_the_place_of_a_file_is_named(capsys: Capture) -> None:
+def test_a_device_instead_of_a_file_is_named(capsys: Capture) -> None:
     assert "'/dev/null' is a device or a pipe" in only_error(["optimize", "/dev/null"], capsys)
 
 
 @pytest.mark.parametrize("variable", ["MUCUDNN_THREADS", "MUCUDNN_WORKSPACE_LIMIT"])
-def test_a_variable_of_many_digits(variable: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_of_many_digits_is_named(
+    variable: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(variable, "9" * 5000)
     line = only_error(["optimize", GOOD], capsys)
     assert line.startswith(f"mucudnn: {variable}: ")
@@ -68,7 +70,7 @@ def test_a_variable_of_many_digits(variable: str, capsys: Capture, monkeypatch: 
 
 
 @pytest.mark.parametrize("flag", ["--batch", "--threads", "--workspace"])
-def test_a_flag_of_many_digits(flag: str, capsys: Capture) -> None:
+def test_a_flag_of_many_digits_is_named(flag: str, capsys: Capture) -> None:
     line = only_error(["optimize", GOOD, flag, "9" * 5000], capsys)
     assert flag in line
     assert len(line) < 2200
@@ -93,7 +95,7 @@ DEVICE = {"deviceName": "a", "deviceVer": 900, "multiProcessorCount": 1}
         "[]",
     ],
 )
-def test_properties_that_describe_no_device(text: str) -> None:
+def test_properties_that_describe_no_device_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="does not describe a device"):
         described_device(text)
 
@@ -106,7 +108,7 @@ def test_the_reason_is_said_in_words(text: str, reason: str) -> None:
         described_device(text)
 
 
-def test_a_byte_order_mark_is_no_part_of_a_file_and_named_in_a_plan(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_skipped_in_a_file_and_named_in_a_plan(tmp_path: Path) -> None:
     plan, network, device = tmp_path / "a.plan", tmp_path / "a.txt", tmp_path / "a.json"
     plan.write_bytes(b"\xef\xbb\xbf" + PLAN.read_bytes())
     with pytest.raises(MucudnnError, match="begins with a byte-order mark: save it as UTF-8 without one"):
@@ -154,7 +156,7 @@ def test_exact_without_a_total_is_refused(capsys: Capture) -> None:
     assert "--total-workspace" in line
 
 
-def test_a_cache_that_is_a_pipe_is_not_waited_for(cache_path: Path, capsys: Capture) -> None:
+def test_a_cache_that_is_a_pipe_does_not_block(cache_path: Path, capsys: Capture) -> None:
     os.mkfifo(cache_path)
     assert "is not a mucudnn cache" in only_error(["cache", "list"], capsys)
     assert "is not a mucudnn cache" in only_error(["optimize", GOOD], capsys)
@@ -164,7 +166,7 @@ def test_a_cache_that_is_a_pipe_is_not_waited_for(cache_path: Path, capsys: Capt
 
 
 @pytest.mark.parametrize("action", [["show"], ["verify"], ["diff", str(PLAN)]])
-def test_a_plan_that_is_a_pipe_is_read_once_and_its_writer_not_waited_for(
+def test_a_plan_that_is_a_pipe_is_read_once_and_does_not_block(
     action: list[str], tmp_path: Path, capsys: Capture
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
@@ -196,7 +198,7 @@ def test_an_export_without_rows_or_header_is_refused(tmp_path: Path, capsys: Cap
         assert f"{name} is empty" in only_error(["cache", "import", str(tmp_path / name)], capsys)
 
 
-def test_a_spatial_plan_of_many_levels_is_one_line(tmp_path: Path, capsys: Capture) -> None:
+def test_a_deeply_nested_spatial_plan_is_reported_in_one_line(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "deep.spatial"
     file.write_text('{"kind": "mucudnn spatial plan", "mesh": ' + "[" * 100_000)
     assert "not a readable spatial plan" in only_error(["plan", "show", str(file)], capsys)
@@ -230,7 +232,7 @@ def test_cells_of_a_cache_are_printed_as_text(cache_path: Path, capsys: Capture)
 
 
 @pytest.mark.parametrize(("given", "warned"), [("64", True), ("4096", False), ("0", False)])
-def test_a_limit_that_was_meant_in_larger_units_is_asked_about(given: str, warned: bool) -> None:
+def test_a_limit_without_a_unit_draws_a_warning(given: str, warned: bool) -> None:
     command = [sys.executable, "-m", "mucudnn", "run", "--workspace", given, "--", "true"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0
@@ -241,7 +243,7 @@ def test_a_limit_that_was_meant_in_larger_units_is_asked_about(given: str, warne
     ("given", "warned"),
     [(64, True), ("64", True), ("64B", False), ("1KiB", False), (4096, False), (0, False)],
 )
-def test_a_workspace_that_was_meant_in_larger_units_is_asked_about(
+def test_a_workspace_without_a_unit_draws_a_warning(
     given: int | str, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     x, w = np.ones((2, 4, 8, 8), np.float32), np.ones((4, 4, 3, 3), np.float32)

@@ -15,7 +15,7 @@ SHOW_PLAN = ("plan", "show", str(Path(__file__).parent.parent / "data" / "plan-1
 
 
 @pytest.mark.parametrize("arguments", [("cache", "path"), SHOW_PLAN])
-def test_output_that_finds_no_room_is_one_line(arguments: tuple[str, ...]) -> None:
+def test_output_to_a_full_disk_is_reported_in_one_line(arguments: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run([*MUCUDNN, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
     assert ended.returncode == 1
@@ -34,7 +34,7 @@ def test_output_that_finds_no_room_is_one_line(arguments: tuple[str, ...]) -> No
     ],
 )
 @pytest.mark.parametrize(("file", "part"), [("", "is a folder"), ("missing/file.svg", "there is no folder")])
-def test_a_file_that_cannot_be_written_is_told_before_anything_is_done(
+def test_an_unwritable_file_is_reported_before_any_work(
     arguments: tuple[str, ...], file: str, part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -58,7 +58,7 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_done(
 @pytest.mark.parametrize(
     "content", [b"#!/bin/sh\necho hello\n", b"SQLite format 3\0" + bytes(84)], ids=["script", "cache"]
 )
-def test_a_file_of_another_kind_is_not_written_over(
+def test_a_file_of_another_kind_is_not_overwritten(
     arguments: tuple[str, ...],
     kind: str,
     content: bytes,
@@ -112,7 +112,7 @@ def test_a_narrow_terminal_gets_fewer_columns_on_whole_lines(
     assert re.fullmatch(r"forward +\d×\d [A-Z_]+ +[\d.]+ +[\d.]+× +[\d.]+ \w+", row)
 
 
-def test_a_reader_that_has_seen_enough_is_no_error_to_read_about() -> None:
+def test_a_reader_that_closes_the_pipe_causes_no_message() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     ended = subprocess.run([*MUCUDNN, *SHOW_PLAN], stdout=writer, stderr=subprocess.PIPE, text=True)
@@ -120,7 +120,7 @@ def test_a_reader_that_has_seen_enough_is_no_error_to_read_about() -> None:
     assert (ended.returncode, ended.stderr) == (1, "")
 
 
-def test_a_locale_that_lacks_characters_gets_others() -> None:
+def test_a_locale_that_lacks_characters_gets_substitutes() -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     ended = subprocess.run([*MUCUDNN, *SHOW_PLAN], env=environment, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -1,7 +1,5 @@
 """`mucudnn place` and `mucudnn project`: tables and JSON from networks and scaling tables."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -51,7 +49,7 @@ def test_a_network_file_is_placed_like_a_bundled_network(tmp_path: Path, capsys:
     assert answers[0]["time_ms"] == pytest.approx(answers[1]["time_ms"])
 
 
-def test_too_little_memory_on_the_devices_is_said(capsys: Capture) -> None:
+def test_too_little_memory_on_the_devices_is_reported(capsys: Capture) -> None:
     assert main(["place", "googlenet", *FAST, "--memory", "1MiB"]) == 3
     assert "need at least" in capsys.readouterr().err
 
@@ -108,7 +106,7 @@ def test_a_wrong_table_is_refused_with_its_line(
     assert message in capsys.readouterr().err
 
 
-def test_a_pipe_that_nobody_writes_is_not_waited_for(tmp_path: Path, capsys: Capture) -> None:
+def test_a_pipe_without_a_writer_does_not_block(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     assert main(["project", str(path), "--speedup", "2=1.5"]) == 1

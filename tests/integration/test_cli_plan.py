@@ -111,7 +111,7 @@ def measured_again(plan: Plan) -> Plan:
     return replace(plan, kernels=tuple(kernels))
 
 
-def test_times_that_were_measured_again_are_no_difference_unless_asked_for(
+def test_new_times_are_not_a_difference_unless_asked_for(
     plan_path: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     other = tmp_path / "other.plan"
@@ -178,7 +178,7 @@ def with_tiles(plan: Plan, *parts: MicroConfiguration) -> Plan:
     return replace(plan, kernels=(replace(kernel, tiles=Configuration(parts)),))
 
 
-def test_tiles_of_a_plan_are_shown_held_against_the_machine_and_compared(
+def test_tiles_of_a_plan_are_shown_verified_and_compared(
     plan_path: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     plan, other = read_plan(plan_path), tmp_path / "other.plan"
@@ -216,7 +216,7 @@ def with_groups(plan: Plan, *parts: MicroConfiguration) -> Plan:
     return replace(plan, kernels=(replace(kernel, groups=groups),))
 
 
-def test_groups_of_channels_of_a_plan_are_shown_held_against_the_machine_and_compared(
+def test_groups_of_channels_of_a_plan_are_shown_verified_and_compared(
     plan_path: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     plan, other = read_plan(plan_path), tmp_path / "other.plan"

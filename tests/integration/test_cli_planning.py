@@ -1,7 +1,5 @@
 """`mucudnn benchmark --device-properties` plans without a GPU; no command takes its rows for measurements."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -35,7 +33,9 @@ def on_nvidia(cudnn: Path, stubs: Path, tmp_path: Path) -> Mucudnn:
     return on_nvidia
 
 
-def test_it_prints_workspaces_and_keeps_them_as_what_can_run(on_nvidia: Mucudnn, tmp_path: Path) -> None:
+def test_it_prints_workspaces_and_records_the_engines_that_can_run(
+    on_nvidia: Mucudnn, tmp_path: Path
+) -> None:
     ran = on_nvidia("benchmark", KERNEL, "--device-properties", "h200", "--passes", "all")
     assert ran.returncode == 0, ran.stderr
     assert "NVIDIA H200, compute capability 9.0, 132 multiprocessors, described, cuDNN 9." in ran.stdout
@@ -60,7 +60,7 @@ def test_the_second_time_nothing_is_planned(on_nvidia: Mucudnn) -> None:
     assert first.stdout.startswith(table)
 
 
-def test_nothing_is_decided_from_what_was_planned(on_nvidia: Mucudnn, tmp_path: Path) -> None:
+def test_planned_workspaces_decide_nothing(on_nvidia: Mucudnn, tmp_path: Path) -> None:
     assert on_nvidia("benchmark", KERNEL, "--dtype", "f32", "--device-properties", "h200").returncode == 0
     replayed = on_nvidia("optimize", KERNEL, "--dtype", "f32", "--replay", str(tmp_path / "cache.sqlite"))
     assert (replayed.returncode, replayed.stdout) == (1, "")
@@ -93,7 +93,7 @@ def test_a_device_may_be_described_by_a_file(on_nvidia: Mucudnn, tmp_path: Path)
     assert "My GPU, compute capability 9.0, 66 multiprocessors, described" in ran.stdout
 
 
-def test_properties_that_cudnn_does_not_take_are_one_line(on_nvidia: Mucudnn, tmp_path: Path) -> None:
+def test_properties_that_cudnn_refuses_are_reported_in_one_line(on_nvidia: Mucudnn, tmp_path: Path) -> None:
     described = json.loads(read_properties("h200"))
     del described["l2CacheSize"]
     file = tmp_path / "less.json"
@@ -105,7 +105,7 @@ def test_properties_that_cudnn_does_not_take_are_one_line(on_nvidia: Mucudnn, tm
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"deviceName": "x", "deviceVer": "nine"}'])
-def test_a_file_that_describes_no_device_is_one_line(text: str, tmp_path: Path) -> None:
+def test_a_file_that_describes_no_device_is_reported_in_one_line(text: str, tmp_path: Path) -> None:
     file = tmp_path / "none.json"
     file.write_text(text)
     ran = mucudnn("benchmark", KERNEL, "--device-properties", str(file))
@@ -123,9 +123,7 @@ def test_a_file_that_describes_no_device_is_one_line(text: str, tmp_path: Path) 
         ("h200", ("--devices", "0"), 2, "not allowed with argument"),
     ],
 )
-def test_what_cannot_be_planned_says_why(
-    properties: str, more: tuple[str, ...], code: int, text: str
-) -> None:
+def test_an_impossible_request_says_why(properties: str, more: tuple[str, ...], code: int, text: str) -> None:
     ran = mucudnn("benchmark", KERNEL, "--device-properties", properties, *more)
     assert (ran.returncode, ran.stdout) == (code, "")
     assert text in ran.stderr.splitlines()[-1]

@@ -51,7 +51,7 @@ def test_without_sizes_the_powers_of_two_are_swept_and_kept_for_optimize(capsys:
         (["--plot", "plot.gif"], "'plot.gif' is neither a .svg nor a .png"),
     ],
 )
-def test_what_cannot_be_understood_is_named(flags: list[str], complaint: str, capsys: Capture) -> None:
+def test_invalid_arguments_are_named(flags: list[str], complaint: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(["sweep", DESCRIPTOR, *flags])
     assert exit_.value.code == 2

@@ -1,7 +1,5 @@
 """Programs written for cuDNN run on the host engine, unchanged, and compute the right results."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Programs that were never changed divide their convolutions under `mucudnn run`, and compute the same."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
@@ -108,9 +106,7 @@ def test_without_a_limit_no_program_allocates_more_than_it_does_alone(
 
 
 @pytest.mark.parametrize("pass_", PASSES)
-def test_what_fails_alone_for_want_of_workspace_runs_when_it_is_divided(
-    pass_: str, engine: Engine, desk: Desk
-) -> None:
+def test_a_call_that_lacks_workspace_alone_runs_divided(pass_: str, engine: Engine, desk: Desk) -> None:
     name = {"forward": "GEMM", "backward_data": "ALGO_0", "backward_filter": "ALGO_0"}[pass_]
     case = Case(problem("mb8_ic16ih14_oc16_kh3_ph1"), pass_)
     case = replace(case, limit=workspace_at(engine, case, 1))

@@ -4,8 +4,6 @@ The library is the host engine and the CUDA runtime is ours, so the tests need n
 processes, because a process keeps the first CUDA runtime that it opens.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -54,7 +52,7 @@ for execute in (divided, tiled):
 """)
 
 
-def test_a_division_runs_in_memory_that_somebody_else_has_allocated_and_keeps() -> None:
+def test_a_division_runs_in_memory_that_the_caller_owns() -> None:
     check_script("""
 problem = Problem(mini_batch=4, in_channels=3, out_channels=5, input=(9, 8), kernel=(3, 3), padding=1)
 x, w, y, expected = (np.ones(n, np.float32) for n in (864, 135, 1440, 1440))
@@ -111,7 +109,7 @@ def test_such_gradients_are_optimized_within_that_bound(dtype: str, most: int, t
     assert all(len(parts) <= most for kernel in kernels for parts in kernel[4])
 
 
-def test_memory_that_the_device_does_not_have_is_a_memory_error() -> None:
+def test_a_request_beyond_the_devices_memory_is_a_memory_error() -> None:
     check_script("""
 try:
     cuda.allocate(2**60)

@@ -1,7 +1,5 @@
 """`mucudnn doctor` says whether programs, libraries and packages get the drop-in, and why they do not."""
 
-from __future__ import annotations
-
 import os
 import struct
 from pathlib import Path
@@ -82,7 +80,7 @@ def test_another_library_that_is_missing_does_not_matter(
     assert examine(path).works is True
 
 
-def test_a_loader_that_the_program_brings_along_is_not_run(tmp_path: Path) -> None:
+def test_a_loader_that_the_program_ships_is_not_run(tmp_path: Path) -> None:
     loader, trace = tmp_path / "loader", tmp_path / "trace"
     source = tmp_path / "loader.c"
     source.write_text(f'#include <fcntl.h>\nint main(void) {{ return creat("{trace}", 0644) < 0; }}\n')
@@ -105,7 +103,7 @@ def auditor(folder: Path, trace: Path) -> Path:
     return library
 
 
-def test_an_auditor_that_the_program_brings_along_is_not_run(
+def test_an_auditor_that_the_program_ships_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MUCUDNN_LIBRARY", "host")
@@ -154,7 +152,7 @@ def test_an_auditor_that_only_the_loader_would_find_is_not_run(
         ("libother.so.1", None, "does not mention cuDNN"),
     ],
 )
-def test_a_program_that_opens_libraries_is_judged_by_the_names_in_it(
+def test_a_program_that_opens_libraries_is_classified_by_the_names_in_it(
     name: str, works: bool | None, text: str, tmp_path: Path
 ) -> None:
     finding = examine(program(tmp_path, OPEN.replace("NAME", name)))
@@ -162,7 +160,7 @@ def test_a_program_that_opens_libraries_is_judged_by_the_names_in_it(
     assert text in finding.text
 
 
-def test_a_large_program_is_gone_through_once(tmp_path: Path) -> None:
+def test_a_large_program_is_read_once(tmp_path: Path) -> None:
     # The assembler fills the array at once. A compiler takes seconds for as long an initializer.
     letters = '__asm__(".section .rodata\\nletters: .fill 1 << 23, 1, 97\\n.byte 0\\n.text");\n'
     assert examine(program(tmp_path, letters + OPEN.replace("NAME", "libcudnn.so.9"))).works
@@ -181,7 +179,7 @@ def test_a_program_with_privileges_ignores_the_preload(mode: int, tmp_path: Path
     assert (finding.works, "the loader ignores LD_PRELOAD" in finding.text) == (False, True)
 
 
-def test_a_program_linked_against_another_version_is_told_so(tmp_path: Path) -> None:
+def test_a_program_linked_against_another_version_is_reported(tmp_path: Path) -> None:
     source, library = tmp_path / "eight.c", tmp_path / "libcudnn.so.8"
     source.write_text("#include <stddef.h>\nsize_t cudnnGetVersion(void) { return 8; }\n")
     compile_c("-shared", "-fPIC", "-Wl,-soname,libcudnn.so.8", source, "-o", library)
@@ -192,7 +190,7 @@ def test_a_program_linked_against_another_version_is_told_so(tmp_path: Path) -> 
     )
 
 
-def test_a_program_linked_against_a_path_is_told_so(tmp_path: Path) -> None:
+def test_a_program_linked_against_a_path_is_reported(tmp_path: Path) -> None:
     source, library = tmp_path / "nameless.c", tmp_path / "libcudnn.so"
     source.write_text("#include <stddef.h>\nsize_t cudnnGetVersion(void) { return 9; }\n")
     compile_c("-shared", "-fPIC", source, "-o", library)
@@ -219,7 +217,7 @@ def test_a_library_with_a_cudnn_of_its_own_makes_no_calls_to_another(tmp_path: P
         ),
     ],
 )
-def test_a_library_that_exports_forwarders_holds_no_cudnn_and_its_calls_tell_which_cudnn_it_wants(
+def test_a_library_that_exports_forwarders_holds_no_cudnn_and_its_calls_show_which_it_wants(
     options: tuple[str, ...], works: bool, text: str, tmp_path: Path
 ) -> None:
     forwarder = Path(__file__).with_name("forwarder.c")
@@ -281,16 +279,16 @@ def test_a_folder_of_cudnns_in_the_search_path_says_that_a_library_opens_it_by_n
     assert (finding.works, "names functions and a folder of cuDNN's" in finding.text) == (True, True)
 
 
-def test_words_that_are_no_function_of_cudnn_are_no_mention(tmp_path: Path) -> None:
+def test_words_that_name_no_cudnn_function_do_not_count(tmp_path: Path) -> None:
     finding = examine(program(tmp_path, OPEN.replace("NAME", "set cudnnCreateTensor to 1, or cudnn.enabled")))
     assert (finding.works, finding.uses_cudnn) == (None, False)
 
 
-def test_a_cudnn_is_no_program(tmp_path: Path) -> None:
+def test_a_cudnn_library_is_not_a_program(tmp_path: Path) -> None:
     assert examine(SHIM).text == "is a cuDNN itself; name a program that uses it"
 
 
-def test_a_program_for_another_machine_is_told_so(tmp_path: Path) -> None:
+def test_a_program_for_another_machine_is_reported(tmp_path: Path) -> None:
     path = program(tmp_path, CALL, SHIM)
     content = bytearray(path.read_bytes())
     content[18] = 243
@@ -300,7 +298,7 @@ def test_a_program_for_another_machine_is_told_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first_line", ["#!{}", "#! {} -u", "#!/usr/bin/env {}", "#!/usr/bin/env -S {} -u"])
-def test_a_script_is_judged_by_its_interpreter(first_line: str, tmp_path: Path) -> None:
+def test_a_script_is_classified_by_its_interpreter(first_line: str, tmp_path: Path) -> None:
     interpreter = program(tmp_path, OPEN.replace("NAME", "libcudnn.so.9"))
     script = tmp_path / "script"
     script.write_text(first_line.format(interpreter) + "\necho\n")
@@ -319,7 +317,7 @@ def test_a_script_is_judged_by_its_interpreter(first_line: str, tmp_path: Path) 
         (b"#!/no/such/interpreter\n", "is a script whose interpreter was not found"),
     ],
 )
-def test_nothing_can_be_said_of_a_file_that_is_no_program(content: bytes, text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_program_has_no_answer(content: bytes, text: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
     finding = examine(path)
@@ -332,12 +330,12 @@ def test_a_command_is_looked_up() -> None:
 
 
 @pytest.mark.parametrize("name", ["no-such-program", "/no/such/program", ""])
-def test_what_is_not_there_is_a_usage_error(name: str) -> None:
+def test_a_missing_program_is_a_usage_error(name: str) -> None:
     with pytest.raises(UsageError, match=f"'{name}' is not a file, a command or an installed Python package"):
         doctor.examine(name)
 
 
-def test_of_a_python_package_the_files_that_use_cudnn_are_examined(
+def test_the_files_of_a_python_package_that_use_cudnn_are_examined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     information = tmp_path / "trainer-1.0.dist-info"

@@ -1,7 +1,5 @@
 """Programs convolve until their last destructor has run, and in threads that are cancelled."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

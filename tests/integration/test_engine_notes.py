@@ -3,8 +3,6 @@
 The library is the host engine behind a wrapper that gives engine 0 any notes.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 The library is the host engine. The commands use it like cuDNN, by both of its APIs.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 from collections import Counter
@@ -60,7 +58,7 @@ def test_a_warm_command_asks_for_nothing_not_even_what_did_not_fit_the_limit(
 @pytest.mark.parametrize(
     "refused", ["cudnnGetConvolutionForwardWorkspaceSize", "cudnnGetConvolutionForwardAlgorithm_v7"]
 )
-def test_what_failed_for_a_moment_is_asked_for_again(refused: str, library: Path, tmp_path: Path) -> None:
+def test_a_temporary_failure_is_retried(refused: str, library: Path, tmp_path: Path) -> None:
     arguments = ("--no-run", "--workspace", "none")
     failing, _ = optimize(library, tmp_path, *arguments, REFUSED=refused)
     assert failing["new_measurements"] > 0  # the algorithms that did not fail
@@ -84,7 +82,7 @@ def described(enumeration: Enumeration) -> list[tuple[str, str, int, str]]:
 @pytest.mark.parametrize(
     ("epilogue", "pass_"), [*(("", pass_) for pass_ in PASSES), ("+bias+relu", "forward")]
 )
-def test_whichever_call_fails_all_is_listed_or_the_list_is_known_to_lack_something(
+def test_whichever_call_fails_the_list_is_complete_or_known_to_be_incomplete(
     epilogue: str, pass_: str, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOST_ENGINE", host_library())

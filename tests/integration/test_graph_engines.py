@@ -4,8 +4,6 @@ The library is the host engine, used like `--engine cudnn`. Its engine n is its 
 starts processes of its own, because a process keeps the first CUDA runtime that it opens.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from pathlib import Path
@@ -137,7 +135,7 @@ for pass_, legacy, engine in (
 """)
 
 
-def test_a_division_may_mix_both_and_overwrites_what_is_no_number() -> None:
+def test_a_division_may_mix_both_and_overwrites_nan() -> None:
     check_script("""
 problem = Problem(mini_batch=5, in_channels=4, out_channels=6, input=(9, 8), kernel=(3, 3), padding=1)
 def mixed(parts):

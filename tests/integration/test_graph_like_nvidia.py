@@ -1,7 +1,5 @@
 """The graph API of the host engine answers each of many calls as NVIDIA's own library does."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

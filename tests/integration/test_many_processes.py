@@ -59,7 +59,7 @@ def test_eight_processes_measure_everything_once(network: str, cache_path: Path)
     assert len({json.dumps({**result, "new_measurements": 0}) for result in results}) == 1
 
 
-def test_a_claim_is_one_processs_until_it_ends_however_it_ends(tmp_path: Path) -> None:
+def test_a_claim_belongs_to_one_process_until_it_ends_in_any_way(tmp_path: Path) -> None:
     path = tmp_path / "cache.sqlite"
     script = (
         "import signal, sys; from pathlib import Path; from mucudnn.costs.claims import Claims\n"
@@ -97,7 +97,7 @@ def test_a_process_that_makes_no_progress_is_not_waited_for(
     ]
 
 
-def test_what_others_work_at_comes_last(cache_path: Path) -> None:
+def test_kernels_that_others_measure_come_last(cache_path: Path) -> None:
     with Cache.open(cache_path) as one, Cache.open(cache_path) as other:
         ones, others = one.claimed("abc", str), other.claimed("abc", str)
         assert [next(others), next(ones), next(others)] == ["a", "b", "c"]
@@ -156,7 +156,7 @@ def test_each_devices_process_sees_that_device_alone(monkeypatch: pytest.MonkeyP
         ("0,1", "3", 4, "there is no device 1: CUDA_VISIBLE_DEVICES is 3"),
     ],
 )
-def test_devices_that_are_not_there_are_named(
+def test_missing_devices_are_named(
     given: str, visible: str | None, code: int, part: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     if visible:
@@ -169,7 +169,7 @@ def test_devices_that_are_not_there_are_named(
     assert (found, part in line) == (code, True)
 
 
-def test_what_fails_in_a_devices_process_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_in_a_devices_process_is_reported_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["benchmark", "ic4ih8_oc4_kh3", "--devices", "0,1", "--engine", "cudnn"]) == 4
     (line,) = capfd.readouterr().err.splitlines()
     assert "no cuDNN device" in line
@@ -180,7 +180,7 @@ def ignores_interrupts(process: int) -> bool:
     return bool(int(ignored, 16) >> (signal.SIGINT - 1) & 1)
 
 
-def test_an_interrupt_of_all_devices_processes_is_one_line(cache_path: Path) -> None:
+def test_an_interrupt_of_all_devices_processes_is_reported_in_one_line(cache_path: Path) -> None:
     command = [sys.executable, "-m", "mucudnn", "benchmark", "vgg16", "--batch", "2", "--devices", "0,1"]
     running = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -197,7 +197,7 @@ def test_an_interrupt_of_all_devices_processes_is_one_line(cache_path: Path) -> 
     assert "Traceback" not in error
 
 
-def test_a_devices_process_that_is_killed_is_one_line(
+def test_a_killed_devices_process_is_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     start = devices._start

@@ -1,7 +1,5 @@
 """A file with one wrong value is read, or refused with a sentence, whichever value is wrong and how."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -4,8 +4,6 @@ The tests plan the three kernels with the largest x and y of each bundled networ
 most there.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -196,7 +194,7 @@ def test_16_bit_inputs_with_an_fp32_output_have_a_compiled_engine_that_takes_mem
 
 
 @pytest.mark.parametrize("epilogue", ["+relu", "+add+relu", "+bias+add+relu"])
-def test_what_cudnn_fuses_only_by_compiling_is_left_out(epilogue: str, plan: Plan) -> None:
+def test_fusions_that_cudnn_must_compile_are_not_planned(epilogue: str, plan: Plan) -> None:
     assert plan([(described(HEADLINE.format(16) + epilogue), "forward")]) == [[]]
 
 
@@ -289,7 +287,7 @@ NAMES: Sequence[str] = (
 )
 
 
-def test_a_name_that_is_no_engines_is_refused(cudnn: Path, stubs: Path) -> None:
+def test_a_name_of_no_engine_is_refused(cudnn: Path, stubs: Path) -> None:
     program = f"""
 from mucudnn._native import EngineError, Planner, parse_descriptor
 from mucudnn.measuring.described_device import read_properties

@@ -139,7 +139,7 @@ def test_report_measures_decides_and_writes_page_and_plots(tmp_path: Path, capsy
     assert capsys.readouterr().err == ""
 
 
-def test_a_page_that_finds_no_room_is_one_line(capsys: Capture) -> None:
+def test_a_page_on_a_full_disk_is_reported_in_one_line(capsys: Capture) -> None:
     assert main(["report", "mb2_ic4ih8_oc4_kh3", "--no-run", "--output", "/dev/full"]) == 1
     assert capsys.readouterr().err.splitlines()[-1] == (
         "mucudnn: the page /dev/full cannot be written: No space left on device"

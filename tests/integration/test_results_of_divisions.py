@@ -1,7 +1,5 @@
 """Divided kernels have the errors of undivided ones, and one result in every process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

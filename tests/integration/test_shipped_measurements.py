@@ -58,7 +58,7 @@ def replay(capsys: Capture, device: str, *arguments: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_replay_decides_from_what_is_shipped_of_a_device(
+def test_a_replay_decides_from_a_devices_shipped_measurements(
     tmp_path: Path, shipped: Path, capsys: Capture
 ) -> None:
     file = ship(results(tmp_path / "measurements.jsonl.gz"), shipped)
@@ -74,7 +74,7 @@ def test_a_replay_decides_from_what_is_shipped_of_a_device(
     assert not default_path().exists()
 
 
-def test_shipping_again_keeps_what_was_measured_later(tmp_path: Path, shipped: Path) -> None:
+def test_shipping_again_keeps_later_measurements(tmp_path: Path, shipped: Path) -> None:
     first = results(tmp_path / "first.gz")
     file = ship(first, shipped)
     once = file.read_text()
@@ -93,7 +93,7 @@ measurements = st.lists(st.tuples(st.sampled_from((1, 2, 4, 8)), numbers, number
 
 
 @given(measured=measurements)
-def test_what_is_shipped_decides_as_all_that_was_measured(
+def test_shipped_measurements_decide_as_the_full_record_does(
     measured: list[tuple[int, int, int | None]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("shipped")
@@ -121,7 +121,7 @@ def test_what_is_shipped_decides_as_all_that_was_measured(
     assert len(set(ran)) == len(ran)
 
 
-def test_a_name_of_several_devices_is_refused_and_an_unknown_one_is_no_cache(
+def test_an_ambiguous_device_name_is_refused_and_an_unknown_one_is_a_missing_cache(
     tmp_path: Path, shipped: Path, capsys: Capture
 ) -> None:
     for number in (1, 2):

@@ -1,7 +1,5 @@
 """A library that accepts every graph and computes nothing, for graphs that no real library runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import host_abi

@@ -1,7 +1,5 @@
 """Hypothesis strategies for small problems and their divisions."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from mucudnn._native import Problem

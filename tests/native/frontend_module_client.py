@@ -8,8 +8,6 @@ program reads x, w, y, residual and bias from stdin. For each plan it prints the
 to stdout. It imports the module and NumPy alone; the plans run on the addresses of NumPy's arrays.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

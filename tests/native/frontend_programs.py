@@ -1,7 +1,5 @@
 """Helpers that build C++ programs against NVIDIA's cudnn-frontend, run them, and check them against fp64."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass

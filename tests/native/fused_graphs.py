@@ -1,7 +1,5 @@
 """Graphs of a forward convolution and the pointwise operations that follow it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

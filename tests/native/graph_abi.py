@@ -1,7 +1,5 @@
 """The graph API (cudnnBackend*) through ctypes, of the host engine or of NVIDIA's library."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A client of the graph API, from graphs to their execution. It fails if a call fails."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Mapping
 

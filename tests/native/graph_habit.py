@@ -19,8 +19,6 @@ A problem with an epilogue may have these too:
 - chain: the name of another graph, of odd_chains.py
 """
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from typing import Any

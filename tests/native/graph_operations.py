@@ -1,7 +1,5 @@
 """Graphs, operations and tensors of a client of the graph API. The client fails if a call fails."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

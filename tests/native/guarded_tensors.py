@@ -1,7 +1,5 @@
 """Convolutions on tensors that lie against inaccessible pages."""
 
-from __future__ import annotations
-
 import numpy as np
 from reference import OUTPUT
 

@@ -1,7 +1,5 @@
 """The number of calls that the drop-in makes to the library on top of the program's own."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

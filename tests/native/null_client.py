@@ -7,8 +7,6 @@ problem is convolved forward in the graph API. A library that creates no handle,
 NULL for it, and no execution plan.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

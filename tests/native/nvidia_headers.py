@@ -1,7 +1,5 @@
 """The folders of NVIDIA's own headers, for tests that compare our declarations and compile clients."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Graphs of a forward convolution that no epilogue describes, each with the reason to pass it through."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from graph_client import Client

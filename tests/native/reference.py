@@ -4,8 +4,6 @@ Programs that tests start import this module. So it does not import hypothesis, 
 their start.
 """
 
-from __future__ import annotations
-
 import re
 from itertools import product
 

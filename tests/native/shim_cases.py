@@ -1,7 +1,5 @@
 """Helpers that run cases of shim_client.py with and without the shim and check the results against fp64."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -14,8 +14,6 @@ It prints cuDNN's answers to each case as JSON. A case is a dictionary with thes
 LARGEST_FILE in the environment is the size that no file but RESULTS.npz may exceed, as on a full disk.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

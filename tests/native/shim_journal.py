@@ -1,7 +1,5 @@
 """The journal that the drop-in writes beside its cache, and how tests change its times."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

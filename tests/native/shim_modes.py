@@ -1,7 +1,5 @@
 """Helpers that return the environment of each mode of the drop-in, and run programs online."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A library to link programs against. It has cuDNN's name, version and functions, which do nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from host_abi import ABI, FUNCTIONS

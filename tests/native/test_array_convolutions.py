@@ -1,7 +1,5 @@
 """The array functions agree with the definition for every pass, layout, type, scale and division."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from drawn_problems import divisions, problems

@@ -1,7 +1,5 @@
 """bfloat16 is multiplied by AMX where the processor has it, and summed in fp32."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

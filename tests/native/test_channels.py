@@ -1,7 +1,5 @@
 """Groups of channels are exact for any kernel, layout and data type, and need no more than they say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -150,7 +148,7 @@ def test_a_convolution_in_groups_is_divided_into_whole_groups() -> None:
         group_kernel(Kernel(problem(groups=2), "forward"), 3)
 
 
-def test_what_adds_a_tensor_that_may_be_the_output_is_not_divided() -> None:
+def test_an_addition_whose_tensor_may_be_the_output_is_not_divided() -> None:
     added = Kernel(parse_descriptor(f"{SMALL}+add+bias")[0], "forward")
     assert divided_channels(added) == 1
     with pytest.raises(ValueError, match="a group of 2 channels: forward of this convolution divides 1"):

@@ -1,7 +1,5 @@
 """Convolutions in NHWC, whose columns are gathered by lines of taps."""
 
-from __future__ import annotations
-
 import pytest
 from guarded_tensors import assert_keeps_to_its_tensors
 from hypothesis import given, settings
@@ -43,7 +41,7 @@ def test_a_convolution_in_nhwc_agrees_with_the_definition(
 @pytest.mark.parametrize("at_end", [True, False])
 @settings(max_examples=60)
 @given(problem=problems(), pass_=st.sampled_from(PASSES))
-def test_a_convolution_in_nhwc_reads_and_writes_no_byte_beside_its_tensors(
+def test_a_convolution_in_nhwc_reads_and_writes_no_byte_outside_its_tensors(
     engine: Engine, at_end: bool, problem: Problem, pass_: str
 ) -> None:
     algorithm = "IMPLICIT_GEMM" if pass_ == "forward" else "ALGO_1"

@@ -7,8 +7,6 @@ each caller: the sanitizer finds a race by what orders two accesses, and need no
 TEST_CASES=1: let each caller make one call instead of three
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from itertools import product
@@ -99,7 +97,7 @@ def test_callers_of_more_threads_at_once_get_the_bits_of_a_lone_call(
 
 
 @pytest.mark.parametrize("pass_", PASSES)
-def test_strided_convolutions_of_more_threads_too(pass_: str) -> None:
+def test_strided_convolutions_of_more_threads_have_the_same_bits(pass_: str) -> None:
     engine = Engine(host_library(), threads=THREADS)
     problem = problem_of("f32", "nchw", 1, (37, 41), stride=2)
     assert problem.flops > 8e6
@@ -109,7 +107,7 @@ def test_strided_convolutions_of_more_threads_too(pass_: str) -> None:
 
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_depthwise_convolutions_of_more_threads_too(layout: str, pass_: str) -> None:
+def test_depthwise_convolutions_of_more_threads_have_the_same_bits(layout: str, pass_: str) -> None:
     engine = Engine(host_library(), threads=THREADS)
     problem = Problem(
         mini_batch=5, in_channels=40, out_channels=40, groups=40, input=(61, 53), kernel=(5, 3), padding=1,

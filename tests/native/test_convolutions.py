@@ -1,7 +1,5 @@
 """Every pass, layout, type, algorithm, beta and division agrees with the definition in fp64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from drawn_problems import divisions, problems
@@ -206,7 +204,7 @@ def test_measuring_gives_at_least_three_times_and_stops_at_the_budget(engine: En
 
 
 @pytest.mark.parametrize(("budget_ms", "runs"), [(1e9, 3), (0.0, 1)])
-def test_what_is_hopeless_is_not_measured_long(budget_ms: float, runs: int, engine: Engine) -> None:
+def test_a_hopeless_algorithm_is_not_measured_for_long(budget_ms: float, runs: int, engine: Engine) -> None:
     problem = Problem(mini_batch=1, in_channels=1, out_channels=1, input=(4, 4), kernel=(1, 1))
     memory = [engine.allocate(4096) for _ in range(3)]
     times = engine.measure(
@@ -247,7 +245,7 @@ def runs_made(engine: Engine, sample: Problem) -> int:
     )
 
 
-def test_a_run_that_is_long_is_made_once(engine: Engine) -> None:
+def test_a_long_run_is_made_once(engine: Engine) -> None:
     small = Problem(mini_batch=1, in_channels=1, out_channels=1, input=(4, 4), kernel=(1, 1))
     assert runs_made(engine, small) == 2
     long = Problem(

@@ -1,7 +1,5 @@
 """Our CUDA runtime on the CPU gives the answers of the real one."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re
@@ -39,7 +37,7 @@ def size(count: int) -> ctypes.c_size_t:
     return ctypes.c_size_t(count)
 
 
-def test_bytes_survive_the_way_to_the_device_and_back() -> None:
+def test_bytes_survive_a_round_trip_to_the_device() -> None:
     device, host = create(cuda.cudaMalloc, size(1000)), create(cuda.cudaMallocHost, size(1000))
     stream = create(cuda.cudaStreamCreateWithFlags, 1)
     back = ctypes.create_string_buffer(1000)
@@ -63,7 +61,7 @@ def test_memory_that_the_machine_does_not_have_is_refused() -> None:
     assert cuda.cudaGetLastError() == NO_MEMORY
 
 
-def test_no_bytes_are_no_memory_and_freeing_them_is_fine() -> None:
+def test_an_allocation_of_no_bytes_is_null_and_can_be_freed() -> None:
     nothing = create(cuda.cudaMalloc, size(0))
     assert nothing.value is None
     assert cuda.cudaFree(nothing) == SUCCESS
@@ -95,7 +93,7 @@ def test_a_wrong_argument_has_the_error_that_cuda_gives_it(error: int, call: Cal
     assert cuda.cudaGetLastError() == error
 
 
-def test_events_tell_the_time_between_them() -> None:
+def test_events_measure_the_time_between_them() -> None:
     start, end = create(cuda.cudaEventCreate), create(cuda.cudaEventCreateWithFlags, 0)
     elapsed = ctypes.c_float(-1)
     assert cuda.cudaEventElapsedTime(ctypes.byref(elapsed), start, end) == INVALID_HANDLE

@@ -1,7 +1,5 @@
 """Depthwise convolutions of implicit GEMM, which computes them without a matrix product."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from drawn_problems import divisions
@@ -108,7 +106,7 @@ def test_large_images_agree_with_the_definition_and_beta_0_reads_no_nan(
 @pytest.mark.parametrize("at_end", [True, False])
 @settings(max_examples=60)
 @given(problem=depthwise_problems(types=("f32", "bf16")), pass_=passes, beta=betas)
-def test_no_byte_beside_the_tensors_is_read_or_written(
+def test_no_byte_outside_the_tensors_is_read_or_written(
     engine: Engine, at_end: bool, problem: Problem, pass_: str, beta: float
 ) -> None:
     assert_keeps_to_its_tensors(engine, problem, pass_, DIRECT[pass_], beta=beta, at_end=at_end)

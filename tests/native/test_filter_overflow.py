@@ -4,8 +4,6 @@ In fp16 a part of the mini-batch may exceed the range, so mucudnn does not divid
 The type bf16 has the range of fp32.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -174,7 +172,7 @@ def test_only_the_whole_mini_batch_of_such_a_gradient_is_measured(
     assert {row.micro_batch for row in rows} == {8}
 
 
-def test_no_tiles_of_such_a_gradient_are_looked_for(engine: Engine, cache_path: Path) -> None:
+def test_no_tiles_of_such_a_gradient_are_searched(engine: Engine, cache_path: Path) -> None:
     problem = PROBLEM.replace(mini_batch=1)
     with Cache.open(cache_path) as cache:
         bench = measuring.Bench(engine, cache, Listener(), Exhaustive())
@@ -197,7 +195,7 @@ def test_a_plan_that_divides_a_gradient_in_fp16_is_refused(sizes: tuple[int, ...
     assert np.isfinite(call(plan_of(in_slices(8), in_slices(*sizes)))).all()
 
 
-def test_so_is_one_with_tiles() -> None:
+def test_a_plan_that_tiles_a_gradient_in_fp16_is_refused() -> None:
     tiles = Tiling((Tile(6, "ALGO_1", 1.0, 2**20),) * 2)
     with pytest.raises(UsageError, match=re.escape(REFUSED.format(16))):
         call(plan_of(in_slices(8), tiles=tiles))

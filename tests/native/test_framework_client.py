@@ -1,7 +1,5 @@
 """Programs that convolve like PyTorch and XLA get right results with and without the drop-in."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +104,7 @@ def test_pytorch_keeps_the_plan_of_its_first_call(pass_: str, benchmark: int, cl
 
 @each_pass
 @each_benchmark
-def test_what_is_in_no_plan_is_pytorchs_own_call_to_the_bit(
+def test_a_call_outside_the_plan_is_pytorchs_own_to_the_bit(
     pass_: str, benchmark: int, client: Program, engine: Engine
 ) -> None:
     other = next(name for name in PASSES if name != pass_)
@@ -140,7 +138,7 @@ def test_pytorchs_plans_are_divided_and_run_from_its_cache(
 
 @each_pass
 @each_benchmark
-def test_online_pytorch_is_told_no_more_than_the_limit_and_a_second_process_measures_nothing(
+def test_online_pytorch_sees_no_more_than_the_limit_and_a_second_process_measures_nothing(
     pass_: str, benchmark: int, client: Program
 ) -> None:
     limit = max(client.workspaces(pass_).values()) // 3
@@ -154,9 +152,7 @@ def test_online_pytorch_is_told_no_more_than_the_limit_and_a_second_process_meas
 
 @each_pass
 @each_benchmark
-def test_where_memory_is_short_pytorch_takes_a_plan_that_fits(
-    pass_: str, benchmark: int, client: Program
-) -> None:
+def test_short_of_memory_pytorch_takes_a_plan_that_fits(pass_: str, benchmark: int, client: Program) -> None:
     needs = sorted(client.workspaces(pass_).values())
     for memory in (0, needs[1], needs[-1] - 1):
         (run,) = parse_runs(client(pass_, "torch", f"benchmark={benchmark}", f"memory={memory}"))
@@ -165,7 +161,7 @@ def test_where_memory_is_short_pytorch_takes_a_plan_that_fits(
 
 @each_pass
 @each_benchmark
-def test_under_a_limit_memory_that_is_short_is_enough_for_pytorchs_first_plan(
+def test_under_a_limit_little_memory_is_enough_for_pytorchs_first_plan(
     pass_: str, benchmark: int, client: Program, engine: Engine
 ) -> None:
     # The division runs Winograd on parts. Without mucudnn the memory is too short for Winograd on the whole.
@@ -313,7 +309,7 @@ def test_an_engine_that_xla_chose_as_the_plan_does_is_its_own_call(
 
 
 @each_pass
-def test_online_xla_is_told_no_more_than_the_limit(pass_: str, client: Program) -> None:
+def test_online_xla_sees_no_more_than_the_limit(pass_: str, client: Program) -> None:
     limit = max(client.workspaces(pass_).values()) // 3
     listed = client.shim(pass_, "xla", **client.online(str(limit)))
     assert all(run.workspace <= limit for run in parse_runs(listed))

@@ -1,7 +1,5 @@
 """A program written against NVIDIA's cudnn-frontend runs on the host engine, and its results are right."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import frontend_programs
@@ -94,7 +92,7 @@ def test_other_geometries_are_right(
 @pytest.mark.parametrize("choice", ["a", "engine", "json"])
 @pytest.mark.parametrize("data_type", ["f32", "f16"])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_under_the_drop_in_every_plan_is_divided_that_can_be(
+def test_under_the_drop_in_every_divisible_plan_is_divided(
     program: Path,
     search_path: str,
     operation: str,

@@ -1,7 +1,5 @@
 """A program with cudnn-frontend's Python module runs on the host engine and under `mucudnn run`."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path
@@ -77,7 +75,7 @@ def test_under_mucudnn_run_its_plans_are_divided(
 
 
 @each_operation
-def test_under_mucudnn_run_what_is_in_no_plan_is_its_own_call_to_the_bit(
+def test_under_mucudnn_run_a_call_outside_the_plan_is_its_own_to_the_bit(
     operation: str, search_path: str, engine: Engine, tmp_path: Path
 ) -> None:
     case = Case(operation, kernel())

@@ -1,7 +1,5 @@
 """Forward convolutions with an epilogue are problems of their own, measured and divided like all others."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from drawn_problems import divisions, problems
@@ -60,14 +58,14 @@ def test_their_engines_need_the_workspaces_of_the_plain_algorithms(engine: Engin
 
 
 @pytest.mark.parametrize("pass_", PASSES[1:])
-def test_there_is_no_other_pass(engine: Engine, pass_: str) -> None:
+def test_only_the_forward_pass_is_fused(engine: Engine, pass_: str) -> None:
     problem = fused(PLAIN, "+bias")
     assert len(engine.enumerate(Kernel(problem, pass_))) == 0
     with pytest.raises(EngineError, match=rf"no {pass_} is fused: .*\+bias$"):
         engine.prepare(Kernel(problem, pass_), [(6, "eng0")])
 
 
-def test_what_does_not_fuse_them_says_so(engine: Engine) -> None:
+def test_an_algorithm_that_does_not_fuse_says_so(engine: Engine) -> None:
     problem = fused(PLAIN, "+bias+relu")
     with pytest.raises(EngineError, match=r"the legacy API does not fuse '\+bias\+relu': GEMM"):
         engine.prepare(Kernel(problem, "forward"), [(6, "GEMM")])

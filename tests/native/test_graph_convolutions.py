@@ -1,7 +1,5 @@
 """Convolutions through the graph API agree with fp64 for every pass, layout, type, engine and beta."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from drawn_problems import problems
@@ -165,7 +163,7 @@ def test_every_engine_number_below_the_count_runs_or_is_not_supported(pass_: str
         assert client.library.finalize(engine) == expected
 
 
-def test_engines_say_what_they_compute_by() -> None:
+def test_engines_list_their_numerical_notes() -> None:
     graph = client.graph([client.operation(PLAIN, "forward")])
     notes = {}
     for config in client.heuristics(graph):

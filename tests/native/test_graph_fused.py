@@ -1,7 +1,5 @@
 """Forward convolutions with bias, residual and RELU in one graph agree with the definition in fp64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from drawn_problems import problems

@@ -1,7 +1,5 @@
 """The host engine's graph API has one knob, the tile size of explicit GEMM, which sets its workspace."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 from itertools import pairwise
@@ -134,7 +132,7 @@ def test_a_knob_left_to_the_engine_is_its_largest_tiles(engine: Engine, pass_: s
     ("index", "knobs"),
     [(2, {TILE_SIZE: 5}), (2, {TILE_SIZE: -2}), (2, {3: 1}), (2, {TILE_SIZE: 1, 3: 1}), (0, {TILE_SIZE: 0})],
 )
-def test_a_knob_or_value_that_the_engine_has_not_is_not_supported(index: int, knobs: dict[int, int]) -> None:
+def test_a_knob_or_value_that_the_engine_lacks_is_not_supported(index: int, knobs: dict[int, int]) -> None:
     graph = client.graph([client.operation(PLAIN, "forward")])
     with pytest.raises(AssertionError, match=f"^{NOT_SUPPORTED}: .*knob"):
         client.config(graph, index, knobs)

@@ -1,7 +1,5 @@
 """Execution plans and variant packs of the host engine have the lifetimes, JSON and errors of NVIDIA's."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import threading
@@ -49,7 +47,7 @@ def execute(plan: Descriptor, pack: Descriptor | None, handle: ctypes.c_void_p |
 # --- lifetimes ---
 
 
-def test_a_plan_outlives_all_that_it_was_made_from() -> None:
+def test_a_plan_outlives_the_descriptors_that_it_was_made_from() -> None:
     operation = client.operation(PLAIN, "forward")
     graph = client.graph([operation])
     config = client.config(graph, 0)
@@ -107,7 +105,7 @@ def test_an_address_must_suit_the_data_type() -> None:
     assert execute(plan_of(engine=0), client.pack(memory, None)) == MISALIGNED
 
 
-def test_what_is_missing_in_a_call_is_a_bad_parameter() -> None:
+def test_a_missing_argument_is_a_bad_parameter() -> None:
     plan, pack = plan_of(), client.pack(memory_of(PLAIN), None)
     nothing = ctypes.c_void_p()
     assert library.dll.cudnnBackendExecute(nothing, plan, pack) == BAD_PARAM

@@ -5,8 +5,6 @@ heuristics that can be built and run. With benchmarking it takes the fastest, ti
 largest that a plan needs, or what the memory allows.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 

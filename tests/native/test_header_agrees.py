@@ -5,8 +5,6 @@ compare constants, types, members and signatures. The signatures in our list nam
 expands the list outside the namespace, where these names mean the real types.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The host engine's ABI has the functions of biases: the fused call, adding, and the gradient of a bias."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 

@@ -1,7 +1,5 @@
 """C programs use the host engine like cuDNN: linked against it, or through dlopen."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import host_abi as abi

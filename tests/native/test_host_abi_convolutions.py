@@ -1,7 +1,5 @@
 """The host engine's ABI gives output sizes, algorithms and results. Other tests check the numerics."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -1,7 +1,5 @@
 """Handles, errors and descriptors of the host engine's ABI give the statuses of cuDNN 9.19."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from math import prod

@@ -1,7 +1,5 @@
 """Timing a device that works asynchronously waits for its work, not only for the launch."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -39,7 +39,7 @@ def test_no_two_samples_of_a_tensor_are_alike_although_values_repeat(engine: _na
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_few_values_are_values_too(engine: _native.Engine, count: int) -> None:
+def test_a_few_values_are_filled_too(engine: _native.Engine, count: int) -> None:
     memory = engine.allocate(4)
     memory.fill("f32", 1, 7.0)
     memory.fill_random("f32", count, 1)
@@ -47,7 +47,7 @@ def test_few_values_are_values_too(engine: _native.Engine, count: int) -> None:
 
 
 @pytest.mark.parametrize("data_type", SIZES)
-def test_values_are_read_from_any_place_and_none_behind_the_end(
+def test_values_are_read_from_any_place_and_never_past_the_end(
     engine: _native.Engine, data_type: str
 ) -> None:
     memory = engine.allocate(100 * SIZES[data_type])

@@ -1,7 +1,5 @@
 """The host engine runs on the threads of the process's OpenMP runtime; without one, on its own."""
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib.util import find_spec
@@ -62,7 +60,7 @@ def test_without_openmp_the_engine_starts_a_worker_of_its_own() -> None:
     succeed("before = tasks(); convolve(); assert tasks() == before + 1, tasks()")
 
 
-def test_behind_an_operation_on_openmp_the_engine_starts_no_thread(team: Path) -> None:
+def test_after_an_operation_on_openmp_the_engine_starts_no_thread(team: Path) -> None:
     succeed(LOADED + "before = tasks(); convolve(); assert tasks() == before, (before, tasks())", team)
 
 
@@ -189,7 +187,7 @@ assert np.any(y != 1)
     succeed(LOADED + program, team)
 
 
-def test_a_runtime_that_waits_for_busy_cores_is_left_out_more_and_more_often(tmp_path: Path) -> None:
+def test_a_runtime_that_waits_for_busy_cores_is_used_less_and_less(tmp_path: Path) -> None:
     source, library = tmp_path / "slow.c", tmp_path / "libgomp_slow.so"
     source.write_text(
         "#include <time.h>\n"

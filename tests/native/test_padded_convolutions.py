@@ -1,7 +1,5 @@
 """Convolutions with much padding: their products leave out the taps that read padding alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from guarded_tensors import assert_keeps_to_its_tensors
@@ -55,7 +53,7 @@ def test_every_algorithm_agrees_with_the_definition(
 @pytest.mark.parametrize("at_end", [True, False])
 @settings(max_examples=30)
 @given(problem=padded_problems(data_types=("f32", "bf16")), pass_=st.sampled_from(PASSES))
-def test_no_byte_beside_the_tensors_is_read_or_written(
+def test_no_byte_outside_the_tensors_is_read_or_written(
     engine: Engine, at_end: bool, problem: Problem, pass_: str
 ) -> None:
     algorithm = "IMPLICIT_GEMM" if pass_ == "forward" else "ALGO_1"

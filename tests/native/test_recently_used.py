@@ -7,7 +7,7 @@ from programs import run, run_compiler
 NATIVE = Path(__file__).parents[2] / "native"
 
 
-def test_the_value_used_longest_ago_is_forgotten_and_no_answer_about_a_workspace(tmp_path: Path) -> None:
+def test_the_least_recently_used_value_is_forgotten_and_no_answer_about_a_workspace(tmp_path: Path) -> None:
     sources = (Path(__file__).with_name("recently_used.cpp"), NATIVE / "shim/decisions/workspace_answers.cpp")
     built = run_compiler("cpp", "-O1", "-pthread", f"-I{NATIVE}", *sources, "-o", tmp_path / "program")
     assert built.returncode == 0, built.stderr

@@ -83,7 +83,7 @@ def test_it_is_that_of_a_fused_kernel(engine: Engine, epilogue: str, most: int) 
     assert_piece_equals_whole(engine, kernel, piece)
 
 
-def test_a_small_kernel_is_taken_whole_and_none_is_where_there_is_no_room() -> None:
+def test_a_small_kernel_is_taken_whole_and_a_lack_of_room_gives_none() -> None:
     problem = parse_descriptor("mb5_ic3ih6_oc9_kh3_ph1")[0]
     for pass_ in PASSES:
         piece = piece_of(Kernel(problem, pass_), ROOM)
@@ -112,7 +112,7 @@ def test_the_error_of_a_piece_is_about_that_of_the_whole(engine: Engine, pass_: 
     assert piece.undivided_error == pytest.approx(whole.undivided_error, rel=0.4)
 
 
-def test_what_is_not_finite_has_no_error(engine: Engine) -> None:
+def test_values_that_are_not_finite_have_no_error(engine: Engine) -> None:
     problem = parse_descriptor("f16:mb16_ic8ih8_oc8_kh3_ph1")[0]
     checked = CheckedKernel(engine, Kernel(problem, "forward"))
     checked.memory["x"].fill("f16", problem.x_elements, 60000.0)

@@ -1,7 +1,5 @@
 """backward_data into few channels, whose products implicit GEMM adds to dx on processors without AVX-512."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from guarded_tensors import assert_keeps_to_its_tensors
@@ -51,7 +49,7 @@ def test_a_gradient_of_few_channels_agrees_with_the_definition(
 @pytest.mark.parametrize("at_end", [True, False])
 @settings(max_examples=60)
 @given(problem=first_layers(), beta=betas)
-def test_no_byte_beside_the_tensors_is_read_or_written(
+def test_no_byte_outside_the_tensors_is_read_or_written(
     engine: Engine, at_end: bool, problem: Problem, beta: float
 ) -> None:
     assert_keeps_to_its_tensors(engine, problem, "backward_data", "ALGO_1", beta=beta, at_end=at_end)

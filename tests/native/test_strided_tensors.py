@@ -1,7 +1,5 @@
 """The host engine convolves tensors that are some channels of larger ones, where they are."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 
@@ -132,7 +130,7 @@ def is_in_both_layouts(problem: Problem) -> bool:
     data=st.data(),
     beta=st.sampled_from([0.0, 0.5]),
 )
-def test_the_result_is_that_of_packed_tensors_and_the_channels_beside_it_are_untouched(
+def test_the_result_is_that_of_packed_tensors_and_the_channels_next_to_it_are_untouched(
     problem: Problem, gaps: dict[str, tuple[int, int]], pass_: str, data: st.DataObject, beta: float
 ) -> None:
     algorithm = data.draw(st.sampled_from(list(ALGORITHMS[pass_].values())))

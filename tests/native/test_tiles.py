@@ -1,7 +1,5 @@
 """Tiles along depth or height, with halo, are exact for any kernel, stride, dilation and padding."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from drawn_problems import divisions, problems

@@ -1,7 +1,5 @@
 """Winograd and FFT tiling: 16-bit tensors, whose spectra are fp32, and dilated filters."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
@@ -95,7 +93,7 @@ def test_a_division_is_as_exact_as_the_whole_mini_batch(
 @pytest.mark.parametrize("at_end", [True, False])
 @settings(max_examples=60)
 @given(data=st.data(), problem=transformed_problems(), pass_=passes, beta=betas)
-def test_no_byte_beside_the_tensors_is_read_or_written(
+def test_no_byte_outside_the_tensors_is_read_or_written(
     engine: Engine, at_end: bool, data: st.DataObject, problem: Problem, pass_: str, beta: float
 ) -> None:
     name = data.draw(st.sampled_from(expected_transforms(problem)))
@@ -151,7 +149,7 @@ def test_lines_of_taps_along_the_depth_of_volumes_are_right(
 
 
 @pytest.mark.parametrize("changes", [{"padding": (1, 1, 0)}, {"stride": (1, 2, 1)}, {"stride": (2, 1, 1)}])
-def test_a_line_along_the_depth_has_no_winograd_with_padding_or_strides_beside_it(
+def test_a_line_along_the_depth_has_no_winograd_with_other_padding_or_strides(
     engine: Engine, changes: dict[str, tuple[int, int, int]]
 ) -> None:
     sizes = {"mini_batch": 1, "in_channels": 4, "out_channels": 4, "input": (6, 6, 6), "kernel": (3, 1, 1)}

@@ -6,8 +6,6 @@ runs the function of that name with the keyword arguments of the JSON. It prints
 of the workspace, the number of bytes written behind it, and the sum of the absolute outputs.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import sys

@@ -1,7 +1,5 @@
 """Our CUDA runtime with two devices, simulated stream captures, and calls that may fail."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

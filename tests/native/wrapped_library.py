@@ -1,7 +1,5 @@
 """The host engine behind functions that count their calls, may fail, and may answer like NVIDIA's library."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

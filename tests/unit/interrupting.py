@@ -4,8 +4,6 @@ Python runs a handler when a C function has returned or when a Python function b
 called there, too, so a test can try each of these moments.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from traceback import walk_stack

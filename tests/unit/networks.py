@@ -1,7 +1,5 @@
 """Networks for tests: by hand, from lists of layers, and random ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import strategies as st

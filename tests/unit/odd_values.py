@@ -1,7 +1,5 @@
 """Unusual values for each kind of argument: some mean the same as the plain value, others mean nothing."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable

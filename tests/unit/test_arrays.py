@@ -88,7 +88,7 @@ class Described:
 LEFT_OUT = object()
 
 
-def test_a_result_is_of_the_library_that_the_input_is_of() -> None:
+def test_a_result_belongs_to_the_inputs_library() -> None:
     expected = mucudnn.convolution_forward(X, W)
     result = mucudnn.convolution_forward(OnlyDLPack(X), OnlyDLPack(W))
     assert type(result) is OnlyDLPack
@@ -161,7 +161,7 @@ def test_axes_of_size_one_make_no_array_non_contiguous() -> None:
          "multiple of the size of its elements"),
     ],
 )  # fmt: skip
-def test_inputs_that_cannot_be_taken(
+def test_unusable_inputs_are_refused(
     arguments: tuple[object, object], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says) as caught:
@@ -223,7 +223,7 @@ def test_inputs_that_cannot_be_taken(
         ({"plan": {}}, TypeError, "plan is dict"),
     ],
 )
-def test_arguments_that_make_no_convolution(
+def test_arguments_that_describe_no_convolution_are_refused(
     given: dict[str, object], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says) as caught:
@@ -246,7 +246,7 @@ def test_arguments_that_make_no_convolution(
         ([], TypeError, "out is list, not an array"),
     ],
 )
-def test_outputs_that_cannot_be_written(out: object, error: type[Exception], says: str) -> None:
+def test_unwritable_outputs_are_refused(out: object, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says) as caught:
         mucudnn.convolution_forward(X, W, out=out)
     assert isinstance(caught.value, MucudnnError)
@@ -270,7 +270,7 @@ def test_factors_of_f64_are_as_large_as_f64() -> None:
     np.testing.assert_allclose(found, 1e300 * mucudnn.convolution_forward(x, w), rtol=1e-12)
 
 
-def test_a_library_that_does_not_take_the_result_is_named() -> None:
+def test_a_library_that_rejects_the_result_is_named() -> None:
     x = OnlyDLPack(X)
     x.__class__ = type("Stubborn", (OnlyDLPack,), {"__array_namespace__": lambda self: object()})
     with pytest.raises(UsageError, match=r"the library of Stubborn does not take the result: .*give out="):
@@ -289,7 +289,7 @@ def test_a_value_that_cannot_be_shown_is_named_by_its_type() -> None:
     assert len(str(caught.value)) < 200
 
 
-def test_where_there_is_no_memory_for_the_result_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_memory_for_the_result_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(np, "empty", Mock(side_effect=MemoryError))
     with pytest.raises(NothingFitsError, match=r"no memory for a result of the shape \(2, 4, 3, 3\)"):
         mucudnn.convolution_forward(X, W)
@@ -298,7 +298,7 @@ def test_where_there_is_no_memory_for_the_result_nothing_fits(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("error", "expected"), [(EngineError("it broke"), MucudnnError), (MemoryError(), NothingFitsError)]
 )
-def test_what_fails_in_the_engine_is_a_readable_error(
+def test_a_failure_in_the_engine_is_a_readable_error(
     error: Exception, expected: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mucudnn.convolution_forward(X, W)
@@ -311,19 +311,19 @@ def test_what_fails_in_the_engine_is_a_readable_error(
         mucudnn.convolution_forward(X, W, padding=1)
 
 
-def test_an_output_that_is_read_only() -> None:
+def test_a_read_only_output_is_refused() -> None:
     out = np.empty((2, 4, 3, 3), np.float32)
     out.flags.writeable = False
     with pytest.raises(UsageError, match="out is read-only"):
         mucudnn.convolution_forward(X, W, out=out)
 
 
-def test_the_gradient_of_another_shape_than_the_output() -> None:
+def test_a_gradient_of_another_shape_than_the_output_is_refused() -> None:
     with pytest.raises(UsageError, match=r"dy has the shape \(2, 4, 5, 5\).*\(2, 4, 3, 3\)"):
         mucudnn.convolution_backward_data(np.ones((2, 4, 5, 5), np.float32), W, X.shape)
 
 
-def test_arrays_on_different_devices() -> None:
+def test_arrays_on_different_devices_are_refused() -> None:
     with pytest.raises(MixedDevicesError, match="x and w are on cuda:1 and cpu"):
         mucudnn.convolution_forward(OnGpu(X.shape), W)
 
@@ -337,7 +337,7 @@ def test_arrays_on_a_gpu_without_cudnn_have_no_engine(monkeypatch: pytest.Monkey
         mucudnn.convolution_forward(OnGpu(X.shape), OnGpu(W.shape))
 
 
-def test_arrays_on_a_device_that_is_not_known() -> None:
+def test_arrays_on_an_unknown_device_are_refused() -> None:
     array = OnlyDLPack(X)
     array.__class__ = type("Elsewhere", (OnlyDLPack,), {"__dlpack_device__": lambda self: (7, 0)})
     with pytest.raises(NoEngineError, match="DLPack's type 7"):
@@ -355,13 +355,13 @@ def test_importing_imports_no_framework_nor_numpy() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=HANGS)
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+def test_a_missing_name_is_an_attribute_error() -> None:
     assert "convolution_forward" in dir(mucudnn)
     with pytest.raises(AttributeError, match="no attribute 'convolution_sideways'"):
         mucudnn.convolution_sideways  # noqa: B018 (looking it up is the test)
 
 
-def test_types_that_are_taken_have_errors_of_their_own() -> None:
+def test_errors_derive_from_the_built_in_ones() -> None:
     assert issubclass(UsageError, ValueError)
     assert issubclass(ArgumentTypeError, TypeError)
     assert issubclass(MixedDevicesError, RuntimeError)

@@ -29,14 +29,14 @@ def measured(folder: Path, *cases: Case, seconds: float = 60) -> list[Record]:
         return [record for _, record in read(run.records)]
 
 
-def test_what_is_measured_is_kept_and_not_measured_again(tmp_path: Path) -> None:
+def test_a_measurement_is_kept_and_not_repeated(tmp_path: Path) -> None:
     first = measured(tmp_path, case("a"), case("b"))
     assert [(record.case, record.value) for record in first] == [("a", 1.0), ("b", 1.0)]
     again = measured(tmp_path, case("a", 2.0), case("c", 3.0))
     assert again == [*first, Record("theme", "c", "time", 3.0, "ms")]
 
 
-def test_a_failure_is_a_record_stops_nothing_and_is_tried_again(tmp_path: Path) -> None:
+def test_a_failure_is_recorded_stops_nothing_and_is_retried(tmp_path: Path) -> None:
     first, second = measured(tmp_path, failing("a"), case("b"))
     assert first == Record("theme", "a", FAILED, None, "", {"why": "MemoryError: for that"})
     assert second.case == "b"
@@ -45,7 +45,7 @@ def test_a_failure_is_a_record_stops_nothing_and_is_tried_again(tmp_path: Path) 
     assert FAILED not in {metric for _, _, metric in latest(measured(tmp_path))}
 
 
-def test_failure_after_failure_ends_a_part(tmp_path: Path) -> None:
+def test_repeated_failures_end_a_part(tmp_path: Path) -> None:
     names = [f"{number}" for number in range(2 * MOST_FAILURES)]
     with pytest.raises(SystemExit, match="failures in a row"):
         measured(tmp_path, *map(failing, names))
@@ -53,7 +53,7 @@ def test_failure_after_failure_ends_a_part(tmp_path: Path) -> None:
     assert len(measured(tmp_path, *with_others)) == MOST_FAILURES + len(names)
 
 
-def test_a_part_that_failed_once_is_not_a_failure_any_more_when_it_went_through(tmp_path: Path) -> None:
+def test_a_part_that_later_succeeds_is_no_longer_a_failure(tmp_path: Path) -> None:
     path = tmp_path / "gpu.jsonl"
     record_outcome(path, "cliff", 2.0, "exit code -11")
     assert "| part | cliff | exit code -11 |" in summary("a device", {}, latest(read_records(path)))
@@ -65,18 +65,18 @@ def read_records(path: Path) -> list[Record]:
     return [record for _, record in read(path)]
 
 
-def test_when_the_time_is_over_nothing_is_begun(tmp_path: Path) -> None:
+def test_nothing_starts_after_the_time_limit(tmp_path: Path) -> None:
     assert measured(tmp_path, case("a"), seconds=0) == []
 
 
-def test_each_table_of_an_empty_folder_is_not_measured() -> None:
+def test_each_table_of_an_empty_folder_says_not_measured() -> None:
     text = "\n".join(tables({}))
     assert text.count(f"\n\n{NOT_MEASURED}\n\n") == len(TABLES) - 1
     assert f"| at most 2 | {NOT_MEASURED} |" in text
     assert text in summary("a device", {}, {})
 
 
-def test_the_summary_says_what_the_records_come_to(tmp_path: Path) -> None:
+def test_the_summary_adds_up_the_records(tmp_path: Path) -> None:
     details, first = {"of_unlimited": 1.02, "problem": "ic64_oc64_kh3kw3_"}, {"first_ms": 5000.0}
     run = "mucudnn run --workspace 512MiB"
     append(

@@ -1,7 +1,5 @@
 """From a run to the tables, on a GPU that is made up: its times are formulas, all else is as in any run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -176,7 +174,7 @@ def empty_tables(folder: Path) -> set[str]:
     return {table.title for table in TABLES if not list(table.rows(last))}
 
 
-def test_a_whole_run_fills_every_table_and_again_measures_nothing(tmp_path: Path) -> None:
+def test_a_run_fills_every_table_and_a_second_one_measures_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "NVIDIA-H200-cuDNN-9.19.0"
     records = measured(folder, *PARTS)
     files = len(checks.SUITE)
@@ -222,7 +220,7 @@ def test_a_whole_run_fills_every_table_and_again_measures_nothing(tmp_path: Path
     assert set(again) == {"clocks", "part"}
 
 
-def test_what_failed_stands_in_the_summary_and_the_rest_is_measured(tmp_path: Path) -> None:
+def test_failures_appear_in_the_summary_and_the_rest_is_measured(tmp_path: Path) -> None:
     first = measured(tmp_path, "columns", failing=["alexnet:conv3 forward"])
     failed = {(record.bench, record.case) for record in first if record.metric == FAILED}
     assert {case for _, case in failed} == {"alexnet:conv3 forward"}
@@ -244,7 +242,7 @@ def test_what_failed_stands_in_the_summary_and_the_rest_is_measured(tmp_path: Pa
         ("", None, 0),
     ],
 )
-def test_the_suite_counts_what_passed_and_one_that_cannot_run_is_a_failure(
+def test_the_suite_counts_passed_tests_and_fails_if_it_cannot_run(
     printed: str, passed: int | None, failed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = CompletedProcess([], 1, printed, "No module named pytest")
@@ -271,7 +269,7 @@ def test_two_gpus_have_a_table_each_and_their_measurements_go_into_the_package(t
     assert SystemDatabase(shipped).names() == ["NVIDIA-H200-cuDNN-9.19.0-1", "NVIDIA-L4-cuDNN-9.19.0-1"]
 
 
-def test_there_is_nothing_to_ship_of_a_run_that_measured_nothing(tmp_path: Path) -> None:
+def test_a_run_that_measured_nothing_has_nothing_to_ship(tmp_path: Path) -> None:
     measured(tmp_path, "suite")
     with pytest.raises(MucudnnError, match="no measurements"):
         ship(tmp_path / "measurements.jsonl.gz", tmp_path)

@@ -43,7 +43,7 @@ def cases_of(run: Run) -> list[tuple[str, bool]]:
     return [(record.case, record.metric == FAILED) for _, record in read(run.records)]
 
 
-def test_a_line_that_a_kill_has_cut_off_is_left_out_and_written_over(tmp_path: Path) -> None:
+def test_a_line_cut_off_by_a_kill_is_ignored_and_overwritten(tmp_path: Path) -> None:
     path, record = tmp_path / "gpu.jsonl", Record("theme", "a", "time", 1.0, "ms")
     append(path, MACHINE, record)
     whole = path.read_bytes()
@@ -54,7 +54,7 @@ def test_a_line_that_a_kill_has_cut_off_is_left_out_and_written_over(tmp_path: P
         assert [found for _, found in read(path)] == [record] * (kept + 1)
 
 
-def test_a_case_in_which_the_process_ended_is_a_failure_and_comes_last(tmp_path: Path) -> None:
+def test_a_case_that_ended_the_process_is_a_failure_and_comes_last(tmp_path: Path) -> None:
     with pytest.raises(SystemExit), Run(tmp_path, HOST, 60) as run:
         run.measure(iter([raising("a", SystemExit(1)), case("b")]))
     assert not run.store.at_work.exists()
@@ -65,7 +65,7 @@ def test_a_case_in_which_the_process_ended_is_a_failure_and_comes_last(tmp_path:
     assert not run.store.at_work.exists()
 
 
-def test_what_failed_before_comes_after_what_was_never_tried(tmp_path: Path) -> None:
+def test_cases_that_failed_before_come_after_untried_ones(tmp_path: Path) -> None:
     with Run(tmp_path, HOST, 60) as run:
         run.measure(iter([raising("a", MemoryError("no room"))]))
     with Run(tmp_path, HOST, 60) as run:
@@ -73,14 +73,14 @@ def test_what_failed_before_comes_after_what_was_never_tried(tmp_path: Path) -> 
         assert cases_of(run) == [("a", True), ("b", False), ("a", False)]
 
 
-def test_programs_that_fail_one_after_the_other_keep_nothing_from_being_measured(tmp_path: Path) -> None:
+def test_consecutive_failures_of_programs_stop_no_measurement(tmp_path: Path) -> None:
     names = [f"{number}" for number in range(2 * MOST_FAILURES)]
     with Run(tmp_path, HOST, 60) as run:
         run.measure(iter([*(raising(name, ProgramError("exit code 1")) for name in names), case("last")]))
         assert cases_of(run) == [*((name, True) for name in names), ("last", False)]
 
 
-def test_a_device_that_does_not_answer_any_more_ends_the_process(tmp_path: Path) -> None:
+def test_a_device_that_stops_answering_ends_the_process(tmp_path: Path) -> None:
     class Broken:
         @property
         def available_memory(self) -> int:
@@ -103,7 +103,7 @@ def test_a_device_that_does_not_answer_any_more_ends_the_process(tmp_path: Path)
         ([-signal.SIGSEGV] * program.PROCESSES, "exit code -11"),
     ],
 )
-def test_a_part_that_crashed_goes_on_in_another_process(
+def test_a_crashed_part_continues_in_another_process(
     codes: list[int | None], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: Iterator[int | None] = iter(codes)
@@ -114,7 +114,7 @@ def test_a_part_that_crashed_goes_on_in_another_process(
 
 @pytest.mark.parametrize("minutes", [0.2, 2.0, 8.0])
 @pytest.mark.parametrize("hanging", [False, True])
-def test_a_run_is_over_when_its_time_is_and_every_part_had_some_of_it(
+def test_a_run_ends_with_its_time_and_every_part_gets_a_share(
     minutes: float, hanging: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, begun = 1000.0, dict[str, float]()
@@ -141,7 +141,7 @@ def test_a_run_is_over_when_its_time_is_and_every_part_had_some_of_it(
         assert min(begun.values()) > 5
 
 
-def test_what_is_kept_of_the_caches_makes_them_anew_elsewhere(tmp_path: Path) -> None:
+def test_the_exported_rows_restore_the_caches_elsewhere(tmp_path: Path) -> None:
     problem, machine = parse_descriptor("mb2_ic4ih5_oc4_kh3")[0], Machine("cudnn", "a GPU", "cuDNN 9.19.0", 1)
     here, there = Store(tmp_path / "here"), Store(tmp_path / "there")
     here.restore()
@@ -162,9 +162,7 @@ def test_what_is_kept_of_the_caches_makes_them_anew_elsewhere(tmp_path: Path) ->
     assert gzip.decompress(there.measurements.read_bytes()) == gzip.decompress(here.measurements.read_bytes())
 
 
-def test_what_is_stopped_takes_along_what_it_has_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopping_a_program_stops_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(held := tmp_path / "held")
     reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
     poll = select.poll()
@@ -201,7 +199,7 @@ def test_a_command_that_takes_too_long_is_ended_and_named_so() -> None:
         ),
     ],
 )
-def test_of_a_program_that_fails_the_error_is_kept(
+def test_the_error_of_a_failed_program_is_kept(
     messages: str, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -211,7 +209,7 @@ def test_of_a_program_that_fails_the_error_is_kept(
         processes.call(run, "stock", "bench.suites.gpu.torch_step")
 
 
-def test_what_a_program_prints_is_its_last_line_with_all_that_the_drop_in_said(
+def test_a_programs_output_is_its_last_line_and_the_drop_ins_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands: list[list[str]] = []
@@ -243,7 +241,7 @@ def put_in_path(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     "script", ["exit 9", "echo 'Insufficient permissions'; exit 4", "true", "echo 'No devices were found'"]
 )
-def test_a_driver_that_says_nothing_is_no_failure(
+def test_a_silent_driver_is_not_a_failure(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_in_path(tmp_path, script, monkeypatch)

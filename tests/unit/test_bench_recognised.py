@@ -1,7 +1,5 @@
 """The bench of recognised convolutions reads the drop-in's log, and gives shapes that frameworks accept."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.suites.drop_in.recognised import (

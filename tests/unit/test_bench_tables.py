@@ -49,7 +49,7 @@ def put_all(path: Path, machine: dict[str, object], *records: Record) -> None:
         put(path, machine, record)
 
 
-def test_figures_of_a_run_stand_in_the_table(tmp_path: Path) -> None:
+def test_the_table_has_the_figures_of_a_run(tmp_path: Path) -> None:
     metric = "speedup at 64 MiB, re-measured"
     values = [Record("division", f"{ratio} forward", metric, ratio, "ratio") for ratio in (2, 8)]
     put_all(tmp_path / "core.jsonl", MACHINE, *values)
@@ -58,7 +58,7 @@ def test_figures_of_a_run_stand_in_the_table(tmp_path: Path) -> None:
     assert "| above the paper's 1.63 | 4, 2 to 8, of 2 |" in text
 
 
-def test_channels_have_a_row_for_each_limit_and_pass_with_the_divided_kernels_apart(tmp_path: Path) -> None:
+def test_channels_have_a_row_for_each_limit_and_pass_and_separate_the_divided_kernels(tmp_path: Path) -> None:
     for limit, speedups in (("1MiB", (1.0, 4.0)), ("8MiB", (1.0,))):
         for value in speedups:
             divided = {"groups_ms": 1.0} if value != 1 else {}
@@ -72,7 +72,7 @@ def test_channels_have_a_row_for_each_limit_and_pass_with_the_divided_kernels_ap
     assert "| 8MiB | backward data | 2 | 0 | 1.00 | 1.00 | 1.00 | 1.00 |" in text
 
 
-def test_the_last_peaks_of_each_step_under_a_memory_plan_stand_in_the_table(tmp_path: Path) -> None:
+def test_the_table_has_the_last_peaks_of_each_step_under_a_memory_plan(tmp_path: Path) -> None:
     for value in (9.0, 0.5):
         records = [Record("memory steps", "vgg16, with norms, plain", metric, value, "x") for metric in PEAKS]
         append(tmp_path / "memory_steps.jsonl", MACHINE, *records)
@@ -83,7 +83,7 @@ def test_the_last_peaks_of_each_step_under_a_memory_plan_stand_in_the_table(tmp_
     assert "9" not in text.partition("one\n")[2]
 
 
-def test_without_a_gpu_each_table_stands_there_as_not_measured(tmp_path: Path) -> None:
+def test_without_a_gpu_each_table_says_not_measured(tmp_path: Path) -> None:
     dry = {**MACHINE, "engine": "host", "gpu": {"name": "a GPU that was not asked"}}
     append(tmp_path / "a-CPU" / "gpu.jsonl", dry, Record("sums", "in fp32", "calls", 1, ""))
     assert gpu_tables(tmp_path) == tables({})
@@ -107,7 +107,7 @@ def test_each_program_has_committed_figures(program: str) -> None:
     assert any(answer(records) for _, _, answer in QUESTIONS[program])
 
 
-def test_every_committed_figure_is_of_a_bench_that_stands_in_a_table() -> None:
+def test_every_committed_figure_belongs_to_a_bench_with_a_table() -> None:
     for suite in SUITES:
         records = [record for _, record in read(RESULTS / f"{suite}.jsonl")]
         own_tables = {"channels", "networks", "all_networks"}
@@ -123,7 +123,7 @@ def test_a_machine_is_described_without_git(monkeypatch: pytest.MonkeyPatch) -> 
     assert describe_machine()["commit"] == ""
 
 
-def test_a_figure_that_is_measured_again_replaces_the_former_one(tmp_path: Path) -> None:
+def test_a_repeated_measurement_replaces_the_figure(tmp_path: Path) -> None:
     path = tmp_path / "core.jsonl"
     old, new = (Record("cache", case, "time", 1.0, "ms") for case in ("old", "new"))
     later = {**MACHINE, "date": "2026-02-02T00:00:00+00:00"}
@@ -159,7 +159,7 @@ def test_each_machine_has_a_table_of_its_own(tmp_path: Path) -> None:
         assert f"| above the paper's 1.63 | {ratio}, {ratio}, of 1 |" in text
 
 
-def test_a_machine_need_not_answer_what_another_one_did(tmp_path: Path) -> None:
+def test_a_machine_may_lack_figures_that_another_has(tmp_path: Path) -> None:
     figures = {"avx512": ("layers right", "processor time"), "avx2": ("processor time",)}
     for vectors, metrics in figures.items():
         records = [Record("spatial", "a case", metric, 1.0, "ratio") for metric in metrics]
@@ -187,7 +187,7 @@ def test_the_default_networks_have_a_table_for_each_machine_and_all_networks_one
     assert "| resnet18 | residual |  | 1.50 |  | 2.00 | 1.00 |" in large
 
 
-def test_a_program_s_minutes_are_those_of_its_last_run(
+def test_a_programs_minutes_are_those_of_its_last_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Program, "records", property(lambda _: tmp_path / "core.jsonl"))

@@ -1,7 +1,5 @@
 """The bundled networks have the sizes that their papers and the paper of vDNN give."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.lib.baseline import baseline_bytes

@@ -1,7 +1,5 @@
 """The causes of a trace are those that it was made with, and a remedy's figure is that of a simulation."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json
@@ -66,7 +64,7 @@ def test_a_training_that_starves_waits_for_data(tmp_path: Path) -> None:
     assert remedy.after_ms == pytest.approx(10, rel=0.05)
 
 
-def test_ranks_that_wait_for_each_other_are_told_waiting_from_transfer(tmp_path: Path) -> None:
+def test_waiting_for_another_rank_is_not_counted_as_transfer(tmp_path: Path) -> None:
     first, second = [], []
     for step in range(8):
         at = step * 100.0
@@ -84,14 +82,14 @@ def test_ranks_that_wait_for_each_other_are_told_waiting_from_transfer(tmp_path:
     assert remedies(ranks)[0].change.startswith("GPipe with ")
 
 
-def test_reduction_that_computation_hides_is_no_cause(tmp_path: Path) -> None:
+def test_a_reduction_that_computation_hides_is_not_a_cause(tmp_path: Path) -> None:
     events = [("aten::conv2d", 0.0, 60.0), ("gloo:all_reduce", 40.0, 60.0)]
     (rank,) = divide(read_traces([write_trace(tmp_path / "0.json", 0, events)]))
     assert rank.share("reduce") == pytest.approx(0.4)
     assert rank.share("compute") == pytest.approx(0.6)
 
 
-def test_an_operation_that_waits_for_a_message_inside_is_no_computation(tmp_path: Path) -> None:
+def test_an_operation_that_waits_for_a_message_is_not_computation(tmp_path: Path) -> None:
     # A layer fetches the rows of its neighbour for 60 ms, and then computes.
     events = [
         ("aten::halo", 0.0, 80.0),
@@ -119,7 +117,7 @@ events = st.lists(
 
 
 @given(events, events)
-def test_the_causes_add_to_all_of_the_time_and_share_no_moment(
+def test_the_causes_cover_the_whole_time_without_overlap(
     tmp_path_factory: pytest.TempPathFactory, first: Any, second: Any
 ) -> None:
     folder = tmp_path_factory.mktemp("traces")

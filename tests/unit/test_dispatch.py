@@ -1,7 +1,5 @@
 """The choice for an array call: decided once, kept in the cache, within the limit, or taken from a plan."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re
@@ -84,7 +82,7 @@ def test_a_kernel_is_measured_once_and_then_taken_from_the_process(
     assert prepared(CALL) is first
 
 
-def test_another_process_takes_it_from_the_cache(
+def test_another_process_reads_it_from_the_cache(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="mucudnn")
@@ -109,7 +107,7 @@ def test_another_process_asks_for_no_algorithms(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("workspace", [0, 70_000, "100KiB", "none", 2**40])
-def test_what_runs_stays_within_the_limit(workspace: int | str) -> None:
+def test_the_chosen_algorithm_stays_within_the_limit(workspace: int | str) -> None:
     limit = limit_of(workspace)
     ready = prepared(CALL._replace(workspace=workspace))
     assert ready._workspace <= (2**63 if limit is None else limit)
@@ -117,7 +115,7 @@ def test_what_runs_stays_within_the_limit(workspace: int | str) -> None:
 
 
 @pytest.mark.usefixtures("thorough")
-def test_what_does_not_fit_the_limit_is_not_even_measured(cache_path: Path) -> None:
+def test_algorithms_beyond_the_limit_are_not_measured(cache_path: Path) -> None:
     def measured() -> set[str]:
         return set().union(*measured_algorithms(cache_path).values())
 
@@ -128,7 +126,7 @@ def test_what_does_not_fit_the_limit_is_not_even_measured(cache_path: Path) -> N
     assert "GEMM" in measured()
 
 
-def test_the_limit_of_the_environment_holds_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_defaults_to_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUCUDNN_WORKSPACE_LIMIT", "0")
     assert prepared(CALL)._workspace == 0
     monkeypatch.setenv("MUCUDNN_WORKSPACE_LIMIT", "lots")
@@ -136,7 +134,7 @@ def test_the_limit_of_the_environment_holds_where_none_is_given(monkeypatch: pyt
         prepared(CALL)
 
 
-def test_a_plan_says_what_runs_and_nothing_is_measured(tmp_path: Path, cache_path: Path) -> None:
+def test_a_plan_decides_what_runs_and_nothing_is_measured(tmp_path: Path, cache_path: Path) -> None:
     path = tmp_path / "a.plan"
     write_plan(PLAN, path)
     for plan in (PLAN, path, str(path)):
@@ -210,7 +208,7 @@ def test_a_plan_of_optimize_states_enough_workspace(pass_: str, data_type: str, 
             assert prepared(call, plan)._workspace <= plan.kernels[0].chosen.workspace
 
 
-def test_a_plan_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_plan_is_named(tmp_path: Path) -> None:
     with pytest.raises(MucudnnError, match=r"no\.plan cannot be read"):
         prepared(CALL, tmp_path / "no.plan")
 
@@ -220,7 +218,7 @@ def test_plans_at_the_same_address_are_not_mistaken_for_each_other() -> None:
         assert prepared(CALL, Plan({}, (PlanKernel(KERNEL, 1, parts, ()),))).configuration == parts
 
 
-def test_sizes_are_given_as_numbers_tuples_lists_or_arrays() -> None:
+def test_sizes_may_be_numbers_tuples_lists_or_arrays() -> None:
     expected = mucudnn.convolution_forward(X, W, padding=1)
     for padding in ((1, 1), [1, 1], np.array([1, 1]), np.int64(1)):
         np.testing.assert_array_equal(mucudnn.convolution_forward(X, W, padding=padding), expected)
@@ -236,7 +234,7 @@ class OtherPath(os.PathLike[str]):
         return str(self.path)
 
 
-def test_a_plan_may_be_given_by_any_kind_of_path(tmp_path: Path) -> None:
+def test_any_kind_of_path_may_name_a_plan(tmp_path: Path) -> None:
     write_plan(PLAN, tmp_path / "a.plan")
     assert prepared(CALL, OtherPath(tmp_path / "a.plan")).configuration == WHOLE
 
@@ -254,7 +252,7 @@ SEVERAL = ((1.0, 1), [True, 1], (1, None))
         ("workspace", False, 0),
     ],
 )
-def test_what_only_equals_a_size_is_refused_before_and_after_the_size_was_taken(
+def test_a_value_that_only_equals_a_size_is_refused_before_and_after_the_size_was_used(
     name: str, odd: object, taken: object
 ) -> None:
     def call(value: object) -> None:
@@ -269,7 +267,7 @@ def test_what_only_equals_a_size_is_refused_before_and_after_the_size_was_taken(
 
 
 @pytest.mark.parametrize("odd", [8.0, np.float64(8), "8"])
-def test_what_only_equals_a_shape_is_refused_before_and_after_the_shape_was_taken(odd: object) -> None:
+def test_a_value_that_only_equals_a_shape_is_refused_before_and_after_the_shape_was_used(odd: object) -> None:
     def call(channels: object) -> None:
         mucudnn.convolution_backward_data(X, W, (8, channels, 14, 14), padding=1)
 
@@ -302,7 +300,7 @@ def test_a_shape_that_is_none_is_named(shape: object) -> None:
     assert isinstance(caught.value, MucudnnError)
 
 
-def test_calls_at_the_same_time_do_not_disturb_each_other() -> None:
+def test_concurrent_calls_do_not_disturb_each_other() -> None:
     inputs = [X + step for step in range(16)]
     expected = [mucudnn.convolution_forward(x, W, padding=1, workspace="none") for x in inputs]
     with ThreadPoolExecutor(8) as pool:
@@ -331,7 +329,7 @@ def four_remembered_calls(cache_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("four_remembered_calls")
-def test_of_calls_without_end_the_last_are_kept_and_what_is_in_use_stays() -> None:
+def test_an_endless_stream_of_calls_keeps_the_latest_and_those_in_use() -> None:
     in_use = prepared(CALL, PLAN)
     for limit in range(10_000_000, 10_000_050):
         assert prepared(CALL._replace(workspace=limit), PLAN).configuration == WHOLE
@@ -340,7 +338,7 @@ def test_of_calls_without_end_the_last_are_kept_and_what_is_in_use_stays() -> No
 
 
 @pytest.mark.usefixtures("four_remembered_calls")
-def test_what_was_forgotten_is_decided_again_as_it_was() -> None:
+def test_a_forgotten_call_is_decided_again_in_the_same_way() -> None:
     limits = [0, 70_000, "none"] * 2
     calls = [CALL._replace(workspace=limit, x=(size, *X.shape[1:])) for size in (8, 4, 2) for limit in limits]
     first = [prepared(call).configuration for call in calls]
@@ -372,7 +370,7 @@ def test_on_a_gpu_the_library_of_the_arrays_lends_the_workspace(monkeypatch: pyt
     engine.allocate.assert_called_once_with(100)
 
 
-def test_where_that_library_has_no_memory_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_memory_of_that_library_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "scratch", Mock(side_effect=MemoryError))
     with pytest.raises(NothingFitsError, match="no memory for a workspace of 100 B"):
         ArrayDevice(Mock(kind="cudnn")).run(Mock(), 1, 2, 3, 100, 1.0, 0.0, 7, object())

@@ -26,7 +26,7 @@ def test_its_choices_on_recorded_times_are_within_2_percent_of_the_best(network:
             assert record.value <= (1.02 if "choice" in record.metric else SHARES[limit_name]), record
 
 
-def test_of_the_engines_of_a_gpu_it_measures_each_once_and_few_again() -> None:
+def test_it_measures_each_engine_of_a_gpu_once_and_few_again() -> None:
     kernels = [made_up_engines(seed) for seed in range(8)]
     for record in drop_in_records("GPU", kernels, LIMIT, ("graph",)):
         assert record.value <= (1.02 if "choice" in record.metric else 0.25), record

@@ -1,7 +1,5 @@
 """The ELF reader finds names, needs and exports as the compiler was asked to write them."""
 
-from __future__ import annotations
-
 import struct
 from contextlib import suppress
 from pathlib import Path
@@ -95,7 +93,7 @@ def test_a_librarys_name_needs_and_exports_are_read(library: Path) -> None:
     assert elf.interpreter is None
 
 
-def test_a_call_that_another_library_may_capture_is_told_from_a_function_that_nobody_calls(
+def test_a_call_that_another_library_may_capture_is_distinguished_from_a_function_that_nobody_calls(
     library: Path,
 ) -> None:
     elf = read_elf(library)
@@ -103,7 +101,7 @@ def test_a_call_that_another_library_may_capture_is_told_from_a_function_that_no
     assert not {"a_weak_function", "hidden", "calls"} & elf.calls
 
 
-def test_a_symbol_version_is_no_export() -> None:
+def test_a_symbol_version_is_not_an_export() -> None:
     elf = read_elf(SHIM)
     assert elf.soname == "libcudnn.so.9"
     assert {"cudnnCreate", "cudnnGetVersion"} < elf.exports

@@ -64,7 +64,7 @@ def enumeration(candidates: str) -> str:
     return json.dumps({"kind": "enumeration", **columns, "candidates": candidates})
 
 
-def test_what_is_exported_is_imported_the_same(tmp_path: Path) -> None:
+def test_an_import_restores_what_was_exported(tmp_path: Path) -> None:
     rows = fill_cache(tmp_path / "one.sqlite", HERE, 1, 2, 4)
     lines = list(format_rows(rows))
     assert json.loads(lines[0]) == {"kind": "header", "schema": SCHEMA}
@@ -77,7 +77,7 @@ def test_what_is_exported_is_imported_the_same(tmp_path: Path) -> None:
         assert other.query("SELECT ic, ih, kd FROM measurements LIMIT 1") == [(4, 5, None)]
 
 
-def test_that_a_device_cannot_sum_slices_is_exported_and_imported(tmp_path: Path) -> None:
+def test_a_devices_lack_of_slice_sums_survives_export_and_import(tmp_path: Path) -> None:
     measured = Measurement(4, "eng0", "CUDNN_STATUS_SUCCESS", 100, "", 1.5, 0.1, CANNOT_ACCUMULATE)
     with Cache.open(tmp_path / "one.sqlite") as cache:
         cache.add(HERE, Kernel(PROBLEM, "backward_filter"), measured)
@@ -87,13 +87,13 @@ def test_that_a_device_cannot_sum_slices_is_exported_and_imported(tmp_path: Path
         assert other.measurements(HERE, Kernel(PROBLEM, "backward_filter")) == [measured]
 
 
-def test_doing_it_again_changes_nothing(tmp_path: Path) -> None:
+def test_importing_again_changes_nothing(tmp_path: Path) -> None:
     rows = fill_cache(tmp_path / "one.sqlite")
     with Cache.open(tmp_path / "other.sqlite") as other:
         assert [other.merge(rows), other.merge(rows)] == [3, 0]
 
 
-def test_files_after_one_another_are_one_file(tmp_path: Path) -> None:
+def test_concatenated_files_are_one_file(tmp_path: Path) -> None:
     one, other = (list(format_rows(fill_cache(tmp_path / n, m))) for n, m in (("1", HERE), ("2", THERE)))
     with Cache.open(tmp_path / "both.sqlite") as both:
         assert both.merge(parse_rows(one + other, "a file")) == 6
@@ -101,7 +101,7 @@ def test_files_after_one_another_are_one_file(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.floats(0, 9)), max_size=12), st.data())
-def test_the_newest_of_all_hosts_wins_in_whatever_order_they_come(
+def test_the_newest_row_of_all_hosts_wins_in_any_order(
     measured: list[tuple[int, int, float]], data: st.DataObject
 ) -> None:
     newest: dict[int, tuple[int, float]] = {}
@@ -163,7 +163,7 @@ def test_a_bad_line_is_named_and_nothing_is_half_imported(bad: str, part: str, t
         assert cache.merge(parse_rows([HEADER, line()], "a file")) == 1
 
 
-def test_lines_without_a_header_are_not_taken() -> None:
+def test_lines_without_a_header_are_refused() -> None:
     with pytest.raises(MucudnnError, match="line 1: it comes before a header"):
         list(parse_rows([line()], "a file"))
 
@@ -221,7 +221,7 @@ def test_shipped_measurements_are_never_written_to(tmp_path: Path, system: Syste
         assert cache.machines() == []
 
 
-def test_what_the_package_ships_can_be_read_and_is_named_after_its_machine() -> None:
+def test_shipped_measurements_are_readable_and_named_after_their_machine() -> None:
     folder = resources.files("mucudnn.costs") / "data"
     for file in folder.iterdir():
         if file.name.endswith(".jsonl"):

@@ -34,6 +34,6 @@ def test_a_fork_waits_for_the_imports_in_functions(module: Path) -> None:
     assert not list(unguarded(ast.parse(module.read_text())))
 
 
-def test_an_import_without_the_lock_is_found() -> None:
+def test_an_import_without_the_lock_is_detected() -> None:
     tree = ast.parse("def f():\n    import a\n    with no_fork:\n        import b\n")
     assert list(unguarded(tree)) == [2]

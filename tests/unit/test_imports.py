@@ -1,7 +1,5 @@
 """A decision from recorded measurements imports little, because most of its time would be imports."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -44,7 +44,7 @@ def test_a_pipe_is_read_and_without_a_writer_it_is_empty(tmp_path: Path) -> None
     os.close(reading)
 
 
-def test_what_gzip_packed_has_the_limit_too(tmp_path: Path) -> None:
+def test_the_limit_applies_to_compressed_files_too(tmp_path: Path) -> None:
     file = tmp_path / "file.gz"
     for content in (b"1234", b""):
         file.write_bytes(gzip.compress(content))
@@ -83,7 +83,7 @@ def test_a_text_that_is_not_json_is_a_value_error_in_words(text: str | bytes, me
     ],
     ids=["plan", "network", "list of convolutions", "device"],
 )
-def test_a_file_of_a_terabyte_is_one_sentence(read: Callable[[Path], object], tmp_path: Path) -> None:
+def test_a_terabyte_file_is_reported_in_one_sentence(read: Callable[[Path], object], tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     os.truncate(file, 2**40)
@@ -91,7 +91,7 @@ def test_a_file_of_a_terabyte_is_one_sentence(read: Callable[[Path], object], tm
         read(file)
 
 
-def test_an_export_of_a_terabyte_is_one_line(
+def test_a_terabyte_export_is_reported_in_one_line(
     tmp_path: Path, cache_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "rows.jsonl"
@@ -110,6 +110,6 @@ def test_a_journal_of_a_terabyte_is_not_read(cache_path: Path) -> None:
             take_journal(cache)
 
 
-def test_a_cell_of_a_hundred_megabytes_is_damage(cache_path: Path) -> None:
+def test_a_cell_of_a_hundred_megabytes_counts_as_damage(cache_path: Path) -> None:
     with Cache.open(cache_path) as cache, pytest.raises(MucudnnError, match="too big"):
         cache.query("SELECT zeroblob(100000000)")

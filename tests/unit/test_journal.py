@@ -13,7 +13,7 @@ KEY = PLAIN.replace("mb4", "")
     ("engine", "epilogue", "api"),
     [("cudnn", "", "graph"), ("cudnn", "+bias", "graph"), ("host", "+bias", "graph"), ("host", "", "legacy")],
 )
-def test_measurements_and_the_candidates_that_an_engine_of_ours_enumerates(
+def test_a_journal_gives_measurements_and_the_candidates_that_our_engines_enumerate(
     engine: str, epilogue: str, api: str
 ) -> None:
     text = journal(engine, PLAIN + epilogue)
@@ -26,7 +26,7 @@ def test_measurements_and_the_candidates_that_an_engine_of_ours_enumerates(
     assert f"candidates {api} {enumerated['candidates']}\n" in text
 
 
-def test_a_document_whose_header_is_not_of_a_journal_is_left_out() -> None:
+def test_a_document_with_a_foreign_header_is_skipped() -> None:
     text = journal("host", PLAIN)
     assert list(rows_of(text.replace("measured_at", "written_at"))) == []
     assert len(list(rows_of(text.replace("threads 1", "threads many") + text))) == 2

@@ -134,7 +134,7 @@ def test_bundled_networks_leave_the_mini_batch_to_the_user(network: str) -> None
     assert all(kernel.name.startswith(f"{network}:") for kernel in read_kernels(network, Flags(), FORWARD))
 
 
-def test_what_a_descriptor_says_stands_unless_a_flag_was_given() -> None:
+def test_a_descriptors_values_hold_unless_a_flag_overrides_them() -> None:
     text = "f16:nhwc:mb8_ic4ih5_oc4_kh3"
     (kernel,) = read_kernels(text, Flags(), FORWARD)
     p = kernel.problem
@@ -208,7 +208,7 @@ def test_a_file_without_descriptors_is_an_error(tmp_path: Path) -> None:
         read_kernels(str(file), Flags(), FORWARD)
 
 
-def test_a_binary_file_is_no_list_of_descriptors(tmp_path: Path) -> None:
+def test_a_binary_file_is_not_a_list_of_descriptors(tmp_path: Path) -> None:
     file = tmp_path / "binary"
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="cannot be read"):
@@ -226,7 +226,7 @@ def test_the_extension_names_an_unknown_pass_of_a_kernel() -> None:
 
 
 @pytest.mark.parametrize("given", [PROBLEM, None, (PROBLEM, "forward"), SimpleNamespace(problem=PROBLEM)])
-def test_an_object_without_problem_and_pass_is_no_kernel(given: object) -> None:
+def test_an_object_without_problem_and_pass_is_not_a_kernel(given: object) -> None:
     with pytest.raises(TypeError, match=r"kernel: mucudnn\.problems\.kernels\.Kernel"):
         most_slices(given)  # type: ignore[arg-type]  # wrong on purpose
 

@@ -108,7 +108,7 @@ def test_lines_that_continue_a_comment_are_not_openings(check: Check) -> None:
     assert check("some.cpp", c) == (0, "")
 
 
-def test_comments_of_different_columns_or_lines_are_comments_of_their_own(check: Check) -> None:
+def test_comments_of_different_columns_or_lines_are_separate(check: Check) -> None:
     code, output = check(
         "some.hpp",
         "int x;  // the sum\n// of all parts\n\n// of none\nint y;  // of one\nint z;  // of two\n",
@@ -119,7 +119,7 @@ def test_comments_of_different_columns_or_lines_are_comments_of_their_own(check:
     ]
 
 
-def test_strings_are_no_comments(check: Check) -> None:
+def test_strings_are_not_comments(check: Check) -> None:
     assert check("some.py", 'text = "# of it"\n') == (0, "")
     assert check("some.cpp", 'auto a = "// of it"; auto b = R"x(// of it)x"; int c = 1\'000; // Good.\n') == (
         0,
@@ -146,7 +146,7 @@ def test_an_offender_is_shown_with_its_place_its_text_and_what_to_do(check: Chec
     assert output.endswith("1 comments and docstrings to rewrite: subject, verb, object\n")
 
 
-def test_folders_are_read_recursively_and_other_files_are_left_alone(
+def test_folders_are_read_recursively_and_other_files_are_ignored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     inner = tmp_path / "room" / "corner"

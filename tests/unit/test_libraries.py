@@ -1,7 +1,5 @@
 """mucudnn finds the libcudnn.so.9 files of a machine and says what it knows of each."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -69,7 +67,7 @@ def test_a_relative_choice_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> 
         find_libraries()
 
 
-def test_packages_the_search_path_and_the_loaders_cache_are_looked_at(
+def test_packages_the_search_path_and_the_loaders_cache_are_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packaged = library_in(tmp_path / "nvidia" / "cudnn" / "lib")
@@ -126,7 +124,7 @@ def test_no_function_of_the_host_engine_is_unknown() -> None:
         ({"LD_PRELOAD": f"{SHIM} /a.so"}, f"{SHIM} /a.so"),
     ],
 )
-def test_the_shim_is_preloaded_once_and_behind_the_others(there: dict[str, str], expected: str) -> None:
+def test_the_shim_is_preloaded_once_and_after_the_others(there: dict[str, str], expected: str) -> None:
     before = dict(there)
     environment = preloading(SHIM, {**there, "HOME": "/"})
     assert (environment["LD_PRELOAD"], environment["HOME"]) == (expected, "/")
@@ -142,12 +140,12 @@ def test_the_shim_is_preloaded_once_and_behind_the_others(there: dict[str, str],
         ({"LD_PRELOAD": str(SHIM), "LD_LIBRARY_PATH": "/a"}, "/a"),  # a program has changed the path since
     ],
 )
-def test_the_shims_folder_is_looked_into_first(there: dict[str, str], expected: str) -> None:
+def test_the_shims_folder_is_searched_first(there: dict[str, str], expected: str) -> None:
     assert preloading(SHIM, there)["LD_LIBRARY_PATH"] == expected
 
 
 @pytest.mark.parametrize(("version", "text"), [(91900, "9.19.0"), (92800, "9.28.0"), (91002, "9.10.2")])
-def test_a_version_is_written_as_people_do(version: int, text: str) -> None:
+def test_a_version_is_written_in_its_usual_form(version: int, text: str) -> None:
     assert format_version(version) == text
 
 

@@ -1,7 +1,5 @@
 """The text form of memory plans."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A network and its costs become a training step in numbers, and that a memory plan."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -73,7 +71,7 @@ class TestWork:
         assert tensors["indices"].replay is not None
         assert work.tensors[tensors["indices"].replay.sources[0]].name == "relu"
 
-    def test_a_tensor_that_is_not_managed_is_dated_at_the_turn(self) -> None:
+    def test_an_unmanaged_tensor_counts_as_used_at_the_turn(self) -> None:
         work = count_work(HEADLESS, model_costs(HEADLESS, TITAN_X), least_bytes=0).numbers
         last = next(tensor for tensor in work.tensors if not tensor.bytes)  # the result of the last ReLU
         assert (last.last_forward_use, last.first_backward_use) == (HEADLESS.turn - 1, HEADLESS.turn)
@@ -185,13 +183,13 @@ class TestPlans:
         assert curve.total(curve.peak) == timeline.peak
         assert max(curve.layers["weights"]) > 0
 
-    def test_an_in_place_gradient_takes_no_memory_of_its_own(self) -> None:
+    def test_a_gradient_in_place_takes_no_extra_memory(self) -> None:
         usual = bundled_network("vgg16", 2, pools_by_indices=False).with_backward()
         assert max(paper_network("vgg16", 2).resident()) <= max(usual.resident())
         assert sum(paper_network("vgg16", 2).resident()) < sum(usual.resident())
 
 
-def test_offload_beside_recomputation_is_no_slower_than_recomputation_alone() -> None:
+def test_offload_with_recomputation_is_no_slower_than_recomputation_alone() -> None:
     # Over PCIe the program expects more copies to hide than do.
     network = bundled_network("resnet18", 32).with_backward()
     costs = model_costs(network, find_device("h200"))

@@ -1,7 +1,5 @@
 """The includes of native/ point down, as the imports of mucudnn/ do (pyproject.toml, import-linter)."""
 
-from __future__ import annotations
-
 import re
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The drop-in's own dynamic programming, in C++, agrees with that of the Python solver."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

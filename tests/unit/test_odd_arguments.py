@@ -4,8 +4,6 @@ A call ends in the same way whether or not its kernel has been decided before. T
 number of examples to try; each example makes four calls. TEST_SEED tries others.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

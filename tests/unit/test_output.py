@@ -52,7 +52,7 @@ def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError, ValueError, MucudnnError])
-def test_an_error_of_others_while_a_file_is_written_comes_through_and_leaves_the_old_file_alone(
+def test_a_foreign_error_during_a_write_propagates_and_leaves_the_old_file_alone(
     error: type[BaseException], tmp_path: Path
 ) -> None:
     path = tmp_path / "file"
@@ -76,7 +76,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert path.read_text() == "one\n"
 
 
-def test_a_link_in_the_place_of_the_new_file_is_not_followed(
+def test_a_link_at_the_new_files_name_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, path = tmp_path / "target", tmp_path / "file"

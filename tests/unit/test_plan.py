@@ -48,13 +48,13 @@ def test_a_path_may_be_of_any_kind(kind: Callable[[str], os.PathLike[str]], tmp_
 
 
 @pytest.mark.parametrize("path", [None, 3, b"a.plan", ["a.plan"], PLAN])
-def test_what_is_no_path_is_named(path: object) -> None:
+def test_a_value_that_is_not_a_path_is_named(path: object) -> None:
     for call in (lambda: write_plan(PLAN, path), lambda: read_plan(path)):
         with pytest.raises(ArgumentTypeError, match=r"path is .*, not the path of a plan"):
             call()
 
 
-def test_what_is_no_plan_is_not_written(tmp_path: Path) -> None:
+def test_an_object_that_is_not_a_plan_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(ArgumentTypeError, match=r"plan is 'a\.plan', not a Plan"):
         write_plan("a.plan", tmp_path / "network.plan")
     assert not list(tmp_path.iterdir())
@@ -70,12 +70,12 @@ def test_a_path_that_cannot_be_used_is_a_readable_error(
             call()
 
 
-def test_equal_plans_are_equal_bytes_in_whatever_order_they_were_made() -> None:
+def test_equal_plans_are_equal_bytes_in_any_order_of_construction() -> None:
     one, other = kernel(), kernel(pass_="backward_data")
     assert str(Plan({"a": "1", "b": "2"}, (one, other))) == str(Plan({"b": "2", "a": "1"}, (other, one)))
 
 
-def test_equal_plans_alone_have_equal_digests() -> None:
+def test_only_equal_plans_have_equal_digests() -> None:
     again = Plan.parse(str(PLAN))
     assert again.digest == PLAN.digest
     assert replace(again, header={**PLAN.header, "device": "another"}).digest != PLAN.digest
@@ -91,21 +91,21 @@ def test_an_error_names_the_file_and_the_line(tmp_path: Path) -> None:
     assert caught.value.exit_code == 1
 
 
-def test_times_whose_sum_no_number_can_hold_are_refused(tmp_path: Path) -> None:
+def test_times_whose_sum_overflows_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "net.plan"
     path.write_text(str(PLAN).replace("2*4:HUNGRY:2.25", "2*4:HUNGRY:1e308"))
     with pytest.raises(MucudnnError, match=r"net\.plan: a part of a choice takes 1e\+308 ms"):
         read_plan(path)
 
 
-def test_a_plan_that_was_cut_off_is_no_plan(tmp_path: Path) -> None:
+def test_a_plan_that_was_cut_off_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "network.plan"
     path.write_text(str(PLAN)[:-6])
     with pytest.raises(MucudnnError, match="line"):
         read_plan(path)
 
 
-def test_a_plan_of_a_newer_version_is_refused_as_such(tmp_path: Path) -> None:
+def test_a_plan_of_a_newer_version_is_refused_by_version(tmp_path: Path) -> None:
     path = tmp_path / "network.plan"
     path.write_text(str(PLAN).replace("mucudnn plan 1", "mucudnn plan 2", 1))
     with pytest.raises(NewerFileError, match="version 2") as caught:
@@ -114,7 +114,7 @@ def test_a_plan_of_a_newer_version_is_refused_as_such(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"something else\n", b"\xff\xfe"])
-def test_another_file_is_no_plan(content: bytes, tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(MucudnnError, match="file"):

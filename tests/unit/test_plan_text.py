@@ -1,7 +1,5 @@
 """The extension writes and reads the text of plans and journals."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -71,7 +69,7 @@ def plans(draw: st.DrawFn) -> tuple[dict[str, str], list[tuple[object, ...]]]:
     ), kernels
 
 
-def test_a_plan_reads_like_this() -> None:
+def test_a_plan_has_the_documented_text() -> None:
     assert format_plan(HEADER, [(PROBLEM, "forward", 3, QUARTERS, [QUARTERS, WHOLE], [], [], [])]) == TEXT
 
 
@@ -107,7 +105,7 @@ def test_a_damaged_plan_is_read_or_refused_and_nothing_else(data: st.DataObject)
         return
 
 
-def test_a_plan_of_a_newer_version_is_told_from_a_broken_one() -> None:
+def test_a_plan_of_a_newer_version_is_distinguished_from_a_broken_one() -> None:
     with pytest.raises(NewerVersionError, match="of version 2, this mucudnn reads up to version 1"):
         parse_plan(TEXT.replace("plan 1", "plan 2"))
 
@@ -129,7 +127,7 @@ def test_a_plan_of_a_few_bytes_cannot_take_gigabytes() -> None:
         parse_plan(text)
 
 
-def test_a_document_of_a_journal_cannot_either_and_the_others_are_read() -> None:
+def test_a_journal_document_cannot_either_and_the_others_are_read() -> None:
     large = SINGLES + "option 65536*1:A:1:0\n" * 2 + "end 1\n"
     assert [header for header, *_ in parse_journal(large + TEXT)] == [HEADER]
 
@@ -189,7 +187,7 @@ def test_a_fused_convolution_has_a_forward_pass_only() -> None:
         format_plan(header, [(kernels[0][0], "backward_filter", *kernels[0][2:])])
 
 
-def test_a_kernel_stands_in_a_plan_once() -> None:
+def test_a_plan_has_each_kernel_once() -> None:
     kernel = (PROBLEM, "forward", 1, WHOLE, [], [], [], [])
     with pytest.raises(ValueError, match="twice"):
         format_plan({}, [kernel, kernel])
@@ -198,7 +196,7 @@ def test_a_kernel_stands_in_a_plan_once() -> None:
         parse_plan(TEXT.replace("end 1", block + "end 2"))
 
 
-def test_what_has_no_place_in_the_grammar_is_refused_on_writing() -> None:
+def test_values_outside_the_grammar_are_refused_on_writing() -> None:
     with pytest.raises(ValueError, match="'kernel' cannot stand in a plan's header"):
         format_plan({"kernel": "x"}, [])
     with pytest.raises(ValueError, match="'device' cannot stand"):
@@ -218,7 +216,7 @@ end 1
 TILES = [(16, "WINOGRAD_NONFUSED", 0.5, 4096)] * 3 + [(8, "IMPLICIT_GEMM", 0.25, 2048)]
 
 
-def test_a_kernel_may_have_tiles_beside_its_choice() -> None:
+def test_a_kernel_may_have_tiles_in_addition_to_its_choice() -> None:
     kernel = (PROBLEM, "forward", 3, QUARTERS, [WHOLE], TILES, [], [])
     assert format_plan({}, [kernel]) == IN_TILES
     assert parse_plan(IN_TILES) == ({}, [kernel])
@@ -260,7 +258,7 @@ end 1
 GROUPS = [(32, QUARTERS), *[(16, [(32, "GEMM", 1.5, 64), (32, "FFT", 1.0, 8)])] * 2]
 
 
-def test_a_kernel_may_have_groups_of_channels_beside_its_choice() -> None:
+def test_a_kernel_may_have_groups_of_channels_in_addition_to_its_choice() -> None:
     kernel = (PROBLEM, "forward", 3, WHOLE, [WHOLE], [], [], GROUPS)
     assert format_plan({}, [kernel]) == IN_GROUPS
     assert parse_plan(IN_GROUPS) == ({}, [kernel])
@@ -323,7 +321,7 @@ end 1
 """
 
 
-def test_identical_kernels_may_have_shares_beside_the_choice_for_all_of_them() -> None:
+def test_identical_kernels_may_have_shares_in_addition_to_the_common_choice() -> None:
     kernel = (PROBLEM, "forward", 3, WHOLE, [WHOLE], [], [(1, QUARTERS), (2, WHOLE)], [])
     assert format_plan({}, [kernel]) == APART
     assert parse_plan(APART) == ({}, [kernel])
@@ -365,7 +363,7 @@ end 2
 """
 
 
-def test_a_journals_document_has_candidates_beside_what_was_measured() -> None:
+def test_a_journals_document_has_candidates_besides_its_measurements() -> None:
     header, kernels = parse_plan(JOURNAL)
     assert [kernel[3] for kernel in kernels] == [[(64, "GEMM", 2.5, 4096)], []]
     [(same, measured, candidates)] = parse_journal(JOURNAL)
@@ -384,7 +382,7 @@ def test_a_journals_document_has_candidates_beside_what_was_measured() -> None:
     assert all(format_candidates(parse_candidates(text)) == text for *_, text in candidates)
 
 
-def test_of_a_journal_every_whole_document_is_read() -> None:
+def test_every_whole_document_of_a_journal_is_read() -> None:
     newer = JOURNAL.replace("plan 1", "plan 2")
     text = JOURNAL + JOURNAL[:-20] + newer + "noise\n" + TEXT
     assert [header for header, *_ in parse_journal(text)] == [{"device": "Some CPU, avx512"}, HEADER]

@@ -133,7 +133,7 @@ def test_the_samples_that_the_best_size_leaves_over_get_a_size() -> None:
     assert sorted(row.micro_batch for row in rows) == [4, 16]
 
 
-def test_a_race_ends_where_it_took_too_long() -> None:
+def test_a_race_that_takes_too_long_ends() -> None:
     costs = {Candidate(1, STOCK, 0): 1.0} | {Candidate(1, f"A{i}", i): 1.5 for i in range(60)}
     assert len(list(run(costs, RaceGoal(1)))) < 10
 
@@ -154,9 +154,7 @@ def test_an_algorithm_that_fails_at_a_size_is_tried_at_another_one() -> None:
     assert next_candidate(candidates, [failed], RaceGoal(8)) == candidates[0]
 
 
-def test_the_time_that_puts_a_candidate_out_of_the_race_is_that_of_candidates_with_no_more_workspace() -> (
-    None
-):
+def test_a_candidate_is_dropped_only_for_one_with_no_more_workspace() -> None:
     rows = [row_of(Candidate(2, "LEAN", 0), 8.0), row_of(Candidate(2, "HUNGRY", 100), 2.0)]
     assert hopeless_ms(Candidate(4, "A", 50), rows) == pytest.approx(4 * 4.0 * 1.3)
     assert hopeless_ms(Candidate(4, "A", 100), rows) == pytest.approx(4 * 1.0 * 1.3)

@@ -1,7 +1,5 @@
 """A convolution whose workspace finds no memory is divided further, down to single samples."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -72,7 +72,9 @@ def test_a_path_may_begin_at_home_and_have_any_bytes(
 
 
 @pytest.mark.parametrize("setting", PATHS, ids=lambda setting: setting.variable)
-def test_a_home_of_nobody_is_an_error(setting: settings.Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_home_of_an_unknown_user_is_an_error(
+    setting: settings.Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(setting.variable, "~no-such-user/file")
     with pytest.raises(
         UsageError, match=f"{setting.variable}: there is no home directory for '~no-such-user'"
@@ -83,7 +85,9 @@ def test_a_home_of_nobody_is_an_error(setting: settings.Setting, monkeypatch: py
 @pytest.mark.parametrize(
     "setting", [s for s in settings.SETTINGS if s not in PATHS], ids=lambda s: s.variable
 )
-def test_bytes_that_are_no_text_are_named(setting: settings.Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_that_are_not_text_are_named(
+    setting: settings.Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(setting.variable, os.fsdecode(b"a\xff"))
     with pytest.raises(UsageError, match=rf"{setting.variable}: 'a\\udcff' is not"):
         setting.read()

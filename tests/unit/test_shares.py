@@ -1,7 +1,5 @@
 """Identical kernels may take different configurations of one total: decisions, plans, and layers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -51,7 +49,7 @@ def numbers(decision: Decision) -> list[tuple[int, str]]:
     return [(share.kernel.count, share.divided.parts[0].algorithm) for share in decision.shares]
 
 
-def test_of_three_identical_kernels_as_many_get_memory_as_the_total_is_enough_for() -> None:
+def test_the_total_gives_memory_to_as_many_identical_kernels_as_it_suffices_for() -> None:
     result = decide_within(20 * MiB, kernel(3))
     (decision,) = result.decisions
     assert decision.divided == LEAN  # one configuration for all three
@@ -120,7 +118,7 @@ def test_a_share_takes_another_ones_configuration_that_fits_its_bytes_and_ran_fa
     assert [(s.kernel.count, str(s.divided)) for s in after.each] == [(3, "4*2 HUNGRY")]
 
 
-def test_a_plan_keeps_the_shares_beside_the_choice_for_all() -> None:
+def test_a_plan_keeps_the_shares_and_the_choice_for_all() -> None:
     plan = to_plan(decide_within(20 * MiB, kernel(3)))
     (planned,) = plan.kernels
     assert planned.chosen == LEAN

@@ -33,7 +33,7 @@ def test_anything_else_is_a_usage_error_that_quotes_it(text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_none_is_no_limit() -> None:
+def test_none_stands_for_no_limit() -> None:
     assert parse_limit("none") is None
     assert parse_limit("0") == 0
 
@@ -54,7 +54,7 @@ def test_a_fraction_counts_to_its_last_digit() -> None:
     assert parse_size(least.replace("625", "624")) == _native.parse_size(least.replace("625", "624")) == 0
 
 
-def test_blanks_around_a_size_are_those_of_ascii() -> None:
+def test_only_ascii_blanks_may_surround_a_size() -> None:
     for parse in (parse_size, _native.parse_size):
         assert parse("\t64MiB \n") == 64 * 2**20
         for blank in ("\u00a0", "\x1c", "\x85"):

@@ -1,7 +1,5 @@
 """The planner of divided models: its meshes, its memory, the place to gather, and its file."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The window arithmetic of divided axes equals brute force over single rows."""
 
-from __future__ import annotations
-
 import needs_torch  # noqa: F401
 import pytest
 from hypothesis import given

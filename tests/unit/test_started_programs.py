@@ -1,7 +1,5 @@
 """Tests start hundreds of programs. None imports hypothesis or pytest: that would take half of the start."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """No test module imports another: helper modules hold the shared code, so that each test can move alone."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An event of a trace counts as what it is: not twice, and a collective not as a message between ranks."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -49,7 +47,7 @@ def causes(rank: Shares) -> dict[str, float]:
     return {cause: round(rank.ms[cause]) for cause in CAUSES if round(rank.ms[cause])}
 
 
-def test_a_range_and_its_mirror_on_the_gpu_are_one(tmp_path: Path) -> None:
+def test_a_range_and_its_mirror_on_the_gpu_count_once(tmp_path: Path) -> None:
     events = [event("gemm", "kernel", 0, 40), event("aten::mm", "cpu_op", 0, 100)]
     for step in range(4):
         events += mirrored(f"ProfilerStep#{step}", 10 * step, 9)
@@ -180,7 +178,7 @@ def test_on_a_cpu_all_but_sends_and_receives_are_collectives(name: str, tmp_path
     assert causes(rank) == {"reduce": 10}
 
 
-def test_to_wait_for_a_collective_is_not_computation(tmp_path: Path) -> None:
+def test_waiting_for_a_collective_is_not_computation(tmp_path: Path) -> None:
     rank = shares(
         tmp_path / "0.json",
         event("_c10d_functional::wait_tensor", "cpu_op", 0, 90),
@@ -264,15 +262,13 @@ def test_a_pipe_and_an_archive_are_read(tmp_path: Path) -> None:
     os.close(reading)
 
 
-def test_a_pipe_without_a_writer_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_without_a_writer_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(MucudnnError, match=r"pipe is not a trace of torch\.profiler: it is empty"):
         read_traces([tmp_path / "pipe"])
 
 
-def test_more_bytes_than_a_trace_can_have_are_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trace_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traces, "MOST_BYTES", 2**20)
     bomb = tmp_path / "bomb.json.gz"
     bomb.write_bytes(gzip.compress(bytes(2**24)))
@@ -282,7 +278,7 @@ def test_more_bytes_than_a_trace_can_have_are_not_read(
 
 
 @pytest.mark.parametrize("damage", [slice(30), slice(10), slice(2)])
-def test_a_damaged_archive_is_one_sentence(damage: slice, tmp_path: Path) -> None:
+def test_a_damaged_archive_is_reported_in_one_sentence(damage: slice, tmp_path: Path) -> None:
     path = tmp_path / "0.json.gz"
     packed = gzip.compress(write(tmp_path / "0.json", event("aten::mm", "cpu_op", 0, 1)).read_bytes())
     for content in (packed[damage], packed[:20] + b"\xff" * 20 + packed[40:]):

@@ -1,7 +1,5 @@
 """Training steps of small random networks, and a simulation of one in ticks of a millisecond."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@
 the steps that use them. The classifier and the input are not managed, as in the paper.
 """
 
-from __future__ import annotations
-
 from mucudnn.solver import Configuration, MicroConfiguration, desirable_set
 from mucudnn.solver.memory.copies import Link
 from mucudnn.solver.memory.training import KernelChoice, Replay, SavedTensor, StepCost, TrainingStep

@@ -3,8 +3,6 @@
 All steps run with late streams, in which a copy that nobody waits for has not happened.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 from dataclasses import replace
@@ -103,7 +101,7 @@ def test_a_checkpoint_region_inside_the_model_has_precedence(model: nn.Module, x
         warnings_of(model, x, stock)  # the region saves its input outside of all modules
 
 
-def test_torch_compile_is_warned_of_or_refused(model: nn.Module, x: Tensor) -> None:
+def test_torch_compile_warns_or_is_refused(model: nn.Module, x: Tensor) -> None:
     plan = quick_plan(model, x)
     with pytest.raises(UsageError, match="the model is compiled"):
         mt.apply(torch.compile(model, backend="eager"), plan)
@@ -162,7 +160,7 @@ def lacking(model: nn.Module, x: Tensor, stock: Observed) -> nn.Module:
     return mt.apply(model, replace(plan, lower=lower))
 
 
-def test_a_lack_of_memory_is_answered_with_the_next_lower_plan_once(
+def test_running_out_of_memory_switches_to_the_next_lower_plan_once(
     lacking: nn.Module, x: Tensor, stock: Observed
 ) -> None:
     plan = runtime_of(lacking).plan
@@ -177,14 +175,14 @@ def test_a_lack_of_memory_is_answered_with_the_next_lower_plan_once(
     assert runtime_of(lacking).plan.memory == plan.memory - 1
 
 
-def test_a_second_lack_in_the_same_step_is_the_programs(lacking: nn.Module, x: Tensor) -> None:
+def test_running_out_again_in_the_same_step_is_the_programs_error(lacking: nn.Module, x: Tensor) -> None:
     lacking.out.lacks.times = 2
     with pytest.warns(MucudnnWarning, match="ran out"), pytest.raises(torch.cuda.OutOfMemoryError):
         lacking(x)
     assert lacking.out.lacks.times == 0
 
 
-def test_a_lack_in_the_backward_pass_lowers_the_next_step(
+def test_running_out_in_the_backward_pass_lowers_the_next_step(
     lacking: nn.Module, x: Tensor, stock: Observed
 ) -> None:
     plan, state = runtime_of(lacking).plan, copy.deepcopy(lacking.state_dict())

@@ -3,8 +3,6 @@
 All steps run with late streams, in which a copy that nobody waits for has not happened.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import replace

@@ -3,8 +3,6 @@
 All steps run with late streams, in which a copy that nobody waits for has not happened.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from unittest.mock import patch
 

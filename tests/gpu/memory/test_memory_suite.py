@@ -3,8 +3,6 @@
 CI runs a small one. MEMORY_SUITE=all runs all of them in all variants, which takes long.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -12,8 +12,6 @@ onnxruntime-gpu and JAX find the same stand-ins. Their other kernels cannot run:
 kernel. XLA leaves out such kernels if STAND_IN_LEAVES_KERNELS is set. Its results are then garbage.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

@@ -3,8 +3,6 @@
 The device's memory is the host's (build.py), so a CPU tensor can use it too.
 """
 
-from __future__ import annotations
-
 import ctypes
 import warnings
 from collections.abc import Callable, Iterator
