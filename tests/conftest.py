@@ -75,7 +75,7 @@ def empty_cache(folder: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _scratch_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the user's cache and settings from all tests, and from the programs that they start."""
+    """Hide the user's cache and settings from all tests and from the programs that they start."""
     with empty_cache(tmp_path_factory.mktemp("cache")):
         yield
 

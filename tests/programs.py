@@ -15,7 +15,7 @@ from mucudnn import _native
 
 SONAME = "libcudnn.so.9"
 COMPILERS = {"c": ("CC", "cc", "c11"), "cpp": ("CXX", "c++", "c++17")}
-# A program that takes longer hangs. No machine is so slow: the longest program takes seconds.
+# A program that takes longer counts as hanging: the longest one takes seconds.
 HANGS = 600  # seconds
 SHIM = Path(_native.host_library()).parent / "shim" / SONAME
 

@@ -7,6 +7,6 @@ import os
 
 
 def cases(usual: int, first: int = 0) -> range:
-    """Return the seeds of a test's cases: `usual` many from `first` on, or as the environment says."""
+    """Return the seeds of a test's cases: `usual` of them from `first` on, or as the environment says."""
     begin = int(os.environ.get("TEST_SEED") or first)
     return range(begin, begin + int(os.environ.get("TEST_CASES") or usual))

@@ -1,6 +1,6 @@
 """The rules for a program under the drop-in, checked against the same program without it.
 
-1. No call writes beside a buffer or into an input, whichever answer gave the buffer its size.
+1. No call writes outside a buffer or into an input, whichever answer gave the buffer its size.
 2. A call that succeeds without the drop-in succeeds under it.
 3. A call that is refused without the drop-in is refused under it with the same status. One exception: if the
    library refuses a call for its workspace alone, the drop-in may run a division that fits.
@@ -8,7 +8,7 @@
    writes nothing.
 5. Without a limit no answer names more workspace than the library's. With a limit, an answer above it is the
    library's own. An algorithm found within a given workspace needs no more than that.
-6. All other answers are equal to the library's.
+6. All other answers equal the library's.
 """
 
 import re
@@ -65,7 +65,7 @@ class Comparison:
     def __init__(self, mode: Mode) -> None:
         self.mode = mode
         self.findings: list[Finding] = []
-        self.has_diverged = False  # the program took another branch than without the drop-in
+        self.has_diverged = False  # the program took a different branch than without the drop-in
 
     def walk(
         self, steps: Sequence[Step], alone: Sequence[Entry], under: Sequence[Entry], first: int = 0

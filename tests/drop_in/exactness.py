@@ -114,7 +114,7 @@ class Expected:
 
 
 def describe(script: Script, problem: Problem) -> None:
-    """Create handle and descriptors of a problem in the slots handle, x, w, y and convolution."""
+    """Create a problem's handle and descriptors in the slots handle, x, w, y and convolution."""
     types = {"f32": 0, "f64": 1, "f16": 2, "bf16": 9}
     type_, format_ = types[problem.data_type], int(problem.layout == "nhwc")
     sizes = shapes(problem)

@@ -1,4 +1,4 @@
-/* A library to preload. It lets one allocation fail that the watched code asks for. */
+/* A library to preload. It makes one allocation of the watched code fail. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -18,7 +18,7 @@ void watch_code(uintptr_t begin, uintptr_t end) {
   ends[spans++] = end;
 }
 
-/* Starts to count. The `number`-th allocation fails, or none if it is 0. */
+/* Starts counting. The `number`-th allocation fails, or none if it is 0. */
 void fail_allocation(long number) {
   count = 0;
   failing = number;

@@ -1,7 +1,7 @@
 """Random programs under the drop-in while one call or allocation below it fails, and the rules for them.
 
 1. No fault ends or hangs the process, damages memory, or changes an input.
-2. Up to the first call that fails for the fault, the program gets what it gets without the drop-in. That call
+2. Until a call fails because of the fault, the program gets what it gets without the drop-in. That call
    returns a status of failed work, not a wrong result.
 3. The same program, played again in the same process without a fault, gets all that it gets without the
    drop-in.
@@ -98,7 +98,7 @@ Programs = Sequence[tuple[str, int, int]]  # the client, the seed, and the numbe
 
 def findings(mode: Mode, programs: Programs, folder: Path, cache: str) -> Iterator[str]:
     """Yield each breach of a rule, with its fault."""
-    # The order in which threads call is another one in each play.
+    # Threads call in a different order in each play.
     scripts = [
         [step for step in WRITERS[client](seed) if not isinstance(step, Threads)]
         for client, seed, _ in programs
@@ -123,7 +123,7 @@ def findings(mode: Mode, programs: Programs, folder: Path, cache: str) -> Iterat
 
 
 def _choose(mode: Mode, client: str, seed: int, count: int, most: dict[str, int]) -> Iterator[Fault]:
-    """Yield different faults of a program: about half of them in calls, as far as there are so many."""
+    """Yield different faults of a program: about half of them in calls if it makes enough."""
     random = Random(f"{mode.name} {client} {seed}")
     for kind in KINDS:
         for number in random.sample(range(1, most[kind] + 1), min((count + 1) // 2, most[kind])):
@@ -163,7 +163,7 @@ def _broken(
 
 
 def spread(count: int, seed: int, each: int) -> list[tuple[str, int, int]]:
-    """Return programs that share `count` faults: about `each` for a program, of both clients in turns."""
+    """Return programs that share `count` faults: about `each` for a program of either client."""
     programs = max(1, count // each)
     ends = [count * number // programs for number in range(programs + 1)]
     clients = list(WRITERS)

@@ -18,7 +18,7 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 
 class GuardedBuffer:
-    """A buffer directly before an inaccessible page or, unless `at_end`, directly behind one."""
+    """A buffer directly before an inaccessible page or, unless `at_end`, directly after one."""
 
     def __init__(self, size: int, *, alignment: int = 1, at_end: bool = True) -> None:
         usable = max(1, -(-size // PAGE)) * PAGE
@@ -37,7 +37,7 @@ class GuardedBuffer:
             margin[:] = CANARY
 
     def is_damaged(self) -> bool:
-        """Return whether a call has written beside the buffer, within its pages."""
+        """Return whether a call has written outside the buffer, within its pages."""
         return any(bool((margin != CANARY).any()) for margin in self._margins)
 
     def release(self) -> None:

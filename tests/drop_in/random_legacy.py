@@ -18,7 +18,7 @@ SCALES = (1.0, 1.0, 1.0, 0.5, -1.0, 0.0)
 BETAS = (0.0, 0.0, 0.0, 1.0, 0.5, -1.0)
 FIXED_SIZES = (0, 0, 1, 64, 1000, 5000, 40_000, 1 << 20)
 RELU, IDENTITY = 1, 5
-Given = tuple[str, int, Argument, str]  # pass, mini-batch, algorithm and workspace
+Request = tuple[str, int, Argument, str]  # pass, mini-batch, algorithm and workspace
 
 
 @dataclass
@@ -320,20 +320,20 @@ class LegacyProgram:
         self.script.add(Allocate(name, ("first", (key,)), Fill("scratch"), alignment=16))
         is_fused = pass_ == "forward" and self.random.random() < 0.5
         for batch in batches:
-            given = pass_, batch, ("int", algorithm), name
+            request = pass_, batch, ("int", algorithm), name
             if is_fused:
-                self._execute_fused(given)
+                self._execute_fused(request)
             else:
-                self.script.steps += self._execution(given)
+                self.script.steps += self._execution(request)
 
-    def _execution(self, given: Given | None = None) -> list[Step]:
+    def _execution(self, request: Request | None = None) -> list[Step]:
         before, self.script.steps = self.script.steps, []
         pass_, batch, asked = self._pick()
-        if given is not None:
-            pass_, batch, *_ = given
+        if request is not None:
+            pass_, batch, *_ = request
         alpha, beta = self.random.choice(SCALES), self.random.choice(BETAS)
         work = self._buffers(pass_, batch, alpha=alpha, beta=beta)
-        algorithm, workspace = given[2:] if given else self._choice(pass_, batch, asked)
+        algorithm, workspace = request[2:] if request else self._choice(pass_, batch, asked)
         x, w, y = ((("slot", d), ("buffer", work.buffers[n])) for n, d in self._slots(batch).items())
         inputs, output = {
             "forward": ([*x, *w], y),
@@ -366,11 +366,11 @@ class LegacyProgram:
     def _execute(self) -> None:
         self.script.steps += self._execution()
 
-    def _execute_fused(self, given: Given | None = None) -> None:
+    def _execute_fused(self, request: Request | None = None) -> None:
         if "forward" not in self.passes:
             return self._execute()
         random, script = self.random, self.script
-        batch = given[1] if given else random.choice(self.batches)
+        batch = request[1] if request else random.choice(self.batches)
         asked = self.asked.setdefault(("forward", batch), Asked())
         alpha, beta = random.choice(SCALES), random.choice(BETAS)
         problem = self._at(batch)
@@ -409,7 +409,7 @@ class LegacyProgram:
                 "cudnnSetTensorNdDescriptor", z, ("int", TYPES[self.type_]), ("int", len(sizes)),
                 ("ints", sizes), ("ints", [stride + 1 for stride in packed_strides(sizes, problem.layout)]),
             )  # fmt: skip
-        algorithm, workspace = given[2:] if given else self._choice("forward", batch, asked)
+        algorithm, workspace = request[2:] if request else self._choice("forward", batch, asked)
         double = self.type_ == "f64"
         call = Call(
             "cudnnConvolutionBiasActivationForward",

@@ -59,14 +59,14 @@ CLIENTS = {
 
 def count_calls(steps: list[Step] | tuple[Step, ...]) -> Counter[str]:
     """Count the calls of each function in a program."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for step in steps:
         if isinstance(step, Call):
-            found[step.function] += 1
+            counts[step.function] += 1
         elif isinstance(step, Threads):
             for script in step.scripts:
-                found += count_calls(script)
-    return found
+                counts += count_calls(script)
+    return counts
 
 
 @dataclass(repr=False)  # pytest would print the whole in a failing test
@@ -79,7 +79,7 @@ class Runs:
     scripts: list[list[Step]] = field(default_factory=list)
     alone: list[Trace] = field(default_factory=list)
     # The findings by the name of the mode.
-    found: dict[str, list[tuple[Client, int, Finding]]] = field(default_factory=dict)
+    by_mode: dict[str, list[tuple[Client, int, Finding]]] = field(default_factory=dict)
 
     def add(self, client: Client) -> None:
         for seed in client.seeds():
@@ -94,16 +94,16 @@ class Runs:
 
     def findings(self, mode: Mode) -> list[tuple[Client, int, Finding]]:
         """Return the findings of a mode, with client and seed. Play the programs only once."""
-        if mode.name not in self.found:
+        if mode.name not in self.by_mode:
             folder = self.folder / mode.name
             under = play(self.scripts, folder, self._prepared(mode), folder / "cache")
             runs = zip(self.programs, self.scripts, self.play_alone(), under, strict=True)
-            self.found[mode.name] = [
+            self.by_mode[mode.name] = [
                 (client, seed, finding)
                 for (client, seed), steps, one, other in runs
                 for finding in compare(steps, one, other, mode)
             ]
-        return self.found[mode.name]
+        return self.by_mode[mode.name]
 
     def _prepared(self, mode: Mode) -> Mode:
         folder, settings = self.folder / mode.name, dict(mode.settings)
@@ -147,10 +147,10 @@ class Runs:
                     statuses.update(e.status for s, e in pairs if isinstance(s, Call) and s.outputs)
             lines.append(
                 f"{client.name}: {len(numbers)} programs of {made.total()} calls in each of "
-                f"{len(self.found) + 1} runs; executions by status: {dict(sorted(statuses.items()))}"
+                f"{len(self.by_mode) + 1} runs; executions by status: {dict(sorted(statuses.items()))}"
             )
             lines += [f"  {function} {count}" for function, count in sorted(made.items())]
-        for name in self.found.keys() - {"record"}:
+        for name in self.by_mode.keys() - {"record"}:
             some, all_ = count_divided(self.folder / name)
             lines.append(f"{name}: {some} of {all_} convolutions divided")
         return lines

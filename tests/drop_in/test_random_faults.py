@@ -21,7 +21,7 @@ CASES = cases(12, first=400)
 EACH = 8  # faults in one program
 # A program of each API that divides a few convolutions. In the mode "plan" it makes the same calls each time.
 # The graph program sets no attribute twice, and has tensors of fp32 alone: that is cuDNN's type for tensors
-# without one. Another program may describe more memory than it brings if it loses a call.
+# without one. Another program may describe more memory than it has if it loses a call.
 FIXED = {"legacy": 409, "graph": 454}
 # The mode "measuring" keeps nothing, so that each program measures anew. "journal" finds its measurements.
 MODES = {"plan": "plan", "measuring": "online", "journal": "online", "record": "record"}

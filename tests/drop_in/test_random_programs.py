@@ -1,7 +1,7 @@
-"""Random programs behave under the drop-in like without it, by the rules of comparison.py.
+"""Random programs behave under the drop-in as they do without it, by the rules of comparison.py.
 
 Each program is a seed. Processes play it on the host engine alone and under the drop-in in each of its modes.
-The test compares statuses, outputs, inputs and the bytes beside all buffers. `measured` and `raced` are the
+The test compares statuses, outputs, inputs and the bytes around all buffers. `measured` and `raced` are the
 online modes with real times. The other online modes begin with random times, by which any algorithm may be
 the fastest. So they divide often, and the same way in each run; the number in their name is the limit in
 bytes. A report has the command that runs one program alone.

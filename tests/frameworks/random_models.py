@@ -88,32 +88,34 @@ class Sample:
     def results(self) -> dict[str, torch.Tensor]:
         """Run one step, and return outputs of all convolutions, gradients and buffers."""
         torch.manual_seed(self.seed)  # dropout draws from it
-        model, x, found = self.model, self.x.detach(), {}
+        model, x, tensors = self.model, self.x.detach(), {}
         model.train(self.step == "train")
         hooks = [
-            module.register_forward_hook(lambda module, args, y, name=name: found.update({f"{name}'s y": y}))
+            module.register_forward_hook(
+                lambda module, args, y, name=name: tensors.update({f"{name}'s y": y})
+            )
             for name, module in model.named_modules()
             if isinstance(module, tuple(CONVOLUTIONS.values())) and self.step != "transform"
         ]
         autocast = torch.autocast("cpu", self.autocast) if self.autocast else nullcontext()
         if self.step == "transform":
             with autocast:
-                found |= self._transformed(x)
+                tensors |= self._transformed(x)
         elif self.step in ("no_grad", "inference_mode"):
             with getattr(torch, self.step)(), autocast:
-                found["y"] = model(x)
+                tensors["y"] = model(x)
         else:
             x.requires_grad_(self.x_needs_gradient)
             with autocast:
-                found["y"] = model(x)
-            loss(found["y"]).backward()
-            found |= {f"{name}.grad": p.grad for name, p in model.named_parameters() if p.grad is not None}
+                tensors["y"] = model(x)
+            loss(tensors["y"]).backward()
+            tensors |= {f"{name}.grad": p.grad for name, p in model.named_parameters() if p.grad is not None}
             if x.grad is not None:
-                found["x.grad"] = x.grad
+                tensors["x.grad"] = x.grad
         for hook in hooks:
             hook.remove()
-        found |= {name: buffer for name, buffer in model.named_buffers() if buffer.is_floating_point()}
-        return {name: tensor.detach() for name, tensor in found.items()}
+        tensors |= {name: buffer for name, buffer in model.named_buffers() if buffer.is_floating_point()}
+        return {name: tensor.detach() for name, tensor in tensors.items()}
 
     def _transformed(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the gradients that torch.func computes."""
@@ -240,6 +242,6 @@ def output_shape(layer: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of a layer's output."""
     training = layer.training
     with torch.no_grad():
-        found = layer.eval()(torch.zeros(shape)).shape
+        result = layer.eval()(torch.zeros(shape)).shape
     layer.train(training)
-    return tuple(found)
+    return tuple(result)

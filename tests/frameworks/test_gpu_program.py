@@ -49,11 +49,11 @@ def test_it_trains_alone_and_under_mucudnn_and_compares(
         ("plain", 0), ("plain", 0), ("mucudnn", 0)
     ]  # fmt: skip
     unknown = results.pop(COMPARED.settings[1].name)
-    assert unknown["verdict"] == "failed"
+    assert unknown["status"] == "failed"
     assert "KeyError" in unknown["mucudnn"]["error"]
     assert len(results) == 3
     for result in results.values():
-        assert result["verdict"] == "same", result
+        assert result["status"] == "same", result
         assert 0 < result["gradient_error"] <= result["gradient_bound"]
         assert result["gradient_distance"] == 0  # on the CPU mucudnn changes nothing
         assert result["plain"]["losses"] == result["mucudnn"]["losses"]
@@ -63,10 +63,10 @@ class BreaksOff(Worker):
     """A worker that ends with given exit codes, without a process."""
 
     def __init__(self, *codes: int | None) -> None:
-        self.codes, self.given = list(codes), list[Sequence[str]]()
+        self.codes, self.received = list(codes), list[Sequence[str]]()
 
     def run(self, group: Group, kind: str, names: Sequence[str], seconds: float) -> Ended:
-        self.given.append(names)
+        self.received.append(names)
         code = self.codes.pop(0)
         if code == 1:
             return Ended(1, "no such module", {}, {}, None)
@@ -77,26 +77,26 @@ def test_after_a_crash_the_settings_behind_it_still_run(tmp_path: Path) -> None:
     names = [setting.name for setting in COMPARED.settings]
     worker = BreaksOff(0, -11, 0, 0)
     results = Program((REFERENCE, COMPARED), worker, 600, tmp_path / "out").run()
-    assert worker.given[1:3] == [names, names[2:]]
+    assert worker.received[1:3] == [names, names[2:]]
     assert results[1]["plain"] == {"error": "the process ended with -11", "stderr": "a line"}
-    assert results[1]["verdict"] == "failed"
+    assert results[1]["status"] == "failed"
 
 
 def test_settings_beyond_the_time_limit_are_not_run(tmp_path: Path) -> None:
     worker = BreaksOff(0, None, None)
     results = Program((REFERENCE, COMPARED), worker, 600, tmp_path / "out").run()
-    assert [result["verdict"] for result in results[1:]] == ["not run"] * 3
+    assert [result["status"] for result in results[1:]] == ["not run"] * 3
     report = json.loads((tmp_path / "out").read_text())
     assert report["processes"][1]["exit_code"] == "the time was over"
     results = Program((REFERENCE, COMPARED), BreaksOff(), 0, tmp_path / "out").run()
-    assert [result["verdict"] for result in results] == ["not run"] * 4
+    assert [result["status"] for result in results] == ["not run"] * 4
 
 
 def test_a_process_that_cannot_even_begin_is_not_started_again(tmp_path: Path) -> None:
     worker = BreaksOff(0, 1, 1)
     results = Program((REFERENCE, COMPARED), worker, 600, tmp_path / "out").run()
-    assert {result["verdict"] for result in results} == {"failed"}
-    assert len(worker.given) == 3
+    assert {result["status"] for result in results} == {"failed"}
+    assert len(worker.received) == 3
 
 
 @pytest.mark.parametrize(("factor", "peak", "same", "fits"), [(2, 0, True, True), (3, 1, False, False)])

@@ -22,7 +22,7 @@ SIZES = {1: (9,), 2: (9, 8), 3: (5, 6, 4)}
 
 
 class Marked(Tensor):
-    """A subclass that redefines nothing."""
+    """A subclass that overrides nothing."""
 
 
 class Wrapper:
@@ -43,7 +43,7 @@ def layer(dims: int = 2, **options: Any) -> nn.Module:
 
 
 def cast(module: nn.Module, dtype: torch.dtype, bias: torch.dtype | None = None) -> nn.Module:
-    """Return the module with parameters of any type, also of those that have no gradients."""
+    """Return the module with parameters of any type, even a type without gradients."""
     for name, parameter in module.named_parameters():
         kind = bias if bias and name == "bias" else dtype
         has_gradient = kind.is_floating_point or kind.is_complex

@@ -47,12 +47,12 @@ def assert_close(ours: torch.Tensor, stock: torch.Tensor) -> None:
     assert difference <= TOLERANCE[ours.dtype] * stock.double().norm() + 1e-12
 
 
-def assert_same_with_gradients(dims: int, given: list[torch.Tensor], **options: object) -> None:
-    ours, stock = OURS[dims](*given, **options), STOCK[dims](*given, **options)
+def assert_same_with_gradients(dims: int, operands: list[torch.Tensor], **options: object) -> None:
+    ours, stock = OURS[dims](*operands, **options), STOCK[dims](*operands, **options)
     assert_close(ours, stock)
     dy = torch.randn_like(stock)
     for mine, theirs in zip(
-        torch.autograd.grad(ours, given, dy), torch.autograd.grad(stock, given, dy), strict=True
+        torch.autograd.grad(ours, operands, dy), torch.autograd.grad(stock, operands, dy), strict=True
     ):
         assert_close(mine, theirs)
 
@@ -86,8 +86,8 @@ def dividing_plan(x: torch.Tensor, w: torch.Tensor, sizes: tuple[int, ...]) -> P
 def test_results_and_gradients_are_those_of_pytorch(
     dims: int, kernel: int, options: dict[str, object]
 ) -> None:
-    given = tensors(dims, kernel=kernel, groups=int(options.get("groups", 1)))
-    assert_same_with_gradients(dims, given, **options)
+    operands = tensors(dims, kernel=kernel, groups=int(options.get("groups", 1)))
+    assert_same_with_gradients(dims, operands, **options)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -114,24 +114,24 @@ def test_a_call_without_a_bias_agrees_with_pytorch() -> None:
 @pytest.mark.parametrize("dims", [2, 3])
 def test_channels_last_stays_channels_last(dims: int, which: int) -> None:
     last = {2: torch.channels_last, 3: torch.channels_last_3d}[dims]
-    given = [tensor.detach() for tensor in tensors(dims)]
-    given[which] = given[which].contiguous(memory_format=last)
-    given = [tensor.requires_grad_() for tensor in given]
-    assert_same_with_gradients(dims, given, padding=1)
-    result = OURS[dims](*given, padding=1)
+    operands = [tensor.detach() for tensor in tensors(dims)]
+    operands[which] = operands[which].contiguous(memory_format=last)
+    operands = [tensor.requires_grad_() for tensor in operands]
+    assert_same_with_gradients(dims, operands, padding=1)
+    result = OURS[dims](*operands, padding=1)
     assert result.is_contiguous(memory_format=last)
     assert not result.is_contiguous()
-    gradient = torch.autograd.grad(result.sum(), given[0])[0]
+    gradient = torch.autograd.grad(result.sum(), operands[0])[0]
     assert gradient.is_contiguous(memory_format=last)
 
 
 def test_tensors_that_are_not_contiguous_are_copied() -> None:
     x, w, bias = (tensor.detach() for tensor in tensors(2))
-    given = [
+    operands = [
         tensor.requires_grad_()
         for tensor in (x.transpose(2, 3), w.flip(0).transpose(2, 3), bias[:1].expand(4))
     ]
-    assert_same_with_gradients(2, given)
+    assert_same_with_gradients(2, operands)
 
 
 @pytest.mark.parametrize("sizes", [(3,), (2, 1), (1, 1, 1)])
@@ -141,8 +141,8 @@ def test_gradients_of_divided_convolutions_to_the_second_order(sizes: tuple[int,
     bias = torch.randn(2, dtype=torch.float64, requires_grad=True)
     plan = dividing_plan(x, w, sizes)
 
-    def convolution(*given: torch.Tensor) -> torch.Tensor:
-        return mt.conv2d(*given, plan=plan)
+    def convolution(*operands: torch.Tensor) -> torch.Tensor:
+        return mt.conv2d(*operands, plan=plan)
 
     assert torch.autograd.gradcheck(convolution, (x, w, bias))
     assert torch.autograd.gradgradcheck(convolution, (x, w, bias))
@@ -159,18 +159,18 @@ def test_the_operators_keep_the_rules_of_pytorch() -> None:
 
 
 def test_compiling_breaks_no_graph() -> None:
-    given = tensors(2)
+    operands = tensors(2)
 
     def function(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return mt.conv2d(x.relu(), w, bias, padding="same", workspace="1MiB").sin()
 
     compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
-    expected = function(*given)
-    assert_close(compiled(*given), expected)
+    expected = function(*operands)
+    assert_close(compiled(*operands), expected)
     dy = torch.randn_like(expected)
     for mine, theirs in zip(
-        torch.autograd.grad(compiled(*given), given, dy),
-        torch.autograd.grad(expected, given, dy),
+        torch.autograd.grad(compiled(*operands), operands, dy),
+        torch.autograd.grad(expected, operands, dy),
         strict=True,
     ):
         assert_close(mine, theirs)
@@ -185,19 +185,19 @@ def test_compiling_for_any_size() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_autocast_casts_as_for_pytorch(dtype: torch.dtype) -> None:
-    given = tensors(2, dtype=dtype)
+    operands = tensors(2, dtype=dtype)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        ours, stock = mt.conv2d(*given), F.conv2d(*given)
+        ours, stock = mt.conv2d(*operands), F.conv2d(*operands)
     assert_close(ours, stock)
     ours.sum().backward()
-    assert given[1].grad.dtype == dtype
+    assert operands[1].grad.dtype == dtype
 
 
 def test_autocast_in_a_compiled_function() -> None:
-    given = tensors(2)
+    operands = tensors(2)
     compiled = torch.compile(mt.conv2d, backend="aot_eager", fullgraph=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert compiled(*given).dtype == torch.bfloat16
+        assert compiled(*operands).dtype == torch.bfloat16
 
 
 def test_fake_tensors_have_shapes_and_memory_formats_without_running() -> None:
@@ -209,11 +209,11 @@ def test_fake_tensors_have_shapes_and_memory_formats_without_running() -> None:
 
 
 def test_without_gradients_the_result_is_the_same() -> None:
-    given = tensors(2)
+    operands = tensors(2)
     with torch.no_grad():
-        plain = mt.conv2d(*given)
+        plain = mt.conv2d(*operands)
     assert not plain.requires_grad
-    assert torch.equal(plain, mt.conv2d(*given))
+    assert torch.equal(plain, mt.conv2d(*operands))
 
 
 def test_the_array_functions_take_and_return_tensors() -> None:

@@ -48,47 +48,47 @@ def test_with_much_memory_everything_stays(unlimited: MemoryPlan) -> None:
 @pytest.mark.parametrize("share", [0.8, 0.6])
 def test_with_less_memory_the_plan_fits_it(unlimited: MemoryPlan, share: float) -> None:
     memory = int(share * unlimited.peak)
-    found = plan(memory)
-    assert found.floor <= found.peak <= memory
-    assert found.simulate().peak <= memory
-    assert {tensor.choice for tensor in found.tensors} != {"keep"}
-    assert found.lower is not None
-    assert found.lower.peak <= max(0.85 * memory, found.floor)
+    memory_plan = plan(memory)
+    assert memory_plan.floor <= memory_plan.peak <= memory
+    assert memory_plan.simulate().peak <= memory
+    assert {tensor.choice for tensor in memory_plan.tensors} != {"keep"}
+    assert memory_plan.lower is not None
+    assert memory_plan.lower.peak <= max(0.85 * memory, memory_plan.floor)
 
 
 def test_offloaded_tensors_have_places_of_their_own_in_the_slab(unlimited: MemoryPlan) -> None:
-    found = plan(int(0.6 * unlimited.peak), recompute=False)
-    offloaded = [tensor for tensor in found.tensors if tensor.choice == "offload"]
+    memory_plan = plan(int(0.6 * unlimited.peak), recompute=False)
+    offloaded = [tensor for tensor in memory_plan.tensors if tensor.choice == "offload"]
     end = 0
     for tensor in offloaded:
         assert tensor.slab_offset is not None
         assert tensor.slab_offset >= end
         assert tensor.slab_offset % 512 == 0
         end = tensor.slab_offset + tensor.bytes
-    assert end <= found.host_bytes
-    assert sorted(found.fetch_order) == [tensor.order for tensor in offloaded]
+    assert end <= memory_plan.host_bytes
+    assert sorted(memory_plan.fetch_order) == [tensor.order for tensor in offloaded]
     for tensor in offloaded:
         assert tensor.release_at is None or tensor.release_at > tensor.packs[0]
 
 
 def test_the_indices_of_a_pooling_are_offloaded_and_parameters_are_not() -> None:
     pooled = nn.Sequential(nn.Conv2d(3, 32, 3), nn.MaxPool2d(2), nn.Conv2d(32, 8, 1))
-    found = mt.plan_memory(pooled, X, memory="1TiB", policy="all", device="h200")
-    offloaded = {one.data_type: one for one in found.tensors if one.choice == "offload"}
+    memory_plan = mt.plan_memory(pooled, X, memory="1TiB", policy="all", device="h200")
+    offloaded = {tensor.data_type: tensor for tensor in memory_plan.tensors if tensor.choice == "offload"}
     assert offloaded["i64"].bytes == 8 * 64 * 32 * 31 * 31
-    assert not {one.name for one in found.tensors} & {"input", *dict(pooled.named_parameters())}
+    assert not {tensor.name for tensor in memory_plan.tensors} & {"input", *dict(pooled.named_parameters())}
 
 
 def test_a_tensor_that_is_saved_twice_is_planned_once() -> None:
     twice = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))  # ReLU's result is an input
-    found = mt.plan_memory(twice, X, memory="1TiB", device="h200")
-    assert [(one.name, len(one.packs)) for one in found.tensors] == [("1", 2)]
+    memory_plan = mt.plan_memory(twice, X, memory="1TiB", device="h200")
+    assert [(tensor.name, len(tensor.packs)) for tensor in memory_plan.tensors] == [("1", 2)]
 
 
 def test_a_recomputed_tensor_names_its_modules_and_source(unlimited: MemoryPlan) -> None:
-    found = plan(int(0.6 * unlimited.peak))
-    by_name = {tensor.name: tensor for tensor in found.tensors}
-    recomputed = [tensor for tensor in found.tensors if tensor.choice == "recompute"]
+    memory_plan = plan(int(0.6 * unlimited.peak))
+    by_name = {tensor.name: tensor for tensor in memory_plan.tensors}
+    recomputed = [tensor for tensor in memory_plan.tensors if tensor.choice == "recompute"]
     assert recomputed
     for tensor in recomputed:
         assert tensor.modules
@@ -96,18 +96,18 @@ def test_a_recomputed_tensor_names_its_modules_and_source(unlimited: MemoryPlan)
 
 
 def test_the_plan_of_a_file_is_the_same(unlimited: MemoryPlan, tmp_path: Path) -> None:
-    found = plan(int(0.6 * unlimited.peak))
-    found.write(tmp_path / "model.plan")
-    assert MemoryPlan.read(tmp_path / "model.plan") == found
+    memory_plan = plan(int(0.6 * unlimited.peak))
+    memory_plan.write(tmp_path / "model.plan")
+    assert MemoryPlan.read(tmp_path / "model.plan") == memory_plan
 
 
 def test_a_plan_can_be_simulated_on_another_device(unlimited: MemoryPlan, tmp_path: Path) -> None:
-    found = plan(int(0.6 * unlimited.peak), recompute=False)
-    assert found.simulate("h200").time_ms == pytest.approx(found.time_ms)
-    assert found.simulate("gh200").exposed_ms < found.exposed_ms
+    memory_plan = plan(int(0.6 * unlimited.peak), recompute=False)
+    assert memory_plan.simulate("h200").time_ms == pytest.approx(memory_plan.time_ms)
+    assert memory_plan.simulate("gh200").exposed_ms < memory_plan.exposed_ms
     with pytest.raises(UsageError, match="'h2' is not a modelled device"):
-        found.simulate("h2")
-    found.write(tmp_path / "model.plan")
+        memory_plan.simulate("h2")
+    memory_plan.write(tmp_path / "model.plan")
     with pytest.raises(UsageError, match="was read from a file"):
         MemoryPlan.read(tmp_path / "model.plan").simulate("gh200")
 
@@ -127,8 +127,8 @@ def test_memory_below_the_floor_names_the_floor(unlimited: MemoryPlan) -> None:
 
 
 def test_a_workspace_bounds_every_kernel() -> None:
-    found = plan("1TiB", workspace="1MiB")
-    assert max(kernel.workspace for kernel in found.kernels) <= MIB
+    memory_plan = plan("1TiB", workspace="1MiB")
+    assert max(kernel.workspace for kernel in memory_plan.kernels) <= MIB
 
 
 class AllResults(nn.Sequential):
@@ -179,11 +179,11 @@ def test_features_without_a_head_fit_any_memory_from_the_floor_on(end: str) -> N
         floor = plan(2**40, policy).floor
         for part in (0.0, 0.5):
             memory = floor + int(part * (free.peak - floor))
-            found = plan(memory, policy)
-            timeline = found.simulate()
-            assert found.peak <= memory
+            memory_plan = plan(memory, policy)
+            timeline = memory_plan.simulate()
+            assert memory_plan.peak <= memory
             assert timeline.peak <= memory
-            assert (timeline.time_ms, timeline.exposed_ms) == (found.time_ms, found.exposed_ms)
+            assert (timeline.time_ms, timeline.exposed_ms) == (memory_plan.time_ms, memory_plan.exposed_ms)
 
 
 @pytest.mark.parametrize(
@@ -313,9 +313,9 @@ def test_a_forward_pass_of_an_unusual_kind_is_planned(
 ) -> None:
     model, x = Calling(function), torch.empty(4, 3, 64, 64)
     free = mt.plan_memory(model, x, memory="1TiB", device="h200")
-    found = mt.plan_memory(model, x, memory=free.floor, device="h200")
-    assert found.simulate().peak <= free.floor
-    assert found.tensors
+    memory_plan = mt.plan_memory(model, x, memory=free.floor, device="h200")
+    assert memory_plan.simulate().peak <= free.floor
+    assert memory_plan.tensors
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
@@ -323,20 +323,20 @@ def test_a_module_in_a_checkpoint_has_all_its_kernels(use_reentrant: bool) -> No
     model = Calling(
         lambda module, x: checkpoint(lambda x: module.last(x.tanh()).exp(), x, use_reentrant=use_reentrant)
     )
-    found = mt.plan_memory(model, X, memory="1TiB", device="h200")
-    assert {kernel.module for kernel in found.kernels} == {"first", "own.last"}
-    own = Plan.parse(str(found.for_module("own.last")))
+    memory_plan = mt.plan_memory(model, X, memory="1TiB", device="h200")
+    assert {kernel.module for kernel in memory_plan.kernels} == {"first", "own.last"}
+    own = Plan.parse(str(memory_plan.for_module("own.last")))
     assert sorted(kernel.pass_ for kernel in own.kernels) == ["backward_data", "backward_filter", "forward"]
 
 
 def test_a_kernel_that_a_module_runs_twice_has_the_configuration_that_fits_both_times() -> None:
     model = Calling(lambda module, x: module.last(module.last(x).tanh()))
-    found = mt.plan_memory(model, X, memory="1TiB", device="h200")
-    forward = next(k for k in found.kernels if (k.module, k.pass_) == ("own.last", "forward"))
+    memory_plan = mt.plan_memory(model, X, memory="1TiB", device="h200")
+    forward = next(k for k in memory_plan.kernels if (k.module, k.pass_) == ("own.last", "forward"))
     smallest = min(forward.desirable, key=lambda one: one.workspace)
-    kernels = [replace(k, chosen=smallest) if k is forward else k for k in found.kernels]
+    kernels = [replace(k, chosen=smallest) if k is forward else k for k in memory_plan.kernels]
     for order in (kernels, kernels[::-1]):
-        own = Plan.parse(str(replace(found, kernels=tuple(order)).for_module("own.last")))
+        own = Plan.parse(str(replace(memory_plan, kernels=tuple(order)).for_module("own.last")))
         assert next(k.chosen for k in own.kernels if k.pass_ == "forward") == smallest
 
 
@@ -385,12 +385,14 @@ def test_a_convolution_that_is_computed_again_has_one_configuration() -> None:
     x = torch.empty(64, 3, 64, 64, device="meta")
     unlimited = mt.plan_memory(model, x, memory="1TiB", device="h200")
     memory = int(0.86 * unlimited.peak)
-    found = mt.plan_memory(model, x, memory=memory, device="h200", bandwidth=1e6)
-    again = [tensor for tensor in found.tensors if tensor.choice == "recompute" and "0" in tensor.modules]
+    memory_plan = mt.plan_memory(model, x, memory=memory, device="h200", bandwidth=1e6)
+    again = [
+        tensor for tensor in memory_plan.tensors if tensor.choice == "recompute" and "0" in tensor.modules
+    ]
     assert again
-    forward = next(k for k in found.kernels if (k.module, k.pass_) == ("0", "forward"))
+    forward = next(k for k in memory_plan.kernels if (k.module, k.pass_) == ("0", "forward"))
     for tensor in again:
         assert tensor.saved.replay is not None
         assert tensor.saved.replay.workspace >= forward.workspace
         assert tensor.saved.replay.time_ms >= forward.chosen.time_ms
-    assert found.peak <= memory
+    assert memory_plan.peak <= memory

@@ -235,7 +235,7 @@ def test_under_transforms_and_for_subclasses_the_results_stay() -> None:
 
 
 def test_a_call_that_fails_inside_runs_as_before_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing_fits(*given: object, **options: object) -> None:
+    def nothing_fits(*arguments: object, **options: object) -> None:
         raise NothingFitsError("nothing fits")
 
     monkeypatch.setattr("mucudnn.torch.operators.passes.prepared", nothing_fits)
@@ -291,7 +291,7 @@ def test_subclasses_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "says"),
+    ("options", "error", "says"),
     [
         ({"workspace": "8MB"}, ValueError, "'8MB' is not a size"),
         ({"workspace": -1}, ValueError, "cannot be negative"),
@@ -300,11 +300,11 @@ def test_subclasses_are_left_alone() -> None:
     ],
 )
 def test_convert_refuses_invalid_arguments_at_once(
-    network: nn.Module, given: dict[str, object], error: type[Exception], says: str
+    network: nn.Module, options: dict[str, object], error: type[Exception], says: str
 ) -> None:
     before = types(network)
     with pytest.raises(error, match=says) as caught:
-        mt.convert(network, **given)
+        mt.convert(network, **options)
     assert isinstance(caught.value, MucudnnError)
     assert types(network) == before
 

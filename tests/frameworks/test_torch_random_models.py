@@ -25,14 +25,14 @@ pytestmark = [
 ]
 
 
-def convert(given: Sample) -> Sample:
+def convert(stock: Sample) -> Sample:
     """Convert a sample with a limit or a plan that depends on its seed."""
-    r = random.Random(given.seed)
+    r = random.Random(stock.seed)
     limit = r.choice([None, "0", "64KiB", "1MiB", "none"])
-    if r.random() < 0.2 and given.step == "train":
-        plan = mt.plan(given.model.eval(), given.x, workspace=limit)
-        return given.converted(lambda model: mt.convert(model, plan=plan, workspace=limit))
-    return given.converted(lambda model: mt.convert(model, workspace=limit))
+    if r.random() < 0.2 and stock.step == "train":
+        plan = mt.plan(stock.model.eval(), stock.x, workspace=limit)
+        return stock.converted(lambda model: mt.convert(model, plan=plan, workspace=limit))
+    return stock.converted(lambda model: mt.convert(model, workspace=limit))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -56,7 +56,7 @@ def test_a_layer_is_recognised_by_what_its_input_cannot_change(problem: Problem,
 
 
 def test_layers_that_may_run_other_kernels_all_take_the_least_workspace() -> None:
-    """Make three layers of which the plan's kernel has two: nobody knows which one has another input."""
+    """Make three layers for a kernel that the plan counts twice: nothing says which one has another input."""
     layers = [nn.Conv2d(4, 4, 3) for _ in range(3)]
     assert choices(Plan({}, (planned(image(), 2),)), layers) == [["LEAN"]] * 3
 

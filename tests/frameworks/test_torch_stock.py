@@ -35,7 +35,7 @@ def _fresh(cache_path: Path) -> None:
 
 @pytest.fixture
 def everything_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure every candidate, the slices of STOCK too, which a race may leave out."""
+    """Measure every candidate, also the slices of STOCK, which a race may skip."""
     monkeypatch.setattr(runners, "next_candidate", lambda candidates, *_: next(iter(candidates), None))
 
 
@@ -82,8 +82,8 @@ def problems(layout: str = "contiguous_format") -> list[tuple[nn.Module, torch.T
 def gradients(convolution: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
     x = x.clone().requires_grad_()
     y = convolution(x)
-    found = torch.autograd.grad(y.square().sum(), [x, *convolution.parameters()])
-    return [y.detach(), *found]
+    derivatives = torch.autograd.grad(y.square().sum(), [x, *convolution.parameters()])
+    return [y.detach(), *derivatives]
 
 
 @pytest.mark.parametrize("layout", ["contiguous_format", "channels_last"])
@@ -95,9 +95,9 @@ def test_where_all_passes_choose_it_pytorch_runs_the_call_itself(
         wanted = gradients(convolution, x)
         mt.convert(convolution)
         for _ in range(2):  # the second call takes the decision of the first
-            found = gradients(convolution, x)
-            assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
-            assert [a.stride() for a in found] == [b.stride() for b in wanted]
+            results = gradients(convolution, x)
+            assert all(torch.equal(a, b) for a, b in zip(results, wanted, strict=True))
+            assert [a.stride() for a in results] == [b.stride() for b in wanted]
         node = convolution(x.clone().requires_grad_()).grad_fn
         assert "ConvolutionBackward0" in repr(node)
 
@@ -109,9 +109,9 @@ def test_slices_of_it_give_the_same_results(
     timed(only_slices)
     for convolution, x in problems(layout):
         wanted = gradients(convolution, x)
-        found = gradients(mt.convert(convolution), x)
-        torch.testing.assert_close(found, wanted)
-        assert [a.stride() for a in found] == [b.stride() for b in wanted]
+        results = gradients(mt.convert(convolution), x)
+        torch.testing.assert_close(results, wanted)
+        assert [a.stride() for a in results] == [b.stride() for b in wanted]
     assert {p.stock for p in dispatch._prepared.values()} == {(4, 1)}
 
 
@@ -128,8 +128,8 @@ def test_slices_of_it_follow_samples_of_the_engine() -> None:
                 *(MicroConfiguration(1, STOCK, 1.0, 0) for _ in range(2)),
             )
             mixed.append(PlanKernel(planned.kernel, 1, Configuration(parts), ()))
-        found = gradients(mt.convert(convolution, plan=Plan({}, tuple(mixed))), x)
-        torch.testing.assert_close(found, wanted)
+        results = gradients(mt.convert(convolution, plan=Plan({}, tuple(mixed))), x)
+        torch.testing.assert_close(results, wanted)
     assert {(p.own, p.stock) for p in dispatch._prepared.values() if p.plan} == {(3, (1, 1))}
 
 
@@ -335,7 +335,9 @@ def test_a_gain_below_the_cost_of_a_call_is_ignored(
 
 def _without_stock(decide: Callable[..., object]) -> Callable[..., object]:
     def decided(costs: object, *more: object) -> object:
-        rows = {k: [m for m in found if m.algorithm != STOCK] for k, found in costs.measurements.items()}
+        rows = {
+            k: [m for m in measured if m.algorithm != STOCK] for k, measured in costs.measurements.items()
+        }
         return decide(type(costs)(costs.machine, rows), *more)
 
     return decided

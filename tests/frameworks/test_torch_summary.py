@@ -1,4 +1,4 @@
-"""A summary shows the choice for each convolution of a converted model, and the log tells it once."""
+"""A summary shows the choice for each convolution of a converted model, and the log shows it once."""
 
 import copy
 import logging

@@ -250,7 +250,7 @@ def test_an_activation_that_the_model_keeps_is_held_forever() -> None:
 
 
 class Joined(nn.Module):
-    """A block with a shortcut, functions that are no modules, and a concatenation."""
+    """A block with a shortcut, functions that are not modules, and a concatenation."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -38,44 +38,46 @@ def operands(dims: int, *leading: int) -> list[torch.Tensor]:
 
 
 def loss(convolution: Function) -> Function:
-    return lambda *given: convolution(*given).sin().square().sum()
+    return lambda *arguments: convolution(*arguments).sin().square().sum()
 
 
-def pull_back(convolution: Function, given: list[torch.Tensor]) -> Any:
+def pull_back(convolution: Function, arguments: list[torch.Tensor]) -> Any:
     """Call the function that vjp returns twice: inside the transform, and after its end."""
-    y, gradients = func.vjp(convolution, *given)
+    y, gradients = func.vjp(convolution, *arguments)
     return gradients(y), gradients(y.sin())
 
 
-def push_forward_of_a_dual(convolution: Function, given: list[torch.Tensor]) -> Any:
+def push_forward_of_a_dual(convolution: Function, arguments: list[torch.Tensor]) -> Any:
     with forward_ad.dual_level():
-        duals = [forward_ad.make_dual(tensor, tensor.cos()) for tensor in given]
+        duals = [forward_ad.make_dual(tensor, tensor.cos()) for tensor in arguments]
         return list(forward_ad.unpack_dual(convolution(*duals)))
 
 
 ALL = (0, 1, 2)
 TRANSFORMS: dict[str, Callable[[Function, list[torch.Tensor]], Any]] = {
-    "grad": lambda f, given: func.grad(loss(f), ALL)(*given),
-    "grad and value": lambda f, given: func.grad_and_value(loss(f), ALL)(*given),
+    "grad": lambda f, arguments: func.grad(loss(f), ALL)(*arguments),
+    "grad and value": lambda f, arguments: func.grad_and_value(loss(f), ALL)(*arguments),
     "vjp": pull_back,
-    "jvp": lambda f, given: func.jvp(f, tuple(given), tuple(tensor.cos() for tensor in given)),
-    "jvp of the bias alone": lambda f, given: func.jvp(
-        lambda bias: f(given[0], given[1], bias), (given[2],), (given[2].cos(),)
+    "jvp": lambda f, arguments: func.jvp(f, tuple(arguments), tuple(tensor.cos() for tensor in arguments)),
+    "jvp of the bias alone": lambda f, arguments: func.jvp(
+        lambda bias: f(arguments[0], arguments[1], bias), (arguments[2],), (arguments[2].cos(),)
     ),
-    "linearize": lambda f, given: func.linearize(f, *given)[1](*(tensor.cos() for tensor in given)),
-    "jacrev": lambda f, given: func.jacrev(f, ALL)(*given),
-    "jacfwd": lambda f, given: func.jacfwd(f, ALL)(*given),
-    "hessian": lambda f, given: func.hessian(loss(f), (1, 2))(*given),
-    "jacrev of jacrev": lambda f, given: func.jacrev(func.jacrev(loss(f), (1, 2)), (1, 2))(*given),
-    "jacfwd of jacfwd": lambda f, given: func.jacfwd(func.jacfwd(loss(f), (1, 2)), (1, 2))(*given),
-    "jacobian, vectorized": lambda f, given: torch.autograd.functional.jacobian(
-        f, tuple(given), vectorize=True
+    "linearize": lambda f, arguments: func.linearize(f, *arguments)[1](
+        *(tensor.cos() for tensor in arguments)
     ),
-    "jacobian, vectorized in forward mode": lambda f, given: torch.autograd.functional.jacobian(
-        f, tuple(given), vectorize=True, strategy="forward-mode"
+    "jacrev": lambda f, arguments: func.jacrev(f, ALL)(*arguments),
+    "jacfwd": lambda f, arguments: func.jacfwd(f, ALL)(*arguments),
+    "hessian": lambda f, arguments: func.hessian(loss(f), (1, 2))(*arguments),
+    "jacrev of jacrev": lambda f, arguments: func.jacrev(func.jacrev(loss(f), (1, 2)), (1, 2))(*arguments),
+    "jacfwd of jacfwd": lambda f, arguments: func.jacfwd(func.jacfwd(loss(f), (1, 2)), (1, 2))(*arguments),
+    "jacobian, vectorized": lambda f, arguments: torch.autograd.functional.jacobian(
+        f, tuple(arguments), vectorize=True
+    ),
+    "jacobian, vectorized in forward mode": lambda f, arguments: torch.autograd.functional.jacobian(
+        f, tuple(arguments), vectorize=True, strategy="forward-mode"
     ),
     "duals": push_forward_of_a_dual,
-    "functionalize": lambda f, given: func.functionalize(f)(*given),
+    "functionalize": lambda f, arguments: func.functionalize(f)(*arguments),
 }
 
 
@@ -92,7 +94,7 @@ def test_a_transformed_function_agrees_with_pytorchs(dims: int, name: str) -> No
 @pytest.mark.parametrize("in_dims", [*list(product((0, None), repeat=3))[:-1], (1, 1, 1), (-1, 2, None)])
 @pytest.mark.parametrize("function", ["value", "grad", "jvp"])
 def test_vmap_over_any_of_the_arguments(in_dims: tuple[int | None, ...], function: str) -> None:
-    given = [
+    arguments = [
         tensor if axis is None else batched.movedim(0, axis)
         for tensor, batched, axis in zip(operands(2), operands(2, 3), in_dims, strict=True)
     ]
@@ -106,7 +108,7 @@ def test_vmap_over_any_of_the_arguments(in_dims: tuple[int | None, ...], functio
                 return f(*tensors)
             return TRANSFORMS[function](f, list(tensors))
 
-        return func.vmap(run, in_dims)(*given)
+        return func.vmap(run, in_dims)(*arguments)
 
     torch.testing.assert_close(mapped(mt.conv2d), mapped(F.conv2d))
 
@@ -167,15 +169,21 @@ def test_channels_last_and_autocast_keep_working_under_transforms() -> None:
 
 
 def test_forward_and_reverse_mode_are_checked_against_differences() -> None:
-    given = tuple(tensor.requires_grad_() for tensor in operands(2))
+    arguments = tuple(tensor.requires_grad_() for tensor in operands(2))
 
     def convolution(*tensors: torch.Tensor) -> torch.Tensor:
         return mt.conv2d(*tensors, **OPTIONS)
 
     assert torch.autograd.gradcheck(
-        convolution, given, check_forward_ad=True, check_batched_grad=True, check_batched_forward_grad=True
+        convolution,
+        arguments,
+        check_forward_ad=True,
+        check_batched_grad=True,
+        check_batched_forward_grad=True,
     )
-    assert torch.autograd.gradgradcheck(convolution, given, check_fwd_over_rev=True, check_rev_over_rev=True)
+    assert torch.autograd.gradgradcheck(
+        convolution, arguments, check_fwd_over_rev=True, check_rev_over_rev=True
+    )
 
 
 @pytest.mark.parametrize("transform", [func.grad, func.vmap, func.jacfwd])
@@ -190,12 +198,12 @@ def test_an_error_is_the_same_with_and_without_a_transform(transform: Function) 
 
 @pytest.mark.parametrize("in_dims", [(None, 0, None), (None, None, 0)])
 def test_a_bias_of_another_shape_is_refused_under_vmap_too(in_dims: tuple[int | None, ...]) -> None:
-    given = [X, W, torch.randn(1)]
-    given = [t if axis is None else t.unsqueeze(0) for t, axis in zip(given, in_dims, strict=True)]
+    arguments = [X, W, torch.randn(1)]
+    arguments = [t if axis is None else t.unsqueeze(0) for t, axis in zip(arguments, in_dims, strict=True)]
     with pytest.raises(
         ValueError, match=r"bias has the shape \(1,\): it needs one value for each of 4 filters"
     ):
-        func.vmap(mt.conv2d, in_dims)(*given)
+        func.vmap(mt.conv2d, in_dims)(*arguments)
 
 
 def test_a_derivative_together_with_functionalize_is_refused() -> None:
@@ -219,13 +227,13 @@ def test_a_compiled_transform_of_a_function_runs_uncompiled(name: str) -> None:
             return func.vmap(mt.conv2d, (None, 0))(x, w.unsqueeze(0))
         return TRANSFORMS[name](lambda x, w, bias: mt.conv2d(x, w, bias, padding=1), [x, w, BIAS])
 
-    given = X.double(), W.double()
-    expected = transformed(*given)
-    torch.testing.assert_close(torch.compile(transformed, backend="aot_eager")(*given), expected)
+    arguments = X.double(), W.double()
+    expected = transformed(*arguments)
+    torch.testing.assert_close(torch.compile(transformed, backend="aot_eager")(*arguments), expected)
     torch.compiler.reset()
     whole = torch.compile(transformed, backend="aot_eager", fullgraph=True)
     with pytest.raises(RuntimeError, match=r"runs uncompiled under torch\.func.*compile without fullgraph"):
-        whole(*given)
+        whole(*arguments)
 
 
 def gradient(model: torch.nn.Module) -> torch.Tensor:

@@ -14,7 +14,7 @@ from mucudnn.torch.layers import transposed
 from mucudnn.torch.layers.convert import divide
 
 nn, Tensor = torch.nn, torch.Tensor
-NO_KERNELS = str(Plan({}, ()))  # each kernel runs within the workspace then
+NO_KERNELS = str(Plan({}, ()))  # so each kernel runs within the workspace
 
 
 def planned(module: Any) -> Any:

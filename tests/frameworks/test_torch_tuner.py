@@ -52,7 +52,7 @@ def test_work_is_done_between_steps_for_a_share_of_their_time(tuner: Tuner, cloc
     tuner.submit("call", parts(clock, log, "a", [1.0] * 5))
     step(tuner, clock, 4.0)
     assert log == []
-    step(tuner, clock, 4.0)  # at its begin the thread may work for SHARE times 4 s
+    step(tuner, clock, 4.0)  # at its beginning the thread may work for SHARE times 4 s
     assert SHARE == 0.5
     assert log == ["a0", "a1"]
     step(tuner, clock, 4.0)

@@ -74,7 +74,7 @@ def _build(folder: Path, compiler: list[str], compiled: str, linked: str, more: 
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, (*SOURCES, *more)))
-    # A program that runs cannot be written over, but replaced.
+    # A running program cannot be overwritten, only replaced.
     made = program.with_suffix(f".{os.getpid()}")
     run(*([f"-fsanitize={linked}"] if linked else []), *objects, "-o", made, "-lpthread")
     return made.replace(program)

@@ -16,9 +16,9 @@ def instrument() -> None:
 
     atheris's hook of imports does not count modules of an editable installation.
     """
-    for one in gc.get_objects():
-        if isinstance(one, FunctionType) and str(one.__module__).startswith("mucudnn"):
-            atheris.instrument_func(one)
+    for item in gc.get_objects():
+        if isinstance(item, FunctionType) and str(item.__module__).startswith("mucudnn"):
+            atheris.instrument_func(item)
 
 
 if __name__ == "__main__":

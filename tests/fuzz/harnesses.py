@@ -2,8 +2,8 @@
 
 Each gives a text or the bytes of a file to one parser and checks the parser's promises. A parser refuses with
 an error that names the fault, and raises no other exception. A value that is written as text can be parsed
-again, and is equal. Two parsers of one grammar accept the same texts. A harness
-tells whether its parser took the input.
+again, and is equal. Two parsers of one grammar accept the same texts. A harness returns
+whether its parser accepted the input.
 """
 
 import json
@@ -38,7 +38,7 @@ Check = Callable[[bytes], bool]
 def check_sizes(data: bytes) -> bool:
     """Compare the parser of the command line with that of the drop-in."""
     text = text_of(data)
-    if not text or "\0" in text:  # no argument and no variable is such a text
+    if not text or "\0" in text:  # neither arguments nor variables hold such a text
         return False
     size = value_of(sizes.parse_size, text)
     assert size == value_of(_native.parse_size, text)
@@ -47,7 +47,7 @@ def check_sizes(data: bytes) -> bool:
     except UsageError:
         assert value_of(read_limit, text) is ValueError
         return size is not ValueError
-    # The drop-in takes the largest limit for none.
+    # The drop-in treats the largest limit as no limit.
     assert value_of(read_limit, text) == (None if limit == 2**63 - 1 else limit)
     assert sizes.parse_limit(sizes.spell_limit(limit)) == limit
     assert sizes.format_size(limit)
@@ -113,7 +113,7 @@ def check_plan(data: bytes) -> bool:
     again = Plan.parse(written)
     assert str(again) == written
     assert again.digest == plan.digest
-    # A kernel that a journal lists without a choice is left out, and the options are sorted.
+    # A kernel that a journal lists without a choice is dropped, and the options are sorted.
     assert {k.kernel: k.answers for k in again.kernels} == {k.kernel: k.answers for k in plan.kernels}
     assert again.header == plan.header
     plan._repr_html_()

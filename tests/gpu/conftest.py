@@ -13,7 +13,7 @@ from mucudnn._native import Engine
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.markexpr == "gpu":
-        # The machine may have other versions of libraries, so their new warnings are no failures here.
+        # The machine may have other versions of libraries, so their new warnings do not fail a test.
         config.addinivalue_line("filterwarnings", "default")
 
 

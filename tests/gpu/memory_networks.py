@@ -101,7 +101,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def make(name: str, *, channels_last: bool = False) -> tuple[nn.Module, Tensor]:
-    """Return a network and its mini-batch on the GPU; a fixed seed makes both the same again."""
+    """Return a network and its mini-batch on the GPU; a fixed seed makes both reproducible."""
     torch.manual_seed(1)
     build, shape = NETWORKS[name]
     model, x = build().cuda(), torch.randn(shape, device="cuda")

@@ -22,7 +22,7 @@ from mucudnn.problems.descriptor import Problem
 from mucudnn.torch.operators import passes
 
 WORKSPACE = 2**20
-LOSS_BYTES = 2 * 512  # PyTorch allocates 512 bytes for a number: the loss, and the gradient 1 of it
+LOSS_BYTES = 2 * 512  # PyTorch allocates 512 bytes for a number: the loss, and its gradient 1
 
 
 @dataclass
@@ -54,15 +54,15 @@ def train(model: nn.Module, x: Tensor, autocast: bool = False) -> Observed:
     state = {name: value.clone().cpu() for name, value in model.state_dict().items()}
     gc.collect()
     own = sum(
-        _rounded(one) for one in (*model.parameters(), *model.buffers(), x)
-    )  # a plan counts these, other tensors of the program it does not
+        _rounded(tensor) for tensor in (*model.parameters(), *model.buffers(), x)
+    )  # a plan counts these, but no other tensors of the program
     others = torch.cuda.memory_allocated() - own + LOSS_BYTES
     torch.cuda.reset_peak_memory_stats()
     with torch.autocast("cuda", torch.float16, autocast):
         output = model(x)
     differentiate(output)
     peak = torch.cuda.max_memory_allocated() - others
-    found = Observed(
+    observed = Observed(
         output.detach().cpu(),
         [parameter.grad.cpu() for parameter in model.parameters() if parameter.grad is not None],
         [buffer.cpu() for buffer in model.buffers()],
@@ -70,7 +70,7 @@ def train(model: nn.Module, x: Tensor, autocast: bool = False) -> Observed:
     )
     model.zero_grad(set_to_none=True)
     model.load_state_dict(state)
-    return found
+    return observed
 
 
 def plan_for(model: nn.Module, x: Tensor, part: float, **options: Any) -> MemoryPlan:
@@ -115,31 +115,31 @@ def quick_plan(model: nn.Module, x: Tensor, policy: str = "all", **options: Any)
 
 def warnings_of(model: nn.Module, x: Tensor, expected: Observed) -> list[str]:
     """Make two steps, which must give the expected results. Return the warnings."""
-    with noted_warnings() as found:
+    with noted_warnings() as messages:
         assert train(model, x).equals(expected)
         assert train(model, x).equals(expected)
-    return found
+    return messages
 
 
 @contextmanager
 def noted_warnings() -> Iterator[list[str]]:
     """Yield a list that has the warnings of mucudnn after the context."""
-    found: list[str] = []
+    messages: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        yield found
-    found += [str(one.message) for one in caught if "mucudnn" in str(one.message)]
+        yield messages
+    messages += [str(warning.message) for warning in caught if "mucudnn" in str(warning.message)]
 
 
 @contextmanager
 def noted_kernels() -> Iterator[set[tuple[Problem, str]]]:
-    """Yield a set into which go the kernels that mucudnn's operators run: problems and passes."""
-    found: set[tuple[Problem, str]] = set()
+    """Yield a set that collects the kernels that mucudnn's operators run, as problems and passes."""
+    kernels: set[tuple[Problem, str]] = set()
 
     def note(call: PassCall, *given: Any, **options: Any) -> Prepared:
-        found.add((geometry(call)[0], call.pass_))
+        kernels.add((geometry(call)[0], call.pass_))
         return ready_of(call, *given, **options)
 
     ready_of = passes.ready_of
     with patch.object(passes, "ready_of", note):
-        yield found
+        yield kernels

@@ -1,4 +1,4 @@
-"""Our functions convolve CuPy arrays on its current stream, in threads, and beside a CUDA graph."""
+"""Our functions convolve CuPy arrays on its current stream, in threads, and during the capture of a graph."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -32,9 +32,9 @@ def all_passes(x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
     )
 
 
-def assert_close(cupy: Any, results: tuple[Any, ...], given: list[np.ndarray]) -> None:
+def assert_close(cupy: Any, results: tuple[Any, ...], operands: list[np.ndarray]) -> None:
     """Compare the results with those of the host engine in fp64."""
-    for result, expected in zip(results, all_passes(*(a.astype(np.float64) for a in given)), strict=True):
+    for result, expected in zip(results, all_passes(*(a.astype(np.float64) for a in operands)), strict=True):
         assert type(result) is cupy.ndarray
         error = np.linalg.norm(cupy.asnumpy(result).astype(np.float64) - expected)
         assert error <= 4e-3 * np.linalg.norm(expected)
@@ -42,8 +42,8 @@ def assert_close(cupy: Any, results: tuple[Any, ...], given: list[np.ndarray]) -
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_three_passes(cupy: Any, dtype: type) -> None:
-    given = values(dtype)
-    assert_close(cupy, all_passes(*map(cupy.asarray, given)), given)
+    operands = values(dtype)
+    assert_close(cupy, all_passes(*map(cupy.asarray, operands)), operands)
 
 
 def test_out_is_written_and_scaled(cupy: Any) -> None:
@@ -55,8 +55,8 @@ def test_out_is_written_and_scaled(cupy: Any) -> None:
 
 
 def test_calls_go_to_the_current_stream(cupy: Any) -> None:
-    given = values(np.float32)
-    x, w, dy = map(cupy.asarray, given)
+    operands = values(np.float32)
+    x, w, dy = map(cupy.asarray, operands)
     all_passes(x, w, dy)
     cupy.cuda.Device().synchronize()
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -67,12 +67,12 @@ def test_calls_go_to_the_current_stream(cupy: Any) -> None:
         late -= 50
         results = all_passes(late, w, dy)
     stream.synchronize()
-    assert_close(cupy, results, given)
+    assert_close(cupy, results, operands)
 
 
 def test_threads_with_streams_of_their_own(cupy: Any) -> None:
-    given = values(np.float32)
-    arrays = [cupy.asarray(array) for array in given]
+    operands = values(np.float32)
+    arrays = [cupy.asarray(array) for array in operands]
     cupy.cuda.Device().synchronize()
 
     def work(_: int) -> tuple[Any, ...]:
@@ -83,7 +83,7 @@ def test_threads_with_streams_of_their_own(cupy: Any) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         for results in pool.map(work, range(12)):
-            assert_close(cupy, results, given)
+            assert_close(cupy, results, operands)
 
 
 def test_a_captured_stream_is_refused_and_left_intact(cupy: Any) -> None:

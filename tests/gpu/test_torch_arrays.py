@@ -52,10 +52,12 @@ def in_fp64(x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
     return y.detach(), *torch.autograd.grad(y, (x, w), dy)
 
 
-def assert_close(results: tuple[Any, ...], given: tuple[Any, Any, Any], epsilon: float | None = None) -> None:
+def assert_close(
+    results: tuple[Any, ...], operands: tuple[Any, Any, Any], epsilon: float | None = None
+) -> None:
     """Compare the results with fp64, within the error of rounding."""
-    scales = in_fp64(*(tensor.abs() for tensor in given))
-    for result, exact, scale in zip(results, in_fp64(*given), scales, strict=True):
+    scales = in_fp64(*(tensor.abs() for tensor in operands))
+    for result, exact, scale in zip(results, in_fp64(*operands), scales, strict=True):
         bound = 2 * (epsilon or EPSILON[result.dtype]) * float(scale.norm())
         assert float((result.cpu().double() - exact).norm()) <= bound
 
@@ -81,25 +83,25 @@ def by_autograd(x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
 def test_three_passes_of_every_data_type(
     compute: Callable[..., tuple[Any, ...]], dtype: Any, dims: int
 ) -> None:
-    given = tensors(dtype, dims)
-    results = compute(*given)
-    assert all(result.device == given[0].device for result in results)
-    assert_close(results, given, 2.0**-10 if dtype == torch.float32 and compute is by_functions else None)
+    operands = tensors(dtype, dims)
+    results = compute(*operands)
+    assert all(result.device == operands[0].device for result in results)
+    assert_close(results, operands, 2.0**-10 if dtype == torch.float32 and compute is by_functions else None)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_channels_last(dtype: Any) -> None:
-    given = tuple(t.contiguous(memory_format=torch.channels_last) for t in tensors(dtype))
-    results = by_autograd(*given)
+    operands = tuple(t.contiguous(memory_format=torch.channels_last) for t in tensors(dtype))
+    results = by_autograd(*operands)
     assert results[0].is_contiguous(memory_format=torch.channels_last)
-    assert_close(results, given)
+    assert_close(results, operands)
 
 
 def test_tf32_is_taken_where_pytorch_would() -> None:
-    given = tensors()
+    operands = tensors()
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
-        results = by_autograd(*given)
-    assert_close(results, given, 2.0**-10)
+        results = by_autograd(*operands)
+    assert_close(results, operands, 2.0**-10)
 
 
 def test_calls_on_other_streams_come_after_what_is_there(only_with_cuda: None) -> None:
@@ -172,10 +174,10 @@ def test_under_the_compiler(no_fallback_to_pytorch: None) -> None:
 
 
 def test_in_threads() -> None:
-    given = tensors()
+    operands = tensors()
     with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(by_autograd, *given) for _ in range(12)]:
-            assert_close(done.result(), given, 2.0**-10)
+        for done in [pool.submit(by_autograd, *operands) for _ in range(12)]:
+            assert_close(done.result(), operands, 2.0**-10)
 
 
 def test_a_cuda_graph_captures_a_converted_model_as_pytorch_runs_it(only_on_gpu: None) -> None:

@@ -16,7 +16,7 @@ from torch_settings import WORKSPACE, Group
 from torch_worker import OUTCOMES
 
 ROOT = Path(__file__).parents[2]
-GRACE = 5.0  # seconds that a begun setting gets after the time is over
+GRACE = 5.0  # seconds that a running setting gets after the time limit
 STALL = 70.0  # seconds without output after which a setting counts as hanging
 
 

@@ -4,7 +4,7 @@ A ResNet-18 and a small 3-D U-Net train for a few steps in each of the settings 
 process without mucudnn and in one under it. FILE gets the results as JSON: losses, gradients with their
 bounds, peaks of memory, times, the last line of the drop-in, exit codes, and the end of stderr after a
 failure. If a setting fails or hangs, the others still run. A setting for which no time was left has the
-verdict "not run". With `--device cpu` everything runs without a GPU on tiny data. PyTorch calls no cuDNN
+status "not run". With `--device cpu` everything runs without a GPU on tiny data. PyTorch calls no cuDNN
 there, so this tries only the program itself. The exit code is 1 if a setting differs or fails.
 """
 
@@ -41,7 +41,7 @@ class Program:
         share = 0.0
         for group in self._groups:
             for kind in group.kinds:
-                share += group.share * KINDS[kind] / sum(KINDS[one] for one in group.kinds)
+                share += group.share * KINDS[kind] / sum(KINDS[other] for other in group.kinds)
                 self._run_group(group, kind, self._begin + self._seconds * share)
                 results = self._write()
         return results
@@ -63,20 +63,20 @@ class Program:
             names = names[names.index(ended.begun) + 1 :]
 
     def _result(self, setting: Setting) -> dict[str, Any]:
-        """Return the result of a setting in both kinds of process, with a verdict."""
+        """Return the result of a setting in both kinds of process, with a status."""
         plain, under = (self._outcomes.get((setting.name, kind)) for kind in ("plain", "mucudnn"))
         result = {"setting": setting.name, "plain": plain, "mucudnn": under}
         reference = self._outcomes.get((setting.reference.name, "plain"))
         if any(outcome is not None and "error" in outcome for outcome in (plain, under, reference)):
-            return {**result, "verdict": "failed"}
+            return {**result, "status": "failed"}
         if plain is None or under is None or reference is None:
-            return {**result, "verdict": "not run"}
+            return {**result, "status": "not run"}
         if setting.name not in self._comparisons:
             folders = {kind: self._worker.folder(kind) for kind in ("plain", "mucudnn")}
             self._comparisons[setting.name] = compare(setting, plain, under, folders, WORKSPACE)
         found = self._comparisons[setting.name]
         is_good = found["same"] and found["within_memory"]
-        return {**result, **found, "verdict": "same" if is_good else "different"}
+        return {**result, **found, "status": "same" if is_good else "different"}
 
     def _write(self) -> list[dict[str, Any]]:
         """Write all results so far, in case somebody ends the program early. Return them."""
@@ -100,7 +100,7 @@ def _failure(ended: Ended) -> dict[str, Any]:
 
 
 def _row(result: dict[str, Any]) -> str:
-    text = f"{result['setting']:36} {result['verdict']}"
+    text = f"{result['setting']:36} {result['status']}"
     if "speedup" not in result:
         return text
     return (
@@ -123,7 +123,7 @@ def main() -> None:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)  # an error here must not hide the results
     print("\n".join(map(_row, results)))
-    sys.exit(any(result["verdict"] in ("different", "failed") for result in results))
+    sys.exit(any(result["status"] in ("different", "failed") for result in results))
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ def _captured(plain: Step) -> Step:
 def _on_streams(task: Task, setting: Setting, on_gpu: bool) -> tuple[list[nn.Module], Step]:
     """Return two replicas with the same data, and a step that runs each on a stream of its own."""
     tasks = [task, Task(copy.deepcopy(task.model), task.x.clone(), task.target)]
-    steps = [_plain_step(one, setting) for one in tasks]
+    steps = [_plain_step(task, setting) for task in tasks]
     streams = [torch.cuda.Stream() for _ in tasks] if on_gpu else []
 
     def step() -> Tensor:

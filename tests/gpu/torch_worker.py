@@ -1,7 +1,7 @@
 """A program that trains in the named settings, one after the other, and records each outcome.
 
 `python tests/gpu/torch_worker.py FOLDER SECONDS DEVICE NAME...` appends a line to FOLDER/outcomes.jsonl when
-it begins a setting and another when it is done, and keeps the gradient in FOLDER/NAME.pt. It uses nothing of
+it begins a setting and another when it is done, and keeps the gradient in FOLDER/NAME.pt. It does not use
 mucudnn.
 """
 

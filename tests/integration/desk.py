@@ -89,7 +89,7 @@ def measurements(ran: Ran) -> int:
 
 
 def write_plan(engine: Engine, desk: Desk, case: Case, sizes: tuple[int, ...]) -> tuple[Path, set[str]]:
-    """Write a plan with micro-batches of these sizes and algorithms in turn. Return path and algorithms."""
+    """Write a plan with these sizes of micro-batches and all algorithms. Return path and algorithms."""
     names = algorithms(engine, case.problem.replace(mini_batch=1), case.pass_)
     parts = [(size, names[i % len(names)]) for i, size in enumerate(sizes)]
     kernels = {(str(case.problem), case.pass_): [parts]}

@@ -1,4 +1,4 @@
-/* A library to preload. It lets one allocation fail that a given piece of code asks for. It also says that
+/* A library to preload. It makes one allocation of a piece of code fail. It also reports that
  * little memory is available, so that measurements do not rotate through 64 MiB: to map them takes most of
  * their time. */
 #define _GNU_SOURCE
@@ -13,7 +13,7 @@
 static uintptr_t first, last;
 static atomic_long count, failing;
 
-/* Starts to count the allocations of the code at [begin, end). The `number`-th fails, or none if it is 0. */
+/* Counts the allocations of the code at [begin, end). The `number`-th fails, or none if it is 0. */
 void fail_allocation(uintptr_t begin, uintptr_t end, long number) {
   first = begin;
   last = end;

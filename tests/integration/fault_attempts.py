@@ -1,4 +1,4 @@
-"""Runs of shim_faults.py: the same cases without a fault, and then with each fault in turn."""
+"""Runs of shim_faults.py: the same cases without a fault, and then once with each fault."""
 
 import json
 import sys

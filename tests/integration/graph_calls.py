@@ -25,7 +25,7 @@ def print_answer(label: str, answer: object) -> None:
 def make(kind: str, attributes: Attributes, **changes: Attribute | None) -> tuple[Pointer, list[int]]:
     """Make a descriptor. Return it with the statuses of setting its attributes and of finalizing it.
 
-    `changes` replace attributes; None leaves one out.
+    `changes` replace attributes; None omits one.
     """
     _, descriptor = library.create(kind)
     merged = {**attributes, **changes}
@@ -39,7 +39,7 @@ def print_statuses(label: str, kind: str, attributes: Attributes, **changes: Att
 
 
 def print_each_missing(kind: str, attributes: Attributes, keep: Sequence[str] = ()) -> None:
-    """Print the statuses of a descriptor that is complete, then with each attribute left out but `keep`."""
+    """Print the statuses of a descriptor that is complete, then without each attribute except `keep`."""
     print_statuses("complete", kind, attributes)
     for name in attributes:
         if name not in keep:

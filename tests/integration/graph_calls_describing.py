@@ -1,4 +1,4 @@
-"""A program that makes right and wrong tensors, convolutions, pointwise functions and operations.
+"""A program that makes valid and invalid tensors, convolutions, pointwise functions and operations.
 
 The module graph_calls says how it prints the answers.
 """

@@ -1,4 +1,4 @@
-"""A program that makes right and wrong graphs, engines, heuristics, execution plans and variant packs.
+"""A program that makes valid and invalid graphs, engines, heuristics, execution plans and variant packs.
 
 The module graph_calls says how it prints the answers. NVIDIA's library plans for the description of a device,
 which the host engine does not take.
@@ -236,7 +236,7 @@ for label, chosen in {
     )
     print_answer(f"ENGINECFG {label}", statuses)
     status, count, shown_choices = get_descriptors(configured, "ENGINECFG_KNOB_CHOICES", ["KNOB_CHOICE"] * 3)
-    told = [library.get(one, CHOICE_VALUE, "INT64", 1) for one in shown_choices[: max(count, 0)]]
+    told = [library.get(choice, CHOICE_VALUE, "INT64", 1) for choice in shown_choices[: max(count, 0)]]
     print_answer(f"ENGINECFG {label}, as read", (status, count, told))
     print_answer(
         f"ENGINECFG {label}, counted", library.get(configured, "ENGINECFG_KNOB_CHOICES", DESCRIPTOR, 0)

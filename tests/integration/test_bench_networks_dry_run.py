@@ -47,8 +47,8 @@ def _run_here(arguments: Sequence[str], most_s: float) -> dict[str, Any]:
             network_step.main()
     finally:
         sys.argv = before
-    found: dict[str, Any] = json.loads(out.getvalue())
-    return found
+    results: dict[str, Any] = json.loads(out.getvalue())
+    return results
 
 
 @pytest.mark.parametrize("inference", [False, True])
@@ -133,8 +133,8 @@ def test_rounds_end_when_all_ratios_are_narrow(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(network_step, "_timed", lambda step: step())
     steps: Any = {name: lambda name=name: seconds[name] for name in seconds}
     times = network_step._rounds(steps, 3, 1e6)
-    assert {len(found) for found in times.values()} == {6}
-    assert {len(found) for found in network_step._rounds(steps, 3, 0.0).values()} == {3}
+    assert {len(samples) for samples in times.values()} == {6}
+    assert {len(samples) for samples in network_step._rounds(steps, 3, 0.0).values()} == {3}
 
 
 def test_the_interval_of_a_ratio_holds_the_ratio_and_grows_with_the_noise() -> None:
@@ -151,11 +151,11 @@ VOLUME = ("unet3d", "--batch", "1", "--inference", "--seconds", "0", "--limits",
 
 
 def test_a_process_measures_times_and_peaks_of_a_network(tmp_path: Path) -> None:
-    found = RUN_STEP((*VOLUME, str(tmp_path)), 600.0)
-    assert found["peak"] > 0
-    assert found["stock_ms"] > 0
-    assert found["limits"]["8MiB"]["peak"] > 0
-    assert found["limits"]["8MiB"]["speedup"] > 0
+    measured = RUN_STEP((*VOLUME, str(tmp_path)), 600.0)
+    assert measured["peak"] > 0
+    assert measured["stock_ms"] > 0
+    assert measured["limits"]["8MiB"]["peak"] > 0
+    assert measured["limits"]["8MiB"]["speedup"] > 0
 
 
 def test_a_process_that_takes_too_long_ends_with_all_that_it_forked(

@@ -1,4 +1,4 @@
-"""Faults of real processes cost one clear line each, and no row that the cache has kept."""
+"""A fault of a real process costs one clear line, and no row that the cache has kept."""
 
 import os
 import shutil
@@ -161,7 +161,7 @@ def test_on_a_file_system_without_locks_the_work_goes_on_without_the_cache(
 
 def test_on_a_full_disk_the_work_goes_on_in_memory(tmp_path: Path) -> None:
     path = fill_cache(tmp_path / "cache.sqlite")
-    # A limit on the size of files stands for a full disk: either way a write of sqlite fails.
+    # A limit on the size of files simulates a full disk: either way a write of sqlite fails.
     script = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (48 * 1024, resource.RLIM_INFINITY)); "

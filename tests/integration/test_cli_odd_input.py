@@ -1,4 +1,4 @@
-"""Odd arguments, variables and files end in one clear sentence, and nothing of them reaches the terminal."""
+"""Odd arguments, variables and files end in one clear sentence, which has no raw bytes of theirs."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def only_error(arguments: list[str], capsys: Capture) -> str:
     return line
 
 
-def test_a_descriptor_may_have_bytes_that_are_not_text(capsys: Capture) -> None:
+def test_a_descriptor_with_bytes_that_are_not_text_is_refused(capsys: Capture) -> None:
     assert "is not text" in only_error(["optimize", os.fsdecode(b"mb2_ic4ih8\xff")], capsys)
 
 
@@ -193,7 +193,7 @@ def test_a_plan_that_the_program_could_not_read_again_is_refused(capsys: Capture
 
 def test_an_export_without_rows_or_header_is_refused(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "empty").touch()
-    os.mkfifo(tmp_path / "pipe")  # nobody writes to it
+    os.mkfifo(tmp_path / "pipe")  # no process writes to it
     for name in ("empty", "pipe"):
         assert f"{name} is empty" in only_error(["cache", "import", str(tmp_path / name)], capsys)
 
@@ -231,22 +231,22 @@ def test_cells_of_a_cache_are_printed_as_text(cache_path: Path, capsys: Capture)
     assert "[/red][bold]" in text
 
 
-@pytest.mark.parametrize(("given", "warned"), [("64", True), ("4096", False), ("0", False)])
-def test_a_limit_without_a_unit_draws_a_warning(given: str, warned: bool) -> None:
-    command = [sys.executable, "-m", "mucudnn", "run", "--workspace", given, "--", "true"]
+@pytest.mark.parametrize(("limit", "warned"), [("64", True), ("4096", False), ("0", False)])
+def test_a_limit_without_a_unit_draws_a_warning(limit: str, warned: bool) -> None:
+    command = [sys.executable, "-m", "mucudnn", "run", "--workspace", limit, "--", "true"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0
     assert ("Warning: the limit is 64 bytes: write 64MiB if you meant that" in done.stderr) == warned
 
 
 @pytest.mark.parametrize(
-    ("given", "warned"),
+    ("limit", "warned"),
     [(64, True), ("64", True), ("64B", False), ("1KiB", False), (4096, False), (0, False)],
 )
 def test_a_workspace_without_a_unit_draws_a_warning(
-    given: int | str, warned: bool, caplog: pytest.LogCaptureFixture
+    limit: int | str, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     x, w = np.ones((2, 4, 8, 8), np.float32), np.ones((4, 4, 3, 3), np.float32)
-    mucudnn.convolution_forward(x, w, workspace=given)
+    mucudnn.convolution_forward(x, w, workspace=limit)
     found = [record.levelname for record in caplog.records if "write 64MiB" in record.message]
     assert found == ["WARNING"] * warned

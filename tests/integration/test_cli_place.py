@@ -29,7 +29,7 @@ def test_place_shows_what_several_devices_gain(tmp_path: Path, capsys: Capture) 
     assert content["link"]["source"] == "given"
     assert content["is_proven"]
     assert 1 < content["speedup"] <= 2
-    assert {one["device"] for one in content["operations"]} == {0, 1}
+    assert {operation["device"] for operation in content["operations"]} == {0, 1}
     assert len(content["operations"]) == bundled_network("googlenet", 16).with_backward().turn
     plot = tmp_path / "placement.svg"
     assert main(["place", "googlenet", *FAST, "--plot", str(plot)]) == 0
@@ -65,7 +65,7 @@ def test_project_labels_every_input_and_names_the_better_strategy(
     assert plot.read_text().startswith("<?xml")
     assert main(["project", scaling, "--speedup", "2=1.5", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
-    by_devices = {one["devices"]: one for one in content["projection"]}
+    by_devices = {projection["devices"]: projection for projection in content["projection"]}
     assert by_devices[16]["hybrid"] == {
         "replicas": 8,
         "devices_each": 2,

@@ -82,7 +82,7 @@ def test_a_second_process_measures_nothing_and_does_the_same(habit: str, pass_: 
     assert (measurements(first) > 0, measurements(second)) == (True, 0)
     assert points(first) == points(second)
     assert second.output == first.output
-    # The workspace that the program is told covers its own algorithm too. PyTorch's habit chooses that
+    # The workspace that the program sees covers its own algorithm too. PyTorch's habit chooses that
     # algorithm by measured times, so two processes may differ.
     assert habit == "pytorch" or second.choice == first.choice
     assert max(first.choice[1], second.choice[1]) <= 200 * 1024

@@ -97,7 +97,7 @@ def test_a_damaged_cache_that_cannot_be_set_aside_is_used_in_memory(
     damaged: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = damaged.read_bytes()
-    monkeypatch.setattr(Path, "rename", partial(os.rename, "/proc/version"))  # the system refuses that
+    monkeypatch.setattr(Path, "rename", partial(os.rename, "/proc/version"))  # the system refuses this rename
     assert main(["optimize", GOOD, "--no-run"]) == 0
     [warning] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Warning")]
     assert "is damaged" in warning
@@ -210,7 +210,7 @@ def check_command(arguments: list[str], capsys: Capture) -> int:
         code = int(exit_.code or 0)
     lines = capsys.readouterr().err.splitlines()
     errors = [line for line in lines if line.startswith("mucudnn: ")]
-    # A damaged version or machine looks like a newer version, or like one machine more.
+    # A damaged version or machine looks like a newer version, or like an additional machine.
     others = {5: "upgrade mucudnn", 2: "measurements of several machines"}
     assert code in (0, 1) or others[code] in errors[0], (arguments, code, lines)
     assert len(errors) == (code != 0), (arguments, lines)

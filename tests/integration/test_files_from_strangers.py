@@ -32,7 +32,7 @@ def library(tmp_path: Path, cache_path: Path) -> Iterator[Path]:
 
 
 def plans_that_name(library: Path) -> Iterator[Plan]:
-    """Yield plans whose header has the library's path. A path is no name of an algorithm."""
+    """Yield plans whose header has the library's path. A path is not the name of an algorithm."""
     path = library.with_name("good.plan")
     assert main(["optimize", GOOD, "--no-run", "--output", str(path)]) == 0
     plan = read_plan(path)

@@ -85,7 +85,7 @@ assert status_of(fork(lambda: check(2))) == 0
     run_forking(program, tmp_path)
 
 
-# The child of an unfinished import would wait for ever for its module.
+# The child of an unfinished import would wait forever for its module.
 def test_a_fork_waits_for_the_import_of_pulp(tmp_path: Path) -> None:
     program = """
 from mucudnn.solver import MicroConfiguration, desirable_set, divide_workspace

@@ -1,4 +1,4 @@
-"""Engines of the graph API are measured, decided on and run like the legacy algorithms, and beside them.
+"""Engines of the graph API are measured, chosen and run alongside the legacy algorithms.
 
 The library is the host engine, used like `--engine cudnn`. Its engine n is its legacy algorithm n. Each test
 starts processes of its own, because a process keeps the first CUDA runtime that it opens.
@@ -36,14 +36,14 @@ def test_both_are_in_one_list_with_the_same_workspaces(pass_: str) -> None:
     check_script(f"""
 problem = Problem(mini_batch=6, in_channels=4, out_channels=5, input=(15, 14), kernel=(3, 3), padding=1)
 kernel = Kernel(problem, "{pass_}")
-found = {{c.algorithm: c for c in cuda.enumerate(kernel) if c.status == "CUDNN_STATUS_SUCCESS"}}
+candidates = {{c.algorithm: c for c in cuda.enumerate(kernel) if c.status == "CUDNN_STATUS_SUCCESS"}}
 tiled = [f"{EXPLICIT[pass_]}_k2={{size}}" for size in (0, 4)]
-assert sorted(found) == sorted({LEGACY[pass_] + ENGINES[pass_]} + tiled), sorted(found)
-assert [found[name].workspace for name in tiled][0] == found["{EXPLICIT[pass_]}"].workspace
-assert found[tiled[1]].workspace < found[tiled[0]].workspace / 4
+assert sorted(candidates) == sorted({LEGACY[pass_] + ENGINES[pass_]} + tiled), sorted(candidates)
+assert [candidates[name].workspace for name in tiled][0] == candidates["{EXPLICIT[pass_]}"].workspace
+assert candidates[tiled[1]].workspace < candidates[tiled[0]].workspace / 4
 for legacy, engine in zip({LEGACY[pass_]}, {ENGINES[pass_]}):
-    assert found[legacy].workspace == found[engine].workspace, engine
-notes = [found[engine].notes.split() for engine in {ENGINES[pass_]}]
+    assert candidates[legacy].workspace == candidates[engine].workspace, engine
+notes = [candidates[engine].notes.split() for engine in {ENGINES[pass_]}]
 expected = [["deterministic", *more, STRIDED] for more in ([], [], ["fft"], ["winograd"])]
 assert notes == expected, notes
 assert not [c for c in host.enumerate(kernel) if c.algorithm.startswith("eng")]
@@ -98,8 +98,8 @@ problems = [
     Problem(mini_batch=7, in_channels=3, out_channels=5, input=(9, 8), kernel=(1, 1), data_type="f64"),
 ]
 for problem in problems:
-    found = cuda.enumerate(Kernel(problem, "{pass_}"))
-    able = [c.algorithm for c in found if c.status == "CUDNN_STATUS_SUCCESS"]
+    candidates = cuda.enumerate(Kernel(problem, "{pass_}"))
+    able = [c.algorithm for c in candidates if c.status == "CUDNN_STATUS_SUCCESS"]
     for legacy, engine in zip({LEGACY[pass_]}, {ENGINES[pass_]}):
         assert (legacy in able) == (engine in able), (problem, engine)
         if engine not in able:

@@ -25,16 +25,18 @@ GOOD = "mb4_ic8ih14_oc8_kh3_ph1"
 Capture = pytest.CaptureFixture[str]
 
 
-def agrees(found: Any, described: Any) -> bool:
+def agrees(printed: Any, described: Any) -> bool:
     """Return whether both have the same keys. Without a value, such as null or an empty list, any agree."""
-    if isinstance(found, dict) and isinstance(described, dict):
-        return found.keys() == described.keys() and all(agrees(found[key], described[key]) for key in found)
-    if isinstance(found, list) and isinstance(described, list):
-        return not found or not described or agrees(found[0], described[0])
+    if isinstance(printed, dict) and isinstance(described, dict):
+        return printed.keys() == described.keys() and all(
+            agrees(printed[key], described[key]) for key in printed
+        )
+    if isinstance(printed, list) and isinstance(described, list):
+        return not printed or not described or agrees(printed[0], described[0])
     return (
-        found is None
+        printed is None
         or described is None
-        or isinstance(found, dict | list) == isinstance(described, dict | list)
+        or isinstance(printed, dict | list) == isinstance(described, dict | list)
     )
 
 
@@ -47,32 +49,32 @@ def test_each_command_prints_the_keys_that_are_described(
     tmp_path: Path, cache_path: Path, capsys: Capture
 ) -> None:
     plan, other, rows = tmp_path / "a.plan", tmp_path / "b.plan", tmp_path / "rows.jsonl"
-    found = {"optimize": run(capsys, "optimize", GOOD, "--output", plan)}
+    printed = {"optimize": run(capsys, "optimize", GOOD, "--output", plan)}
     whole = read_plan(plan)
     write_plan(replace(whole, header={**whole.header, "threads": "2"}, kernels=()), other)
-    found["sweep"] = run(capsys, "sweep", GOOD, "--sizes", "1,4")
-    found["memory"] = run(capsys, "memory", "alexnet", "--batch", "8", "--memory", "2GiB")
-    found["place"] = run(capsys, "place", "alexnet", "--batch", "8")
+    printed["sweep"] = run(capsys, "sweep", GOOD, "--sizes", "1,4")
+    printed["memory"] = run(capsys, "memory", "alexnet", "--batch", "8", "--memory", "2GiB")
+    printed["place"] = run(capsys, "place", "alexnet", "--batch", "8")
     scaling = tmp_path / "scaling.csv"
     scaling.write_text("devices,step_ms,epochs\n1,100,10\n")
-    found["project"] = run(capsys, "project", scaling, "--speedup", "2=1.4")
+    printed["project"] = run(capsys, "project", scaling, "--speedup", "2=1.4")
     trace = tmp_path / "trace.json"
     step = {"ph": "X", "cat": "user_annotation", "name": "enumerate(DataLoader)", "ts": 0, "dur": 9}
     work = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 9, "dur": 1}
     trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [step, work]}))
-    found["causes"] = run(capsys, "causes", trace)
-    found["plan show"] = run(capsys, "plan", "show", plan)
-    found["plan verify"] = run(capsys, "plan", "verify", plan)
-    found["plan diff"] = run(capsys, "plan", "diff", plan, other, code=1)
+    printed["causes"] = run(capsys, "causes", trace)
+    printed["plan show"] = run(capsys, "plan", "show", plan)
+    printed["plan verify"] = run(capsys, "plan", "verify", plan)
+    printed["plan diff"] = run(capsys, "plan", "diff", plan, other, code=1)
     assert main(["cache", "export", "--output", str(rows)]) == 0
     capsys.readouterr()
     for name in ("path", "info", "list"):
-        found[f"cache {name}"] = run(capsys, "cache", name)
-    found["cache merge"] = run(capsys, "cache", "merge", cache_path)
-    assert run(capsys, "cache", "import", rows).keys() == found["cache merge"].keys()
-    found["cache prune"] = run(capsys, "cache", "prune", "--older-than", "1")
-    assert found.keys() == EXAMPLES.keys()
-    assert [name for name in found if not agrees(found[name], EXAMPLES[name])] == []
+        printed[f"cache {name}"] = run(capsys, "cache", name)
+    printed["cache merge"] = run(capsys, "cache", "merge", cache_path)
+    assert run(capsys, "cache", "import", rows).keys() == printed["cache merge"].keys()
+    printed["cache prune"] = run(capsys, "cache", "prune", "--older-than", "1")
+    assert printed.keys() == EXAMPLES.keys()
+    assert [name for name in printed if not agrees(printed[name], EXAMPLES[name])] == []
 
 
 def test_a_plan_that_does_not_hold_is_an_object_too(tmp_path: Path, capsys: Capture) -> None:
@@ -80,10 +82,10 @@ def test_a_plan_that_does_not_hold_is_an_object_too(tmp_path: Path, capsys: Capt
     run(capsys, "optimize", GOOD, "--no-run", "--output", path)
     plan = read_plan(path)
     write_plan(replace(plan, header={**plan.header, "device": "an abacus"}), path)
-    found = run(capsys, "plan", "verify", path, code=1)
-    assert not found["holds"]
-    assert "the plan's device is 'an abacus'" in found["machine"][0]
-    assert agrees(found, EXAMPLES["plan verify"])
+    printed = run(capsys, "plan", "verify", path, code=1)
+    assert not printed["holds"]
+    assert "the plan's device is 'an abacus'" in printed["machine"][0]
+    assert agrees(printed, EXAMPLES["plan verify"])
 
 
 def test_equal_plans_are_the_same(tmp_path: Path, capsys: Capture) -> None:

@@ -53,7 +53,7 @@ def test_eight_processes_measure_everything_once(network: str, cache_path: Path)
     with Cache.read_only(cache_path) as cache:
         ((measured,),) = cache.query("SELECT count(median_ms) FROM measurements")
         ((compared,),) = cache.query("SELECT count(*) FROM comparisons")
-    assert compared >= 8  # a division that misses its prediction has rivals, which are run whole too
+    assert compared >= 8  # where a division misses its prediction, other candidates run whole too
     assert sum(result["new_measurements"] for result in results) == measured + compared
     # All processes took the same decisions, because all used the same measurements.
     assert len({json.dumps({**result, "new_measurements": 0}) for result in results}) == 1
@@ -135,7 +135,7 @@ def test_each_devices_process_sees_that_device_alone(monkeypatch: pytest.MonkeyP
         with monkeypatch.context() as patch:
             patch.setenv(
                 "CUDA_VISIBLE_DEVICES", ""
-            )  # restored afterwards, because this stands for another process
+            )  # restored afterwards, because this simulates another process
             devices._work(sender, device, arguments)
         process = multiprocessing.get_context("spawn").Process(target=print)
         process.start()
@@ -148,7 +148,7 @@ def test_each_devices_process_sees_that_device_alone(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("given", "visible", "code", "part"),
+    ("devices", "visible", "code", "part"),
     [
         ("0,0", None, 2, "given twice"),
         ("one", None, 2, "'one' is not a device"),
@@ -157,12 +157,12 @@ def test_each_devices_process_sees_that_device_alone(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_missing_devices_are_named(
-    given: str, visible: str | None, code: int, part: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    devices: str, visible: str | None, code: int, part: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     try:
-        found = main(["benchmark", "ic4ih8_oc4_kh3", "--devices", given])
+        found = main(["benchmark", "ic4ih8_oc4_kh3", "--devices", devices])
     except SystemExit as exit_:
         found = int(exit_.code or 0)
     (line,) = capsys.readouterr().err.splitlines()

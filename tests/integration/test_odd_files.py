@@ -1,4 +1,4 @@
-"""A file with one wrong value is read, or refused with a sentence, whichever value is wrong and how."""
+"""A file with any one value wrong in any way is read, or refused with a sentence."""
 
 import json
 import random

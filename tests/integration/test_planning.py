@@ -118,7 +118,7 @@ def test_undivided_in_nchw_tensor_cores_take_memory_that_micro_batches_do_not(
     sizes = (256, 16)
     whole, small = plan([(described(HEADLINE.format(n)), pass_) for n in sizes], device)
     fast, fast_small = (
-        [c.workspace for c in found if c.runs and c.on_tensor_cores] for found in (whole, small)
+        [c.workspace for c in candidates if c.runs and c.on_tensor_cores] for candidates in (whole, small)
     )
     assert min(fast) >= 100 * MIB
     assert min(fast_small) <= 16 * MIB
@@ -150,8 +150,8 @@ def test_every_part_of_a_divided_fused_convolution_is_finalized(
 def test_fused_in_nchw_tensor_cores_take_as_much_memory_as_alone(epilogue: str, plan: Plan) -> None:
     texts = [HEADLINE.format(n) + ending for n in (256, 16) for ending in ("", epilogue)]
     alone, fused, alone_small, fused_small = (
-        min(c.workspace for c in found if c.runs and c.on_tensor_cores)
-        for found in plan([(described(text), "forward") for text in texts])
+        min(c.workspace for c in candidates if c.runs and c.on_tensor_cores)
+        for candidates in plan([(described(text), "forward") for text in texts])
     )
     assert fused == alone >= 100 * MIB
     assert fused_small == alone_small <= 16 * MIB
@@ -176,7 +176,9 @@ def test_mixed_layouts_take_memory_for_the_tensors_in_nchw_alone(pass_: str, pla
     layouts = ("nchw", "nhwc/nchw/nchw", "nchw/nhwc/nhwc", "nhwc/nchw/nhwc", "nhwc")
     texts = [HEADLINE.format(n).replace("f16", f"f16:{layout}") for n in (64, 16) for layout in layouts]
     answers = plan([(described(text), pass_) for text in texts])
-    least = [min(c.workspace for c in found if c.runs and c.on_tensor_cores) / MIB for found in answers]
+    least = [
+        min(c.workspace for c in candidates if c.runs and c.on_tensor_cores) / MIB for candidates in answers
+    ]
     assert least[:5] == pytest.approx([49.1, 24.6, 24.5, 0.1, 0], abs=0.1)
     assert least[5:] == pytest.approx([12.3, 6.2, 6.2, 0.1, 0], abs=0.1)
 
@@ -187,10 +189,10 @@ def test_16_bit_inputs_with_an_fp32_output_have_a_compiled_engine_that_takes_mem
     # One mini-batch alone, because cuDNN compiles the engine for each: 73.6 MiB at 64, and none in NHWC.
     problem = described("f16>f32:mb16_ic64ih56_oc64_kh3_ph1")
     (candidates,) = plan_on(cudnn, compiling_stubs, [(problem, "forward")])
-    (found,) = (candidate for candidate in candidates if candidate.runs)
-    assert found.on_tensor_cores
-    assert "runtime_compilation" in found.notes.split()
-    assert found.workspace == found.again == pytest.approx(18.4 * MIB, rel=0.01)
+    (compiled,) = (candidate for candidate in candidates if candidate.runs)
+    assert compiled.on_tensor_cores
+    assert "runtime_compilation" in compiled.notes.split()
+    assert compiled.workspace == compiled.again == pytest.approx(18.4 * MIB, rel=0.01)
 
 
 @pytest.mark.parametrize("epilogue", ["+relu", "+add+relu", "+bias+add+relu"])
@@ -203,7 +205,9 @@ def test_one_samples_odd_size_costs_a_mini_batch_no_engine(layout: str, plan: Pl
     # A sample has 3 x 227 x 227 numbers: 64 samples end at a multiple of 16 bytes, 63 do not.
     text = f"f16:{layout}:mb{{}}_ic3ih227_oc96_kh11_sh4"
     even, odd = plan([(described(text.format(n)), "forward") for n in (64, 63)])
-    fast, fast_odd = ({c.algorithm for c in found if c.runs and c.on_tensor_cores} for found in (even, odd))
+    fast, fast_odd = (
+        {c.algorithm for c in candidates if c.runs and c.on_tensor_cores} for candidates in (even, odd)
+    )
     assert fast
     assert len(fast) >= len(fast_odd)
     if layout == "nhwc":
@@ -214,7 +218,7 @@ def test_a_filter_gradient_of_too_many_elements_has_tensor_cores_only_where_it_i
     problem = described("f16:mb64_ic256ih512_oc128_kh3_ph1")
     assert problem.x_elements >= 2**31
     kernels = [(problem.replace(mini_batch=n), "backward_filter") for n in (64, 16)]
-    whole, quarter = ([c.on_tensor_cores for c in found if c.runs] for found in plan(kernels))
+    whole, quarter = ([c.on_tensor_cores for c in candidates if c.runs] for candidates in plan(kernels))
     assert whole
     assert not any(whole)
     assert any(quarter)
@@ -324,7 +328,7 @@ def test_an_eighth_of_the_channels_needs_a_fraction_of_the_workspace_of_one_samp
     eighth = group_kernel(whole, 64, of_inputs)
     every, some = plan([(whole.problem, pass_), (eighth.problem, pass_)], "h100")
     needed, least = (
-        min(c.workspace for c in found if c.runs and c.on_tensor_cores) for found in (every, some)
+        min(c.workspace for c in candidates if c.runs and c.on_tensor_cores) for candidates in (every, some)
     )
     assert needed > 4 * MIB
     assert least + group_copies(whole, 64, 1, of_inputs) < needed / 3

@@ -4,7 +4,7 @@ A case may have these entries besides those of shim_client.py:
 - engine: its number; without it, the first engine of the heuristics
 - listed: if true, that engine is taken out of the heuristics' results
 - engines: several numbers; like PyTorch, the program takes the first whose workspace it can allocate
-- allocates: the most bytes that the program can allocate; the default is no limit
+- allocates: the most bytes that the program can allocate; by default any number
 - knobs: values of that engine's knobs by type
 - keep: if true, all descriptors exist while the plan runs
 - unknown: further attributes that the graph gets

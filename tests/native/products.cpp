@@ -17,7 +17,7 @@ namespace {
 unsigned state = 1;
 int small_number() { return static_cast<int>((state = state * 1664525u + 1013904223u) >> 28) - 8; }
 
-// Returns a matrix whose last line, or term, has nothing behind it.
+// Returns a matrix whose last line, or term, has nothing after it.
 std::vector<std::uint16_t> draw(std::int64_t rows, std::int64_t length, std::int64_t stride) {
   std::vector<std::uint16_t> values((rows - 1) * stride + length, to_bfloat16(1e30f).bits);
   for (std::int64_t row = 0; row < rows; ++row) {

@@ -148,14 +148,14 @@ class CheckedKernel:
         """Return the workspace of a division in bytes."""
         most = 0
         for size, algorithm in parts:
-            found = self.engine.enumerate(self.kernel.at(size))
-            most = max(most, next(c.workspace for c in found if c.algorithm == algorithm))
+            candidates = self.engine.enumerate(self.kernel.at(size))
+            most = max(most, next(c.workspace for c in candidates if c.algorithm == algorithm))
         return most + self.engine.accumulator_size(self.kernel, len(parts))
 
     def runnable(self, mini_batch: int) -> list[str]:
         """Return the names of the algorithms that run this pass at that mini-batch."""
-        found = self.engine.enumerate(self.kernel.at(mini_batch))
-        return [c.algorithm for c in found if c.status == "CUDNN_STATUS_SUCCESS"]
+        candidates = self.engine.enumerate(self.kernel.at(mini_batch))
+        return [c.algorithm for c in candidates if c.status == "CUDNN_STATUS_SUCCESS"]
 
     def run(
         self,
@@ -183,8 +183,8 @@ class CheckedKernel:
         """Return the workspace of tiles in bytes."""
         most = 0
         for steps, algorithm in parts:
-            found = self.engine.enumerate(tile_kernel(self.kernel, steps))
-            own = next(c.workspace for c in found if c.algorithm == algorithm)
+            candidates = self.engine.enumerate(tile_kernel(self.kernel, steps))
+            own = next(c.workspace for c in candidates if c.algorithm == algorithm)
             most = max(most, own + tile_copies(self.kernel, steps))
         slices = len(parts) * self.problem.mini_batch
         return most + self.engine.accumulator_size(self.kernel, slices)
@@ -217,8 +217,8 @@ class CheckedKernel:
             kernel = group_kernel(self.kernel, channels, of_inputs)
             accumulator = self.engine.accumulator_size(kernel, len(parts))
             for size, algorithm in parts:
-                found = self.engine.enumerate(kernel.at(size))
-                own = next(c for c in found if c.algorithm == algorithm)
+                candidates = self.engine.enumerate(kernel.at(size))
+                own = next(c for c in candidates if c.algorithm == algorithm)
                 strided = STRIDED in own.notes.split()
                 copies = group_copies(self.kernel, channels, size, of_inputs, strided)
                 most = max(most, own.workspace + copies + accumulator)

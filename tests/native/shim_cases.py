@@ -50,8 +50,8 @@ def is_mixed(problem: Problem) -> bool:
     return len(set(problem.layouts.values())) > 1 or problem.y_type != problem.data_type
 
 
-def problem_of(one: dict[str, Any]) -> Problem:
-    return parse_descriptor(one["problem"])[0]
+def problem_of(case: dict[str, Any]) -> Problem:
+    return parse_descriptor(case["problem"])[0]
 
 
 def run_cases(cases: list[dict[str, Any]], folder: Path, library: str, **environment: str) -> Ran:
@@ -63,8 +63,8 @@ def run_cases(cases: list[dict[str, Any]], folder: Path, library: str, **environ
     assert result.returncode == 0, result.stderr
     with np.load(folder / "results.npz") as stored:
         outputs = [
-            shim_client.from_memory(problem_of(one), OUTPUT[one["pass_"]], stored[str(index)])
-            for index, one in enumerate(cases)
+            shim_client.from_memory(problem_of(case), OUTPUT[case["pass_"]], stored[str(index)])
+            for index, case in enumerate(cases)
         ]
     return Ran(json.loads(result.stdout), outputs, result.stderr)
 
@@ -113,22 +113,22 @@ def write_plan(
     return path
 
 
-def exact(one: dict[str, Any], *, absolute: bool = False) -> Array:
+def exact(case: dict[str, Any], *, absolute: bool = False) -> Array:
     """Return the result of a case in fp64, or with `absolute` the result for the operands' absolute values.
 
     The latter is the scale of the rounding errors.
     """
-    problem = problem_of(one)
-    stored = shim_client.operands(problem, one.get("cancelling"))
+    problem = problem_of(case)
+    stored = shim_client.operands(problem, case.get("cancelling"))
     values = {name: shim_client.from_memory(problem, name, stored[name]) for name in stored}
-    values.update({name: values[other] for name, other in one.get("alias", {}).items()})
+    values.update({name: values[other] for name, other in case.get("alias", {}).items()})
     if absolute:
         values = {name: np.abs(value) for name, value in values.items()}
-    alpha, beta = one.get("alpha", 1.0), one.get("beta", 0.0)
-    result = alpha * convolve(problem, one["pass_"], values["x"], values["w"], values["y"])
+    alpha, beta = case.get("alpha", 1.0), case.get("beta", 0.0)
+    result = alpha * convolve(problem, case["pass_"], values["x"], values["w"], values["y"])
     if beta:
-        result = result + beta * values[OUTPUT[one["pass_"]]]
-    if not one.get("fused"):
+        result = result + beta * values[OUTPUT[case["pass_"]]]
+    if not case.get("fused"):
         return (epilogue_scale if absolute else with_epilogue)(problem, result, values)
     bias = np.linspace(-0.5, 0.5, problem.out_channels).reshape(1, -1, *(1 for _ in problem.output))
     return result + np.abs(bias) if absolute else np.maximum(result + bias, 0)
@@ -139,20 +139,20 @@ def check_results(cases: list[dict[str, Any]], found: Ran, used: list[list[int]]
     # Only the graph API computes fused graphs and mixed layouts. Its engines have the numbers of the
     # legacy algorithms.
     whole = [
-        {**one, "engine": algorithm}
-        if problem_of(one).epilogue or is_mixed(problem_of(one))
-        else {**one, "habit": "fixed", "algorithm": algorithm, "workspace": ROOMY}
-        for one, algorithms_used in zip(cases, used, strict=True)
+        {**case, "engine": algorithm}
+        if problem_of(case).epilogue or is_mixed(problem_of(case))
+        else {**case, "habit": "fixed", "algorithm": algorithm, "workspace": ROOMY}
+        for case, algorithms_used in zip(cases, used, strict=True)
         for algorithm in algorithms_used
     ]
     alone = iter(run_alone(whole, folder).outputs)
-    for one, algorithms_used, output, facts in zip(cases, used, found.outputs, found.facts, strict=True):
-        assert facts["statuses"] == [0] * one.get("repeat", 1), one
-        y64 = exact(one)
+    for case, algorithms_used, output, facts in zip(cases, used, found.outputs, found.facts, strict=True):
+        assert facts["statuses"] == [0] * case.get("repeat", 1), case
+        y64 = exact(case)
         worst = max(float(np.linalg.norm(next(alone) - y64)) for _ in algorithms_used)
-        type_ = shim_client.type_of(problem_of(one), OUTPUT[one["pass_"]])
-        rounding = EPSILON[type_] * float(np.linalg.norm(exact(one, absolute=True)))
-        assert float(np.linalg.norm(output - y64)) <= 2 * worst + 2 * rounding, one
+        type_ = shim_client.type_of(problem_of(case), OUTPUT[case["pass_"]])
+        rounding = EPSILON[type_] * float(np.linalg.norm(exact(case, absolute=True)))
+        assert float(np.linalg.norm(output - y64)) <= 2 * worst + 2 * rounding, case
 
 
 def check_same(cases: list[dict[str, Any]], found: Ran, folder: Path) -> None:

@@ -42,14 +42,16 @@ def channels_first(array: np.ndarray, layout: str) -> np.ndarray:
     return array if layout == "nchw" else np.moveaxis(array, -1, 1)
 
 
-def call(problem: Problem, pass_: str, tensors: dict[str, np.ndarray], **given: object) -> np.ndarray:
+def call(problem: Problem, pass_: str, tensors: dict[str, np.ndarray], **options: object) -> np.ndarray:
     t = {name: in_layout(tensor, problem.layout) for name, tensor in tensors.items()}
-    given |= {name: getattr(problem, name) for name in ("stride", "padding", "dilation", "groups", "layout")}
+    options |= {
+        name: getattr(problem, name) for name in ("stride", "padding", "dilation", "groups", "layout")
+    }
     if pass_ == "forward":
-        return mucudnn.convolution_forward(t["x"], t["w"], **given)
+        return mucudnn.convolution_forward(t["x"], t["w"], **options)
     if pass_ == "backward_data":
-        return mucudnn.convolution_backward_data(t["y"], t["w"], t["x"].shape, **given)
-    return mucudnn.convolution_backward_filter(t["x"], t["y"], t["w"].shape, **given)
+        return mucudnn.convolution_backward_data(t["y"], t["w"], t["x"].shape, **options)
+    return mucudnn.convolution_backward_filter(t["x"], t["y"], t["w"].shape, **options)
 
 
 @settings(max_examples=200)
@@ -86,14 +88,14 @@ def test_one_spatial_dimension_is_that_of_a_flat_image(pass_: str, layout: str) 
     )  # fmt: skip
     tensors = tensors_of(flat)
     lines = {name: in_layout(tensor[:, :, 0], layout) for name, tensor in tensors.items()}
-    given = {"stride": 2, "padding": 1, "dilation": [2], "groups": 2, "layout": layout}
+    options = {"stride": 2, "padding": 1, "dilation": [2], "groups": 2, "layout": layout}
     result = {
-        "forward": lambda: mucudnn.convolution_forward(lines["x"], lines["w"], **given),
+        "forward": lambda: mucudnn.convolution_forward(lines["x"], lines["w"], **options),
         "backward_data": lambda: mucudnn.convolution_backward_data(
-            lines["y"], lines["w"], lines["x"].shape, **given
+            lines["y"], lines["w"], lines["x"].shape, **options
         ),
         "backward_filter": lambda: mucudnn.convolution_backward_filter(
-            lines["x"], lines["y"], lines["w"].shape, **given
+            lines["x"], lines["y"], lines["w"].shape, **options
         ),
     }[pass_]()
     expected = convolve(flat, pass_, **tensors)[:, :, 0]

@@ -102,7 +102,7 @@ def test_output_channels_are_divided_except_for_the_gradient_of_the_input() -> N
 @given(
     data=st.data(),
     plain=problems(data_types=ALL_TYPES, most_samples=3),
-    epilogue=st.sampled_from([one for one in EPILOGUES if "add" not in one]),
+    epilogue=st.sampled_from([epilogue for epilogue in EPILOGUES if "add" not in epilogue]),
 )
 def test_fused_groups_are_as_exact_as_their_engines_on_all_channels(
     engine: Engine, data: st.DataObject, plain: Problem, epilogue: str
@@ -114,7 +114,7 @@ def test_fused_groups_are_as_exact_as_their_engines_on_all_channels(
     for channels in data.draw(group_sizes(kernel)):
         group = CheckedKernel(engine, group_kernel(kernel, channels))
         sizes = data.draw(divisions(plain.mini_batch))
-        names = [[one for one in group.runnable(n) if one in whole] for n in sizes]
+        names = [[name for name in group.runnable(n) if name in whole] for n in sizes]
         parts = [(n, data.draw(st.sampled_from(some))) for n, some in zip(sizes, names, strict=True)]
         groups.append((channels, parts))
     exact = checked.exact()
@@ -183,7 +183,7 @@ def test_slices_are_copied_for_a_library_that_takes_packed_tensors_only(
     if refused:
         monkeypatch.setenv("PACKED_ONLY", "1")
     engine = Engine(str(build_wrapper(tmp_path)))
-    notes = {one.algorithm: one.notes for one in engine.enumerate(FORWARD)}
+    notes = {candidate.algorithm: candidate.notes for candidate in engine.enumerate(FORWARD)}
     assert notes["IMPLICIT_GEMM"] == ("deterministic" if refused else f"deterministic {STRIDED}")
     groups = [(2, [(2, "IMPLICIT_GEMM")] * 2)] * 2
     assert engine.prepare_groups(FORWARD, groups).workspace == (1024 if refused else 0)

@@ -144,7 +144,10 @@ def test_heuristics_list_the_engines_that_run_and_the_fallback_needs_no_workspac
     else:
         tiled = EXPLICIT_GEMM[pass_]  # listed with its largest, then with its smallest tiles
         assert sorted(indices) == sorted([*LEGACY_NUMBERS[pass_].values(), tiled])
-        assert [client.knobs(one) for one in configs if client.engine_index(one) == tiled] == [{2: 0}, {2: 4}]
+        assert [client.knobs(config) for config in configs if client.engine_index(config) == tiled] == [
+            {2: 0},
+            {2: 4},
+        ]
         assert mode == "INSTANT" or indices == [
             client.engine_index(config) for config in client.heuristics(graph)
         ]

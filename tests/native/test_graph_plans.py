@@ -176,12 +176,12 @@ def test_a_mini_batch_edited_in_the_json_is_the_plan_of_that_mini_batch() -> Non
     for tensor in plan["operationGraph"]["tensors"]:
         tensor["dim"][0] = 1 if tensor["name"] in ("120", "121") else tensor["dim"][0]
     slice_ = client.plan_from_json(json.dumps(plan, indent=2).encode() + b"\0")
-    one, whole = memory_of(PLAIN), memory_of(PLAIN)
-    client.execute(slice_, one)
+    half, whole = memory_of(PLAIN), memory_of(PLAIN)
+    client.execute(slice_, half)
     client.execute(plan_of(), whole)
-    size = one[UIDS["y"]].size // 3
-    assert (one[UIDS["y"]][:size] == whole[UIDS["y"]][:size]).all()
-    assert (one[UIDS["y"]][size:] == memory_of(PLAIN)[UIDS["y"]][size:]).all()
+    size = half[UIDS["y"]].size // 3
+    assert (half[UIDS["y"]][:size] == whole[UIDS["y"]][:size]).all()
+    assert (half[UIDS["y"]][size:] == memory_of(PLAIN)[UIDS["y"]][size:]).all()
     assert client.workspace(slice_).size < client.workspace(plan_of()).size
 
 

@@ -1,4 +1,4 @@
-"""A file that several processes change is locked only as long as one of them changes it."""
+"""A file that several processes change is locked only while one of them changes it."""
 
 from pathlib import Path
 

@@ -29,7 +29,7 @@ OUTPUT = {"Forward": "y", "BackwardData": "x", "BackwardFilter": "w"}
 
 
 class Part:
-    """A tensor of random values that lies between other channels, so many before it and behind it."""
+    """A tensor of random values with a number of other channels before it and after it."""
 
     def __init__(self, problem: Problem, sizes: tuple[int, ...], seed: int, before: int, behind: int) -> None:
         channels, last = before + sizes[1] + behind, problem.layout == "nhwc"
@@ -53,7 +53,7 @@ class Part:
 
 
 class Convolution:
-    """One convolution on x, w and y, each with so many channels before it and behind it."""
+    """One convolution on x, w and y, each with a number of other channels before it and after it."""
 
     def __init__(self, problem: Problem, gaps: dict[str, tuple[int, int]]) -> None:
         p, self.double = problem, problem.data_type == "f64"
@@ -115,7 +115,7 @@ def is_in_both_layouts(problem: Problem) -> bool:
     """
     channels = (problem.in_channels, problem.out_channels, problem.in_channels // problem.groups)
     sizes = (problem.input, problem.output, problem.kernel)
-    return all(one == 1 or math.prod(size) == 1 for one, size in zip(channels, sizes, strict=True))
+    return all(channel == 1 or math.prod(size) == 1 for channel, size in zip(channels, sizes, strict=True))
 
 
 @settings(max_examples=250, deadline=None)
@@ -143,7 +143,7 @@ def test_the_result_is_that_of_packed_tensors_and_the_channels_next_to_it_are_un
         part.values[...] = strided.parts[name].values
     output = OUTPUT[pass_]
     expected = strided.parts[output].whole.copy()
-    statuses = [one.run(pass_, algorithm, 2.0, beta) for one in (strided, packed)]
+    statuses = [convolution.run(pass_, algorithm, 2.0, beta) for convolution in (strided, packed)]
     assert statuses[0] == statuses[1]
     if statuses[0] == SUCCESS:
         expected[:, strided.parts[output].channels] = packed.parts[output].values

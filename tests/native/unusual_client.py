@@ -1,9 +1,9 @@
-"""Programs that use cuDNN in unusual but legal ways, on buffers that notice writes behind their end.
+"""Programs that use cuDNN in unusual but legal ways, on buffers that notice writes past their end.
 
     python unusual_client.py LIBRARY SCENARIO [JSON]
 
 runs the function of that name with the keyword arguments of the JSON. It prints as JSON the status, the size
-of the workspace, the number of bytes written behind it, and the sum of the absolute outputs.
+of the workspace, the number of bytes written past it, and the sum of the absolute outputs.
 """
 
 import ctypes
@@ -94,7 +94,7 @@ def config_size(client: GraphClient, config: Descriptor) -> int:
 
 
 def filtered(path: str, *, problem: str, pass_: str, engine: int, asks_again: bool) -> Facts:
-    """Choose a configuration by its workspace, plan like cudnn-frontend, and bring just that workspace."""
+    """Choose a configuration by its workspace, plan like cudnn-frontend, and provide just that workspace."""
     client, described = GraphClient(Library(path)), parse_descriptor(problem)[0]
     size = config_size(client, client.config(graph_of(client, described, pass_), engine))
     plan = client.plan(client.config(graph_of(client, described, pass_), engine))
@@ -104,7 +104,7 @@ def filtered(path: str, *, problem: str, pass_: str, engine: int, asks_again: bo
 
 
 def filtered_afterwards(path: str, *, problem: str, pass_: str, engine: int) -> Facts:
-    """Read the workspace of a plan and then that of its configuration, and bring the smaller one."""
+    """Read the workspace of a plan and then that of its configuration, and provide the smaller one."""
     client, described = GraphClient(Library(path)), parse_descriptor(problem)[0]
     plan = client.plan(client.config(graph_of(client, described, pass_), engine))
     size = client.workspace(plan).size
@@ -113,7 +113,7 @@ def filtered_afterwards(path: str, *, problem: str, pass_: str, engine: int) -> 
 
 
 def unasked(path: str, *, problem: str, pass_: str, engine: int, size: int) -> Facts:
-    """Bring the workspace that the program knows the engine to need, without asking."""
+    """Provide the workspace that the program knows the engine to need, without asking."""
     client, described = GraphClient(Library(path)), parse_descriptor(problem)[0]
     plan = client.plan(client.config(graph_of(client, described, pass_), engine))
     return run_plan(client, described, pass_, plan, Buffer(size))
@@ -129,7 +129,7 @@ def stored(
     size: int | None = None,
     asks: bool = False,
 ) -> Facts:
-    """Make a plan of what was stored before, like XLA, and bring a size that was stored before.
+    """Make a plan of what was stored before, like XLA, and provide a size that was stored before.
 
     `of` says what was stored: the engine's "number" with its knobs, or a plan's "text". The size is `size`;
     without it, the one that the program reads now of the heuristics' plan. With `asks` the program also reads
@@ -152,7 +152,7 @@ def stored(
 def smaller_mini_batch(
     path: str, *, problem: str, pass_: str, engine: int, mini_batch: int, asks: bool
 ) -> Facts:
-    """Bring the workspace of a large mini-batch to the plan of a small one."""
+    """Provide the workspace of a large mini-batch to the plan of a small one."""
     client, large = GraphClient(Library(path)), parse_descriptor(problem)[0]
     small = large.replace(mini_batch=mini_batch)
     plans = [
@@ -301,10 +301,10 @@ def legacy(
     size: int | None = None,
     math: int | None = None,
 ) -> Facts:
-    """Ask for the workspace of an algorithm, bring it, and execute.
+    """Ask for the workspace of an algorithm, provide it, and execute.
 
     With `mini_batch` the program executes another number of samples than it asked for. With `activation` it
-    adds a bias and an activation. With `size` it brings that many bytes without asking. `math`
+    adds a bias and an activation. With `size` it provides that many bytes without asking. `math`
     is its math type.
     """
     client, asked = Client(ctypes.CDLL(path)), parse_descriptor(problem)[0]

@@ -159,7 +159,7 @@ def build_wrapper(folder: Path, *options: str) -> Path:
     - NONDETERMINISTIC: the filter gradient's ALGO_0 is reported as nondeterministic
     - ENGINE_NOTES: numerical notes of the graph API's engines
     - CUDA_GRAPHS: the functions of CUDA graphs succeed, and execute the plan at once
-    - LACKING: so many executions fail, because the library finds no memory of the device
+    - LACKING: the number of executions that fail, because the library finds no memory of the device
     - REFUSED: the name of a function that fails
     - REFUSED_ENGINE: the number of an engine that cannot be finalized
     - REFUSED_ALGORITHM: the number of a forward algorithm for which GetWorkspaceSize fails
@@ -169,7 +169,7 @@ def build_wrapper(folder: Path, *options: str) -> Path:
     With the option `-DNO_HOST` the library hides that it is the host engine, and so passes for NVIDIA's.
     """
     source, library = folder / "wrapper.c", folder / "wrapper.so"
-    source.write_text(SOURCE + "".join(wrapper_source(*one) for one in host_abi.CUDNN))
+    source.write_text(SOURCE + "".join(wrapper_source(*function) for function in host_abi.CUDNN))
     compile_c("-shared", "-fPIC", f"-I{host_abi.ABI.parents[1]}", *options, source, "-o", library, "-ldl")
     return library
 

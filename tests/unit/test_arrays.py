@@ -1,4 +1,4 @@
-"""The array functions take arrays of any library; an error names the argument that they cannot take."""
+"""The array functions take arrays of any library; an error names the argument that they cannot use."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class OnlyDLPack:
         self.options = options
 
     def __dlpack__(self, *, max_version: tuple[int, int]) -> object:
-        given = self.options.get("capsule")
-        if isinstance(given, Exception):
-            raise given
-        return given or self.values.__dlpack__(max_version=max_version)
+        capsule = self.options.get("capsule")
+        if isinstance(capsule, Exception):
+            raise capsule
+        return capsule or self.values.__dlpack__(max_version=max_version)
 
     def __dlpack_device__(self) -> object:
         return self.options.get("device", (1, 0))
@@ -170,7 +170,7 @@ def test_unusable_inputs_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "says"),
+    ("options", "error", "says"),
     [
         ({"stride": 0}, ValueError, "stride"),
         ({"stride": (1, 1, 1)}, ValueError, "stride has 3 sizes, x has 2 spatial axes"),
@@ -224,10 +224,10 @@ def test_unusable_inputs_are_refused(
     ],
 )
 def test_arguments_that_describe_no_convolution_are_refused(
-    given: dict[str, object], error: type[Exception], says: str
+    options: dict[str, object], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says) as caught:
-        mucudnn.convolution_forward(X, W, **given)
+        mucudnn.convolution_forward(X, W, **options)
     assert isinstance(caught.value, MucudnnError)
 
 

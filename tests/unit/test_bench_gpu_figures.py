@@ -1,4 +1,4 @@
-"""From a run to the tables, on a GPU that is made up: its times are formulas, all else is as in any run."""
+"""From a run to the tables, on a simulated GPU: its times are formulas, and everything else is real."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -74,7 +74,9 @@ class Gpu(FakeEngine):
     def enumerate(self, kernel: Kernel) -> FakeEnumeration:
         notes = {"eng28_k2=1": "tensor_op"}
         found = super().enumerate(kernel)
-        return FakeEnumeration(replace(one, notes=notes.get(one.algorithm, "")) for one in found)
+        return FakeEnumeration(
+            replace(candidate, notes=notes.get(candidate.algorithm, "")) for candidate in found
+        )
 
     def accumulator_size(self, kernel: Kernel, parts: int) -> Any:
         needed = super().accumulator_size(kernel, parts)

@@ -1,4 +1,4 @@
-"""`python -m bench run gpu` stays in its time and goes on after a part that crashes, hangs or is killed."""
+"""`python -m bench run gpu` stays within its time, also if a part crashes, hangs or is killed."""
 
 import gzip
 import os

@@ -136,7 +136,7 @@ intervals = st.lists(
 @given(intervals, intervals)
 def test_spans_are_subtracted_moment_by_moment(spans: list[Interval], others: list[Interval]) -> None:
     def moments(of: list[Interval]) -> set[int]:
-        return {t for one in of for t in range(int(one.start), int(one.end))}
+        return {t for span in of for t in range(int(span.start), int(span.end))}
 
     assert moments(subtract(unite(spans), unite(others))) == moments(spans) - moments(others)
 

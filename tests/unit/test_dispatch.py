@@ -320,7 +320,7 @@ def test_a_kernel_that_several_threads_need_first_is_decided_once(
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(prepared, [CALL] * 8))
     assert counted.call_count == 1
-    assert all(one is found[0] for one in found)
+    assert all(result is found[0] for result in found)
 
 
 @pytest.fixture

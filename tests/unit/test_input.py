@@ -1,4 +1,4 @@
-"""Files that users name are read up to a limit, and a pipe without a writer is not waited for."""
+"""Files that users name are read up to a limit, and a pipe without a writer does not block."""
 
 import gzip
 import os

@@ -1,4 +1,4 @@
-"""A network and its costs become a training step in numbers, and that a memory plan."""
+"""A network and its costs become a training step in numbers, and the step a memory plan."""
 
 from dataclasses import replace
 

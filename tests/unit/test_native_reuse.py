@@ -22,10 +22,10 @@ def test_the_desirable_set_is_that_of_the_solver(
 ) -> None:
     parts = [(size, name, time, workspace) for (size, name), (time, workspace) in measured.items()]
     expected = desirable_set([MicroConfiguration(*part) for part in parts], mini_batch)
-    found = _native.desirable_set(parts, mini_batch)
-    figures = [(max(p[3] for p in parts), sum(p[2] for p in parts), len(parts)) for parts in found]
+    configurations = _native.desirable_set(parts, mini_batch)
+    figures = [(max(p[3] for p in parts), sum(p[2] for p in parts), len(parts)) for parts in configurations]
     assert figures == [(c.workspace, pytest.approx(c.time_ms), len(c.parts)) for c in expected]
-    for configuration in found:
+    for configuration in configurations:
         sizes = [size for size, *_ in configuration]
         assert sum(sizes) == mini_batch
         assert sizes == sorted(sizes, reverse=True)
@@ -65,8 +65,8 @@ def test_the_desirable_set_is_that_of_all_configurations(
     measured: dict[tuple[int, str], tuple[float, int]], mini_batch: int
 ) -> None:
     parts = [(size, name, time, workspace) for (size, name), (time, workspace) in measured.items()]
-    found = _native.desirable_set(parts, mini_batch)
-    figures = [(max(p[3] for p in parts), sum(p[2] for p in parts)) for parts in found]
+    configurations = _native.desirable_set(parts, mini_batch)
+    figures = [(max(p[3] for p in parts), sum(p[2] for p in parts)) for parts in configurations]
     assert figures == front_of_all_configurations(parts, mini_batch)  # whole milliseconds add exactly
 
 
@@ -76,9 +76,9 @@ def test_the_fastest_alone_is_the_last_of_the_desirable_set(
 ) -> None:
     parts = [(size, name, time, workspace) for (size, name), (time, workspace) in measured.items()]
     desirable = _native.desirable_set(parts, mini_batch)
-    found = _native.reuse_workspace(parts, mini_batch)
-    assert bool(found) == bool(desirable)
-    if found:
-        assert sum(size for size, *_ in found) == mini_batch
-        assert set(found) <= set(parts)
-        assert sum(p[2] for p in found) == pytest.approx(sum(p[2] for p in desirable[-1]))
+    chosen = _native.reuse_workspace(parts, mini_batch)
+    assert bool(chosen) == bool(desirable)
+    if chosen:
+        assert sum(size for size, *_ in chosen) == mini_batch
+        assert set(chosen) <= set(parts)
+        assert sum(p[2] for p in chosen) == pytest.approx(sum(p[2] for p in desirable[-1]))

@@ -112,10 +112,10 @@ def calls(draw: st.DrawFn) -> tuple[Problem, str, float, float, dict[str, Odd]]:
 
 def outcome(pass_: str, arguments: dict[str, Any]) -> tuple[str, str] | np.ndarray:
     """Return the result of a call, or the type and text of the MucudnnError that it raises."""
-    given = dict(arguments)
-    positional = [given.pop(name) for name in (*READ[pass_], "shape") if name in given]
+    options = dict(arguments)
+    positional = [options.pop(name) for name in (*READ[pass_], "shape") if name in options]
     try:
-        result = FUNCTIONS[pass_](*positional, **given)
+        result = FUNCTIONS[pass_](*positional, **options)
     except MucudnnError as error:
         return type(error).__name__, re.sub("0x[0-9a-f]+", "0x", str(error))
     assert result is arguments["out"]

@@ -41,7 +41,7 @@ def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))  # it stands for a full disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))  # it simulates a full disk
     try:
         with pytest.raises(MucudnnError, match=f"^the plan {path} cannot be written: File too large$"):
             write_lines(path, ["new\n"] * 100_000, "the plan")

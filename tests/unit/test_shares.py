@@ -125,18 +125,18 @@ def test_a_plan_keeps_the_shares_and_the_choice_for_all() -> None:
     assert planned.shares == ((2, HUNGRY), (1, LEAN))
     assert str(plan).startswith("mucudnn plan 1\n")
     assert Plan.parse(str(plan)) == plan
-    (found,) = plan_json(plan)["kernels"]
-    assert [(share["count"], share["workspace"]) for share in found["shares"]] == [(2, 8 * MiB), (1, 0)]
+    (shown,) = plan_json(plan)["kernels"]
+    assert [(share["count"], share["workspace"]) for share in shown["shares"]] == [(2, 8 * MiB), (1, 0)]
     assert "<td>2 of them apart</td>" in plan._repr_html_()
 
 
 def test_the_json_of_a_result_has_the_shares_and_their_total() -> None:
-    found = to_json(decide_within(20 * MiB, kernel(3)))
-    (shown,) = found["kernels"]
+    written = to_json(decide_within(20 * MiB, kernel(3)))
+    (shown,) = written["kernels"]
     assert shown["divided"]["workspace"] == 0
     assert [share["count"] for share in shown["shares"]] == [2, 1]
     assert [share["divided"]["time_ms"] for share in shown["shares"]] == [8, 16]
-    assert found["total"]["apart"] == {
+    assert written["total"]["apart"] == {
         "undivided_ms": 32, "divided_ms": 32, "speedup": 1, "workspace": 16 * MiB
     }  # fmt: skip
     without = to_json(decide_within(24 * MiB, kernel(3)))
@@ -145,7 +145,7 @@ def test_the_json_of_a_result_has_the_shares_and_their_total() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "found"),
+    ("layers", "algorithms"),
     [
         (6, ["A", "A", "A", "B", "B", "C"]),  # a layer for each kernel
         (3, ["A", "B", "C"]),  # each layer runs twice: it takes the smaller one of its two kernels' shares
@@ -154,11 +154,11 @@ def test_the_json_of_a_result_has_the_shares_and_their_total() -> None:
         (7, ["C"] * 7),  # some of these layers run other kernels, nobody knows which
     ],
 )
-def test_layers_get_shares_in_order_and_never_more_than_the_total(layers: int, found: list[str]) -> None:
+def test_layers_get_shares_in_order_and_never_more_than_the_total(layers: int, algorithms: list[str]) -> None:
     a, b, c = (
         Configuration((MicroConfiguration(8, name, 1.0, workspace),))
         for name, workspace in (("A", 30), ("B", 20), ("C", 10))
     )
     planned = PlanKernel(kernel(6), 6, c, (c, b, a), shares=((3, a), (2, b), (1, c)))
     taken = [share_of_layer(planned, layer, layers) for layer in range(layers)]
-    assert [configuration.parts[0].algorithm for configuration in taken] == found
+    assert [configuration.parts[0].algorithm for configuration in taken] == algorithms

@@ -1,4 +1,4 @@
-"""STOCK, what the caller's framework runs itself, competes with the engine's algorithms."""
+"""STOCK, the framework's own convolution, competes with the engine's algorithms."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ FILTERS = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "backward_filter")
 
 @dataclass
 class FakeSource:
-    """A framework whose time for a micro-batch and whose scratch memory are given."""
+    """A framework whose time for a micro-batch and whose scratch memory are set by the test."""
 
     whole_ms: float = 100.0
     slice_ms: float = 100.0

@@ -1,4 +1,4 @@
-"""An event of a trace counts as what it is: not twice, and a collective not as a message between ranks."""
+"""An event of a trace counts once and as its own kind: a collective is not a message between ranks."""
 
 import gzip
 import json

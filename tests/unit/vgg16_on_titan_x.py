@@ -53,7 +53,7 @@ def configurations(
     batch: int, inner: int, outer: int, width: int, divided: bool
 ) -> tuple[Configuration, ...]:
     sizes = [batch >> power for power in range(batch.bit_length())] if divided else [batch]
-    measured = [one for size in sizes for one in algorithms(size, inner, outer, width)]
+    measured = [algorithm for size in sizes for algorithm in algorithms(size, inner, outer, width)]
     return tuple(desirable_set(measured, batch))
 
 

@@ -118,7 +118,7 @@ bool is_of(const Plan& plan, const shim::Journal::Identity& identity) {
 // Finds every measurement of the documents through the index that the drop-in makes of them.
 void check_measurements(std::string_view text) {
   std::ofstream(journal_file(), std::ios::binary | std::ios::trunc) << text;
-  const bool thorough = false;  // a thorough one would leave out the times of races
+  const bool thorough = false;  // a thorough one would skip the times of races
   shim::Journal journal(journal_file(), kIdentity, thorough);
   ::unlink(journal_file().c_str());
   for (const std::string_view document : documents_in(text)) {
@@ -161,7 +161,7 @@ void check_sizes(std::string_view text) {
 
 // Reads the text as a value of each setting.
 void check_settings(std::string_view text) {
-  const std::string value(text.substr(0, text.find('\0')));  // an environment has no other texts
+  const std::string value(text.substr(0, text.find('\0')));  // a variable contains no NUL
   if (value.empty()) return;
   for (const Setting& setting : settings()) {
     Options options;

@@ -1,4 +1,4 @@
-"""Steps that are not as planned give right results too; models that no plan can hold for are refused.
+"""Steps that deviate from the plan give right results too; models that no plan can cover are refused.
 
 All steps run with late streams, in which a copy that nobody waits for has not happened.
 """

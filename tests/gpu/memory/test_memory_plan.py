@@ -34,9 +34,9 @@ def test_results_are_bit_equal_and_memory_is_as_predicted(
     plan = quick_plan(model, x, policy)
     mt.apply(model, plan)
     for _ in range(2):
-        found = train(model, x)
-        assert found.equals(stock)
-        assert found.peak <= 1.03 * plan.peak < stock.peak
+        observed = train(model, x)
+        assert observed.equals(stock)
+        assert observed.peak <= 1.03 * plan.peak < stock.peak
 
 
 def test_each_tensor_is_copied_once_in_pieces(planned: nn.Module, x: Tensor) -> None:
@@ -57,10 +57,10 @@ def test_a_recorded_timeline_has_the_type_and_the_peak_of_the_simulated_one(
     before = torch.cuda.memory_allocated()
     with mt.record_timeline(planned) as timeline:
         assert timeline.peak == 0
-        found = train(planned, x)
+        observed = train(planned, x)
     simulated = runtime_of(planned).plan.simulate()
     assert type(timeline) is type(simulated)
-    assert timeline.peak == max(timeline.step_bytes) >= found.peak
+    assert timeline.peak == max(timeline.step_bytes) >= observed.peak
     assert len(timeline.starts_ms) == len(timeline.ends_ms) == len(timeline.step_bytes)
     assert timeline.memory[0][1] == before
     assert {copy.direction for copy in timeline.copies} == {copy.direction for copy in simulated.copies}
@@ -85,7 +85,7 @@ def test_results_are_wrong_without_any_one_of_the_waits(
     order = tuple(number for number in plan.fetch_order if floating[number].choice == "offload")
     mt.apply(model, replace(plan, tensors=floating, fetch_order=order))  # wrong indices would end the process
     assert train(model, x).equals(stock)
-    runtime_of(model).host_memory.zero_()  # it has the right bytes of the step before
+    runtime_of(model).host_memory.zero_()  # it still holds the bytes of the previous step
     with patch.object(Lanes, "wait", mutated):
         assert not train(model, x).equals(stock)
 
@@ -270,11 +270,11 @@ def test_a_tensor_with_another_source_is_not_recomputed(model: nn.Module, x: Ten
     other = next(t for t in plan.tensors if t.choice != "recompute" and t.name not in (one.name, one.source))
     tensors = tuple(replace(t, source=other.name) if t == one else t for t in plan.tensors)
     mt.apply(model, replace(plan, tensors=tensors))
-    found = warnings_of(model, x, stock)
-    assert len(found) == 1
+    messages = warnings_of(model, x, stock)
+    assert len(messages) == 1
     assert (
         f"modules did not run as planned, and their results stay on the device: the first is {one.name}"
-        in found[0]
+        in messages[0]
     )
 
 
@@ -286,6 +286,6 @@ def test_a_module_with_hooks_of_its_own_is_not_run_again(
     for name in {name for one in plan.tensors for name in one.modules}:
         model.get_submodule(name).register_forward_hook(lambda *_: None)
     mt.apply(model, plan)
-    found = warnings_of(model, x, stock)
-    assert len(found) == 1
-    assert "modules did not run as planned" in found[0]
+    messages = warnings_of(model, x, stock)
+    assert len(messages) == 1
+    assert "modules did not run as planned" in messages[0]

@@ -40,16 +40,16 @@ def test_a_network_trains_in_the_planned_memory_with_equal_results(network: str,
     mt.apply(model, plan)
     with noted_kernels() as kernels, noted_warnings() as warned:
         for _ in range(2):
-            found = train(model, x, is_cast)
-            assert found.equals(same_kernels)
-            assert found.peak <= plan.memory
-            assert found.peak == pytest.approx(plan.peak, rel=tolerance)
+            observed = train(model, x, is_cast)
+            assert observed.equals(same_kernels)
+            assert observed.peak <= plan.memory
+            assert observed.peak == pytest.approx(plan.peak, rel=tolerance)
     assert not warned
     assert kernels
     assert kernels <= {(one.kernel.problem, one.kernel.pass_) for one in plan.kernels}
-    _note(f"{network}, {variant}", found.peak, plan, stock.peak)
+    _note(f"{network}, {variant}", observed.peak, plan, stock.peak)
     if network == "vgg16" and not is_cast:  # casts take half of the activations, and none of the weights
-        assert found.peak <= 0.70 * stock.peak
+        assert observed.peak <= 0.70 * stock.peak
 
 
 def _note(case: str, measured: int, plan: MemoryPlan, stock: int) -> None:
@@ -78,12 +78,12 @@ def test_transposed_convolutions_run_the_planned_kernels() -> None:
     stock = train(model, x)
     mt.apply(model, plan)
     with noted_kernels() as kernels, noted_warnings() as warned:
-        found = train(model, x)
+        observed = train(model, x)
     assert not warned
     assert kernels == {(one.kernel.problem, one.kernel.pass_) for one in plan.kernels}
     assert len(kernels) == 8  # two passes of the first convolution, three of the others
-    assert found.peak == pytest.approx(plan.peak, rel=0.03)
-    torch.testing.assert_close(found.output, stock.output, rtol=1e-4, atol=1e-4)
+    assert observed.peak == pytest.approx(plan.peak, rel=0.03)
+    torch.testing.assert_close(observed.output, stock.output, rtol=1e-4, atol=1e-4)
     mt.restore(model)
     assert type(up) is nn.ConvTranspose2d
 

@@ -9,7 +9,7 @@ also needs the folder of that library in LD_LIBRARY_PATH. PyTorch's unmodified c
 cuDNN's functions. Its other operators are computed on the CPU (operators.py).
 
 onnxruntime-gpu and JAX find the same stand-ins. Their other kernels cannot run: a launch fails, and names the
-kernel. XLA leaves out such kernels if STAND_IN_LEAVES_KERNELS is set. Its results are then garbage.
+kernel. XLA skips such kernels if STAND_IN_LEAVES_KERNELS is set. Its results are then garbage.
 """
 
 import ctypes
@@ -52,7 +52,7 @@ CALLERS = (
     "onnxruntime/capi/libonnxruntime_providers_cuda.so",
     "jax_plugins/xla_cuda13/xla_cuda_plugin.so",
 )
-# XLA opens these libraries, and is linked against none.
+# XLA opens these libraries instead of linking against them.
 OPENED = {"libcudart.so.13", "libcublas.so.13", "libcuda.so.1", "libnvidia-ml.so.1", CUDNN}
 OPENED |= {"libcublasLt.so.13", "libcupti.so.13"}
 
@@ -66,7 +66,7 @@ Version = tuple[int, int, int]
 
 
 def build(folder: Path) -> None:
-    """Put the stand-ins beside the framework in `folder`."""
+    """Put the stand-ins next to the framework in `folder`."""
     libraries = [library for pattern in CALLERS for library in sorted(folder.glob(pattern))]
     wanted = {
         name for file in libraries for name in re.findall(r"NEEDED.*\[(.*)\]", _ask("readelf", "-d", file))

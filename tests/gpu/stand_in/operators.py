@@ -201,6 +201,6 @@ def _convolution_backward(
     wide = [_cpu_alias(tensor).float() for tensor in (dy, x, weight)]
     results = function(*wide, sizes, *options, mask)
     return tuple(
-        _to_device(one.to(x.dtype)) if is_wanted else None
-        for one, is_wanted in zip(results, mask, strict=True)
+        _to_device(gradient.to(x.dtype)) if is_wanted else None
+        for gradient, is_wanted in zip(results, mask, strict=True)
     )

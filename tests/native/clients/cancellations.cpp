@@ -1,6 +1,6 @@
 // Threads that are cancelled already, and so end at the next cancellation point, create a handle, ask like
 // Caffe and convolve. Each thread has another mini-batch. They must get results before they end at the
-// cancellation point behind that. The main thread convolves last, and writes its output.
+// cancellation point after that. The main thread convolves last, and writes its output.
 #include <pthread.h>
 
 #include <cerrno>

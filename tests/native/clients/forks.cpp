@@ -1,5 +1,5 @@
 // Convolves, forks, and convolves again in both processes: the child with a new handle, the parent with its
-// old one. The child writes FILE.child, beside the output of the parent.
+// old one. The child writes FILE.child, next to the output of the parent.
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -4,7 +4,7 @@
  *          dilation=1x1 alpha=1 beta=0 limit=65536 algorithm=0 output=FILE  <x, w and y as bytes
  *
  * writes the bytes of the output to FILE, and prints the algorithm and the workspace that it used. An
- * argument that is left out has the value above. `output` is required. */
+ * omitted argument has the value above. `output` is required. */
 #ifndef OPTIONS_H
 #define OPTIONS_H
 
