@@ -6,9 +6,9 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from command_line import Capture, exit_code
 
 from mucudnn._native import parse_descriptor
-from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.exchange import SCHEMA
 from mucudnn.costs.file import VERSION
@@ -19,7 +19,6 @@ from mucudnn.problems.kernels import Kernel
 pytestmark = pytest.mark.usefixtures("cache_path")
 
 PROBLEM = parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]
-Capture = pytest.CaptureFixture[str]
 Run = Callable[..., tuple[int, list[str], list[str]]]
 
 
@@ -28,10 +27,7 @@ def run(capsys: Capture) -> Run:
     """Return a function that runs `mucudnn cache ...` and returns exit code, stdout and stderr, in lines."""
 
     def command(*arguments: object) -> tuple[int, list[str], list[str]]:
-        try:
-            code = main(["cache", *map(str, arguments)])
-        except SystemExit as exit_:
-            code = int(exit_.code or 0)
+        code = exit_code(["cache", *map(str, arguments)])
         captured = capsys.readouterr()
         return code, captured.out.splitlines(), captured.err.splitlines()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Capture, failure_of
 
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
@@ -14,21 +15,7 @@ from mucudnn.costs.file import VERSION
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 
-Capture = pytest.CaptureFixture[str]
 GOOD = "mb4_ic4ih8_oc4_kh3"
-
-
-def failure_of(capsys: Capture, *arguments: str) -> tuple[int, str]:
-    """Run a command that fails. Return its exit code and the only line that it prints."""
-    try:
-        code = main(arguments)
-    except SystemExit as exit_:  # argparse raises it
-        code = int(exit_.code or 0)
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    (line,) = captured.err.splitlines()
-    assert line.startswith("mucudnn")
-    return code, line
 
 
 @pytest.mark.parametrize(

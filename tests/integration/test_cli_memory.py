@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from command_line import Capture, error_of, json_of, output_of
 
 import mucudnn
 from mucudnn.cli import main, memory
@@ -16,7 +17,6 @@ from tests.unit.networks import TRAINING
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 
-Capture = pytest.CaptureFixture[str]
 ALEXNET = ["memory", "alexnet", "--batch", "128", "--device", "titanx"]
 KEYS = (
     "schema", "network", "batch", "device", "costs", "policy", "memory", "floor", "peak", "average",
@@ -25,8 +25,7 @@ KEYS = (
 
 
 def test_the_table_has_the_figures_and_the_tensors(capsys: Capture) -> None:
-    assert main([*ALEXNET, "--memory", "840MiB"]) == 0
-    text = capsys.readouterr().out
+    text = output_of(capsys, [*ALEXNET, "--memory", "840MiB"])
     assert text.startswith("alexnet, mini-batch 128, on titanx, policy joint (kernels modelled, ")
     assert re.search(r"allowed +840 MiB", text)
     assert re.search(r"floor +\d+ MiB", text)
@@ -36,17 +35,14 @@ def test_the_table_has_the_figures_and_the_tensors(capsys: Capture) -> None:
 def test_the_table_says_if_the_clock_stopped_the_planner(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main([*ALEXNET, "--memory", "840MiB"]) == 0
-    assert "out of time" not in capsys.readouterr().out
+    assert "out of time" not in output_of(capsys, [*ALEXNET, "--memory", "840MiB"])
     monkeypatch.setattr(memory, "MemoryOptions", partial(MemoryOptions, time_limit=0.0))
-    assert main([*ALEXNET, "--memory", "840MiB"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
+    text = " ".join(output_of(capsys, [*ALEXNET, "--memory", "840MiB"]).split())
     assert re.search(r"ran out of time: a plan may take up to \d+\.\d% less time", text)
 
 
 def test_json_has_the_documented_keys(capsys: Capture) -> None:
-    assert main([*ALEXNET, "--memory", "840MiB", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = json_of(capsys, [*ALEXNET, "--memory", "840MiB", "--json"])
     assert tuple(result) == KEYS
     assert (result["schema"], result["network"], result["batch"]) == (1, "alexnet", 128)
     assert (result["device"], result["costs"], result["policy"]) == ("titanx", "modelled", "joint")
@@ -58,8 +54,7 @@ def test_json_has_the_documented_keys(capsys: Capture) -> None:
 
 
 def test_memory_below_the_floor_exits_with_3_and_the_floor(capsys: Capture) -> None:
-    assert main([*ALEXNET, "--memory", "1MiB"]) == 3
-    error = capsys.readouterr().err
+    error = error_of(capsys, [*ALEXNET, "--memory", "1MiB"], 3)
     floor = re.search(r"its floor is (\d+) bytes", error)
     assert floor is not None
     assert main([*ALEXNET, "--memory", floor[1]]) == 0
@@ -101,8 +96,7 @@ def test_a_network_file_can_be_planned(tmp_path: Path, capsys: Capture) -> None:
 def test_policies_and_means_can_be_chosen(capsys: Capture) -> None:
     times = {}
     for flags in ("--policy=all --no-divide", "--no-recompute", "--no-offload", ""):
-        assert main([*ALEXNET, "--memory", "840MiB", "--json", *flags.split()]) == 0
-        result = json.loads(capsys.readouterr().out)
+        result = json_of(capsys, [*ALEXNET, "--memory", "840MiB", "--json", *flags.split()])
         times[flags] = result["time_ms"]
         choices = {tensor["choice"] for tensor in result["tensors"]}
         assert flags != "--no-recompute" or "recompute" not in choices
@@ -135,12 +129,7 @@ def test_costs_can_be_measured_on_this_machine(tmp_path: Path, capsys: Capture) 
     ],
 )
 def test_invalid_input_exits_with_2(arguments: list[str], message: str, capsys: Capture) -> None:
-    try:
-        code = main(["memory", *arguments])
-    except SystemExit as error:
-        code = int(error.code or 0)
-    assert code == 2
-    assert message in capsys.readouterr().err
+    assert message in error_of(capsys, ["memory", *arguments], 2)
 
 
 def test_hidden_characters_of_a_networks_name_are_spelled_on_its_page(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import Capture, failure_of, output_of
 
 import mucudnn
 from mucudnn.cli import main
@@ -26,16 +27,11 @@ pytestmark = pytest.mark.usefixtures("cache_path")
 
 GOOD = "mb2_ic4ih8_oc4_kh3"
 PLAN = Path(__file__).parent.parent / "data" / "plan-1.plan"
-Capture = pytest.CaptureFixture[str]
 
 
 def only_error(arguments: list[str], capsys: Capture) -> str:
-    """Run a command that fails. Return its one line, without the name of the command."""
-    try:
-        code = main(arguments)
-    except SystemExit as exit_:
-        code = int(exit_.code or 0)
-    (line,) = capsys.readouterr().err.splitlines()
+    """Run a command that fails. Return its only line."""
+    code, line = failure_of(capsys, *arguments)
     assert code in (1, 2)
     return line
 
@@ -225,8 +221,7 @@ def test_cells_of_a_cache_are_printed_as_text(cache_path: Path, capsys: Capture)
         measured = Measurement(1, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0, 0.0)
         cache.add(Machine("host", f"an {EVIL}array", "[/red][bold]", 1), kernel, measured)
     assert main(["cache", "info"]) == 0
-    assert main(["cache", "list"]) == 0
-    text = capsys.readouterr().out
+    text = output_of(capsys, ["cache", "list"])
     assert not set(text) & set("\x1b\x07\x9b")
     assert "[/red][bold]" in text
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Capture, error_of
 
 from mucudnn.cli import main
 from mucudnn.costs.file import VERSION
@@ -17,7 +18,6 @@ NETWORK = """\
 ic8ih14_oc8_kh3_ph1_n"small:conv1*1"
 ic8ih14_oc16_kh1_n"small:conv2*2"
 """
-Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
@@ -167,8 +167,7 @@ def test_where_the_cache_cannot_be_written_optimize_warns_and_goes_on(
     monkeypatch.setenv(
         "MUCUDNN_CACHE", str(tmp_path / "file" / "cache.sqlite")
     )  # not even root can create it
-    assert main(["optimize", "mb2_ic4ih8_oc4_kh3"]) == 0
-    warning, forecast = capsys.readouterr().err.splitlines()
+    warning, forecast = error_of(capsys, ["optimize", "mb2_ic4ih8_oc4_kh3"], 0).splitlines()
     assert warning.startswith("Warning: the cache ")
     assert forecast.startswith("Measuring")
     assert main(["benchmark", "mb2_ic4ih8_oc4_kh3"]) == 1

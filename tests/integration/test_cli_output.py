@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import error_of, output_of
 
 from mucudnn.cli import main
 
@@ -68,8 +69,7 @@ def test_a_file_of_another_kind_is_not_overwritten(
     file = cache_path.with_name("file.svg")
     file.write_bytes(content)
     program = ("--", "true") if arguments[0] == "record" else ()
-    assert main([*arguments, str(file), *program]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = error_of(capsys, [*arguments, str(file), *program], 2).splitlines()
     assert line == (
         f"mucudnn: '{file}' exists but is not a {kind}: give another name, or --force to write over it"
     )
@@ -105,8 +105,7 @@ def test_a_narrow_terminal_gets_fewer_columns_on_whole_lines(
     for variable, value in (("FORCE_COLOR", "1"), ("COLUMNS", "60"), ("TERM", "xterm"), ("NO_COLOR", "1")):
         monkeypatch.setenv(variable, value)
     monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "cache.sqlite"))
-    assert main(["optimize", "mb4_ic4ih8_oc4_kh3", "--no-run"]) == 0
-    text = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", output_of(capsys, ["optimize", "mb4_ic4ih8_oc4_kh3", "--no-run"]))
     head, row = re.findall("^(?:kernel|forward) .*$", text, re.MULTILINE)
     assert head.split() == ["kernel", "chosen", "micro-batches", "ms", "predicted", "workspace"]
     assert re.fullmatch(r"forward +\d×\d [A-Z_]+ +[\d.]+ +[\d.]+× +[\d.]+ \w+", row)

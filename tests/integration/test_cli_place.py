@@ -5,11 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
+from command_line import Capture, error_of, json_of, output_of
 
 from mucudnn.cli import main
 from mucudnn.problems.bundled import bundled_network
-
-Capture = pytest.CaptureFixture[str]
 
 TABLE = "devices,step_ms,epochs,source\n1,100,10,measured\n8,110,10,measured\n16,125,20,given\n"
 FAST = ("--device", "titanx", "--bandwidth", "150GiB", "--batch", "16")
@@ -23,8 +22,7 @@ def scaling(tmp_path: Path) -> str:
 
 
 def test_place_shows_what_several_devices_gain(tmp_path: Path, capsys: Capture) -> None:
-    assert main(["place", "googlenet", *FAST, "--json"]) == 0
-    content = json.loads(capsys.readouterr().out)
+    content = json_of(capsys, ["place", "googlenet", *FAST, "--json"])
     assert content["costs"] == "modelled"
     assert content["link"]["source"] == "given"
     assert content["is_proven"]
@@ -44,27 +42,23 @@ def test_a_network_file_is_placed_like_a_bundled_network(tmp_path: Path, capsys:
     bundled_network("googlenet", 16).write(path)
     answers = []
     for network, flags in (("googlenet", FAST), (str(path), FAST[:-2])):
-        assert main(["place", network, *flags, "--json"]) == 0
-        answers.append(json.loads(capsys.readouterr().out))
+        answers.append(json_of(capsys, ["place", network, *flags, "--json"]))
     assert answers[0]["time_ms"] == pytest.approx(answers[1]["time_ms"])
 
 
 def test_too_little_memory_on_the_devices_is_reported(capsys: Capture) -> None:
-    assert main(["place", "googlenet", *FAST, "--memory", "1MiB"]) == 3
-    assert "need at least" in capsys.readouterr().err
+    assert "need at least" in error_of(capsys, ["place", "googlenet", *FAST, "--memory", "1MiB"], 3)
 
 
 def test_project_labels_every_input_and_names_the_better_strategy(
     scaling: str, tmp_path: Path, capsys: Capture
 ) -> None:
     plot = tmp_path / "plot.svg"
-    assert main(["project", scaling, "--speedup", "2=1.5", "--plot", str(plot)]) == 0
-    printed = capsys.readouterr().out
+    printed = output_of(capsys, ["project", scaling, "--speedup", "2=1.5", "--plot", str(plot)])
     assert "scaling table: given, measured; a replica on 2 devices 1.50× (given)" in printed
     assert "hybrid, by 70.5%" in printed
     assert plot.read_text().startswith("<?xml")
-    assert main(["project", scaling, "--speedup", "2=1.5", "--json"]) == 0
-    content = json.loads(capsys.readouterr().out)
+    content = json_of(capsys, ["project", scaling, "--speedup", "2=1.5", "--json"])
     by_devices = {projection["devices"]: projection for projection in content["projection"]}
     assert by_devices[16]["hybrid"] == {
         "replicas": 8,
@@ -102,15 +96,13 @@ def test_a_wrong_table_is_refused_with_its_line(
 ) -> None:
     path = tmp_path / "wrong.csv"
     path.write_text(text)
-    assert main(["project", str(path), "--speedup", "2=1.5"]) == 1
-    assert message in capsys.readouterr().err
+    assert message in error_of(capsys, ["project", str(path), "--speedup", "2=1.5"], 1)
 
 
 def test_a_pipe_without_a_writer_does_not_block(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    assert main(["project", str(path), "--speedup", "2=1.5"]) == 1
-    assert "it names none" in capsys.readouterr().err
+    assert "it names none" in error_of(capsys, ["project", str(path), "--speedup", "2=1.5"], 1)
 
 
 def test_a_too_large_table_is_refused(tmp_path: Path, capsys: Capture) -> None:
@@ -136,9 +128,4 @@ def test_wrong_arguments_are_refused(
     scaling: str, capsys: Capture, arguments: list[str], message: str
 ) -> None:
     words = [scaling if word == "TABLE" else word for word in arguments]
-    try:
-        code = main(words)
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    assert code == 2
-    assert message in capsys.readouterr().err
+    assert message in error_of(capsys, words, 2)

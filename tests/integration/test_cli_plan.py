@@ -1,10 +1,10 @@
 """`mucudnn plan` shows a plan, verifies it on this machine, and compares two plans."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_line import Capture, error_of, json_of, output_of
 from programs import library_that_leaves_a_trace
 
 from mucudnn._native import host_library
@@ -14,8 +14,6 @@ from mucudnn.plans.plan import Plan, write_plan
 from mucudnn.solver import ChannelGroup, ChannelGroups, Configuration, MicroConfiguration
 
 pytestmark = pytest.mark.usefixtures("cache_path")
-
-Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
@@ -33,8 +31,7 @@ def with_choice(plan: Plan, *parts: MicroConfiguration) -> Plan:
 
 
 def test_a_plan_of_this_machine_holds(plan_path: Path, capsys: Capture) -> None:
-    assert main(["plan", "verify", str(plan_path)]) == 0
-    assert "1 of 1 kernels hold." in capsys.readouterr().out
+    assert "1 of 1 kernels hold." in output_of(capsys, ["plan", "verify", str(plan_path)])
     assert main(["plan", "verify", "--no-run", str(plan_path)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "1 of 1 kernels hold."
 
@@ -42,8 +39,7 @@ def test_a_plan_of_this_machine_holds(plan_path: Path, capsys: Capture) -> None:
 def test_a_plan_of_another_machine_does_not_hold(plan_path: Path, capsys: Capture) -> None:
     plan = read_plan(plan_path)
     write_plan(replace(plan, header={**plan.header, "device": "an abacus"}), plan_path)
-    assert main(["plan", "verify", str(plan_path)]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = error_of(capsys, ["plan", "verify", str(plan_path)], 1).splitlines()
     assert "the plan's device is 'an abacus', this one is '" in line
 
 
@@ -51,8 +47,7 @@ def test_a_plan_cannot_name_a_library_to_open(plan_path: Path, tmp_path: Path, c
     library, trace = library_that_leaves_a_trace(tmp_path)
     plan = read_plan(plan_path)
     write_plan(replace(plan, header={**plan.header, "engine": str(library)}), plan_path)
-    assert main(["plan", "verify", str(plan_path)]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = error_of(capsys, ["plan", "verify", str(plan_path)], 1).splitlines()
     assert f"names the engine '{library}': a plan can only name host or cudnn" in line
     assert "give --engine PATH" in line
     assert not trace.exists()
@@ -86,8 +81,7 @@ def test_a_choice_that_cannot_run_as_planned_does_not_hold(
 def test_a_choice_that_takes_longer_holds_and_is_counted(plan_path: Path, capsys: Capture) -> None:
     plan = with_choice(read_plan(plan_path), MicroConfiguration(4, "IMPLICIT_GEMM", 1e-9, 0))
     write_plan(plan, plan_path)
-    assert main(["plan", "verify", str(plan_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = output_of(capsys, ["plan", "verify", str(plan_path)]).splitlines()
     assert "1 of 1 kernels hold. 1 took longer than planned." in lines[-1]
     (row,) = [line for line in lines if "4×4 IMPLICIT_GEMM" in line or "1×4 IMPLICIT_GEMM" in line]
     assert row.rstrip().endswith("× slower")
@@ -95,8 +89,7 @@ def test_a_choice_that_takes_longer_holds_and_is_counted(plan_path: Path, capsys
 
 def test_a_choice_that_takes_as_long_as_planned_is_not_marked(plan_path: Path, capsys: Capture) -> None:
     write_plan(with_choice(read_plan(plan_path), MicroConfiguration(4, "IMPLICIT_GEMM", 1e9, 0)), plan_path)
-    assert main(["plan", "verify", str(plan_path)]) == 0
-    assert "slower" not in capsys.readouterr().out
+    assert "slower" not in output_of(capsys, ["plan", "verify", str(plan_path)])
 
 
 def measured_again(plan: Plan) -> Plan:
@@ -116,8 +109,7 @@ def test_new_times_are_not_a_difference_unless_asked_for(
 ) -> None:
     other = tmp_path / "other.plan"
     write_plan(measured_again(read_plan(plan_path)), other)
-    assert main(["plan", "diff", str(plan_path), str(other)]) == 0
-    assert capsys.readouterr().out == "The choices are the same.\n"
+    assert output_of(capsys, ["plan", "diff", str(plan_path), str(other)]) == "The choices are the same.\n"
     assert main(["plan", "diff", "--times", str(plan_path), str(other)]) == 1
     captured = capsys.readouterr()
     assert "forward mb4_ic8ih14_oc8_kh3_ph1" in captured.out
@@ -206,8 +198,7 @@ def test_tiles_that_cannot_run_as_planned_do_not_hold(
     plan_path: Path, part: MicroConfiguration, complaint: str, capsys: Capture
 ) -> None:
     write_plan(with_tiles(read_plan(plan_path), part), plan_path)
-    assert main(["plan", "verify", "--no-run", str(plan_path)]) == 1
-    assert complaint in capsys.readouterr().out
+    assert complaint in output_of(capsys, ["plan", "verify", "--no-run", str(plan_path)], 1)
 
 
 def with_groups(plan: Plan, *parts: MicroConfiguration) -> Plan:
@@ -225,8 +216,7 @@ def test_groups_of_channels_of_a_plan_are_shown_verified_and_compared(
     line = next(line for line in capsys.readouterr().out.splitlines() if "in groups of channels" in line)
     assert "2×4 channels (2×2 IMPLICIT_GEMM)" in line
     assert "1.00" in line  # milliseconds of both groups
-    assert main(["plan", "show", "--json", str(other)]) == 0
-    [shown] = json.loads(capsys.readouterr().out)["kernels"]
+    [shown] = json_of(capsys, ["plan", "show", "--json", str(other)])["kernels"]
     part = {"times": 2, "micro_batch": 2, "algorithm": "IMPLICIT_GEMM", "time_ms": 0.25, "workspace": 65536}
     group = {"times": 2, "channels": 4, "parts": [part], "time_ms": 0.5, "workspace": 65536}
     assert shown["groups"] == {"parts": [group], "of_inputs": False, "time_ms": 1.0, "workspace": 65536}
@@ -252,5 +242,4 @@ def test_groups_that_cannot_run_as_planned_do_not_hold(
     plan_path: Path, part: MicroConfiguration, complaint: str, capsys: Capture
 ) -> None:
     write_plan(with_groups(read_plan(plan_path), part), plan_path)
-    assert main(["plan", "verify", "--no-run", str(plan_path)]) == 1
-    assert complaint in " ".join(capsys.readouterr().out.split())
+    assert complaint in " ".join(output_of(capsys, ["plan", "verify", "--no-run", str(plan_path)], 1).split())

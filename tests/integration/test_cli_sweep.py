@@ -1,14 +1,13 @@
-import json
 from pathlib import Path
 
 import pytest
+from command_line import Capture, error_of, json_of
 
 from mucudnn.cli import main
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 
 DESCRIPTOR = "mb4_ic8ih14_oc8_kh3_ph1"
-Capture = pytest.CaptureFixture[str]
 
 
 def test_sweep_shows_each_size_and_draws_it(tmp_path: Path, capsys: Capture) -> None:
@@ -28,8 +27,7 @@ def test_sweep_shows_each_size_and_draws_it(tmp_path: Path, capsys: Capture) -> 
 
 
 def test_without_sizes_the_powers_of_two_are_swept_and_kept_for_optimize(capsys: Capture) -> None:
-    assert main(["sweep", DESCRIPTOR, "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = json_of(capsys, ["sweep", DESCRIPTOR, "--json"])
     (kernel,) = result["kernels"]
     assert [point["mini_batch"] for point in kernel["points"]] == [1, 2, 4]
     assert result["new_measurements"] > 0
@@ -39,8 +37,7 @@ def test_without_sizes_the_powers_of_two_are_swept_and_kept_for_optimize(capsys:
     )
     assert set(kernel["cliffs"]) <= {2, 4}
 
-    assert main(["optimize", DESCRIPTOR, "--no-run", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["new_measurements"] == 0
+    assert json_of(capsys, ["optimize", DESCRIPTOR, "--no-run", "--json"])["new_measurements"] == 0
 
 
 @pytest.mark.parametrize(
@@ -52,7 +49,4 @@ def test_without_sizes_the_powers_of_two_are_swept_and_kept_for_optimize(capsys:
     ],
 )
 def test_invalid_arguments_are_named(flags: list[str], complaint: str, capsys: Capture) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(["sweep", DESCRIPTOR, *flags])
-    assert exit_.value.code == 2
-    assert complaint in capsys.readouterr().err
+    assert complaint in error_of(capsys, ["sweep", DESCRIPTOR, *flags], 2)

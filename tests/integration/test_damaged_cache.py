@@ -11,6 +11,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from command_line import Capture, error_of, exit_code
 from random_cases import cases
 
 import mucudnn
@@ -29,8 +30,6 @@ GOOD = "mb2_ic4ih8_oc4_kh3"
 HERE = Machine("host", "a device", "a library 1.0", 7)
 KERNEL = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
 PAGE = 4096
-
-Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +80,7 @@ def test_optimize_sets_a_damaged_cache_aside_and_keeps_the_rows_that_can_be_read
     assert f"the cache {damaged} was damaged: it is now {aside}, and " in warnings[0]
     assert aside.read_bytes() == before
     assert count_rows(damaged) == count_rows(healthy)  # the damaged page was part of an index
-    assert main(["optimize", GOOD, "--no-run"]) == 0
-    assert "Warning" not in capsys.readouterr().err
+    assert "Warning" not in error_of(capsys, ["optimize", GOOD, "--no-run"], 0)
 
 
 def test_a_convolution_goes_on_with_a_damaged_cache(damaged: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -142,8 +140,7 @@ def test_merge_takes_the_readable_rows_of_a_damaged_cache_and_leaves_it_as_it_is
     before = damaged.read_bytes()
     mine = tmp_path / "mine.sqlite"
     monkeypatch.setenv("MUCUDNN_CACHE", str(mine))
-    assert main(["cache", "merge", str(damaged)]) == 0
-    (warning,) = capsys.readouterr().err.splitlines()
+    (warning,) = error_of(capsys, ["cache", "merge", str(damaged)], 0).splitlines()
     assert warning.startswith(f"Warning: the cache {damaged} is damaged")
     assert count_rows(mine) == count_rows(healthy)
     assert damaged.read_bytes() == before
@@ -195,8 +192,7 @@ def test_a_table_that_is_a_view_without_end_is_not_asked(cache_path: Path, capsy
     )
     connection.commit()
     connection.close()
-    assert main(["cache", "list"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = error_of(capsys, ["cache", "list"], 1).splitlines()
     assert "'measurements' is not a table of a cache" in line
     assert main(["optimize", GOOD, "--no-run"]) == 0
     assert cache_path.with_name("cache.sqlite.damaged").exists()
@@ -204,10 +200,7 @@ def test_a_table_that_is_a_view_without_end_is_not_asked(cache_path: Path, capsy
 
 def check_command(arguments: list[str], capsys: Capture) -> int:
     """Run a command. Check that it ends well, or with one sentence; a traceback would be an exception."""
-    try:
-        code = main(arguments)
-    except SystemExit as exit_:
-        code = int(exit_.code or 0)
+    code = exit_code(arguments)
     lines = capsys.readouterr().err.splitlines()
     errors = [line for line in lines if line.startswith("mucudnn: ")]
     # A damaged version or machine looks like a newer version, or like an additional machine.

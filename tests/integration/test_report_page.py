@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, find_chromium
+from command_line import Capture, error_of
 from programs import is_missing
 
 from mucudnn.cli import main
@@ -23,7 +24,6 @@ ALGORITHMS = {
     "WINOGRAD_NONFUSED": (1.9, 3),
     "FFT_TILING": (2.1, 5),
 }
-Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +135,7 @@ def test_report_measures_decides_and_writes_page_and_plots(tmp_path: Path, capsy
     assert "measured" in page.read_text()
     assert len(list(plots.iterdir())) == 3
 
-    assert main(arguments) == 0
-    assert capsys.readouterr().err == ""
+    assert error_of(capsys, arguments, 0) == ""
 
 
 def test_a_page_on_a_full_disk_is_reported_in_one_line(capsys: Capture) -> None:

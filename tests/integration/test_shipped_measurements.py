@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Capture, error_of, json_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +26,6 @@ from mucudnn.problems.policies import micro_batch_sizes
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 
-Capture = pytest.CaptureFixture[str]
 A_GPU = Machine("cudnn", "A GPU 9000, compute capability 9.0", "cuDNN 9.19.0", 1)
 ALGORITHMS = {"eng0": (4.0, 0), "eng28_k2=1": (1.0, 10_000)}  # ms and bytes of a sample
 PROBLEM = parse_descriptor("f16:mb8_ic64ih56_oc64_kh3_ph1")[0]
@@ -54,8 +54,7 @@ def results(path: Path, *, faster: float = 1.0, machine: Machine = A_GPU) -> Pat
 
 
 def replay(capsys: Capture, device: str, *arguments: str) -> Any:
-    assert main(["optimize", *arguments, "--replay", device, "--json", "--engine", "/no/engine"]) == 0
-    return json.loads(capsys.readouterr().out)
+    return json_of(capsys, ["optimize", *arguments, "--replay", device, "--json", "--engine", "/no/engine"])
 
 
 def test_a_replay_decides_from_a_devices_shipped_measurements(
@@ -130,8 +129,7 @@ def test_an_ambiguous_device_name_is_refused_and_an_unknown_one_is_a_missing_cac
     arguments = ["optimize", str(PROBLEM), "--replay"]
     assert main([*arguments, "gpu"]) == 2
     assert "several machines are called 'gpu': A-GPU-1-cuDNN-9.19.0-1, A-GPU-2" in capsys.readouterr().err
-    assert main([*arguments, "another"]) == 1
-    assert "the cache another does not exist" in capsys.readouterr().err
+    assert "the cache another does not exist" in error_of(capsys, [*arguments, "another"], 1)
 
 
 @pytest.mark.parametrize("device", [None, *SystemDatabase().names()])
