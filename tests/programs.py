@@ -86,15 +86,21 @@ def compile_c(*arguments: str | Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
+def compile_library(library: Path, text: str, *options: str | Path) -> Path:
+    """Compile C code into a shared library, and return its path."""
+    source = library.with_suffix(".c")
+    source.write_text(text)
+    compile_c("-shared", "-fPIC", source, "-o", library, *options)
+    return library
+
+
 def library_that_leaves_a_trace(folder: Path) -> tuple[Path, Path]:
     """Compile a library whose constructor writes a file. Return the paths of both."""
-    source, library, trace = folder / "trace.c", folder / "trace.so", folder / "trace"
-    source.write_text(
-        "#include <stdio.h>\n"
-        f'__attribute__((constructor)) static void start(void) {{ fclose(fopen("{trace}", "w")); }}\n'
-    )
-    compile_c("-shared", "-fPIC", source, "-o", library)
-    return library, trace
+    trace = folder / "trace"
+    text = f"""#include <stdio.h>
+__attribute__((constructor)) static void start(void) {{ fclose(fopen("{trace}", "w")); }}
+"""
+    return compile_library(folder / "trace.so", text), trace
 
 
 def host_engine_folders(folder: Path, library: str | None = None) -> str:

@@ -131,11 +131,7 @@ def _choose(mode: Mode, client: str, seed: int, count: int, most: dict[str, int]
 
 
 def _broken(
-    steps: Sequence[Step],
-    alone: Sequence[Entry],
-    clean: dict[str, Any],
-    outcome: dict[str, Any],
-    mode: Mode,
+    steps: Sequence[Step], alone: Sequence[Entry], clean: dict[str, Any], outcome: dict[str, Any], mode: Mode
 ) -> Iterator[str]:
     (usual, _), _ = clean["played"]
     (faulty, _), (again, _) = outcome["played"]

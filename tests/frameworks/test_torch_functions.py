@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from needs_torch import mt, torch
 from programs import HANGS
+from reference import IMPLICIT_GEMM
 
 import mucudnn
 from mucudnn.arrays import views as arrays
@@ -23,7 +24,6 @@ from mucudnn.torch.operators.options import Options
 F = torch.nn.functional
 OURS = {1: mt.conv1d, 2: mt.conv2d, 3: mt.conv3d}
 STOCK = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-GEMM = {"forward": "IMPLICIT_GEMM", "backward_data": "ALGO_1", "backward_filter": "ALGO_1"}
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 
@@ -64,7 +64,7 @@ def dividing_plan(x: torch.Tensor, w: torch.Tensor, sizes: tuple[int, ...]) -> P
         {},
         tuple(
             PlanKernel(Kernel(problem, pass_), 1, Configuration(parts), (Configuration(parts),))
-            for pass_, algorithm in GEMM.items()
+            for pass_, algorithm in IMPLICIT_GEMM.items()
             for parts in [tuple(MicroConfiguration(size, algorithm, 1.0, 0) for size in sizes)]
         ),
     )

@@ -195,11 +195,7 @@ def test_autocast_and_channels_last_keep_working(network: nn.Module) -> None:
         assert image(X).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize(
-    "x",
-    [X[:0], X.to(torch.complex64), X.to("meta")],
-    ids=["empty", "complex", "meta"],
-)
+@pytest.mark.parametrize("x", [X[:0], X.to(torch.complex64), X.to("meta")], ids=["empty", "complex", "meta"])
 def test_an_indivisible_call_runs_as_before(x: torch.Tensor) -> None:
     module = nn.Conv2d(3, 4, 3, device=x.device, dtype=x.dtype)
     expected = module(x)

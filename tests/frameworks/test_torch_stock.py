@@ -155,9 +155,7 @@ def test_compiled_and_transformed_calls_take_it_within_the_operators(timed: Call
     torch.testing.assert_close(torch.func.vmap(convolution)(x.unsqueeze(0))[0], wanted)
 
 
-def test_its_measurements_are_kept_with_version_scratch_memory_and_sizes(
-    everything_measured: None,
-) -> None:
+def test_its_measurements_are_kept_with_version_scratch_memory_and_sizes(everything_measured: None) -> None:
     x, w = torch.randn(4, 16, 14, 14), torch.randn(16, 16, 3, 3)
     mt.conv2d(x, w, padding=1)
     with Cache.open(default_path()) as cache:

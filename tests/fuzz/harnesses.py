@@ -282,12 +282,7 @@ def _cache() -> tuple[sqlite3.Connection, CacheRows]:
 
 
 # A JSON text cannot name these cells of sqlite.
-DAMAGES = {
-    "BLOB": b"\xff\0",
-    "NAN": float("nan"),
-    "INFINITY": float("inf"),
-    "SURROGATE": "\udcff",
-}
+DAMAGES = {"BLOB": b"\xff\0", "NAN": float("nan"), "INFINITY": float("inf"), "SURROGATE": "\udcff"}
 
 
 @lru_cache(maxsize=1)

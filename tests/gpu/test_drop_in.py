@@ -22,13 +22,7 @@ pytestmark = pytest.mark.gpu
 
 LEGACY = {"TORCH_CUDNN_V8_API_DISABLED": "1"}
 # PyTorch's legacy path does not use cuDNN for bf16.
-IN_LEGACY = (
-    "f16",
-    "tf32",
-    "strict",
-    "f16 volume channels_last",
-    "f16 odd mini-batch",
-)
+IN_LEGACY = ("f16", "tf32", "strict", "f16 volume channels_last", "f16 odd mini-batch")
 
 
 @pytest.fixture(scope="module")
@@ -128,9 +122,7 @@ def test_a_plan_is_made_of_what_was_recorded_and_followed(
     assert_within_contract(followed.outcome("bf16"), pytorch.outcome("bf16"))
 
 
-def test_a_program_that_leaves_no_memory_to_measure_in_runs_as_it_does_alone(
-    only_on_gpu: None,
-) -> None:
+def test_a_program_that_leaves_no_memory_to_measure_in_runs_as_it_does_alone(only_on_gpu: None) -> None:
     own, ours = run_alone("bf16 full"), run_under_mucudnn("bf16 full")
     assert ours.code == own.code == 0, ours.stderr[-3000:]
     if "error" not in own.cases["bf16 full"]:

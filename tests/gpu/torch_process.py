@@ -76,11 +76,7 @@ class Worker:
         with (folder / "stderr").open("w+", errors="replace") as stderr:
             # The worker leads a process group, because compilers are processes too and must end with it.
             process = subprocess.Popen(
-                command,
-                env=self._environment(group),
-                stdout=stderr,
-                stderr=stderr,
-                start_new_session=True,
+                command, env=self._environment(group), stdout=stderr, stderr=stderr, start_new_session=True
             )
             try:
                 is_over = _wait(process, seconds + GRACE, outcomes)

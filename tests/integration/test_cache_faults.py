@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from programs import compile_c, preload
+from programs import compile_c, compile_library, preload
 from random_cases import cases
 
 from mucudnn._native import parse_descriptor
@@ -140,11 +140,8 @@ LOCKLESS(fcntl64)
 
 @pytest.fixture(scope="module")
 def no_locks(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("preloaded")
-    source, library = folder / "no_locks.c", folder / "no_locks.so"
-    source.write_text(NO_LOCKS)
-    compile_c("-shared", "-fPIC", source, "-o", library, "-ldl")
-    return preload(library)
+    library = tmp_path_factory.mktemp("preloaded") / "no_locks.so"
+    return preload(compile_library(library, NO_LOCKS, "-ldl"))
 
 
 def test_on_a_file_system_without_locks_the_work_goes_on_without_the_cache(

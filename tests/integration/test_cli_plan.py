@@ -232,10 +232,7 @@ def test_groups_of_channels_of_a_plan_are_shown_verified_and_compared(
             MicroConfiguration(4, "GUESSING", 1.0, 2**20),
             "groups of 4 channels: the library has no algorithm GUESSING any more",
         ),
-        (
-            MicroConfiguration(4, "GEMM", 1.0, 10),
-            "groups of 4 channels: GEMM at 4 needs",
-        ),
+        (MicroConfiguration(4, "GEMM", 1.0, 10), "groups of 4 channels: GEMM at 4 needs"),
     ],
 )
 def test_groups_that_cannot_run_as_planned_do_not_hold(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from doctor_programs import CALL, program
-from programs import SHIM, compile_c, host_engine_folders, run, run_under_mucudnn
+from programs import SHIM, compile_c, compile_library, host_engine_folders, run, run_under_mucudnn
 
 from mucudnn import _native
 from mucudnn.drop_in import doctor
@@ -14,6 +14,8 @@ from mucudnn.errors import UsageError
 
 OPEN = '#include <dlfcn.h>\nint main(void) { return dlopen("NAME", RTLD_NOW) == 0; }\n'
 DT_AUDIT = 0x6FFFFEFC
+VERSION = "#include <stddef.h>\nsize_t cudnnGetVersion(void) {{ return {}; }}\n"
+RPATH = "-Wl,-rpath,$ORIGIN/../nvidia/cudnn/lib"
 NAMES = 'const char* const names[] = {"libm.so.6", "cudnnCreate", "cudnnGetVersion"};\n'
 IN_CODE = """
 #include <dlfcn.h>
@@ -72,9 +74,7 @@ def test_another_library_that_is_missing_does_not_matter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MUCUDNN_LIBRARY", "host")
-    source, library = tmp_path / "gone.c", tmp_path / "libgone.so"
-    source.write_text("int gone;\n")
-    compile_c("-shared", "-fPIC", source, "-o", library)
+    library = compile_library(tmp_path / "libgone.so", "int gone;\n")
     path = program(tmp_path, CALL, "-Wl,--no-as-needed", library, SHIM)
     library.unlink()
     assert examine(path).works is True
@@ -94,13 +94,11 @@ def test_a_loader_that_the_program_ships_is_not_run(tmp_path: Path) -> None:
 
 def auditor(folder: Path, trace: Path) -> Path:
     """Make a library that writes the file `trace` when a loader runs it."""
-    library, source = folder / "auditor.so", folder / "auditor.c"
-    source.write_text(
-        "#include <fcntl.h>\n#include <unistd.h>\n"
-        f'unsigned la_version(unsigned v) {{ close(open("{trace}", O_CREAT | O_WRONLY, 0644)); return v; }}\n'
-    )
-    compile_c("-shared", "-fPIC", source, "-o", library)
-    return library
+    text = f"""#include <fcntl.h>
+#include <unistd.h>
+unsigned la_version(unsigned v) {{ close(open("{trace}", O_CREAT | O_WRONLY, 0644)); return v; }}
+"""
+    return compile_library(folder / "auditor.so", text)
 
 
 def test_an_auditor_that_the_program_ships_is_not_run(
@@ -180,9 +178,7 @@ def test_a_program_with_privileges_ignores_the_preload(mode: int, tmp_path: Path
 
 
 def test_a_program_linked_against_another_version_is_reported(tmp_path: Path) -> None:
-    source, library = tmp_path / "eight.c", tmp_path / "libcudnn.so.8"
-    source.write_text("#include <stddef.h>\nsize_t cudnnGetVersion(void) { return 8; }\n")
-    compile_c("-shared", "-fPIC", "-Wl,-soname,libcudnn.so.8", source, "-o", library)
+    library = compile_library(tmp_path / "libcudnn.so.8", VERSION.format(8), "-Wl,-soname,libcudnn.so.8")
     finding = examine(program(tmp_path, CALL, library))
     assert (finding.works, finding.text) == (
         False,
@@ -191,18 +187,14 @@ def test_a_program_linked_against_another_version_is_reported(tmp_path: Path) ->
 
 
 def test_a_program_linked_against_a_path_is_reported(tmp_path: Path) -> None:
-    source, library = tmp_path / "nameless.c", tmp_path / "libcudnn.so"
-    source.write_text("#include <stddef.h>\nsize_t cudnnGetVersion(void) { return 9; }\n")
-    compile_c("-shared", "-fPIC", source, "-o", library)
+    library = compile_library(tmp_path / "libcudnn.so", VERSION.format(9))
     finding = examine(program(tmp_path, CALL, library))
     assert (finding.works, f"is linked against the path {library}" in finding.text) == (False, True)
 
 
 def test_a_library_with_a_cudnn_of_its_own_makes_no_calls_to_another(tmp_path: Path) -> None:
-    source, library = tmp_path / "own.c", tmp_path / "own.so"
-    source.write_text("int cudnnCreate(void** handle) { return handle == 0; }\n")
-    compile_c("-shared", "-fPIC", source, "-o", library)
-    finding = examine(library)
+    own = "int cudnnCreate(void** handle) { return handle == 0; }\n"
+    finding = examine(compile_library(tmp_path / "own.so", own))
     assert (finding.works, "holds a cuDNN of its own" in finding.text) == (False, True)
 
 
@@ -220,43 +212,31 @@ def test_a_library_with_a_cudnn_of_its_own_makes_no_calls_to_another(tmp_path: P
 def test_a_library_that_exports_forwarders_holds_no_cudnn_and_its_calls_show_which_it_wants(
     options: tuple[str, ...], works: bool, text: str, tmp_path: Path
 ) -> None:
-    forwarder = Path(__file__).with_name("forwarder.c")
-    library, beside = tmp_path / "libforwarder.so", tmp_path / "beside.so"
+    forwarder, library = Path(__file__).with_name("forwarder.c"), tmp_path / "libforwarder.so"
     compile_c("-shared", "-fPIC", "-O1", "-Wl,-soname,libforwarder.so", *options, forwarder, "-o", library)
     finding = examine(library)
     assert finding.works is works
     assert text in finding.text
-    source = tmp_path / "beside.c"
-    source.write_text(NAMES)
-    folder = "-Wl,-rpath,$ORIGIN/../nvidia/cudnn/lib"
-    compile_c("-shared", "-fPIC", folder, source, "-Wl,--no-as-needed", library, "-o", beside)
-    assert examine(beside).works is works, "it opens the same cuDNN as the library that it needs"
+    opener = compile_library(tmp_path / "opener.so", NAMES, RPATH, "-Wl,--no-as-needed", library)
+    assert examine(opener).works is works, "it opens the same cuDNN as the library that it needs"
 
 
 def test_a_library_that_takes_functions_from_whoever_loads_it_gets_the_drop_ins(tmp_path: Path) -> None:
-    source, library = tmp_path / "taker.c", tmp_path / "taker.so"
-    source.write_text(CALL.replace("main", "call"))
-    compile_c("-shared", "-fPIC", source, "-o", library)
-    finding = examine(library)
+    finding = examine(compile_library(tmp_path / "taker.so", CALL.replace("main", "call")))
     assert (finding.works, "takes cuDNN from its loader" in finding.text) == (True, True)
 
 
 def test_a_cudnn_that_a_packager_renamed_is_behind_the_drop_in(tmp_path: Path) -> None:
-    source, versions = tmp_path / "renamed.c", tmp_path / "versions"
-    renamed = tmp_path / "libcudnn-74a4c495.so.9.1.0"
-    source.write_text("#include <stddef.h>\nsize_t cudnnGetVersion(void) { return 90100; }\n")
+    renamed, versions = tmp_path / "libcudnn-74a4c495.so.9.1.0", tmp_path / "versions"
     versions.write_text("libcudnn.so.9 { global: cudnn*; local: *; };\n")
     options = (f"-Wl,-soname,{renamed.name}", f"-Wl,--version-script={versions}")
-    compile_c("-shared", "-fPIC", *options, source, "-o", renamed)
+    compile_library(renamed, VERSION.format(90100), *options)
     path = program(tmp_path, CALL, renamed, f"-Wl,-rpath,{tmp_path}")
     finding = examine(path)
     assert (finding.works, "a renamed libcudnn.so.9" in finding.text) == (True, True)
     assert run(path).returncode == 90100 % 256
     under = run_under_mucudnn(path, MUCUDNN_LOG="info")
-    assert (under.returncode, under.stderr) == (
-        90100 % 256,
-        f"mucudnn: calls are passed on to '{renamed}'\n",
-    )
+    assert (under.returncode, under.stderr) == (90100 % 256, f"mucudnn: calls are passed on to '{renamed}'\n")
 
 
 def test_a_name_that_a_program_puts_together_in_its_code_is_found(tmp_path: Path) -> None:
@@ -270,12 +250,9 @@ def test_a_name_that_a_program_puts_together_in_its_code_is_found(tmp_path: Path
 
 
 def test_a_folder_of_cudnns_in_the_search_path_says_that_a_library_opens_it_by_name(tmp_path: Path) -> None:
-    source, library = tmp_path / "names.c", tmp_path / "names.so"
-    source.write_text(NAMES)
-    compile_c("-shared", "-fPIC", source, "-o", library)
-    assert examine(library).works is None
-    compile_c("-shared", "-fPIC", source, "-o", library, "-Wl,-rpath,$ORIGIN/../nvidia/cudnn/lib")
-    finding = examine(library)
+    library = tmp_path / "names.so"
+    assert examine(compile_library(library, NAMES)).works is None
+    finding = examine(compile_library(library, NAMES, RPATH))
     assert (finding.works, "names functions and a folder of cuDNN's" in finding.text) == (True, True)
 
 

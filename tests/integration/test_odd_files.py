@@ -60,10 +60,7 @@ def take_rows(file: Path) -> None:
 
 
 FILES: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
-    "trace": (
-        lambda file: file.write_text(json.dumps(TRACE)),
-        lambda file: divide(read_traces([file])),
-    ),
+    "trace": (lambda file: file.write_text(json.dumps(TRACE)), lambda file: divide(read_traces([file]))),
     "plan": (lambda file: file.write_bytes((DATA / "plan-1.plan").read_bytes()), read_plan_with_times),
     "memory plan": (write_memory_plan, MemoryPlan.read),
     "spatial plan": (lambda file: file.write_text(str(SPATIAL)), read_plan),

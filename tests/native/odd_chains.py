@@ -119,10 +119,7 @@ def adds_what_is_not_in_memory(b: Builder) -> list[Descriptor]:
 
 def adds_nine_times(b: Builder) -> list[Descriptor]:
     ends = [*b.between[1:], b.y]
-    return [
-        b.convolution(),
-        *(b.add(x, b.other, y) for x, y in zip(b.between, ends, strict=True)),
-    ]
+    return [b.convolution(), *(b.add(x, b.other, y) for x, y in zip(b.between, ends, strict=True))]
 
 
 def reads_a_third_tensor(b: Builder) -> list[Descriptor]:

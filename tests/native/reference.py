@@ -15,6 +15,8 @@ from mucudnn.problems.kernels import Kernel
 
 Array = npt.NDArray[np.float64]
 PASSES = ("forward", "backward_data", "backward_filter")
+# The algorithm of each pass that runs every problem, without workspace.
+IMPLICIT_GEMM = {"forward": "IMPLICIT_GEMM", "backward_data": "ALGO_1", "backward_filter": "ALGO_1"}
 EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52, "f16": 2.0**-10, "bf16": 2.0**-7}
 ALL_TYPES = tuple(EPSILON)
 

@@ -5,7 +5,7 @@ import pytest
 from drawn_problems import divisions, problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import EPSILON, OUTPUT, PASSES, convolve
+from reference import EPSILON, IMPLICIT_GEMM, OUTPUT, PASSES, convolve
 
 import mucudnn
 from mucudnn._native import Problem, most_slices
@@ -14,13 +14,11 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 
 TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16}
-# The algorithms that run every problem without workspace.
-GEMM = {"forward": "IMPLICIT_GEMM", "backward_data": "ALGO_1", "backward_filter": "ALGO_1"}
 RNG = np.random.default_rng(1)
 
 
 def plan_for(problem: Problem, pass_: str, sizes: list[int]) -> Plan:
-    parts = tuple(MicroConfiguration(size, GEMM[pass_], 1.0, 0) for size in sizes)
+    parts = tuple(MicroConfiguration(size, IMPLICIT_GEMM[pass_], 1.0, 0) for size in sizes)
     configuration = Configuration(parts)
     return Plan({}, (PlanKernel(Kernel(problem, pass_), 1, configuration, (configuration,)),))
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from random_cases import cases
-from reference import OUTPUT, PASSES
+from reference import IMPLICIT_GEMM, OUTPUT, PASSES
 
 import mucudnn
 from mucudnn._native import Division, Engine, Problem, host_library
@@ -114,7 +114,7 @@ def test_depthwise_convolutions_of_more_threads_have_the_same_bits(layout: str, 
         layout=layout,
     )  # fmt: skip
     assert problem.flops > 8e6
-    check(Call(engine, problem, pass_, "IMPLICIT_GEMM" if pass_ == "forward" else "ALGO_1"))
+    check(Call(engine, problem, pass_, IMPLICIT_GEMM[pass_]))
 
 
 def test_threads_of_python_that_share_more_threads_get_the_same_array(

@@ -106,13 +106,7 @@ def test_a_divided_backward_filter_applies_the_callers_beta_once(engine: Engine,
 
 def test_a_bf16_backward_filter_in_64_slices_is_as_exact_as_in_one(engine: Engine) -> None:
     problem = Problem(
-        mini_batch=64,
-        in_channels=4,
-        out_channels=4,
-        input=(6, 6),
-        kernel=(3, 3),
-        padding=1,
-        data_type="bf16",
+        mini_batch=64, in_channels=4, out_channels=4, input=(6, 6), kernel=(3, 3), padding=1, data_type="bf16"
     )
     checked = CheckedKernel(engine, Kernel(problem, "backward_filter"))
     exact = checked.exact()
@@ -229,15 +223,7 @@ def runs_made(engine: Engine, sample: Problem) -> int:
         memory.fill_random("f32", memory.size // 4, 1)
     before = y.read("f32", 4 * sample.y_elements)
     engine.measure(
-        Kernel(sample, "forward"),
-        "IMPLICIT_GEMM",
-        x,
-        w,
-        y,
-        None,
-        repeats=9,
-        budget_ms=0.0,
-        least_runs=1,
+        Kernel(sample, "forward"), "IMPLICIT_GEMM", x, w, y, None, repeats=9, budget_ms=0.0, least_runs=1
     )
     after = y.read("f32", 4 * sample.y_elements)
     return sum(

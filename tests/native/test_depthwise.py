@@ -6,7 +6,7 @@ from drawn_problems import divisions
 from guarded_tensors import assert_keeps_to_its_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import EPSILON, PASSES, CheckedKernel, assert_each_algorithm_is_right
+from reference import EPSILON, IMPLICIT_GEMM, PASSES, CheckedKernel, assert_each_algorithm_is_right
 
 from mucudnn._native import Engine, Problem, host_library
 from mucudnn.problems.kernels import Kernel
@@ -14,7 +14,6 @@ from mucudnn.problems.kernels import Kernel
 passes = st.sampled_from(PASSES)
 scales = st.sampled_from([1.0, -0.5, 2.0])
 betas = st.sampled_from([0.0, 1.0, 0.5])
-DIRECT = {"forward": "IMPLICIT_GEMM", "backward_data": "ALGO_1", "backward_filter": "ALGO_1"}
 each_layout = pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 each_pass = pytest.mark.parametrize("pass_", PASSES)
 
@@ -61,8 +60,8 @@ def test_a_division_of_a_depthwise_convolution_gives_the_same_bits(
     engine: Engine, data: st.DataObject, problem: Problem, pass_: str, beta: float
 ) -> None:
     checked = CheckedKernel(engine, Kernel(problem, pass_))
-    parts = [(size, DIRECT[pass_]) for size in data.draw(divisions(problem.mini_batch))]
-    whole = checked.run([(problem.mini_batch, DIRECT[pass_])], beta=beta)
+    parts = [(size, IMPLICIT_GEMM[pass_]) for size in data.draw(divisions(problem.mini_batch))]
+    whole = checked.run([(problem.mini_batch, IMPLICIT_GEMM[pass_])], beta=beta)
     np.testing.assert_array_equal(checked.run(parts, beta=beta), whole)
 
 
@@ -84,7 +83,7 @@ def test_any_number_of_threads_gives_a_depthwise_convolution_the_same_bits(
     assert problem.flops > 8e6 / stride**2  # smaller ones stay on one thread
     results = [
         CheckedKernel(Engine(host_library(), threads=threads), Kernel(problem, pass_)).run(
-            [(2, DIRECT[pass_])], beta=0.5
+            [(2, IMPLICIT_GEMM[pass_])], beta=0.5
         )
         for threads in (1, 2, 3, 5)
     ]
@@ -99,7 +98,7 @@ def test_large_images_agree_with_the_definition_and_beta_0_reads_no_nan(
     engine: Engine, layout: str, pass_: str, data_type: str
 ) -> None:
     checked = CheckedKernel(engine, Kernel(large(layout, data_type), pass_))
-    result = checked.run([(2, DIRECT[pass_])], over=float("nan"))
+    result = checked.run([(2, IMPLICIT_GEMM[pass_])], over=float("nan"))
     assert np.linalg.norm(result - checked.exact()) <= 2 * EPSILON[data_type] * checked.magnitude()
 
 
@@ -109,7 +108,7 @@ def test_large_images_agree_with_the_definition_and_beta_0_reads_no_nan(
 def test_no_byte_outside_the_tensors_is_read_or_written(
     engine: Engine, at_end: bool, problem: Problem, pass_: str, beta: float
 ) -> None:
-    assert_keeps_to_its_tensors(engine, problem, pass_, DIRECT[pass_], beta=beta, at_end=at_end)
+    assert_keeps_to_its_tensors(engine, problem, pass_, beta=beta, at_end=at_end)
 
 
 @pytest.mark.parametrize(

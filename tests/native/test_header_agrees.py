@@ -36,11 +36,7 @@ CUDNN = Header(
     (80, 50, 13, 3, 6),
 )
 BACKEND = Header(
-    NATIVE / "abi" / "cudnn_backend.h",
-    "cudnn.h",
-    r"CUDNN_\w+",
-    (140, 10, 9, 0, 2),
-    (CUDNN.path,),
+    NATIVE / "abi" / "cudnn_backend.h", "cudnn.h", r"CUDNN_\w+", (140, 10, 9, 0, 2), (CUDNN.path,)
 )
 CUDART = Header(
     NATIVE / "abi" / "cudart.h",

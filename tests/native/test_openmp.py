@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from programs import compile_c, is_missing, run
+from programs import compile_c, compile_library, is_missing, run
 
 # `convolve` returns the bits of a result; by default it is one job of the threads. `tasks` returns how many
 # threads the process has.
@@ -188,8 +188,8 @@ assert np.any(y != 1)
 
 
 def test_a_runtime_that_waits_for_busy_cores_is_used_less_and_less(tmp_path: Path) -> None:
-    source, library = tmp_path / "slow.c", tmp_path / "libgomp_slow.so"
-    source.write_text(
+    library = compile_library(
+        tmp_path / "libgomp_slow.so",
         "#include <time.h>\n"
         "static int calls;\n"
         "int count_of_calls(void) { return calls; }\n"
@@ -200,9 +200,9 @@ def test_a_runtime_that_waits_for_busy_cores_is_used_less_and_less(tmp_path: Pat
         "  calls += 1;\n"
         "  work(data);\n"
         "  clock_nanosleep(CLOCK_MONOTONIC, 0, &late, 0);\n"
-        "}\n"
+        "}\n",
+        "-D_GNU_SOURCE",
     )
-    compile_c("-D_GNU_SOURCE", "-shared", "-fPIC", source, "-o", library)
     program = """
 slow = load(sys.argv[1])
 engine = Engine(host_library(), threads=2)
@@ -213,8 +213,8 @@ assert slow.count_of_calls() == 5, slow.count_of_calls()  # with 1, 3, 7 and 15 
 
 
 def test_threads_that_come_late_or_not_at_all_leave_their_share_to_the_others(tmp_path: Path) -> None:
-    source, library = tmp_path / "one_by_one.c", tmp_path / "libgomp_one_by_one.so"
-    source.write_text(
+    library = compile_library(
+        tmp_path / "libgomp_one_by_one.so",
         "static int number, calls;\n"
         "int count_of_calls(void) { return calls; }\n"
         "int omp_get_max_threads(void) { return 3; }\n"
@@ -222,9 +222,8 @@ def test_threads_that_come_late_or_not_at_all_leave_their_share_to_the_others(tm
         "void GOMP_parallel(void (*work)(void *), void *data, unsigned threads, unsigned flags) {\n"
         "  calls += 1;\n"
         "  for (number = 2; number > 0; number--) work(data);  /* the calling thread, 0, has no turn */\n"
-        "}\n"
+        "}\n",
     )
-    compile_c("-shared", "-fPIC", source, "-o", library)
     program = """
 alone = convolve()
 one_by_one = load(sys.argv[1])

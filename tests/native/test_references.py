@@ -8,7 +8,7 @@ import pytest
 from drawn_problems import problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import PASSES, Array, CheckedKernel
+from reference import IMPLICIT_GEMM, PASSES, Array, CheckedKernel
 
 from mucudnn._native import Engine, Problem, most_slices, parse_descriptor
 from mucudnn.costs.cache import Cache
@@ -97,7 +97,7 @@ def test_a_small_kernel_is_taken_whole_and_a_lack_of_room_gives_none() -> None:
 @pytest.mark.parametrize("pass_", PASSES)
 def test_the_error_of_a_piece_is_about_that_of_the_whole(engine: Engine, pass_: str, data_type: str) -> None:
     problem = parse_descriptor("mb16_ic16ih12_oc32_kh3_ph1", data_type=data_type)[0]
-    kernel, name = Kernel(problem, pass_, ""), "IMPLICIT_GEMM" if pass_ == "forward" else "ALGO_1"
+    kernel, name = Kernel(problem, pass_, ""), IMPLICIT_GEMM[pass_]
     workspace = max(c.workspace for c in engine.enumerate(kernel) if c.algorithm == name)
     undivided = Configuration((MicroConfiguration(16, name, 1.0, workspace),))
     slices = min(2, most_slices(kernel))

@@ -52,7 +52,7 @@ def test_a_gradient_of_few_channels_agrees_with_the_definition(
 def test_no_byte_outside_the_tensors_is_read_or_written(
     engine: Engine, at_end: bool, problem: Problem, beta: float
 ) -> None:
-    assert_keeps_to_its_tensors(engine, problem, "backward_data", "ALGO_1", beta=beta, at_end=at_end)
+    assert_keeps_to_its_tensors(engine, problem, "backward_data", beta=beta, at_end=at_end)
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])

@@ -7,15 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from reference import PASSES, CheckedKernel
 
-from mucudnn._native import (
-    Engine,
-    EngineError,
-    Problem,
-    most_slices,
-    tile_copies,
-    tile_kernel,
-    tile_steps,
-)
+from mucudnn._native import Engine, EngineError, Problem, most_slices, tile_copies, tile_kernel, tile_steps
 from mucudnn.problems.kernels import Kernel
 
 ALL_TYPES = ("f32", "f64", "f16", "bf16")

@@ -97,7 +97,7 @@ def test_no_byte_outside_the_tensors_is_read_or_written(
     engine: Engine, at_end: bool, data: st.DataObject, problem: Problem, pass_: str, beta: float
 ) -> None:
     name = data.draw(st.sampled_from(expected_transforms(problem)))
-    assert_keeps_to_its_tensors(engine, problem, pass_, name, beta=beta, at_end=at_end)
+    assert_keeps_to_its_tensors(engine, problem, pass_, beta=beta, at_end=at_end, algorithm=name)
 
 
 def large(

@@ -55,31 +55,19 @@ class Builder:
         weight, bias = self._parameter(name, (channels, x.shape[1], *problem.kernel))
         self._add(
             Tensor(name, (x.shape[0], channels, *problem.output)),
-            Step(
-                name,
-                (x.name, weight, bias),
-                (name,),
-                (x.name, weight),
-                (Kernel(problem, "forward"),),
-            ),
+            Step(name, (x.name, weight, bias), (name,), (x.name, weight), (Kernel(problem, "forward"),)),
         )
 
     def relu(self) -> None:
         name, x = f"relu{len(self.steps)}", self.last
-        self._add(
-            Tensor(name, x.shape, in_place_of=x.name),
-            Step(name, (x.name,), (name,), (name,)),
-        )
+        self._add(Tensor(name, x.shape, in_place_of=x.name), Step(name, (x.name,), (name,), (name,)))
 
     def max_pool(self, size: int, stride: int) -> None:
         name, x = f"pool{len(self.steps)}", self.last
         shape = (*x.shape[:2], *((n - size) // stride + 1 for n in x.shape[2:]))
         indices = Tensor(f"{name}.indices", shape, "i64")
         self.tensors.append(indices)
-        self._add(
-            Tensor(name, shape),
-            Step(name, (x.name,), (name, indices.name), (x.name, indices.name)),
-        )
+        self._add(Tensor(name, shape), Step(name, (x.name,), (name, indices.name), (x.name, indices.name)))
 
     def linear(self, features: int) -> None:
         name, x = f"linear{len(self.steps)}", self.last

@@ -140,13 +140,7 @@ NEITHER = refused(
 
 SIZE = (
     *NEITHER,
-    *taken(
-        numpy=np.int64,
-        byte=np.uint8,
-        array_without_axes=np.array,
-        index=Index,
-        enum=as_enum,
-    ),
+    *taken(numpy=np.int64, byte=np.uint8, array_without_axes=np.array, index=Index, enum=as_enum),
     *refused(
         float=float,
         numpy_float=np.float32,
@@ -216,11 +210,7 @@ SHAPE = (
 FACTOR = (
     *NEITHER,
     *taken(
-        numpy=np.float64,
-        half=np.float16,
-        long=np.longdouble,
-        array_without_axes=np.array,
-        fraction=Fraction,
+        numpy=np.float64, half=np.float16, long=np.longdouble, array_without_axes=np.array, fraction=Fraction
     ),
     *refused(
         decimal=Decimal,

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from odd_values import LEFT_OUT, Described
 from programs import HANGS
 
 import mucudnn
@@ -74,18 +75,6 @@ class OnGpu:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (2, 1)
-
-
-class Described:
-    """An array with an array interface and nothing else. `changes` replace its entries or leave them out."""
-
-    def __init__(self, values: np.ndarray, **changes: object) -> None:
-        self.values = values
-        described = {**values.__array_interface__, **changes}
-        self.__array_interface__ = {key: value for key, value in described.items() if value is not LEFT_OUT}
-
-
-LEFT_OUT = object()
 
 
 def test_a_result_belongs_to_the_inputs_library() -> None:

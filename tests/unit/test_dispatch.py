@@ -312,9 +312,7 @@ def test_concurrent_calls_do_not_disturb_each_other() -> None:
                 np.testing.assert_array_equal(result, wanted)
 
 
-def test_a_kernel_that_several_threads_need_first_is_decided_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_kernel_that_several_threads_need_first_is_decided_once(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Mock(side_effect=benchmark)
     monkeypatch.setattr(dispatch, "benchmark", counted)
     with ThreadPoolExecutor(8) as pool:
