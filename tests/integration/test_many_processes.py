@@ -53,7 +53,7 @@ def test_eight_processes_measure_everything_once(network: str, cache_path: Path)
     with Cache.read_only(cache_path) as cache:
         ((measured,),) = cache.query("SELECT count(median_ms) FROM measurements")
         ((compared,),) = cache.query("SELECT count(*) FROM comparisons")
-    assert compared >= 8  # where a division misses its prediction, other candidates run whole too
+    assert compared >= 8  # if a division misses its prediction, other candidates run whole too
     assert sum(result["new_measurements"] for result in results) == measured + compared
     # All processes took the same decisions, because all used the same measurements.
     assert len({json.dumps({**result, "new_measurements": 0}) for result in results}) == 1
