@@ -27,7 +27,7 @@ def find_missing(
     """Find the candidates of these kernels that the cache has no measurement of.
 
     The engine is asked for candidates that the cache does not know. Candidates that need more workspace than
-    the last of the ascending `limits`, in bytes, are omitted; None is no limit. Candidates that do not fit
+    the last of the ascending `limits`, in bytes, are omitted; None sets no limit. Candidates that do not fit
     the bench's memory with their tensors are listed separately. With `undivided` a race also measures an
     algorithm undivided. Raises MucudnnError if a kernel's tensors alone do not fit the memory.
     """

@@ -188,7 +188,7 @@ def test_a_later_process_follows_the_times_of_an_earlier_one(ours: float, stock:
     steps(StepComparison(memory, clock), clock, 30, ours, stock)
     assert memory.kept == {(CALL, CALL): {"choices": ours * 1e3, "stock": stock * 1e3}}
     later = steps(StepComparison(memory, clock), clock, 30, ours, stock)
-    assert later == ["choices", *[faster] * 29], "the first step tells which steps these are"
+    assert later == ["choices", *[faster] * 29], "the first step identifies the steps"
     steps(StepComparison(memory, clock), clock, 30, stock, ours, call=OTHER)
     assert memory.kept.keys() == {(CALL, CALL), (OTHER, OTHER)}, "steps with other calls are compared"
 

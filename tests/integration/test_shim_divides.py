@@ -23,7 +23,7 @@ def write_single_sample_plan(
 ) -> dict[str, str]:
     """Write a plan that divides the case into single samples, and return the environment that uses it.
 
-    The samples use the two GEMM algorithms in turns. With `other_answers` the plan also has tiles and a
+    The samples use the two GEMM algorithms alternately. With `other_answers` the plan also has tiles and a
     share, by an algorithm that no library has.
     """
     names = ("IMPLICIT_GEMM", "GEMM") if case.pass_ == "forward" else ("ALGO_1", "ALGO_0")

@@ -63,7 +63,7 @@ def test_where_there_is_no_cudnn_the_doctor_says_how_to_get_one(
     )
 
 
-def test_programs_are_judged_after_that(tmp_path: Path) -> None:
+def test_programs_are_examined_after_that(tmp_path: Path) -> None:
     good, bad = program(tmp_path, CALL, SHIM), tmp_path / "bad"
     bad.write_bytes(good.read_bytes())
     bad.chmod(0o4755)

@@ -27,7 +27,7 @@ def graph(problem: str, pass_: str, **more: Any) -> dict[str, Any]:
 
 
 def runnable(engine: Engine, one: dict[str, Any], size: int) -> list[str]:
-    """Return the algorithms that run a case at this size, engines and legacy algorithms in turns."""
+    """Return the algorithms that run a case at this size, engines and legacy algorithms alternately."""
     candidates = engine.enumerate(Kernel(problem_of(one), one["pass_"]).at(size))
     return [c.algorithm for c in candidates if c.status == "CUDNN_STATUS_SUCCESS"]
 

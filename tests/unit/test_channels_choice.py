@@ -61,7 +61,7 @@ def kernel(text: str, pass_: str = "forward") -> Kernel:
         ("ic3ih8_oc512_kh1", "forward", [256, 128, 64, 32]),  # sixteen groups at most
         ("ic3ih8_oc96_kh1", "backward_filter", [48, 24]),  # halves of at least 16 channels
         ("ic3ih8_oc96_kh1", "backward_data", []),
-        ("ic208ih8_oc3_kh1", "backward_data", [104]),  # 52 is no multiple of 8
+        ("ic208ih8_oc3_kh1", "backward_data", [104]),  # 52 is not a multiple of 8
         ("ic3ih8_oc27_kh1", "forward", []),
         ("g2ic64ih8_oc64_kh1", "forward", [32]),  # whole groups of the convolution
         ("g64ic64ih8_oc128_kh1", "forward", [64, 32, 16]),

@@ -143,7 +143,27 @@ def test_an_offender_is_shown_with_its_place_its_text_and_what_to_do(check: Chec
     assert output.startswith(
         "some.py:3: 'Whether it runs, and how fast.': opens with 'Whether': 'Return whether ...'"
     )
-    assert output.endswith("1 comments and docstrings to rewrite: subject, verb, object\n")
+    assert output.endswith("1 texts to rewrite: subject, verb, object, and the field's words\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("some.py", 'error = "the file is no cache"'), ("some.py", "so_called = 1  # takes so many steps"),
+     ("some.py", "class Judge: pass"), ("some.md", "The log tells which way runs."),
+     ("some.hpp", "// Both algorithms take\n// turns.\n"), ("some.cpp", "int rival = 0;")],
+)  # fmt: skip
+def test_a_phrase_that_is_not_english_or_not_the_fields_is_refused(
+    check: Check, name: str, text: str
+) -> None:
+    code, output = check(name, text)
+    assert code == 1
+    assert f"{name}:1: " in output
+    assert "write " in output
+
+
+@pytest.mark.parametrize("text", ["There is no cache.", "The second run is no slower.", "It tells lies."])
+def test_english_is_accepted(check: Check, text: str) -> None:
+    assert check("some.md", text) == (0, "")
 
 
 def test_folders_are_read_recursively_and_other_files_are_ignored(

@@ -201,7 +201,7 @@ def test_values_outside_the_grammar_are_refused_on_writing() -> None:
         format_plan({"kernel": "x"}, [])
     with pytest.raises(ValueError, match="'device' cannot stand"):
         format_plan({"device": "two\nlines"}, [])
-    with pytest.raises(ValueError, match="'has space' is no name of an algorithm"):
+    with pytest.raises(ValueError, match="'has space' is not the name of an algorithm"):
         format_plan({}, [(PROBLEM, "forward", 1, [(64, "has space", 1.0, 0)], [], [], [], [])])
 
 
