@@ -27,10 +27,10 @@ from mucudnn.plans.devices.spatial_plan import parse_spatial_plan
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.plan import Plan
 from mucudnn.problems.descriptor import geometry, problem_key, short_text
-from mucudnn.problems.kernels import PASSES, Kernel, _read_lines_of
+from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.problems.network import Network
 from mucudnn.problems.network_text import format_network, parse_network
-from mucudnn.problems.sources import Flags
+from mucudnn.problems.sources import Flags, _read_lines_of
 
 Check = Callable[[bytes], bool]
 

@@ -76,7 +76,10 @@ def test_a_convolution_and_what_follows_agree_with_the_definition(
     same_type: bool,
 ) -> None:
     checked, residual, bias = operands(engine, problem)
-    virtual_type = problem.data_type if same_type and problem.layout == "nhwc" else "f32"
+    # A tensor of one channel or of one pixel is NCHW, too, where no engine has narrow intermediate results.
+    is_nhwc = any(sizes[1] > 1 and max(sizes[2:]) > 1 for sizes in shapes(problem).values())
+    narrow = same_type and problem.layout == "nhwc" and is_nhwc
+    virtual_type = problem.data_type if narrow else "f32"
     fused = Fused(problem, order, alphas, virtual_type=virtual_type, swapped=swapped)
     exact = fused.expected(checked.values, residual, bias)
     result = run(fused, checked.values, residual, bias)

@@ -4,6 +4,7 @@ Python runs a handler when a C function has returned or when a Python function b
 called there, too, so a test can try each of these moments.
 """
 
+import gc
 import sys
 from collections.abc import Callable
 from traceback import walk_stack
@@ -29,7 +30,11 @@ class Handler:
 
 
 def run_under(handler: Handler, work: Callable[[], object]) -> BaseException | None:
-    """Do the work. Return the error that comes out of it."""
+    """Do the work. Return the error that comes out of it.
+
+    The garbage collector is off meanwhile, because it swallows errors of the callbacks of other packages.
+    """
+    gc.disable()
     sys.setprofile(handler)
     try:
         work()
@@ -37,6 +42,7 @@ def run_under(handler: Handler, work: Callable[[], object]) -> BaseException | N
         return error
     finally:
         sys.setprofile(None)
+        gc.enable()
     return None
 
 

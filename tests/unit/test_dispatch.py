@@ -14,8 +14,7 @@ import pytest
 
 import mucudnn
 from mucudnn._native import Engine, tile_steps
-from mucudnn.arrays import dispatch
-from mucudnn.arrays import views as arrays
+from mucudnn.arrays import dispatch, views
 from mucudnn.arrays.call import PassCall, limit_of
 from mucudnn.arrays.devices import ArrayDevice
 from mucudnn.arrays.dispatch import prepared
@@ -359,7 +358,7 @@ def test_nothing_is_decided_or_run_on_a_stream_that_a_cuda_graph_captures(
 
 def test_on_a_gpu_the_library_of_the_arrays_lends_the_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, division, x = Mock(kind="cudnn"), Mock(), object()
-    monkeypatch.setattr(arrays, "scratch", lambda like, size: (4096, size) if like is x else None)
+    monkeypatch.setattr(views, "allocate_scratch", lambda like, size: (4096, size) if like is x else None)
     ArrayDevice(engine).run(division, 1, 2, 3, 100, 1.0, 0.0, 7, x)
     engine.borrow.assert_called_once_with(4096, 100)
     division.run.assert_called_once_with(1, 2, 3, engine.borrow.return_value, 1.0, 0.0, 7)
@@ -369,7 +368,7 @@ def test_on_a_gpu_the_library_of_the_arrays_lends_the_workspace(monkeypatch: pyt
 
 
 def test_without_memory_of_that_library_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays, "scratch", Mock(side_effect=MemoryError))
+    monkeypatch.setattr(views, "allocate_scratch", Mock(side_effect=MemoryError))
     with pytest.raises(NothingFitsError, match="no memory for a workspace of 100 B"):
         ArrayDevice(Mock(kind="cudnn")).run(Mock(), 1, 2, 3, 100, 1.0, 0.0, 7, object())
 
