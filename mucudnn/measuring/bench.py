@@ -1,4 +1,4 @@
-"""The bench: the engine that kernels are measured on, and everything that a measurement needs beside it."""
+"""The bench: the engine that kernels are measured on, and everything else that a measurement needs."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -25,9 +25,9 @@ def machine_of(engine: Engine) -> Machine:
 class Bench:
     """An engine, the cache that keeps its measurements, and the listener that hears of the progress.
 
-    The `runner` is the way to measure. With a `source`, the caller's framework competes with the engine's
-    algorithms. Measurements allocate at most `memory_cap` bytes: half of the device's memory that is
-    available when the bench is made. `made` counts the measurements and comparisons.
+    The `runner` decides how to measure. With a `source`, the caller's framework competes with the engine's
+    algorithms. Measurements allocate at most `memory_cap` bytes, half of the device memory that is available
+    when the bench is created. `made` counts the measurements and comparisons.
     """
 
     def __init__(
@@ -44,18 +44,18 @@ class Bench:
         self.memory_cap = engine.available_memory // 2
 
     def costs(self, kernels: Iterable[Kernel]) -> CostTable:
-        """Return the costs that the cache has of these kernels, with STOCK if there is a source."""
+        """Return the cached costs of these kernels, with those of STOCK if there is a source."""
         costs = replace(CostTable.read(self.cache, self.machine, kernels), complete=self.runner.is_complete)
         return costs if self.source is None else costs_with_stock(costs, self.cache, self.source)
 
-    def of_engine(self) -> "Bench":
-        """Return the bench without its source of STOCK; both count in the same `made`."""
+    def without_source(self) -> "Bench":
+        """Return a copy without the source of STOCK, which shares this bench's `made`."""
         bench = copy(self)
         bench.source = None
         return bench
 
     def candidates(self, kernel: Kernel, sizes: Sequence[int]) -> dict[int, list[Listed]]:
-        """Return the runnable algorithms at each micro-batch size, which the engine or the cache knows."""
+        """Return the runnable algorithms at each micro-batch size, from the cache or else from the engine."""
         keeps_failures = not self.runner.is_hurried
         return candidates(self.engine, self.machine, self.cache, kernel, sizes, keeps_failures=keeps_failures)
 
@@ -68,12 +68,12 @@ class Bench:
         ]
 
     def extent(self, kernel: Kernel) -> Extent:
-        """Return the extent of the tensors that a kernel is timed on. Raises MucudnnError above the cap."""
+        """Return the extent of the tensors to time a kernel on. Raises MucudnnError above the memory cap."""
         beyond = self.runner.bytes_beyond_caches(self.engine)
         return measuring_extent(kernel.problem, self.memory_cap, beyond)
 
     def tensors(self, kernel: Kernel) -> Tensors:
-        """Return random tensors of the extent; the passes of a problem share them."""
+        """Return random tensors for a kernel, which the passes of its problem share."""
         if self._kept is None or self._kept[0] != kernel.problem:
             self._kept = None
             self._kept = kernel.problem, Tensors.random(self.engine, kernel.problem, self.extent(kernel))
@@ -81,7 +81,7 @@ class Bench:
 
 
 class RecordedBench(Bench):
-    """A bench of a machine that may be elsewhere: it has recorded measurements and no engine."""
+    """A bench without an engine: it replays recorded measurements, which may come from another machine."""
 
     def __init__(self, machine: Machine, cache: Cache, listener: Listener) -> None:
         self.machine, self.cache, self.listener = machine, cache, listener

@@ -19,9 +19,9 @@ def benchmark(
 ) -> None:
     """Make the measurements that the cache lacks.
 
-    The listener first gets a forecast of time and memory, which includes the comparisons if `comparing`.
+    First forecast their time and memory to the listener, including the comparisons if `comparing`.
     Algorithms that need more workspace than the last of the ascending `limits` are not measured. A race looks
-    for a choice within each limit, and with `undivided` for the best undivided algorithm.
+    for a choice within each limit and, with `undivided`, for the best undivided algorithm.
     """
     missing = find_missing(bench, kernels, policy, limits, undivided=undivided)
     if missing.tasks:

@@ -1,4 +1,4 @@
-"""The memory that a measurement takes: the bytes it may allocate, and its tensors."""
+"""The memory of a measurement: the size of its tensors, and the tensors themselves."""
 
 from dataclasses import dataclass
 
@@ -33,10 +33,10 @@ def extent(problem: Problem) -> Extent:
 
 
 def measuring_extent(problem: Problem, cap: int, bytes_beyond_caches: int) -> Extent:
-    """Return the extent of the tensors that a problem's slices are timed on, within `cap` bytes.
+    """Return the extent of the tensors to time a problem's slices on, within `cap` bytes.
 
-    If `cap` has room for it, that is more than the mini-batch: see samples_to_time in
-    native/cudnn/kernel_timer.hpp. Raises MucudnnError if even the mini-batch does not fit `cap`.
+    Where `cap` allows, they hold more samples than the mini-batch: see samples_to_time in
+    native/cudnn/kernel_timer.hpp. Raises MucudnnError if even the mini-batch exceeds `cap`.
     """
     whole = extent(problem)
     if whole.total > cap:
@@ -72,7 +72,7 @@ class Tensors:
 
     @classmethod
     def allocated(cls, engine: Engine, size: Extent) -> "Tensors":
-        """Allocate tensors without setting their values."""
+        """Allocate uninitialised tensors."""
         x, w, y, *operands = (engine.allocate(n) for n in (size.x, size.w, size.y, *size.operands))
         return cls(x, w, y, tuple(operands))
 

@@ -1,4 +1,4 @@
-"""The candidates of a kernel: an engine is asked for them once, and the cache keeps its answer."""
+"""The algorithms that can run a kernel. An engine lists them once, and the cache keeps its list."""
 
 from collections.abc import Sequence
 
@@ -19,12 +19,12 @@ def candidates(
 ) -> dict[int, list[Listed]]:
     """Return the runnable algorithms of a kernel at each micro-batch size.
 
-    They come from the cache. For a size that the cache lacks, `source` is asked, which must belong to
-    `machine`, and the cache keeps the answer; an algorithm that cannot run is kept as a failed measurement.
-    Without `keeps_failures` it is only missing in the list, which saves most rows.
+    For a size that the cache lacks, ask `source`, which must belong to `machine`, and cache its answer. An
+    algorithm that cannot run is cached as a failed measurement, unless `keeps_failures` is False: it is then
+    only absent from the list, which saves most of the rows.
 
-    An algorithm that fails for a passing reason, such as a lack of memory, is not kept as failed. The list
-    is then incomplete and not kept either, so that the next call asks the source again.
+    If an algorithm fails for a transient reason, such as a lack of memory, neither the failure nor the
+    incomplete list is cached, so the next call asks the source again.
     """
     known = cache.enumerations(machine, kernel)
     missing = [size for size in sizes if size not in known]
@@ -33,8 +33,8 @@ def candidates(
     return {size: known[size] for size in sizes}
 
 
-def transforms_in_vain(kernel: Kernel, algorithm: str) -> bool:
-    """Return whether an algorithm transforms a filter of one tap, which saves no multiplication."""
+def wastes_transform(kernel: Kernel, algorithm: str) -> bool:
+    """Return whether an algorithm transforms a filter with a single tap, which saves no multiplications."""
     return "FFT" in algorithm and all(size == 1 for size in kernel.problem.kernel)
 
 
@@ -58,6 +58,6 @@ def _ask(
             ]
             if enumeration.is_complete:
                 complete[size] = listed[size]
-    finally:  # after an interruption too: asking takes seconds on a GPU
+    finally:  # even when interrupted, because listing takes seconds on a GPU
         cache.add_enumerations(machine, kernel, complete, failures if keeps_failures else ())
     return listed

@@ -1,4 +1,4 @@
-"""Comparisons: a kernel's divided and undivided configuration run whole, interleaved; errors against fp64."""
+"""Comparisons of a kernel's divided and undivided configurations: interleaved times, errors against fp64."""
 
 import math
 import statistics
@@ -25,8 +25,8 @@ def compare(
 ) -> Comparison:
     """Run both configurations interleaved on the whole mini-batch, and return their times and errors.
 
-    The errors are None if one of them has STOCK, whose numerics are the caller's own. Raises MucudnnError if
-    the tensors do not fit the bench's memory.
+    The errors are None if STOCK runs part of either, because its numerics are the caller's own. Raises
+    MucudnnError if the tensors do not fit in the bench's memory.
     """
     engine = bench.engine
     bench.extent(kernel)
@@ -56,7 +56,7 @@ def compare(
 def _make_comparison(
     times: Sequence[Sequence[float]], has_undivided: bool, *errors: float | None
 ) -> Comparison:
-    """Return a comparison of the times: those of the divided configuration first, the undivided last."""
+    """Return a comparison; `times` has those of the divided configuration first, of the undivided last."""
     (divided_ms, divided_spread), *_, (undivided_ms, undivided_spread) = (
         (statistics.median(runs), spread(runs)) for runs in (*times, times[-1])
     )
@@ -66,10 +66,7 @@ def _make_comparison(
 
 
 def comparison_memory(kernel: Kernel, cap: int) -> int:
-    """Return the bytes that a comparison takes beside workspaces.
-
-    These are the tensors and, if `cap` has room for it, the fp64 reference.
-    """
+    """Return the bytes of a comparison's tensors and, where `cap` allows, of its fp64 reference."""
     tensors = extent(kernel.problem).total
     piece = piece_of(kernel, cap - tensors)
     return tensors + (piece.memory if piece else 0)
@@ -78,9 +75,9 @@ def comparison_memory(kernel: Kernel, cap: int) -> int:
 class _Errors:
     """Normalised L2 errors of configurations on the same values, against one reference in fp64.
 
-    The errors of a large kernel are those of a piece of its results: see `mucudnn.measuring.reference`. An
-    error is None where the configuration does not run or does not fit the memory, and where the results are
-    not finite, which may happen in fp16.
+    For a large kernel only a piece of the results is compared: see `mucudnn.measuring.reference`. An error is
+    None if the configuration fails or exceeds the memory, or if its results are not finite, as can happen in
+    fp16.
     """
 
     def __init__(self, engine: Engine, kernel: Kernel, tensors: Tensors, cap: int) -> None:
@@ -92,13 +89,13 @@ class _Errors:
         self._expected = self._reference.expected() if self._reference else None
 
     def measure(self, parts: Slices) -> float | None:
-        """Return the error of one configuration; each configuration runs once."""
+        """Return the error of a configuration, which runs only once."""
         if parts not in self._known:
             self._known[parts] = self._run(parts)
         return self._known[parts]
 
     def worst_undivided(self, algorithms: set[str]) -> float | None:
-        """Return the largest error of the algorithms, each run undivided; None if one of them has none."""
+        """Return the largest error of the algorithms, each run undivided; None if any error is unknown."""
         errors = [
             self.measure(((self._kernel.problem.mini_batch, algorithm),)) for algorithm in sorted(algorithms)
         ]
@@ -117,6 +114,6 @@ class _Errors:
             self._engine.execute(kernel, parts, t.x, t.w, t.y, workspace, operands=t.operands)
         except EngineError:
             return None
-        distance = float(np.linalg.norm(self._reference.found() - self._expected))
+        distance = float(np.linalg.norm(self._reference.actual() - self._expected))
         scale = float(np.linalg.norm(self._expected))
         return distance / scale if scale and math.isfinite(distance) else None

@@ -1,7 +1,7 @@
 """Planning without a GPU: cuDNN's engines and their true workspaces, for a device that is only described.
 
-cuDNN reports the workspace that each engine of its graph API needs on the described device. Times cannot be
-had that way: only the device itself gives them.
+cuDNN reports the workspace that each engine of its graph API needs on the described device, but not how long
+the engine takes, which only the device itself can show.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from mucudnn.problems.policies import usable_sizes
 
 
 def bundled_devices() -> list[str]:
-    """Return the names of the devices whose description comes with the package, sorted."""
+    """Return the sorted names of the devices whose descriptions ship with the package."""
     folder = resources.files("mucudnn.measuring") / "device_properties"
     return sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".json"))
 
@@ -50,19 +50,19 @@ def described_device(properties: str) -> str:
         if not isinstance(values, dict):
             raise ValueError("it is not a JSON object")
         name = str(values["deviceName"])
-        version, processors = (_whole(values, key) for key in ("deviceVer", "multiProcessorCount"))
+        version, processors = (_read_int(values, key) for key in ("deviceVer", "multiProcessorCount"))
     except (ValueError, KeyError) as error:
         raise UsageError(
             f"the text does not describe a device: {_explain(error)}; `mucudnn doctor "
             "--write-device-properties` writes such a text"
         ) from None
-    if not name.isprintable():  # the name becomes a line of plans
+    if not name.isprintable():  # plans have the name in a line of their own
         raise UsageError(f"the text does not describe a device: its name is {shown(name)}")
     capability = f"{version // 100}.{version // 10 % 10}"
     return f"{name}, compute capability {capability}, {processors} multiprocessors, described"
 
 
-def _whole(values: dict[str, Any], key: str) -> int:
+def _read_int(values: dict[str, Any], key: str) -> int:
     value = values[key]
     if type(value) is not int or not 0 <= value < 2**31:
         raise ValueError(f"its '{key}' is {shown(value)}, not a whole number")
@@ -102,7 +102,7 @@ def plan(
 ) -> int:
     """Ask the planner for the candidates that the cache lacks, and keep them.
 
-    Returns the number of (kernel, micro-batch size) pairs that were asked for.
+    Return the number of (kernel, micro-batch size) pairs that were missing.
     """
     missing = []
     for kernel in kernels:
@@ -115,10 +115,9 @@ def plan(
 
 
 def _load_cublas(cudnn: ctypes.CDLL) -> None:
-    """Load the cuBLAS library that this cuDNN opens by its name.
+    """Load the cuBLAS library that this cuDNN opens by name, or raise NoEngineError.
 
-    cuDNN ends the process if it does not find that library, so a missing one must be an error before.
-    Raises NoEngineError.
+    Without this check cuDNN would end the process when it does not find the library.
     """
     cudnn.cudnnGetCudartVersion.restype = ctypes.c_size_t
     major = cudnn.cudnnGetCudartVersion() // 1000
@@ -126,7 +125,7 @@ def _load_cublas(cudnn: ctypes.CDLL) -> None:
     for path in (name, *installed(f"cu{major}/lib/{name}"), *installed(f"cublas/lib/{name}")):
         try:
             ctypes.CDLL(path)
-        except raised_here(OSError):  # it may be at the next place
+        except raised_here(OSError):
             continue
         return
     package = "nvidia-cublas" if major > 12 else f"nvidia-cublas-cu{major}"

@@ -1,4 +1,4 @@
-"""The opening of engines: host engine, cuDNN, or any library with cuDNN's functions."""
+"""Opening engines: the host engine, cuDNN, or any library with cuDNN's functions."""
 
 import importlib.util
 import os
@@ -23,7 +23,7 @@ def open_engine(choice: str, threads: int) -> Engine:
     if choice == "auto":
         try:
             return _open_cudnn()
-        except NoEngineError:  # then the host engine is opened below
+        except NoEngineError:  # fall back to the host engine
             pass
     path = host_library() if choice in ("auto", "host") else os.path.abspath(expanded(choice))
     if not os.path.isfile(path):
@@ -37,8 +37,8 @@ def open_engine(choice: str, threads: int) -> Engine:
 def _open_cudnn() -> Engine:
     """Open cuDNN on the current CUDA device.
 
-    The library is MUCUDNN_LIBRARY if that is set, else the one that the loader finds, else the one of the
-    installed package. Raises NoEngineError.
+    The library is MUCUDNN_LIBRARY if that is set, else the loader's, else that of the installed package.
+    Raises NoEngineError.
     """
     for path in cudnn_paths():
         try:

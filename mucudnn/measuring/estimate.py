@@ -11,13 +11,12 @@ from mucudnn.measuring.worklist import Worklist
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
 
-# A comparison runs the whole mini-batch this often: both configurations interleaved, and once in fp64 for the
-# error.
+# The runs of the whole mini-batch in a comparison: both configurations interleaved, and one run in fp64.
 COMPARISON_RUNS = 16
 
 
 def forecast(bench: Bench, missing: Worklist, compared: Sequence[Kernel]) -> str:
-    """Return one line with the number of measurements, and the time and memory that they will take."""
+    """Return a line with the number of measurements and the time and memory that they will take."""
     largest = max((task.kernel for task in missing.tasks), key=lambda kernel: kernel.problem.flops)
     rate = _measure_flops_per_ms(bench.engine, largest)
     total_ms = 0.0
@@ -34,7 +33,7 @@ def forecast(bench: Bench, missing: Worklist, compared: Sequence[Kernel]) -> str
 
 
 def announcement(bench: Bench, missing: Worklist) -> str:
-    """Return one line with the most measurements that a race makes, and their memory."""
+    """Return a line with the largest number of measurements that a race makes, and their memory."""
     kernel, memory = missing.tasks[0].kernel, format_size(missing.memory)
     return f"Measuring {kernel} on {bench.machine}: up to {len(missing.tasks)} times, {memory} of memory"
 

@@ -1,4 +1,4 @@
-"""The benchmark driver: it finds the measurements that the cache lacks, makes them, and keeps them."""
+"""The benchmark driver, which finds the measurements that the cache lacks, makes them and caches them."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,18 +24,18 @@ def find_missing(
     *,
     undivided: bool = False,
 ) -> Worklist:
-    """Find the candidates of these kernels that the cache has no measurement of.
+    """Return the candidates of these kernels that have no measurement in the cache.
 
-    The engine is asked for candidates that the cache does not know. Candidates that need more workspace than
-    the last of the ascending `limits`, in bytes, are omitted; None sets no limit. Candidates that do not fit
-    the bench's memory with their tensors are listed separately. With `undivided` a race also measures an
-    algorithm undivided. Raises MucudnnError if a kernel's tensors alone do not fit the memory.
+    Candidates that need more workspace than the last of the ascending `limits`, in bytes, are omitted; None
+    sets no limit. Candidates that exceed the bench's memory together with their tensors are listed
+    separately. With `undivided` a race also measures an undivided algorithm. Raises MucudnnError if a
+    kernel's tensors alone exceed the memory.
     """
     missing, limit, runner = Worklist(limits=limits, undivided=undivided), limits[-1], bench.runner
     for kernel in kernels if runner.measures else ():
         sizes = usable_sizes(policy, kernel)
         rows = _rows(bench, kernel)
-        known = _places(bench, rows)
+        known = _measured_pairs(bench, rows)
         if not {size for size, _ in known}.issuperset(sizes):
             bench.extent(kernel)
         tasks = _stock_tasks(bench, kernel, sizes, known)
@@ -59,9 +59,9 @@ def find_missing(
 
 
 def measure(bench: Bench, missing: Worklist, *, most: int | None = None) -> None:
-    """Make the measurements, `most` at most, and keep each in the cache at once.
+    """Make up to `most` of the missing measurements, and cache each at once.
 
-    Other processes that use the cache may make some of them.
+    Skip those that other processes with the same cache have made meanwhile.
     """
     if missing.beyond_memory:
         worst = max(missing.beyond_memory, key=lambda task: task.workspace)
@@ -73,22 +73,22 @@ def measure(bench: Bench, missing: Worklist, *, most: int | None = None) -> None
     largest: dict[Kernel, int] = {}
     for task in missing.tasks:
         largest[task.kernel] = max(task.workspace, largest.get(task.kernel, 0))
-    rows: dict[Kernel, list[Measurement]] = {}  # the race of each kernel reads them
+    rows: dict[Kernel, list[Measurement]] = {}  # read by the race of each kernel
     unmeasured = islice(_claim_tasks(bench, missing, rows), most)
     progress = bench.listener.track(unmeasured, "Measuring", total=len(missing.tasks))
     for kernel, tasks in groupby(progress, key=lambda task: task.kernel):
         _measure_kernel(bench, kernel, tasks, largest[kernel], rows[kernel])
 
 
-def _places(bench: Bench, rows: Iterable[Measurement]) -> set[tuple[int, str]]:
-    """Return the (micro-batch size, algorithm) pairs of rows that are exact enough for the bench."""
+def _measured_pairs(bench: Bench, rows: Iterable[Measurement]) -> set[tuple[int, str]]:
+    """Return the (micro-batch size, algorithm) pairs whose measurements are exact enough for the bench."""
     return {(m.micro_batch, m.algorithm) for m in rows if bench.runner.believes(m)}
 
 
 def _stock_tasks(
     bench: Bench, kernel: Kernel, sizes: Sequence[int], known: set[tuple[int, str]]
 ) -> list[Task]:
-    """Return the tasks of the source. They come first, so that its tensors are freed before the engine's."""
+    """Return the tasks of the source, which run first: its tensors are freed before the engine allocates."""
     if bench.source is None or kernel.problem.epilogue:
         return []
     return [
@@ -99,7 +99,7 @@ def _stock_tasks(
 
 
 def _claim_tasks(bench: Bench, missing: Worklist, rows: dict[Kernel, list[Measurement]]) -> Iterator[Task]:
-    """Claim one kernel after the other, and yield its tasks that no other process has done by then.
+    """Claim one kernel after another, and yield the tasks that no other process has done by then.
 
     The caller adds each measurement to the `rows` of its kernel before it asks for the next task.
     """
@@ -108,7 +108,7 @@ def _claim_tasks(bench: Bench, missing: Worklist, rows: dict[Kernel, list[Measur
     ]
     for kernel, group in bench.cache.claimed(kernels, lambda item: _name_claim(bench.machine, item[0])):
         rows[kernel] = _rows(bench, kernel)
-        known = _places(bench, rows[kernel])
+        known = _measured_pairs(bench, rows[kernel])
         left = [task for task in group if (task.micro_batch, task.algorithm) not in known]
         yield from bench.runner.upcoming(bench.engine, left, rows[kernel], missing)
 
@@ -140,7 +140,7 @@ def _measure_kernel(
         try:
             times = timer.measure(task)
         except EngineError as error:
-            # A broken device raises here too. Then the failure says nothing about the algorithm.
+            # Raises if the device is broken, in which case the failure says nothing about the algorithm.
             bench.engine.available_memory  # noqa: B018
             status = _read_status(error)
         rows.append(_make_measurement(bench, task, status, times))
@@ -148,21 +148,21 @@ def _measure_kernel(
 
 
 class StockOfKernel:
-    """The measurements of STOCK of one kernel, on tensors of the framework."""
+    """The measurements of STOCK for one kernel, on the framework's tensors."""
 
     def __init__(self, bench: Bench, kernel: Kernel, rows: list[Measurement]) -> None:
         self.bench, self.kernel, self.rows = bench, kernel, rows
         self._timer: StockTimer | None = None
 
     def measure(self, task: Task) -> list[Measurement]:
-        """Measure STOCK at one size. A kernel that the framework cannot run is kept as a failure.
+        """Measure STOCK at one size, and cache the time, or the failure if the framework cannot run it.
 
-        Return the measurement; none after a passing lack of memory, which says nothing about the kernel.
+        Return the measurement, or an empty list if memory ran short, which says nothing about the kernel.
         """
         source, kernel = self.bench.source, self.kernel
         assert source is not None
         try:
-            timing = self._made_timer().measure(
+            timing = self._get_timer().measure(
                 task.micro_batch,
                 is_slice=task.algorithm == STOCK_SLICE,
                 budget_ms=self.bench.runner.stock_budget_ms(self.rows, kernel.mini_batch),
@@ -172,7 +172,7 @@ class StockOfKernel:
         except RuntimeError as error:
             row = Measurement(task.micro_batch, task.algorithm, _first_line(error), 0)
         else:
-            # The framework's slices are summed in the output's own type, so only a few can be in 16 bits.
+            # The framework sums slices in the output's own type, which is too inexact for many in 16 bits.
             in_place = kernel.problem.data_type in ("f32", "f64") or kernel.pass_ != "backward_filter"
             row = Measurement(
                 task.micro_batch,
@@ -192,11 +192,11 @@ class StockOfKernel:
         if self.bench.source is None or self.kernel.problem.epilogue:
             return None
         try:
-            return self._made_timer().tensors(engine)
+            return self._get_timer().tensors(engine)
         except (RuntimeError, MemoryError):
             return None
 
-    def _made_timer(self) -> StockTimer:
+    def _get_timer(self) -> StockTimer:
         source = self.bench.source
         assert source is not None
         self._timer = self._timer or source.timer(self.kernel, self.bench.extent(self.kernel).samples)
@@ -210,8 +210,7 @@ class StockOfKernel:
 def _make_measurement(
     bench: Bench, task: Task, status: str, times: tuple[float, float] | None
 ) -> Measurement:
-    # Few slices of a 16-bit gradient are summed in place. More need an accumulator, whose size is always the
-    # same.
+    # A few slices of a 16-bit gradient are summed in place; more need an accumulator, whose size is constant.
     accumulator = bench.engine.accumulator_size(task.kernel, MOST_SLICES_IN_PLACE + 1)
     return Measurement(
         micro_batch=task.micro_batch,

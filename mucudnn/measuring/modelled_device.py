@@ -1,7 +1,7 @@
 """Modelled costs: the roofline of a named device, for planning without that device.
 
-A product of matrices reaches half of the peak. Every other operation takes as long as its tensors take to be
-read and written. Use these figures to compare plans, not to predict the time of a training step.
+A matrix product reaches half of the peak. Every other operation takes the time to read and write its tensors.
+Use these figures to compare plans, not to predict the time of a training step.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from mucudnn.problems.steps import DATA_TYPES
 from mucudnn.solver import Configuration, MicroConfiguration, desirable_set
 from mucudnn.solver.memory.copies import Link
 
-EFFICIENCY = 0.5  # the part of the peak that products of matrices reach
+EFFICIENCY = 0.5  # the share of the peak that matrix products reach
 
 
 @dataclass(frozen=True)
 class ModelledDevice:
-    """A device in numbers: operations and bytes per second.
+    """A device's speed, in operations and bytes per second, and its memory.
 
     - `flops`: without tensor cores, in f32.
     - `tensor_flops`: with tensor cores, by data type; f32 runs as TF32. Empty for a device without them.
@@ -39,11 +39,11 @@ class ModelledDevice:
     source: str
 
     def peak(self, data_type: str) -> float:
-        """Return the most operations per second in products of matrices."""
+        """Return the peak operations per second of matrix products."""
         return self.tensor_flops.get(data_type, self.flops)
 
     def link_of(self, bandwidth: float | None = None) -> Link:
-        """Return the copy engines, each with the device's bandwidth or another one."""
+        """Return the link to the host, with `bandwidth` instead of the device's own in each direction."""
         each = self.link if bandwidth is None else bandwidth
         return Link(each, each)
 
@@ -96,19 +96,18 @@ def modelled_configurations(device: ModelledDevice, kernel: Kernel, policy: str)
 
 
 def modelled_ms(device: ModelledDevice, flops: int, traffic: int, data_type: str = "f32") -> float:
-    """Return the milliseconds of an operation without a kernel; `traffic` are the bytes read and written."""
+    """Return the ms of an operation that is not a kernel; `traffic` is the bytes it reads and writes."""
     products = flops / (EFFICIENCY * device.peak(data_type))
     return max(products, traffic / device.bandwidth) * 1e3
 
 
 def _algorithms(device: ModelledDevice, kernel: Kernel, size: int) -> list[MicroConfiguration]:
-    """Return the algorithms that the model knows, at a micro-batch size.
+    """Return the modelled algorithms at a micro-batch size.
 
     - implicit GEMM, which needs no workspace;
     - for a 3x3 filter with stride 1: fused Winograd F(2x2, 3x3), and non-fused Winograd F(4x4, 3x3), whose
       workspace holds all transformed tensors;
-    - on tensor cores: a product that needs copies of input and result with the channels last, unless they
-      are laid out so.
+    - on tensor cores: a product that copies input and result to channels-last, unless they have that layout.
     """
     problem = kernel.problem.replace(mini_batch=size)
     bytes_of = DATA_TYPES[problem.data_type]

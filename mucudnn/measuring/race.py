@@ -1,6 +1,6 @@
-"""The race: which candidate of a kernel to measure next, so that few measurements find a choice.
+"""The race, which picks the candidate of a kernel to measure next, so that few measurements find a choice.
 
-The rules are in native/core/race.cpp, because the drop-in races by them too.
+The rules are in native/core/race.cpp, because the drop-in library follows them too.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from mucudnn.costs.records import SUCCESS, Measurement
 class Candidate(NamedTuple):
     """An algorithm at a micro-batch size that may be measured, with its workspace in bytes.
 
-    The workspace includes what the sum of such slices needs.
+    The workspace includes the accumulator for the sum of such slices.
     """
 
     micro_batch: int
@@ -22,14 +22,14 @@ class Candidate(NamedTuple):
 
 
 class RaceGoal(NamedTuple):
-    """The mini-batch and the limits that a race is run for, in bytes; None stands for no limit.
+    """The mini-batch and the workspace limits of a race, in bytes; None is unlimited.
 
     With `compares` an algorithm of the engine is also measured undivided, for comparison with divisions. No
     algorithm fills its workspace faster than `bytes_per_ms`, which bounds its time; None is an unknown rate.
-    On a GPU the candidates of a size stand in the order in which heuristics rank them, and begin in this
-    order; elsewhere those with the least workspace begin. A small micro-batch leaves a GPU idle and says
-    little about larger ones, so an algorithm begins with a quarter of the mini-batch. Without STOCK no budget
-    ends the race there, since a run takes less than its preparation.
+    On a GPU the candidates of a size are tried in the order of the heuristics, elsewhere by least workspace.
+    Because a small micro-batch leaves a GPU idle and says little about larger ones, an algorithm begins there
+    with a quarter of the mini-batch. Without STOCK no budget ends the race on a GPU, where a run takes less
+    time than its preparation.
     """
 
     mini_batch: int
@@ -42,18 +42,18 @@ class RaceGoal(NamedTuple):
 def next_candidate(
     candidates: Sequence[Candidate], measured: Iterable[Measurement], goal: RaceGoal
 ) -> Candidate | None:
-    """Return the candidate to measure next; None if no other can improve the choice by much.
+    """Return the candidate to measure next; None if none can improve the choice by much.
 
-    `candidates` are those without a measurement, and STOCK is at the mini-batch, STOCK_SLICE below it.
+    `candidates` have no measurement yet. STOCK is measured at the mini-batch, STOCK_SLICE at smaller sizes.
     """
     index = _native.next_candidate(candidates, _parts(measured), *goal)
     return None if index is None else candidates[index]
 
 
 def hopeless_ms(candidate: Candidate, measured: Iterable[Measurement]) -> float:
-    """Return the time above which a candidate is out of the race; infinite before any other was measured.
+    """Return the time above which a candidate is out of the race; infinite before the first measurement.
 
-    Its fixed costs alone may make a candidate slow, so one run is enough, and it predicts larger sizes.
+    Fixed costs alone may make a candidate this slow, so a single run is enough and predicts larger sizes.
     """
     return _native.cutoff_ms(candidate, _parts(measured))
 

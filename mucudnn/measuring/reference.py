@@ -1,8 +1,8 @@
-"""The fp64 reference of a kernel's results: of all of them, or of a piece where that would take too long.
+"""The fp64 reference of a kernel's results, or of a piece of them where the whole would take too long.
 
-A piece of forward and backward_data has some of the samples. Each value of backward_filter sums over all
-samples, so a piece of it has some of the output channels, and reads the samples share after share.
-The reference is computed in NCHW, the layout of fp64 algorithms, also for kernels in NHWC.
+A piece of forward or backward_data covers some of the samples. In backward_filter each value sums over all
+samples, so a piece covers some of the output channels and reads the samples share by share.
+The reference is always computed in NCHW, the layout of fp64 algorithms.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.problems.kernels import Kernel
 
 Array = npt.NDArray[np.float64]
-MOST = 2**30  # bytes of a piece; a piece of one sample may exceed it
+MOST = 2**30  # bytes of a piece with more than one sample
 FEW_CHANNELS = 8
 
 
@@ -26,8 +26,8 @@ FEW_CHANNELS = 8
 class Piece:
     """The part of a kernel that the reference computes.
 
-    `problem` is that part in fp64. Its mini-batch is one share of `samples`, which are the numbers of the
-    samples in the kernel's mini-batch; `in_channels` and `out_channels` are ranges of the kernel's channels.
+    `problem` is this part in fp64, and its mini-batch a share of the `samples`. These are indices into the
+    kernel's mini-batch, as `in_channels` and `out_channels` are ranges of its channels.
     """
 
     problem: Problem
@@ -37,12 +37,12 @@ class Piece:
 
     @property
     def memory(self) -> int:
-        """The bytes of the tensors, and as many again for the NumPy arrays that fill them."""
+        """The bytes of the tensors and of the NumPy arrays that fill them, which take as much again."""
         return 2 * extent(self.problem).total
 
     @property
     def shares(self) -> list[tuple[int, ...]]:
-        """The samples of each run, in the order of the runs."""
+        """The samples of each run, in order."""
         size = self.problem.mini_batch
         return [self.samples[first : first + size] for first in range(0, len(self.samples), size)]
 
@@ -123,8 +123,8 @@ class Reference:
         result = output.read("f64", count)
         return self._apply_epilogue(result) if self._whole.epilogue else result
 
-    def found(self) -> Array:
-        """Return the same values as the kernel itself computed them, flattened, from its tensors."""
+    def actual(self) -> Array:
+        """Return the values that the kernel itself computed, flattened, from its tensors."""
         samples = self._piece.samples
         read = {"forward": self._read_y, "backward_data": self._read_x, "backward_filter": self._read_w}
         return read[self._pass](samples).ravel()
@@ -162,9 +162,9 @@ class Reference:
         return self._read("y", source, whole.out_channels, whole.output, samples, self._piece.out_channels)
 
     def _read_w(self, _: Sequence[int]) -> Array:
-        of_group, whole = self._whole.in_channels // self._whole.groups, self._whole
+        channels, whole = self._whole.in_channels // self._whole.groups, self._whole
         filters = self._piece.out_channels
-        return self._read("w", self._tensors.w, of_group, whole.kernel, filters, range(of_group))
+        return self._read("w", self._tensors.w, channels, whole.kernel, filters, range(channels))
 
     def _read(
         self,
@@ -190,9 +190,9 @@ class Reference:
         return values
 
     def _run(self, t: Tensors, samples: int, beta: float) -> bool:
-        """Run the first algorithm that works, and return whether one did.
+        """Run the first algorithm that works, and return whether any did.
 
-        An algorithm may fail although the engine lists it as runnable; then the next one is tried.
+        Algorithms may fail even though the engine lists them as runnable.
         """
         engine, kernel = self._engine, Kernel(self._piece.problem, self._pass).at(samples)
         candidates = [c for c in engine.enumerate(kernel) if c.status == SUCCESS]

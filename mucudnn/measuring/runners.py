@@ -18,7 +18,7 @@ from mucudnn._native import (
 from mucudnn.costs.records import CANNOT_ACCUMULATE, RACED, Measurement
 from mucudnn.forks import no_fork
 from mucudnn.measuring.buffers import Tensors, allocate_workspace
-from mucudnn.measuring.candidates import transforms_in_vain
+from mucudnn.measuring.candidates import wastes_transform
 from mucudnn.measuring.race import Candidate, RaceGoal, hopeless_ms, next_candidate
 from mucudnn.measuring.worklist import Task, Worklist
 from mucudnn.problems.kernels import Kernel
@@ -30,12 +30,12 @@ Rows: TypeAlias = Sequence[Measurement]
 
 
 class Runner:
-    """A way to make the measurements that a cache lacks, chosen once for a bench.
+    """A way to make the measurements that a cache lacks.
 
     - `measures`: False if it makes no measurements.
-    - `is_complete`: True if each micro-batch size must have measurements before a decision.
-    - `is_hurried`: True if a program waits for the decision, so that small gains are not worth measurements.
-    - `note`: the word that its measurements have among their notes.
+    - `is_complete`: True if a decision needs measurements at every micro-batch size.
+    - `is_hurried`: True if a program waits for the decision, so small gains are not worth measuring.
+    - `note`: a word that it adds to the notes of its measurements.
     """
 
     measures: ClassVar[bool] = True
@@ -44,11 +44,11 @@ class Runner:
     note: ClassVar[str] = ""
 
     def limits(self, limits: Sequence[int | None]) -> Sequence[int | None]:
-        """Return the limits on workspace to measure for, of a decision within these limits."""
+        """Return the workspace limits to measure for when a decision has these limits."""
         return limits
 
     def believes(self, measurement: Measurement) -> bool:
-        """Return whether a measurement is exact enough not to be made again."""
+        """Return whether a measurement is exact enough to be reused."""
         return True
 
     def admits(self, kernel: Kernel, algorithm: str) -> bool:
@@ -56,15 +56,15 @@ class Runner:
         return True
 
     def bytes_beyond_caches(self, engine: Engine) -> int:
-        """Return the least bytes of the tensors to measure on, if these should not fit the caches; else 0."""
+        """Return how many bytes the tensors must have to exceed the device's caches; 0 if they need not."""
         return 0
 
     def stock_budget_ms(self, rows: Iterable[Measurement], mini_batch: int) -> float | None:
-        """Return the ms for the runs of STOCK after the first; None for as many runs as are usual."""
+        """Return the ms for the runs of STOCK after the first; None for the usual number of runs."""
         return None
 
-    def upcoming(self, engine: Engine, tasks: Sequence[Task], rows: Rows, goal: Worklist) -> Iterator[Task]:
-        """Yield the tasks of one kernel to do, in order.
+    def upcoming(self, engine: Engine, tasks: Sequence[Task], rows: Rows, todo: Worklist) -> Iterator[Task]:
+        """Yield the tasks of one kernel, in the order to do them.
 
         The caller adds each measurement to `rows`, the kernel's measurements, before it asks for the next
         task.
@@ -77,15 +77,15 @@ class Runner:
 
 
 class Replay(Runner):
-    """A decision from recorded measurements alone."""
+    """The runner that makes no measurements: decisions use the recorded ones alone."""
 
     measures: ClassVar[bool] = False
 
 
 class Exhaustive(Runner):
-    """The measuring of every algorithm at every size, in many runs on tensors that no cache can hold.
+    """The runner of every algorithm at every size, in many runs on tensors that exceed the caches.
 
-    The measurements also serve later decisions, so a decision's limits do not matter.
+    It ignores a decision's limits, because the measurements also serve later decisions.
     """
 
     def limits(self, limits: Sequence[int | None]) -> Sequence[int | None]:
@@ -93,14 +93,14 @@ class Exhaustive(Runner):
         return (None,)
 
     def believes(self, measurement: Measurement) -> bool:
-        """Return whether a measurement took many runs."""
+        """Return whether a measurement took many runs, instead of those of a race."""
         return not measurement.is_raced
 
     def bytes_beyond_caches(self, engine: Engine) -> int:
-        """Return the bytes that no cache of the engine's device holds."""
+        """Return a size that no cache of the engine's device can hold."""
         return engine.bytes_beyond_caches
 
-    def upcoming(self, engine: Engine, tasks: Sequence[Task], rows: Rows, goal: Worklist) -> Iterator[Task]:
+    def upcoming(self, engine: Engine, tasks: Sequence[Task], rows: Rows, todo: Worklist) -> Iterator[Task]:
         """Yield all tasks."""
         return iter(tasks)
 
@@ -111,7 +111,7 @@ class Exhaustive(Runner):
 
 @dataclass(frozen=True)
 class Race(Runner):
-    """A race, which skips candidates that will hardly be chosen, and takes few runs of the others."""
+    """The runner that skips candidates which will hardly be chosen, and times the others in few runs."""
 
     is_hurried: bool = False
     is_complete: ClassVar[bool] = False
@@ -119,26 +119,26 @@ class Race(Runner):
 
     def admits(self, kernel: Kernel, algorithm: str) -> bool:
         """Return whether an algorithm may be fast for a kernel."""
-        return not transforms_in_vain(kernel, algorithm)
+        return not wastes_transform(kernel, algorithm)
 
     def stock_budget_ms(self, rows: Iterable[Measurement], mini_batch: int) -> float | None:
-        """Return the ms that a candidate gets."""
+        """Return the ms that any candidate gets."""
         return race_budget_ms(_whole_ms(rows, mini_batch))
 
-    def upcoming(self, engine: Engine, tasks: Sequence[Task], rows: Rows, goal: Worklist) -> Iterator[Task]:
+    def upcoming(self, engine: Engine, tasks: Sequence[Task], rows: Rows, todo: Worklist) -> Iterator[Task]:
         """Yield the tasks that may still improve the choice."""
         left = list(tasks)
-        while left and (task := _choose_task(engine, left, rows, goal)) is not None:
+        while left and (task := _choose_task(engine, left, rows, todo)) is not None:
             left.remove(task)
             yield task
 
     def timer(self, stock: StockOfKernel, workspace: int) -> RaceTimer:
-        """Return a timer of few runs."""
+        """Return a timer with few runs."""
         return RaceTimer(stock, workspace)
 
 
 class ExhaustiveTimer:
-    """The engine's timer of a kernel. The tensors of STOCK are freed before it allocates its own."""
+    """The engine's own timer, which allocates its tensors after those of STOCK are freed."""
 
     def __init__(self, stock: StockOfKernel, workspace: int) -> None:
         self._stock, self._workspace = stock, workspace
@@ -156,7 +156,7 @@ class ExhaustiveTimer:
 
 
 class RaceTimer:
-    """A timer of few runs, on the tensors of STOCK, or else on tensors that a problem's passes share."""
+    """A timer with few runs, on the tensors of STOCK or else on those that a problem's passes share."""
 
     def __init__(self, stock: StockOfKernel, workspace: int) -> None:
         self._stock, self._workspace = stock, workspace
@@ -165,7 +165,7 @@ class RaceTimer:
     def measure(self, task: Task) -> tuple[float, float]:
         """Return the median of the times and the distance between their quartiles. Raises EngineError."""
         with no_fork:
-            from statistics import median  # a decision from recorded measurements does without it
+            from statistics import median  # slow to import, and only needed to measure
 
             from mucudnn.measuring.times import spread
 
@@ -184,12 +184,12 @@ class RaceTimer:
 
 
 def _whole_ms(rows: Iterable[Measurement], mini_batch: int) -> float | None:
-    """Return the least time of the whole mini-batch that was measured; None if there is none."""
+    """Return the least measured time of the whole mini-batch; None before there is any."""
     return min((m.median_ms for m in rows if m.micro_batch == mini_batch and m.median_ms), default=None)
 
 
 def _choose_task(engine: Engine, tasks: Sequence[Task], rows: Rows, worklist: Worklist) -> Task | None:
-    """Return the task of a kernel that is next in its race; None if the race is over."""
+    """Return the next task in the race of a kernel; None if the race is over."""
     kernel = tasks[0].kernel
     accumulator = engine.accumulator_size(kernel, MOST_SLICES_IN_PLACE + 1)
     in_place, candidates = most_slices_in_place(kernel), {}
@@ -204,7 +204,7 @@ def _choose_task(engine: Engine, tasks: Sequence[Task], rows: Rows, worklist: Wo
         and (more := _bytes_to_sum(kernel, in_place, row.micro_batch, row.accumulator)) is not None
     ]
     is_on_gpu = engine.kind == "cudnn"
-    if is_on_gpu:  # the heuristics rank the engines of the graph API alone
+    if is_on_gpu:  # the heuristics rank only the engines of the graph API
         candidates = dict(
             sorted(candidates.items(), key=lambda item: not item[0].algorithm.startswith("eng"))
         )
@@ -215,9 +215,9 @@ def _choose_task(engine: Engine, tasks: Sequence[Task], rows: Rows, worklist: Wo
 
 
 def _bytes_to_sum(kernel: Kernel, in_place: int, micro_batch: int, accumulator: int) -> int | None:
-    """Return the bytes that a division into slices of a size needs for their sum; None if there is none.
+    """Return the accumulator's bytes for slices of this size; None if they cannot be summed.
 
-    `in_place` is the most slices that need none.
+    Up to `in_place` slices need no accumulator.
     """
     if micro_batch * in_place >= kernel.mini_batch:
         return 0

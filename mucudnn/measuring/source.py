@@ -1,4 +1,4 @@
-"""The source of STOCK: a framework that runs a kernel by itself and competes with an engine's algorithms."""
+"""The source of STOCK: a framework whose own operators compete with an engine's algorithms."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,17 +22,17 @@ class StockTiming(NamedTuple):
 
 
 class StockTimer(Protocol):
-    """The tensors of one kernel, on which the framework's own operator is timed."""
+    """A timer of the framework's own operator, with the tensors of one kernel."""
 
     def measure(self, micro_batch: int, *, is_slice: bool, budget_ms: float | None = None) -> StockTiming:
         """Time the operator at a micro-batch size. Raises RuntimeError, MemoryError.
 
-        A slice counts with the copy or the sum that brings its result into place. With `budget_ms` one timed
-        run is enough, and more are made within these ms.
+        The time of a slice includes the copy or the sum that puts its result into place. With `budget_ms` a
+        single timed run is enough, and more follow only within these ms.
         """
 
     def tensors(self, engine: Engine) -> Tensors:
-        """Return the same tensors as an engine's memory. They must not outlive the timer."""
+        """Return the same tensors as memory of an engine, which must not outlive the timer."""
 
 
 class Source(Protocol):
@@ -46,13 +46,13 @@ class Source(Protocol):
     def compare(
         self, engine: Engine, kernel: Kernel, configurations: Sequence[Configuration], rounds: int
     ) -> list[list[float]]:
-        """Return the times in ms of configurations that may have STOCK, run whole, interleaved."""
+        """Return the ms of configurations that may include STOCK, run interleaved on the whole mini-batch."""
 
 
 def costs_with_stock(costs: CostTable, cache: Cache, source: Source) -> CostTable:
-    """Return the costs with the rows of STOCK, which the decisions read like those of any algorithm.
+    """Return the costs with the rows of STOCK, which decisions treat like any other algorithm.
 
-    The row at the mini-batch is that of an undivided call. The rows at smaller sizes are those of slices.
+    The row at the mini-batch is an undivided call's; those at smaller sizes are the slices'.
     """
     return replace(
         costs,
@@ -72,7 +72,7 @@ def _stock_rows(rows: Sequence[Measurement], kernel: Kernel) -> list[Measurement
 
 
 def stock_row(kernel: Kernel, micro_batch: int) -> str:
-    """Return the algorithm under which the cache keeps STOCK at a micro-batch size of this kernel."""
+    """Return the algorithm name by which the cache knows STOCK at a micro-batch size of this kernel."""
     return STOCK if micro_batch == kernel.mini_batch else STOCK_SLICE
 
 

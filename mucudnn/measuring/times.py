@@ -1,4 +1,4 @@
-"""The spread of repeated times. A decision from recorded times does without `statistics`, so it is apart."""
+"""The spread of repeated times, in a separate module because `statistics` is slow to import."""
 
 import statistics
 from collections.abc import Sequence

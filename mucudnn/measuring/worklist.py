@@ -1,4 +1,4 @@
-"""The measurements to make: tasks of one kernel, micro-batch size and algorithm each."""
+"""The measurements to make: each task is a kernel, a micro-batch size and an algorithm."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from mucudnn.problems.kernels import Kernel
 
 @dataclass(frozen=True)
 class Task:
-    """One measurement to make, by the source of STOCK if `is_stock`, else by the engine."""
+    """A measurement to make, with the source of STOCK if `is_stock`, else with the engine."""
 
     kernel: Kernel
     micro_batch: int
@@ -22,8 +22,8 @@ class Task:
 class Worklist:
     """The measurements to make, and those that need too much memory.
 
-    A race finds a choice within each of the `limits`. With `undivided` it also measures the best undivided
-    algorithm, which the choice is compared with. `memory` is the most bytes that measuring allocates at once.
+    A race finds a choice within each of the `limits` and, with `undivided`, the best undivided algorithm to
+    compare the choice with. `memory` is the most bytes that measuring allocates at once.
     """
 
     tasks: list[Task] = field(default_factory=list)

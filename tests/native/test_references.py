@@ -47,7 +47,7 @@ def assert_piece_equals_whole(engine: Engine, kernel: Kernel, piece: Piece) -> N
     assert np.linalg.norm(expected - exact) <= 1e-12 * checked.magnitude()
     batch = kernel.mini_batch
     result = checked.run([(batch, checked.runnable(batch)[0])])
-    assert np.array_equal(found.found(), values_of_piece(piece, kernel.pass_, result))
+    assert np.array_equal(found.actual(), values_of_piece(piece, kernel.pass_, result))
 
 
 @settings(max_examples=150)

@@ -28,7 +28,7 @@ def propose_groups(bench: Bench, kernel: Kernel, policy: str, limit: int) -> Cha
     Missing measurements are made. A replay takes the groups that were measured.
     """
     if bench.runner.measures:
-        if not lacks_an_algorithm(bench.of_engine(), kernel, policy, limit):
+        if not lacks_an_algorithm(bench.without_source(), kernel, policy, limit):
             return None
         measure_groups(bench, {kernel: limit}, policy)
     return choose_groups(bench.cache, bench.machine, kernel, policy, limit)
@@ -40,7 +40,7 @@ def measure_groups(bench: Bench, limits: Mapping[Kernel, int], policy: str) -> N
     All halves come first, then all quarters, and so on. Fewer channels are measured only as long as an
     algorithm of more channels may be missing.
     """
-    bench = bench.of_engine()
+    bench = bench.without_source()
     left = {
         (kernel, of_inputs): [kernel, *group_kernels(kernel, of_inputs=of_inputs)]
         for kernel in limits

@@ -115,7 +115,7 @@ def _is_faster(
     if not _are_promising(bench, kernel, parts, chosen):
         return False
     try:
-        own = choose_within(bench.of_engine().costs([kernel]), kernel, policy, limit)
+        own = choose_within(bench.without_source().costs([kernel]), kernel, policy, limit)
     except NothingFitsError:
         return predicted_ms(kernel.mini_batch, parts) < chosen.time_ms
     return are_faster(bench, kernel, parts, own, run) and time_of(bench, kernel, parts, own) < chosen.time_ms

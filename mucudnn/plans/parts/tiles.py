@@ -38,7 +38,7 @@ def fastest_tiles(bench: Bench, kernel: Kernel, policy: str, limit: int) -> Tili
 
     Missing measurements are made.
     """
-    bench = bench.of_engine()
+    bench = bench.without_source()
     total = tile_steps(kernel)
     accumulator = bench.engine.accumulator_size(kernel, MOST_SLICES_IN_PLACE + 1)
     if accumulator is None:
