@@ -1,4 +1,4 @@
-"""Divided convolutions in PyTorch: functions, and `convert`, which makes a model's own convolutions divide.
+"""Divided convolutions in PyTorch: functions, and `convert`, which divides those of a model.
 
     model = mucudnn.torch.convert(model, workspace="16MiB")
 
@@ -11,7 +11,7 @@ from mucudnn.errors import MissingExtraError
 from mucudnn.forks import no_fork
 
 try:
-    import torch as _  # noqa: F401 (only tests that PyTorch is installed)
+    import torch as _  # noqa: F401 (checks that PyTorch is installed)
 except ImportError:
     raise MissingExtraError("mucudnn.torch needs PyTorch: pip install 'mucudnn[torch]'") from None
 
@@ -38,11 +38,11 @@ __all__ = [
     "summary",
     "trace",
 ]
-_MODULES = ("pipeline", "spatial")  # public too, and imported when they are first used
+_MODULES = ("pipeline", "spatial")  # public too, but imported on first use
 
 
 def __getattr__(name: str) -> object:
-    """Import a public module when it is first used: these need torch.distributed and a newer PyTorch."""
+    """Import a public module on first use, because it needs torch.distributed and a newer PyTorch."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with no_fork:

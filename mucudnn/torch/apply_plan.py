@@ -1,4 +1,4 @@
-"""`apply`: make a model follow a plan, whatever the plan is about. `restore` undoes it."""
+"""`apply`, which makes a model follow a plan of any kind, and `restore`, which undoes it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _gathers: WeakKeyDictionary[Any, list[RemovableHandle]] = WeakKeyDictionary()  #
 def apply(model: Model, plan: AnyPlan | AnyPath) -> Model:
     """Make a model follow a plan, in place, and return the model. `restore` undoes it.
 
-    The plan, or the file with it, is one of `mucudnn.torch.plan`, `plan_memory` or `spatial.plan`. Results
-    and gradients of the model stay the same.
+    The plan, or its file, comes from `mucudnn.torch.plan`, `plan_memory` or `spatial.plan`. Results and
+    gradients of the model stay the same.
 
     **A plan of convolutions** divides them as `convert(model, plan=plan)` does.
 
@@ -38,10 +38,10 @@ def apply(model: Model, plan: AnyPlan | AnyPath) -> Model:
     pass, the model restarts the pass once with the plan's next lower point, and keeps that point. If it runs
     out of memory while a tensor comes back in the backward pass, the error is the program's, and the next
     step uses the lower point. Wrap the model in DistributedDataParallel after `apply`. Copies and pickles of
-    the model have no memory plan. In regions compiled by torch.compile nothing is moved.
+    the model have no memory plan. Nothing is moved in regions compiled by torch.compile.
 
-    **A spatial plan** gathers divided tensors before the layers that it names, over the dimensions of the
-    mesh that it names. Divide the model's input with the plan's `mesh` and `axes`.
+    **A spatial plan** gathers divided tensors before the layers, and over the mesh dimensions, that it names.
+    Divide the model's input with the plan's `mesh` and `axes`.
 
     Raises:
         ArgumentTypeError: the model is not a torch.nn.Module, or the plan is not a plan.
@@ -60,8 +60,9 @@ def apply(model: Model, plan: AnyPlan | AnyPath) -> Model:
     if isinstance(plan, MemoryPlan):
         return training.apply_memory(model, plan)
     with no_fork:
-        # Needs a newer PyTorch than the rest of this module.
-        from mucudnn.torch.parallel.spatial.planning.choosing import gather_as_planned
+        from mucudnn.torch.parallel.spatial.planning.choosing import (
+            gather_as_planned,
+        )  # needs a newer PyTorch
 
     _stop_gathering(model)
     _gathers[model] = gather_as_planned(model, plan.layers, plan.stages)
@@ -71,7 +72,7 @@ def apply(model: Model, plan: AnyPlan | AnyPath) -> Model:
 def restore(model: Model) -> Model:
     """Undo `convert` and `apply`, in place, and return the model.
 
-    A graph that exists already still gets its tensors back. Raises ArgumentTypeError for anything but a
+    Existing autograd graphs still get their tensors back. Raises ArgumentTypeError unless the model is a
     torch.nn.Module.
     """
     if not isinstance(model, nn.Module):

@@ -1,4 +1,4 @@
-"""Training of a model that is cut into stages, one on each process, with exact gradients.
+"""Training of a model that is cut into stages, with a stage in each process and exact gradients.
 
 pipeline = BidirectionalPipeline(stages, mesh, loss, schedule="gems")
 value = pipeline.step(inputs, targets)  # adds gradients to those of pipeline.parameters()

@@ -1,11 +1,10 @@
-"""Spatial parallelism: unchanged modules run on tensors of which each rank has a part.
+"""Spatial parallelism: unchanged modules run on tensors that are divided over ranks.
 
     mesh = spatial.init_mesh("cpu", data=2, depth=2)
     x = spatial.divide(volume, mesh, {2: "depth"})
     loss = model(x).mean()
 
-Everything runs on torch.distributed, with gloo on CPUs and NCCL on GPUs. The result is that of the undivided
-model.
+Everything runs on torch.distributed, with gloo on CPUs and NCCL on GPUs. Results equal the undivided model's.
 """
 
 from mucudnn.torch.parallel.spatial.border import divide, from_local, init_mesh

@@ -53,14 +53,14 @@ def test_a_converted_model_keeps_the_times_of_its_steps_in_the_cache(layer, shap
     later = mt.convert(copy.deepcopy(model))
     for _ in range(2):
         one_step(later, x)
-    [steps] = later[0]._mucudnn.comparison._like_steps.values()
+    [steps] = later[0]._mucudnn.comparison._similar_steps.values()
     assert [row["time_ms"] for row in rows] == [1e3, 1e3]
     assert steps.result == "stock"
     assert not steps.times
     wider = mt.convert(copy.deepcopy(model), workspace="1MiB")
     for _ in range(2):
         one_step(wider, x)
-    [steps] = wider[0]._mucudnn.comparison._like_steps.values()
+    [steps] = wider[0]._mucudnn.comparison._similar_steps.values()
     assert steps.result is None, "another limit makes other choices"
 
 
@@ -82,7 +82,7 @@ def test_a_cache_that_cannot_be_read_keeps_no_times_and_raises_nothing(
     default_path().write_text("no cache")
     for _ in range(80):
         one_step(model, x)
-    [steps] = model[0]._mucudnn.comparison._like_steps.values()
+    [steps] = model[0]._mucudnn.comparison._similar_steps.values()
     assert steps.result is not None
 
 

@@ -381,7 +381,7 @@ def test_a_thread_that_meets_another_one_in_a_comparison_goes_on_and_the_step_do
     other.start()
     entered.wait(60)
     steps(comparison, clock, 3, 1.0, 2.0)
-    assert all(not like.times for like in comparison._like_steps.everything().values())
+    assert all(not like.times for like in comparison._similar_steps.everything().values())
     go_on.wait(60)
     other.join()
     steps(comparison, clock, 30, 1.0, 2.0)
@@ -409,7 +409,7 @@ def test_ever_new_shapes_and_a_first_module_that_is_called_no_more_take_bounded_
     for number in range(50):
         steps(comparison, clock, 2, 1.5, 1.25, 1.0, call=f"shape {number}")
     kept = (
-        comparison._like_steps.everything(),
+        comparison._similar_steps.everything(),
         comparison._seen.everything(),
         comparison._unclear.everything(),
     )

@@ -302,7 +302,7 @@ def test_close_predictions_are_settled_by_running_both(
         races.append(1)
         return {"stock": 100.0, "choices": ours_ms}
 
-    monkeypatch.setattr(decision, "_race", race)
+    monkeypatch.setattr(decision, "_time_interleaved", race)
     convolution, x = problems()[1]
     with torch.no_grad():
         mt.convert(convolution)(x)
@@ -324,7 +324,7 @@ def test_a_gain_below_the_cost_of_a_call_is_ignored(
     monkeypatch.setattr(dispatch.Prepared, "predicted_ms", 1e-3)
     timed(lambda pass_, size, is_slice: 1e9 if is_slice else slower * cost_ms / passes)
     monkeypatch.setattr(dispatch, "choose_within", _without_stock(dispatch.choose_within))
-    monkeypatch.setattr(decision, "_race", lambda *_: {"stock": 1.0, "choices": 0.01})
+    monkeypatch.setattr(decision, "_time_interleaved", lambda *_: {"stock": 1.0, "choices": 0.01})
     model, x = nn.Conv2d(4, 4, 3), torch.randn(4, 4, 9, 9, requires_grad=needs_gradients)
     with torch.set_grad_enabled(needs_gradients):
         mt.convert(model)(x)
@@ -374,7 +374,7 @@ def test_a_race_runs_the_call_divided_and_undivided() -> None:
     assert key is not None
     assert key.needed == (True, True, True)
     with torch.no_grad():
-        times = decision._race(key, operands)
+        times = decision._time_interleaved(key, operands)
     assert min(times["stock"], times["choices"]) > 0
 
 

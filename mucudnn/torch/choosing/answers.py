@@ -1,4 +1,4 @@
-"""The memory of decided calls: equal calls have the same key, and the key finds who runs them."""
+"""The answers about decided calls: PyTorch or mucudnn. Equal calls have equal keys."""
 
 import os
 from contextlib import suppress
@@ -16,11 +16,11 @@ from mucudnn.torch.operators.options import Options
 from mucudnn.torch.operators.stock import TorchSource
 
 _LIMIT = settings.WORKSPACE_LIMIT.variable
-_new = tuple.__new__  # the constructor of a NamedTuple is a Python function, which takes longer
+_new = tuple.__new__  # faster than the constructor of a NamedTuple, a Python function
 
 
 class CallKey(NamedTuple):
-    """The values that the answer about a call with all its passes depends on."""
+    """Everything that the answer about a call, with all its passes, depends on."""
 
     caller: Any  # the settings of a converted module, or the number of axes and the plan of a function
     stride: Sizes
@@ -36,23 +36,23 @@ class CallKey(NamedTuple):
     w_strides: tuple[int, ...]
     w_data_type: torch.dtype
     bias: tuple[Size, torch.dtype] | None
-    needed: tuple[bool, bool, bool]  # True for the gradients that x, w and the bias may get
-    autocast: torch.dtype | None  # the type that autocast wants
+    needed: tuple[bool, bool, bool]  # True for each of x, w and bias that may get a gradient
+    autocast: torch.dtype | None  # the type that autocast casts to
     limit: int | str | None  # the workspace limit
     source: TorchSource  # PyTorch with its flags and threads
 
     def text(self) -> str:
-        """Return a text that is equal for equal calls in any process, without the machine."""
+        """Return a text that equal calls share in any process and on any machine."""
         return repr(
             {name: value for name, value in self._asdict().items() if name not in ("caller", "source")}
         )
 
 
 class Answer(NamedTuple):
-    """The decision that PyTorch's own convolution runs a call, or that mucudnn's passes do."""
+    """The decision whether PyTorch's own convolution or mucudnn's passes run a call."""
 
-    gain: float  # the share of the time of PyTorch's passes that ours save; 0 if PyTorch runs the call
-    options: Options | None = None  # None if the call's tensors must be cast or padded before a pass
+    gain: float  # the share of PyTorch's time that our passes save; 0 if PyTorch runs the call
+    options: Options | None = None  # None if a pass needs cast or padded tensors
     ready: Prepared | None = None  # the division of the forward pass on a CPU
 
 
@@ -78,11 +78,8 @@ def key_of(
     x: Tensor, w: Tensor, bias: Tensor | None, workspace: int | str | None, caller: Any,
     stride: Sizes, padding: str | Sizes, dilation: Sizes, groups: int, padding_mode: str = "zeros",
 ) -> CallKey | None:  # fmt: skip
-    """Return the key of a call.
-
-    Return None for a call that a compiler or a tracer follows, and for tensors that are not strided.
-    """
-    # Each call of a converted model pays for these lines, so they avoid calls of Python functions.
+    """Return the key of a call; None under a compiler or a tracer, and for tensors that are not strided."""
+    # Every call in a converted model runs these lines, so they avoid calls to Python functions.
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return None
     if type(x) not in passes.PLAIN or type(w) not in passes.PLAIN or not (x.is_cpu or x.is_cuda):

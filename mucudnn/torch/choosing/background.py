@@ -1,9 +1,8 @@
 """Tuning in the background: a thread decides about calls while the program waits between two steps.
 
-The program runs PyTorch's own convolutions meanwhile. A step ends where a module is called for the second
-time. There the program waits for the thread, for a share of the time that the step took. Nothing else
-of the program runs then, so that nothing disturbs the measurements. The thread holds no lock, no claim and no
-memory of measurements while the program runs.
+Until then the program runs PyTorch's own convolutions. A step ends when a module is called for the second
+time. The program then waits for the thread, for a share of the time that the step took, so that nothing
+disturbs the measurements. While the program runs, the thread holds no lock, no claim and no measuring memory.
 """
 
 import atexit
@@ -13,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Hashable
 
-SHARE = 0.5  # the program waits for the thread for this share of the time of a step
+SHARE = 0.5  # the program waits for the thread for this share of a step's time
 _MOST_CREDIT_S = 5.0
 _MOST_WAITING = 256  # pieces of work, of about 20 KB each
 Work = Generator[None, None, None]
@@ -34,9 +33,9 @@ class Tuner:
         self._thread: threading.Thread | None = None
 
     def submit(self, call: Hashable, work: Work) -> None:
-        """Take work that decides about a call, unless there is some. Each of its yields ends a part.
+        """Take work that decides about a call, unless it has some already. Each yield ends a part.
 
-        If too much work waits, the oldest is forgotten: its call is submitted again when it comes up again.
+        If too much work waits, the oldest is dropped, and submitted again when its call comes up again.
         """
         with self._changed:
             if call in self._work or self._stopped:
@@ -48,18 +47,18 @@ class Tuner:
             self._work[call] = work
 
     def has(self, call: Hashable) -> bool:
-        """Return whether the work about a call is not done yet."""
+        """Return whether there is unfinished work about a call."""
         return call in self._work
 
     def wait_after_step(self, module: Hashable) -> None:
-        """Wait for the thread if a step has ended, which shows in a second call of `module`."""
+        """Wait for the thread if this is the second call to `module`, which means that a step has ended."""
         if not self._called:
             self._since = self._clock()
         if module not in self._called:
             self._called.add(module)
             return
         self._called = {module}
-        # A pause, as in a notebook, must not make the program wait for long.
+        # A pause, as in a notebook, must not cause a long wait.
         self._credit_s += min(SHARE * (self._clock() - self._since), _MOST_CREDIT_S)
         if self._credit_s <= 0:
             self._since = self._clock()
@@ -69,13 +68,13 @@ class Tuner:
                 self._is_awaited = True
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: not self._is_awaited or not self._work or self._stopped)
-        finally:  # also where the user interrupts the program: the thread then ends its part and waits
+        finally:  # even if the user interrupts: the thread then finishes its part and waits
             with self._changed:
                 self._is_awaited = False
             self._since = self._clock()
 
     def stop(self) -> None:
-        """Let the thread end the part that it is at, and no further."""
+        """Stop the thread after the current part of its work, and join it."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -83,7 +82,7 @@ class Tuner:
             self._thread.join()
 
     def _start(self) -> bool:
-        """Start the thread. Return False if none can start, as at the end of the interpreter."""
+        """Start the thread. Return False if that fails, as when the interpreter shuts down."""
         thread = threading.Thread(target=self._run, name="mucudnn tunes", daemon=True)
         try:
             thread.start()
@@ -107,7 +106,7 @@ class Tuner:
                 self._changed.notify_all()
 
     def _next_work(self) -> Work | None:
-        """Wait until there is work to do and a program waits for it. Return the work; None after `stop`."""
+        """Wait until the program waits for work, and return that work; None after `stop`."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._stopped or (self._is_awaited and self._work and self._credit_s > 0)
@@ -120,12 +119,12 @@ class Tuner:
 
 
 def _make_progress(work: Work) -> bool:
-    """Do one part of the work. Return whether all is done."""
+    """Do one part of the work, and return whether all of it is done."""
     try:
         next(work)
     except StopIteration:
         return True
-    except Exception as error:  # no error of ours may end a program that trains
+    except Exception as error:  # an error of ours must not end the user's training
         _logger.warning("mucudnn leaves a convolution to PyTorch: %s", error)
         return True
     return False

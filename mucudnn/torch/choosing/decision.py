@@ -1,7 +1,7 @@
 """The decision about all passes of one call together: PyTorch's own convolution, or mucudnn's operators.
 
-If STOCK is the choice of every pass, PyTorch runs the call with its own autograd, as if mucudnn were not
-there. Otherwise the sums of the predicted times decide. If these are close, both run, interleaved.
+If every pass chooses STOCK, PyTorch runs the call with its own autograd, as if mucudnn were absent. Otherwise
+the sums of the predicted times decide or, if these are close, interleaved runs of both.
 """
 
 import itertools
@@ -23,34 +23,33 @@ from mucudnn.torch.operators import passes, stock
 from mucudnn.torch.operators.operands import Operands
 from mucudnn.torch.operators.options import plan_of
 
-# Our operators must save this share of the predicted time, or else PyTorch's own run without a comparison.
+# If our operators save less than this share of the predicted time, PyTorch's own run without a comparison.
 _LEAST_GAIN = 0.03
-# Predictions have erred by less than this share. Beyond it our operators run without a comparison, and also
+# A predicted gain above the largest error seen so far: our operators then run without a comparison, and also
 # in a mixture (see `step_comparison`).
 CLEAR_GAIN = 0.25
-# The overhead of an operator in Python, and of a call of a converted module beside its operators: 0.06 ms in
-# all without gradients, 0.18 ms with them, on two cores of an EPYC (Zen 3).
-# A network pays more than such a loop of equal calls: its other layers push the interpreter out of the
-# caches. A GPU computes meanwhile.
+# The Python overhead of an operator, and of a call to a converted module besides its operators: together
+# 0.06 ms without gradients and 0.18 ms with them, in a loop of equal calls on two cores of an EPYC (Zen 3).
+# Networks pay more because other layers push the interpreter out of the caches. A GPU computes meanwhile.
 _OPERATOR_MS = 0.03
 _CALL_MS, _CALL_WITH_GRADIENTS_MS = 0.04, 0.12
-# A converted model compares whole steps afterwards, so few rounds are enough.
+# A few rounds are enough because a converted model compares whole steps afterwards.
 _BUDGET_MS, _MOST_ROUNDS = 25.0, 3
 
 
 def decide(
     key: CallKey, operands: Operands, is_own: bool, tune: str = "eager", module: Hashable = None
 ) -> Answer | None:
-    """Return the answer about a call, and keep it; None while it is undecided.
+    """Return the answer about a call, and keep it; None while the call is undecided.
 
     `is_own` says that the operands are the call's own tensors. The gain of the answer is 1 if PyTorch's own
     operator was not a candidate, for example because it exceeds the limit.
 
-    With `tune` "eager", the first call with a shape decides, and measures what it needs. With "background"
-    the tuner does so between two calls of `module`. With "never" the cache must have all measurements.
+    With `tune` "eager", the first call with a shape makes the missing measurements and decides. With
+    "background" the tuner does so between two calls to `module`. With "never" nothing is measured.
 
-    A call that a compiler, a tracer, a mode or a transform follows is not decided. If deciding failed, the
-    operators of mucudnn raise the error or warn about it.
+    A call under a compiler, a tracer, a mode or a transform stays undecided. So does a failing call, whose
+    error mucudnn's operators then raise or warn about.
     """
     if passes.is_followed(operands.x, operands.w, operands.bias):
         return None
@@ -69,7 +68,7 @@ def decide(
 
 
 def _decide_in_parts(key: CallKey, operands: Operands, is_own: bool) -> Work:
-    """Return work that decides about a call as `_decide` does. It holds none of the tensors."""
+    """Return work that decides about a call as `_decide` does, without holding on to its tensors."""
     make = [
         partial(torch.empty_strided, tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
         for tensor in (operands.x, operands.w, operands.bias)
@@ -77,15 +76,15 @@ def _decide_in_parts(key: CallKey, operands: Operands, is_own: bool) -> Work:
     ]
     options = operands.options
 
-    def like() -> Operands:
+    def similar_operands() -> Operands:
         x, w, *bias = (empty().fill_(0.25) for empty in make)
         return Operands(x, w, bias[0] if bias else None, options)
 
     def work() -> Work:
         try:
-            for call in like().calls(_passes(key)).values():
+            for call in similar_operands().calls(_passes(key)).values():
                 yield from measurements_of(call, plan_of(options.plan), stock.source_of(call.device))
-            answer = _decide(key, like(), is_own)
+            answer = _decide(key, similar_operands(), is_own)
         except Exception:
             keep(key, LEFT_TO_PYTORCH)
             raise
@@ -119,7 +118,7 @@ def _passes(key: CallKey) -> list[str]:
 
 
 def _gain(key: CallKey, operands: Operands, ready: dict[str, Prepared], may_measure: bool) -> float:
-    """Return the share of the time of PyTorch's passes that the prepared ones save."""
+    """Return the share of PyTorch's time that the prepared passes save."""
     if all(division.is_stock for division in ready.values()):
         return 0.0
     stock_parts = [division.undivided_stock for division in ready.values()]
@@ -130,14 +129,14 @@ def _gain(key: CallKey, operands: Operands, ready: dict[str, Prepared], may_meas
     ours_ms += _call_ms(operands.x, len(ready))
     gain = 1 - ours_ms / stock_ms
     if _LEAST_GAIN <= gain < CLEAR_GAIN:
-        return _compared_gain(key, operands, ready, gain, may_measure)
+        return _measure_gain(key, operands, ready, gain, may_measure)
     return gain
 
 
-def _compared_gain(
+def _measure_gain(
     key: CallKey, operands: Operands, ready: dict[str, Prepared], predicted: float, may_measure: bool
 ) -> float:
-    """Run both candidates, interleaved, unless the cache has their times. Return the gain of ours."""
+    """Return the gain of our operators by interleaved runs, unless the cache has the times of both."""
     x = operands.x
     kernel, machine = Kernel(ready["forward"].problem, "forward"), key.source.machine
     call = digest(f"{pass_}: {division.configuration}" for pass_, division in ready.items())
@@ -147,24 +146,24 @@ def _compared_gain(
             if not may_measure:
                 return 0.0
             try:
-                times = _race(key, operands)
-            except RuntimeError:  # such as a lack of memory: the predictions decide
+                times = _time_interleaved(key, operands)
+            except RuntimeError:  # such as a lack of memory
                 return predicted
             cache.add_step_times(machine, kernel, call, times)
-    # The comparison ran the operators, and on a CPU their own time was part of it.
-    beside_ms = _call_ms(x, len(ready)) if x.is_cpu else _OPERATOR_MS * len(ready)
-    return 1 - (times[CHOICES] + beside_ms) / times[STOCK_WAY]
+    # The measured time includes the operators' own overhead on a CPU, but not on a GPU.
+    overhead_ms = _call_ms(x, len(ready)) if x.is_cpu else _OPERATOR_MS * len(ready)
+    return 1 - (times[CHOICES] + overhead_ms) / times[STOCK_WAY]
 
 
 def _call_ms(x: Tensor, passes: int) -> float:
-    """Return the time that a call with that many passes costs beside its operators."""
+    """Return the overhead of a call with that many passes, apart from its operators."""
     if not x.is_cpu:
         return 0.0
     return _CALL_WITH_GRADIENTS_MS if passes > 1 else _CALL_MS
 
 
-def _race(key: CallKey, operands: Operands) -> dict[str, float]:
-    """Return the ms of all passes by the way they run: on our operators and on PyTorch's own."""
+def _time_interleaved(key: CallKey, operands: Operands) -> dict[str, float]:
+    """Return the ms of all passes with our operators and with PyTorch's own."""
     x, w, bias, options, *_ = operands
     x, w, needed = x.detach(), w.detach(), key.needed
     arguments = passes.stock_arguments(options)

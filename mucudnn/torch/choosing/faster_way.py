@@ -1,4 +1,4 @@
-"""The faster of several interleaved ways to run a step, by the times of the steps that ran so far."""
+"""The fastest of several interleaved ways to run a step, by the times of the steps so far."""
 
 import itertools
 import math
@@ -8,31 +8,30 @@ from functools import cache
 
 from mucudnn.torch.choosing.step_times import CHOICES, MIXTURE, STOCK_WAY
 
-# Ways that differ little are compared in _ENOUGH steps of each, and in more if these take less than _ENOUGH_S
-# seconds together, because short steps vary more: in up to _ENOUGH_SHORT. If these do not show which way
-# is faster, as many again are run.
+# Ways that differ little are compared in _ENOUGH steps of each. Short steps vary more, so if these take less
+# than _ENOUGH_S seconds together, up to _ENOUGH_SHORT are run. If they leave doubt, that many run again.
 _ENOUGH, _ENOUGH_S, _ENOUGH_SHORT = 7, 3.0, 64
 # A comparison ends early if each step of one way took at least this many times as long as its neighbour of
-# the other way. The keys are the steps of each way so far: the more there are, the less they must differ.
+# the other way. The keys count the steps of each way so far: the more steps, the less they must differ.
 _CLEAR = {2: 1.5, 3: 1.1, 4: 1.075, 5: 1.06, 6: 1.05}
-_FEWEST_WITHOUT_GAIN = 4  # steps that all save too little are enough, too
-# PyTorch's own convolutions must take this many times as long as the choices or the mixture. Medians of so
-# few steps err by as much, and a model shall not get slower by chance.
+_FEWEST_WITHOUT_GAIN = 4  # steps that show that a way saves too little
+# PyTorch's own convolutions must take this many times as long as the choices or the mixture: the medians of
+# a few steps err by as much, and a model must not get slower by chance.
 _LEAST = 1.015
-# Steps of equal ways agree by chance, too. These chances are allowed each time that steps are asked: where
-# they end a comparison early, and after enough of them.
+# The largest probability that the steps of two equal ways agree by chance, in each test: where it ends a
+# comparison early, and after enough steps.
 _CHANCE_EARLY, _CHANCE = 0.01, 0.1
 _PREFERRED = (STOCK_WAY, MIXTURE, CHOICES)  # among ways that take the same time
 
 
 def fastest(times: Mapping[str, float]) -> str:
-    """Return the fastest way, or PyTorch's own if it takes less than _LEAST times as long."""
+    """Return the fastest way; PyTorch's own if that takes less than _LEAST times as long."""
     ways = [way for way in _PREFERRED if way in times]
     return min(ways, key=lambda way: times[way] / (_LEAST if way == STOCK_WAY else 1))
 
 
 def slower_ways(times: Mapping[str, Sequence[float]]) -> set[str]:
-    """Return the ways that get no further steps: the times of their steps say that another way is better.
+    """Return the ways that get no further steps because another way is better.
 
     PyTorch's own convolutions stay unless a way saves time in more steps than it would by chance (a sign
     test). Between the choices and the mixture the median decides.
@@ -47,9 +46,9 @@ def slower_ways(times: Mapping[str, Sequence[float]]) -> set[str]:
 
 
 def _is_better(other: Sequence[float], preferred: Sequence[float], *, is_safe: bool) -> bool | None:
-    """Return whether a way is better than one that is preferred to it; None if more steps must decide.
+    """Return whether a way is better than a preferred way; None if more steps must decide.
 
-    `is_safe` says that the preferred way must stay where the steps leave doubt.
+    With `is_safe` the preferred way stays when in doubt.
     """
     ratios = [slow_s / fast_s for slow_s, fast_s in zip(preferred, other, strict=False)]
     count = len(ratios)
@@ -63,7 +62,9 @@ def _is_better(other: Sequence[float], preferred: Sequence[float], *, is_safe: b
     if sum(ratio >= most for ratio in ratios) <= few:
         return False
     seconds = min(sum(other), sum(preferred))
-    done = max(count / _ENOUGH_SHORT, min(count / _ENOUGH, seconds / _ENOUGH_S))  # 1 if it is enough
+    done = max(
+        count / _ENOUGH_SHORT, min(count / _ENOUGH, seconds / _ENOUGH_S)
+    )  # 1 if there are enough steps
     if done < 1:
         return None
     median = statistics.median(ratios)
@@ -76,16 +77,16 @@ def _is_better(other: Sequence[float], preferred: Sequence[float], *, is_safe: b
 
 @cache
 def _most_exceptions(count: int, chance: float) -> int:
-    """Return how many of `count` steps may contradict that one way is faster; -1 if even none proves nothing.
+    """Return how many of `count` steps may contradict that a way is faster; -1 if the steps are too few.
 
-    Steps of two equal ways contradict it as rarely with at most this chance (a sign test).
+    With two equal ways so few steps contradict it with at most the probability `chance` (a sign test).
     """
     share = itertools.accumulate(math.comb(count, exceptions) / 2**count for exceptions in range(count + 1))
     return sum(1 for _ in itertools.takewhile(lambda sum_: sum_ <= chance, share)) - 1
 
 
 def relative_times(times: Mapping[str, Sequence[float]], best: str) -> dict[str, float]:
-    """Return the ms of each way: those of the best step, times the median ratio of neighbouring steps."""
+    """Return the ms of each way: those of the best step times the median ratio of neighbouring steps."""
     best_ms = min(times[best]) * 1e3
 
     def ratio(way: str) -> float:

@@ -1,25 +1,25 @@
 """The comparison of whole steps: a model's choices against PyTorch's own convolutions.
 
-The sum of the kernels' times does not decide which is faster: a neighbour may have to convert a layout, and
-caches hold other data. So when all calls of a converted model are decided, its next steps run in different
-ways:
+The sum of the kernels' times does not show which is faster, because neighbours may have to convert a layout
+and caches hold other data. So once all calls in a converted model are decided, its next steps run in
+different ways:
 
 - the choices,
 - PyTorch's own convolutions,
-- a mixture: the choices in calls where they save much by their measurements, PyTorch's own in the others.
+- a mixture: the choices in calls whose measurements show a clear gain, PyTorch's own in the others.
 
-The fastest way stays, but PyTorch's own convolutions stay where the steps leave doubt. These steps are real
-ones of the program, so nothing is measured twice. A way that is far behind gets few of them.
+The fastest way stays, but PyTorch's own convolutions stay when the steps leave doubt. These are steps of the
+program itself, so no work is repeated for the comparison, and a way that is far behind gets few of them.
 
-Processors slow down while they get warm, and other programs come and go. So the ways are interleaved, in an
-order that turns around each time (CC SS MM, MM SS CC, and so on), and a step is compared with the steps of
-the other ways that ran next to it.
+Processors slow down as they get warm, and other programs come and go. The ways are therefore interleaved, in
+an order that is reversed each time (CC SS MM, MM SS CC, and so on), and each step is compared with the
+neighbouring steps of the other ways.
 
 The times are kept, so that a later process with the same model does not compare again.
 
-A step lasts from one call of the model's first convolution to the next. Each shape of its input has a result
-of its own. Programs that ask PyTorch for deterministic algorithms, and models that follow a plan, compare
-nothing.
+A step lasts from one call to the model's first convolution to the next, and each shape of its input has its
+own result. Programs that ask PyTorch for deterministic algorithms, and models that follow a plan, do not
+compare.
 """
 
 import logging
@@ -40,50 +40,50 @@ from mucudnn.torch.choosing.step_times import CHOICES, MIXTURE, STOCK_WAY, StepT
 from mucudnn.torch.operators.passes import is_captured
 
 _PATIENCE = 400  # steps after which the choices stay without a comparison
-_MOST_CALLS = 4096  # a longer step has no end: the program calls its first convolution no more
+_MOST_CALLS = 4096  # in a longer step the program has probably stopped calling its first convolution
 _MOST_SHAPES = 512  # results, and as many older ones
-_MOST_ASKED = 4  # different steps that begin with the same call, and are looked up
+_MOST_ASKED = 4  # different steps with the same first call that are looked up in the cache
 _WAYS = (CHOICES, STOCK_WAY, MIXTURE)  # in the order in which they are interleaved
 _logger = logging.getLogger("mucudnn")
 
 
 @dataclass
-class _LikeSteps:
-    """The steps that begin with the same call: their times, by the convolutions that they ran."""
+class _SimilarSteps:
+    """The steps that begin with the same call, and their times by the convolutions that they ran."""
 
     times: dict[tuple[int, ...], dict[str, list[float]]] = field(default_factory=dict)
     left: tuple[str, ...] = _WAYS  # the ways that may be the fastest
-    way: str = CHOICES  # the next step runs so
-    repeats: int = 0  # the steps in this way since the last one in another way
-    is_forward: bool = True  # True if the ways follow the order of _WAYS, False if backwards
+    way: str = CHOICES  # the way of the next step
+    repeats: int = 0  # the steps in this way since the last step in another way
+    is_forward: bool = True  # True for the order of _WAYS, False for the reverse
     count: int = 0
-    asked: set[tuple[int, ...]] = field(default_factory=set)  # the steps that were looked up
+    asked: set[tuple[int, ...]] = field(default_factory=set)  # the steps that were looked up in the cache
     result: str | None = None  # the way that runs from now on
     left_to_pytorch: dict[int, bool] = field(default_factory=dict)  # keys are modules; empty without a result
 
     def restart(self) -> None:
-        """Let the next step run with the choices, as the first one did.
+        """Run the next step with the choices, as the first step ran.
 
-        The count of steps goes on, so that a program with ever new calls compares no longer than others.
+        The count of steps goes on, so that a program with ever new calls does not compare longer than others.
         """
         self.way, self.repeats, self.is_forward = CHOICES, 0, True
 
     def add(self, modules: tuple[int, ...], seconds: float) -> dict[str, list[float]]:
-        """Add the time of a step in the present way. Return the times of its like, by way."""
+        """Add the time of a step in the current way. Return the times of steps with these modules."""
         times = self.times.setdefault(modules, {})
         times.setdefault(self.way, []).append(seconds)
         if all(way in times for way in self.left):
             slower = slower_ways({way: times[way] for way in self.left})
             self.left = tuple(way for way in self.left if way not in slower)
-        # Two steps of each way follow one another: programs that call the first convolution twice in a step
-        # see both of its calls in all ways.
+        # Each way runs two steps in a row, for programs that call the first convolution twice in a step: they
+        # then see both of its calls in all ways.
         self.repeats += 1
         if self.repeats == 2 or self.way not in self.left:
             self.repeats, self.way = 0, self._next()
         return times
 
     def _next(self) -> str:
-        """Return the next way. The last one of an order is the first one of the next order."""
+        """Return the next way. The last way of an order is the first of the next."""
         order = _WAYS if self.is_forward else _WAYS[::-1]
         for way in order[order.index(self.way) + 1 :]:
             if way in self.left:
@@ -100,33 +100,35 @@ class StepComparison:
     ) -> None:
         self._times, self._clock = times, clock
         self.first_layer: int | None = None  # the module whose call begins a step
-        # True if PyTorch's own convolutions run the present step, by the result for steps like it. The call
-        # of the first layer begins the next step.
+        # True if a result leaves the present step to PyTorch's own convolutions. A call to the first layer
+        # begins the next step.
         self.is_step_left_to_pytorch = False
-        self._like_steps: Recent[CallKey, _LikeSteps] = Recent(_MOST_SHAPES)  # keys are first calls
-        self._compared: _LikeSteps | None = None  # the steps like this one; None if it is not compared
-        self._way = CHOICES  # this step runs so
-        self._called: list[tuple[int, CallKey]] = []  # modules with their calls
+        self._similar_steps: Recent[CallKey, _SimilarSteps] = Recent(_MOST_SHAPES)  # keys are first calls
+        self._compared: _SimilarSteps | None = (
+            None  # steps similar to the present one; None if it is not compared
+        )
+        self._way = CHOICES  # the way of the present step
+        self._called: list[tuple[int, CallKey]] = []  # modules and their calls
         self._seen: Recent[tuple[int, CallKey], bool] = Recent(_MOST_CALLS)
         self._unclear: Recent[CallKey, bool] = Recent(_MOST_CALLS)  # True for PyTorch's own in a mixture
         self._is_clean, self._since = False, 0.0
-        self._gains: set[bool] = set()  # True for a clear gain of a call, False for a little one
+        self._gains: set[bool] = set()  # True for a clear gain of a call, False for a small one
         self._thread = 0
         self._lock = threading.Lock()  # held while a thread compares; the others do not wait for it
         with no_fork:
             close_in_child(self)
 
     def close(self) -> None:
-        """Replace the lock in a child of fork(): the thread that held it may not exist there."""
+        """Replace the lock in a child of fork(), where the thread that held it may not exist."""
         self._lock = threading.Lock()
 
     @property
     def result(self) -> str | None:
-        """The way in which the last step ran if steps like it are decided; None if they are compared."""
+        """The way of the last step if similar steps are decided; None while they are compared."""
         return self._way if self.first_layer is not None and self._compared is None else None
 
     def follow(self, module: int, call: CallKey, x: Tensor) -> bool:
-        """Follow a call of a module. Return whether the step leaves it to PyTorch's own convolution."""
+        """Follow a call to a module. Return whether the step leaves it to PyTorch's own convolution."""
         if self.first_layer is None:
             self.first_layer = module
         if module == self.first_layer or self._compared is not None:
@@ -141,9 +143,9 @@ class StepComparison:
         return self._runs_stock(call)
 
     def note_choice(self, call: CallKey, gain: float | None) -> None:
-        """Note that a call follows its own choice, and the share of its time that the choice saves.
+        """Note that a call follows its own choice, which saves the share `gain` of the call's time.
 
-        The gain is 0 if the choice is PyTorch's own, and None if the call is not decided yet.
+        The gain is 0 if the choice is PyTorch's own, and None while the call is undecided.
         """
         if gain is None:
             self._is_clean = False
@@ -158,8 +160,8 @@ class StepComparison:
         return self._compared is None and self._runs_stock(call)
 
     def describe(self, module: int) -> str:
-        """Return words about the steps that leave a module to PyTorch; none if there are none."""
-        left = {steps.left_to_pytorch.get(module) for steps in self._like_steps.everything().values()}
+        """Return a text about the steps that leave a module to PyTorch; empty if there are none."""
+        left = {steps.left_to_pytorch.get(module) for steps in self._similar_steps.everything().values()}
         if True not in left:
             return ""
         return f"PyTorch's own in {'some' if False in left else 'all'} steps"
@@ -171,7 +173,7 @@ class StepComparison:
             self._begin(call, x)
         if self._compared is None:
             return
-        if len(self._called) >= _MOST_CALLS:  # the program calls the first module no more
+        if len(self._called) >= _MOST_CALLS:  # the program has stopped calling the first module
             self.first_layer = self._compared = None
             return
         self._called.append((module, call))
@@ -183,9 +185,9 @@ class StepComparison:
         return self._way == STOCK_WAY or (self._way == MIXTURE and self._unclear[call] is True)
 
     def _begin(self, call: CallKey, x: Tensor) -> None:
-        steps = self._like_steps[call]
+        steps = self._similar_steps[call]
         if steps is None:
-            steps = self._like_steps[call] = _LikeSteps()
+            steps = self._similar_steps[call] = _SimilarSteps()
         self._way, self._compared = steps.result or CHOICES, None
         self.is_step_left_to_pytorch = steps.result == STOCK_WAY
         if steps.result or torch.are_deterministic_algorithms_enabled() or is_captured(x):
@@ -209,7 +211,7 @@ class StepComparison:
             self._compared = None
             return
         steps.count += 1
-        if self._way == CHOICES and not self._gains:  # each choice is PyTorch's own
+        if self._way == CHOICES and not self._gains:  # all choices are PyTorch's own
             steps.result = STOCK_WAY
             return
         if steps.count > _PATIENCE:
@@ -222,19 +224,19 @@ class StepComparison:
         if len(steps.left) == 1:
             self._decide(steps, times)
 
-    def _decide(self, steps: _LikeSteps, times: Mapping[str, list[float]]) -> None:
-        """Let the way that is left run from now on, and keep the times in the cache."""
+    def _decide(self, steps: _SimilarSteps, times: Mapping[str, list[float]]) -> None:
+        """Choose the only way left, and keep the times in the cache."""
         [result] = steps.left
         step_ms = relative_times(times, result)
         self._end_comparison(steps, result, step_ms)
-        # If the shortest steps say otherwise, something disturbed them: a later process compares again.
+        # If the shortest steps disagree, something disturbed the steps, so a later process compares again.
         shortest = {way: min(own) for way, own in times.items()}
         is_clear = all((fastest(own) == STOCK_WAY) == (result == STOCK_WAY) for own in (shortest, step_ms))
         if self._times is not None and is_clear:
             self._times.keep([call for _, call in self._called], step_ms)
 
-    def _decide_from_cache(self, steps: _LikeSteps, modules: tuple[int, ...]) -> bool:
-        """Decide between the ways by times in the cache. Return False if it has none for this step."""
+    def _decide_from_cache(self, steps: _SimilarSteps, modules: tuple[int, ...]) -> bool:
+        """Choose a way by the cached times of this step. Return False if there are none."""
         if self._times is None or modules in steps.asked or len(steps.asked) >= _MOST_ASKED:
             return False
         steps.asked.add(modules)
@@ -245,16 +247,16 @@ class StepComparison:
         self._end_comparison(steps, fastest(step_ms), step_ms)
         return True
 
-    def _end_comparison(self, steps: _LikeSteps, result: str, step_ms: Mapping[str, float]) -> None:
-        """Let a way run from now on, and log the ms of all ways."""
+    def _end_comparison(self, steps: _SimilarSteps, result: str, step_ms: Mapping[str, float]) -> None:
+        """Run this way from now on, and log the ms of all ways."""
         self._way = steps.result = result
         steps.left_to_pytorch = {module: self._runs_stock(call) for module, call in self._called}
         steps.times.clear()
-        little = sum(self._unclear[call] is True for _, call in self._called)
+        unclear = sum(self._unclear[call] is True for _, call in self._called)
         texts = {
             CHOICES: "with the choices",
             STOCK_WAY: "with PyTorch's own convolutions",
-            MIXTURE: f"with PyTorch's own in {little} calls where the choices save little",
+            MIXTURE: f"with PyTorch's own in {unclear} calls where the choices save little",
         }
         names = {CHOICES: "the choices", STOCK_WAY: "PyTorch's own", MIXTURE: "the mixture"}
         compared = ", ".join(f"{step_ms[way]:.4g} ms {texts[way]}" for way in _WAYS if way in step_ms)

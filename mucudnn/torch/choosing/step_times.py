@@ -1,7 +1,7 @@
 """The times of whole steps in the cache, so that a later process does not compare again.
 
-The cache knows a step by the digest of its calls, in their order, with everything that their keys have, and
-of the settings that change a choice. It does not find what another version of mucudnn measured.
+The cache identifies a step by a digest of the keys of its calls, in order, and of the settings that affect a
+choice. It ignores the times that another version of mucudnn measured.
 """
 
 import hashlib
@@ -23,33 +23,33 @@ CHOICES, STOCK_WAY, MIXTURE = "choices", "stock", "mixture"  # the ways in which
 
 
 class StepTimes:
-    """The step times in the user's cache. A cache that cannot be used has no times, and keeps none."""
+    """The step times in the user's cache. An unusable cache has no times and keeps none."""
 
     def find(self, calls: Sequence[CallKey]) -> Mapping[str, float]:
-        """Return the ms of a step with these calls by the way it ran; nothing if no process measured it."""
+        """Return the ms of a step with these calls by way; empty if no process has measured it."""
         with suppress(MucudnnError), user_cache(LogListener()) as cache:
             return cache.step_times(*_identify(calls))
         return {}
 
     def keep(self, calls: Sequence[CallKey], times: Mapping[str, float]) -> None:
-        """Keep the ms of a step with these calls by the way it ran."""
+        """Keep the ms of a step with these calls by way."""
         with suppress(MucudnnError), user_cache(LogListener()) as cache:
             cache.add_step_times(*_identify(calls), times)
 
 
 def digest(parts: Iterable[object]) -> str:
-    """Return a short text that differs where the texts of the parts differ."""
+    """Return a short text that differs if the texts of the parts do."""
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
 
 
 def _identify(calls: Sequence[CallKey]) -> tuple[Machine, Kernel, str]:
     """Return the machine, a forward pass of the step and the digest of all calls. Raise MucudnnError.
 
-    The pass is that of the first call whose data type an engine has: complex ones, for example, have none.
+    The pass is that of the first call whose data type an engine supports; complex types are unsupported.
     """
     first = next((key for key in calls if DATA_TYPES.get(key.data_type) in TYPES), None)
     if first is None:
-        raise UsageError("an engine has none of the data types of this step")
+        raise UsageError("no engine supports a data type of this step")
     x = tuple(first.x) if len(first.x) == len(first.w) else (1, *first.x)
     padding = 0 if isinstance(first.padding, str) else first.padding
     problem = problem_of(

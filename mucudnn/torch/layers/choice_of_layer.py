@@ -15,9 +15,9 @@ from mucudnn.torch.operators.options import Options, plan_of
 class LayerChoice:
     """The choice for one pass of one layer; `kernel` is its short descriptor.
 
-    `micro_batches` is a text such as `4×16 WINOGRAD_NONFUSED`, or `tiles 3×16 WINOGRAD_NONFUSED` if each
-    sample is divided into tiles, whose lengths the text has. `time_ms` is the predicted time, and
-    `workspace` the bytes that the pass uses. All three are None for a pass that PyTorch computes.
+    `micro_batches` is a text such as `4×16 WINOGRAD_NONFUSED`, or `tiles 3×16 WINOGRAD_NONFUSED` with the
+    lengths of tiles into which each sample is divided. `time_ms` is the predicted time, and `workspace` the
+    bytes that the pass uses. All three are None for a pass that PyTorch computes.
     """
 
     layer: str
@@ -29,14 +29,14 @@ class LayerChoice:
 
 
 def choice_of_forward(name: str, operands: Operands, is_ours: bool) -> str:
-    """Return a sentence about the forward pass of a layer that was decided."""
+    """Return a sentence about the decided forward pass of a layer."""
     choice = choice_of_pass(name, operands.calls(["forward"])["forward"], operands.options)
     chosen = (choice.micro_batches if is_ours else None) or "PyTorch's own convolution"
     return f"the layer {name} is {choice.kernel}: its forward pass runs in {chosen}"
 
 
 def choice_of_pass(name: str, call: PassCall, options: Options) -> LayerChoice:
-    """Return the choice for a pass of a layer, which may not be decided yet."""
+    """Return the choice for a pass of a layer, without details while the pass is undecided."""
     ready = decided(call, plan_of(options.plan))
     if ready is None:
         return LayerChoice(name, call.pass_, short_text(geometry(call)[0]))

@@ -29,49 +29,48 @@ def convert(
 
     Each pass of every nn.Conv1d, 2d and 3d, at any depth, uses at most `workspace` bytes of scratch memory
     ("16MiB", "none"); the default is MUCUDNN_WORKSPACE_LIMIT. With a `plan` (a Plan of `mucudnn.torch.plan`,
-    or the path of one) it runs as the plan says. Identical layers take the plan's shares, if it has some, in
-    the order of the model. A kernel that the plan lacks, such as a smaller last mini-batch, runs within
+    or the path of one) it runs as the plan says. If the plan has shares, identical layers take them in the
+    order of the model. A kernel that the plan lacks, such as a smaller last mini-batch, runs within
     `workspace`.
 
-    `tune` says when the kernels are measured that neither a plan nor the cache has. "eager" measures in the
-    first call with a shape. "background" runs PyTorch's own convolutions until a thread has decided: the
-    program waits for the thread between two steps, for half of the time of a step. "never" measures nothing,
-    and PyTorch runs what is not decided. With these two, PyTorch also runs compiled and transformed calls.
-    Ctrl-C loses no measurement.
+    `tune` says when to measure the kernels that neither a plan nor the cache has. "eager" measures in the
+    first call with a shape. "background" runs PyTorch's own convolutions until a thread has decided; between
+    two steps the program waits for the thread, for half of a step's time. "never" measures nothing and leaves
+    undecided calls to PyTorch. With these two, PyTorch also runs compiled and transformed calls. Ctrl-C loses
+    no measurements.
 
     When all convolutions are decided, the model compares whole steps: some of its next steps run with the
     choices, some with PyTorch's own convolutions, and some with a mixture of both, in which the choices run
-    where they save at least a quarter of a call's time. Most ways get at most eight steps, or 65 short ones,
-    and twice as many if these leave it open which is the fastest. The fastest way stays, for each shape of
-    the input, and the log says which. PyTorch's own convolutions stay where the steps leave
-    doubt. The cache keeps the times, so that a later process does not compare again.
-    A model with a plan does not compare, nor with "never", nor a program that calls
-    `torch.use_deterministic_algorithms(True)`.
+    where they save at least a quarter of a call's time. A way usually gets at most eight steps, or 65 short
+    ones, and twice as many if the result is then still open. The fastest way stays, for each shape of the
+    input, and the log says which one. PyTorch's own convolutions stay when the steps leave doubt. The cache
+    keeps the times, so that a later process does not compare again. Models with a plan or with "never" do not
+    compare, nor do programs that call `torch.use_deterministic_algorithms(True)`.
 
     Parameters, state_dict, hooks, DistributedDataParallel, pickling and copies stay as they were. A process
     that loads a pickled model needs mucudnn. Subclasses of the three modules are left alone. Parametrized
     modules are subclasses, so convert a model before you parametrize it. Lazy modules are subclasses until
-    they have run. `torch.fx` takes converted modules for leaves, so a traced model stays converted.
+    they have run. `torch.fx` treats converted modules as leaves, so a traced model stays converted.
 
-    Quantization and `torch.jit.script` look for PyTorch's own classes: restore the model before.
+    Quantization and `torch.jit.script` look for PyTorch's own classes: restore the model first.
     `torch.jit.trace` and `torch.export` with strict=True keep a model divided, but no other process knows its
     plan. `torch.export` with strict=False and ONNX get PyTorch's own convolutions.
 
     On the CPU a convolution uses as many threads as PyTorch (`torch.set_num_threads`), or MUCUDNN_THREADS if
-    that is set. Times on one number of threads say nothing about another, so each number is measured.
+    that is set. Each number of threads has its own measurements.
 
     Under the transforms of `torch.func` and in forward mode the convolutions are divided too. vmap runs one
     larger convolution, which the plan lacks and which therefore runs within `workspace`.
 
-    A converted model raises no new errors. A convolution that cannot be divided runs as it did before: one
-    of an empty mini-batch, of complex numbers or of subclasses of tensors, one on a device without an engine,
-    one in a compiled transform, and one that a CUDA graph captures. If the cause shows only when the
-    convolution is prepared or run, a MucudnnWarning says so.
+    A converted model raises no new errors. A convolution that cannot be divided runs as before: with an empty
+    mini-batch, complex numbers or subclasses of tensors, on a device without an engine, in a compiled
+    transform, or captured by a CUDA graph. If the cause shows only when the convolution is prepared or run, a
+    MucudnnWarning says so.
 
-    Raises UsageError (a ValueError) for a model without convolutions or another `tune`, and MucudnnError for
-    a plan that cannot be read.
+    Raises UsageError (a ValueError) for a model without convolutions or an unknown `tune`, and MucudnnError
+    for a plan that cannot be read.
     """
-    # A wrong limit or plan is an error here, and not in the first call of the model.
+    # Raise errors about the limit or the plan here instead of in the model's first call.
     limit, known = spelled(workspace), None if plan is None else known_plan(plan)
     if tune not in TUNE:
         raise UsageError(f"tune is {shown(tune)}: there are {', '.join(TUNE)}")
@@ -85,7 +84,7 @@ def convert(
 
 
 def divide(module: Any, name: str, workspace: str, plan: str) -> None:
-    """Make one convolution, also a transposed one, run as the text of a plan says; other modules stay."""
+    """Make a convolution, possibly transposed, follow the text of a plan; leave other modules alone."""
     settings = ConversionSettings(workspace, plan)
     if type(module) in CONVERTED or isinstance(module, Converted):
         _divide(module, name, settings)
@@ -116,7 +115,7 @@ def restore(model: Model) -> Model:
 
 
 def convolutions(model: Any) -> list[Any]:
-    """Return the modules that can be converted or already are. Raises UsageError if there are none."""
+    """Return the modules that can be or are converted. Raises UsageError if there are none."""
     layers = [layer for layer in model.modules() if type(layer) in CONVERTED or isinstance(layer, Converted)]
     if not layers:
         raise UsageError("the model has no nn.Conv1d, nn.Conv2d or nn.Conv3d: there is nothing to divide")

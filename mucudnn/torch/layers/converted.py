@@ -1,4 +1,4 @@
-"""The modules that `convert` makes: each call chooses who runs it, and then runs there."""
+"""The modules that `convert` makes, which choose in each call whether mucudnn or PyTorch runs it."""
 
 import logging
 from typing import Any
@@ -21,22 +21,22 @@ from mucudnn.torch.operators.operands import Operands, prepare_operands
 from mucudnn.torch.operators.passes import can_divide
 
 _logger = logging.getLogger("mucudnn")
-_MOST_LOGGED = 64  # sentences about a layer that the log does not repeat, and as many older ones
+_MOST_LOGGED = 64  # the latest sentences about a layer, which are not logged again
 _logged: WeakKeyDictionary[nn.Module, Recent[str, bool]] = WeakKeyDictionary()
 
 
 class Converted:
-    """A base class in front of PyTorch's module: only the convolution itself changes, and runs divided."""
+    """A base class in front of PyTorch's module that divides the convolution and changes nothing else."""
 
-    # None if the module was parametrized after `convert` and then restored: parametrization made a subclass
-    # of this class, which `restore` cannot replace. The module then runs PyTorch's own convolution.
+    # None if the module was parametrized after `convert` and then restored. It runs PyTorch's own convolution
+    # because `restore` cannot replace the subclass of this class that parametrization made.
     _mucudnn: ConversionSettings | None = None
     _mucudnn_name: str | None = None  # the layer's name in its model, for the log
 
     def _conv_forward(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Choose who runs the convolution, and run it there."""
+        """Run the convolution with mucudnn's operators or with PyTorch's own."""
         settings = self._mucudnn
-        # `super()` would fail where another thread restores the module meanwhile.
+        # `super()` would fail if another thread restored the module meanwhile.
         run_stock = _RUN_STOCK[len(self.kernel_size)]
         if settings is None:
             return run_stock(self, input, weight, bias)
@@ -46,7 +46,7 @@ class Converted:
         return run_stock(self, input, weight, bias) if operands is None else operands.run()
 
     def _mucudnn_use_stock_class(self: Any, is_stock: bool) -> None:
-        """Change the class to the stock class or back; a parametrized module keeps its own."""
+        """Switch to the stock class or back; a parametrized module keeps its class."""
         own = RESTORED.get(type(self))
         if own is not None:
             self.__class__ = (_STOCK_CLASS if is_stock else CONVERTED)[own]
@@ -57,7 +57,7 @@ class Converted:
             self._mucudnn.add(self)
 
     def extra_repr(self: Any) -> str:
-        """Return PyTorch's text with the workspace limit, and with the plan if there is one."""
+        """Return PyTorch's text with the workspace limit and the plan, if any."""
         text: str = super().extra_repr()  # type: ignore[misc]  # PyTorch's method
         settings = self._mucudnn
         if settings is None:
@@ -66,7 +66,7 @@ class Converted:
         return ", ".join(filter(None, (text, str(settings), steps)))
 
     def __prepare_scriptable__(self: Any) -> Any:
-        """Raise a UsageError that says what to do: `torch.jit.script` calls this method of each module."""
+        """Raise a UsageError with advice: `torch.jit.script` calls this method of each module."""
         if self._mucudnn is None:
             return self
         raise UsageError(
@@ -121,7 +121,7 @@ def _choose(
 
 
 def _is_watched(input: Tensor) -> bool:
-    """Return whether a CUDA graph captures the call, or the log wants to know of it."""
+    """Return whether a CUDA graph captures the call or the log may report it."""
     return passes.is_captured(input) or _logger.isEnabledFor(logging.INFO)
 
 
@@ -137,14 +137,14 @@ def _key_of(
 def operands_of(
     module: Any, input: Tensor, weight: Tensor, bias: Tensor | None, settings: ConversionSettings
 ) -> Operands:
-    """Return the operator's arguments for a call of a module's forward; other padding modes pad here."""
+    """Return the operator's arguments for a call to a module, padded here unless its mode is zeros."""
     input, *sizes = _padded(module, input)
     options: Any = {"workspace": settings.workspace, "plan": settings.handle, "fallback": True}
     return prepare_operands(weight.dim() - 2, input, weight, bias, *sizes, **options)
 
 
 def runs_stock(module: Any, input: Tensor, operands: Operands) -> bool:
-    """Return whether PyTorch's own convolution runs a call of a module, which has just ended."""
+    """Return whether PyTorch's own convolution ran a call to a module, which has just ended."""
     settings: ConversionSettings = module._mucudnn
     key = _key_of(module, input, module.weight, module.bias, settings)
     if key is None:
@@ -157,13 +157,15 @@ def runs_stock(module: Any, input: Tensor, operands: Operands) -> bool:
 
 
 def _log_choice(module: Any, operands: Operands, is_ours: bool) -> None:
-    """Log the choice for a layer, once for each kernel of it."""
+    """Log the choice for a layer, once for each of its kernels."""
     if passes.is_followed(operands.x, operands.w, operands.bias) or not _logger.isEnabledFor(logging.INFO):
         return
-    name = getattr(module, "_mucudnn_name", None) or type(module).__name__  # it may have been restored
+    name = (
+        getattr(module, "_mucudnn_name", None) or type(module).__name__
+    )  # the module may have been restored
     try:
         choice = choice_of_forward(name, operands, is_ours)
-    except passes.FAILURES:  # the run raises an error, or warns
+    except passes.FAILURES:  # the run itself will raise or warn
         return
     logged = _logged.setdefault(module, Recent(_MOST_LOGGED))
     if not logged[choice]:
@@ -181,7 +183,7 @@ def _run_on_ranks(
 
 
 def _padded(module: Any, input: Any) -> tuple[Any, ...]:
-    """Return the input, stride, padding, dilation and groups; a padding mode other than zeros pads here."""
+    """Return the input, padded here unless the mode is zeros, and stride, padding, dilation and groups."""
     padding = module.padding
     if module.padding_mode != "zeros":
         around = module._reversed_padding_repeated_twice

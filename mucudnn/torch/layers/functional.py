@@ -19,7 +19,7 @@ Function = TypeVar("Function", bound=Callable[..., Tensor])
 
 
 def _unscriptable(function: Function) -> Function:
-    """Set an attribute that makes `torch.jit.script` raise a UsageError, which says what to do."""
+    """Make `torch.jit.script` raise a UsageError with advice for this function."""
 
     def refuse() -> NoReturn:
         name = function.__name__
@@ -65,18 +65,18 @@ def conv2d(
     """Return a convolution of images, (N, C, H, W) or (C, H, W), as `torch.nn.functional.conv2d` does.
 
     `weight` is (K, C / groups, R, S), `bias` is (K) and the result is (N, K, H', W'). `padding` may be
-    'valid' or 'same'. Types are f32, f64, f16 and bf16. Memory formats are contiguous and channels_last; a
-    tensor in another one is copied. The result and the gradients have the strides that PyTorch's own have.
+    'valid' or 'same'. Types are f32, f64, f16 and bf16. Memory formats are contiguous and channels_last, and
+    tensors in other formats are copied. The result and the gradients have the same strides as PyTorch's.
 
     The function is differentiable to any order, in reverse and in forward mode. It also works under autocast,
     `torch.compile` and the transforms of `torch.func` (grad, vjp, jvp, vmap, jacrev, jacfwd, hessian). vmap
     runs one larger convolution, and a `plan` must have that kernel. `torch.compile` leaves a transformed call
-    uncompiled, and refuses it with fullgraph=True. A Plan must be known before a call with it is compiled:
-    make an uncompiled call with it first, or give its path.
+    uncompiled, and refuses it with fullgraph=True. Before you compile a call with a Plan, make an uncompiled
+    call with it, or pass the plan's path instead.
 
     Each pass uses at most `workspace` bytes of scratch memory ("64MiB", "none"), or runs as the `plan` says.
-    Without both the limit is MUCUDNN_WORKSPACE_LIMIT, 64 MiB by default. The first call with a shape measures
-    the algorithms that fit. That takes seconds, and the cache keeps the measurements. On the CPU the
+    Without either, the limit is MUCUDNN_WORKSPACE_LIMIT, 64 MiB by default. The first call with a shape takes
+    seconds to measure the algorithms that fit, and the cache keeps the measurements. On the CPU the
     convolution uses MUCUDNN_THREADS threads, or else as many as PyTorch (`torch.set_num_threads`).
 
     Raises UsageError (a ValueError) and ArgumentTypeError (a TypeError) for arguments that make no
@@ -103,12 +103,11 @@ def conv3d(
     return _convolve(conv3d, input, weight, bias, stride, padding, dilation, groups, workspace, plan)
 
 
-# The number of spatial axes of each function.
 _AXES: dict[Any, int] = {conv1d: 1, conv2d: 2, conv3d: 3}
 
 
 def _convolve(function: Any, x: Tensor, w: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
-    """Choose who runs a function of this module, and run it there. The arguments are in its order."""
+    """Run a function of this module, which has these arguments, with mucudnn's operators or PyTorch's own."""
     if has_torch_function_variadic(x, w, bias):
         return overridden(function, x, w, bias, *arguments)
     dims = _AXES[function]
@@ -133,10 +132,10 @@ def _convolve(function: Any, x: Tensor, w: Tensor, bias: Tensor | None, *argumen
 
 
 class DividedInput:
-    """A base class of inputs of which each rank has a part; `__torch_function__` runs the functions on them.
+    """A base class of inputs that are divided over ranks, whose `__torch_function__` runs the functions.
 
-    Converted modules give such an input to the functions of this module, with their limit and plan. All other
-    objects with `__torch_function__` get PyTorch's own functions from them, which are the ones they know.
+    Converted modules pass such an input to the functions of this module, with their limit and plan. Other
+    objects with `__torch_function__` know only PyTorch's own functions, so converted modules use those.
     """
 
 

@@ -1,4 +1,4 @@
-"""One run of a model that leaves no trace in it."""
+"""A run of a model that leaves the model's state as it was."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 
 
 def run_once(model: Any, example_input: Any) -> None:
-    """Run the model, uncompiled. Its buffers and the random number generators keep their state."""
+    """Run the model uncompiled, and restore its buffers and the random number generators."""
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
         with (
@@ -22,6 +22,6 @@ def run_once(model: Any, example_input: Any) -> None:
 
 
 def _uncompiled() -> Any:
-    """Return a context in which compiled models run uncompiled: compiled code would ignore our new hooks."""
+    """Return a context in which compiled models run uncompiled, because compiled code ignores new hooks."""
     set_stance = getattr(torch.compiler, "set_stance", None)  # since PyTorch 2.6
     return nullcontext() if set_stance is None else set_stance("force_eager")

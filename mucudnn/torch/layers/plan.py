@@ -1,4 +1,4 @@
-"""`plan`: find the convolutions of a model, and decide how to divide each."""
+"""`plan`: decide how to divide each convolution of a model."""
 
 from collections import Counter
 from dataclasses import replace
@@ -40,24 +40,24 @@ def plan(
 ) -> Plan:
     """Return a plan that says how to divide each convolution of a model, for `convert(model, plan=...)`.
 
-    The model runs once on `example_input` (a tensor, or a tuple of arguments), uncompiled. This run shows the
-    shapes of every nn.Conv1d, 2d and 3d that can be divided. The plan has its forward pass, and those
-    backward passes whose gradients are enabled and needed. The model's buffers and the random number
-    generators keep their state. Then every kernel is measured in a race, decided and run whole, as `mucudnn
-    optimize` does it. If tiles of each sample or groups of channels are faster still, the plan has them
-    beside the configuration. With `thorough` every algorithm is measured at every size, in many runs.
+    The model runs once on `example_input` (a tensor, or a tuple of arguments), uncompiled, to find the shapes
+    of every nn.Conv1d, 2d and 3d that can be divided. The plan has its forward pass, and the backward passes
+    whose gradients are enabled and needed. The model's buffers and the random number generators keep their
+    state. Then every kernel is measured in a race, decided and run whole, as by `mucudnn optimize`. If tiles
+    of each sample or groups of channels are even faster, the plan has them in addition to the configuration.
+    With `thorough` every algorithm is measured at every size, in many runs.
 
     Each pass of each convolution uses at most `workspace` bytes ("64MiB", "none"; by default
-    MUCUDNN_WORKSPACE_LIMIT). With `total_workspace` all passes together use at most that many bytes: give it
-    if every pass keeps a workspace of its own. Identical layers may then run different configurations, which
-    uses a small total better. `mucudnn.write_plan` writes the plan to a file.
+    MUCUDNN_WORKSPACE_LIMIT). With `total_workspace` all passes together use at most that many bytes, for
+    programs in which every pass keeps its own workspace. Identical layers may then run different
+    configurations, which makes better use of a small total. `mucudnn.write_plan` writes the plan to a file.
 
     Raises UsageError (a ValueError) for a model without convolutions and for both limits at once,
     MixedDevicesError for convolutions on several devices, and NothingFitsError; the last two are
     RuntimeErrors.
     """
     if workspace is not None and total_workspace is not None:
-        raise UsageError("both workspace and total_workspace are given: one limit is enough")
+        raise UsageError("workspace and total_workspace exclude each other: one limit is enough")
     if total_workspace is None:
         limits = Limits(workspace=limit_of(workspace))
     else:
@@ -74,15 +74,15 @@ def plan(
 
 
 def _kernels(model: Any, example_input: Any) -> tuple[str, ArrayDevice, list[Kernel]]:
-    """Run the model once. Return its device and its kernels, each with the number of its calls.
+    """Run the model once. Return its device and its kernels with the number of calls to each.
 
     Raises UsageError if no convolution can be divided, MixedDevicesError if they are on several devices.
     """
     counts: Counter[Kernel] = Counter()
     devices: dict[str, PassCall] = {}
 
-    def record(module: Any, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
-        x = args[0] if args else given["input"]
+    def record(module: Any, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
+        x = args[0] if args else kwargs["input"]
         if not can_divide(x, module.weight) or is_transformed():
             return
         needed = needed_passes(x, module.weight)

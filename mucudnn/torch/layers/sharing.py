@@ -1,4 +1,4 @@
-"""A plan's shares, given to the layers of a model: identical layers may run different configurations."""
+"""The shares of a plan, with which identical layers of a model run different configurations."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from mucudnn.plans.shares import share_of_layer
 def plans_of_layers(plan: Plan, layers: Sequence[Any]) -> list[str]:
     """Return the text of the plan that each convolution of a model follows.
 
-    If a kernel has shares, the plan of a layer has the kernels that the layer may run, and the layer's own
+    If any kernel has shares, the plan of a layer has only the kernels that the layer may run, with its own
     shares as their choices. `layers` are modules in the order of the model.
     """
     if not any(planned.shares for planned in plan.kernels):
@@ -26,7 +26,7 @@ def plans_of_layers(plan: Plan, layers: Sequence[Any]) -> list[str]:
 
 
 def _choose_share(planned: PlanKernel, layer: int, layers: int) -> PlanKernel:
-    """Return a kernel whose choice is that of one layer. Its tiles stay if they belong to this choice."""
+    """Return a kernel with the choice for one layer, and with its tiles if they belong to this choice."""
     if not planned.shares:
         return planned
     chosen = share_of_layer(planned, layer, layers)
@@ -35,7 +35,7 @@ def _choose_share(planned: PlanKernel, layer: int, layers: int) -> PlanKernel:
 
 
 def _may_run(problem: Problem, layer: Any) -> bool:
-    """Return whether some input makes a layer run a problem. The padding can differ, since layers pad too."""
+    """Return whether a layer can run a problem. The padding may differ, because layers also pad inputs."""
     dims = len(layer.kernel_size)
     flat = problem.kernel[: problem.dims - dims]  # a problem of one dimension has a height of 1
     return (

@@ -25,7 +25,7 @@ _LONGEST = 32  # characters of a layer's name in the text
 
 @dataclass(frozen=True)
 class Summary:
-    """The choices for the convolutions of a model. Its text is a table, and so is its form in notebooks."""
+    """The choices for the convolutions of a model, shown as a table in text and in notebooks."""
 
     choices: tuple[LayerChoice, ...]
 
@@ -37,7 +37,7 @@ class Summary:
         return "\n".join([text_table(_HEADS, rows, _FIGURES), "", self._total()])
 
     def _repr_html_(self) -> str:
-        """Return the table, which notebooks show."""
+        """Return the table for notebooks."""
         return html_table(self._total(), _HEADS, list(self._rows()))
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
@@ -62,10 +62,10 @@ def summary(model: Any, example_input: Any) -> Summary:
     The model runs once on `example_input` (a tensor, or a tuple of arguments), uncompiled. Its buffers and
     the random number generators keep their state. The table has the forward pass of each call of a
     convolution, and the backward passes whose gradients are enabled and needed. A kernel that has not run yet
-    is decided now, as its first call does it. That may take seconds, because it measures. Where a comparison
-    of whole steps has ended, the table shows what runs since then.
+    is measured and decided now, which may take seconds. After a comparison of whole steps, the table shows
+    what runs as its result.
 
-    Times are predicted, in milliseconds: sums of the micro-batches' times. The workspace is in bytes in the
+    Predicted times are sums of the micro-batches' times, in milliseconds. The workspace is in bytes in the
     choices, and has a unit in the table.
 
     Raises UsageError (a ValueError) for a model that is not converted.
@@ -73,8 +73,8 @@ def summary(model: Any, example_input: Any) -> Summary:
     layers = converted_layers(model)
     choices: list[LayerChoice] = []
 
-    def record(module: Any, args: tuple[Tensor, ...], given: dict[str, Tensor], output: Tensor) -> None:
-        x = args[0] if args else given["input"]
+    def record(module: Any, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> None:
+        x = args[0] if args else kwargs["input"]
         name = layers[module]
         if not can_divide(x, module.weight):
             choices.append(LayerChoice(name, "forward", f"an input of {tuple(x.shape)}"))
@@ -93,7 +93,7 @@ def summary(model: Any, example_input: Any) -> Summary:
 
 
 def _choices(name: str, operands: Operands, y: Tensor, is_stock: bool) -> Iterator[LayerChoice]:
-    """Yield the choice for each pass of a call. Backward passes run once, which decides them."""
+    """Yield the choice for each pass of a call, after a run of the backward passes to decide them."""
     x, w, _, options, *_ = operands
     needed = needed_passes(x, w)
     with torch.no_grad():
