@@ -114,7 +114,7 @@ def _convolve(function: Any, x: Tensor, w: Tensor, bias: Tensor | None, *argumen
     *sizes, workspace, plan = arguments
     key = answer = None
     if isinstance(x, Tensor) and isinstance(w, Tensor):
-        if list in map(type, sizes):  # a list cannot be hashed
+        if list in [*map(type, sizes)]:  # a list cannot be hashed
             sizes = [tuple(size) if type(size) is list else size for size in sizes]
         caller = dims if plan is None else (dims, handle_of(plan))
         key = answers.key_of(x, w, bias, workspace, caller, *sizes)
