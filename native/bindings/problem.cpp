@@ -1,4 +1,4 @@
-#include "core/problem.hpp"
+#include "core/tensors.hpp"
 
 #include <map>
 #include <optional>
@@ -18,13 +18,7 @@ namespace {
 using Sizes = std::vector<std::int64_t>;
 using SizeOrSizes = std::variant<std::int64_t, Sizes>;
 
-py::tuple as_tuple(const Problem& problem, const Problem::Sizes& sizes) {
-  py::tuple tuple(problem.dims);
-  for (int axis = 0; axis < problem.dims; ++axis) tuple[axis] = sizes[3 - problem.dims + axis];
-  return tuple;
-}
-
-Problem::Sizes spatial(const char* name, const SizeOrSizes& value, int dims, std::int64_t neutral) {
+Problem::Sizes to_sizes(const char* name, const SizeOrSizes& value, int dims, std::int64_t neutral) {
   Problem::Sizes sizes{neutral, neutral, neutral};
   if (const auto* all = std::get_if<std::int64_t>(&value)) {
     for (int axis = 3 - dims; axis < 3; ++axis) sizes[axis] = *all;
@@ -57,11 +51,11 @@ Problem make_problem(std::int64_t mini_batch, std::int64_t in_channels, std::int
   p.mini_batch = mini_batch;
   p.in_channels = in_channels;
   p.out_channels = out_channels;
-  p.input = spatial("input", input, p.dims, 1);
-  p.kernel = spatial("kernel", kernel, p.dims, 1);
-  p.stride = spatial("stride", stride, p.dims, 1);
-  p.padding = spatial("padding", padding, p.dims, 0);
-  p.dilation = spatial("dilation", dilation, p.dims, 1);
+  p.input = to_sizes("input", input, p.dims, 1);
+  p.kernel = to_sizes("kernel", kernel, p.dims, 1);
+  p.stride = to_sizes("stride", stride, p.dims, 1);
+  p.padding = to_sizes("padding", padding, p.dims, 0);
+  p.dilation = to_sizes("dilation", dilation, p.dims, 1);
   // The output is computed only if the strides are in range. Otherwise validate() names the wrong value.
   bool in_range = true;
   for (int axis = 3 - p.dims; axis < 3; ++axis) in_range = in_range && p.stride[axis] >= 1;
@@ -118,7 +112,7 @@ py::tuple parse(const std::string& text, std::int64_t mini_batch, const std::str
 
 void bind_problem(py::module_& module) {
   const auto sizes = [](Problem::Sizes Problem::* member) {
-    return [member](const Problem& p) { return as_tuple(p, p.*member); };
+    return [member](const Problem& p) { return py::tuple(py::cast(spatial_sizes(p, p.*member))); };
   };
   py::class_<Problem>(module, "Problem")
       .def(py::init(&make_problem), py::kw_only(), py::arg("mini_batch"), py::arg("in_channels"),

@@ -31,8 +31,6 @@ cudnnStatus_t execute(const LegacyCall& call, Own own) {
   return status;
 }
 
-std::int64_t bytes(size_t size) { return static_cast<std::int64_t>(std::min<size_t>(size, kNoLimit)); }
-
 // Puts our answer in front of the library's, after a cudnnGet...Algorithm or cudnnFind...Algorithm that
 // returned `status`.
 template <typename Performance>

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "core/tensors.hpp"
 #include "cudnn/descriptors.hpp"
 #include "cudnn/pointwise.hpp"
 
@@ -23,8 +24,7 @@ std::optional<Layout> layout_of(const Tensor& tensor, Layout preferred) {
   return std::nullopt;
 }
 
-// Fills in the layouts: one for all tensors if there is such a layout. Returns false if a tensor is not
-// packed.
+// Fills in the layouts, the same for all tensors if possible. Returns false if a tensor is not packed.
 bool fill_layouts(const Tensor& x, const Tensor& w, const Tensor& y, Problem& problem) {
   for (const Layout layout : {Layout::nchw, Layout::nhwc}) {
     if (!is_packed(x, layout) || !is_packed(w, layout) || !is_packed(y, layout)) continue;
@@ -39,8 +39,7 @@ bool fill_layouts(const Tensor& x, const Tensor& w, const Tensor& y, Problem& pr
   return true;
 }
 
-// Fills in the data types. `may_widen` says whether y may be f32 beside 16-bit
-// x and w.
+// Fills in the data types. `may_widen` says whether y may be f32 with 16-bit x and w.
 Obstacle fill_types(const Tensor& x, const Tensor& w, const Tensor& y, bool may_widen, Problem& problem) {
   if (x.type != w.type) return "mixed data types";
   const auto type = data_type_of(x.type), y_type = data_type_of(y.type);
@@ -71,12 +70,7 @@ Obstacle fill_convolution(const Shadow* from, Problem& problem) {
     return "the mode is CUDNN_CONVOLUTION";
   if (from->value(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_HALF) != compute_type_of(problem.data_type))
     return "the compute type";
-  for (std::size_t axis = 0; axis < dims; ++axis) {
-    const std::size_t to = 3 - dims + axis;
-    problem.padding[to] = paddings[axis];
-    problem.stride[to] = strides[axis];
-    problem.dilation[to] = dilations[axis];
-  }
+  set_window(problem, strides, paddings, dilations);
   return {};
 }
 
@@ -94,15 +88,7 @@ Obstacle fill_tensors(const Tensor& x, const Tensor& w, const Tensor& y, bool ma
   }
   problem.dims = static_cast<int>(rank - 2);
   problem.groups = x.sizes[1] / w.sizes[1];
-  problem.mini_batch = x.sizes[0];
-  problem.in_channels = x.sizes[1];
-  problem.out_channels = y.sizes[1];
-  for (std::size_t axis = 2; axis < rank; ++axis) {
-    const std::size_t to = 3 - rank + axis;
-    problem.input[to] = x.sizes[axis];
-    problem.kernel[to] = w.sizes[axis];
-    problem.output[to] = y.sizes[axis];
-  }
+  set_tensor_sizes(problem, x.sizes, w.sizes, y.sizes);
   return {};
 }
 
