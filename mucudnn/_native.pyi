@@ -228,7 +228,7 @@ class Enumeration:
 
     @property
     def is_complete(self) -> bool:
-        """False if a call of the library failed for the moment: there may be more next time."""
+        """False if a call to the library failed temporarily, so that a later call may find more."""
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Candidate]: ...
 

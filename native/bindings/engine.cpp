@@ -72,8 +72,8 @@ Scratch to_scratch(const Memory* workspace) {
   return workspace == nullptr ? Scratch{} : Scratch{workspace->data(), workspace->size()};
 }
 
-// A pool of handles: no two calls use one handle at the same time. The GIL guards the list. A mutex could be
-// locked by another thread during a fork, and would stay locked in the child.
+// A pool of handles, so that no two calls use the same handle at the same time. The GIL guards the list,
+// because a mutex that another thread holds during a fork would stay locked in the child.
 class Handles {
  public:
   explicit Handles(std::shared_ptr<const Library> library) : library_(std::move(library)) {}
@@ -134,8 +134,8 @@ class PyEngine {
       throw std::invalid_argument("threads is " + std::to_string(threads) + ": it must be at least 1");
     device_ = is_cuda_ ? make_cuda_device(cudart) : make_host_device(library_->host_description());
     context_ = std::make_shared<const Context>(library_, device_->stream());
-    // Without a CUDA device the library is the host engine. Its engines of the graph API are its legacy
-    // algorithms again.
+    // Without a CUDA device the library is the host engine, whose graph API offers its legacy algorithms
+    // again.
     engine_ = is_cuda_ ? make_combined_engine(context_) : make_plain_engine(context_);
     handles_ = std::make_unique<Handles>(library_);
   }
@@ -203,7 +203,7 @@ class PyEngine {
     return std::make_unique<Division>(*engine_, *device_, kernel, to_slices(parts));
   }
 
-  // The thread count belongs to the calling thread. Each engine sets its own before it runs.
+  // The thread count belongs to the calling thread, so each engine sets its own before it runs.
   void use_threads() const {
     if (library_->is_host()) library_->set_host_threads(threads_);
   }
@@ -300,10 +300,11 @@ class PyTimer {
   KernelTimer timer_;
 };
 
-// Returns the path of a library that is installed beside the extension.
-std::string beside_extension(const char* name) {
+// Returns the path of a library that is installed next to the extension.
+std::string path_next_to_extension(const char* name) {
   Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&beside_extension), &info) == 0 || info.dli_fname == nullptr) {
+  if (dladdr(reinterpret_cast<const void*>(&path_next_to_extension), &info) == 0 ||
+      info.dli_fname == nullptr) {
     throw EngineError("cannot find the folder of the extension");
   }
   const std::string path = info.dli_fname;
@@ -416,8 +417,8 @@ void bind_engine(py::module_& module) {
              py::arg("run_ms"));
   module.def("samples_to_time", &samples_to_time, py::arg("problem"), py::arg("memory_cap"),
              py::arg("bytes_beyond_caches"));
-  module.def("host_library", [] { return beside_extension("libmucudnn_host.so"); });
-  module.def("cudart_library", [] { return beside_extension("cudart/libcudart.so.13"); });
+  module.def("host_library", [] { return path_next_to_extension("libmucudnn_host.so"); });
+  module.def("cudart_library", [] { return path_next_to_extension("cudart/libcudart.so.13"); });
 }
 
 }  // namespace mucudnn::python

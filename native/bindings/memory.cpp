@@ -35,8 +35,8 @@ void store(const Memory& memory, const std::string& type_name, std::size_t count
   memory.device().copy_from_host(memory.data(), staging.data(), bytes);
 }
 
-// The number of different random values, which are repeated: making gigabytes of them would take seconds. It
-// is a prime, so that no two samples of a tensor are equal.
+// The number of different random values, which are repeated because making gigabytes of them would take
+// seconds. It is a prime, so that no two samples of a tensor are equal.
 constexpr std::size_t kDifferent = 1048573;
 
 void store_random(const Memory& memory, const std::string& type_name, std::size_t count, std::uint64_t seed) {

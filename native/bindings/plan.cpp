@@ -90,7 +90,7 @@ using Candidates = std::tuple<Problem, std::string, std::string, std::string>;
 
 using Document = std::tuple<Header, std::vector<Measured>, std::vector<Candidates>>;
 
-std::vector<Document> journal(const std::string& text) {
+std::vector<Document> parse_journal(const std::string& text) {
   std::vector<Document> documents;
   for (const std::string_view document : documents_in(text)) {
     const std::optional<Plan> plan = parse_document(document);
@@ -102,9 +102,9 @@ std::vector<Document> journal(const std::string& text) {
         candidates.emplace_back(planned.kernel.problem, name_of(planned.kernel.pass), api, to_text(all));
       for (const Configuration& option : planned.desirable) {
         if (option.size() != 1) continue;
-        const MicroConfiguration& one = option.front();
-        measured.emplace_back(planned.kernel.problem, name_of(planned.kernel.pass), one.algorithm,
-                              one.time_ms, one.workspace, notes_on(planned, one.algorithm));
+        const MicroConfiguration& part = option.front();
+        measured.emplace_back(planned.kernel.problem, name_of(planned.kernel.pass), part.algorithm,
+                              part.time_ms, part.workspace, notes_on(planned, part.algorithm));
       }
     }
     documents.emplace_back(plan->header, std::move(measured), std::move(candidates));
@@ -117,8 +117,8 @@ using Candidate = std::tuple<std::string, std::int64_t, std::string>;
 
 std::vector<Candidate> parse_candidates(const std::string& text) {
   std::vector<Candidate> all;
-  for (Listed& one : candidates_in(text))
-    all.emplace_back(std::move(one.algorithm), one.workspace, std::move(one.notes));
+  for (Listed& listed : candidates_in(text))
+    all.emplace_back(std::move(listed.algorithm), listed.workspace, std::move(listed.notes));
   return all;
 }
 
@@ -131,25 +131,24 @@ std::string format_candidates(const std::vector<Candidate>& candidates) {
 Parts fastest(const Parts& measured, std::int64_t mini_batch) {
   const Configuration all = to_configuration(measured);
   std::vector<const MicroConfiguration*> pointers;
-  for (const MicroConfiguration& one : all) pointers.push_back(&one);
+  for (const MicroConfiguration& part : all) pointers.push_back(&part);
   return to_parts(reuse_workspace(pointers, mini_batch));
 }
 
 Groups fastest_groups(const std::map<std::int64_t, Parts>& configurations, std::int64_t channels) {
   std::map<std::int64_t, Configuration> fastest;
   for (const auto& [size, parts] : configurations) fastest[size] = to_configuration(parts);
-  Groups found;
+  Groups groups;
   for (const PlanGroup& group : reuse_workspace(fastest, channels))
-    found.emplace_back(group.channels, to_parts(group.configuration));
-  return found;
+    groups.emplace_back(group.channels, to_parts(group.configuration));
+  return groups;
 }
 
 std::vector<Parts> desirable(const Parts& measured, std::int64_t mini_batch) {
-  std::vector<Parts> found;
-  for (const Configuration& configuration : desirable_set(to_configuration(measured), mini_batch)) {
-    found.push_back(to_parts(configuration));
-  }
-  return found;
+  std::vector<Parts> set;
+  for (const Configuration& configuration : desirable_set(to_configuration(measured), mini_batch))
+    set.push_back(to_parts(configuration));
+  return set;
 }
 
 }  // namespace
@@ -158,7 +157,7 @@ void bind_plan(py::module_& module) {
   py::register_exception<NewerVersion>(module, "NewerVersionError", PyExc_ValueError);
   module.def("format_plan", &format, py::arg("header"), py::arg("kernels"));
   module.def("parse_plan", &parse, py::arg("text"));
-  module.def("parse_journal", &journal, py::arg("text"));
+  module.def("parse_journal", &parse_journal, py::arg("text"));
   module.def("format_candidates", &format_candidates, py::arg("candidates"));
   module.def("parse_candidates", &parse_candidates, py::arg("text"));
   module.def("reuse_workspace", &fastest, py::arg("measured"), py::arg("mini_batch"));

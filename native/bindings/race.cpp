@@ -32,7 +32,7 @@ std::optional<std::size_t> next(const std::vector<Candidate>& candidates, const 
                                 std::int64_t mini_batch, const Limits& limits, bool compares,
                                 std::optional<double> bytes_per_ms, bool is_on_gpu) {
   std::vector<RaceCandidate> open;
-  for (const Candidate& one : candidates) open.push_back(to_candidate(one));
+  for (const Candidate& candidate : candidates) open.push_back(to_candidate(candidate));
   Race race{mini_batch, {}, compares, bytes_per_ms, is_on_gpu};
   for (const auto& limit : limits) race.limits.push_back(limit.value_or(kNoLimit));
   return next_candidate(open, to_rows(measured), race);

@@ -21,7 +21,7 @@ std::size_t volume(const Problem::Sizes& sizes) {
 
 std::size_t number(std::int64_t value) { return static_cast<std::size_t>(value); }
 
-// The channels of a tensor that is an array (outer, channels, inner).
+// Returns the pieces of some channels of an array (outer, channels, inner).
 Pieces pieces_of(std::size_t outer, std::int64_t all, std::size_t inner, DataType type, std::int64_t first,
                  std::int64_t channels) {
   const std::size_t channel = inner * size_of(type);
@@ -108,7 +108,7 @@ Pieces filter_pieces(const Kernel& kernel, const ChannelRange& range) {
 
 namespace {
 
-// The part of `samples` samples of x or y, which has `all` channels.
+// Returns the pieces of `samples` samples of x or y, which has `all` channels.
 Pieces sample_pieces(const Problem& p, const Problem::Sizes& sizes, std::int64_t all, std::int64_t first,
                      std::int64_t count, std::int64_t samples) {
   if (count == all) return kWhole;

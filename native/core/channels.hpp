@@ -9,9 +9,8 @@
 //   backward_filter   output channels, or with `of_inputs` input channels
 //
 // A grouped convolution (groups > 1) keeps its own groups whole, and x, w and y are all sliced. A group
-// divides the mini-batch as any kernel does. A slice of a tensor that is packed is used in place. A slice of
-// x or y that is not is used in place by algorithms that take strides, and copied through scratch memory for
-// all others. So is any such slice of w.
+// divides the mini-batch as any kernel does. A packed slice is used in place. Algorithms that take strides
+// use an unpacked slice of x or y in place, too; any other unpacked slice is copied through scratch memory.
 #pragma once
 
 #include <cstddef>
@@ -25,9 +24,9 @@ namespace mucudnn {
 
 // Returns the number of channels that groups divide; 1 if the kernel cannot be divided into groups.
 //
-// Convolutions with mixed types or layouts cannot. Neither can fused ones that add a tensor of y's shape with
-// a factor other than 0: the program may pass y itself as this tensor. If a group fails, the whole
-// convolution runs again, and would add what the first groups wrote.
+// Convolutions with mixed types or layouts cannot be divided. Neither can fused convolutions that add a
+// tensor of y's shape with a factor other than 0, because the program may pass y itself as this tensor: if a
+// group failed, the whole convolution would run again and add what the first groups wrote.
 std::int64_t divided_channels(const Kernel& kernel, bool of_inputs = false);
 
 // Returns the number that the channels of each group are a multiple of: the channels of one of the
@@ -40,9 +39,9 @@ std::vector<std::int64_t> channel_counts(const Kernel& kernel, bool of_inputs = 
 // Returns the kernel of a group of that many channels. Throws std::invalid_argument.
 Kernel group_kernel(const Kernel& kernel, std::int64_t channels, bool of_inputs = false);
 
-// Pieces of memory, a pitch apart.
+// Pieces of memory, each `pitch` bytes after the one before.
 struct Pieces {
-  std::size_t offset;  // from the begin of the tensor to the first piece
+  std::size_t offset;  // from the beginning of the tensor to the first piece
   std::size_t width;   // bytes of one piece
   std::size_t pitch;
   std::size_t count;
@@ -68,8 +67,8 @@ Pieces filter_pieces(const Kernel& kernel, const ChannelRange& range);
 Pieces x_pieces(const Kernel& kernel, const ChannelRange& range, std::int64_t samples);
 Pieces y_pieces(const Kernel& kernel, const ChannelRange& range, std::int64_t samples);
 
-// Returns the pitch of a slice of a group's x and y where they are. It is 0 for a tensor that every algorithm
-// takes there, and for one that none takes, because it is not aligned.
+// Returns the pitch of a slice of a group's x and y in place. It is 0 for a tensor that every algorithm takes
+// in place, and for an unaligned tensor, which none takes.
 ChannelPitch slice_pitch(const Kernel& kernel, const ChannelRange& range, std::int64_t samples);
 
 // How a slice of a channel group uses scratch memory, as offsets in bytes. The copy of the group's part of w

@@ -17,7 +17,7 @@ constexpr std::string_view kTokens[] = {"g",  "mb", "ic", "id", "ih", "iw", "oc"
 
 [[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
 
-// The numbers in the text; each stands at the index of its token in kTokens.
+// The numbers in the text, each at the index of its token in kTokens.
 using Numbers = std::array<std::optional<std::int64_t>, std::size(kTokens)>;
 
 // Returns the index in kTokens; past the end if the text is not a token.
@@ -126,8 +126,8 @@ Problem::Sizes read_sizes(const Numbers& numbers, char prefix, int dims, std::in
     const char token[] = {prefix, letters[axis]};
     if (const auto number = numbers[place_of({token, 2})]) {
       if (axis > 3 - dims && !any) {
-        fail(std::string("'") + prefix + letters[3 - dims] + "' is missing beside '" + std::string(token, 2) +
-             "'");
+        fail(std::string("'") + prefix + letters[3 - dims] + "' is missing next to '" +
+             std::string(token, 2) + "'");
       }
       sizes[axis] = *number;
       any = true;

@@ -7,11 +7,10 @@
 
 namespace mucudnn {
 
-// Postpones the cancellation of the calling thread (pthread_cancel) as long as this object exists, and leaves
+// Postpones the cancellation of the calling thread (pthread_cancel) while this object exists, and leaves
 // errno as it was. We open, lock and write files, and these calls are cancellation points: a thread that is
-// cancelled there unwinds through noexcept functions, which ends the program, or it keeps a lock forever.
-// Calls of the library that we make on the way are included, because they may not leave our objects half
-// changed either.
+// cancelled there unwinds through noexcept functions, which ends the program, or it keeps a lock forever. Our
+// calls to the library are protected too, because a cancellation there would leave our objects half changed.
 //
 // A thread that allows asynchronous cancellation may unwind from the destructor, so a noexcept function must
 // not hold this object.

@@ -25,8 +25,8 @@ static_assert(std::size(kRows) == static_cast<std::size_t>(PointwiseKind::relu) 
 
 const Row& row_of(PointwiseKind kind) { return kRows[static_cast<int>(kind)]; }
 
-// Returns the shortest text that gives the number again, without the plus sign of an exponent: a plus sign
-// begins the next operation. A factor of 1 gives an empty text.
+// Returns the shortest text that reads back as the number, without the exponent's plus sign, which would
+// begin the next operation. A factor of 1 gives an empty text.
 std::string text_of(float factor) {
   if (factor == 1) return "";
   char digits[32];
@@ -35,7 +35,7 @@ std::string text_of(float factor) {
   return text;
 }
 
-// Takes a number off the front of the text. Returns 1 if the text does not begin with one.
+// Removes the number at the front of the text and returns it; returns 1 if there is none.
 float take_factor(std::string_view& text) {
   const std::size_t digit = text.substr(0, 1) == "-" ? 1 : 0;
   if (digit >= text.size() || text[digit] < '0' || text[digit] > '9') return 1;
@@ -48,7 +48,7 @@ float take_factor(std::string_view& text) {
   return factor;
 }
 
-// Returns nothing if there is no operation of this name.
+// Returns nothing if no operation has this name.
 std::optional<PointwiseKind> kind_named(std::string_view name) {
   for (std::size_t i = 0; i < std::size(kRows); ++i) {
     if (name == kRows[i].name) return static_cast<PointwiseKind>(i);
@@ -67,10 +67,9 @@ Pointwise parse_operation(std::string_view text) {
   operation.factor = take_factor(rest);
   operation.kind = kind.value_or(operation.kind);
   if (!kind || !rest.empty() || !has_valid_factors(operation)) {
-    throw std::invalid_argument(
-        "'+" + std::string(text) +
-        "' is nothing that follows a convolution: it is one of bias, add, relu, and add "
-        "may have factors, as in 2add0.5");
+    throw std::invalid_argument("'+" + std::string(text) +
+                                "' cannot follow a convolution: only bias, add and relu can, and add "
+                                "may have factors, as in 2add0.5");
   }
   return operation;
 }

@@ -10,9 +10,9 @@ namespace mucudnn {
 
 enum class PointwiseKind { bias, add, relu };
 
-// An operation. bias computes y + operand, and add computes scale * y + factor * operand. Only add has other
-// factors than 1: no engine of cuDNN scales the others. PyTorch writes a convolution without an addend as an
-// add with factor 0.
+// An operation. bias computes y + operand, and add computes scale * y + factor * operand. Only add has
+// factors other than 1, because no cuDNN engine scales the other operations. PyTorch writes a convolution
+// without an addend as an add with factor 0.
 struct Pointwise {
   PointwiseKind kind = PointwiseKind::relu;
   float scale = 1;

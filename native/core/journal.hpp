@@ -1,4 +1,4 @@
-// The journal that drop-ins keep beside a cache. It is a sequence of whole plan documents (plan.hpp). Each
+// The journal that drop-ins keep next to a cache. It is a sequence of whole plan documents (plan.hpp). Each
 // document holds what one process learned about one kernel at several micro-batch sizes.
 #pragma once
 

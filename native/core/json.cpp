@@ -75,7 +75,7 @@ class JsonParser {
     return result;
   }
 
-  // Keeps an escape sequence as it is written. No text of an execution plan has one.
+  // Keeps escape sequences as they are written, because execution plans have none.
   std::string string() {
     std::size_t end = 0;
     while (end < rest_.size() && rest_[end] != '"') end += rest_[end] == '\\' ? 2 : 1;

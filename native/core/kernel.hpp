@@ -1,4 +1,4 @@
-// The kernel: one pass of one convolution. Plans, measurements and prepared divisions are kept by it.
+// A kernel, one pass of one convolution: the key of plans, measurements and prepared divisions.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@ struct Kernel {
 
   Kernel with_mini_batch(std::int64_t size) const { return {problem.with_mini_batch(size), pass}; }
 
-  // Returns whether the kernel is a gradient with an epilogue. No library computes one.
+  // Returns whether the kernel is a gradient with an epilogue, which no library computes.
   bool is_fused_gradient() const { return pass != Pass::forward && problem.is_fused(); }
 
   bool operator==(const Kernel& other) const { return pass == other.pass && problem == other.problem; }
   bool operator!=(const Kernel& other) const { return !(*this == other); }
 };
 
-// Returns the descriptor and the pass with a space between.
+// Returns the descriptor and the pass, separated by a space.
 inline std::string to_text(const Kernel& kernel) {
   return to_text(kernel.problem) + " " + name_of(kernel.pass);
 }

@@ -115,7 +115,7 @@ std::string holder_of(const struct stat& status) {
         return "process " + locks.substr(process, at - process);
     }
   } catch (const std::runtime_error&) {
-    // The user then learns the file alone.
+    // The message then names only the file.
   }
   return "another process";
 }
@@ -172,7 +172,7 @@ void LockedFile::append(const std::string& text) {
   if (end >= 0 && write_all(file_.get(), text)) return;
   const int error = errno;
   if (end >= 0 && ::ftruncate(file_.get(), end) != 0) {
-    // Readers leave out the document that is cut off.
+    // Readers skip the document that is cut off.
   }
   errno = error;
   fail("cannot be written");

@@ -9,7 +9,7 @@
 
 namespace mucudnn {
 
-// Another process kept the file locked for longer than the caller waits.
+// The error that another process keeps the file locked for longer than the caller waits.
 class LockTimeout : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -30,23 +30,23 @@ class OpenFile {
 };
 
 // An open file, locked against every other LockedFile of the same path while this object exists. The
-// constructor makes a file that is missing, for this user alone. It follows no symbolic link in place of the
-// file, because anyone can put one into a shared folder.
+// constructor creates a missing file, for this user alone. It does not follow a symbolic link at the path,
+// because anyone can put one into a shared folder.
 class LockedFile {
  public:
-  // Waits for the lock as long as `patience`, and says so after a second. Throws LockTimeout after that. Like
-  // all functions of this class, throws std::runtime_error naming the file.
+  // Waits for the lock for up to `patience`, then throws LockTimeout. Logs the wait after a second. Like all
+  // functions of this class, throws std::runtime_error naming the file.
   LockedFile(const std::string& path, std::chrono::milliseconds patience);
   ~LockedFile();
   LockedFile(const LockedFile&) = delete;
   LockedFile& operator=(const LockedFile&) = delete;
 
   std::string read() const;
-  // Appends with one write, so that an interruption can only leave the end of the text out. If the text
-  // cannot be written, the file keeps what it had.
+  // Appends with one write, so that an interruption can only cut off the end of the text. If the text cannot
+  // be written, the file keeps what it had.
   void append(const std::string& text);
-  // Writes the whole contents into a new file, which takes the place of this one once it is complete. This
-  // object holds the lock of the old file, so call this last.
+  // Writes the whole contents into a new file, which replaces this file once it is complete. The lock stays
+  // with the old file, so call this last.
   void replace(const std::string& text);
 
  private:

@@ -14,7 +14,7 @@ std::string printable(const std::string& text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
     const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0u;
-    // UTF-8 has the control characters from 0x80 to 0x9f in two bytes, of which 0xc2 is the first.
+    // UTF-8 encodes the control characters from 0x80 to 0x9f as 0xc2 and a second byte.
     const bool is_second = i > 0 && static_cast<unsigned char>(text[i - 1]) == 0xc2 && byte - 0x80u < 0x20u;
     const bool is_control =
         byte < 0x20 || byte == 0x7f || is_second || (byte == 0xc2 && next - 0x80u < 0x20u);

@@ -1,4 +1,4 @@
-// The settings of the environment, and those of them that the drop-in works with.
+// The settings of the environment, and the subset that the drop-in uses.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,8 @@ struct Options {
 struct Setting {
   enum class Kind { name, size, threads, library, file };
 
-  // The value of a text. The number is the place of a name, the bytes of a size (kNoLimit for "none"), or
-  // the number of threads.
+  // The value of a text. The number is the index of a name, the bytes of a size (kNoLimit for "none"), or the
+  // number of threads.
   struct Value {
     std::string text;
     std::int64_t number = 0;
@@ -49,11 +49,11 @@ struct Setting {
   void (*store)(const Value& value, Options& options);
   std::vector<const char*> names{};  // the values of kind name, in the order of their enumeration
 
-  // Throws std::invalid_argument that quotes a text without a value.
+  // Throws std::invalid_argument, quoting a text that has no value.
   Value parse(const std::string& text) const;
 };
 
-// The one table of the settings.
+// The table of all settings.
 const std::vector<Setting>& settings();
 
 // Returns the bytes of "64MiB", "1.5 GiB" or "0", rounded down. Throws std::invalid_argument that quotes the

@@ -9,27 +9,28 @@
 //   option 4*16:WINOGRAD_NONFUSED:3.25:14155776
 //   end 1
 //
-// A part is repeat*micro-batch:algorithm:milliseconds:bytes. The last line counts the kernels: a reader knows
-// by it that a file is truncated. The writer sorts the kernels, so that equal plans have equal bytes.
+// A part is repeat*micro-batch:algorithm:milliseconds:bytes. The last line counts the kernels, so that a
+// reader notices a truncated file. The writer sorts the kernels, so that equal plans have equal bytes.
 //
-// A kernel may have `tiles` beside the choice: one sample divided along its height or depth, if that is
-// faster within the limit. Readers that can divide a sample use the tiles; the others use the choice.
-// The size of a part is then a number of steps (tile_steps() in tiles.hpp). Its time is that of one sample.
-// Its workspace includes the copies of a tile.
+// A kernel may have `tiles` besides the choice: one sample divided along its height or depth, if that is
+// faster within the limit. Readers that can divide a sample use the tiles; the others use the choice. The
+// size of a part is then a number of steps (tile_steps() in tiles.hpp). Its time is that of one sample. Its
+// workspace includes the copies of a tile.
 //
 //   tiles 3*16:WINOGRAD_NONFUSED:3.25:14155776
 //
-// A kernel may have `share` lines beside the choice: that many of its identical kernels take the line's
-// configuration. The shares are a second answer for one total of workspace, faster than the choices. Readers
-// that can tell layers apart give the first share to the first layers, and so on. The others use the choice.
+// A kernel may have `share` lines besides the choice, each with a number of its identical kernels and the
+// configuration that they take. The shares are a second answer for one total of workspace, faster than the
+// choices. Readers that can tell layers apart give the first share to the first layers, and so on. The others
+// use the choice.
 //
 //   share 2 4*16:WINOGRAD_NONFUSED:3.25:14155776
 //   share 1 1*64:IMPLICIT_GEMM:25.5:0
 //
-// A kernel may also have `groups` beside the choice: groups of its channels (channels.hpp), each with its
-// own division of the mini-batch, if that is faster within the limit. A group is repeat*channels,
-// and its parts follow. The workspace of a part includes the copies of its slices. Groups of a
-// backward_filter may divide the input channels instead, as in `2*in96`.
+// A kernel may also have `groups` besides the choice: groups of its channels (channels.hpp), each with its
+// own division of the mini-batch, if that is faster within the limit. A group is repeat*channels, and its
+// parts follow. The workspace of a part includes the copies of its slices. Groups of a backward_filter may
+// divide the input channels instead, as in `2*in96`.
 //
 //   groups 2*96 4*16:WINOGRAD_NONFUSED:1.625:7077888
 //
@@ -79,7 +80,7 @@ struct Listed {
   std::string notes;  // space-separated words
 };
 
-// `count` of a kernel's identical kernels take this configuration.
+// The configuration of `count` of a kernel's identical kernels.
 struct Share {
   int count = 1;
   Configuration configuration;
@@ -111,7 +112,7 @@ struct PlanKernel {
   std::map<std::string, std::vector<Listed>> candidates{};
   Configuration tiles{};        // parts of one sample, if tiles are faster than `chosen`
   PlanGroups groups{};          // parts of the channels, if they are faster than `chosen`
-  std::vector<Share> shares{};  // their counts add to `count`, if identical kernels differ
+  std::vector<Share> shares{};  // they add up to `count`, if identical kernels differ
 };
 
 struct Plan {
@@ -124,8 +125,8 @@ class NewerVersion : public std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-// A plan has at most this many parts in all configurations together, repeats included: a line of 20 bytes can
-// stand for 65536 parts. A part takes 56 bytes, so a plan takes 56 MiB at most. The desirable set of one
+// A plan has at most this many parts in all configurations together, repeats included, because a line of 20
+// bytes can mean 65536 parts. A part takes 56 bytes, so a plan takes 56 MiB at most. The desirable set of one
 // kernel has 300 parts (mini-batch 256, sizes that are powers of two) to 6100 parts (mini-batch 1024, all
 // sizes). All kernels of ResNet-50's training, at the latter, have 420000.
 constexpr std::int64_t kMostParts = 1 << 20;
@@ -136,7 +137,7 @@ std::string to_text(const Plan& plan);
 // Throws NewerVersion, or std::invalid_argument naming the line.
 Plan parse_plan(std::string_view text, std::int64_t most_parts = kMostParts);
 
-// Write and read a list of candidates alone, in the form that follows the API's name above. Both throw
+// Write and read only a list of candidates, in the form that follows the API's name above. Both throw
 // std::invalid_argument.
 std::string to_text(const std::vector<Listed>& candidates);
 std::vector<Listed> candidates_in(std::string_view text);

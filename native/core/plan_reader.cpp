@@ -167,7 +167,7 @@ class Reader {
   }
 
   PlanKernel& kernel_above(std::string_view key) {
-    if (plan_.kernels.empty()) fail(quoted(key) + " stands before any kernel");
+    if (plan_.kernels.empty()) fail(quoted(key) + " comes before any kernel");
     return plan_.kernels.back();
   }
 
@@ -178,7 +178,7 @@ class Reader {
     if (planned.count < 1) fail("the count of a kernel is below 1");
     planned.kernel.problem = parse_descriptor(line).problem;
     check_pass(planned.kernel);
-    if (!seen_.insert(planned.kernel).second) fail("this kernel stands in the plan twice");
+    if (!seen_.insert(planned.kernel).second) fail("this kernel is in the plan twice");
     plan_.kernels.push_back(std::move(planned));
   }
 
@@ -207,12 +207,12 @@ std::vector<Listed> candidates_in(std::string_view text) {
   std::vector<Listed> all;
   while (!text.empty()) {
     std::string_view item = cut(text, ' ');
-    Listed& one = all.emplace_back();
-    one.algorithm = cut(item, ':');
-    one.workspace = number_in<std::int64_t>(cut(item, ':'), "workspace");
-    one.notes = item;
-    std::replace(one.notes.begin(), one.notes.end(), ',', ' ');
-    check(one);
+    Listed& candidate = all.emplace_back();
+    candidate.algorithm = cut(item, ':');
+    candidate.workspace = number_in<std::int64_t>(cut(item, ':'), "workspace");
+    candidate.notes = item;
+    std::replace(candidate.notes.begin(), candidate.notes.end(), ',', ' ');
+    check(candidate);
   }
   return all;
 }

@@ -49,7 +49,7 @@ void check_shares(const PlanKernel& planned) {
     sum += share.count;
   }
   if (!planned.shares.empty() && sum != planned.count) {
-    fail("the shares add to " + std::to_string(sum) + ", not to the kernel's count of " +
+    fail("the shares add up to " + std::to_string(sum) + ", not to the kernel's count of " +
          std::to_string(planned.count));
   }
 }
@@ -58,7 +58,7 @@ void check(const Configuration& configuration, const Whole& whole) {
   std::int64_t sum = 0;
   for (const MicroConfiguration& part : configuration) {
     if (part.micro_batch < 1 || part.micro_batch > whole.size - sum) {
-      fail(std::string("the ") + whole.parts + " do not add to " + whole.name);
+      fail(std::string("the ") + whole.parts + " do not add up to " + whole.name);
     }
     sum += part.micro_batch;
     if (!is_word(part.algorithm)) fail(quoted(part.algorithm) + " is not the name of an algorithm");
@@ -66,7 +66,7 @@ void check(const Configuration& configuration, const Whole& whole) {
     if (part.workspace < 0) fail("a workspace is below 0");
   }
   if (sum != whole.size) {
-    fail(std::string("the ") + whole.parts + " add to " + std::to_string(sum) + ", not to " + whole.name);
+    fail(std::string("the ") + whole.parts + " add up to " + std::to_string(sum) + ", not to " + whole.name);
   }
 }
 
@@ -74,7 +74,7 @@ void check(const PlanGroups& groups, const Whole& channels, const Whole& mini_ba
   std::int64_t sum = 0;
   for (const PlanGroup& group : groups) {
     if (group.channels < 1 || group.channels > channels.size - sum)
-      fail("the groups do not add to " + channels.name);
+      fail("the groups do not add up to " + channels.name);
     if (group.of_inputs != groups.front().of_inputs) fail("the groups divide different channels");
     if (group.channels % channels.unit != 0) {
       fail("a group has " + std::to_string(group.channels) + " channels, but this convolution's own have " +
@@ -83,7 +83,7 @@ void check(const PlanGroups& groups, const Whole& channels, const Whole& mini_ba
     sum += group.channels;
     check(group.configuration, mini_batch);
   }
-  if (sum != channels.size) fail("the groups add to " + std::to_string(sum) + ", not to " + channels.name);
+  if (sum != channels.size) fail("the groups add up to " + std::to_string(sum) + ", not to " + channels.name);
 }
 
 void check(const Listed& candidate) {

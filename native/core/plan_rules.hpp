@@ -1,4 +1,4 @@
-// The rules that each entry of a plan keeps, whether a text is read or written. All checks throw
+// The rules for each entry of a plan, whether a text is read or written. All checks throw
 // std::invalid_argument.
 #pragma once
 
@@ -31,13 +31,13 @@ Whole mini_batch_of(const PlanKernel& planned);
 Whole steps_of(const PlanKernel& planned);
 Whole channels_of(const PlanKernel& planned, bool of_inputs);
 
-// Checks that the shares, if there are any, add to the count of the kernel.
+// Checks that the shares, if there are any, add up to the count of the kernel.
 void check_shares(const PlanKernel& planned);
 
-// Checks each part, and that the sizes add to the whole.
+// Checks each part, and that the sizes add up to the whole.
 void check(const Configuration& configuration, const Whole& whole);
 
-// Checks that the groups add to the channels, and each one's parts to the mini-batch.
+// Checks that the groups add up to the channels, and each group's parts to the mini-batch.
 void check(const PlanGroups& groups, const Whole& channels, const Whole& mini_batch);
 
 void check(const Listed& candidate);

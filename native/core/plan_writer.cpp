@@ -51,7 +51,7 @@ std::string to_text(const Plan& plan) {
   std::map<std::pair<std::string, Pass>, const PlanKernel*> kernels;
   for (const PlanKernel& planned : plan.kernels) {
     if (!kernels.emplace(std::pair(to_text(planned.kernel.problem), planned.kernel.pass), &planned).second) {
-      fail("a kernel stands in the plan twice: " + to_text(planned.kernel));
+      fail("a kernel is in the plan twice: " + to_text(planned.kernel));
     }
   }
   Budget budget(kMostParts);
@@ -88,11 +88,12 @@ std::string to_text(const Plan& plan) {
 
 std::string to_text(const std::vector<Listed>& candidates) {
   std::string text;
-  for (const Listed& one : candidates) {
-    check(one);
-    std::string notes = one.notes;
+  for (const Listed& candidate : candidates) {
+    check(candidate);
+    std::string notes = candidate.notes;
     std::replace(notes.begin(), notes.end(), ' ', ',');
-    text += (text.empty() ? "" : " ") + one.algorithm + ":" + std::to_string(one.workspace) + ":" + notes;
+    text += (text.empty() ? "" : " ") + candidate.algorithm + ":" + std::to_string(candidate.workspace) +
+            ":" + notes;
   }
   return text;
 }

@@ -203,9 +203,8 @@ void validate(const Problem& p) {
                                 " may");
   }
   if (p.y_type && (*p.y_type != DataType::f32 || size_of(p.data_type) != 2 || p.is_fused())) {
-    throw std::invalid_argument(
-        "the data types " + types_text(p) + to_text(p.epilogue) +
-        " go with no convolution: y may be f32 beside 16-bit x and w, without epilogue");
+    throw std::invalid_argument("the data types " + types_text(p) + to_text(p.epilogue) +
+                                " are impossible: y may be f32 with 16-bit x and w, without an epilogue");
   }
   const auto item = static_cast<std::int64_t>(size_of(p.data_type));
   const auto y_item = static_cast<std::int64_t>(size_of(p.type_of_y()));

@@ -35,8 +35,8 @@ Pass pass_named(std::string_view name);
 
 // One convolution. x is (mini_batch, in_channels, input), w is (out_channels, in_channels / groups, kernel),
 // y is (mini_batch, out_channels, output). With Layout::nhwc the channels come last in all three (cuDNN calls
-// this KRSC for w). Every tensor is packed. w and y may have another layout than x, and y may be f32 beside
-// 16-bit x and w. The operation is a cross-correlation. Only a forward pass can have an epilogue.
+// this KRSC for w). Every tensor is packed. w and y may differ from x in layout, and y may be f32 with 16-bit
+// x and w. The operation is a cross-correlation. Only a forward pass can have an epilogue.
 struct Problem {
   using Sizes = std::array<std::int64_t, 3>;  // depth, height, width; depth is neutral in 2-D
 
@@ -56,7 +56,7 @@ struct Problem {
   Sizes dilation{1, 1, 1};  // counted from 1, as in cuDNN; the text form counts from 0
   Epilogue epilogue;
   std::optional<Layout> w_layout, y_layout;  // set only if another than that of x
-  std::optional<DataType> y_type;            // set only if another than that of x and w
+  std::optional<DataType> y_type;            // set only if it differs from that of x and w
 
   Layout layout_of_w() const { return w_layout.value_or(layout); }
   Layout layout_of_y() const { return y_layout.value_or(layout); }
@@ -85,17 +85,18 @@ struct Problem {
 std::string layouts_text(const Problem& problem);
 std::string types_text(const Problem& problem);
 
-// Read the words that these two functions write into `problem`. Throw std::invalid_argument.
+// Read into `problem` the words that these two functions write. Throw std::invalid_argument.
 void read_layouts(std::string_view text, Problem& problem);
 void read_types(std::string_view text, Problem& problem);
 
-// The output size that input, kernel, stride, padding and dilation give. It is 0 along an axis with a size
-// out of range, which validate() names.
+// Returns the output size that input, kernel, stride, padding and dilation give. It is 0 along an axis with a
+// size out of range, which validate() names.
 Problem::Sizes output_of(const Problem& problem);
 
 // Throws std::invalid_argument, naming the value, unless every size is in range, the groups divide the
 // channels, the output agrees with the other sizes, no tensor reaches 2^63 bytes, the epilogue has at most
-// kMostPointwise operations, and y has a type of its own only as f32 beside 16-bit x and w, without epilogue.
+// kMostPointwise operations, and y has a type of its own only as f32 with 16-bit x and w, without an
+// epilogue.
 void validate(const Problem& problem);
 
 // A problem with the name and the number of identical kernels that a network gives it.
@@ -106,7 +107,7 @@ struct Descriptor {
 };
 
 // Reads the full and the short forms. `defaults` supplies the data type, layout, math and mini-batch that the
-// text leaves out. Throws std::invalid_argument naming the part that is wrong.
+// text omits. Throws std::invalid_argument naming the part that is wrong.
 Descriptor parse_descriptor(std::string_view text, const Problem& defaults = {});
 
 // Returns the full form without name and count: the key of a kernel in plans.

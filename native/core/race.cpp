@@ -41,7 +41,7 @@ double least(const std::map<std::int64_t, double>& values) {
   return lowest;
 }
 
-// Returns the least of the sizes that is not below `bound`; the largest if there is none.
+// Returns the smallest size from `bound` on; the largest size if there is none.
 template <typename Value>
 std::int64_t least_from(const std::map<std::int64_t, Value>& sizes, std::int64_t bound) {
   const auto at = sizes.lower_bound(bound);
@@ -56,7 +56,7 @@ class Field {
       : candidates_(candidates), race_(race), mini_batch_(race.mini_batch) {
     double stock_workspace = 0;  // for one sample
     for (const RaceCandidate& candidate : candidates) algorithm_named(candidate.algorithm);
-    // Sizes above the mini-batch are of other mini-batches.
+    // Sizes above the mini-batch belong to other mini-batches.
     for (const MicroConfiguration& row : measured) {
       if (row.micro_batch > mini_batch_) continue;
       const double sample_ms = row.time_ms / static_cast<double>(row.micro_batch);
@@ -163,13 +163,13 @@ class Field {
     return choice;
   }
 
-  // Returns whether an algorithm was not measured yet, or undivided only: that says nothing about slices,
-  // which the caches may hold.
+  // Returns whether an algorithm was not measured yet, or only undivided, which says nothing about slices
+  // that fit the caches.
   bool is_new(const Algorithm& own) const {
     return own.rows.empty() || own.rows.begin()->first == mini_batch_;
   }
 
-  // Returns whether filling its workspace alone leaves a new algorithm the time to win.
+  // Returns whether a new algorithm could still win after the time that filling its workspace takes.
   bool may_win(const Algorithm& own) const {
     if (!race_.bytes_per_ms) return true;
     double fewest = kForever;
@@ -179,7 +179,7 @@ class Field {
     return fewest / *race_.bytes_per_ms < best_ms_;
   }
 
-  // Returns the candidate with the best prediction of all sizes above the measured ones.
+  // Returns the candidate with the best prediction among all sizes above the measured ones.
   Index next_larger() const {
     Index choice;
     double hope = best_ms_ * (1 - kGain);
@@ -199,7 +199,7 @@ class Field {
     return choice;
   }
 
-  // Returns a size below the measured ones if these get better downwards, or were never left.
+  // Returns a size below the measured ones if smaller sizes were better, or if only one was measured.
   Index next_smaller() const {
     for (const Algorithm& own : algorithms_) {
       if (!own.has_begun()) continue;
@@ -212,9 +212,9 @@ class Field {
     return {};
   }
 
-  // Returns a size next to the best one of the best algorithm, in the middle of the sizes that it leaped
-  // over. The caches may favour a medium size, which no prediction sees. Where the size beyond the leap is
-  // far behind, fixed costs explain the times.
+  // Returns a size in the middle of the widest gap next to the best algorithm's best size, because the caches
+  // may favour a medium size, which no prediction shows. If the size beyond the gap is far behind, fixed
+  // costs explain the times.
   Index next_between() const {
     for (const Algorithm& own : algorithms_) {
       if (!own.has_begun() || least(own.rows) > best_ms_) continue;

@@ -8,7 +8,7 @@
 // is measured only if its prediction is below the best measurement so far.
 //
 // The answer depends on the measurements alone, so a process that finds them in the cache or in the journal
-// ends the race too. The constants come from `python -m bench run race`, which plays the race on recorded
+// ends the race too. The constants come from `python -m bench run race`, which replays the race on recorded
 // measurements.
 #pragma once
 
@@ -23,8 +23,8 @@
 
 namespace mucudnn {
 
-// These names stand for PyTorch's own convolution in the place of an algorithm: kStock for one undivided
-// call, kStockSlice for the call for one slice.
+// The names of PyTorch's own convolution where an algorithm is named: kStock for one undivided call,
+// kStockSlice for the call on one slice.
 constexpr const char* kStock = "STOCK";
 constexpr const char* kStockSlice = "STOCK_SLICE";
 
@@ -35,7 +35,7 @@ constexpr double kRaceLeastMs = 0.3;  // the budget of a tiny kernel's candidate
 // Cold caches and waking threads hardly slow down a run on a CPU that takes this many milliseconds, so a race
 // measures it once.
 constexpr double kLongRunMs = 100.0;
-// No algorithm of the host engine fills its workspace faster, on one thread.
+// The fastest rate at which an algorithm of the host engine fills its workspace on one thread.
 constexpr double kHostBytesPerMs = 16e6;
 
 // An algorithm at a micro-batch size that may be measured. The workspace, in bytes, includes what the sum of
@@ -52,7 +52,7 @@ struct Race {
   std::vector<std::int64_t> limits{kNoLimit};
   // Measure an algorithm of the engine undivided too, to compare divisions within the last limit with it.
   bool compares = false;
-  // No algorithm fills its workspace faster, which bounds its time; nothing if the rate is unknown.
+  // The fastest rate at which any algorithm fills its workspace, a bound on its time; nothing if unknown.
   std::optional<double> bytes_per_ms{};
   // True for a GPU. Its candidates of a size stand in the order in which heuristics rank them, and begin in
   // this order; elsewhere those with the least workspace begin. A small micro-batch leaves a GPU idle and
@@ -61,9 +61,9 @@ struct Race {
   bool is_on_gpu = false;
 };
 
-// Returns the index of the candidate to measure next; nothing if no other can improve the choice by much.
-// `candidates` are those without a measurement: STOCK at the mini-batch, STOCK_SLICE below it. `measured`
-// are the algorithms that ran.
+// Returns the index of the candidate to measure next; nothing if no candidate can improve the choice by much.
+// `candidates` are those without a measurement: STOCK at the mini-batch, STOCK_SLICE below it. `measured` are
+// the algorithms that ran.
 std::optional<std::size_t> next_candidate(const std::vector<RaceCandidate>& candidates,
                                           const std::vector<MicroConfiguration>& measured, const Race& race);
 

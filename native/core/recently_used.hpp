@@ -1,4 +1,4 @@
-// A map of limited size, which forgets the value that was used longest ago.
+// A map of limited size, which forgets the least recently used value.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,15 @@
 
 namespace mucudnn {
 
-// Not safe for threads: find() changes the order. Values are meant to be shared pointers, because a value may
+// Not thread-safe: even find() changes the order. Values are meant to be shared pointers, because a value may
 // be forgotten while a caller still works with it.
 template <typename Key, typename Value, typename Hash = std::hash<Key>>
 class RecentlyUsed {
  public:
   explicit RecentlyUsed(std::size_t most) : most_(most) {}
 
-  // Returns the value of the key, which is now the last one used; null if there is none. The pointer is valid
-  // until the next call of add().
+  // Returns the value of the key and marks it as the most recently used; null if there is none. The pointer
+  // is valid until the next call to add().
   Value* find(const Key& key) {
     const auto found = index_.find(&key);
     if (found == index_.end()) return nullptr;
@@ -25,8 +25,8 @@ class RecentlyUsed {
     return &found->second->second;
   }
 
-  // Adds a value under a new key. Returns the value that is forgotten in its place, or an empty one. The
-  // caller decides when that is destroyed. Throws std::bad_alloc, and then has changed nothing.
+  // Adds a value under a new key. Returns the value that is forgotten in its place, or an empty value, so
+  // that the caller decides when it is destroyed. If it throws std::bad_alloc, it has changed nothing.
   Value add(Key key, Value value) {
     Values added;
     added.emplace_front(std::move(key), std::move(value));
@@ -45,10 +45,10 @@ class RecentlyUsed {
   }
 
  private:
-  using Values = std::list<std::pair<const Key, Value>>;  // the last one used comes first
+  using Values = std::list<std::pair<const Key, Value>>;  // the most recently used comes first
   struct Pointee {
     std::size_t operator()(const Key* key) const { return Hash()(*key); }
-    bool operator()(const Key* one, const Key* other) const { return *one == *other; }
+    bool operator()(const Key* a, const Key* b) const { return *a == *b; }
   };
 
   std::size_t most_;

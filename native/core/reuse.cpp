@@ -42,7 +42,7 @@ class Knapsack {
     Configuration parts;
     std::size_t size = 0;
     for (std::size_t left = best_.size() - 1; left > 0; left -= size) {
-      // Parts are taken largest first. The last size is taken again as long as the least time allows it.
+      // Parts are taken largest first. The last size is taken again while the least time allows it.
       if (size == 0 || !can_begin_with(size, left) || best_[left - size].parts + 1 > best_[left].parts)
         size = first_size(left);
       parts.push_back(*best_[size].part);
@@ -124,7 +124,7 @@ Configuration reuse_workspace(const std::vector<const MicroConfiguration*>& meas
 }
 
 PlanGroups reuse_workspace(const std::map<std::int64_t, Configuration>& fastest, std::int64_t channels) {
-  std::vector<MicroConfiguration> items;  // channels stand for samples
+  std::vector<MicroConfiguration> items;  // channels take the place of samples
   for (const auto& [size, configuration] : fastest)
     items.push_back({size, "", time_of(configuration), workspace_of(configuration)});
   std::vector<const MicroConfiguration*> pointers;

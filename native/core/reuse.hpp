@@ -17,17 +17,18 @@ std::vector<std::int64_t> micro_batch_sizes(BatchPolicy policy, std::int64_t min
 // Returns the Pareto-optimal configurations, time against workspace: workspace ascending, time descending. WR
 // under a limit is the last configuration that stays within the limit. Among configurations of equal time
 // (within 1e-12 relative), the smaller workspace wins, then the smaller number of parts. A configuration's
-// parts stand with sizes descending. The set is empty if the measured sizes do not add to the mini-batch.
+// parts are sorted by descending size. The set is empty if the measured sizes do not add up to the
+// mini-batch.
 std::vector<Configuration> desirable_set(std::vector<MicroConfiguration> measured, std::int64_t mini_batch);
 
 // Returns the fastest configuration of `measured`, which the caller has restricted to the limit. It is the
-// last one of the desirable set, except for ties, and is found without the others. It is empty if the
-// measured sizes do not add to the mini-batch.
+// last configuration of the desirable set, except for ties, but computed without the others. It is empty if
+// the measured sizes do not add up to the mini-batch.
 Configuration reuse_workspace(const std::vector<const MicroConfiguration*>& measured,
                               std::int64_t mini_batch);
 
-// Returns the fastest groups that add to `channels`. `fastest` has the fastest configuration of the
-// mini-batch within the limit for each number of channels. It is empty if no groups add to the channels.
+// Returns the fastest groups that add up to `channels`. `fastest` has the fastest configuration of the
+// mini-batch within the limit for each number of channels. It is empty if no groups add up to the channels.
 PlanGroups reuse_workspace(const std::map<std::int64_t, Configuration>& fastest, std::int64_t channels);
 
 }  // namespace mucudnn

@@ -19,8 +19,8 @@ std::vector<std::int64_t> spatial_sizes(const Problem& problem, const Problem::S
 
 std::vector<std::int64_t> packed_strides(const std::vector<std::int64_t>& sizes, Layout layout);
 
-// The channels that samples of x and y have in memory. A tensor that is a part of the channels of a larger
-// one has more there than its own. 0 stands for its own.
+// The channels that samples of x and y have in memory. A tensor that consists of some channels of a larger
+// tensor has more there than its own. 0 means its own.
 struct ChannelPitch {
   std::int64_t x = 0, y = 0;
 
@@ -28,8 +28,8 @@ struct ChannelPitch {
   std::int64_t of_y(const Problem& problem) const { return y == 0 ? problem.out_channels : y; }
 };
 
-// Fill in a problem whose `dims` are set. The values are those of cuDNN's descriptors: the sizes of tensors,
-// and those that say how the filter moves over x, which stand for the spatial axes alone.
+// Fill in a problem whose `dims` are set, from the values of cuDNN's descriptors: the sizes of tensors along
+// all axes, and the strides, paddings and dilations along the spatial axes.
 template <typename X, typename W, typename Y>
 void set_tensor_sizes(Problem& problem, const X& x, const W& w, const Y& y) {
   problem.mini_batch = x[0];
@@ -78,7 +78,7 @@ bool is_packed(const Sizes& sizes, const Strides& strides, int dims, Layout layo
   return (layout == Layout::nhwc || follows(1)) && follows(0);
 }
 
-// Returns the channels that a tensor has in memory if it is packed but for them; nothing if it is not.
+// Returns the channels that a tensor has in memory if it is packed apart from them; else nothing.
 template <typename Sizes, typename Strides>
 std::optional<std::int64_t> channels_in_memory(const Sizes& sizes, const Strides& strides, int dims,
                                                Layout layout) {

@@ -13,8 +13,8 @@
 
 namespace mucudnn {
 
-// Steps that a sample can be divided into. A step is a row of y. In backward_data it is a step of x, which
-// has as many rows as the stride.
+// Returns the number of steps that a sample can be divided into. A step is a row of y, or in backward_data as
+// many rows of x as the stride.
 std::int64_t tile_steps(const Kernel& kernel);
 
 // Returns the kernel, of one sample, that computes a tile of `steps` steps. Tiles of equal size are equal

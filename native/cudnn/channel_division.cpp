@@ -32,7 +32,7 @@ ChannelDivision::ChannelDivision(Engine& engine, Device& device, const Kernel& k
   std::int64_t first = 0;
   const bool of_inputs = !groups.empty() && groups.front().of_inputs;
   for (const Group& group : in_order(groups, &Group::channels, divided_channels(kernel, of_inputs),
-                                     "the groups do not add to channels: ")) {
+                                     "the groups do not add up to channels: ")) {
     Part part{first, group.channels, of_inputs, group_kernel(kernel, group.channels, of_inputs), {}, 0, 0};
     part.accumulator_size = required_accumulator(device, part.kernel, group.slices.size());
     for (const Slice& slice : in_order(group.slices, kernel.problem.mini_batch)) {

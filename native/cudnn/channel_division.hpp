@@ -22,7 +22,7 @@ struct Group {
 class ChannelDivision final : public PreparedConfiguration {
  public:
   // Throws EngineError if a slice cannot be prepared or slices cannot be summed, and std::invalid_argument if
-  // the groups do not add to the channels, or slices not to the mini-batch.
+  // the groups do not add up to the channels, or slices not to the mini-batch.
   ChannelDivision(Engine& engine, Device& device, const Kernel& kernel, const std::vector<Group>& groups);
 
   // The most that a group needs, for its copies, its algorithms and its accumulator.

@@ -149,7 +149,7 @@ void ConvolutionGraph::add_convolution(const Kernel& kernel, const PlanTerms& te
   operation.finalize("describing an operation");
 }
 
-// Adds the operations of the epilogue, linked by intermediate tensors. The last one writes y.
+// Adds the operations of the epilogue, linked by intermediate tensors. The last operation writes y.
 void ConvolutionGraph::add_epilogue(const Problem& p, const PlanTerms& terms, const Backend& convolved,
                                     const Backend& y) {
   const Backend* last = &convolved;

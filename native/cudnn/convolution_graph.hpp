@@ -32,7 +32,7 @@ struct EngineNotes {
 
   bool has(cudnnBackendNumericalNote_t note) const;
   bool has(cudnnBackendBehaviorNote_t note) const;
-  // Returns the notes as words with spaces between, `deterministic` first.
+  // Returns the notes as words separated by spaces, `deterministic` first.
   std::string text() const;
 };
 
@@ -55,7 +55,7 @@ struct EnginePlan {
 class ConvolutionGraph {
  public:
   enum Uid : std::int64_t { kX = 'x', kW = 'w', kY = 'y' };
-  // The unique id of the tensor that an operation of the epilogue reads beside y.
+  // The unique id of the tensor that an operation of the epilogue reads besides y.
   static std::int64_t operand_uid(std::size_t operation);
 
   // Throws CallFailed if the library does not take the problem. The context must outlive the graph.

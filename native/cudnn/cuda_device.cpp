@@ -31,7 +31,7 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// While it exists, this thread may allocate memory even if another thread captures a stream.
+// A scope in which this thread may allocate memory even while another thread captures a stream.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const CudaRuntime& runtime) : runtime_(runtime) {
@@ -57,7 +57,7 @@ class CudaDevice final : public Device {
     runtime_.check(runtime_.cudaGetDevice(&number_), "cudaGetDevice");
     name_ = describe(number_);
     // The device uses its own stream. While another thread captures a stream that waits for the default
-    // stream, nobody may use the default stream.
+    // stream, no thread may use the default stream.
     runtime_.check(runtime_.cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   }
   ~CudaDevice() override { runtime_.succeeds(runtime_.cudaStreamDestroy(stream_)); }

@@ -9,9 +9,9 @@ namespace {
 
 constexpr const char *kNew = "libcudart.so.13", *kOld = "libcudart.so.12";
 
-// Opens the runtime that the process has loaded, else the first that is found. A system may have an old
-// runtime beside the new one that the installed libraries need. It is never closed: CUDA does not support
-// being unloaded.
+// Opens the runtime that the process has loaded, or else the first that the loader finds: a system may have
+// an old runtime next to the new one that the installed libraries need. It is never closed, because CUDA does
+// not support being unloaded.
 void* open_runtime(const std::string& installed) {
   constexpr int kMode = RTLD_NOW | RTLD_LOCAL;
   for (const char* name : {kNew, kOld}) {

@@ -43,8 +43,8 @@ class Device {
   // Returns null if the device cannot sum slices.
   virtual Accumulator* accumulator() { return nullptr; }
 
-  // Returns the milliseconds of a run that is so long that an algorithm's first run needs no second one. On a
-  // GPU no run is: the first one may load code, which takes longer than most runs.
+  // Returns the milliseconds from which on an algorithm's first run needs no second run. On a GPU every first
+  // run does, because it may load code, which takes longer than most runs.
   virtual double long_run_ms() const { return std::numeric_limits<double>::infinity(); }
   // Returns a number of bytes that exceeds the caches, so that tensors of this size are read from memory.
   virtual std::size_t bytes_beyond_caches() const { return std::size_t{64} << 20; }
@@ -53,14 +53,14 @@ class Device {
   // Allocates memory aligned to kAlignment. Throws std::bad_alloc.
   virtual void* allocate(std::size_t size) = 0;
   virtual void release(void* memory) noexcept = 0;
-  // Gives allocated memory all of its pages, which on a CPU come with the first write to each. The contents
+  // Maps all pages of allocated memory, which a CPU otherwise maps at the first write to each. The contents
   // are undefined afterwards.
   virtual void make_present(void*, std::size_t) {}
-  // Both copies wait for the work on stream() before, and are complete when they return.
+  // Both copies wait for the earlier work on stream(), and are complete when they return.
   virtual void copy_from_host(void* to, const void* from, std::size_t size) = 0;
   virtual void copy_to_host(void* to, const void* from, std::size_t size) = 0;
 
-  // Copies `count` pieces of `width` bytes, a pitch apart, in the order of the stream.
+  // Copies `count` pieces of `width` bytes, a pitch apart, in stream order.
   virtual void copy_pieces(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
                            std::size_t width, std::size_t count, CUstream_st* stream) = 0;
   virtual void clear_pieces(void* to, std::size_t pitch, std::size_t width, std::size_t count,
@@ -70,8 +70,8 @@ class Device {
   virtual void wait(CUstream_st* stream) = 0;
   // Runs `work` so that it cannot invalidate another thread's stream capture.
   virtual void without_disturbing_captures(const std::function<void()>& work) { work(); }
-  // Returns the milliseconds of each of `runs` runs, given to the device without a pause between them. Only
-  // the first one includes the launch latency.
+  // Returns the milliseconds of each of `runs` runs, launched without a pause between them. Only the first
+  // one includes the launch latency.
   virtual std::vector<double> times_ms(const std::function<void()>& work, int runs) = 0;
   double time_ms(const std::function<void()>& work) { return times_ms(work, 1).front(); }
 };
@@ -79,7 +79,7 @@ class Device {
 // Makes the device of the CPU and its memory.
 std::unique_ptr<Device> make_host_device(std::string name = "");
 
-// Makes the device that is CUDA's current one, on the runtime that CudaRuntime finds. Throws EngineError.
+// Makes CUDA's current device, on the runtime that CudaRuntime finds. Throws EngineError.
 std::unique_ptr<Device> make_cuda_device(const std::string& installed_runtime);
 
 }  // namespace mucudnn

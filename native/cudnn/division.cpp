@@ -27,7 +27,7 @@ Arguments advanced(const Kernel& kernel, const Arguments& arguments, std::int64_
 
 std::vector<Slice> in_order(const std::vector<Slice>& slices, std::int64_t mini_batch) {
   return in_order(slices, &Slice::micro_batch, mini_batch,
-                  "the micro-batches do not add to the mini-batch of ");
+                  "the micro-batches do not add up to the mini-batch of ");
 }
 
 Division::Division(Engine& engine, Device& device, const Kernel& kernel, const std::vector<Slice>& slices)

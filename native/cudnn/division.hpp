@@ -29,10 +29,9 @@ class SliceRefused : public EngineError {
   Slice slice_;
 };
 
-// Returns the parts in an order in which each one begins at a multiple of the greatest power of two in its
-// size. Its tensors then have the alignment that its algorithm was planned for. Throws std::invalid_argument,
-// with the text `refusal` and the size of the whole, if the sizes are not positive or do not add to the
-// whole.
+// Returns the parts in an order in which each begins at a multiple of the greatest power of two in its size,
+// so that its tensors have the alignment that its algorithm was planned for. Throws std::invalid_argument,
+// with the text `refusal` and the size of the whole, unless the sizes are positive and add up to the whole.
 template <typename Part>
 std::vector<Part> in_order(std::vector<Part> parts, std::int64_t Part::* size, std::int64_t whole,
                            const std::string& refusal) {
@@ -55,7 +54,7 @@ Arguments advanced(const Kernel& kernel, const Arguments& arguments, std::int64_
 class Division final : public PreparedConfiguration {
  public:
   // Throws SliceRefused for a slice that cannot be prepared, EngineError if the slices cannot be summed, and
-  // std::invalid_argument if they do not add to the mini-batch.
+  // std::invalid_argument if they do not add up to the mini-batch.
   Division(Engine& engine, Device& device, const Kernel& kernel, const std::vector<Slice>& slices);
 
   std::size_t workspace() const override { return algorithms_workspace_ + accumulator_size_; }
@@ -64,8 +63,7 @@ class Division final : public PreparedConfiguration {
   // The notes of each algorithm, as in Candidate::notes.
   std::vector<std::string> notes() const;
   void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override;
-  // Runs like the function above. If it throws, the output holds the result of the first `done` samples
-  // alone.
+  // Runs like the function above. If it throws, the output holds the result of only the first `done` samples.
   void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace,
            std::int64_t& done) const;
 

@@ -21,7 +21,7 @@ class EngineError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The error that a call of the library returned a status other than success.
+// The error that a call to the library returned a status other than success.
 class CallFailed : public EngineError {
  public:
   CallFailed(const std::string& call, cudnnStatus_t code, const std::string& status,
@@ -74,7 +74,7 @@ struct Arguments {
 };
 
 // Returns whether the library would give the same status at any other time: it can run the problem, or it can
-// never run it. A failure of the moment, such as a lack of memory, is not lasting.
+// never run it. A temporary failure, such as a lack of memory, is not lasting.
 inline bool is_lasting(cudnnStatus_t status) {
   const int category = status / 1000 * 1000;
   return category == CUDNN_STATUS_SUCCESS || category == CUDNN_STATUS_BAD_PARAM ||
@@ -83,7 +83,7 @@ inline bool is_lasting(cudnnStatus_t status) {
 
 // A note: the algorithm takes x and y that are some channels of larger tensors, in the same workspace.
 constexpr const char* kStrided = "strided";
-// Returns the pitch at which it is asked: the kernel has half of the channels.
+// Returns the pitch for which the library is asked: that of tensors with twice the kernel's channels.
 inline ChannelPitch pitch_of_halves(const Problem& p) { return {2 * p.in_channels, 2 * p.out_channels}; }
 
 // One algorithm of a kernel, as the library describes it.
@@ -92,7 +92,7 @@ struct Candidate {
   std::string status;  // CUDNN_STATUS_SUCCESS, or the reason why it cannot run
   std::size_t workspace = 0;
   std::string notes;       // space-separated: deterministic, tensor_op, fft, winograd, strided
-  bool is_lasting = true;  // false if `status` may be another one at another time
+  bool is_lasting = true;  // false if a later call may return another status
 
   void add_note(const char* note) { notes.append(notes.empty() ? "" : " ").append(note); }
 };
@@ -100,7 +100,7 @@ struct Candidate {
 // The algorithms that a library has for a kernel.
 struct Enumeration {
   std::vector<Candidate> candidates;  // every algorithm of the pass, runnable or not, in a fixed order
-  bool is_complete = true;  // false if a call failed for the moment, so that another call may find more
+  bool is_complete = true;  // false if a call failed temporarily, so that a later call may find more
 
   void note(cudnnStatus_t status) { is_complete = is_complete && is_lasting(status); }
 };
@@ -124,7 +124,7 @@ class Engine {
   // The handle that enumerate(), prepare() and measurements use.
   virtual cudnnHandle_t handle() const = 0;
   virtual Enumeration enumerate(const Kernel& kernel) = 0;
-  // Throws EngineError if the algorithm is unknown or cannot run, also if it cannot on tensors of this pitch.
+  // Throws EngineError if the algorithm is unknown or cannot run on tensors of this pitch.
   virtual std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm,
                                                   const ChannelPitch& pitch = {}) = 0;
 };

@@ -13,7 +13,7 @@ namespace mucudnn {
 // The way in which a device sums the slices of a kernel.
 struct Accumulation {
   std::size_t most_in_place;
-  // accumulator_size() in bytes; nothing also if the device cannot sum in fp32.
+  // accumulator_size(); also nothing if the device cannot sum in fp32.
   std::optional<std::size_t> size;
 };
 Accumulation accumulator_size(Device& device, const Kernel& kernel, std::size_t slices);

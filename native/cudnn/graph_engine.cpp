@@ -42,7 +42,7 @@ std::int64_t alignment_of(const std::vector<void*>& addresses) {
 // An algorithm's execution plans for one kernel.
 struct Planned {
   EnginePlan plain;
-  // Only a pass that adds slices has it: its slices after the first have beta 1.
+  // Set only for a pass that adds slices, whose slices after the first have beta 1.
   std::optional<EnginePlan> adding;
   std::size_t workspace;
 };
@@ -66,7 +66,7 @@ struct Graphs {
   std::optional<ConvolutionGraph> adding;
 };
 
-// Asks the library about tensors that are some channels of larger ones. Notes the calls that fail in `asked`.
+// Asks the library about tensors that are some channels of larger ones, and notes failed calls in `asked`.
 class StrideProbe {
  public:
   StrideProbe(const Context& context, const Kernel& kernel, Enumeration& asked) : asked_(asked) {
@@ -150,7 +150,7 @@ class GraphKernel final : public PreparedKernel {
   }
 
  private:
-  // Unusual terms are rare. The first call with them makes an execution plan, and the last few are kept.
+  // Unusual terms are rare, so the first call with them makes an execution plan, and the last few are kept.
   const EnginePlan& plan_for(cudnnHandle_t handle, const PlanTerms& terms) const {
     if (terms == PlanTerms{1, 0, alignment_}) return planned_.plain;
     if (planned_.adding && terms == PlanTerms{1, 1, alignment_}) return *planned_.adding;
@@ -203,7 +203,7 @@ class GraphEngine final : public Engine {
     const auto name = parse_engine_name(algorithm);
     if (!name) {
       throw EngineError("'" + algorithm + "' names no engine of the graph API" +
-                        (context_->device() ? ", and the legacy API plans on a GPU alone" : ""));
+                        (context_->device() ? ", and the legacy API plans only on a GPU" : ""));
     }
     if (kernel.is_fused_gradient()) {
       throw EngineError(std::string("no ") + name_of(kernel.pass) + " is fused: " + to_text(kernel.problem));
@@ -229,7 +229,7 @@ class GraphEngine final : public Engine {
       try {
         graph.add_heuristics(mode, all);
       } catch (const CallFailed& failure) {
-        // Some modes know some problems only. The engines counted above are listed in any case.
+        // Some modes know only some problems. The engines counted above are listed in any case.
         asked.note(failure.code());
       }
     }

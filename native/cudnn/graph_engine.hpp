@@ -17,14 +17,14 @@ constexpr char kNotAllowed[] = "MUCUDNN_STATUS_NOT_ALLOWED";
 // heuristics configure it, and as it configures itself.
 //
 // Some engines are compiled for every execution plan, which takes seconds. They are listed only if the
-// heuristics name them. For fused convolutions they are never listed: they need no workspace, so that
-// division cannot help. prepare() takes all of them.
+// heuristics name them. For fused convolutions they are never listed: they need no workspace, so division
+// cannot help. prepare() takes all of them.
 //
 // If the context's device is only described, the kernels are plans that cannot be executed.
 std::unique_ptr<Engine> make_graph_engine(std::shared_ptr<const Context> context);
 
-// Returns the alignment in bytes that execution plans assume. Slices have it that begin at multiples of their
-// own size, as those of powers of two do.
+// Returns the alignment in bytes that execution plans assume. Slices that begin at multiples of their own
+// size, such as powers of two, have it.
 std::int64_t usual_alignment(const Problem& problem);
 
 }  // namespace mucudnn

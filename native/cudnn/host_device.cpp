@@ -28,16 +28,16 @@ void store(const float* sum, float beta, Type* output, std::int64_t count, Round
   }
 }
 
-// Blocks of at least this size are mapped, so that the system has them back when they are released. The C
-// library would keep up to 64 MiB for each thread that has released some. The address sanitizer sees the end
-// of its own blocks only.
+// Blocks of at least this size are mapped, so that releasing them returns them to the system: the C library
+// would keep up to 64 MiB for each thread that releases some. The address sanitizer sees only the ends of its
+// own blocks.
 #ifdef __SANITIZE_ADDRESS__
 constexpr std::size_t kLeastMapped = std::numeric_limits<std::size_t>::max();
 #else
 constexpr std::size_t kLeastMapped = std::size_t{1} << 20;
 #endif
 
-// Stands in front of a block.
+// The header in front of a block.
 struct Header {
   std::size_t mapped;  // the bytes of the mapping; 0 for a block of the C library
 };

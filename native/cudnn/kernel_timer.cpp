@@ -35,8 +35,8 @@ Timing timing_of(std::vector<double> times) {
   return {quantile(times, 0.5), quantile(times, 0.75) - quantile(times, 0.25)};
 }
 
-// A division sums the times of many small slices, and their errors with them. So small sizes get as many runs
-// as the division has slices.
+// A division sums the times of many small slices together with their errors, so a small size gets as many
+// runs as the division has slices.
 int runs_of(const Kernel& kernel, std::int64_t micro_batch) {
   return static_cast<int>(std::clamp<std::int64_t>(kernel.problem.mini_batch / micro_batch, kRuns,
                                                    std::numeric_limits<int>::max()));
@@ -45,9 +45,9 @@ int runs_of(const Kernel& kernel, std::int64_t micro_batch) {
 }  // namespace
 
 std::int64_t samples_to_time(const Problem& problem, std::size_t cap, std::size_t bytes_beyond_caches) {
-  const Extent one = extent_of(problem.with_mini_batch(1));
-  const std::size_t sample = one.x + one.y;
-  const auto enough = static_cast<std::int64_t>((bytes_beyond_caches + sample - 1) / sample);
+  const Extent sample = extent_of(problem.with_mini_batch(1));
+  const std::size_t bytes = sample.x + sample.y;
+  const auto enough = static_cast<std::int64_t>((bytes_beyond_caches + bytes - 1) / bytes);
   const std::int64_t wide = std::max(problem.mini_batch, enough);
   return extent_of(problem.with_mini_batch(wide)).total() <= cap ? wide : problem.mini_batch;
 }

@@ -1,4 +1,4 @@
-// Times the algorithms of one kernel: the one protocol of the package and of the drop-in.
+// Times the algorithms of one kernel, by the protocol that the package and the drop-in share.
 #pragma once
 
 #include <deque>
@@ -47,14 +47,14 @@ class KernelTimer {
               Protocol protocol = Protocol::thorough);
 
   // Takes as many runs as a division of the mini-batch has slices, but at least seven, within 50 ms, and
-  // three in any case. An algorithm that is far slower than the fastest one so far of its size gets three at
-  // most, and so does one whose first run takes longer than `hopeless_ms`. Throws EngineError if the
-  // algorithm cannot run, std::invalid_argument if its workspace is too large.
+  // three in any case. Takes at most three of an algorithm that is far slower than the fastest so far at its
+  // size, or whose first run takes longer than `hopeless_ms`. Throws EngineError if the algorithm cannot run,
+  // std::invalid_argument if its workspace is too large.
   Timing measure(const Task& task, double hopeless_ms = std::numeric_limits<double>::infinity());
 
-  // Takes up to kRaceRuns runs within `budget_ms`, and two in any case. If the first one takes longer than
-  // `hopeless_ms`, it may be the only one. A run that does not count comes before, since it may wait for
-  // memory that was never touched. Throws what measure() throws.
+  // Takes up to kRaceRuns runs within `budget_ms`, and two in any case unless the first takes longer than
+  // `hopeless_ms`. An uncounted run comes before, since it may wait for memory that was never touched. Throws
+  // what measure() throws.
   Timing race(const Task& task, double hopeless_ms, double budget_ms);
 
   // Returns the median times in ms of whole configurations, interleaved. Throws EngineError.

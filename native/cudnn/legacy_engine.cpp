@@ -8,8 +8,7 @@
 namespace mucudnn {
 namespace {
 
-// The names of each pass's algorithms in the order of the enumerators, with a null pointer behind the last
-// one.
+// The names of each pass's algorithms in the order of the enumerators, with a null pointer after the last.
 #define MUCUDNN_NAME(enumerator, value, name) name,
 constexpr const char* kNames[][kMostLegacyAlgorithms + 1] = {
     {MUCUDNN_FORWARD_ALGORITHMS(MUCUDNN_NAME)},
@@ -96,7 +95,7 @@ class LegacyKernel final : public PreparedKernel {
   std::size_t workspace_ = 0;
 };
 
-// Asks the library about tensors that are some channels of larger ones. Notes the statuses in `asked`.
+// Asks the library about tensors that are some channels of larger ones, and notes the statuses in `asked`.
 class StrideProbe {
  public:
   StrideProbe(const Context& context, const Kernel& kernel, Enumeration& asked)

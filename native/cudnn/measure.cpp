@@ -12,11 +12,11 @@ constexpr double kClearlyHopeless = 1.5;
 
 // Returns how many times the problem's tensors fit into the region without overlap.
 std::size_t slices_in(const Problem& problem, const Extent& region) {
-  const Extent one = extent_of(problem);
-  std::size_t slices = std::min(region.x / one.x, region.y / one.y);
+  const Extent tensors = extent_of(problem);
+  std::size_t slices = std::min(region.x / tensors.x, region.y / tensors.y);
   for (std::size_t i = 0; i < problem.epilogue.size(); ++i) {
     if (operand_of(problem.epilogue[i].kind) == Operand::like_y)
-      slices = std::min(slices, region.operands[i] / one.operands[i]);
+      slices = std::min(slices, region.operands[i] / tensors.operands[i]);
   }
   return slices;
 }
@@ -69,7 +69,7 @@ std::vector<double> measure(Engine& engine, Device& device, const Kernel& kernel
     prepared->execute(engine.handle(), {at}, workspace);
   };
   device.make_present(workspace.data, std::min(workspace.size, prepared->workspace()));
-  // The first run may be slow because the caches are cold. So it ends the measurement only if it is far
+  // The first run may be slow because the caches are cold, so it ends the measurement only if it is far
   // behind, or so long that cold caches hardly matter.
   if (least_runs > 1) {
     run();
@@ -83,8 +83,8 @@ std::vector<double> measure(Engine& engine, Device& device, const Kernel& kernel
   const int most = std::max(is_hopeless ? 0 : repeats, least_runs);
   const auto runs = [&] { return static_cast<int>(times.size()); };
   while (runs() < most && (sum < budget_ms || (runs() < least_runs && !is_hopeless))) {
-    // Gives the device the runs that seem to fit into the budget without a pause between them. In a division,
-    // slices also follow one another without a pause.
+    // Launch the runs that seem to fit into the budget without a pause between them, because the slices of a
+    // division follow one another without a pause, too.
     const double fitting = (budget_ms - sum) / *std::min_element(times.begin(), times.end());
     const int least = std::max(1, is_hopeless ? 0 : least_runs - runs());
     const int more = fitting < most ? std::max(least, static_cast<int>(fitting)) : most;

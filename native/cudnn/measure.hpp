@@ -34,15 +34,16 @@ constexpr int kLeastRuns = 3;
 // Returns the times in ms of single runs, after one uncounted run. There are at least `least_runs`, and up to
 // `repeats` while their sum stays below `budget_ms`.
 //
-// If the first time is above `hopeless_ms`, at most three are taken, and fewer once they exceed the budget:
-// nobody needs the exact time of a slow algorithm. With one as `least_runs`, a first run far above
-// `hopeless_ms` is the only one. So is a long one, see Device::long_run_ms.
+// If the first time is above `hopeless_ms`, at most three are taken, and fewer once they exceed the budget,
+// because the exact time of a slow algorithm does not matter. If `least_runs` is 1, a first run that is far
+// above `hopeless_ms`, or long (see Device::long_run_ms), is the only run.
 //
-// The workspace gets all of its pages before the first run: a program waits for them in its first call only.
+// All pages of the workspace are mapped before the first run, because a program waits for them only in its
+// first call.
 //
 // Each run takes the next slice of the region. If the region is larger than the caches, the times are those
-// of a slice inside a mini-batch: one hot buffer makes small micro-batches look up to 17 % faster. For the
-// same reason the device gets all runs but the first without a pause.
+// of a slice inside a mini-batch; a single hot buffer would make small micro-batches look up to 17 % faster.
+// For the same reason all runs but the first are launched without a pause.
 std::vector<double> measure(Engine& engine, Device& device, const Kernel& kernel,
                             const std::string& algorithm, const Region& region, const Scratch& workspace,
                             int repeats, double budget_ms, double hopeless_ms, int least_runs = kLeastRuns);

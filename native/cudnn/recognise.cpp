@@ -124,11 +124,10 @@ Recognised recognise(const Library& library, const LegacyDescriptors& descriptor
   return recognised;
 }
 
-bool same_tensor(const Library& library, cudnnTensorDescriptor_t one,
-                 cudnnTensorDescriptor_t other) noexcept {
+bool same_tensor(const Library& library, cudnnTensorDescriptor_t a, cudnnTensorDescriptor_t b) noexcept {
   Tensor first;
   Tensor second;
-  return read(library, one, first) && read(library, other, second) && first.type == second.type &&
+  return read(library, a, first) && read(library, b, second) && first.type == second.type &&
          first.dims == second.dims && first.sizes == second.sizes && first.strides == second.strides;
 }
 

@@ -22,13 +22,13 @@ class Obstacle {
 
 struct Recognised {
   Kernel kernel;
-  Obstacle obstacle;  // why no kernel says exactly what the descriptors say
+  Obstacle obstacle;  // why no kernel describes exactly this convolution
 };
 
 // Returns the kernel without checking that its sizes agree. validate() checks that.
 Recognised recognise(const Library& library, const LegacyDescriptors& descriptors, Pass pass) noexcept;
 
 // Returns whether two tensors have the same type, sizes and strides.
-bool same_tensor(const Library& library, cudnnTensorDescriptor_t one, cudnnTensorDescriptor_t other) noexcept;
+bool same_tensor(const Library& library, cudnnTensorDescriptor_t a, cudnnTensorDescriptor_t b) noexcept;
 
 }  // namespace mucudnn

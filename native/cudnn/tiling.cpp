@@ -46,14 +46,14 @@ Tiling::Tiling(Engine& engine, Device& device, const Kernel& kernel, const std::
   for (const Tile& tile : tiles) {
     if (tile.steps < 1 || tile.steps > total - done) break;
     auto& prepared = prepared_[{tile.steps, tile.algorithm}];
-    const Kernel one = tile_kernel(kernel, tile.steps);
-    if (prepared == nullptr) prepared = engine.prepare(one, tile.algorithm);
-    tile_workspace_ = std::max(tile_workspace_, TileCopies(one.problem).size + prepared->workspace());
-    steps_.push_back({done, done + tile.steps, prepared.get(), one.problem});
+    const Kernel of_tile = tile_kernel(kernel, tile.steps);
+    if (prepared == nullptr) prepared = engine.prepare(of_tile, tile.algorithm);
+    tile_workspace_ = std::max(tile_workspace_, TileCopies(of_tile.problem).size + prepared->workspace());
+    steps_.push_back({done, done + tile.steps, prepared.get(), of_tile.problem});
     done += tile.steps;
   }
   if (done != total || steps_.size() != tiles.size()) {
-    throw std::invalid_argument("the tiles do not add to the " + std::to_string(total) + " steps of " +
+    throw std::invalid_argument("the tiles do not add up to the " + std::to_string(total) + " steps of " +
                                 name_of(kernel.pass));
   }
   const auto slices = steps_.size() * static_cast<std::size_t>(kernel.problem.mini_batch);

@@ -19,7 +19,7 @@ struct Tile {
 
 class Tiling final : public PreparedConfiguration {
  public:
-  // Throws EngineError if an algorithm cannot run, std::invalid_argument if the tiles do not add to
+  // Throws EngineError if an algorithm cannot run, std::invalid_argument if the tiles do not add up to
   // tile_steps().
   Tiling(Engine& engine, Device& device, const Kernel& kernel, const std::vector<Tile>& tiles);
 

@@ -80,7 +80,7 @@ def reuse_workspace(
     if not without_limit:
         sizes = sorted({item.micro_batch for item in measured})
         raise Infeasible(
-            f"no configuration for mini-batch {mini_batch}: the measured sizes {sizes} do not add to it",
+            f"no configuration for mini-batch {mini_batch}: the measured sizes {sizes} do not add up to it",
             limit=limit,
             need=None,
         )

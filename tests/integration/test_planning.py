@@ -308,7 +308,7 @@ for name in {NAMES!r}:
     lines = ran.stdout.splitlines()
     assert (ran.returncode, len(lines)) == (0, len(NAMES)), ran.stderr
     assert all(line.startswith("refused") for line in lines)
-    assert "the legacy API plans on a GPU alone" in lines[0]
+    assert "the legacy API plans only on a GPU" in lines[0]
 
 
 @pytest.mark.parametrize("pass_", PASSES)

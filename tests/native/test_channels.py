@@ -213,9 +213,9 @@ def test_groups_divide_filter_gradients_in_f16_whose_mini_batch_must_stay_whole(
 def test_groups_that_do_not_add_up_are_refused(engine: Engine) -> None:
     whole = [(4, "IMPLICIT_GEMM")]
     for groups in ([(3, whole)], [(5, whole)], [(4, whole), (0, whole)], []):
-        with pytest.raises(ValueError, match="the groups do not add to channels: 4"):
+        with pytest.raises(ValueError, match="the groups do not add up to channels: 4"):
             engine.prepare_groups(FORWARD, groups)
-    with pytest.raises(ValueError, match="the micro-batches do not add to the mini-batch of 4"):
+    with pytest.raises(ValueError, match="the micro-batches do not add up to the mini-batch of 4"):
         engine.prepare_groups(FORWARD, [(4, [(3, "IMPLICIT_GEMM")])])
 
 

@@ -165,7 +165,7 @@ def test_micro_batches_that_do_not_add_up_are_refused(engine: Engine) -> None:
     problem = Problem(mini_batch=3, in_channels=1, out_channels=1, input=(4, 4), kernel=(1, 1))
     memory = engine.allocate(4096)
     for sizes in ([2], [2, 2], [3, 0], []):
-        with pytest.raises(ValueError, match="do not add to the mini-batch of 3"):
+        with pytest.raises(ValueError, match="do not add up to the mini-batch of 3"):
             engine.execute(
                 Kernel(problem, "forward"),
                 [(s, "IMPLICIT_GEMM") for s in sizes],

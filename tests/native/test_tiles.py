@@ -80,7 +80,7 @@ def test_tiles_that_do_not_add_up_are_refused(engine: Engine) -> None:
     checked = CheckedKernel(engine, SMALL)
     scratch = engine.allocate(4096)
     for parts in ([(4, "IMPLICIT_GEMM")], [(9, "IMPLICIT_GEMM")], [(8, "IMPLICIT_GEMM"), (0, "GEMM")], []):
-        with pytest.raises(ValueError, match="the tiles do not add to the 8 steps of forward"):
+        with pytest.raises(ValueError, match="the tiles do not add up to the 8 steps of forward"):
             engine.execute(SMALL, parts, *checked.memory.values(), scratch, tiles=True)
 
 

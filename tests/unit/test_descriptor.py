@@ -94,7 +94,7 @@ def test_w_and_y_may_have_a_layout_of_their_own_and_y_a_wider_type() -> None:
     for odd in ("f32>f16", "f64>f32", "f16>f64", "f16>", "nchw/nhwc", "nchw/nchw/nhwc/nhwc", "nchw//"):
         with pytest.raises(ValueError, match=r"f32|nchw"):
             parse_descriptor(f"{odd}:mb2_ic4ih5_oc6_kh3_ph1")
-    with pytest.raises(ValueError, match="without epilogue"):
+    with pytest.raises(ValueError, match="without an epilogue"):
         parse_descriptor("f16>f32:mb2_ic4ih5_oc6_kh3_ph1+relu")
 
 
@@ -173,9 +173,9 @@ def test_what_the_text_leaves_out_comes_from_the_keywords_and_what_it_says_stand
         ("mb99999999999999999999_ic64ih27_oc192_kh3", "'mb99999999999999999999' is above 2147483647"),
         ("mb2147483647_ic2147483647ih27_oc1_kh1", "x would have 2.63 bytes or more"),
         ("f31:mb1_ic1ih1_oc1_kh1", "'f31:' is not a data type"),
-        ("mb1_ic1ih1_oc1_kh1+", r"'\+' is nothing that follows a convolution: it is one of bias, add, relu"),
-        ("mb1_ic1ih1_oc1_kh1+gelu", r"'\+gelu' is nothing that follows a convolution"),
-        ("mb1_ic1ih1_oc1_kh1+relu_ph1", r"'\+relu_ph1' is nothing that follows"),
+        ("mb1_ic1ih1_oc1_kh1+", r"'\+' cannot follow a convolution: only bias, add and relu can"),
+        ("mb1_ic1ih1_oc1_kh1+gelu", r"'\+gelu' cannot follow a convolution"),
+        ("mb1_ic1ih1_oc1_kh1+relu_ph1", r"'\+relu_ph1' cannot follow"),
         ("mb1_ic1ih1_oc1_kh1" + "+relu" * 9, "9 operations follow the convolution .*: at most 8 may"),
         ('mb1_ic1ih1_oc1_kh1_n"a', "is not of the form"),
         ('mb1_ic1ih1_oc1_kh1_n"a*0"', "the count '0'"),

@@ -155,8 +155,8 @@ def test_the_largest_plans_of_real_networks_are_read() -> None:
         ("mucudnn plan 1", "something else", "line 1: this is not a mucudnn plan"),
         ("forward", "sideways", "line 5: unknown pass 'sideways'"),
         ("ic64", "ic0", "line 5: the number of input channels"),
-        ("4*16", "3*16", "line 6: the micro-batches add to 48, not to the mini-batch of 64"),
-        ("choose 4*16", "choose 5*16", "line 6: the micro-batches do not add to the mini-batch of 64"),
+        ("4*16", "3*16", "line 6: the micro-batches add up to 48, not to the mini-batch of 64"),
+        ("choose 4*16", "choose 5*16", "line 6: the micro-batches do not add up to the mini-batch of 64"),
         ("4*16", "2147483648*16", "line 6: 2147483648 repeats"),
         (":25.5:", ":fast:", "line 7: 'fast' is not a time"),
         (":25.5:", ":-1:", "line 7: a time is not a number of at least 0"),
@@ -192,7 +192,7 @@ def test_a_plan_has_each_kernel_once() -> None:
     with pytest.raises(ValueError, match="twice"):
         format_plan({}, [kernel, kernel])
     block = TEXT[TEXT.index("kernel") : TEXT.index("end")]
-    with pytest.raises(ValueError, match="line 9: this kernel stands in the plan twice"):
+    with pytest.raises(ValueError, match="line 9: this kernel is in the plan twice"):
         parse_plan(TEXT.replace("end 1", block + "end 2"))
 
 
@@ -225,8 +225,8 @@ def test_a_kernel_may_have_tiles_in_addition_to_its_choice() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("1*8", "1*7", "line 4: the tiles add to 55, not to the 56 steps of a sample"),
-        ("3*16", "4*16", "line 4: the tiles do not add to the 56 steps of a sample"),
+        ("1*8", "1*7", "line 4: the tiles add up to 55, not to the 56 steps of a sample"),
+        ("3*16", "4*16", "line 4: the tiles do not add up to the 56 steps of a sample"),
         ("3*16", "57*1", "line 4: 57 repeats of a part are not possible in the 56 steps of a sample"),
         ("option 1*64:IMPLICIT_GEMM:25.5:0", "tiles 1*56:GEMM:1:0", "line 5: tiles a second time"),
         ("choose 4*16:WINOGRAD_NONFUSED:3.25:14155776\n", "", "line 5: the kernel above has no choice"),
@@ -243,7 +243,7 @@ def test_tiles_of_a_gradient_add_to_its_steps_which_are_as_many_rows_as_the_stri
     whole, tiles = [(1, "ALGO_1", 1.0, 0)], [(5, "ALGO_1", 1.0, 0)]
     kernel = (strided, "backward_data", 1, whole, [], tiles, [], [])
     assert parse_plan(format_plan({}, [kernel])) == ({}, [kernel])
-    with pytest.raises(ValueError, match="the tiles do not add to the 4 steps of a sample"):
+    with pytest.raises(ValueError, match="the tiles do not add up to the 4 steps of a sample"):
         format_plan({}, [(strided, "forward", 1, whole, [], tiles, [], [])])
 
 
@@ -279,12 +279,12 @@ def test_groups_of_a_filter_gradient_may_divide_the_input_channels() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("2*16 ", "1*16 ", "line 4: the groups add to 48, not to the 64 channels that forward divides"),
-        ("2*16 ", "3*16 ", "line 4: the groups do not add to the 64 channels that forward divides"),
+        ("2*16 ", "1*16 ", "line 4: the groups add up to 48, not to the 64 channels that forward divides"),
+        ("2*16 ", "3*16 ", "line 4: the groups do not add up to the 64 channels that forward divides"),
         ("2*16 ", "64*16 ", "line 4: 64 repeats of a part are not possible in the 64 channels"),
         ("2*16 ", "2*16", "line 4: '161' is not a number of channels|'161\\*32"),
-        ("2*16 ", "2*16 1*0 ", "line 4: the micro-batches add to 0, not to the mini-batch of 64"),
-        (" 1*32:FFT:1:8", "", "line 4: the micro-batches add to 32, not to the mini-batch of 64"),
+        ("2*16 ", "2*16 1*0 ", "line 4: the micro-batches add up to 0, not to the mini-batch of 64"),
+        (" 1*32:FFT:1:8", "", "line 4: the micro-batches add up to 32, not to the mini-batch of 64"),
         ("option 1*64:IMPLICIT_GEMM:25.5:0", "groups 1*64 1*64:A:1:0", "line 5: groups a second time"),
         ("choose 1*64:IMPLICIT_GEMM:25.5:0\n", "", "line 5: the kernel above has no choice"),
         ("dw0", "dw0+add", "line 4: a mixed convolution, or one that adds a tensor, is not divided"),
@@ -306,7 +306,9 @@ def test_a_short_line_of_groups_cannot_stand_for_more_parts_than_a_plan_may_have
 
 
 def test_groups_that_do_not_add_to_the_channels_are_not_written() -> None:
-    with pytest.raises(ValueError, match="the groups add to 32, not to the 64 channels that forward divides"):
+    with pytest.raises(
+        ValueError, match="the groups add up to 32, not to the 64 channels that forward divides"
+    ):
         format_plan({}, [(PROBLEM, "forward", 3, WHOLE, [], [], [], [(32, WHOLE)])])
 
 
@@ -330,11 +332,11 @@ def test_identical_kernels_may_have_shares_in_addition_to_the_common_choice() ->
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("share 2", "share 1", "line 7: the shares add to 2, not to the kernel's count of 3"),
-        ("share 2", "share 2147483647", "line 7: the shares add to 2147483648, not"),
+        ("share 2", "share 1", "line 7: the shares add up to 2, not to the kernel's count of 3"),
+        ("share 2", "share 2147483647", "line 7: the shares add up to 2147483648, not"),
         ("share 2", "share 0", "line 7: the count of a share is below 1"),
         ("share 2", "share two", "line 5: 'two' is not a count"),
-        ("share 2 1*64", "share 2 1*63", "line 5: the micro-batches add to 63, not to the mini-batch"),
+        ("share 2 1*64", "share 2 1*63", "line 5: the micro-batches add up to 63, not to the mini-batch"),
         ("choose 1*64:IMPLICIT_GEMM:25.5:0\n", "", "line 6: the kernel above has no choice"),
     ],
 )
@@ -344,7 +346,7 @@ def test_shares_that_do_not_fit_their_kernel_are_refused_by_line(old: str, new: 
 
 
 def test_shares_that_do_not_add_to_the_count_are_not_written() -> None:
-    with pytest.raises(ValueError, match="the shares add to 2, not to the kernel's count of 3"):
+    with pytest.raises(ValueError, match="the shares add up to 2, not to the kernel's count of 3"):
         format_plan({}, [(PROBLEM, "forward", 3, WHOLE, [], [], [(2, WHOLE)], [])])
 
 
