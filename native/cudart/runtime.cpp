@@ -36,15 +36,15 @@ constexpr int kMajor = 7, kMinor = 5;
 
 thread_local cudaError_t last_error = cudaSuccess;
 
-// Ends every function that can fail. It keeps the error for cudaGetLastError.
-cudaError_t ended(cudaError_t error) {
+// Keeps the error for cudaGetLastError and returns it, at the end of every function that can fail.
+cudaError_t set_last_error(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;
   return error;
 }
 
 template <typename Value>
 cudaError_t give(Value* to, Value value) {
-  if (to == nullptr) return ended(cudaErrorInvalidValue);
+  if (to == nullptr) return set_last_error(cudaErrorInvalidValue);
   *to = value;
   return cudaSuccess;
 }
@@ -56,12 +56,12 @@ std::size_t bytes_of_pages(int name) {
 // Refuses more memory than the machine has, as a GPU would. Linux would grant the request, and then kill the
 // process that writes to the memory.
 cudaError_t allocate(void** memory, std::size_t size) {
-  if (memory == nullptr) return ended(cudaErrorInvalidValue);
+  if (memory == nullptr) return set_last_error(cudaErrorInvalidValue);
   *memory = nullptr;
   if (size == 0) return cudaSuccess;
-  if (size > bytes_of_pages(_SC_PHYS_PAGES)) return ended(cudaErrorMemoryAllocation);
+  if (size > bytes_of_pages(_SC_PHYS_PAGES)) return set_last_error(cudaErrorMemoryAllocation);
   *memory = std::aligned_alloc(kAlignment, (size + kAlignment - 1) / kAlignment * kAlignment);
-  return ended(*memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
+  return set_last_error(*memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
 }
 
 cudaError_t release(void* memory) {
@@ -70,31 +70,31 @@ cudaError_t release(void* memory) {
 }
 
 cudaError_t copy(void* to, const void* from, std::size_t size, cudaMemcpyKind kind) {
-  if (static_cast<unsigned>(kind) > cudaMemcpyDefault) return ended(cudaErrorInvalidMemcpyDirection);
+  if (static_cast<unsigned>(kind) > cudaMemcpyDefault) return set_last_error(cudaErrorInvalidMemcpyDirection);
   if (size == 0) return cudaSuccess;
-  if (to == nullptr || from == nullptr) return ended(cudaErrorInvalidValue);
+  if (to == nullptr || from == nullptr) return set_last_error(cudaErrorInvalidValue);
   std::memmove(to, from, size);
   return cudaSuccess;
 }
 
 cudaError_t fill(void* to, int value, std::size_t size) {
   if (size == 0) return cudaSuccess;
-  if (to == nullptr) return ended(cudaErrorInvalidValue);
+  if (to == nullptr) return set_last_error(cudaErrorInvalidValue);
   std::memset(to, value, size);
   return cudaSuccess;
 }
 
 cudaError_t create_stream(cudaStream_t* stream, unsigned flags) {
-  if (stream == nullptr || flags > cudaStreamNonBlocking) return ended(cudaErrorInvalidValue);
+  if (stream == nullptr || flags > cudaStreamNonBlocking) return set_last_error(cudaErrorInvalidValue);
   *stream = new (std::nothrow) CUstream_st;
-  return ended(*stream == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
+  return set_last_error(*stream == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
 }
 
 cudaError_t create_event(cudaEvent_t* event, unsigned flags) {
   constexpr unsigned kFlags = cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
-  if (event == nullptr || (flags & ~kFlags) != 0) return ended(cudaErrorInvalidValue);
+  if (event == nullptr || (flags & ~kFlags) != 0) return set_last_error(cudaErrorInvalidValue);
   *event = new (std::nothrow) CUevent_st{(flags & cudaEventDisableTiming) == 0};
-  return ended(*event == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
+  return set_last_error(*event == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
 }
 
 int processors() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
@@ -125,7 +125,7 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t size, cudaStream_t) { re
 
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
                               size_t height, cudaMemcpyKind kind, cudaStream_t) {
-  if (width > to_pitch || width > from_pitch) return ended(cudaErrorInvalidPitchValue);
+  if (width > to_pitch || width > from_pitch) return set_last_error(cudaErrorInvalidPitchValue);
   for (size_t row = 0; row < height; ++row) {
     const cudaError_t error = copy(static_cast<char*>(to) + row * to_pitch,
                                    static_cast<const char*>(from) + row * from_pitch, width, kind);
@@ -135,7 +135,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
 }
 
 cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t height, cudaStream_t) {
-  if (width > pitch) return ended(cudaErrorInvalidPitchValue);
+  if (width > pitch) return set_last_error(cudaErrorInvalidPitchValue);
   for (size_t row = 0; row < height; ++row) {
     const cudaError_t error = fill(static_cast<char*>(to) + row * pitch, value, width);
     if (error != cudaSuccess) return error;
@@ -144,7 +144,7 @@ cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, s
 }
 
 cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
-  if (available == nullptr || total == nullptr) return ended(cudaErrorInvalidValue);
+  if (available == nullptr || total == nullptr) return set_last_error(cudaErrorInvalidValue);
   *available = bytes_of_pages(_SC_AVPHYS_PAGES);
   *total = bytes_of_pages(_SC_PHYS_PAGES);
   return cudaSuccess;
@@ -156,9 +156,9 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) 
   return create_stream(stream, flags);
 }
 
-// The numbers 0, 1 and 2 stand for the default streams that every thread has.
+// The numbers 0, 1 and 2 are the default streams that every thread has.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  if (reinterpret_cast<std::uintptr_t>(stream) <= 2) return ended(cudaErrorInvalidResourceHandle);
+  if (reinterpret_cast<std::uintptr_t>(stream) <= 2) return set_last_error(cudaErrorInvalidResourceHandle);
   delete stream;
   return cudaSuccess;
 }
@@ -171,7 +171,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status)
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   thread_local cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
-  if (mode == nullptr || *mode > cudaStreamCaptureModeRelaxed) return ended(cudaErrorInvalidValue);
+  if (mode == nullptr || *mode > cudaStreamCaptureModeRelaxed) return set_last_error(cudaErrorInvalidValue);
   std::swap(current, *mode);
   return cudaSuccess;
 }
@@ -183,27 +183,27 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  if (event == nullptr) return ended(cudaErrorInvalidResourceHandle);
+  if (event == nullptr) return set_last_error(cudaErrorInvalidResourceHandle);
   delete event;
   return cudaSuccess;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-  if (event == nullptr) return ended(cudaErrorInvalidResourceHandle);
+  if (event == nullptr) return set_last_error(cudaErrorInvalidResourceHandle);
   event->time = CUevent_st::Clock::now();
   event->is_recorded = true;
   return cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  return ended(event == nullptr ? cudaErrorInvalidResourceHandle : cudaSuccess);
+  return set_last_error(event == nullptr ? cudaErrorInvalidResourceHandle : cudaSuccess);
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
-  if (milliseconds == nullptr) return ended(cudaErrorInvalidValue);
+  if (milliseconds == nullptr) return set_last_error(cudaErrorInvalidValue);
   for (const cudaEvent_t event : {start, end}) {
     if (event == nullptr || !event->is_timed || !event->is_recorded) {
-      return ended(cudaErrorInvalidResourceHandle);
+      return set_last_error(cudaErrorInvalidResourceHandle);
     }
   }
   *milliseconds = std::chrono::duration<float, std::milli>(end->time - start->time).count();
@@ -211,11 +211,13 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
 }
 
 cudaError_t cudaGetDevice(int* device) { return give(device, 0); }
-cudaError_t cudaSetDevice(int device) { return ended(device == 0 ? cudaSuccess : cudaErrorInvalidDevice); }
+cudaError_t cudaSetDevice(int device) {
+  return set_last_error(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+}
 cudaError_t cudaGetDeviceCount(int* count) { return give(count, 1); }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  if (device != 0) return ended(cudaErrorInvalidDevice);
+  if (device != 0) return set_last_error(cudaErrorInvalidDevice);
   switch (attribute) {
     case cudaDevAttrMaxThreadsPerBlock:
       return give(value, kThreadsPerBlock);
@@ -230,12 +232,12 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
     case cudaDevAttrComputeCapabilityMinor:
       return give(value, kMinor);
   }
-  return ended(cudaErrorInvalidValue);
+  return set_last_error(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  if (properties == nullptr) return ended(cudaErrorInvalidValue);
-  if (device != 0) return ended(cudaErrorInvalidDevice);
+  if (properties == nullptr) return set_last_error(cudaErrorInvalidValue);
+  if (device != 0) return set_last_error(cudaErrorInvalidDevice);
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "mucudnn host engine");
   properties->totalGlobalMem = bytes_of_pages(_SC_PHYS_PAGES);

@@ -8,19 +8,19 @@ namespace {
 // The legacy API requires an addend of the tensor's own data type.
 void check_addition(const cudnnTensorStruct& part, const cudnnTensorStruct& whole) {
   check_stretches(part, whole);
-  if (part.type != whole.type) bad_parameter("what is added and the tensor differ in their data types");
+  if (part.type != whole.type) bad_parameter("the addend and the tensor differ in their data types");
   data_type_of(whole.type);  // throws for another type
 }
 
-// Keeps the limits that cuDNN documents for its fused call, except one. cuDNN runs IDENTITY with
+// Enforces the limits that cuDNN documents for its fused call, except one. cuDNN runs IDENTITY with
 // IMPLICIT_PRECOMP_GEMM only, which the host engine does not have.
 void check_fused(const cudnnActivationStruct& activation, const cudnnTensorStruct& bias,
                  const cudnnTensorStruct& z, const cudnnTensorStruct& y) {
   if (activation.mode != CUDNN_ACTIVATION_RELU && activation.mode != CUDNN_ACTIVATION_IDENTITY) {
-    not_supported("the activation of this call is RELU or IDENTITY");
+    not_supported("the activation of this call must be RELU or IDENTITY");
   }
   if (activation.relu_nan != CUDNN_NOT_PROPAGATE_NAN) {
-    not_supported("the activation of this call does not propagate NaN");
+    not_supported("the activation of this call must not propagate NaN");
   }
   bool per_channel = bias.dims == y.dims && bias.type == y.type && bias.strides[1] == 1;
   for (int axis = 0; axis < y.dims; ++axis) {

@@ -13,7 +13,7 @@ namespace {
 // The fp64 values that stay in the first-level cache while the steps go over them.
 constexpr std::int64_t kStretch = 256;
 
-// Some values of one row of `whole`. It finds their addresses in any tensor of the same dimensions.
+// Some values of one row of `whole`, with their addresses in any tensor of the same dimensions.
 struct Stretch {
   const cudnnTensorStruct& whole;
   std::int64_t row, begin, count;
@@ -85,7 +85,7 @@ void check_stretches(const cudnnTensorStruct& part, const cudnnTensorStruct& who
   }
   for (int axis = 0; axis < whole.dims; ++axis) {
     if (part.sizes[axis] == 1 || part.sizes[axis] == whole.sizes[axis]) continue;
-    bad_parameter("dimension " + std::to_string(axis) + " of what is added has size " +
+    bad_parameter("dimension " + std::to_string(axis) + " of the addend has size " +
                   std::to_string(part.sizes[axis]) + ", that of the tensor " +
                   std::to_string(whole.sizes[axis]));
   }

@@ -5,9 +5,9 @@
 
 namespace mucudnn::host {
 
-// Returns the bytes to ask the caller for. A caller's pointer need not have the alignment that the engine
-// needs. If the algorithm needs any workspace, the size therefore includes room to align it. Throws Failure,
-// NOT_SUPPORTED, if `variant` is empty or cannot run the problem.
+// Returns the bytes to ask the caller for. If the algorithm needs any workspace, they include room to align
+// it, because the caller's pointer may have less than the engine's alignment. Throws Failure, NOT_SUPPORTED,
+// if `variant` is empty or cannot run the problem.
 std::size_t required_workspace(const std::optional<Variant>& variant, const Kernel& kernel);
 
 // Returns the caller's workspace, aligned for the engine. Throws Failure if it is missing or smaller than

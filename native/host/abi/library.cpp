@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kVersion[] = {9, 19, 0};  // the cuDNN that this library follows
 
-// Starts with MUCUDNN_THREADS threads for callers that set no number; 1 if the variable cannot be read.
-// OpenBLAS runs on one thread: the loops around the products are divided.
+// Sets the number of threads for callers that set none: MUCUDNN_THREADS, or 1 if the variable cannot be read.
+// OpenBLAS runs on one thread, because the loops around the products are divided.
 void start_threads() {
   static std::once_flag started;
   std::call_once(started, [] {

@@ -39,10 +39,10 @@ struct Descriptors {
 // Throws Failure, NOT_SUPPORTED, unless the type is float, double, half or bfloat16.
 DataType data_type_of(cudnnDataType_t type);
 
-// Returns the packed tensor that a filter is.
+// Returns a filter as a packed tensor.
 cudnnTensorStruct tensor_of(const cudnnFilterStruct& filter);
 
-// Returns the tensor with the strides of a packed one.
+// Returns the tensor with packed strides.
 cudnnTensorStruct packed(cudnnTensorStruct tensor, Layout layout);
 
 // Returns whether two tensors have the same type, sizes and strides.
@@ -66,7 +66,8 @@ Kernel kernel_of(const Descriptors& descriptors);
 // they were packed. Throws Failure, BAD_PARAM, if one of them is NULL.
 Tensors tensors_of(Pass pass, const void* first, const void* second, void* output);
 
-// Returns the channels that x and y have in memory, for descriptors of which problem_of() made the problem.
+// Returns the channels that x and y have in memory, for the descriptors that problem_of() made the problem
+// from.
 ChannelPitch pitch_of(const Problem& problem, const cudnnTensorStruct& x, const cudnnTensorStruct& y);
 
 // Returns the engine's algorithm behind the enumerator of a pass; nothing if the engine does not have it, or

@@ -12,7 +12,7 @@ namespace {
 
 constexpr float kNotTimed = -1;
 
-// Zeroed memory for timing. Its pages are mapped before, and its zeros never slow arithmetic down.
+// Zeroed memory for timing: its pages are mapped already, and zeros never slow arithmetic down.
 class Buffer {
  public:
   explicit Buffer(std::size_t size) : data_(::operator new(size, kAlignment)) { std::memset(data_, 0, size); }
@@ -42,7 +42,7 @@ struct Result {
 };
 
 // Returns every algorithm of the pass with its status and its workspace, not timed.
-std::vector<Result> survey(const Kernel& kernel) {
+std::vector<Result> list_algorithms(const Kernel& kernel) {
   std::vector<Result> results;
   for (int number = 0; number < algorithm_count(kernel.pass); ++number) {
     Result& result = results.emplace_back(Result{number});
@@ -58,7 +58,7 @@ std::vector<Result> ranked(const Kernel& kernel) {
     return result.can_run() ? estimated_cost(*engine_algorithm(kernel.pass, result.number), kernel)
                             : std::numeric_limits<double>::infinity();
   };
-  auto results = survey(kernel);
+  auto results = list_algorithms(kernel);
   std::stable_sort(results.begin(), results.end(),
                    [&](const Result& a, const Result& b) { return cost(a) < cost(b); });
   return results;
@@ -72,10 +72,10 @@ float time_once(Algorithm algorithm, const Kernel& kernel, const Tensors& tensor
   return std::chrono::duration<float, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Runs each algorithm that can run, once, in the caller's workspace. Without one, each gets a fresh
-// workspace.
+// Runs each algorithm that can run, once, in the caller's workspace, or each in a fresh workspace if the
+// caller brings none.
 std::vector<Result> timed(const Kernel& kernel, const Tensors& tensors, const Workspace* workspace) {
-  auto results = survey(kernel);
+  auto results = list_algorithms(kernel);
   for (Result& result : results) {
     if (!result.can_run()) continue;
     result.status = guarded([&] {
@@ -117,8 +117,8 @@ cudnnStatus_t get_count(cudnnHandle_t handle, Pass pass, int* count) {
 
 // Writes the first of the results that `list` returns.
 template <typename Performance, typename List>
-cudnnStatus_t select(cudnnHandle_t handle, const Descriptors& descriptors, int requested, int* returned,
-                     Performance* performances, const List& list) {
+cudnnStatus_t write_results(cudnnHandle_t handle, const Descriptors& descriptors, int requested,
+                            int* returned, Performance* performances, const List& list) {
   return guarded([&] {
     require("handle, the count returned, results", {handle, returned, performances});
     if (requested < 1) bad_parameter(std::to_string(requested) + " results requested: at least 1");
@@ -162,16 +162,16 @@ extern "C" {
       cudnnHandle_t handle, First first, Second second, cudnnConvolutionDescriptor_t convolution,           \
       Output output, int requested, int* returned, cudnnConvolution##Short##AlgoPerf_t* results) {          \
     const Descriptors descriptors(first, second, convolution, output);                                      \
-    return select(handle, descriptors, requested, returned, results,                                        \
-                  [&] { return ranked(kernel_of(descriptors)); });                                          \
+    return write_results(handle, descriptors, requested, returned, results,                                 \
+                         [&] { return ranked(kernel_of(descriptors)); });                                   \
   }                                                                                                         \
                                                                                                             \
   cudnnStatus_t cudnnFindConvolution##Name##Algorithm(                                                      \
       cudnnHandle_t handle, First first, Second second, cudnnConvolutionDescriptor_t convolution,           \
       Output output, int requested, int* returned, cudnnConvolution##Short##AlgoPerf_t* results) {          \
     const Descriptors descriptors(first, second, convolution, output);                                      \
-    return select(handle, descriptors, requested, returned, results,                                        \
-                  [&] { return timed(kernel_of(descriptors)); });                                           \
+    return write_results(handle, descriptors, requested, returned, results,                                 \
+                         [&] { return timed(kernel_of(descriptors)); });                                    \
   }                                                                                                         \
                                                                                                             \
   cudnnStatus_t cudnnFindConvolution##Name##AlgorithmEx(                                                    \
@@ -180,7 +180,7 @@ extern "C" {
       int requested, int* returned, cudnnConvolution##Short##AlgoPerf_t* results, void* workspace,          \
       size_t workspace_size) {                                                                              \
     const Descriptors descriptors(first_descriptor, second_descriptor, convolution, output_descriptor);     \
-    return select(handle, descriptors, requested, returned, results, [&] {                                  \
+    return write_results(handle, descriptors, requested, returned, results, [&] {                           \
       return timed_in(descriptors, first, second, output, {workspace, workspace_size});                     \
     });                                                                                                     \
   }

@@ -9,7 +9,7 @@ thread_local char last_error[512] = "";
 
 }  // namespace
 
-cudnnStatus_t failed(cudnnStatus_t status, const char* message) noexcept {
+cudnnStatus_t record_failure(cudnnStatus_t status, const char* message) noexcept {
   std::snprintf(last_error, sizeof last_error, "%s", message);
   return status;
 }

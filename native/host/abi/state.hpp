@@ -75,7 +75,7 @@ class Failure : public std::runtime_error {
 }
 
 // Throws BAD_PARAM for NULL, as cuDNN's legacy functions do, not BAD_PARAM_NULL_POINTER. `names` holds a name
-// for each pointer, with a comma and a space between them.
+// for each pointer, separated by a comma and a space.
 inline void require(std::string_view names, std::initializer_list<const void*> pointers) {
   for (const void* pointer : pointers) {
     const std::size_t end = std::min(names.find(", "), names.size());
@@ -85,7 +85,7 @@ inline void require(std::string_view names, std::initializer_list<const void*> p
 }
 
 // Keeps the message for cudnnGetLastErrorString in this thread, and returns the status.
-cudnnStatus_t failed(cudnnStatus_t status, const char* message) noexcept;
+cudnnStatus_t record_failure(cudnnStatus_t status, const char* message) noexcept;
 
 // Runs the body of a function that returns a status. No exception leaves the library, and no cancellation
 // takes effect inside of it.
@@ -96,15 +96,15 @@ cudnnStatus_t guarded(Body&& body) {
     body();
     return CUDNN_STATUS_SUCCESS;
   } catch (const Failure& failure) {
-    return failed(failure.status(), failure.what());
+    return record_failure(failure.status(), failure.what());
   } catch (const std::bad_alloc&) {
-    return failed(CUDNN_STATUS_ALLOC_FAILED, "out of memory");
+    return record_failure(CUDNN_STATUS_ALLOC_FAILED, "out of memory");
   } catch (const std::invalid_argument& error) {
-    return failed(CUDNN_STATUS_BAD_PARAM, error.what());
+    return record_failure(CUDNN_STATUS_BAD_PARAM, error.what());
   } catch (const std::exception& error) {
-    return failed(CUDNN_STATUS_INTERNAL_ERROR, error.what());
+    return record_failure(CUDNN_STATUS_INTERNAL_ERROR, error.what());
   } catch (...) {
-    return failed(CUDNN_STATUS_INTERNAL_ERROR, "unknown exception");
+    return record_failure(CUDNN_STATUS_INTERNAL_ERROR, "unknown exception");
   }
 }
 

@@ -65,7 +65,7 @@ std::int64_t Correlation::volumes() const { return taps == 1 && pad_depth == 0 ?
 Correlation::Seen Correlation::seen(std::int64_t volume, std::int64_t tap) const {
   const std::int64_t in_depth = stacks / volumes() * in.depth;
   const std::int64_t out_depth = stacks / volumes() * out.depth;
-  // Added to the index of an image of `in`, it gives the image of `out` under this tap.
+  // The distance from an image of `in` to the image of `out` under this tap.
   const std::int64_t shift = pad_depth - tap;
   const std::int64_t first = std::clamp<std::int64_t>(shift, 0, out_depth);
   const std::int64_t last = std::clamp<std::int64_t>(in_depth + shift, first, out_depth);

@@ -29,7 +29,7 @@ struct Product {
 // with the filter to y. backward_data correlates y with the rotated filter to x. backward_filter has the
 // correlation of forward: it reads the gradient of `out` and computes that of the filter.
 //
-// Tiles have height and width alone. A volume is a stack of images, and each tap of the filter's depth has a
+// Tiles have only height and width. A volume is a stack of images, and each tap of the filter's depth has a
 // spectrum of its own.
 //
 // A dilated filter touches only pixels of one residue by the dilation. Each pair of residues, of the rows and
@@ -45,7 +45,7 @@ struct Correlation {
     std::int64_t first, size, pad;
   };
 
-  // One axis of the images. `residues` leaves out those without a pixel of `out`.
+  // One axis of the images. `residues` omits those without a pixel of `out`.
   struct Axis {
     std::int64_t dilation, residues, pad;
 
@@ -77,8 +77,8 @@ struct Correlation {
   Planes in_planes, out_planes, filter_planes;
 
  private:
-  // The part of one volume that one tap reads: rows of both spectra. It has no rows if the tap reads padding
-  // alone.
+  // The part of one volume that one tap reads: rows of both spectra. It has no rows if the tap reads only
+  // padding.
   struct Seen {
     std::int64_t in_row, out_row, rows;
   };

@@ -172,8 +172,8 @@ class Task {
   Band band_{};
   std::int64_t blocks_ = 0;
   Range groups_{}, rows_read_{};
-  // Their members are written one by one. A whole object would be copied through memory, and its load would
-  // wait for all stores of the band before it.
+  // Their members are written one by one, because a whole object would be copied through memory, and its load
+  // would wait for all stores of the band before it.
   std::vector<transforms::LineFactors> factors_;
   std::vector<transforms::TapGradient> taps_;
 };

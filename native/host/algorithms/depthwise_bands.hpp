@@ -46,7 +46,7 @@ struct Side {
   }
 };
 
-// Some rows of the result of one image. In backward_filter, y stands for the result.
+// Some rows of the result of one image. In backward_filter, y takes the place of the result.
 struct Band {
   std::int64_t image, depth;
   Range rows;

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 60;  // 2^62 bytes
 
-// The fewest columns of a product, which copies its other factor: that takes too long for fewer.
+// The fewest columns of a product: it copies its other factor, which takes too long for fewer.
 constexpr std::int64_t kColumns = 2048;
 constexpr std::int64_t kGradientColumns = 512;
 
@@ -30,7 +30,7 @@ std::int64_t elements(std::int64_t a, std::int64_t b) {
 
 // Returns whether a product can write its result, or read y, directly in the tensor.
 bool in_place(const Lowering& l) {
-  return l.dense() && l.rows() > 0 && (l.layout == Layout::nhwc || l.mini_batch == 1);
+  return l.is_whole() && l.rows() > 0 && (l.layout == Layout::nhwc || l.mini_batch == 1);
 }
 
 // Returns how many columns the workspace holds at a time.

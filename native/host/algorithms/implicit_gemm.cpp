@@ -72,7 +72,7 @@ template <typename S, typename F>
 Matrix<F> columns_of(const Lowering& l, const S* source, std::int64_t group, Range rows, Range columns,
                      F* buffer) {
   if constexpr (std::is_same_v<S, F>) {
-    if (l.pointwise()) {
+    if (l.is_pointwise()) {
       const auto place = place_in_tensor(l.layout, source, l.source_pitch,
                                          group * l.source_channels + rows.begin, l.positions(), columns);
       if (place.data != nullptr) return {place.data, place.stride};
@@ -142,7 +142,7 @@ class FilterBlocks {
 template <typename S, typename A>
 Place<A> place_of(const Lowering& l, S* result, std::int64_t group, Range channels, Range columns) {
   if constexpr (std::is_same_v<S, A>) {
-    if (l.dense() && l.rows() > 0 && l.rows() <= kDepth) {
+    if (l.is_whole() && l.rows() > 0 && l.rows() <= kDepth) {
       return place_in_tensor(l.layout, result, l.result_pitch, group * l.result_channels + channels.begin,
                              l.positions(), columns);
     }
@@ -203,8 +203,8 @@ void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A be
         for_each_part(columns, even_part(columns.size(), width), [&](Range part) {
           const std::int64_t at = part.begin - columns.begin;
           if (nchw) {
-            // A copy is worth it also for a pointwise product: rows of x lie in different pages, in which
-            // OpenBLAS would read single cache lines.
+            // A copy pays off for a pointwise product too, because rows of x lie in different pages, from
+            // which OpenBLAS would read single cache lines.
             const std::int64_t gap = part.size() + kGap;
             gather_columns(l, source, group, rows, part, tile.columns, gap);
             multiply_wide<F, A>(f.by_rows ? Transpose::yes : Transpose::no, channels.size(), part.size(),

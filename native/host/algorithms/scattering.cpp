@@ -13,7 +13,7 @@ constexpr std::size_t kProductBytes = 768 * 1024;
 constexpr std::int64_t kFewestColumns = 64;  // OpenBLAS copies the filter in every product
 constexpr std::int64_t kGap = 16;            // successive rows of a product lie in different cache sets
 
-// The fewest lines in a band of dx. Threads compute bands apart, and two neighbours both multiply the few
+// The fewest lines in a band of dx. Threads compute bands separately, so two neighbours both multiply the few
 // lines of y that they share.
 constexpr std::int64_t kFewestLines = 32;
 constexpr std::int64_t kTasksOfAThread = 4;

@@ -33,11 +33,10 @@ constexpr std::int64_t least_share = 2;
 
 std::int64_t planes_of(const Method& method) { return method.real_planes + 2 * method.complex_planes; }
 
-// Returns the sizes of the pass. The spectra of a filter with many channels are larger than the caches. The
-// output channels are then divided into parts, so that the filter's spectra of one part fit. Each part reads
-// the spectra of `in` once more. The number of parts is limited, so that these reads together stay below the
-// size of all spectra of the filter. Larger parts have an even number of blocks, so that two threads get
-// equal shares.
+// Returns the sizes of the pass. If the spectra of the filter are larger than the caches, the output channels
+// are divided into parts whose filter spectra fit. Each part reads the spectra of `in` once more, so the
+// number of parts is limited to keep these reads together below the size of all spectra of the filter. Larger
+// parts have an even number of blocks, so that two threads get equal shares.
 Correlation shape_of(const Method& method, const Kernel& kernel) {
   constexpr std::int64_t cached = std::int64_t{1} << 20;  // floats
   Correlation shape(kernel, method.tile_height, method.tile_width);
@@ -95,8 +94,9 @@ class Convolution {
   };
 
   // Runs the pass for the output channels of the part. The spectra of `in` must be there. If the filter's
-  // spectra are the larger ones, each thread computes its share of the channels from beginning to end. Two
-  // cores without a common cache would otherwise spend most of the time on cache lines that the other wrote.
+  // spectra are the larger ones, each thread computes its share of the channels from beginning to end,
+  // because two cores without a common cache would otherwise spend most of the time on cache lines that the
+  // other wrote.
   void run_part(const Part& part, float alpha, float beta) const {
     const std::int64_t blocks = ceil_div(part.channels, block_channels), shares = threads();
     if (along_ != Along::out_channels || blocks < shares * least_share) {
@@ -110,7 +110,7 @@ class Convolution {
   }
 
   // Returns the share that has the blocks of channels [first, last). The spectra of a share are contiguous in
-  // each plane. If each row had columns of two threads, the hardware would prefetch lines of the other
+  // each plane: if each row had columns of two threads, the hardware would prefetch lines of the other
   // thread's columns.
   Part share_of(const Part& part, std::int64_t first, std::int64_t last) const {
     const std::int64_t channel = first * block_channels, stride = (last - first) * block_channels;
@@ -143,8 +143,8 @@ class Convolution {
     }
   }
 
-  // The dimension that is divided among the threads, in the transforms and in the products. It is one of the
-  // larger spectra (the images' or the filter's). A thread then reads only its own share of these, which it
+  // The dimension that is divided among the threads, in the transforms and in the products. It belongs to the
+  // larger spectra (the images' or the filter's), so that a thread reads only its own share of them, which it
   // wrote itself and which is in its core's caches. Every thread reads all of the smaller spectra.
   enum class Along { images, in_channels, out_channels };
 
@@ -241,7 +241,7 @@ class Convolution {
     });
   }
 
-  // Chooses the rows of which the block has a copy, and the strides of the copy.
+  // Chooses the rows that the block's copy has, and the strides of the copy.
   Block copied_rows(ImageBlock& block, std::int64_t channel_stride, std::int64_t row_stride,
                     std::int64_t column_stride) const {
     const std::int64_t last = (block.last_row - 1) * block.step_height - block.pad_height + block.tile_height;

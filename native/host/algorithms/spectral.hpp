@@ -11,9 +11,9 @@
 namespace mucudnn::host::spectral {
 
 // Returns the bytes of workspace; nothing if the method cannot run the pass. The problem must be ungrouped,
-// of stride 1, dilated in height and width alone, and not in fp64. Spectra and their products are fp32 for
-// 16-bit tensors, too. The kernel must be smaller than the tile, except in depth. In backward_data the
-// padding must be smaller than the dilated kernel.
+// of stride 1, dilated only in height and width, and not in fp64. Spectra and their products are fp32 even
+// for 16-bit tensors. The kernel must be smaller than the tile, except in depth. In backward_data the padding
+// must be smaller than the dilated kernel.
 std::optional<std::size_t> workspace_size(const Method& method, const Kernel& kernel);
 
 void convolve(const Method& method, const Kernel& kernel, const Tensors& tensors, double alpha, double beta,

@@ -49,7 +49,7 @@ void multiply(const NoFork& no_fork, Transpose transpose, const Product& p, cons
       plane.a + p.a_row * plane.a_stride + (first - p.c_row) * (transposed ? 1 : plane.a_stride);
   const float* const b = plane.b + p.b_row * plane.b_stride;
   // OpenBLAS's small products have up to 10^6 multiplications. They are faster at the sizes of spectra.
-  // Without them each call copies, so that fewer calls are better.
+  // Without them each call copies, so fewer calls are better.
   const bool small = has_small_products();
   const std::int64_t n_block = small ? std::min<std::int64_t>(n, 64) : n;
   const std::int64_t k_block = small ? std::min<std::int64_t>(p.k, 128) : p.k;

@@ -1,7 +1,7 @@
-// Non-fused Winograd F(4x4, 3x3): 36 multiplications give 16 outputs of 9 taps. cuDNN has it for images
-// alone. The host engine also has it for volumes, with any depth of the filter. A filter that is a line of r
-// taps has F(4, r) in one dimension: r + 3 multiplications give 4 outputs of r taps. The line may lie along
-// the depth, too.
+// Non-fused Winograd F(4x4, 3x3): 36 multiplications give 16 outputs of 9 taps. cuDNN has it only for images.
+// The host engine also has it for volumes, with any depth of the filter. A filter that is a line of r taps
+// has F(4, r) in one dimension: r + 3 multiplications give 4 outputs of r taps. The line may lie along the
+// depth, too.
 #include "host/algorithms/algorithms.hpp"
 #include "host/algorithms/spectral.hpp"
 
@@ -21,7 +21,7 @@ std::optional<spectral::Method> method(const Problem& problem) {
 }
 
 // A volume that a line along the depth correlates has the same values in memory as an image with all pixels
-// of a depth in one row. There the line lies along the height.
+// of a depth in one row, in which the line lies along the height.
 Kernel as_image(const Kernel& volume) {
   Kernel image = volume;
   Problem& p = image.problem;

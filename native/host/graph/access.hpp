@@ -1,5 +1,4 @@
-// One call of cudnnBackendSetAttribute or cudnnBackendGetAttribute. It keeps the rules that all attributes
-// share.
+// One call to cudnnBackendSetAttribute or cudnnBackendGetAttribute, with the rules that all attributes share.
 #pragma once
 
 #include <algorithm>
@@ -32,13 +31,13 @@ class Access {
         elements_(elements) {}
 
   // Returns whether the descriptor has offered the attribute that the call names.
-  bool served() const { return served_; }
+  bool is_served() const { return served_; }
   bool about(Name name) const { return name == name_; }
 
   // Sets the answer to a wrong type, which differs between kinds of descriptors.
   void answer_wrong_types(cudnnStatus_t status) { wrong_type_ = status; }
 
-  // Refuses an attribute that cuDNN has and the host engine does not use.
+  // Refuses an attribute that cuDNN has but the host engine does not use.
   void refuse(Name name) const {
     if (name == name_) not_supported("the host engine has no attribute " + std::to_string(name_));
   }
@@ -48,7 +47,7 @@ class Access {
     if (!serve(name, reads)) return;
     check_type(type);
     if (!setting_) return give(&member);
-    if (count_ != 1) bad_parameter(counted() + ", of which it takes one");
+    if (count_ != 1) bad_parameter(counted() + ", which takes one");
     member = element<T>(0);
   }
 
@@ -57,7 +56,7 @@ class Access {
     if (!serve(name, reads)) return;
     check_type(type);
     if (!setting_) return give_some(member);
-    if (count_ < 1) bad_parameter(counted() + ", of which it takes one or more");
+    if (count_ < 1) bad_parameter(counted() + ", which takes one or more");
     std::vector<T> taken(static_cast<std::size_t>(count_));
     std::memcpy(taken.data(), elements_, taken.size() * sizeof(T));
     member = std::move(taken);
@@ -67,7 +66,7 @@ class Access {
     if (!serve(name, reads)) return;
     const bool known = type_ == CUDNN_TYPE_FLOAT || type_ == CUDNN_TYPE_DOUBLE;
     if (!known || (!setting_ && type_ != member.type)) bad_parameter(typed());
-    if (setting_ && count_ != 1) bad_parameter(counted() + ", of which it takes one");
+    if (setting_ && count_ != 1) bad_parameter(counted() + ", which takes one");
     if (setting_) {
       member = {type_ == CUDNN_TYPE_FLOAT ? element<float>(0) : element<double>(0), type_};
     } else if (type_ == CUDNN_TYPE_FLOAT) {
@@ -78,7 +77,8 @@ class Access {
     }
   }
 
-  // Setting a descriptor that is not finalized succeeds and stores none, as in cuDNN. Finalizing then fails.
+  // Setting a descriptor that is not finalized succeeds but stores none, as in cuDNN, so that finalizing
+  // fails.
   template <typename Kind>
   void descriptor(Name name, std::shared_ptr<Kind>& member, Reads reads = Reads::yes) {
     if (!serve(name, reads)) return;
@@ -87,10 +87,10 @@ class Access {
       if (count_ == 1 && elements_ != nullptr) lend(member, 0);
       return give<void*>(nullptr);
     }
-    if (count_ != 1) bad_parameter(counted() + ", of which it takes one");
+    if (count_ != 1) bad_parameter(counted() + ", which takes one");
     auto* const handle = element<Handle*>(0);
     if (handle == nullptr) bad_parameter("the descriptor is NULL");
-    member = handle->descriptor->finalized() ? finalized<Kind>(handle, CUDNN_STATUS_SUCCESS) : nullptr;
+    member = handle->descriptor->is_finalized() ? finalized<Kind>(handle, CUDNN_STATUS_SUCCESS) : nullptr;
   }
 
   // `open` is the answer to a descriptor that is not finalized. `null` is the answer to a NULL pointer.
@@ -175,11 +175,11 @@ class Access {
     if (returned_ != nullptr) *returned_ = available;
   }
 
-  // Gives one value to a caller that asks for one. A caller that asks for fewer learns that there is one. If
-  // `value` is null, the caller's element has been written before.
+  // Gives one value to a caller that asks for it; a caller that asks for none learns the count. If `value` is
+  // null, the caller's element has been written already.
   template <typename T>
   void give(const T* value) const {
-    if (count_ > 1) bad_parameter(counted() + ", of which there is one");
+    if (count_ > 1) bad_parameter(counted() + ", which has one");
     if (value != nullptr && count_ == 1 && elements_ != nullptr) std::memcpy(elements_, value, sizeof(T));
     count(1);
   }
@@ -204,7 +204,7 @@ class Access {
     handle->descriptor = shown;
   }
 
-  // Gives as many as the caller brought descriptors of the right kind, up to the first of another kind.
+  // Gives one value for each descriptor that the caller brought, up to the first of another kind.
   template <typename Kind>
   void lend_some(const std::vector<std::shared_ptr<Kind>>& shown) const {
     const auto available = static_cast<std::int64_t>(shown.size());

@@ -51,7 +51,7 @@ Handle& handle_of(cudnnBackendDescriptor_t descriptor,
 
 void access(Descriptor& descriptor, Access access) {
   descriptor.attributes(access);
-  if (!access.served()) bad_parameter("the descriptor has no such attribute");
+  if (!access.is_served()) bad_parameter("the descriptor has no such attribute");
 }
 
 // Returns the finalized execution plan. Throws Failure if a pointer is NULL or the plan is not finalized.
@@ -106,7 +106,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
   return guarded([&] {
     graph::Descriptor& object = *graph::handle_of(descriptor).descriptor;
     require("the elements", {elements});
-    if (object.finalized()) bad_parameter("the descriptor is finalized: it cannot be changed");
+    if (object.is_finalized()) bad_parameter("the descriptor is finalized: it cannot be changed");
     graph::access(object, {true, name, type, count, nullptr, const_cast<void*>(elements)});
   });
 }
@@ -116,7 +116,8 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
                                        void* elements) {
   return guarded([&] {
     graph::Descriptor& object = *graph::handle_of(descriptor, CUDNN_STATUS_BAD_PARAM).descriptor;
-    if (!object.finalized()) throw Failure(CUDNN_STATUS_NOT_INITIALIZED, "the descriptor is not finalized");
+    if (!object.is_finalized())
+      throw Failure(CUDNN_STATUS_NOT_INITIALIZED, "the descriptor is not finalized");
     graph::access(object, {false, name, type, requested, count, elements});
   });
 }

@@ -16,7 +16,7 @@ class Descriptor {
  public:
   virtual ~Descriptor() = default;
 
-  bool finalized() const { return finalized_; }
+  bool is_finalized() const { return finalized_; }
   void finalize() {
     if (finalized_) bad_parameter("the descriptor is finalized already");
     complete();
@@ -25,8 +25,8 @@ class Descriptor {
 
   // Offers each attribute to the access, which serves the one that the call names.
   virtual void attributes(Access& access) = 0;
-  // Derives further values from the attributes. Throws Failure if they do not make sense together. finalize()
-  // alone calls it.
+  // Derives further values from the attributes. Throws Failure if they do not make sense together. Only
+  // finalize() calls it.
   virtual void complete() = 0;
 
  private:
@@ -45,7 +45,7 @@ template <typename Kind>
 std::shared_ptr<Kind> finalized(cudnnBackendDescriptor_t pointer, cudnnStatus_t open) {
   auto descriptor = std::dynamic_pointer_cast<Kind>(static_cast<Handle*>(pointer)->descriptor);
   if (!descriptor) bad_parameter("the descriptor is of another kind");
-  if (!descriptor->finalized()) throw Failure(open, "the descriptor is not finalized");
+  if (!descriptor->is_finalized()) throw Failure(open, "the descriptor is not finalized");
   return descriptor;
 }
 

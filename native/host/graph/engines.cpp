@@ -99,7 +99,7 @@ void EngineConfig::complete() {
   for (const auto& choice : choices) {
     const std::string knob = "a knob of type " + std::to_string(choice->type);
     if (!engine->has_tile_size() || choice->type != CUDNN_KNOB_TYPE_TILE_SIZE)
-      not_supported("the engine has not " + knob);
+      not_supported("the engine does not have " + knob);
     if (choice->value < kUnchosen || choice->value > kMostTileSize)
       not_supported(knob + " at " + std::to_string(choice->value));
   }

@@ -9,7 +9,7 @@ namespace mucudnn::host::graph {
 
 constexpr std::int64_t kUnchosen = -1;  // the value of a knob that the engine sets itself
 
-// The descriptor of an engine's knob.
+// An engine's knob.
 class KnobInfo : public Descriptor {
  public:
   void attributes(Access& access) override;

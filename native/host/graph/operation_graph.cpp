@@ -53,7 +53,7 @@ bool has_layout(const cudnnTensorStruct& tensor, Layout layout) {
 bool is_narrow(cudnnDataType_t type) { return type == CUDNN_DATA_HALF || type == CUDNN_DATA_BFLOAT16; }
 
 // Converts the inputs to the output's layout and data type. `shapes` are x, w and y, and `output` is one of
-// them. Inputs may have 16 bits beside an output in float.
+// them. Inputs may have 16 bits with an output in float.
 void convert_inputs(std::array<cudnnTensorStruct, 3>& shapes, const std::array<std::int64_t, 3>& uids,
                     std::size_t output, std::vector<Copy>& copies) {
   for (const Layout layout : {Layout::nchw, Layout::nhwc}) {
@@ -196,7 +196,7 @@ void OperationGraph::attributes(Access& access) {
                 std::int64_t{fusion_ ? algorithm_count(fusion_->kernel.pass) : 0});
 }
 
-// Finalizes any graph, as cuDNN does. Whether an engine runs it shows later.
+// Finalizes any graph, as cuDNN does: fusion() throws later if the host engine cannot run it.
 void OperationGraph::complete() {
   if (operations.empty()) bad_parameter("a graph without operations");
   std::set<std::int64_t> written;

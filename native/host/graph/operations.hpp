@@ -17,7 +17,7 @@ class ConvolutionOperation : public Operation {
   explicit ConvolutionOperation(Pass which) : pass(which) {}
 
   const Pass pass;
-  std::shared_ptr<Tensor> x, w, y;  // x, w and y stand for the gradients, too
+  std::shared_ptr<Tensor> x, w, y;  // x, w and y also mean their gradients
   std::shared_ptr<Convolution> convolution;
   Scalar alpha{1}, beta{0};
 

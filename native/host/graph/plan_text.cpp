@@ -24,7 +24,7 @@ constexpr Named kModes[] = {{"CUDNN_CONVOLUTION", CUDNN_CONVOLUTION},
 constexpr Named kFunctions[] = {{"CUDNN_POINTWISE_ADD", CUDNN_POINTWISE_ADD},
                                 {"CUDNN_POINTWISE_RELU_FWD", CUDNN_POINTWISE_RELU_FWD}};
 
-// The names that the JSON gives a pass's operation and its tensors.
+// The names of a pass's operation and its tensors in the JSON.
 struct Operands {
   Pass pass;
   const char *operation, *x, *w, *y;
@@ -52,8 +52,6 @@ Enum value_of(const Named (&table)[count], const Json& name) {
   }
   not_supported("the host engine has no " + name.text());
 }
-
-// --- writing ---
 
 std::string quoted(const std::string& text) { return "\"" + text + "\""; }
 std::string member(const char* key, const std::string& value) { return quoted(key) + ":" + value; }
@@ -135,8 +133,6 @@ std::vector<std::shared_ptr<Tensor>> tensors_of(const PointwiseOperation& operat
   return {operation.x, operation.b, operation.y};
 }
 
-// --- reading ---
-
 using Tensors = std::map<std::int64_t, std::shared_ptr<Tensor>>;
 
 Tensors tensors_from(const Json& list) {
@@ -203,7 +199,7 @@ std::int64_t tile_size_from(const Json& knobs) {
   std::int64_t tile_size = kUnchosen;
   for (const auto& [name, value] : knobs.members()) {
     if (name != kTileSize) bad_parameter("the host engine has no knob " + name);
-    value.number();  // throws for a text, in which other numbers may be written
+    value.number();  // throws for a text, which integer() would accept
     tile_size = value.integer();
   }
   return tile_size;

@@ -39,7 +39,7 @@ void ExecutionPlan::attributes(Access& access) {
   access.descriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config_);
   access.refuse(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP);
   if (access.about(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION)) {
-    if (finalized()) {
+    if (is_finalized()) {
       access.text_result(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, to_json(*config_));
     } else {
       access.values(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, json_);

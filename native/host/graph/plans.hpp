@@ -10,7 +10,7 @@ class VariantPack : public Descriptor {
   void* workspace = nullptr;
 
   // Returns the address of a tensor in the program's memory. Throws Failure, BAD_PARAM, if the program gives
-  // none or one that is not aligned to the data type.
+  // no address, or one that is not aligned to the data type.
   void* address_of(std::int64_t uid, cudnnDataType_t type) const;
 
   void attributes(Access& access) override;

@@ -18,8 +18,7 @@ namespace mucudnn::host {
 
 enum class Transpose { no, yes };
 
-// Returns whether OpenBLAS multiplies small matrices without copying them first. It has such code for
-// AVX-512.
+// Returns whether OpenBLAS multiplies small matrices without copying them first, as its AVX-512 code does.
 inline bool has_small_products() {
   return std::string_view(transforms::kernels().instruction_set) == "avx512";
 }

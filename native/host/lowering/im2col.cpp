@@ -3,7 +3,7 @@
 namespace mucudnn::host {
 namespace {
 
-// Most gaps are a value or two. The barrier keeps the compiler from calling memset() for them.
+// The barrier keeps the compiler from calling memset(), because most gaps are a value or two.
 template <typename A>
 void zero(A* to, std::int64_t count) {
   if (count >= 16) {
@@ -45,7 +45,7 @@ void for_each_run(const Lowering& l, Range columns, const Body& body) {
 
 bool contains(Range range, std::int64_t at) { return range.begin <= at && at < range.end; }
 
-// Calls body(run, lines) for whole lines of one image together, and for each part of a line alone.
+// Calls body(run, lines) for whole lines of one image together, and for each part of a line by itself.
 template <typename Body>
 void for_each_lines(const Lowering& l, Range columns, const Body& body) {
   const std::int64_t line = l.axes[2].positions, plane = l.axes[1].positions * line;
@@ -276,7 +276,7 @@ void store(const Lowering& l, const A* from, std::int64_t stride, std::int64_t g
            w.result_first + run.width * w.result_step;
   };
   if (l.layout == Layout::nchw) {
-    if (l.dense()) {
+    if (l.is_whole()) {
       for_each_part({columns.begin - columns.begin % plane, columns.end}, plane, [&](Range image) {
         const Range part{std::max(image.begin, columns.begin), image.end};
         S* to = result + (image.begin / plane * all_channels + channel) * plane + part.begin % plane;

@@ -7,7 +7,7 @@ namespace mucudnn::host {
 
 namespace {
 
-// Returns a lowering of y, or of x, to the other one of them, without its axes.
+// Returns a lowering of y to x if `of_y`, else of x to y, without its axes.
 Lowering between(const Problem& p, const ChannelPitch& pitch, bool of_y) {
   Lowering l{p.layout,
              false,
@@ -26,13 +26,13 @@ Lowering between(const Problem& p, const ChannelPitch& pitch, bool of_y) {
 
 }  // namespace
 
-bool Lowering::pointwise() const {
+bool Lowering::is_pointwise() const {
   return std::all_of(axes.begin(), axes.end(), [](const Axis& a) {
     return a.taps == 1 && a.step == 1 && a.first == 0 && a.positions == a.source;
   });
 }
 
-bool Lowering::dense() const {
+bool Lowering::is_whole() const {
   return std::all_of(axes.begin(), axes.end(), [](const Axis& a) { return a.positions == a.result; });
 }
 

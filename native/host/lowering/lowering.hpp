@@ -67,10 +67,10 @@ struct Lowering {
   // Returns whether the filter in the tensor is channels × rows. Otherwise it must be gathered.
   bool filter_in_order() const { return !transposed && taps() == volume<&Axis::filter>(); }
   // Returns whether there is one tap at each position of the source. Then the source is its own columns.
-  bool pointwise() const;
+  bool is_pointwise() const;
   // Returns whether this lowering computes the whole result. With a stride, backward_data takes one lowering
   // for each residue of the positions modulo the stride, and each computes a part.
-  bool dense() const;
+  bool is_whole() const;
 };
 
 Lowering lower_forward(const Problem& problem, const ChannelPitch& pitch = {});

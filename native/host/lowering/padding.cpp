@@ -1,5 +1,5 @@
-// Lowerings without the taps that read padding alone. They are many if the dilated filter is about as large
-// as the image: a 3×3 with dilation 12 multiplies zeros in half of its products at 28×28.
+// Lowerings without the taps that read only padding. There are many such taps if the dilated filter is about
+// as large as the image: a 3×3 with dilation 12 multiplies zeros in half of its products at 28×28.
 #include <algorithm>
 
 #include "host/lowering/lowering.hpp"
@@ -47,7 +47,7 @@ Parts divided_by_positions(const Axis& axis) {
 }
 
 // Returns the taps that are inside the source at the same positions, with these positions. A tap that reads
-// padding alone keeps one position, which gives its zero.
+// only padding keeps one position, which produces its zero.
 Parts divided_by_taps(const Axis& axis) {
   Parts parts;
   for (std::int64_t tap = 0; tap < axis.taps; ++tap) {
@@ -130,7 +130,7 @@ template <typename Divide>
 std::vector<Lowering> cheapest(const Lowering& l, double slower, const Divide& divide) {
   constexpr double worth_it = 0.8;
   double least = worth_it / slower * undivided_cost(l);
-  if (least_cost(l) >= least) return {l};  // most kernels, which thus take no more time than this
+  if (least_cost(l) >= least) return {l};  // most kernels end here, at little cost
   std::array<Parts, 3> whole, divided;
   for (int i = 0; i < 3; ++i) {
     whole[i] = undivided(l.axes[i]);

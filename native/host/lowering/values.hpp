@@ -41,7 +41,7 @@ S rounded(A value) {
   }
 }
 
-// Copies successive values. memcpy() takes longer than the copy of so few as a gather copies at a time.
+// Copies successive values. A gather copies too few at a time for a call to memcpy() to pay off.
 template <typename A>
 void copy_row(const A* from, std::int64_t count, A* to) {
   const auto copy = [&](auto block) {

@@ -37,8 +37,8 @@ void wait_while(const Condition& condition) {
   while (condition()) std::this_thread::sleep_for(std::chrono::microseconds{20});
 }
 
-// A thread may fork within a product, from a signal handler. Then it must not wait: it would wait for itself.
-// The guard keeps the waiting thread alive: fork() is not a cancellation point.
+// A thread that forks within a product, from a signal handler, must not wait, because it would wait for
+// itself. The guard keeps the waiting thread alive, because fork() is not a cancellation point.
 void before_fork() {
   const EntryGuard guard;
   if (self.nested > 0) return;
@@ -56,9 +56,9 @@ void in_child() {
   if (self.nested > 0) self.counter->held = 1;
 }
 
-// Runs before OpenBLAS ends, because the loader ends a library before those that it needs. OpenBLAS then
-// frees its memory, and a thread that multiplies meanwhile would crash: this waits for the products in
-// progress, and no other thread begins another.
+// Waits for the products in progress and prevents new ones: OpenBLAS frees its memory when it ends, and a
+// thread that multiplies meanwhile would crash. The loader ends a library before those that it needs, so this
+// runs before OpenBLAS ends.
 __attribute__((destructor)) void at_end() {
   before_fork();
   choose_counter();

@@ -1,6 +1,6 @@
 // Prevents a fork() and the process's end while OpenBLAS computes. OpenBLAS takes locks of its own: if
-// another thread holds one during a fork, no thread of the child could ever release it. At the end it frees
-// its memory.
+// another thread held one during a fork, no thread of the child could ever release it. It also frees its
+// memory at the end.
 #pragma once
 
 namespace mucudnn::host {
@@ -15,7 +15,8 @@ class NoFork {
   NoFork& operator=(const NoFork&) = delete;
 };
 
-// Returns whether the calling thread ends the process. It computes alone: all others wait for a NoFork.
+// Returns whether the calling thread ends the process. It computes alone, because all others wait for a
+// NoFork.
 bool is_last_thread() noexcept;
 
 }  // namespace mucudnn::host

@@ -46,8 +46,8 @@ struct Pieces {
 // The work of one call. Each thread has a share of the pieces and takes it piece by piece. A thread that is
 // done with its share takes pieces of the others' shares, so that no thread waits for one that starts late.
 //
-// Jobs that cut their ranges alike thus give a thread the same part of the data. It lies in the caches of the
-// thread's core. Data of another core is far away if the cores have caches of their own, as in an EPYC.
+// Jobs that cut their ranges alike give a thread the same part of the data, which lies in the caches of its
+// core. Data in another core's caches is far away if the cores have caches of their own, as in an EPYC.
 class Job {
  public:
   Job(const Pieces& pieces, const Body& body, int threads)
@@ -85,14 +85,14 @@ class Job {
 };
 
 // Decides which jobs go to the OpenMP runtime. A runtime returns only when all threads of its team have run.
-// On cores that other programs use, it waits for threads that find no work any more.
+// On cores that other programs use, it waits for threads that no longer find work.
 class OpenMp {
  public:
   bool run(Job& job, int threads) {
-    if (!usable_ || (left_out_ > 0 && left_out_-- > 0)) return false;
+    if (!usable_ || (skips_left_ > 0 && skips_left_-- > 0)) return false;
     if (!openmp::run(threads, [&job](int thread) { job.take_pieces(thread); })) return false;
     pause_ = job.idle() > late ? std::min(longest_pause, 2 * pause_ + 1) : 0;
-    left_out_ = pause_;
+    skips_left_ = pause_;
     return true;
   }
 
@@ -101,8 +101,8 @@ class OpenMp {
   static constexpr int longest_pause = 255;
 
   const bool usable_ = openmp::usable();
-  int pause_ = 0;     // jobs to leave out after each one that waited
-  int left_out_ = 0;  // still to leave out
+  int pause_ = 0;  // jobs to skip after each job that waited
+  int skips_left_ = 0;
 };
 
 // One caller's job at a time runs on several threads: those of the process's OpenMP runtime if it has one,

@@ -7,8 +7,8 @@
 namespace mucudnn::host {
 
 // Set how many threads each later parallel_for uses, at least 1. set_threads() is for calls of the calling
-// thread. set_default_threads() is for all threads that did not call set_threads(). Callers with different
-// numbers thus do not disturb each other. Within a parallel_for or run_inline the number is 1.
+// thread. set_default_threads() is for all threads that did not call set_threads(). So callers with different
+// numbers do not disturb each other. Within a parallel_for or run_inline the number is 1.
 void set_threads(int count);
 void set_default_threads(int count);
 int threads();

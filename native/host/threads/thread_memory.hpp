@@ -1,4 +1,4 @@
-// Memory for algorithms that need a small constant amount of it, and thus no workspace.
+// Memory for algorithms that need a small constant amount of it, and so no workspace.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@ namespace mucudnn::host {
 constexpr std::size_t kThreadMemory = std::size_t{2} << 20;
 
 // These functions return memory that the thread keeps: mapping fresh pages in every call would cost more than
-// a small convolution. The memory is aligned to 64 bytes. They work as long as the thread runs, also in
-// handlers of atexit() and in destructors of thread-local objects. They throw std::bad_alloc.
+// a small convolution. The memory is aligned to 64 bytes. They work while the thread runs, even in atexit()
+// handlers and in destructors of thread-local objects. They throw std::bad_alloc.
 
 // Returns kThreadMemory bytes.
 void* memory_of_this_thread();

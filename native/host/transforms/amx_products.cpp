@@ -64,7 +64,7 @@ void pack_lines(const Factor& factor, std::int64_t lines, std::int64_t terms, st
   }
 }
 
-// Packs 17 to 32 lines of a factor that is stored by terms, like two calls of pack_lines<true, true>.
+// Packs 17 to 32 lines of a factor that is stored by terms, like two calls to pack_lines<true, true>.
 void pack_two(const Factor& factor, std::int64_t lines, std::int64_t terms, std::uint16_t* to) {
   const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
   const __m512i high = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);

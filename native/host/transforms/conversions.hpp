@@ -80,7 +80,7 @@ void from_floats(const float* from, std::int64_t count, std::uint16_t* to) {
 template <typename Bits>
 struct Convert {
   MUCUDNN_INLINE static void vector(Halves bits, float* to) { store(to, converted<Bits>(bits)); }
-  MUCUDNN_INLINE static float one(std::uint16_t bits) {
+  MUCUDNN_INLINE static float scalar(std::uint16_t bits) {
     return floats(Bits::to_float(Words{} + std::uint32_t{bits}))[0];
   }
 };

@@ -95,7 +95,7 @@ void unpack_run(const float* packed, const Run& run, std::int64_t plane, float a
 // Enough sums for the latency of additions, and few enough for the registers of every instruction set.
 constexpr int most_positions = 8, most_taps = 9;
 
-// Sums at `count` positions. `step` is that of the axis, or 0 if it is known at run time alone.
+// Sums at `count` positions. `step` is that of the axis, or 0 if it is known only at run time.
 template <int step, int count>
 void correlate_positions(const LineFactors* factors, std::int64_t lines, const LineAxis& axis,
                          std::int64_t position, Vector* result) {

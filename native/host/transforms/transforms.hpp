@@ -47,7 +47,7 @@ struct FilterBlock {
   float* scratch;  // block_channels * in_channels * height * width floats, aligned to 64 bytes
 };
 
-// To write back is to compute alpha * values + beta * old. With beta 0 the old values are not read.
+// Writing back computes alpha * values + beta * old. With beta 0 the old values are not read.
 struct TileKernels {
   void (*analyse_image)(const ImageBlock&);
   void (*analyse_gradient)(const ImageBlock&);  // the output's, in tiles that do not overlap
@@ -56,7 +56,7 @@ struct TileKernels {
   void (*synthesise_filter)(const FilterBlock&, float alpha, float beta);
 };
 
-// A sequence of pixels. Where nothing else is said, it has at most `lanes` channels.
+// A sequence of pixels. Unless stated otherwise, it has at most `lanes` channels.
 struct Run {
   float* data;
   std::int64_t pixels, channels;

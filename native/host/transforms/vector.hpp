@@ -74,12 +74,12 @@ MUCUDNN_INLINE Halves alternates(Halves a, Halves b) {
   return MUCUDNN_SHUFFLE(a, b, HalfIndices, MUCUDNN_ALTERNATES);
 }
 
-// Writes each value, converted or not.
+// Writes values unchanged.
 struct Copy {
   MUCUDNN_INLINE static void vector(Vector v, float* to) { store(to, v); }
   MUCUDNN_INLINE static void vector(Halves v, std::uint16_t* to) { store(to, v); }
   template <typename T>
-  MUCUDNN_INLINE static T one(T value) {
+  MUCUDNN_INLINE static T scalar(T value) {
     return value;
   }
 };
@@ -95,7 +95,7 @@ MUCUDNN_INLINE void write_alternate(const From* from, std::int64_t count, To* to
       Write::vector(alternates(load(from + 2 * at), load(from + 2 * at + lanes - 1)), to + at);
     } else {
 #pragma GCC unroll 8
-      for (int k = 0; k < block; ++k) to[at + k] = Write::one(from[2 * (at + k)]);
+      for (int k = 0; k < block; ++k) to[at + k] = Write::scalar(from[2 * (at + k)]);
     }
   }
 }

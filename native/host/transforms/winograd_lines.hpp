@@ -13,8 +13,8 @@ constexpr int line_outputs = 4;
 // smallest among simple fractions, by trial.
 constexpr double line_points[] = {0, 1, -1, 2, -2, .5, -.5, 1.25, -1.25};
 
-// A row for each point. Rows 2i + 1 and 2i + 2 belong to a point and its negative, so that they differ in the
-// signs of their odd columns alone.
+// A row for each point. Rows 2i + 1 and 2i + 2 belong to a point and its negative, so that they differ only
+// in the signs of their odd columns.
 template <int rows, int columns>
 struct PointMatrix {
   float at[rows][columns];
@@ -113,7 +113,7 @@ MUCUDNN_INLINE void load_planes(const Spectrum& tile, Vector* values) {
   for (int k = 0; k < size; ++k) values[k] = *vectors(tile.data + k * tile.plane_stride);
 }
 
-// The axis along which the taps lie, and its tiles.
+// Returns whether the taps lie along the height: only then do tiles follow one another by line_outputs rows.
 MUCUDNN_INLINE bool is_vertical(const ImageBlock& b) { return b.step_height == line_outputs; }
 
 // Reads the pixels of the tile whose first one is (y, x). Pixels outside the image are 0.
