@@ -319,7 +319,7 @@ def test_a_file_that_is_no_cudnn_is_one_warning_and_calls_fail_as_without_a_devi
     assert line.startswith("mucudnn: ")
     assert path in line
     assert reason in line
-    assert line.endswith("calls of cuDNN fail. Set MUCUDNN_LIBRARY to its absolute path")
+    assert line.endswith("calls to cuDNN fail. Set MUCUDNN_LIBRARY to its absolute path")
 
 
 @pytest.mark.parametrize("path", ["/no/such/library.so", "/", "/dev/null"])

@@ -156,7 +156,7 @@ ODD_CHAINS: dict[Callable[[Builder], list[Descriptor]], str] = {
     reads_a_third_tensor: "an operation with an unknown attribute",
     changes_size: "descriptors disagree",
     scales_beyond_fp32: "a scaled pointwise operation",
-    multiplies_before: "an operand before the result of another function than ADD",
+    multiplies_before: "an operand before the result in a function other than ADD",
 }
 
 

@@ -40,7 +40,7 @@ bool is_among(const std::vector<Slice>& refused, const MicroConfiguration& part)
 // Returns whether PyTorch itself runs a part: only mucudnn.torch can follow such a plan.
 bool has_stock(const Configuration& configuration) {
   return std::any_of(configuration.begin(), configuration.end(),
-                     [](const auto& part) { return part.algorithm == "STOCK"; });
+                     [](const auto& part) { return part.algorithm == kStock; });
 }
 
 // Makes a choice from the plan's figures. The workspace and the determinism are not in the plan; they are
@@ -137,7 +137,7 @@ std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const K
     }
     const std::size_t before = refused.size();
     std::vector<PreparedChoice> choices = prepare_each(*engine, kernel, times.desirable(), refused);
-    if (refused.size() > before) continue;  // without the refused slices, the desirable set is another one
+    if (refused.size() > before) continue;  // the desirable set changes without the refused slices
     choices.insert(choices.end(), groups.begin(), groups.end());
     const Permissions permitted =
         permissions(kernel.pass, measurements_->undivided_algorithms(kernel, api), -1);

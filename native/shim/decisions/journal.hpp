@@ -1,4 +1,4 @@
-// The journal: measurements of this process and of earlier ones, in a file beside the cache
+// The journal: measurements of this process and of earlier ones, in a file next to the cache
 // (core/journal.hpp).
 #pragma once
 
@@ -23,7 +23,7 @@ struct Known {
   std::map<std::string, std::vector<Listed>> candidates;
   // Groups of channels that were run whole. Their times are comparable with the measured ones.
   std::vector<PlanGroups> groups;
-  bool is_complete = true;  // false if a call failed for now; such candidates are not kept
+  bool is_complete = true;  // false if a call failed temporarily; such candidates are not kept
 };
 
 // Shared by all devices with the same identity. Lock the journal to read or change an Entry's sizes, and hold
@@ -36,10 +36,10 @@ class Journal {
   // One kernel, for all mini-batches.
   struct Entry {
     Sizes sizes;
-    std::mutex measuring;  // held while a thread measures the kernel, so that no other measures it too
+    std::mutex measuring;  // held while a thread measures the kernel, so that no other thread measures it too
   };
 
-  // Reads the file at `path`. Only documents whose header has this `identity` are believed. Without a path
+  // Reads the file at `path`. Only documents whose header has this `identity` are used. Without a path
   // nothing is kept. If the file cannot be read, the journal warns and starts empty. A symbolic link is
   // neither read nor written, because anyone can put one into a shared folder. A `thorough` journal ignores
   // the times of races; any other one marks the documents that it appends as times of races.
@@ -49,7 +49,8 @@ class Journal {
 
   // Returns what is known about a kernel. Only the entries used last are kept. Throws std::bad_alloc.
   std::shared_ptr<Entry> entry_for(const Kernel& kernel);
-  // Adds to the entry. A size is complete afterwards only if it was complete in both; `learned` says so too.
+  // Adds to the entry. A size is complete afterwards only if it was complete in both, and `learned` is
+  // updated to say so.
   void add(Entry& entry, Sizes& learned);
 
   // Appends to the file, for later processes. Omits incomplete candidates. Warns once if the file

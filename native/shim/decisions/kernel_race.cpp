@@ -86,7 +86,7 @@ std::optional<std::size_t> KernelRace::next_within(const Permission& permission,
       places.push_back(i);
     }
   };
-  add(false);  // the heuristics rank engines alone
+  add(false);  // the heuristics rank only engines
   add(true);
   Configuration rows;
   for (const Measured& candidate : times.measured) {
@@ -96,7 +96,7 @@ std::optional<std::size_t> KernelRace::next_within(const Permission& permission,
     rows.push_back(candidate.part);
     rows.back().workspace = *needed;
   }
-  // The undivided time is that of the caller's own algorithm where there is one.
+  // The undivided time is that of the caller's own algorithm if it has one.
   const Race race{mini_batch_, {permission.limit}, own_ == nullptr, bytes_per_ms_, is_on_gpu_};
   const auto next = next_candidate(candidates, rows, race);
   return next ? std::optional(places[*next]) : std::nullopt;

@@ -32,9 +32,10 @@ std::vector<Permission> permissions_of(const std::vector<Listed>& callers, std::
 
 class KernelRace {
  public:
-  // A race looks for the best choice within each permission. Without permissions nothing is measured.
-  // `own` is the engine of the program's execution plan (graph API). The race measures it first, undivided,
-  // to know what a division has to beat. It is null for the legacy API, where each call names its algorithm.
+  // A race looks for the best choice within each permission. Without permissions nothing is measured. `own`
+  // is the engine of the program's execution plan (graph API). The race measures it first, undivided, to know
+  // which time a division has to undercut. `own` is null for the legacy API, where each call names its
+  // algorithm.
   KernelRace(std::int64_t mini_batch, const Listed* own, std::vector<Permission> permissions,
              const Accumulation& accumulation, std::optional<double> bytes_per_ms, bool is_on_gpu);
 

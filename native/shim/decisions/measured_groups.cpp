@@ -10,7 +10,7 @@
 namespace mucudnn::shim {
 namespace {
 
-constexpr std::int64_t kFewSamples = 8;  // an algorithm that fits these gains little from fewer channels
+constexpr std::int64_t kFewSamples = 8;  // an algorithm that fits for these gains little from fewer channels
 constexpr double kLeastGain = 0.05;      // smaller gains are not worth the measurements
 constexpr double kLeastSpeedup = 1.02;   // smaller differences may be chance in few rounds
 constexpr int kRounds = 5;
@@ -87,8 +87,8 @@ std::vector<PlanGroups> Measurements::find_or_measure_groups(Engine& engine, con
   return all;
 }
 
-// Returns the times of groups of ever fewer channels, as long as an algorithm of more channels may be
-// missing. The workspace of a part includes the copies of its slice.
+// Returns the times of groups of ever fewer channels, while an algorithm for more channels may be missing.
+// The workspace of a part includes the copies of its slice.
 std::map<std::int64_t, MeasuredKernel> Measurements::measured_groups(Engine& engine, const Kernel& kernel,
                                                                      Api api, bool may_measure,
                                                                      bool of_inputs) {
@@ -113,8 +113,8 @@ std::map<std::int64_t, MeasuredKernel> Measurements::measured_groups(Engine& eng
   return measured;
 }
 
-// Returns whether an algorithm that does not fit the limit for a few samples may be the fastest. One that was
-// measured must save a twentieth of the time. One that was not measured may save anything.
+// Returns whether an algorithm that does not fit the limit for a few samples may be the fastest. A measured
+// algorithm must save a twentieth of the time; an unmeasured one may save anything.
 bool Measurements::lacks_an_algorithm(const Kernel& kernel, Api api) {
   const std::int64_t limit = *options_.workspace_limit;
   const std::vector<std::int64_t> sizes = micro_batch_sizes(policy_for(kernel), kernel.problem.mini_batch);
@@ -149,7 +149,7 @@ bool Measurements::lacks_an_algorithm(const Kernel& kernel, Api api) {
          });
 }
 
-// Returns the groups as they were run whole; nothing if they were not.
+// Returns the groups with their times from the whole run; nothing if they were not run whole.
 std::optional<PlanGroups> Measurements::find_groups(const Kernel& kernel, const PlanGroups& groups) {
   const auto entry = journal_.entry_for(kernel);
   const std::lock_guard<Journal> lock(journal_);

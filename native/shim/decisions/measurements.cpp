@@ -112,7 +112,7 @@ KernelTimes Measurements::find(Journal::Entry& entry, const std::vector<std::int
   return times;
 }
 
-// Missing measurements that do not fit the memory do not matter as long as there are others.
+// Missing measurements that do not fit the memory do not matter while there are others.
 bool Measurements::is_enough(Journal::Entry& entry, const KernelTimes& times, const Kernel& kernel, Api api,
                              const Caller& caller) {
   if (!times.unlisted.empty()) return false;
@@ -192,7 +192,6 @@ Measurements::Outcome Measurements::measure(cudnnHandle_t handle, const Kernel& 
             {task.micro_batch, task.algorithm, ms, static_cast<std::int64_t>(task.workspace)});
         times.measured.push_back({outcome.measured.back(), is_deterministic, takes_strides});
       } catch (const EngineError&) {
-        // The library listed the algorithm as able to run, but it failed.
         outcome.failed.push_back(task);
       }
       times.missing.erase(times.missing.begin() + static_cast<std::ptrdiff_t>(*place));

@@ -26,7 +26,7 @@ std::vector<Listed> runnable_algorithms(const Enumeration& enumeration);
 // The call that measurements are for.
 struct Caller {
   const Listed* own = nullptr;  // its own algorithm, which is measured undivided; null if it has none
-  // A race looks for the best choice within each. If there are none, `own` and the limit give them.
+  // A race looks for the best choice within each. If there are none, they follow from `own` and the limit.
   std::vector<Permission> permissions;
 };
 
@@ -43,11 +43,10 @@ class Measurements {
   std::optional<std::vector<Measured>> find_or_measure(Engine& engine, const Kernel& kernel, Api api,
                                                        bool may_measure, const Caller& caller);
 
-  // Returns groups of channels that are fast within the limit: the fastest ones, and the fastest
-  // deterministic ones. They beat `whole`, the kernel's own times, or fit where it does not. Groups are
-  // measured if an algorithm does not fit a few samples, and run whole against the kernel's own division, all
-  // unless the journal has the results. Without `may_measure`, only the journal answers. Throws
-  // std::bad_alloc.
+  // Returns the fastest groups of channels within the limit, and the fastest deterministic groups. They are
+  // faster than `whole`, the kernel's own times, or fit where it does not. Unless the journal has the
+  // results, groups are measured if an algorithm does not fit for a few samples, and then run whole against
+  // the kernel's own division. Without `may_measure`, only the journal answers. Throws std::bad_alloc.
   std::vector<PlanGroups> find_or_measure_groups(Engine& engine, const Kernel& kernel, Api api,
                                                  const MeasuredKernel& whole, bool may_measure);
 

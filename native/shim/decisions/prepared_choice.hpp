@@ -18,7 +18,7 @@ enum class Api { legacy, graph };
 inline const char* name_of(Api api) { return api == Api::legacy ? "legacy" : "graph"; }
 
 // A configuration, or groups of channels in its place, with the division that runs it. All threads share a
-// prepared one, and none changes it.
+// prepared choice, and none changes it.
 struct PreparedChoice {
   Configuration configuration;
   std::shared_ptr<const Division> division;  // null until it is prepared
@@ -43,7 +43,7 @@ inline std::string describe(const PreparedChoice& choice) {
 // (engine_name.hpp).
 inline bool is_legacy(const std::string& algorithm) noexcept { return algorithm.rfind("eng", 0) != 0; }
 
-// Returns whether the choice is this algorithm alone, undivided.
+// Returns whether the choice is only this algorithm, undivided.
 inline bool is_callers_own(const PreparedChoice& choice, const char* algorithm) noexcept {
   return choice.configuration.size() == 1 && choice.configuration.front().algorithm == algorithm;
 }

@@ -12,7 +12,7 @@
 
 namespace mucudnn::shim {
 
-// A kernel of the program. It lives as long as the table, a call or an execution plan holds it.
+// A kernel of the program. It lives while the table, a call or an execution plan holds it.
 struct SeenKernel {
   SeenKernel(const Kernel& its_kernel, Api its_api, int its_device)
       : kernel(its_kernel), api(its_api), device(its_device) {}

@@ -35,7 +35,7 @@ void Tally::passed(Obstacle reason) noexcept {
   if (Reason* const slot = slot_of(reason)) count(slot->calls);
 }
 
-bool Tally::is_first_above_limit(Obstacle reason) noexcept {
+bool Tally::note_above_limit(Obstacle reason) noexcept {
   Reason* const slot = slot_of(reason);
   return slot != nullptr && !slot->is_above_limit.exchange(true, std::memory_order_relaxed);
 }

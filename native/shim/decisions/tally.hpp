@@ -1,4 +1,4 @@
-// Counts, without a lock, how the convolutions of the process ran.
+// A lock-free count of how the convolutions of the process ran.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@ class Tally {
   void rescued() noexcept { count(rescued_); }
   void lacked_memory() noexcept { count(lacking_); }
   void passed(Obstacle reason) noexcept;
-  // Returns true at the first call for each reason, so that the user is warned once.
-  bool is_first_above_limit(Obstacle reason) noexcept;
+  // Returns whether this is the first call for the reason, so that the user is warned once.
+  bool note_above_limit(Obstacle reason) noexcept;
 
   // Returns "12 of 14 convolutions divided, 2 passed through (reason)"; empty if there were none.
   std::string text() const;

@@ -90,7 +90,7 @@ void WorkspaceAnswers::note_unused(const EngineConfiguration& configured, std::i
     least = std::min(least, bytes);
     most = std::max(most, bytes);
   } catch (const std::bad_alloc&) {
-    // Out of memory: the next plan is divided as if this one had never been.
+    // Out of memory: the next plan is divided as if this plan had never existed.
   }
 }
 

@@ -1,4 +1,4 @@
-// Remembers the workspace sizes that the program has read: it may have allocated any of them.
+// Remembers the workspace sizes that the program has read, because it may have allocated any of them.
 #pragma once
 
 #include <atomic>
@@ -13,8 +13,8 @@
 
 namespace mucudnn::shim {
 
-// An engine configuration whose workspace the program has read. It keeps hashes in place of texts: they take
-// little memory, and no question about an answer needs any.
+// An engine configuration whose workspace the program has read. It keeps hashes instead of the texts, which
+// no query needs, to save memory.
 struct EngineConfiguration {
   EngineConfiguration(const std::string& its_family, std::int64_t its_mini_batch, const std::string& engine);
 
@@ -27,8 +27,8 @@ struct EngineConfiguration {
 
 class WorkspaceAnswers {
  public:
-  // Makes room for the answers about a configuration. Returns false if there is no room: then the program
-  // must get the library's own answers and plans, because nobody will know later what it has read.
+  // Makes room for the answers about a configuration. Returns false if there is no room. The program must
+  // then get the library's own answers and plans, because we will not know later what it has read.
   bool make_room(const EngineConfiguration& configured) noexcept;
 
   // Notes that the program has read `bytes` as the workspace of an engine configuration, or of a plan made
@@ -37,8 +37,8 @@ class WorkspaceAnswers {
   // Notes the same for a legacy algorithm. No name is needed: the caller passes the workspace's size with
   // every call.
   void note(std::int64_t bytes, std::int64_t own) noexcept;
-  // Notes that memory ran out while the program read a size, so that nobody knows the configuration. The
-  // answer was the library's own.
+  // Notes that memory ran out while the program read a size, so that the configuration is unknown. The answer
+  // was the library's own.
   void note_lost() noexcept;
   // Returns whether an answer was lost. Then a program may bring no more than the library's own size for any
   // plan.
@@ -74,7 +74,7 @@ class WorkspaceAnswers {
 
  private:
   // The configurations that a process keeps, which take 5 MB. None is forgotten, because the program may
-  // still bring what it read. The other tables only have entries for configurations of this one.
+  // still bring what it read. The other tables only have entries for configurations in this table.
   static constexpr std::size_t kMost = 1 << 16;
   struct Answers {
     std::int64_t least = kNoLimit;

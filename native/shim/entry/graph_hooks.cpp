@@ -113,7 +113,8 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
     if (const auto plan = plan_of(state, descriptor))
       note_text(*state, plan, static_cast<const char*>(elements), std::min(requested, *count));
   } else if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
-    // Without a count nobody says how many of several descriptors the library has written: all are unknown.
+    // Without a count we do not know how many of several descriptors the library has written, so all are
+    // unknown.
     const bool is_known = count != nullptr || requested == 1;
     state->shadows().copy(is_known ? descriptor : nullptr, name,
                           count == nullptr ? requested : std::min(requested, *count),

@@ -1,4 +1,4 @@
-// Finds the real function for a trampoline, when that trampoline is called first. A program that never calls
+// Finds the real function for a trampoline when the trampoline is first called. A program that never calls
 // cuDNN pays only for the mapping, because nothing here runs before the first call.
 #include <dlfcn.h>
 

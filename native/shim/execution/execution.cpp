@@ -53,7 +53,7 @@ Obstacle fill(State& state, const LegacyCall& call, CallDecision& decision) {
   decision.choice = known->choice_for(call.algorithm, bytes(call.workspace.usable()),
                                       may_group(call, decision.seen->kernel));
   if (decision.choice == nullptr) {
-    // XLA without autotuning hands an address of 0 bytes, and the algorithm that needs none.
+    // XLA without autotuning passes an address with 0 bytes, and the algorithm that needs no workspace.
     const bool is_empty = call.workspace.data != nullptr && call.workspace.size == 0;
     return is_empty ? "the program brings a workspace of 0 bytes" : "nothing within the workspace";
   }
@@ -75,7 +75,7 @@ bool run_choice(State& state, SeenKernel& seen, const PreparedChoice& choice, cu
     choice.is_divided() ? state.tally().divided(choice.workspace) : state.tally().exchanged(choice.workspace);
     return true;
   } catch (const std::exception& error) {
-    state.tally().passed("a call of the library failed");
+    state.tally().passed("a call to the library failed");
     state.warn_once(seen, [&] {
       return describe(choice) + " failed after " + std::to_string(done) + " samples: " + error.what();
     });

@@ -46,14 +46,14 @@ class LegacySlices {
       slice.x += x_.offset(0, done);
       slice.y += y_.offset(0, done);
       if (slice.fusion) slice.fusion->z += z_.offset(0, done);
-      if (adds_slices(call_.pass) && done > 0) slice.beta = one();
+      if (adds_slices(call_.pass) && done > 0) slice.beta = factor_one();
       if (const auto status = execute(library_, slice); status != CUDNN_STATUS_SUCCESS) return status;
     }
     return CUDNN_STATUS_SUCCESS;
   }
 
  private:
-  const void* one() const {
+  const void* factor_one() const {
     static const float single = 1;
     static const double wide = 1;
     return x_.type() == DataType::f64 ? static_cast<const void*>(&wide) : &single;

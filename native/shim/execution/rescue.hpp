@@ -25,7 +25,7 @@ struct GraphCall {
   const std::string& own;  // the caller's own engine
 };
 
-// Returns whether the library reports that it could not allocate memory of the device.
+// Returns whether the library reports that it could not allocate device memory.
 inline bool lacks_memory(cudnnStatus_t status) {
   return status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
 }

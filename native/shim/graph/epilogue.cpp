@@ -73,7 +73,7 @@ Obstacle read_operation(const Shadow& operation, std::int64_t last, const Tensor
     std::swap(x, b);  // both orders have the same sum
     std::swap(scale, other_scale);
   }
-  if (uid_of(x.get()) != last) return "an operand before the result of another function than ADD";
+  if (uid_of(x.get()) != last) return "an operand before the result in a function other than ADD";
   Operand operand = Operand::none;
   if (b != nullptr) {
     if (uid_of(b.get()) == last) return kUsedTwice;

@@ -30,8 +30,8 @@ bool is_made_by_number(const Shadow& config) {
   return engine != nullptr && engine->find(CUDNN_ATTR_ENGINE_GLOBAL_INDEX) != nullptr;
 }
 
-// Returns the math type by the engine's numerical notes: in the graph API the engine fixes the arithmetic. In
-// fp32 it is never the `default` of the legacy API, which leaves TF32 to cuDNN.
+// Returns the math type that the engine's numerical notes imply: in the graph API the engine fixes the
+// arithmetic. In fp32 it is never the `default` of the legacy API, which leaves TF32 to cuDNN.
 Math math_of(DataType type, const EngineNotes& notes) {
   if (type != DataType::f32) return Math::standard;
   return notes.has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE) ? Math::tf32 : Math::strict;
@@ -50,7 +50,7 @@ std::string trimmed(const char* text, std::size_t size) {
 }
 
 // Returns the most bytes that an execution of a restored plan may use: its own engine's workspace, or the
-// most that the program read of plans of this configuration that came from the heuristics.
+// most that the program read from plans of this configuration that came from the heuristics.
 std::int64_t most_for_restored(State& state, const ExecutionPlan& plan) {
   return std::max(plan.own.workspace, state.answers().most_from_heuristics(*plan.configured));
 }
@@ -116,7 +116,7 @@ Obstacle fill(State& state, const Shadow& shadow, const Shadow& graph, const Bac
   made.least_answer = state.answers().least(*made.configured);
   Problem& problem = convolution.recognised.kernel.problem;
   // The program plans for addresses at multiples of 16 bytes. The slices of an odd sample are less aligned,
-  // and their engines are others.
+  // so they have other engines.
   engine.is_for_aligned = usual_alignment(problem) < 16;
   made.own.algorithm = to_text(engine);
   made.own.notes = notes.text();
@@ -149,7 +149,7 @@ Obstacle fill(State& state, const Shadow& shadow, const Shadow& graph, const Bac
 }
 
 // Divides the plan further if the program gave up another plan of this convolution, which needs more memory
-// than the device has free. Each plan that the program gives up halves the workspace of the next one.
+// than the device has free. Each plan that the program gives up halves the workspace of the next plan.
 void fit_free_memory(State& state, cudnnHandle_t handle, ExecutionPlan& made) {
   const auto [least, largest] = state.answers().unused(*made.configured);
   const Decider* const decider = state.find_decider(*made.seen);
@@ -210,8 +210,7 @@ std::shared_ptr<const ExecutionPlan> plan_of_graph(State& state, const Shadow& s
 
 // A program may make an execution plan from JSON text. If the text came from a plan of ours that needs less
 // workspace than the library's, the new plan runs like our plan, because the program brings the workspace
-// that it read there. Any other text is read. A convolution that we cannot read passes through and is
-// counted.
+// that it read there. Any other text is parsed; a convolution that we cannot parse passes through.
 std::shared_ptr<const ExecutionPlan> plan_from_json(State& state, const Shadow& shadow, const Backend& plan) {
   const auto set = shadow.values<char>(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
   if (const auto known = state.shadows().plan_of_text(trimmed(set.data(), set.size()))) {

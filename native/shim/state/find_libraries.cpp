@@ -25,7 +25,7 @@ std::string with_origin(std::string folder, const std::string& origin) {
   return folder;
 }
 
-// LD_LIBRARY_PATH may lead to the drop-in too. It must not be taken for the real library.
+// LD_LIBRARY_PATH may lead to the drop-in too, which must not be taken for the real library.
 bool is_the_shim(const struct stat& file) {
   Dl_info info{};
   struct stat own{};

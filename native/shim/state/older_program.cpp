@@ -25,7 +25,7 @@ bool calls_dropped_function(const LoadedObject& object) {
   const auto* const strings = object.address<char>(DT_STRTAB);
   const auto* const symbols = object.address<ElfW(Sym)>(DT_SYMTAB);
   if (strings == nullptr || symbols == nullptr) return false;
-  // The relocations of functions alone, and all others.
+  // The relocations of functions, and all others.
   for (const auto& [table, bytes] : {std::pair{DT_JMPREL, DT_PLTRELSZ}, std::pair{DT_RELA, DT_RELASZ}}) {
     const auto* const first = object.address<ElfW(Rela)>(table);
     const auto* const size = object.find(bytes);

@@ -31,7 +31,7 @@ pid_t program_of_run() noexcept {
 }
 
 // The path of an empty file that a child makes when it calls cuDNN, and that the program deletes at its end.
-// A file that a killed program leaves behind only keeps a later program with the same number silent.
+// A file that a killed program leaves behind only silences a later program with the same process id.
 struct Mark {
   explicit Mark(pid_t program) noexcept {
     std::snprintf(path, sizeof path, "%s/mucudnn-run-%lld", kFolder, static_cast<long long>(program));

@@ -78,7 +78,7 @@ void report(const RealLibrary& library, const std::vector<std::string>& complain
   }
   if (library.handle == nullptr) {
     log(LogLevel::warning,
-        library.problem + "; calls of cuDNN fail. Set MUCUDNN_LIBRARY to its absolute path");
+        library.problem + "; calls to cuDNN fail. Set MUCUDNN_LIBRARY to its absolute path");
   } else {
     log(LogLevel::info, "calls are passed on to '" + library.path + "'");
   }

@@ -7,8 +7,8 @@
 
 namespace mucudnn::shim {
 
-// The library that the options name; without a name, the first cuDNN among find_libraries(). If the program
-// is written for cuDNN 8, the program's own forwarder in any case.
+// The library that the options name; without a name, the first cuDNN among find_libraries(). For a program
+// that is written for cuDNN 8 it is always the program's own forwarder.
 struct RealLibrary {
   Options options;  // read from the environment when the library was opened
   std::string path;

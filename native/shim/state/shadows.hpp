@@ -37,7 +37,7 @@ class Shadow {
 
   cudnnBackendDescriptorType_t type() const { return type_; }
   void set(Attribute attribute);
-  // Makes has_only() false: the library wrote attributes into this descriptor, and we do not know which.
+  // Makes has_only() false, because the library wrote attributes that we do not know into this descriptor.
   void set_unknown() { is_unknown_ = true; }
 
   // Returns the values of an attribute; none if it is not set, or set with another type.
@@ -60,7 +60,7 @@ class Shadow {
   }
 
   Referred referred(cudnnBackendAttributeName_t name) const;
-  // Returns the descriptor of an attribute that holds exactly one; else null.
+  // Returns the descriptor of an attribute that holds exactly one descriptor; else null.
   std::shared_ptr<const Shadow> referred_one(cudnnBackendAttributeName_t name) const;
 
   const Attribute* find(cudnnBackendAttributeName_t name) const;

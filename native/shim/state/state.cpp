@@ -15,7 +15,7 @@
 namespace mucudnn::shim {
 namespace {
 
-// The largest mini-batch that is divided. WR takes N steps, and a plan has as many parts at most.
+// The largest mini-batch that is divided. WR takes N steps, and a plan has at most N parts.
 constexpr std::int64_t kMostSamples = 1 << 20;
 // The kernels that a process keeps. A network has hundreds, and a kernel takes up to 6 KB.
 constexpr std::size_t kMostKernels = 4096;
@@ -121,7 +121,7 @@ std::shared_ptr<SeenKernel> State::find_or_add_kernel(const Recognised& recognis
   try {
     validate(recognised.kernel.problem);
   } catch (const std::invalid_argument&) {
-    obstacle = "sizes that make no convolution";
+    obstacle = "sizes that do not form a convolution";
     return nullptr;
   }
   if (recognised.kernel.problem.mini_batch > kMostSamples) {
@@ -230,7 +230,7 @@ void State::warn_above_limit(SeenKernel* seen, Obstacle reason, std::int64_t wor
            std::to_string(workspace) + " bytes of workspace, above the limit of " + std::to_string(*limit());
   };
   if (seen != nullptr) return warn_once(*seen, text);
-  if (tally_.is_first_above_limit(reason)) warn(text);
+  if (tally_.note_above_limit(reason)) warn(text);
 }
 
 void State::note_small_workspace(std::size_t needed, std::size_t available) noexcept {

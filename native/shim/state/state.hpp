@@ -47,8 +47,8 @@ class State {
   // `obstacle`.
   std::shared_ptr<SeenKernel> find_or_add_kernel(const Recognised& recognised, Api api, Obstacle& obstacle);
 
-  // Returns the decisions about a kernel, and makes them at first sight; null if nothing is known. They live
-  // as long as the kernel. Reading existing decisions takes no lock.
+  // Returns the decisions about a kernel, which the first call makes; null if nothing is known. They live as
+  // long as the kernel. Reading existing decisions takes no lock.
   const KnownKernel* find_or_decide(cudnnHandle_t handle, SeenKernel& seen, bool may_measure);
   // Returns the decisions about a caller's execution plan. Measures if the mode allows it, also the plan's
   // own engine `own` that no list of candidates may name. The decisions are freed with the last plan that
@@ -120,17 +120,17 @@ class State {
   std::mutex plans_mutex_;  // guards SeenKernel::in_plans
 };
 
-// True once it is certain that every call of this process passes through. It is the only thing that a hook
-// reads in mode off.
+// True once it is certain that every call of this process passes through. In mode off, a hook reads nothing
+// else.
 extern std::atomic<bool> passes_all_calls;
 
 // Returns the state, and makes it at the first call. Returns null if the call must pass through: in mode off,
 // and if the shim itself made the call, since a library may call its own functions by their exported names.
 State* active_state() noexcept;
-// Returns the state as active_state() does, but never makes one.
+// Returns the state as active_state() does, but never makes it.
 State* started_state() noexcept;
 
-// Makes this thread's calls of cuDNN pass through as long as it exists. The shim holds one while it works, so
+// Makes this thread's calls to cuDNN pass through while it exists. The shim holds a guard while it works, so
 // that the library's calls into hooked functions do not recurse.
 class RecursionGuard {
  public:
