@@ -8,8 +8,9 @@ from typing import Any
 from mucudnn.cli import options, outputs
 from mucudnn.cli.terminal import show, show_json, table
 from mucudnn.diagnosis.causes import CAUSES, Shares, divide
+from mucudnn.diagnosis.lateness import Lateness, late_ranks
 from mucudnn.diagnosis.perfetto import write_timelines
-from mucudnn.diagnosis.remedies import Remedy, remedies
+from mucudnn.diagnosis.remedies import WORTH, Remedy, remedies
 from mucudnn.diagnosis.traces import read_traces
 from mucudnn.output.files import write_lines
 from mucudnn.output.text import milliseconds
@@ -32,6 +33,13 @@ _MEANINGS = {
     "transfer": "receives from another rank",
     "reduce": "runs collectives: gradients, …",
     "rest": "the rest: Python, launches, sleep",
+}
+
+_PARTS = {
+    "loader": "Its data loader",
+    "forward": "Its forward pass",
+    "backward": "Its backward pass",
+    "rest": "All but its computation, such as Python,",
 }
 
 
@@ -61,7 +69,23 @@ def run(arguments: argparse.Namespace) -> None:
     rows.add_section()
     rows.add_row("all", *(c for r in ranks for c in (milliseconds(r.total_ms), "100%")))
     steps = ", ".join(sorted({f"{r.steps} steps" if r.steps > 1 else "1 step" for r in ranks}))
-    show(f"{len(ranks)} rank{'s' * (len(ranks) > 1)}, {steps}", "", rows, "", *_sentences(changes))
+    late = [_describe(each, len(ranks)) for each in late_ranks(ranks) if each.ms >= WORTH * _step_ms(ranks)]
+    title = f"{len(ranks)} rank{'s' * (len(ranks) > 1)}, {steps}"
+    show(title, "", rows, "", *late, *_sentences(changes))
+
+
+def _step_ms(ranks: Sequence[Shares]) -> float:
+    return max(rank.total_ms / rank.steps for rank in ranks)
+
+
+def _describe(late: Lateness, ranks: int) -> str:
+    """Return what makes a rank late, in words."""
+    others = "the other waits" if ranks == 2 else "others wait"
+    return (
+        f"Rank {late.rank} is late at collectives: {others} {milliseconds(late.ms)} ms of each step for it. "
+        f"{_PARTS[late.part]} takes {milliseconds(late.part_ms)} ms, elsewhere "
+        f"{milliseconds(late.usual_ms)} ms."
+    )
 
 
 def _sentences(changes: Sequence[Remedy]) -> list[str]:
@@ -80,6 +104,7 @@ def _make_json(ranks: Sequence[Shares], changes: Sequence[Remedy]) -> dict[str, 
             {"rank": r.rank, "steps": r.steps, "total_ms": r.total_ms, "ms": {c: r.ms[c] for c in CAUSES}}
             for r in ranks
         ],
+        "late": [vars(late) for late in late_ranks(ranks)],
         "remedies": [
             {"cause": r.cause, "change": r.change, "before_ms": r.before_ms, "after_ms": r.after_ms}
             for r in changes

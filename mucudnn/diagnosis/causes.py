@@ -1,13 +1,14 @@
 """The division of each rank's whole time into causes.
 
 Each moment belongs to the first cause that applies: loading the next batch, including the operations that run
-meanwhile, then computation, then waiting for another rank, then the reduction of gradients. The rest is
-Python, the launch of kernels, and sleep.
+meanwhile, then computation, then waiting for another rank, then collectives. The rest is Python, the launch
+of kernels, and sleep. In a collective a rank waits until the last rank has arrived.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mucudnn.diagnosis.lateness import collective_waits, is_for_rank
 from mucudnn.diagnosis.traces import Interval, Trace
 
 CAUSES = ("data", "compute", "wait", "transfer", "reduce", "rest")
@@ -24,6 +25,7 @@ class Shares:
         ms: for each of `CAUSES` its milliseconds. Their sum is `total_ms`.
         spans: for each of `CAUSES` its disjoint spans, by start.
         is_pipeline: False if the rank waits for messages inside its operations, not between them.
+        backward_ms: the milliseconds of the computation that are part of a backward pass.
     """
 
     rank: int
@@ -32,6 +34,12 @@ class Shares:
     ms: dict[str, float]
     spans: dict[str, list[Interval]]
     is_pipeline: bool
+    backward_ms: float = 0.0
+
+    @property
+    def waits_for_messages(self) -> bool:
+        """True if the rank waits for a message from another rank, not only in collectives."""
+        return any(not is_for_rank(span) for span in self.spans["wait"])
 
     def share(self, cause: str) -> float:
         """Return the part of the time that a cause takes, 0 to 1."""
@@ -45,16 +53,21 @@ def divide(traces: Sequence[Trace]) -> list[Shares]:
     started, and then the data travel. The traces' clocks must agree, as they do on one machine. With a single
     trace, all of a receive is waiting.
     """
-    return [_divide(trace, _split_receives(trace, traces)) for trace in traces]
+    late = collective_waits(traces)
+    return [
+        _divide(trace, _split_receives(trace, traces), own) for trace, own in zip(traces, late, strict=True)
+    ]
 
 
-def _divide(trace: Trace, receives: tuple[list[Interval], list[Interval]]) -> Shares:
+def _divide(
+    trace: Trace, receives: tuple[list[Interval], list[Interval]], late: Sequence[Interval]
+) -> Shares:
     wait, transfer = receives
     by_priority = {
         "data": trace.intervals["data"],
         "compute": trace.intervals["compute"],
         "transfer": transfer,
-        "wait": wait,
+        "wait": [*wait, *late],
         "reduce": trace.intervals["reduce"],
         "rest": [Interval(trace.start, trace.end)],
     }
@@ -65,7 +78,11 @@ def _divide(trace: Trace, receives: tuple[list[Interval], list[Interval]]) -> Sh
         taken = unite([*taken, *spans[cause]])
     ms = {cause: sum(span.length for span in spans[cause]) for cause in CAUSES}
     by_cause = {cause: spans[cause] for cause in CAUSES}
-    return Shares(trace.rank, trace.steps, trace.end - trace.start, ms, by_cause, trace.is_pipeline)
+    forward = subtract(spans["compute"], unite(trace.backward))
+    return Shares(
+        trace.rank, trace.steps, trace.end - trace.start, ms, by_cause, trace.is_pipeline,
+        ms["compute"] - sum(span.length for span in forward),
+    )  # fmt: skip
 
 
 def _split_receives(trace: Trace, traces: Sequence[Trace]) -> tuple[list[Interval], list[Interval]]:

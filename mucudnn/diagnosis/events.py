@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 
 KINDS = ("data", "compute", "receive", "reduce", "send")
 
+BACKWARD = "autograd::engine::evaluate_function"  # the beginning of the names of what a backward pass runs
 _MIRROR = "gpu_user_annotation"
 _IGNORED = (None, "Trace", "overhead")  # the profiler's own events
 _BACKENDS = ("gloo:", "mpi:", "nccl:", "ucc:", "xccl:")

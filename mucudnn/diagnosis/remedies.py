@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mucudnn.diagnosis.causes import Shares
+from mucudnn.diagnosis.lateness import late_ranks
 from mucudnn.solver.devices.pipelines import PipelineTimeline, Stage, simulate_pipeline
 from mucudnn.solver.devices.schedules import gpipe
 
@@ -39,7 +40,7 @@ class Remedy:
 
 def remedies(ranks: Sequence[Shares]) -> list[Remedy]:
     """Return the changes that save at least `WORTH` of a step, the most useful first."""
-    candidates = [*_loader_workers(ranks), *_micro_batches(ranks)]
+    candidates = [*_loader_workers(ranks), *_micro_batches(ranks), *_punctual_ranks(ranks)]
     return sorted((r for r in candidates if r.saved >= WORTH), key=lambda r: -r.saved)
 
 
@@ -75,12 +76,20 @@ def _loader_workers(ranks: Sequence[Shares]) -> list[Remedy]:
     return [Remedy("data", f"{workers} loader {noun}", before, after[workers - 1])]
 
 
+def _punctual_ranks(ranks: Sequence[Shares]) -> list[Remedy]:
+    """Return, for each rank that is late at collectives, that it arrives with the last of the others."""
+    before = max((rank.total_ms / rank.steps for rank in ranks), default=0.0)
+    return [
+        Remedy("wait", f"rank {late.rank} on time", before, before - late.ms) for late in late_ranks(ranks)
+    ]
+
+
 def _micro_batches(ranks: Sequence[Shares]) -> list[Remedy]:
     """Return GPipe with the fewest micro-batches that remove nearly all waiting for other ranks.
 
     Each rank's computation is assumed to be its stage, a third of it forward and two thirds backward.
     """
-    if len(ranks) < 2 or not any(rank.ms["wait"] and rank.is_pipeline for rank in ranks):
+    if len(ranks) < 2 or not any(rank.waits_for_messages and rank.is_pipeline for rank in ranks):
         return []
     before = max(rank.total_ms / rank.steps for rank in ranks)
     other = max((rank.total_ms - rank.ms["compute"] - rank.ms["wait"]) / rank.steps for rank in ranks)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mucudnn.diagnosis.events import KINDS, Event, classify, count_steps, is_pipeline, read_events
+from mucudnn.diagnosis.events import BACKWARD, KINDS, Event, classify, count_steps, is_pipeline, read_events
 from mucudnn.errors import MucudnnError
 from mucudnn.input import parse_json, read_packed
 
@@ -37,6 +37,7 @@ class Trace:
         steps: the training steps that the trace holds, at least 1.
         intervals: for each of `KINDS` its spans, sorted by start; they may overlap.
         is_pipeline: False if operations receive messages while they run, such as a halo.
+        backward: the spans of functions that autograd's engine runs; they overlap.
     """
 
     rank: int
@@ -45,6 +46,7 @@ class Trace:
     steps: int
     intervals: dict[str, list[Interval]]
     is_pipeline: bool
+    backward: list[Interval]
 
 
 def read_traces(paths: Iterable[str | os.PathLike[str]]) -> list[Trace]:
@@ -101,12 +103,16 @@ def _make_trace(rank: int, base: float, events: list[Event]) -> Trace:
     if not kinds:
         raise ValueError("it has no events with a time")
     intervals: dict[str, list[Interval]] = {kind: [] for kind in KINDS}
+    backward = []
     for event, kind in kinds:
+        interval = Interval(base + event.start / 1e3, base + event.end / 1e3, event.name)
         if kind:
-            intervals[kind].append(Interval(base + event.start / 1e3, base + event.end / 1e3, event.name))
+            intervals[kind].append(interval)
+        if event.name.startswith(BACKWARD):
+            backward.append(interval)
     for spans in intervals.values():
         spans.sort(key=lambda span: (span.start, span.end))
     start = min(event.start for event, _ in kinds)
     end = max(event.end for event, _ in kinds)
     steps, pipeline = count_steps(kinds), is_pipeline(events)
-    return Trace(rank, base + start / 1e3, base + end / 1e3, steps, intervals, pipeline)
+    return Trace(rank, base + start / 1e3, base + end / 1e3, steps, intervals, pipeline, backward)

@@ -10,6 +10,7 @@ import pytest
 
 from mucudnn.diagnosis import traces
 from mucudnn.diagnosis.causes import CAUSES, Shares, divide
+from mucudnn.diagnosis.lateness import late_ranks
 from mucudnn.diagnosis.remedies import remedies
 from mucudnn.diagnosis.traces import read_traces
 from mucudnn.errors import MucudnnError
@@ -285,3 +286,45 @@ def test_a_damaged_archive_is_reported_in_one_sentence(damage: slice, tmp_path: 
         path.write_bytes(content)
         with pytest.raises(MucudnnError, match="its gzip archive is damaged"):
             read_traces([path])
+
+
+def late(tmp_path: Path, delays: list[list[float]], name: str = "gloo:all_reduce") -> list[Shares]:
+    """Return the shares of ranks that compute and then reduce, each step as late as a delay in ms says."""
+    steps = len(delays[0])
+    starts = [max(rank[step] for rank in delays) for step in range(steps)]
+    paths = []
+    for rank, own in enumerate(delays):
+        events, now = [], 0.0
+        for step in range(steps):
+            events.append(event(f"ProfilerStep#{step}", "user_annotation", now, 100))
+            events.append(event("aten::mm", "cpu_op", now, 10 + own[step]))
+            arrival = now + 10 + own[step]
+            events.append(event(name, "user_annotation", arrival, now + 15 + starts[step] - arrival))
+            now += 100
+        paths.append(write(tmp_path / f"{rank}.json", *events, rank=rank))
+    return divide(read_traces(paths))
+
+
+def test_in_a_collective_ranks_wait_for_the_last_one(tmp_path: Path) -> None:
+    ranks = late(tmp_path, [[0, 0], [0, 40], [20, 0]])
+    assert [round(rank.ms["wait"]) for rank in ranks] == [60, 20, 40]
+    assert [round(rank.ms["reduce"]) for rank in ranks] == [10, 10, 10]
+    latest, second = late_ranks(ranks)
+    assert (latest.rank, round(latest.ms), latest.part) == (1, 20, "forward")
+    assert (round(latest.part_ms), round(latest.usual_ms)) == (30, 15)
+    assert (second.rank, round(second.ms)) == (2, 10)
+    assert [remedy.change for remedy in remedies(ranks)] == ["rank 1 on time", "rank 2 on time"]
+
+
+def test_punctual_ranks_do_not_wait_in_collectives(tmp_path: Path) -> None:
+    ranks = late(tmp_path, [[0, 30], [0, 30]])
+    assert late_ranks(ranks) == []
+    assert all(rank.ms["wait"] == 0 for rank in ranks)
+
+
+def test_collectives_that_only_some_ranks_run_are_not_matched(tmp_path: Path) -> None:
+    first = write(
+        tmp_path / "0.json", *[event("gloo:all_reduce", "user_annotation", 10 * i, 5) for i in (0, 1)]
+    )
+    second = write(tmp_path / "1.json", event("gloo:all_reduce", "user_annotation", 4, 1), rank=1)
+    assert late_ranks(divide(read_traces([first, second]))) == []
