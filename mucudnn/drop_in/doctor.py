@@ -1,4 +1,4 @@
-"""The checks of the drop-in on this machine and for a program, with the reason if it does not work."""
+"""The checks of the drop-in on this machine and for a program, with the reasons for what does not work."""
 
 import os
 import re
@@ -64,7 +64,7 @@ def try_drop_in() -> Finding:
 def examine(name: str) -> list[Finding]:
     """Report what `mucudnn run` would do for a program, a library file or an installed Python package.
 
-    None of it is executed. Raises UsageError if there is no such file, command or package.
+    Nothing is executed. Raises UsageError if there is no such file, command or package.
     """
     if Path(name).is_file():
         return [_examine_program(name, Path(name))]

@@ -94,7 +94,7 @@ def _parse(data: mmap.mmap | bytes) -> Elf:
     program_offset, section_offset = struct.unpack_from("<QQ", data, 32)
     program_size, programs, section_size, sections = struct.unpack_from("<HHHH", data, 54)
     if (programs and program_size != _PROGRAM_HEADER) or (sections and section_size != _SECTION_HEADER):
-        raise ValueError("the headers have another size than the format gives them")
+        raise ValueError("the headers do not have the size that the format defines")
     interpreter, names = None, _Names(data)
     loads: list[tuple[int, int, int]] = []
     dynamic: list[int] = []
@@ -155,7 +155,7 @@ def _parse(data: mmap.mmap | bytes) -> Elf:
 def _read_tags(
     data: mmap.mmap | bytes, names: _Names, loads: list[tuple[int, int, int]], dynamic: list[int]
 ) -> list[tuple[int, str]]:
-    """Return the (tag, text) entries of the dynamic section, found by its address as the loader finds it.
+    """Return the (tag, text) entries of the dynamic section at the address that the loader uses.
 
     Section headers can describe another section. Raises ValueError if the loader might see other entries.
     """

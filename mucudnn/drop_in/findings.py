@@ -21,7 +21,7 @@ from mucudnn.drop_in.libraries import (
 )
 from mucudnn.measuring.engines import SONAME, chosen_library
 
-# The functions of cuDNN 8 that cuDNN 9 lacks, as far as frameworks call them (native/shim/entry).
+# The functions of cuDNN 8 that frameworks call and cuDNN 9 lacks (native/shim/entry).
 DROPPED = frozenset({
     "cudnnAdvInferVersionCheck", "cudnnAdvTrainVersionCheck", "cudnnCnnInferVersionCheck",
     "cudnnCnnTrainVersionCheck", "cudnnOpsInferVersionCheck", "cudnnOpsTrainVersionCheck",
@@ -171,9 +171,9 @@ def _examine_symbols(subject: str, elf: Elf) -> Finding | None:
 
 
 def _find_mentions(data: mmap.mmap | bytes) -> Iterator[str]:
-    """Yield the names and paths of a libcudnn.so in a file, searching for the end of a path first.
+    """Yield the names and paths of a libcudnn.so in a file.
 
-    So a large file is read only once.
+    Searching for the end of each path first means that a large file is read only once.
     """
     for match in re.finditer(rb"libcudnn\.so[.\d]*", data):
         before = data[max(0, match.start() - 4096) : match.start()][::-1]

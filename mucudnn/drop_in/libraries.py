@@ -178,7 +178,7 @@ def without_preload() -> dict[str, str]:
 def run_child(
     command: list[str], environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a child process, by default in `without_preload()`, and return its answer.
+    """Run a child process, by default without LD_PRELOAD, and return its output.
 
     Raises OSError, and subprocess.TimeoutExpired after TIMEOUT seconds.
     """

@@ -12,7 +12,7 @@ from mucudnn.input import open_at_once, read_bytes
 
 _PYTHON = re.compile(r"python[\d.]*")
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+(?:tensorflow|keras|tf_keras)\b", re.MULTILINE)
-_MOST_BYTES = 16 * 2**20  # more than a script has
+_MOST_BYTES = 16 * 2**20  # larger than any script
 _INTERPRETERS = 4  # scripts that run scripts, as many as Linux allows
 _TENSORFLOW = "lib/python3*/site-packages/tensorflow/libtensorflow_framework.so.2"
 
