@@ -41,7 +41,7 @@ from mucudnn.output.text import micro_batches
 from mucudnn.plans.decide import choose_within
 from mucudnn.plans.parts.parts import faster_parts, prepare, slice_count
 from mucudnn.plans.plan import Parts, Plan, PlanKernel, predicted_ms
-from mucudnn.plans.verify import foreign
+from mucudnn.plans.verify import machine_differences
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.shapes import Shape
@@ -193,7 +193,7 @@ def _prepare(
     known = Plan() if plan is None else known_plan(plan)
     planned = known.find(kernel)
     if planned is not None:
-        elsewhere = foreign(known, device.engine, ("engine", "device", "library"))
+        elsewhere = machine_differences(known, device.engine, ("engine", "device", "library"))
         if elsewhere:
             raise UsageError(f"the plan cannot be followed here: {'; '.join(elsewhere)}")
         limit = None if call.workspace is None else limit_of(call.workspace)
@@ -345,8 +345,8 @@ def _choose_planned(planned: PlanKernel, limit: int | None) -> Configuration | P
     If these exceed the limit, it is the fastest configuration of the desirable set within the limit. Raises
     NothingFitsError.
     """
-    if planned.beside is not None and (limit is None or planned.beside.workspace <= limit):
-        return planned.beside
+    if planned.parts is not None and (limit is None or planned.parts.workspace <= limit):
+        return planned.parts
     if limit is None or planned.chosen.workspace <= limit:
         return planned.chosen
     fitting = [c for c in planned.desirable if c.workspace <= limit]

@@ -19,7 +19,7 @@ from mucudnn.plans.devices.spatial_plan import SpatialPlan, SpatialStage
 from mucudnn.plans.json_forms import checks_json, difference_json, plan_json
 from mucudnn.plans.memory.json_form import memory_json
 from mucudnn.plans.plan import Plan, PlanKernel, predicted_ms
-from mucudnn.plans.verify import KernelCheck, foreign, verify
+from mucudnn.plans.verify import KernelCheck, machine_differences, verify
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
 from mucudnn.settings import LIBRARY, parse_threads
@@ -173,7 +173,7 @@ def _verify(arguments: argparse.Namespace) -> None:
     plan = Plan.read(arguments.plan)
     choice = arguments.engine or _engine_of(plan, arguments.plan)
     engine = open_engine(choice, parse_threads(plan.header.get("threads", "1")))
-    elsewhere = foreign(plan, engine)
+    elsewhere = machine_differences(plan, engine)
     checks = [] if elsewhere else verify(plan, engine, Terminal(), run=not arguments.no_run)
     if arguments.json:
         show_json(checks_json(checks, elsewhere))

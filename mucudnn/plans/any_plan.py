@@ -1,6 +1,4 @@
-"""The reading of plans of any kind: of convolutions, of a training step's memory, of a spatial division."""
-
-from __future__ import annotations
+"""Reading a plan of any kind: of convolutions, of a training step's memory, or of a spatial division."""
 
 from typing import TYPE_CHECKING, TypeAlias
 

@@ -1,4 +1,4 @@
-"""The step from measurements to choices. It needs no engine and no cache."""
+"""The choice of configurations from measurements, without an engine or a cache."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ from mucudnn.solver import (
 )
 from mucudnn.solver.workspace.configuration import faster
 
-_PARTS = 5  # limits of a race under a total: the total, a quarter of it, and so on
+_RACED_LIMITS = 5  # the limits of a race under a total: the total, a quarter of it, and so on
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Limits:
 
     @property
     def raced(self) -> tuple[int | None, ...]:
-        """The limits of one kernel that a race looks for choices within, ascending.
+        """The limits within which a race looks for one kernel's choice, ascending.
 
-        A part of the total may fall to any kernel, so a race under a total has several limits.
+        Any part of a total may go to a kernel, so a race under a total has several limits.
         """
         if self.total is None:
             return (self.workspace,)
-        return tuple(sorted({0, *(self.total // 4**part for part in range(_PARTS))}))
+        return tuple(sorted({0, *(self.total // 4**part for part in range(_RACED_LIMITS))}))
 
     def granted(self, choice: Configuration) -> int | None:
         """Return the bytes that a kernel may use; under a total, the workspace of its choice."""
@@ -66,17 +66,17 @@ class Limits:
 class Decision:
     """A kernel's best undivided algorithm and its best configuration, both within the same workspace.
 
-    `desirable` is the desirable set: the kernel's Pareto-optimal configurations, workspace ascending. Where
-    the solver's choice is not to divide, `divided` equals `undivided`. `undivided` is None where no algorithm
-    can run the whole mini-batch within the workspace. `outrun` is the division with the best prediction, if
-    another one was faster when run whole.
+    `desirable` is the desirable set: the kernel's Pareto-optimal configurations, workspace ascending. If the
+    solver chooses not to divide, `divided` equals `undivided`. `undivided` is None if no algorithm can run
+    the whole mini-batch within the workspace. `outrun` is the division with the best prediction, if another
+    division was faster when run whole.
 
-    `shares` has a decision for each share of the kernel's identical kernels, whose number is its kernel's
-    count. All kernels' shares are one division of a total, which is faster than that of the decisions
-    themselves. It is empty if both divisions do the same with the kernel.
+    `shares` has a decision for each group of identical kernels with a configuration of their own; the count
+    of its kernel is the size of the group. The shares of all kernels together divide a total faster than the
+    decisions themselves. `shares` is empty if that makes no difference to the kernel.
 
-    `parts` are tiles or groups of channels that were faster than the choice when both were run whole, which
-    took `parts_ms`. Without `parts_ms` their predictions were compared.
+    `parts` are tiles or groups of channels that are faster than the choice: by their whole run, which took
+    `parts_ms`, or by prediction if `parts_ms` is None.
     """
 
     kernel: Kernel
@@ -107,12 +107,12 @@ class Decision:
 
     @property
     def each(self) -> tuple["Decision", ...]:
-        """The decision, and those of its shares."""
+        """The decision itself and the decisions of its shares."""
         return self, *self.shares
 
     @property
     def apart(self) -> tuple["Decision", ...]:
-        """The decisions of the shares; the decision itself if identical kernels do not differ."""
+        """The decisions of the shares, or the decision itself if identical kernels do not differ."""
         return self.shares or (self,)
 
     @property
@@ -176,9 +176,9 @@ def choose_within(costs: CostTable, kernel: Kernel, policy: str, limit: int | No
 def desirable_configurations(measured: Sequence[Measurement], kernel: Kernel) -> list[Configuration]:
     """Return the desirable set of a kernel: its Pareto-optimal configurations, workspace ascending.
 
-    A filter gradient in 16 bits sums only a few slices in place. A division in more slices needs an
+    A filter gradient in 16 bits sums only a few slices in place. A division into more slices needs an
     accumulator, whose bytes count as workspace of its parts. A kernel whose slices cannot be summed at all
-    has undivided configurations alone, whatever was measured.
+    has only undivided configurations, whatever was measured.
     """
     mini_batch = kernel.mini_batch
     sets = [desirable_set(parts, mini_batch) for parts in _list_parts(measured, kernel)]
@@ -194,9 +194,9 @@ def desirable_configurations(measured: Sequence[Measurement], kernel: Kernel) ->
 def fastest_configuration(
     measured: Sequence[Measurement], kernel: Kernel, limit: int | None
 ) -> Configuration | None:
-    """Return the fastest configuration of the desirable set within a limit, without finding the others.
+    """Return the desirable set's fastest configuration within a limit without finding the rest of the set.
 
-    It is None if nothing fits the limit.
+    Return None if nothing fits the limit.
     """
     fastest = []
     for parts in _list_parts(measured, kernel):
@@ -210,7 +210,7 @@ def _preference(configuration: Configuration) -> tuple[int, float, int]:
 
 
 def _list_parts(measured: Sequence[Measurement], kernel: Kernel) -> list[list[MicroConfiguration]]:
-    """Return the micro-configurations that may be combined, in one list or two: in place, accumulated."""
+    """Return lists of micro-configurations to combine: one, or one for sums in place and one accumulated."""
     mini_batch = kernel.mini_batch
     parts = [(part, m.accumulator) for m in measured if (part := m.part()) is not None]
     if most_slices(kernel) == 1:
@@ -259,8 +259,8 @@ def _divide_total(
 ) -> tuple[dict[Kernel, Configuration], dict[Kernel, Shares]]:
     """Choose by workspace division (WD): the configurations that are fastest together within the total.
 
-    Returns one configuration for all identical kernels, and the shares of kernels that differ from that in a
-    faster division.
+    Returns one configuration for all identical kernels, and the shares of those kernels that a faster
+    division treats differently.
     """
     assert limits.total is not None
     counts = {kernel: kernel.count for kernel in desirable}
@@ -284,9 +284,9 @@ def _divide_total(
 def _divide_apart(
     desirable: Mapping[Kernel, Sequence[Configuration]], limits: Limits, together: WorkspaceDivision[Kernel]
 ) -> dict[Kernel, Shares]:
-    """Divide the total again with identical kernels apart.
+    """Divide the total again, letting identical kernels differ.
 
-    Returns the shares of the kernels that differ; none if the division is not faster.
+    Returns the shares of the kernels that differ, or none if the division is not faster.
     """
     assert limits.total is not None
     counts = {kernel: kernel.count for kernel in desirable}

@@ -74,8 +74,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 def checks_json(checks: Sequence["KernelCheck"], elsewhere: Sequence[str]) -> dict[str, Any]:
     """Return the object that `plan verify --json` prints.
 
-    `elsewhere` has the differences between the plan's machine and this one. If there are any, no kernel was
-    checked.
+    `elsewhere` lists the differences between the plan's machine and this one; with any, no kernel is checked.
     """
     return {
         "holds": not elsewhere and not any(check.complaints for check in checks),
@@ -97,7 +96,7 @@ def difference_json(
     headers: dict[str, tuple[str | None, str | None]],
     kernels: Sequence[tuple[PlanKernel | None, PlanKernel | None]],
 ) -> dict[str, Any]:
-    """Return the object that `plan diff --json` prints, from the old and the new value of what differs."""
+    """Return the object that `plan diff --json` prints, from the pairs of headers and kernels that differ."""
     return {
         "same": not headers and not kernels,
         "header": {key: {"old": old, "new": new} for key, (old, new) in headers.items()},

@@ -1,4 +1,4 @@
-"""The main job: make the missing measurements, decide, compare the choices with undivided runs."""
+"""Optimization: make the missing measurements, decide, and compare the choices with undivided runs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,10 +27,10 @@ def optimize(
 ) -> Result:
     """Make the missing measurements and choose a configuration for each kernel.
 
-    With `run`, each chosen division is also run whole, interleaved with the best undivided algorithm; a
-    division that is slower is dropped. If the division takes much longer than predicted, the next best ones
-    are run whole too, and the fastest one is chosen. Groups of channels, and with `tiles` also tiles of
-    single samples, take the place of a slower choice. `mucudnn run` cannot follow tiles.
+    With `run`, each chosen division is also run whole, interleaved with the best undivided algorithm, and
+    dropped if it is slower. If it takes much longer than predicted, the next best divisions are run whole
+    too, and the fastest is chosen. Groups of channels, and with `tiles` also tiles of single samples, replace
+    a slower choice. `mucudnn run` cannot follow tiles.
 
     Raises MucudnnError, NothingFitsError.
     """
@@ -59,10 +59,10 @@ def replay(
     *,
     threads: int | None = None,
 ) -> Result:
-    """Choose a configuration for each kernel from recorded measurements alone, without any engine.
+    """Choose a configuration for each kernel from recorded measurements alone, without an engine.
 
-    Raises MucudnnError that names the kernels without measurements, and UsageError if the cache has
-    measurements of several machines with that many threads.
+    Raises MucudnnError with the kernels that have no measurements, and UsageError if the cache has
+    measurements of several machines with `threads` threads.
     """
     bench = RecordedBench(_find_only_machine(cache, threads), cache, listener or Listener())
     costs = bench.costs(kernels)
@@ -75,7 +75,7 @@ def replay(
 
 
 def keep_faster_shares(decisions: Sequence[Decision]) -> list[Decision]:
-    """Return the decisions; without all of their shares, if these are not faster when run whole."""
+    """Return the decisions, without their shares unless all shares together are faster when run whole."""
     apart = [share for decision in decisions for share in decision.apart]
     return (
         list(decisions)

@@ -25,30 +25,31 @@ from mucudnn.solver import (
 )
 
 Parts: TypeAlias = Tiling | ChannelGroups
-"""Parts beside a division of the mini-batch: tiles of single samples, or groups of channels."""
+"""Parts other than micro-batches: tiles of single samples, or groups of channels."""
 
 
 def predicted_ms(mini_batch: int, chosen: Configuration | Parts) -> float:
-    """Return the milliseconds of a whole mini-batch, because those of tiles are for one sample."""
+    """Return the predicted milliseconds of a whole mini-batch; the times of tiles are for one sample."""
     return chosen.time_ms * (mini_batch if isinstance(chosen, Tiling) else 1)
 
 
 @dataclass(frozen=True)
 class PlanKernel:
-    """One kernel's chosen configuration, and the desirable set that it was chosen from.
+    """One kernel's chosen configuration, and the desirable set from which it was chosen.
 
-    The desirable set holds the configurations of which no other is both faster and smaller in workspace.
+    The desirable set holds the configurations for which no other is both faster and smaller in workspace.
+    `count` is the number of the kernel's occurrences.
 
-    `tiles` divide each sample along its height or depth; None where tiles are not faster within the limit.
-    The Python functions run the tiles instead of the choice. `mucudnn run` runs the choice, and `mucudnn
-    optimize`, which plans for it, plans no tiles. `count` is the number of the kernel's occurrences.
+    `tiles` divide each sample along its height or depth; None if tiles are not faster within the limit. The
+    Python functions run the tiles instead of the choice, while `mucudnn run` runs the choice, so `mucudnn
+    optimize`, which plans for it, plans no tiles.
 
-    `shares` let these identical kernels differ: they say how many of them take which configuration, the first
-    layers the first one. All kernels' shares are one answer for a total of workspace, and their choices are
-    another one. Functions and `mucudnn run` cannot tell layers apart, and run the choices. `shares` is empty
-    where both answers agree.
+    `shares` let the identical kernels differ: each is a number of kernels and their configuration, and the
+    first layers take the first share. Shares and choices are two ways to use the same total workspace.
+    Functions and `mucudnn run` cannot tell layers apart, so they run the choices. `shares` is empty if the
+    two ways agree.
 
-    `groups` divide the channels, and each group the mini-batch; None where groups are not faster within the
+    `groups` divide the channels, and each group the mini-batch; None if groups are not faster within the
     limit.
     """
 
@@ -76,13 +77,13 @@ class PlanKernel:
         return self.chosen, *(share for _, share in self.shares)
 
     def with_parts(self, parts: Parts | None) -> "PlanKernel":
-        """Return the kernel with these tiles or groups, and no others, beside the choice."""
+        """Return the kernel with these tiles or groups as its only parts."""
         tiles = parts if isinstance(parts, Tiling) else None
         return replace(self, tiles=tiles, groups=parts if isinstance(parts, ChannelGroups) else None)
 
     @property
-    def beside(self) -> Parts | None:
-        """The parts to run instead of the choice; the faster ones, if there are tiles and groups."""
+    def parts(self) -> Parts | None:
+        """The parts to run instead of the choice, the faster ones if there are both tiles and groups."""
         both = (parts for parts in (self.tiles, self.groups) if parts is not None)
         return min(both, key=lambda parts: predicted_ms(self.kernel.mini_batch, parts), default=None)
 
@@ -95,13 +96,13 @@ class Plan:
     kernels: tuple[PlanKernel, ...] = ()
 
     def find(self, kernel: Kernel) -> PlanKernel | None:
-        """Return the plan's choice for a kernel; None if the plan does not have the kernel."""
+        """Return the plan's entry for a kernel, or None if it has none."""
         return next((planned for planned in self.kernels if planned.kernel == kernel), None)
 
     @property
     def digest(self) -> str:
-        """A short text that is equal for equal plans, and for them alone."""
-        # No cached_property: before Python 3.12 it has a lock, which a child of fork() may find held.
+        """A hash of the text form."""
+        # Not a cached_property, because before Python 3.12 its lock may be held in a child of fork().
         digest: str | None = self.__dict__.get("_digest")
         if digest is None:
             digest = self.__dict__["_digest"] = hashlib.sha256(str(self).encode()).hexdigest()[:32]
@@ -112,7 +113,7 @@ class Plan:
         title = ", ".join(f"{name} {value}" for name, value in self.header.items())
         rows = []
         for k in self.kernels:
-            chosen = k.beside or k.chosen
+            chosen = k.parts or k.chosen
             text, time_ms = micro_batches(chosen, " + "), predicted_ms(k.problem.mini_batch, chosen)
             if isinstance(chosen, Tiling):
                 text = f"tiles of a sample {text}"
@@ -160,7 +161,7 @@ class Plan:
                     _make_groups(groups) if groups else None,
                 )
                 for problem, pass_, count, chosen, desirable, tiles, shares, groups in kernels
-                if chosen  # a kernel in a journal may have candidates and no choice
+                if chosen  # a kernel in a journal may have candidates but no choice
             ),
         )
 

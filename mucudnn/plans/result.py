@@ -75,7 +75,7 @@ def total(result: Result, times_of: Callable[[Decision], Times] = final) -> Time
 def total_workspace(result: Result) -> int:
     """Return the bytes of workspace that the choices use together.
 
-    With workspace reuse that is the largest of all kernels, with workspace division their sum.
+    With workspace reuse, this is the maximum over all kernels; with workspace division, their sum.
     """
     if result.limits.mode == "wr":
         return max(decision.best.workspace for decision in result.decisions)
@@ -83,7 +83,7 @@ def total_workspace(result: Result) -> int:
 
 
 def apart(result: Result) -> Result:
-    """Return the result with a decision for each share; the shares of a kernel stand in its place."""
+    """Return the result with each kernel that has shares replaced by a decision for each share."""
     return replace(
         result, decisions=tuple(share for decision in result.decisions for share in decision.apart)
     )
@@ -186,7 +186,7 @@ def kernel_json(
 
 
 def _make_measured_json(decision: Decision) -> dict[str, Any] | None:
-    # The comparison is of the micro-batches alone, also where groups of channels replace them.
+    # The comparison is of the micro-batches alone, even if groups of channels replace them.
     times, comparison = measured(replace(decision, parts=None, parts_ms=None)), decision.comparison
     if times is None or comparison is None:
         return None

@@ -9,7 +9,7 @@ def share_of_layer(planned: PlanKernel, layer: int, layers: int) -> Configuratio
 
     The first layers take the first share. A layer that runs several of the identical kernels takes the least
     workspace of their shares. If the kernels cannot be spread evenly over the layers, all layers take the
-    share with the least workspace. So all layers together never need more than the shares.
+    share with the least workspace, so that they never need more than the shares together.
 
     Args:
         planned: a kernel with shares.

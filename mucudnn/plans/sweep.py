@@ -72,7 +72,7 @@ class Sweep:
 
 
 def parse_sizes(text: str) -> tuple[int, ...] | None:
-    """Return the mini-batch sizes that a text such as `1-64`, `8,16,32` or `1-8,16` gives, ascending.
+    """Parse mini-batch sizes such as `1-64`, `8,16,32` or `1-8,16`, and return them in ascending order.
 
     Return None for `powers`. Raises UsageError.
     """
@@ -94,9 +94,9 @@ def parse_sizes(text: str) -> tuple[int, ...] | None:
 def sweep(
     bench: Bench, kernels: Sequence[Kernel], sizes: Sequence[int] | None, policy: str, limit: int | None
 ) -> list[Sweep]:
-    """Measure each kernel at these mini-batch sizes, or at those of the policy if `sizes` is None.
+    """Measure each kernel at these mini-batch sizes, or at the policy's sizes if `sizes` is None.
 
-    A division has parts of the swept sizes and of powers of two, which are measured too.
+    The parts of a division have swept sizes or powers of two, which are measured too.
     """
     swept = {kernel: sizes or micro_batch_sizes(policy, kernel.mini_batch) for kernel in kernels}
     slices = {
@@ -115,12 +115,12 @@ def sweep(
 
 
 def find_cliffs(points: Sequence[SweepPoint]) -> list[Cliff]:
-    """Return the sizes at which the time per sample jumps; `points` come with sizes ascending.
+    """Return the sizes at which the time per sample jumps; the sizes of `points` ascend.
 
-    A size is a cliff if the lower quartile of its time per sample is above JUMP times two times: that of the
-    size before, and the median of up to NEIGHBOURS sizes before. The first condition keeps the size after a
-    cliff from being a cliff too. The second keeps one unusually fast size from making the next a cliff.
-    A size at which no undivided algorithm fits counts as infinitely slow.
+    A size is a cliff if the lower quartile of its time per sample exceeds, by the factor JUMP, both the time
+    of the size before it and the median of up to NEIGHBOURS sizes before it. The first condition keeps the
+    size after a cliff from being a cliff too; the second keeps an unusually fast size from making the next a
+    cliff. A size at which no undivided algorithm fits counts as infinitely slow.
     """
     cliffs = []
     for index in range(1, len(points)):

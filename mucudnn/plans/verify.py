@@ -1,4 +1,4 @@
-"""The check that a plan still holds on this machine: machine, algorithms, workspaces and times."""
+"""The check that a plan still holds: the machine, the algorithms, their workspaces and their times."""
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,7 @@ _ROUNDS = 5
 
 @dataclass(frozen=True)
 class KernelCheck:
-    """The present state of one kernel of a plan.
+    """The check of one kernel of a plan.
 
     `complaints` is empty if the choice can run as planned. `time_ms` is None if the choice was not run.
     """
@@ -47,10 +47,12 @@ class KernelCheck:
         return factor if factor > _SLOWER else None
 
 
-def foreign(plan: Plan, engine: Engine, names: Sequence[str] = ("device", "library", "threads")) -> list[str]:
-    """Return a sentence for each of these values in which this machine and the plan's differ.
+def machine_differences(
+    plan: Plan, engine: Engine, names: Sequence[str] = ("device", "library", "threads")
+) -> list[str]:
+    """Return a sentence for each named value that differs between the plan's header and this machine.
 
-    A value that the plan's header lacks is not a difference.
+    A value that the header lacks is not a difference.
     """
     machine = machine_of(engine)
     return [
@@ -63,9 +65,8 @@ def foreign(plan: Plan, engine: Engine, names: Sequence[str] = ("device", "libra
 def verify(plan: Plan, engine: Engine, listener: Listener, *, run: bool) -> list[KernelCheck]:
     """Look up the choice, the shares, the tiles and the groups of each kernel in the library.
 
-    With `run`, time the choices whole: only those without complaints, and none with STOCK, which needs
-    PyTorch. Raises MucudnnError if a kernel's tensors take more than half of the memory that is available at
-    first.
+    With `run`, time each choice whole unless it has complaints, or has STOCK, which needs PyTorch. Raises
+    MucudnnError if a kernel's tensors take more than half of the memory that is available at the start.
     """
     cap = engine.available_memory // 2
     checks = []
@@ -78,7 +79,7 @@ def verify(plan: Plan, engine: Engine, listener: Listener, *, run: bool) -> list
 
 
 def _find_complaints(planned: PlanKernel, engine: Engine) -> Iterator[str]:
-    """Yield what keeps the choice, the shares, the groups and the tiles from running as planned."""
+    """Yield the reasons that keep the choice, shares, groups and tiles from running as planned."""
     kernel, groups, tiles = planned.kernel, planned.groups, planned.tiles
     shares = ((f"share of {count}: ", share) for count, share in planned.shares)
     for name, choice in (("", planned.chosen), *shares):
@@ -106,10 +107,10 @@ def _check_parts(
     allowed: int,
     copies: Callable[[int, Candidate], int] = lambda *_: 0,
 ) -> Iterator[str]:
-    """Yield what keeps the parts of a kernel from running as planned, each sentence after the `name`.
+    """Yield the reasons that keep the parts of a kernel from running as planned, each after the `name`.
 
-    The plan allows `allowed` bytes. A slice of that many samples needs `copies` bytes beyond the algorithm's
-    workspace.
+    The plan allows `allowed` bytes. `copies` returns the bytes that a slice of some samples needs in addition
+    to the algorithm's workspace.
     """
     own = [part for part in parts if part.algorithm != STOCK]  # PyTorch runs the others
     is_tiled = any(isinstance(part, Tile) for part in own)

@@ -1,8 +1,8 @@
-"""Whole runs: they choose between the divisions of a kernel that promise the least time.
+"""Whole runs, which choose among the divisions of a kernel with the best predictions.
 
-The sum of the micro-batches' times predicts a division's time, and can be wrong. So the division with the
-best prediction is run whole, interleaved with the best undivided algorithm. If both take longer than another
-division promises, that one is run whole too. The fastest run decides.
+The sum of the micro-batches' times predicts a division's time but can be wrong, so the division with the best
+prediction is run whole, interleaved with the best undivided algorithm. If both take longer than the
+prediction of another division, that division is run whole too. The fastest run decides.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,12 +19,12 @@ from mucudnn.problems.policies import usable_sizes
 from mucudnn.solver import Configuration
 
 MOST_ALTERNATIVES = 2
-GAIN = 0.95  # an alternative is run whole if it promises at most this part of the least time so far
+GAIN = 0.95  # an alternative is run whole if it is predicted to take at most this part of the least time
 
 
 @dataclass(frozen=True)
 class WholeRuns:
-    """The whole runs for decisions that were made from `costs`; the bench's cache keeps them."""
+    """The whole runs for decisions that were made from `costs`, kept in the bench's cache."""
 
     bench: Bench
     costs: CostTable
@@ -49,9 +49,9 @@ class WholeRuns:
         return replace(decision, divided=best, comparison=known.get(best), shares=shares, outrun=outrun)
 
     def _look_up_shares(self, shares: Sequence[Decision]) -> tuple[Decision, ...]:
-        """Return the shares with their comparisons; those that end with one configuration become one share.
+        """Return the shares with their comparisons, and shares with equal configurations merged.
 
-        A share takes the configuration of another one if that fits its bytes and was faster.
+        A share takes the configuration of another share if that fits its bytes and was faster.
         """
         compared = [self.look_up(share) for share in shares]
         merged: dict[Configuration, Decision] = {}
@@ -81,7 +81,7 @@ class WholeRuns:
     def _find(self, decision: Decision) -> tuple[dict[Configuration, Comparison], Configuration | None]:
         """Return the known comparisons, and the division that has to be run next, if any."""
         known: dict[Configuration, Comparison] = {}
-        most_ms = inf  # a division that promises more is not worth a run
+        most_ms = inf  # a division with a longer prediction is not worth a run
         for divided in self._candidates(decision):
             if divided.time_ms > most_ms:
                 break
@@ -91,7 +91,7 @@ class WholeRuns:
                 return known, divided
             known[divided] = compared
             most_ms = min(most_ms, GAIN * compared.divided_ms, GAIN * (compared.undivided_ms or inf))
-            if divided.time_ms > most_ms:  # a later alternative promises a longer time still
+            if divided.time_ms > most_ms:  # later alternatives are predicted to take even longer
                 break
         return known, None
 
@@ -112,7 +112,7 @@ class WholeRuns:
             last = alternative
 
     def _machine_of(self, undivided: Configuration | None, divided: Configuration) -> Machine:
-        """Return the machine of a comparison: that of the source, if a configuration has STOCK."""
+        """Return the machine of a comparison, which is the source's if a configuration has STOCK."""
         source = self.bench.source
         if source is not None and (runs_stock(undivided) or runs_stock(divided)):
             return source.machine
@@ -120,8 +120,8 @@ class WholeRuns:
 
 
 def _relative_time(compared: Comparison) -> float:
-    """Return the time of a division relative to the undivided run beside it, or in ms without one.
+    """Return the time of a division relative to the undivided run interleaved with it, else in ms.
 
-    The undivided runs allow for a machine whose speed has changed between two comparisons.
+    The ratio allows for a machine whose speed changes between two comparisons.
     """
     return compared.divided_ms / (compared.undivided_ms or 1)

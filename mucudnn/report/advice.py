@@ -12,11 +12,9 @@ _WORTH = 0.01
 
 
 def advise(limits: Limits, kernels: int, even: Curve, divided: Curve) -> Iterator[str]:
-    """Yield the sentences of advice on a limit.
+    """Yield sentences of advice on a limit: the total (WD), or the limit of each of `kernels` kernels (WR).
 
-    With a total (WD) they are about that total; with a limit for each kernel (WR) about that limit, which
-    `kernels` kernels have. `even` and `divided` are the network's curves with the total split evenly and
-    divided by need.
+    `even` and `divided` are the network's curves with the total split evenly and divided by need.
     """
     if limits.total is not None:
         yield from _advise_on(divided, limits.total, "", 1)
@@ -29,7 +27,7 @@ def advise(limits: Limits, kernels: int, even: Curve, divided: Curve) -> Iterato
 
 
 def next_step(curve: Curve, present: int) -> CurvePoint | None:
-    """Return the point beyond `present` bytes that saves most time per additional byte.
+    """Return the point beyond `present` bytes that saves the most time per additional byte.
 
     Return None if no point saves 1 % of the time.
     """
@@ -43,7 +41,7 @@ def next_step(curve: Curve, present: int) -> CurvePoint | None:
 def _advise_on(curve: Curve, present: int, each: str, copies: int) -> Iterator[str]:
     """Yield sentences about more and about less workspace than `present` bytes.
 
-    The sentences give sizes per limit: the curve's workspace counts each limit `copies` times.
+    The sentences give sizes for one limit, which the curve's workspace counts `copies` times.
     """
     now = curve.at(present)
     assert now is not None  # the decisions fit `present` bytes, so the curve has a time there

@@ -32,18 +32,18 @@ class Curve:
     points: tuple[CurvePoint, ...]
 
     def at(self, workspace: int) -> float | None:
-        """Return the milliseconds within that many bytes of workspace; None if nothing fits."""
+        """Return the milliseconds within `workspace` bytes, or None if nothing fits."""
         after = bisect.bisect_right(self.points, workspace, key=lambda point: point.workspace)
         return self.points[after - 1].time_ms if after else None
 
     def least_workspace(self, time_ms: float) -> int | None:
-        """Return the least bytes for a time (within rounding); None if the curve never is that fast."""
+        """Return the least bytes for a time, within rounding, or None if the curve is never that fast."""
         enough = (p.workspace for p in self.points if p.time_ms <= time_ms * (1 + 1e-9))
         return next(enough, None)
 
 
 def even_curve(fronts: Fronts) -> Curve:
-    """Return the curve with the total split evenly: each kernel may use the same bytes.
+    """Return the curve with the total split evenly, so that each kernel may use the same number of bytes.
 
     `fronts` holds the Pareto-optimal configurations of each kernel, workspace ascending. The curve is empty
     if a kernel has none.
@@ -58,8 +58,8 @@ def even_curve(fronts: Fronts) -> Curve:
 def divided_curve(fronts: Fronts, totals: Sequence[int] = ()) -> Curve:
     """Return the curve with the total divided among the kernels (WD).
 
-    WD is solved at totals of all magnitudes, and at `totals`. Even splits are among the divisions, so that
-    the curve is never above `even_curve`.
+    WD is solved at totals of all magnitudes, and at `totals`. Even splits count as divisions too, so the
+    curve is never above `even_curve`.
     """
     divisions = [choice for _, choice in _choose_evenly(fronts)]
     least = sum(kernel.count * front[0].workspace for kernel, front in fronts.items())

@@ -79,9 +79,9 @@ def add_title(axes: Axes, title: str) -> None:
 
 
 class SizeScale:
-    """An axis of bytes: logarithmic, but for a linear stretch at its left end that holds 0."""
+    """An axis of bytes that is logarithmic except for a linear stretch around 0 at its left end."""
 
-    _MAGNITUDES = 2**10  # the largest size over the size at which the linear stretch ends, at most
+    _MAGNITUDES = 2**10  # the most that the largest size may be, over the end of the linear stretch
 
     def __init__(self, sizes: Iterable[int]) -> None:
         """Make a scale that shows all these sizes, in bytes."""
@@ -91,7 +91,7 @@ class SizeScale:
         self._linear = 2 ** int(math.log2(least))
 
     def apply(self, axes: Axes, ticks: int) -> None:
-        """Make this the x axis, with at most `ticks` ticks, one of them at 0."""
+        """Make this the x axis, with a tick at 0 and at most `ticks` in all."""
         axes.set_xscale("symlog", base=2, linthresh=self._linear, linscale=1)
         first, last = int(math.log2(self._linear)), int(math.log2(self._largest))
         stride = next(s for s in count(1) if (last - first) // s + 2 <= ticks)

@@ -41,7 +41,7 @@ class Report:
 
     `even`, `divided` and `undivided` are curves of the network's time against its total workspace: the
     total split evenly (WR), divided among the kernels (WD), and split evenly but without division of
-    mini-batches. `present` is the sum of the limits in bytes, None without a limit. `advice` are sentences.
+    mini-batches. `present` is the sum of the limits in bytes, None without a limit. `advice` is sentences.
     """
 
     network: str
@@ -64,14 +64,14 @@ class Report:
         """The bytes that the choices use: the sum over all kernels (WD), or the largest (WR)."""
         return total_workspace(self.result)
 
-    def held(self, kernel: KernelReport) -> int:
+    def workspace_of(self, kernel: KernelReport) -> int:
         """Return the bytes of a kernel's choice; with WD, those of all identical kernels together."""
         copies = kernel.kernel.count if self.result.limits.mode == "wd" else 1
         return copies * kernel.decision.best.workspace
 
 
 def gather(network: str, result: Result, costs: CostTable) -> Report:
-    """Return the report of a result; the decisions were made from `costs`."""
+    """Return the report of a result whose decisions were made from `costs`."""
     names = short_names([decision.kernel.label for decision in result.decisions])
     kernels = tuple(
         KernelReport(name, decision, _find_undivided(decision.kernel, costs.measurements[decision.kernel]))
@@ -96,9 +96,9 @@ def gather(network: str, result: Result, costs: CostTable) -> Report:
 
 
 def _find_front(decision: Decision) -> list[Configuration]:
-    """Return the desirable set, with the groups in the place of the configurations that they beat.
+    """Return the desirable set, with groups of channels instead of the configurations that they outdo.
 
-    Curves need the groups' costs alone, so a configuration with these costs stands for them.
+    Curves need only costs, so one configuration with the groups' costs represents them.
     """
     front, groups = list(decision.desirable), decision.parts
     if groups is not None:

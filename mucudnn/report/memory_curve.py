@@ -1,7 +1,5 @@
 """The memory of a training step over time, by kind."""
 
-from __future__ import annotations
-
 import bisect
 from dataclasses import dataclass
 
@@ -19,22 +17,25 @@ KINDS = {
 
 
 @dataclass(frozen=True)
-class Curve:
-    """Bytes of each kind from each moment on; the last moment is the end. `peak` is the index of the most."""
+class MemoryCurve:
+    """The bytes of each kind from each moment to the next, the last of which is the end of the step.
+
+    `peak` is the index of the moment with the most bytes.
+    """
 
     moments: tuple[float, ...]
     layers: dict[str, tuple[int, ...]]
     peak: int
 
     def total(self, index: int) -> int:
-        """Return the bytes of all kinds from a moment on."""
+        """Return the bytes of all kinds from a moment to the next."""
         return sum(layer[index] for layer in self.layers.values())
 
 
-def stack_memory(plan: MemoryPlan, timeline: Timeline) -> Curve:
+def stack_memory(plan: MemoryPlan, timeline: Timeline) -> MemoryCurve:
     """Return the bytes in memory by kind.
 
-    A plan that was read from a file knows no network: weights and their gradients are then among the others.
+    A plan that was read from a file has no network, so weights and their gradients count as others.
     """
     always, gradients = _count_fixed(plan)
     workspace = [step.workspace for step in plan.steps]
@@ -45,9 +46,10 @@ def stack_memory(plan: MemoryPlan, timeline: Timeline) -> Curve:
     changes = dict(timeline.memory)
     moments = sorted({*changes, *timeline.starts_ms, *timeline.ends_ms})
     layers: dict[str, list[int]] = {kind: [] for kind in KINDS}
-    total, peak, has_peak = 0, 0, False
-    for number, moment in enumerate(moments):
-        total = changes.get(moment, total)
+    totals = [0]
+    for moment in moments:
+        total = changes.get(moment, totals[-1])
+        totals.append(total)
         step = max(bisect.bisect_right(timeline.starts_ms, moment) - 1, 0)
         is_running = moment < timeline.ends_ms[step]
         scratch = workspace[step] if is_running else 0
@@ -58,9 +60,8 @@ def stack_memory(plan: MemoryPlan, timeline: Timeline) -> Curve:
         layers["others"].append(min(others, rest))
         layers["saved"].append(rest - min(others, rest))
         layers["workspace"].append(scratch)
-        if total == timeline.peak and not has_peak:
-            peak, has_peak = number, True
-    return Curve(tuple(moments), {kind: tuple(layer) for kind, layer in layers.items()}, peak)
+    peak = next((number for number, total in enumerate(totals[1:]) if total == timeline.peak), 0)
+    return MemoryCurve(tuple(moments), {kind: tuple(layer) for kind, layer in layers.items()}, peak)
 
 
 def _count_fixed(plan: MemoryPlan) -> tuple[int, list[int]]:

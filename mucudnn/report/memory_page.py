@@ -1,7 +1,5 @@
 """The page of a memory plan: memory against time, the figures, the tensors and the convolutions."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from matplotlib.figure import Figure
@@ -9,7 +7,7 @@ from matplotlib.figure import Figure
 from mucudnn import __version__
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.report.figure import LIGHT, MEMORY_PALETTE, inline_svg, style
-from mucudnn.report.memory_curve import KINDS, Curve, stack_memory
+from mucudnn.report.memory_curve import KINDS, MemoryCurve, stack_memory
 from mucudnn.report.templates import open_template
 from mucudnn.sizes import format_size
 from mucudnn.solver.memory.timeline import Timeline
@@ -21,7 +19,7 @@ ROLES = {
 
 
 def render(plan: MemoryPlan) -> str:
-    """Return the page as HTML text, without scripts and references to other files."""
+    """Return the page as HTML text, without scripts or references to other files."""
     timeline = plan.simulate()
     curve = stack_memory(plan, timeline)
     peak_step = _find_step(timeline, curve.moments[curve.peak])
@@ -52,8 +50,8 @@ def _find_step(timeline: Timeline, moment: float) -> int:
     return max(i for i, start in enumerate(timeline.starts_ms) if start <= moment)
 
 
-def memory_plot(plan: MemoryPlan, timeline: Timeline, curve: Curve, *, wide: bool) -> Figure:
-    """Draw the bytes of each kind against the time, the limit, the peak, and below them the copies."""
+def memory_plot(plan: MemoryPlan, timeline: Timeline, curve: MemoryCurve, *, wide: bool) -> Figure:
+    """Draw the bytes of each kind against time, with the limit and the peak, and the copies below them."""
     width, height = (720, 380) if wide else (340, 360)
     left, lanes = 58, 46
     figure = Figure(figsize=(width / 72, height / 72), dpi=72)

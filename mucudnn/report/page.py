@@ -15,7 +15,7 @@ from mucudnn.solver import Configuration
 
 
 def render(report: Report, written: date) -> str:
-    """Return the page as HTML text, without scripts and references to other files."""
+    """Return the page as HTML text, without scripts or references to other files."""
     with style():
         return open_template("page.html.j2").render(
             report=report,
@@ -61,8 +61,8 @@ def _draw_network(report: Report) -> dict[str, str]:
 
 def _draw_workspace(report: Report, pass_: str) -> str:
     kernels = report.by_pass[pass_]
-    largest = max(kernels, key=report.held)
-    most = format_size(report.held(largest))
+    largest = max(kernels, key=report.workspace_of)
+    most = format_size(report.workspace_of(largest))
     label = f"Workspace of each {pass_} kernel, the largest {most} for {largest.name}"
     return inline_svg(plots.workspace_plot(report, kernels), f"workspace-{pass_}", label)
 

@@ -71,17 +71,17 @@ def network_plot(report: Report, *, wide: bool) -> Figure:
 
 
 def workspace_plot(report: Report, kernels: Sequence[KernelReport]) -> Figure:
-    """Draw bars of the bytes that the choices of some kernels use; all plots of a report share the scale."""
+    """Draw the bytes that the choices of some kernels use as bars, on one scale for all plots of a report."""
     names = [
         printable(shortened(k.name, _LONGEST)) + (f" ×{k.kernel.count}" if k.kernel.count > 1 else "")
         for k in kernels
     ]
     left = 14 + 6 * max(map(len, names))
     figure, axes = new_axes(380, 16 + _BAR * len(kernels), left=left, right=58, bottom=8, top=8)
-    held = [report.held(kernel) for kernel in kernels]
-    bars = axes.barh(range(len(kernels)), held, height=0.7, color=LIGHT["divided"])
-    axes.bar_label(bars, [format_size(size) for size in held], padding=4, color=LIGHT["muted"], fontsize=9)
-    axes.set_xlim(0, max(1, *map(report.held, report.kernels)))
+    sizes = [report.workspace_of(kernel) for kernel in kernels]
+    bars = axes.barh(range(len(kernels)), sizes, height=0.7, color=LIGHT["divided"])
+    axes.bar_label(bars, [format_size(size) for size in sizes], padding=4, color=LIGHT["muted"], fontsize=9)
+    axes.set_xlim(0, max(1, *map(report.workspace_of, report.kernels)))
     axes.set_ylim(len(kernels) - 0.5, -0.5)
     axes.set_yticks(range(len(kernels)), names)
     axes.tick_params(axis="y", labelcolor=LIGHT["ink"])

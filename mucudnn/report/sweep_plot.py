@@ -28,9 +28,9 @@ def _draw(axes: Axes, title: str, sweep: Sweep) -> None:
     sizes = [point.mini_batch for point in sweep.points]
     undivided = [point.per_sample for point in sweep.points]
     divided = [point.divided_per_sample for point in sweep.points]
-    gaps = float("nan")  # matplotlib draws nothing at these points
+    gap = float("nan")  # matplotlib draws nothing at such a point
     for times, line, role in ((undivided, "s--", "undivided"), (divided, "o-", "divided")):
-        drawn = [gaps if time is None else time for time in times]
+        drawn = [gap if time is None else time for time in times]
         axes.plot(sizes, drawn, line, color=LIGHT[role], markersize=3, label=role)
     cliffs = {cliff.point.mini_batch: cliff.point.per_sample for cliff in sweep.cliffs}
     for number, (size, per_sample) in enumerate(cliffs.items()):

@@ -1,4 +1,4 @@
-"""The templates of the pages. What they print is escaped for HTML, and has no hidden characters."""
+"""The templates of the pages. Their output is escaped for HTML and free of hidden characters."""
 
 from importlib import resources
 

@@ -124,7 +124,7 @@ def test_costs_can_be_measured_on_this_machine(tmp_path: Path, capsys: Capture) 
         (["vgg16"], "--memory"),
         (
             ["alexnet", "--memory", "1GiB", "--policy=all", "--no-offload"],
-            "offloads by its own rules: leave out",
+            "offloads by its own rules: omit",
         ),
     ],
 )

@@ -269,9 +269,9 @@ def test_a_plan_runs_the_faster_of_tiles_and_groups() -> None:
     slow, fast = (Tiling((Tile(10, "A", ms, 0),)) for ms in (1.5, 0.5))  # for one of two samples
     for tiles, expected in ((slow, planned.groups), (fast, fast), (None, planned.groups)):
         both = PlanKernel(planned.kernel, 1, planned.chosen, (), tiles, groups=planned.groups)
-        assert both.beside == expected
-    assert planned.with_parts(fast).beside == fast
-    assert planned.with_parts(None).beside is None
+        assert both.parts == expected
+    assert planned.with_parts(fast).parts == fast
+    assert planned.with_parts(None).parts is None
 
 
 def decided(bench: Bench, limits: Limits) -> Result:
@@ -359,7 +359,7 @@ def test_a_report_shows_groups_and_counts_them_in_its_curves(bench: Bench) -> No
     assert decision.parts is not None
     found = gather("net", result, bench.costs([FORWARD]))
     assert found.even.at(LIMIT) == found.divided.at(LIMIT) == decision.parts.time_ms
-    assert found.held(found.kernels[0]) == found.workspace == decision.parts.workspace
+    assert found.workspace_of(found.kernels[0]) == found.workspace == decision.parts.workspace
     page = render(found, date(2026, 3, 4))
     for line in micro_batches(decision.parts).split("\n"):
         assert f'<span class="part">{line}</span>' in page

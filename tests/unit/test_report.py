@@ -55,8 +55,8 @@ def test_each_kernel_has_its_undivided_front_and_its_title() -> None:
 
 def test_the_workspace_held_counts_identical_kernels_where_each_has_its_own() -> None:
     shared, divided = report(), report(limits=Limits(total=8 * MiB))
-    assert [shared.held(kernel) for kernel in shared.kernels] == [2 * MiB] * 2
-    assert sum(divided.held(kernel) for kernel in divided.kernels) == divided.workspace <= 8 * MiB
+    assert [shared.workspace_of(kernel) for kernel in shared.kernels] == [2 * MiB] * 2
+    assert sum(divided.workspace_of(kernel) for kernel in divided.kernels) == divided.workspace <= 8 * MiB
 
 
 def test_the_page_says_what_was_measured_and_when() -> None:

@@ -19,8 +19,8 @@ class PlacedNetwork:
     Attributes:
         steps: the names of the forward steps.
         operations: their costs, forward and backward together.
-        placement: the devices and starts.
-        one_device_ms: the time of all on one device.
+        placement: the device and the start of each operation.
+        one_device_ms: the time of all operations on one device.
     """
 
     steps: tuple[str, ...]
@@ -57,7 +57,7 @@ def place_network(
         memory: the most bytes on each device; None for no limit.
         exact: let every step have a device of its own. By default steps without a branch between them stay
             together, which is much faster to solve.
-        time_limit: seconds; after that the best placement found counts.
+        time_limit: seconds, after which the best placement so far is returned.
 
     Raises:
         NothingFitsError: the network does not fit the devices' memory.

@@ -1,4 +1,4 @@
-"""Scaling tables: measured or assumed trainings by data parallelism, in a file of comma-separated values."""
+"""Scaling tables: measured or assumed data-parallel training runs, in a file of comma-separated values."""
 
 import csv
 import math
@@ -25,7 +25,7 @@ class ScalingRow:
 def read_scaling(path: Path) -> list[ScalingRow]:
     """Return the rows of a table, the fewest devices first.
 
-    The first line names the columns: devices, step_ms, epochs, and, if wanted, source (measured, modelled or
+    The first line names the columns: devices, step_ms, epochs, and optionally source (measured, modelled or
     given; by default given). Raises MucudnnError with the file and line that cannot be read.
     """
     try:

@@ -1,4 +1,4 @@
-"""The plan of a model that several devices share one sample of: numbers and text, without PyTorch."""
+"""The plan by which several devices share each sample of a model: numbers and text, without PyTorch."""
 
 import json
 import math
@@ -18,7 +18,7 @@ T = TypeVar("T", bound="SpatialStage | SpatialLayer | SpatialCandidate | Spatial
 
 @dataclass(frozen=True)
 class SpatialStage:
-    """A place in a model where ranks put the parts of a divided tensor together again.
+    """A place in a model where ranks gather the parts of a divided tensor.
 
     `before` names the layer that follows. `divided` are the dimensions of the mesh that still divide the
     tensor from there on.
@@ -61,9 +61,9 @@ class SpatialCandidate:
 class SpatialPlan:
     """The chosen mesh, the axes that it divides, and the layers before which the tensor is gathered.
 
-    `stages` are these layers in their order. `gather_before` is the one before which the tensor becomes
-    whole, None if it stays divided to the end. Times are measured for the convolutions
-    and modelled for the link; `notes` say so with their constants.
+    `stages` are these layers in their order. `gather_before` is the layer before which the tensor becomes
+    whole, None if it stays divided to the end. Times are measured for the convolutions and modelled for the
+    link; `notes` say so, with the model's constants.
     """
 
     mesh: dict[str, int]
@@ -147,7 +147,7 @@ def _object(value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-# The function for each type of field makes the field of a JSON value, and raises ValueError for other values.
+# For each type of field, the function that converts a JSON value to it, or raises ValueError.
 _READERS: dict[Any, Callable[[Any], Any]] = {
     str: _text,
     float: _number,

@@ -1,7 +1,5 @@
 """The costs of a network: measured on a device, or modelled by a roofline."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mucudnn.measuring.bench import Bench
@@ -23,7 +21,7 @@ def model_costs(
 ) -> Costs:
     """Return the costs of a network by the roofline of a device.
 
-    `bandwidth`, in bytes per second, replaces the device's own between host and device. Without `divide` each
+    `bandwidth`, in bytes per second, replaces the device's own bandwidth to the host. Without `divide` each
     kernel's configurations are undivided.
     """
     kernels = network.kernels()
@@ -52,10 +50,10 @@ def measure_costs(
     policy: str = DIVIDED,
     link_source: str = "measured",
 ) -> Costs:
-    """Return the costs of a network with its kernels measured on a bench.
+    """Return the costs of a network, with its kernels measured on a bench and other steps modelled.
 
-    The other steps are modelled by the rates of `device`. Measures what the cache lacks. Raises MucudnnError,
-    and NothingFitsError for a kernel that no algorithm can run.
+    Measures what the cache lacks. The model uses the rates of `device`. Raises MucudnnError, and
+    NothingFitsError for a kernel that no algorithm can run.
     """
     kernels = network.kernels()
     benchmark(bench, kernels, policy)

@@ -1,12 +1,10 @@
-"""The events of a memory plan: at which packs and unpackings a running program frees and allocates tensors.
+"""The events of a memory plan: the packs and unpackings at which a running program frees and fetches tensors.
 
-PyTorch's allocator sees memory in the order in which the host frees and allocates it. The host runs ahead of
-the device, so that the device's time does not matter. A program can act only when autograd packs or unpacks
-a tensor. So each release and each fetch of a plan belongs to such an event, and the memory of each step
-follows from the events alone.
+PyTorch's allocator follows the order in which the host frees and allocates memory. Because the host runs
+ahead of the device, the device's time does not matter. A program can act only when autograd packs or unpacks
+a tensor, so each release and each fetch of a plan belongs to such an event, and the events alone determine
+the memory of each step.
 """
-
-from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
@@ -19,9 +17,9 @@ from mucudnn.solver.memory.training import Choice, Run, SavedTensor, first_needs
 
 @dataclass
 class Events:
-    """The steps from which on an offloaded tensor is gone, and is back; with the packs that are the events.
+    """The steps from which an offloaded tensor is gone and is back, and the packs that are the events.
 
-    A `release` of None is the first unpacking of all, and so is a `fetch` of None.
+    A `release` or `fetch` of None is the first unpacking of all.
     """
 
     gone_from: int
@@ -85,7 +83,7 @@ def find_events(
 def _steps(
     trace: Trace, tensor: SavedTensor, release: int | None, fetch: int | None, need: int
 ) -> tuple[int, int]:
-    """Return the steps from which on a tensor is gone, and is back, if these are its events."""
+    """Return the step from which a tensor is gone and the step from which it is back, under these events."""
     first = next(iter(trace.unpacked_at.values()))
     gone = first if release is None else trace.packed_at[release]
     back = first if fetch is None else trace.unpacked_at[fetch]
@@ -93,14 +91,14 @@ def _steps(
 
 
 def _find_release(trace: Trace, saved: Saved, step: int) -> int | None:
-    """Return the last pack before a step begins; None if that is after the forward steps."""
+    """Return the last pack before a step begins, or None after the forward steps."""
     first = next(iter(trace.unpacked_at.values()))
     packs = [pack for pack, at in enumerate(trace.packed_at) if pack > saved.packs[0] and at <= step]
     return packs[-1] if packs and step < first else None
 
 
 def _find_fetch(trace: Trace, need: int, step: int) -> int | None:
-    """Return the pack that is the first to be unpacked from a step on; None for the first of all."""
+    """Return the first pack that is unpacked at or after a step, or None for the first of all."""
     events = list(trace.unpacked_at.items())  # in the order of unpacking
     if step <= events[0][1]:
         return None

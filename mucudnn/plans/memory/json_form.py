@@ -1,7 +1,5 @@
 """The object that `mucudnn memory --json` prints."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 
@@ -18,10 +16,10 @@ _FIELDS = (
 
 
 def memory_json(plan: MemoryPlan) -> dict[str, Any]:
-    """Return a memory plan as an object. Its kernels have the form of `optimize --json`.
+    """Return a memory plan as an object, whose kernels have the form of `optimize --json`.
 
-    Kernels with equal problems, passes and choices are one with their count. `undivided` is the fastest
-    undivided configuration within the workspace of the choice; None if none is so small.
+    Kernels with equal problems, passes and choices become one entry with their count. `undivided` is the
+    fastest undivided configuration within the workspace of the choice, or None if none fits.
     """
     first: dict[tuple[Kernel, Configuration], PlannedKernel] = {}
     counts: Counter[tuple[Kernel, Configuration]] = Counter()

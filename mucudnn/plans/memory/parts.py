@@ -1,7 +1,5 @@
 """The parts of a memory plan: tensors, kernels and steps."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from mucudnn.problems.kernels import Kernel
@@ -11,7 +9,7 @@ from mucudnn.solver.memory.training import Choice, SavedTensor
 
 _UNBOUNDED = CopySteps()
 LEAST_BYTES = 64 * 1024
-"""A saved storage with fewer bytes is not managed: it stays on the device, and no order counts it."""
+"""A saved storage with fewer bytes is not managed: it stays on the device, and orders do not count it."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +54,9 @@ class PlannedTensor:
 
 @dataclass(frozen=True)
 class PlannedKernel:
-    """A kernel of one step with its configuration. `call` counts the calls of the module within the step.
+    """A kernel of one step with its configuration. `call` counts the calls to the module within the step.
 
-    `desirable` are the configurations that it was chosen from.
+    `desirable` are the configurations from which `chosen` was chosen.
     """
 
     step: str

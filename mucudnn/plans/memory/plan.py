@@ -1,8 +1,8 @@
-"""Memory plans: the fate of each saved tensor and the configuration of each kernel, within a budget.
+"""Memory plans: the choice for each saved tensor and the configuration of each kernel, within a budget.
 
-`mucudnn.torch.apply` runs a plan. It counts the tensors that PyTorch saves: the n-th storage that is saved is
-the tensor of the order n. A *pack* is one saving of a tensor. The plan gives the moments of the copies as
-positions among the packs, because these are the events that a program can observe.
+`mucudnn.torch.apply` runs a plan. It counts the storages that PyTorch saves: the n-th is the tensor whose
+order is n. Each saving of a tensor is a *pack*. The plan gives the moments of the copies as positions among
+the packs, because packs are the events that a program can observe.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class MemoryPlan:
     - `time_ms`, `exposed_ms`: the training step, and the part of it that waits for copies.
     - `unlimited_ms`: the training step on the same costs without a limit, undivided.
     - `host_bytes`: the size of the slab. `link`: the copy engines.
-    - `tensors`: all managed tensors by order. `fetch_order`: those offloaded, in the order of copies in.
+    - `tensors`: all managed tensors by order. `fetch_order`: the offloaded ones, in the order of copies in.
     - `lower`: a plan for less memory, None at the floor. `seconds`: the time that planning took.
-    - `cut`: None if the planner came to its own end, which does not depend on the machine's speed. Otherwise
-      the clock stopped it, and this is the most by which a plan could be faster, as a part of `time_ms`.
+    - `cut`: None if the planner finished, so that the plan does not depend on the machine's speed. Otherwise
+      it ran out of time, and `cut` is the most that a plan could save, as a fraction of `time_ms`.
     """
 
     network: str
@@ -91,8 +91,8 @@ class MemoryPlan:
     def for_module(self, module: str) -> Plan:
         """Return the plan of one module's kernels, for the functions of `mucudnn.torch`.
 
-        A kernel that the module runs several times has the configuration with the least workspace of all of
-        them, because that one fits at each time and gives equal bits.
+        A kernel that the module runs several times gets the configuration with the least workspace, because
+        that one fits every time and gives equal bits.
         """
         own: dict[Kernel, PlannedKernel] = {}
         for k in self.kernels:
@@ -104,7 +104,7 @@ class MemoryPlan:
     def check(
         self, *, model: str | None = None, inputs: Sequence[str] | None = None, device: str | None = None
     ) -> None:
-        """Raise UsageError if the plan is for another model, input or device. None is not compared."""
+        """Raise UsageError if the plan is for another model, input or device; None skips the comparison."""
         if model is not None and model != self.model:
             raise UsageError(
                 f"the memory plan is for another model: its fingerprint is {self.model or 'empty'}, "
@@ -124,8 +124,8 @@ class MemoryPlan:
         """Return the timeline of the plan's training step, on the plan's costs or on those of another device.
 
         On a modelled device, such as "gh200", each convolution takes its fastest configuration there within
-        the workspace that the plan gives it. Raises UsageError if there is no such device, and for another
-        device if the plan was read from a file, because it knows no network then.
+        the workspace that the plan gives it. Raises UsageError if there is no such device, or if the plan was
+        read from a file, because it then has no network to simulate on another device.
         """
         runs, link = [Run(step.time_ms, step.fixed, step.workspace) for step in self.steps], self.link
         if device is not None:

@@ -1,7 +1,5 @@
 """The memory planner: from a network and its costs to a memory plan."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,13 +25,13 @@ ALIGNMENT = 512  # bytes; PyTorch allocates multiples of them, and so does the s
 
 @dataclass(frozen=True)
 class MemoryOptions:
-    """The wishes that a memory plan must meet.
+    """The limits of a memory plan, and the means that it may use.
 
     - `memory`: bytes for all that the training step allocates. `host_memory`: of the slab, None for no limit.
     - `workspace`: the most bytes of each kernel's workspace, None for no limit.
     - `policy`: joint, or a policy of vDNN.
-    - `recompute`, `offload`, `divide`: False to leave one of the means out.
-    - `exact`: ask the solver for the optimum. `time_limit`: seconds for the search, which mostly ends before.
+    - `recompute`, `offload`: False to forbid it.
+    - `exact`: ask the solver for the optimum. `time_limit`: seconds for the search, which mostly ends sooner.
     """
 
     memory: int
@@ -87,8 +85,7 @@ def _plan(
         raise UsageError(f"{shown(options.policy)} is not a policy: there are {', '.join(POLICIES)}")
     if options.policy != "joint" and not options.offload:
         raise UsageError(
-            f"the policy {options.policy} offloads by its own rules: leave out --no-offload, or use the "
-            "policy joint"
+            f"the policy {options.policy} offloads by its own rules: omit --no-offload, or use policy joint"
         )
     try:
         decision = decide_memory(
@@ -115,7 +112,7 @@ def _plan(
         saved, choices = work.numbers.tensors, decision.choices
         events, held = find_events(trace, saved, choices, runs, timeline, options.memory)
         peak = max(held)
-    places = _place(work, offloaded)
+    places = _lay_out_slab(work, offloaded)
     tensors = []
     no_bounds = CopySteps()
     for i, tensor in enumerate(work.tensors):
@@ -124,7 +121,7 @@ def _plan(
             work.numbers.tensors[i], i, slab_offset=places.get(i), copies=decision.schedule.get(i, no_bounds),
         )  # fmt: skip
         if trace is not None:
-            planned = _observe(planned, trace.saved[i], events.get(i))
+            planned = _add_events(planned, trace.saved[i], events.get(i))
         tensors.append(planned)
     modules = {} if trace is None else trace.modules
     kernels = []
@@ -180,14 +177,14 @@ def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def _place(work: Work, offloaded: Sequence[int]) -> dict[int, int]:
-    """Return the place of each offloaded tensor in the slab, one after the other."""
+def _lay_out_slab(work: Work, offloaded: Sequence[int]) -> dict[int, int]:
+    """Return the offset of each offloaded tensor in the slab, one after the other."""
     sizes = [_aligned(work.tensors[i].bytes) for i in offloaded]
     return dict(zip(offloaded, itertools.accumulate(sizes, initial=0), strict=False))
 
 
-def _observe(planned: PlannedTensor, saved: Saved, events: Events | None) -> PlannedTensor:
-    """Return the tensor with all by which a running program recognises it, and with its events."""
+def _add_events(planned: PlannedTensor, saved: Saved, events: Events | None) -> PlannedTensor:
+    """Return the tensor with its events and with everything by which a running program recognises it."""
     known = replace(planned, module=saved.module, packs=saved.packs)
     if planned.choice == "recompute":
         return replace(

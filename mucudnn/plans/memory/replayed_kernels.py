@@ -1,10 +1,8 @@
-"""The convolutions that run again: they must run as in the forward steps, so that the result has equal bits.
+"""The convolutions that run again, which must run as in the forward steps for the result to have equal bits.
 
-The solver counts a replay with the least workspace. A running program calls the module, which has one plan.
-So a convolution that is computed again gets the fastest configuration that fits both of its runs.
+The solver counts a replay with the least workspace, but a running program calls the module, which has one
+plan. So a convolution that is computed again gets the fastest configuration that fits both of its runs.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

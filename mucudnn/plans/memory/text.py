@@ -34,12 +34,12 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("inputs", "fetch_order"), (list,)),
     "sources": (dict,),
 }
-_ENTRIES = {**_TYPES, "cut": (int, float)}  # a plan without the last one is read too
+_ENTRIES = {**_TYPES, "cut": (int, float)}  # a plan need not have a `cut`
 _PARTS = {"tensor": "tensors", "kernel": "kernels", "step": "steps"}
 
 
 def format_memory_plan(plan: MemoryPlan) -> str:
-    """Return the text form."""
+    """Return the text form of a plan."""
     lines: list[str] = []
     following: MemoryPlan | None = plan
     while following is not None:
@@ -65,7 +65,7 @@ def _lines(plan: MemoryPlan) -> Iterator[str]:
 
 
 def parse_memory_plan(text: str) -> list[dict[str, Any]]:
-    """Return the fields of the plan and of those that follow it.
+    """Return the fields of a plan and of the plans that follow it.
 
     Raises UsageError with the number of the wrong line; NewerFileError.
     """
@@ -186,7 +186,7 @@ def _make_kernel(values: Mapping[str, Any]) -> PlannedKernel:
 _MAKERS: dict[str, Callable[[Mapping[str, Any]], object]] = {
     "tensor": _make_tensor,
     "kernel": _make_kernel,
-    "step": lambda given: PlannedStep(**given),
+    "step": lambda values: PlannedStep(**values),
 }
 
 

@@ -1,6 +1,4 @@
-"""A network that was traced from a program, with the events by which the program's next run is recognised."""
-
-from __future__ import annotations
+"""A network traced from a program, with the events by which the program's saved tensors are recognised."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,8 +11,8 @@ from mucudnn.problems.network import Network
 class Saved:
     """A managed storage: its tensor's name in the network, its place in the order of saving, its packs.
 
-    `modules` compute it again from the tensor `source`; they run the steps `replayed` of the network. If
-    `modules` is empty, these steps compute it from the tensors `sources`.
+    `modules` compute it again from the tensor `source`, by the steps `replayed` of the network. If `modules`
+    is empty, these steps compute it from the tensors `sources`.
     """
 
     name: str

@@ -1,6 +1,4 @@
-"""From a network to the training step in numbers that the memory planner of `solver` reads."""
-
-from __future__ import annotations
+"""The conversion of a network to the numbers that the memory planner of `solver` reads."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +41,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class KernelPlace:
-    """A kernel of the training step: the step, and the kernel."""
+    """A kernel of the training step, and the step that runs it."""
 
     step: Step
     kernel: Kernel
@@ -51,7 +49,7 @@ class KernelPlace:
 
 @dataclass(frozen=True)
 class Work:
-    """A training step in numbers, with the tensors and kernels of the network that its entries stand for."""
+    """A training step in numbers, with the network's tensor or kernel for each of its entries."""
 
     numbers: TrainingStep
     tensors: tuple[Tensor, ...]
@@ -77,17 +75,17 @@ def count_work(
         costs: what its kernels and steps cost.
         tensors: the tensors to manage, by default those that the network saves.
         replays: for each tensor that can be computed again, the steps that do so, and the saved tensors that
-            they read. By default every tensor can be whose steps read saved tensors alone.
+            they read. By default, these are all tensors whose steps read only saved tensors.
         host_memory: the most bytes of all offloaded tensors together.
         least_bytes: smaller tensors are not managed, unless `tensors` names them.
-        block: the allocator gives each tensor a multiple of that many bytes.
-        held: for some tensors, the last step during which the program holds them, whatever reads them.
+        block: the allocator rounds each tensor up to a multiple of this many bytes.
+        held: for some tensors, the last step during which the program holds them, even if no step reads them.
 
     Raises:
         UsageError: the network has no backward steps.
     """
     if network.turn == len(network.steps):
-        raise UsageError("the network has no backward steps, so that it saves nothing: plan a training step")
+        raise UsageError("the network has no backward steps, so it saves nothing: plan a training step")
     if tensors is None:
         saved = [tensor for tensor in network.saved if tensor.bytes >= least_bytes]
     else:
@@ -95,12 +93,11 @@ def count_work(
     step_ms = [time_of_step(network, step, costs) for step in network.steps]
     held = held or {}
     fixed = _count_resident(network, block, held)
-    counted, index = [], {}
+    counted: list[SavedTensor] = []
+    index = {tensor.name: number for number, tensor in enumerate(saved)}
     turn = network.turn
     forward_steps = network.steps[:turn]
     inputs_of_kernels = {name for step in forward_steps if step.kernels for name in step.reads}
-    for number, tensor in enumerate(saved):
-        index[tensor.name] = number
     for tensor in saved:
         lifetime = network.lifetimes[tensor.name]
         produced, last = lifetime.produced_at, lifetime.last_use
@@ -179,7 +176,7 @@ def _add_replay(
     costs: Costs,
     replays: Mapping[str, tuple[Sequence[str], Sequence[str]]] | None,
 ) -> SavedTensor:
-    """Return the tensor with its replay, if there is one whose sources are in memory then."""
+    """Return the tensor, with a replay if its sources are in memory when it is computed again."""
     if replays is None:
         recomputation = network.recomputation(saved.name)
         steps = list(recomputation.steps)

@@ -23,9 +23,9 @@ _LEAST_GAIN = 0.05  # smaller gains than this are not worth the measurements
 
 
 def propose_groups(bench: Bench, kernel: Kernel, policy: str, limit: int) -> ChannelGroups | None:
-    """Return the fastest groups of channels within `limit` bytes; None if they cannot gain or do not fit.
+    """Return the fastest groups of channels within `limit` bytes, or None if they cannot gain or do not fit.
 
-    Missing measurements are made. A replay takes the groups that were measured.
+    Makes the missing measurements; a replay chooses among the groups that were measured.
     """
     if bench.runner.measures:
         if not lacks_an_algorithm(bench.without_source(), kernel, policy, limit):
@@ -37,8 +37,8 @@ def propose_groups(bench: Bench, kernel: Kernel, policy: str, limit: int) -> Cha
 def measure_groups(bench: Bench, limits: Mapping[Kernel, int], policy: str) -> None:
     """Make the missing measurements of the groups of kernels, each within its limit in bytes.
 
-    All halves come first, then all quarters, and so on. Fewer channels are measured only as long as an
-    algorithm of more channels may be missing.
+    All halves come first, then all quarters, and so on. Fewer channels are measured only while more channels
+    lack an algorithm.
     """
     bench = bench.without_source()
     left = {
@@ -60,7 +60,7 @@ def measure_groups(bench: Bench, limits: Mapping[Kernel, int], policy: str) -> N
 def lacks_an_algorithm(bench: Bench, kernel: Kernel, policy: str, limit: int) -> bool:
     """Return whether an algorithm that does not fit the limit for a few samples may be the fastest.
 
-    An algorithm that was measured must save a twentieth of the time. Another one may save anything.
+    A measured algorithm must save a twentieth of the time, while an unmeasured one may save any amount.
     """
     sizes = usable_sizes(policy, kernel)
     few = max((size for size in sizes if size <= _FEW_SAMPLES), default=kernel.mini_batch)

@@ -1,7 +1,7 @@
-"""Parts that a plan has beside the choice: tiles of single samples and groups of channels.
+"""Parts that a plan has in addition to the choice: tiles of single samples and groups of channels.
 
-They are an answer to a limit as divisions of the mini-batch are. They make copies, which no measurement of an
-algorithm contains: so they are run whole, interleaved with the division, before they are trusted.
+Like divisions of the mini-batch, they fit a kernel into a limit. Because they make copies, which no
+measurement of an algorithm includes, they are run whole, interleaved with the division, before they are used.
 """
 
 from collections.abc import Sequence
@@ -31,9 +31,9 @@ _LEAST_GAIN, _HURRIED_MS = 0.05, 25.0
 def prepare(
     engine: Engine, kernel: Kernel, chosen: Configuration | Parts, slices: Slices | None = None
 ) -> Division:
-    """Prepare a configuration, or parts beside it. Raises EngineError, ValueError.
+    """Prepare a configuration, or tiles or groups of channels. Raises EngineError, ValueError.
 
-    Of a configuration, `slices` may name some slices alone, which the kernel then consists of.
+    `slices` prepares only some slices of a configuration, of which `kernel` must then consist.
     """
     if isinstance(chosen, ChannelGroups):
         return engine.prepare_groups(kernel, chosen.groups, chosen.of_inputs)
@@ -50,10 +50,10 @@ def slice_count(kernel: Kernel, chosen: Configuration | Parts) -> int:
 def add_parts(
     bench: Bench, decisions: Sequence[Decision], policy: str, limits: Limits, *, run: bool, tiles: bool
 ) -> list[Decision]:
-    """Return the decisions with the parts that are faster than the choice: groups, and `tiles` if wanted.
+    """Return the decisions with the groups of channels, and with `tiles` the tiles, that are faster.
 
-    With a total (WD), parts may use the workspace that was granted to the choice. A kernel whose identical
-    kernels differ gets none. With `run` parts and choice are run whole, else their predictions are compared.
+    With a total (WD), parts may use the workspace of the choice. A kernel whose identical kernels differ gets
+    no parts. With `run` parts and choice are run whole, otherwise their predictions are compared.
     """
     allowed = {
         decision.kernel: limit
@@ -83,7 +83,7 @@ def faster_parts(
 ) -> Parts | None:  # fmt: skip
     """Return the fastest tiles or groups within `limit` bytes of workspace that are faster than `chosen`.
 
-    `chosen` is a division of the mini-batch, or None if no division fits. Missing measurements are made.
+    `chosen` is a division of the mini-batch, or None if no division fits. Makes the missing measurements.
     """
     if limit is None or policy == "undivided":
         return None
@@ -105,8 +105,8 @@ def _is_faster(
 ) -> bool:  # fmt: skip
     """Return whether parts within a limit are faster than the division of the mini-batch, if there is one.
 
-    A division with STOCK is compared with the prediction alone: the parts are first compared with the best
-    configuration of the engine, and their time in that comparison then with the predicted time of `chosen`.
+    A division with STOCK counts with its predicted time alone: the parts are compared with the best
+    configuration of the engine, and their time in that comparison with the predicted time of `chosen`.
     """
     if chosen is None:
         return True
@@ -124,8 +124,8 @@ def _is_faster(
 def are_faster(bench: Bench, kernel: Kernel, parts: Parts, division: Configuration, run: bool = True) -> bool:
     """Return whether tiles or channel groups are faster than a division of the mini-batch alone.
 
-    Both are run whole, the tiles or groups with their copies, unless the cache has the comparison or the
-    prediction does not promise a gain. Without `run` the prediction stands for a missing comparison.
+    Both are run whole, the tiles or groups with their copies, unless the cache has the comparison or no gain
+    is predicted. Without `run` the prediction replaces a missing comparison.
     """
     known = bench.cache.parts_comparison(bench.machine, kernel, division, parts)
     if known is None and not run:
@@ -139,20 +139,20 @@ def are_faster(bench: Bench, kernel: Kernel, parts: Parts, division: Configurati
 
 
 def time_of(bench: Bench, kernel: Kernel, parts: Parts, division: Configuration | None) -> float:
-    """Return the ms of tiles or channel groups, as compared with a division; else the predicted ms."""
+    """Return the ms of tiles or channel groups in the comparison with a division, else the predicted ms."""
     compared = division and bench.cache.parts_comparison(bench.machine, kernel, division, parts)
     return compared.tiles_ms if compared else predicted_ms(kernel.mini_batch, parts)
 
 
 def _are_promising(bench: Bench, kernel: Kernel, parts: Parts, division: Configuration) -> bool:
-    """Return whether parts are predicted to be faster; in a hurry, by the least gain."""
+    """Return whether parts are predicted to be faster; in a hurry, by at least the least gain."""
     least = 1 - _LEAST_GAIN if bench.runner.is_hurried else 1
     return predicted_ms(kernel.mini_batch, parts) < division.time_ms * least
 
 
 def _compare(bench: Bench, kernel: Kernel, parts: Parts, division: Configuration) -> PartsComparison:
     with no_fork:
-        from statistics import median  # a decision from recorded measurements does without it
+        from statistics import median  # not needed to decide from recorded measurements
 
         from mucudnn.measuring.times import spread
     engine = bench.engine

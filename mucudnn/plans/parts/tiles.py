@@ -10,22 +10,21 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import micro_batch_sizes
 from mucudnn.solver import Configuration, Infeasible, Tile, Tiling, tile_sample
 
-# In a hurry: the least time of an image's kernel of which tiles are measured. On two cores of an EPYC (Zen 3)
-# tiles of shorter kernels save nothing in VGG-11. In GoogLeNet they save 2 ms of a training step of 0.15 s
-# (N=1, 8 MiB), and their measurements take two seconds.
+# In a hurry, tiles are measured only for image kernels that take at least this long. On two cores of an EPYC
+# (Zen 3) tiles of shorter kernels save nothing in VGG-11. In GoogLeNet they save 2 ms of a training step of
+# 0.15 s (N=1, 8 MiB), while their measurements take two seconds.
 _LEAST_TILED_MS = 5.0
 
 
 def propose_tiles(
     bench: Bench, kernel: Kernel, policy: str, limit: int, chosen: Configuration | None
 ) -> Tiling | None:
-    """Return the fastest tiles within `limit` bytes of workspace; None if they cannot gain or do not fit.
+    """Return the fastest tiles within `limit` bytes of workspace, or None if they cannot gain or do not fit.
 
-    `chosen` is the division of the mini-batch to compare them with, if any fits. Missing measurements are
-    made.
+    `chosen` is the division of the mini-batch to compare them with, if any fits. Makes missing measurements.
     """
-    # The filter gradients of tiles would need the same sum as those of slices. Tiles gain only if some
-    # algorithm does not fit the limit for one sample.
+    # The filter gradients of tiles need the same sum as those of slices. Tiles gain only if some algorithm
+    # does not fit the limit for one sample.
     if most_slices(kernel) == 1 or not bench.exceeding(kernel, 1, limit):
         return None
     if bench.runner.is_hurried and chosen is not None and _gain_little(kernel, chosen):
@@ -34,10 +33,7 @@ def propose_tiles(
 
 
 def fastest_tiles(bench: Bench, kernel: Kernel, policy: str, limit: int) -> Tiling | None:
-    """Return the fastest tiles of one sample within `limit` bytes of workspace; None if none fit.
-
-    Missing measurements are made.
-    """
+    """Return the fastest tiles of one sample within `limit` bytes, or None. Makes missing measurements."""
     bench = bench.without_source()
     total = tile_steps(kernel)
     accumulator = bench.engine.accumulator_size(kernel, MOST_SLICES_IN_PLACE + 1)
@@ -64,8 +60,8 @@ def fastest_tiles(bench: Bench, kernel: Kernel, policy: str, limit: int) -> Tili
 
 
 def _gain_little(kernel: Kernel, chosen: Configuration) -> bool:
-    """Return whether the first step of a program has no time for tiles of a kernel.
+    """Return whether tiles of a kernel gain too little to be measured in the first step of a program.
 
-    Tiles of images gain least, and measuring those of a short kernel takes dozens of its runs.
+    Tiles of images gain least, and measuring the tiles of a short kernel takes dozens of its runs.
     """
     return kernel.problem.dims == 2 and (kernel.mini_batch > 1 or chosen.time_ms < _LEAST_TILED_MS)
