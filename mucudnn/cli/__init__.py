@@ -23,9 +23,9 @@ _LONGEST = 2000  # the most characters of an error
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """A formatter that wraps paragraphs, and leaves the lines of a list, such as examples, as they are.
+    """A formatter that wraps paragraphs but keeps the lines of a list, such as examples.
 
-    Names of commands stand in one column with those of flags, without a line for all commands above them.
+    It prints the commands' names in the column of the flags, without the line `COMMAND` above them.
     """
 
     def __init__(self, prog: str) -> None:
@@ -57,23 +57,23 @@ COMMANDS = (
 
 
 def _variables() -> str:
-    """Return a paragraph for each environment variable, as wide as argparse's own."""
-    first = max(len(setting.variable) for setting in SETTINGS) + 4
+    """Return a paragraph for each environment variable, as wide as argparse's paragraphs."""
+    column = max(len(setting.variable) for setting in SETTINGS) + 4
     return "\n".join(
         textwrap.fill(
             f"{setting.meaning} (default: {setting.default_text})",
             width=max(shutil.get_terminal_size().columns - 2, 40),
-            initial_indent=f"  {setting.variable}".ljust(first),
-            subsequent_indent=" " * first,
+            initial_indent=f"  {setting.variable}".ljust(column),
+            subsequent_indent=" " * column,
         )
         for setting in SETTINGS
     )
 
 
 def make_parser(first: str = "") -> argparse.ArgumentParser:
-    """Return a parser of all commands, or of the one that the first argument names.
+    """Return a parser of all commands, or only of the command that the first argument names.
 
-    The modules of the other commands are then not imported, which saves time.
+    The latter saves the time of importing the other commands' modules.
     """
     parser = _Parser(
         prog="mucudnn",
@@ -108,26 +108,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = make_parser(words[0] if words else "").parse_args(words)
         with reserve_stdout():
             arguments.run(arguments)
+        return 0
     except MucudnnError as error:
-        print(f"mucudnn: {_short(str(error))}", file=sys.stderr)
-        return error.exit_code
+        message, code = _short(str(error)), error.exit_code
     except EngineError as error:
-        print(f"mucudnn: {_short(str(error))}", file=sys.stderr)
-        return 1
+        message, code = _short(str(error)), 1
     except MemoryError as error:
-        print(f"mucudnn: out of memory: {error}", file=sys.stderr)
-        return 1
+        message, code = f"out of memory: {error}", 1
     except KeyboardInterrupt:
-        print("mucudnn: interrupted", file=sys.stderr)
-        return 130
+        message, code = "interrupted", 130
     except BrokenPipeError:  # the reader, such as `head`, has ended
         return 1
     except OSError as error:
-        print(
-            f"mucudnn: {error.filename or 'the output cannot be written'}: {error.strerror}", file=sys.stderr
-        )
-        return 1
-    return 0
+        message, code = f"{error.filename or 'the output cannot be written'}: {error.strerror}", 1
+    print(f"mucudnn: {message}", file=sys.stderr)
+    return code
 
 
 def _short(message: str) -> str:
@@ -137,11 +132,10 @@ def _short(message: str) -> str:
 
 
 def _replace_characters(error: UnicodeError) -> tuple[str, int]:
-    """Replace the characters that the locale's encoding lacks by similar ones of ASCII, else by `?`."""
+    """Replace characters that the locale's encoding lacks with similar ASCII characters, else with `?`."""
     assert isinstance(error, UnicodeEncodeError)
-    return error.object[error.start : error.end].translate(_PLAIN).encode(
-        "ascii", "replace"
-    ).decode(), error.end
+    text = error.object[error.start : error.end].translate(_PLAIN)
+    return text.encode("ascii", "replace").decode(), error.end
 
 
 _PLAIN = str.maketrans({"×": "x", "–": "-", "→": "->", "±": "+-"})

@@ -1,4 +1,4 @@
-"""`mucudnn benchmark`: measure the kernels of a network into the cache, and decide nothing."""
+"""`mucudnn benchmark`: measure a network's kernels into the cache without deciding anything."""
 
 import argparse
 import shlex
@@ -21,7 +21,7 @@ from mucudnn.problems.policies import usable_sizes
 from mucudnn.sizes import format_size
 
 HELP = "measure algorithms at micro-batch sizes into the cache"
-DESCRIPTION = "Makes the measurements that the cache lacks, and decides nothing."
+DESCRIPTION = "Makes the measurements that the cache lacks, without deciding anything."
 EXAMPLES = (
     "mucudnn benchmark alexnet --batch 128",
     "mucudnn benchmark resnet50 --passes all --devices 0,1",
@@ -48,7 +48,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure, and show all measurements that the cache now has of these kernels."""
+    """Measure, then show every measurement of these kernels in the cache."""
     kernels, policy = options.kernels_of(arguments), options.policy_of(arguments)
     if arguments.devices:
         made = measure_on_devices(arguments, arguments.devices)

@@ -38,12 +38,10 @@ EXAMPLES = (
 
 Action: TypeAlias = Callable[[Path, argparse.Namespace], None]
 
-
 _WINS = (
-    "Two rows may be about the same machine, kernel, and size, algorithm or configurations. Then the one "
-    "measured later wins; of equally old rows, the one that is already there. A time of a race replaces no "
-    "time of many runs. "
-    "After an error nothing has been taken in. Taking the same rows again changes nothing."
+    "If two rows have the same machine, kernel, and size, algorithm or configurations, the later measurement "
+    "wins; of equally old rows, the existing one stays. A time from a race never replaces a time from many "
+    "runs. An error leaves the cache unchanged, and adding the same rows again changes nothing."
 )
 
 
@@ -69,11 +67,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     declare("path", _path, "print where the cache is")
     declare("info", _info, "print how much is in it, machine by machine")
     declare("list", _list, "print the kernels in it")
-    merging = declare("merge", _merge, "take in the caches of other hosts", _WINS, "other.sqlite")
+    merging = declare("merge", _merge, "add the rows of other hosts' caches", _WINS, "other.sqlite")
     merging.add_argument(
         "files",
         nargs="+",
-        type=options.checked(options.path),
+        type=options.checked(options.parse_path),
         metavar="FILE",
         help="a cache, as `mucudnn cache path` names it there",
     )
@@ -84,32 +82,36 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         example="--output rows.jsonl",
     )
     outputs.add_output(exporting, "FILE", "write to this file instead of the standard output")
-    importing = declare("import", _import, "take in what export wrote", _WINS, "rows.jsonl")
+    importing = declare("import", _import, "add the rows that export wrote", _WINS, "rows.jsonl")
     importing.add_argument(
-        "file", type=options.checked(options.path), metavar="FILE", help="a file that export wrote"
+        "file", type=options.checked(options.parse_path), metavar="FILE", help="a file that export wrote"
     )
-    pruning = declare("prune", _prune, "delete rows that are not wanted any more", example="--older-than 90")
+    pruning = declare("prune", _prune, "delete rows by age, library or device", example="--older-than 90")
     which = pruning.add_mutually_exclusive_group(required=True)
     which.add_argument(
-        "--older-than", type=options.checked(parse_days), metavar="DAYS", help="measured more days ago"
+        "--older-than",
+        type=options.checked(parse_days),
+        metavar="DAYS",
+        help="rows older than this many days",
     )
-    which.add_argument("--library", metavar="NAME", help="of this library, as `mucudnn cache info` shows it")
-    which.add_argument("--device", metavar="NAME", help="of this device, as `mucudnn cache info` shows it")
+    for part in ("library", "device"):
+        text = f"rows of this {part}, as `mucudnn cache info` shows it"
+        which.add_argument(f"--{part}", metavar="NAME", help=text)
 
 
 def parse_days(text: str) -> int:
-    """Return the number of days that a text gives, 0 to 36500. Raises UsageError."""
+    """Parse a number of days from 0 to 36500. Raises UsageError."""
     if not text.isascii() or not text.isdigit() or int(text) > 36500:
         raise UsageError(f"'{text}' is not a number of days from 0 to 36500")
     return int(text)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the action on the cache, after taking in the journal that programs under the drop-in wrote."""
+    """Run the action on the cache, after adding the journal that programs under the drop-in wrote."""
     path = default_path()
     journal = journal_of(path)
     if arguments.action not in (_path, _prune) and journal.exists() and journal.stat().st_size:
-        # A cache that can only be read is shown without the journal.
+        # A read-only cache is shown without the journal.
         with suppress(UnwritableError), Cache.open(path, listener=Terminal()) as cache:
             try:
                 take_journal(cache)
@@ -130,7 +132,7 @@ def _merge(path: Path, arguments: argparse.Namespace) -> None:
     _print(
         arguments,
         {"path": str(path), "rows_taken": taken},
-        f"{_format_count(taken)} taken into {path}",
+        f"{_format_count(taken)} added to {path}",
         "Next: mucudnn cache info",
     )
 
@@ -148,7 +150,7 @@ def _import(path: Path, arguments: argparse.Namespace) -> None:
     _print(
         arguments,
         {"path": str(path), "rows_taken": taken},
-        f"{_format_count(taken)} taken from {file} into {path}",
+        f"{_format_count(taken)} of {file} added to {path}",
         "Next: mucudnn cache info",
     )
 
@@ -184,7 +186,7 @@ def _prune(path: Path, arguments: argparse.Namespace) -> None:
 
 
 def _print(arguments: argparse.Namespace, content: dict[str, Any], *lines: Table | str) -> None:
-    """Print an object as JSON if that was asked for, else the lines."""
+    """Print the object as JSON with --json, else the lines."""
     if arguments.json:
         show_json(content)
     else:
@@ -195,14 +197,7 @@ def _format_count(number: int) -> str:
     return f"{number} row{'s' * (number != 1)}"
 
 
-_COUNTED = (
-    "enumerations",
-    "measurements",
-    "failures",
-    "comparisons",
-    "tile_comparisons",
-    "step_times",
-)
+_COUNTED = ("enumerations", "measurements", "failures", "comparisons", "tile_comparisons", "step_times")
 _MACHINES = f"""
     WITH rows AS (
       SELECT device, library, threads, 'enumerations' counted FROM enumerations
@@ -226,7 +221,6 @@ _KERNELS = """
     GROUP BY device, library, threads, problem, pass
     ORDER BY device, library, threads, problem, pass
 """
-
 
 _MACHINE_KEYS = ("device", "library", "threads", *_COUNTED)
 _KERNEL_KEYS = ("problem", "pass", "device", "library", "threads", "sizes", "measured")
@@ -253,7 +247,7 @@ def _info(path: Path, arguments: argparse.Namespace) -> None:
 
 
 def _describe(machine: dict[str, Any]) -> Iterator[str]:
-    """Yield lines about a machine. Its name and library stand alone, as `cache prune` takes them."""
+    """Yield lines about a machine, with its device and library alone on a line to copy into `cache prune`."""
     yield ""
     yield from (f"{key}: {machine[key]}" for key in _MACHINE_KEYS[:3])
     yield ", ".join(f"{machine[key]} {key.replace('_', ' ')}" for key in _COUNTED)

@@ -1,4 +1,4 @@
-"""`mucudnn causes`: show why the devices of a training idle, and what would help."""
+"""`mucudnn causes`: show why the devices of a training run idle, and what would help."""
 
 import argparse
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from mucudnn.diagnosis.traces import read_traces
 from mucudnn.output.files import write_lines
 from mucudnn.output.text import milliseconds
 
-HELP = "show why the ranks of a training idle, from traces of torch.profiler"
+HELP = "show why the ranks of a training run idle, from traces of torch.profiler"
 DESCRIPTION = (
     "Divides the time of each rank into waiting for data, computation, waiting for another rank, transfer, "
-    "collectives such as the sum of gradients, and the rest. Names the changes that would save time, each "
-    "with the figure of a simulation. Give the traces of all ranks, as torch.profiler's export_chrome_trace "
+    "collectives such as the sum of gradients, and the rest. Names the changes that would save time, and how "
+    "much each saves in a simulation. Give the traces of all ranks, as torch.profiler's export_chrome_trace "
     "writes them."
 )
 EXAMPLES = (
@@ -90,7 +90,7 @@ def _describe(late: Lateness, ranks: int) -> str:
 
 def _sentences(changes: Sequence[Remedy]) -> list[str]:
     if not changes:
-        return ["No change that a simulation knows would save 2 % or more."]
+        return ["None of the simulated changes would save 2 % or more."]
     return [
         f"{r.change}: −{r.saved:.0%} of a step, simulated ({milliseconds(r.before_ms)} → "
         f"{milliseconds(r.after_ms)} ms)"

@@ -1,4 +1,4 @@
-"""`mucudnn completion`: print a script with which a shell completes the commands and flags."""
+"""`mucudnn completion`: print a script that completes commands and flags in a shell."""
 
 import argparse
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from mucudnn.errors import MissingExtraError
 from mucudnn.output.streams import results
 from mucudnn.problems.sources import TRAINABLE, bundled_networks
 
-HELP = "print a script with which a shell completes commands, flags and networks"
+HELP = "print a script that completes commands, flags and networks in a shell"
 DESCRIPTION = "Prints the script on the standard output. It knows the commands of this version."
 EXAMPLES = (
     "mucudnn completion bash > ~/.local/share/bash-completion/completions/mucudnn",
@@ -16,7 +16,7 @@ EXAMPLES = (
 )
 
 _FILES = ("PLAN", "FILE", "CACHE", "HTML", "PROGRAM", "OLD", "NEW")
-# The function of bash that completes an argument, by its name in the help text.
+# The bash function that completes an argument, by the argument's name in the help text.
 _NETWORKS = {"NETWORK|FILE|DESCRIPTOR": "_mucudnn_networks", "NETWORK|FILE": "_mucudnn_trainable"}
 
 

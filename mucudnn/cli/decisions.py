@@ -16,7 +16,7 @@ from mucudnn.plans.result import Result
 
 @contextmanager
 def decided(arguments: argparse.Namespace, runner: Runner) -> Iterator[tuple[Result, Cache]]:
-    """Decide as the flags say, from recorded measurements or by measuring; the cache is open meanwhile."""
+    """Decide as the flags say, from recorded or new measurements, and keep the cache open meanwhile."""
     kernels, policy = options.kernels_of(arguments), options.policy_of(arguments)
     limits, terminal = options.limits_of(arguments), Terminal()
     if arguments.replay:

@@ -1,8 +1,8 @@
 """`mucudnn benchmark --devices`: one process for each device of a host, all writing into one cache.
 
-No process hands out the kernels. Each takes a kernel that no other process on an equal device has claimed. So
-a fast device measures more kernels, and the kernels of a process that ends early go to the others. Devices
-that differ each measure all kernels, because the times of one say nothing about another.
+No process hands out the kernels. Each claims kernels that no other process on an equal device has claimed, so
+a fast device measures more of them, and those of a process that ends early go to the others. Devices that
+differ each measure all kernels, because the times of one say nothing about another.
 """
 
 import argparse
@@ -34,7 +34,7 @@ _VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 def parse_devices(text: str) -> tuple[str, ...]:
-    """Return the numbers or UUIDs of devices in a text, where commas join them. Raises UsageError."""
+    """Parse a comma-separated list of device numbers or UUIDs. Raises UsageError."""
     names = tuple(text.split(","))
     for name in names:
         if not re.fullmatch(r"\d{1,4}|(GPU|MIG)-[\w/-]+", name, re.ASCII):
@@ -52,7 +52,7 @@ def measure_on_devices(arguments: argparse.Namespace, devices: Sequence[str]) ->
     """
     flags = argparse.Namespace(**{k: v for k, v in vars(arguments).items() if k != "run"})
     workers: list[tuple[BaseProcess, Connection]] = []
-    interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the children inherit it: we end them
+    interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)  # children inherit this: we end them
     try:
         try:
             for device in _resolve_devices(devices):
@@ -78,7 +78,7 @@ def measure_on_devices(arguments: argparse.Namespace, devices: Sequence[str]) ->
 
 
 def _start(device: str, arguments: argparse.Namespace) -> tuple[BaseProcess, Connection]:
-    """Start a fresh process for one device: CUDA reads CUDA_VISIBLE_DEVICES only once in a process."""
+    """Start a fresh process for one device, because a process reads CUDA_VISIBLE_DEVICES only once."""
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(sender, device, arguments), daemon=True)

@@ -1,4 +1,4 @@
-"""`mucudnn doctor`: find out if `mucudnn run` works here, and for a given program."""
+"""`mucudnn doctor`: check whether `mucudnn run` works on this machine and for a program."""
 
 import argparse
 from collections.abc import Iterator
@@ -25,8 +25,8 @@ from mucudnn.output.files import write_lines
 HELP = "see whether `mucudnn run` works, for which programs, and why not"
 DESCRIPTION = (
     "Lists the cuDNN libraries of this machine, opens one in a child process under mucudnn's own, and says "
-    "which library each PROGRAM gets: a file, a command or an installed Python package; none is started. "
-    "Exit code 1 where something does not work."
+    "which library each PROGRAM would get, without starting it: a file, a command or an installed Python "
+    "package. The exit code is 1 if something does not work."
 )
 EXAMPLES = (
     "mucudnn doctor",

@@ -1,7 +1,5 @@
 """`mucudnn memory`: plan a training step within a memory budget."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 
@@ -68,11 +66,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="the most host memory for offloaded tensors (default: no limit)",
     )  # fmt: skip
     parser.add_argument("--no-recompute", action="store_true", help="compute nothing again")
-    parser.add_argument("--no-offload", action="store_true", help="offload nothing (joint alone)")
+    parser.add_argument("--no-offload", action="store_true", help="offload nothing (joint only)")
     parser.add_argument("--no-divide", action="store_true", help="divide no mini-batch")
-    parser.add_argument(
-        "--exact", action="store_true", help="let the solver go on to the optimum of its program"
-    )
+    parser.add_argument("--exact", action="store_true", help="let the solver search until it has the optimum")
     parser.add_argument(
         "--batch", type=options.checked(options.parse_batch), metavar="N",
         help="mini-batch size of a bundled network (default: 64)",
@@ -80,7 +76,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=("f32", "f16", "bf16"), help="data type (default: f32)")
     parser.add_argument("--layout", choices=("nchw", "nhwc"), help="order of the axes (default: nchw)")
     parser.add_argument(
-        "--page", type=options.checked(options.output), metavar="HTML",
+        "--page", type=options.checked(options.parse_output), metavar="HTML",
         help="write a page that shows the memory against the time",
     )  # fmt: skip
     outputs.add_output(parser, "PLAN", "write the plan to this file")
@@ -96,7 +92,7 @@ def run(arguments: argparse.Namespace) -> None:
     network = read_network(
         arguments.network, batch=arguments.batch, data_type=arguments.dtype, layout=arguments.layout
     )
-    wishes = MemoryOptions(
+    limits = MemoryOptions(
         memory=arguments.memory,
         policy=arguments.policy,
         workspace=arguments.workspace,
@@ -106,7 +102,7 @@ def run(arguments: argparse.Namespace) -> None:
         exact=arguments.exact,
     )
     name = arguments.network if arguments.network in TRAINABLE else Path(arguments.network).stem
-    plan = plan_network(network, _find_costs(arguments, network), wishes, name=name)
+    plan = plan_network(network, _find_costs(arguments, network), limits, name=name)
     if arguments.output:
         plan.write(arguments.output)
     if arguments.page:

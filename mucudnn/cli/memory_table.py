@@ -1,7 +1,5 @@
 """The table that `mucudnn memory` prints."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 from mucudnn.cli.terminal import show, table
@@ -10,7 +8,7 @@ from mucudnn.plans.memory.parts import PlannedTensor
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.sizes import format_size
 
-_SHOWN = 8  # names of each choice
+_SHOWN = 8  # the most names listed for a choice
 
 
 def show_plan(plan: MemoryPlan) -> None:
@@ -32,13 +30,11 @@ def show_plan(plan: MemoryPlan) -> None:
     figures.add_row("difference", f"{slower:+.1%}")
     figures.add_row("waits for copies", f"{milliseconds(plan.exposed_ms)} ms")
     sources = ", ".join(f"{name} {source}" for name, source in plan.sources.items() if name != "device")
-    show(
-        f"{plan.network}, mini-batch {plan.batch}, on {plan.device}, policy {plan.policy} ({sources})",
-        figures,
-        _list_choices(plan),
-        _describe_kernels(plan),
-        *([] if plan.cut is None else [_describe_cut(plan.cut)]),
-    )
+    head = f"{plan.network}, mini-batch {plan.batch}, on {plan.device}, policy {plan.policy} ({sources})"
+    show(head, figures, _list_choices(plan), _describe_kernels(plan))
+    if plan.cut is not None:
+        less = f"a plan may take up to {plan.cut:.1%} less time, and another run may find it"
+        show(f"the planner ran out of time: {less}")
 
 
 def _list_choices(plan: MemoryPlan) -> str:
@@ -54,12 +50,6 @@ def _list_choices(plan: MemoryPlan) -> str:
         listed = "" if choice == "keep" or not tensors else f": {names}{more}"
         lines.append(f"{choice}: {len(tensors)} of {len(plan.tensors)} saved tensors, {total}{listed}")
     return "\n".join(lines)
-
-
-def _describe_cut(cut: float) -> str:
-    return (
-        f"the planner ran out of time: a plan may take up to {cut:.1%} less time, and another run may find it"
-    )
 
 
 def _describe_kernels(plan: MemoryPlan) -> str:

@@ -16,10 +16,10 @@ from mucudnn.sizes import spell_limit
 
 HELP = "choose micro-batches and algorithms within a workspace limit"
 DESCRIPTION = (
-    "Measures what the cache lacks, in a race that skips what will hardly be chosen. Chooses the fastest "
-    "division of each kernel's mini-batch within the limit, and runs it whole, interleaved with the best "
-    "undivided algorithm. A kernel is one convolution in one pass. The choice comes from its desirable set: "
-    "the divisions of which no other is both faster and smaller in workspace."
+    "Measures what the cache lacks, in a race that skips unlikely choices. Chooses the fastest division of "
+    "each kernel's mini-batch within the limit, and runs it whole, interleaved with the best undivided "
+    "algorithm. A kernel is one convolution in one pass. The choice comes from its desirable set: the "
+    "divisions for which no other is both faster and smaller in workspace."
 )
 EXAMPLES = (
     "mucudnn optimize alexnet --workspace 64MiB",
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _next_command(arguments: argparse.Namespace) -> str:
-    """Return the command that writes the plan, or that shows the plan if it is written already."""
+    """Return the command that writes the plan, or shows it if it is already written."""
     if arguments.output:
         return shlex.join(["mucudnn", "plan", "show", str(arguments.output)])
     words = ["mucudnn", "optimize", arguments.network, *options.kernel_flags(arguments)]

@@ -53,8 +53,7 @@ def show_result(result: Result, network: str, next_command: str) -> None:
     batches = {decision.kernel.problem.mini_batch for decision in result.decisions}
     batch = f", mini-batch {batches.pop()}" if len(batches) == 1 else ""
     head = f"{network}: {', '.join(passes)}{batch}, within {within}"
-    explained = [_explain(name, each) for name, each in zip(names, result.decisions, strict=True)]
-    sentences = [sentence for sentence in explained if sentence]
+    sentences = list(filter(None, map(_explain, names, result.decisions)))
     if has_shares(result):
         sentences.append(
             "Rows `apart` let identical kernels differ, which is faster within the same total. mucudnn.torch "
@@ -65,18 +64,8 @@ def show_result(result: Result, network: str, next_command: str) -> None:
         if ran
         else "Times are predicted: the sums of the micro-batches' times. Nothing was run whole."
     )
-    show(
-        head,
-        f"on {result.machine}",
-        "",
-        rows,
-        "",
-        times,
-        "",
-        *sentences,
-        *[""] * bool(sentences),
-        f"Next: {next_command}",
-    )
+    sentences += [""] * bool(sentences)
+    show(head, f"on {result.machine}", "", rows, "", times, "", *sentences, f"Next: {next_command}")
 
 
 def _make_cells(name: str, decision: Decision) -> list[str]:

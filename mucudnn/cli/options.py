@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def checked(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Return `parse` in the form that argparse expects: its UsageError becomes an error of the flag."""
+    """Return `parse` for argparse, with its UsageError turned into an error of the flag."""
 
     def convert(text: str) -> T:
         try:
@@ -31,7 +31,7 @@ def checked(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def parse_batch(text: str) -> int:
-    """Return the mini-batch size that a text gives, 1 to 2^31 - 1. Raises UsageError."""
+    """Parse a mini-batch size from 1 to 2^31 - 1. Raises UsageError."""
     try:
         batch = int(text)
     except ValueError:
@@ -42,10 +42,7 @@ def parse_batch(text: str) -> int:
 
 
 def parse_passes(text: str) -> tuple[str, ...]:
-    """Return the passes that a text names, in their usual order. Raises UsageError.
-
-    Commas join the names; `all` stands for all passes.
-    """
+    """Parse a comma-separated list of passes, or `all`, into their usual order. Raises UsageError."""
     names = PASSES if text == "all" else text.split(",")
     for name in names:
         if name not in PASSES:
@@ -94,8 +91,8 @@ def add_kernel_options(parser: argparse.ArgumentParser) -> None:
         "--engine",
         metavar="auto|cudnn|host|PATH",
         help="library to compute with: NVIDIA's on a GPU (cudnn), the one for the CPU that comes with "
-        "mucudnn (host), or another one with cuDNN's functions (default: auto, which is cudnn where that "
-        "works, else host)",
+        "mucudnn (host), or another library with cuDNN's functions (default: auto, which is cudnn where "
+        "that works, else host)",
     )
 
 
@@ -130,7 +127,7 @@ def add_decision_options(parser: argparse.ArgumentParser) -> None:
         help="do not compare the chosen divisions with the best undivided algorithms by running both whole",
     )
     parser.add_argument(
-        "--replay", type=checked(path), metavar="CACHE",
+        "--replay", type=checked(parse_path), metavar="CACHE",
         help="measure nothing: decide from this cache, or from the measurements of the machine of that name "
         "that come with mucudnn",
     )  # fmt: skip
@@ -158,7 +155,7 @@ def limits_of(arguments: argparse.Namespace) -> Limits:
     if arguments.total_workspace is not None:
         return Limits(total=arguments.total_workspace, exact=arguments.exact)
     if arguments.exact:
-        raise UsageError("--exact is about the division of a total: give --total-workspace, too")
+        raise UsageError("--exact is about the division of a total: give --total-workspace as well")
     return Limits(workspace=workspace_of(arguments))
 
 
@@ -169,7 +166,7 @@ def engine_options(arguments: argparse.Namespace) -> tuple[str, int]:
 
 
 def kernel_flags(arguments: argparse.Namespace) -> list[str]:
-    """Return the given flags that say which kernels are meant, for the command to type next."""
+    """Return the user's flags that select the kernels, for the command to type next."""
     flags = []
     for flag in ("--batch", "--dtype", "--layout", "--math", "--batch-policy", "--threads", "--engine"):
         value = getattr(arguments, flag[2:].replace("-", "_"))
@@ -185,19 +182,19 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def path(text: str) -> Path:
-    """Return a path from a text that is not empty, with a home directory for `~`. Raises UsageError."""
+def parse_path(text: str) -> Path:
+    """Parse a path, with the home directory for `~`. Raises UsageError if the text is empty."""
     if not text:
         raise UsageError("a path cannot be empty")
     return Path(expanded(text))
 
 
-def output(text: str) -> Path:
-    """Return the path of a file to write. Raises UsageError if it cannot be written.
+def parse_output(text: str) -> Path:
+    """Parse the path of a file to write. Raises UsageError if it cannot be written.
 
     The check comes before the measurements, so that no long run ends with this error.
     """
-    file = path(text)
+    file = parse_path(text)
     if file.is_dir():
         raise UsageError(f"'{text}' is a folder, not a file to write")
     if not file.parent.is_dir():
@@ -207,9 +204,9 @@ def output(text: str) -> Path:
     return file
 
 
-def plot(text: str) -> Path:
-    """Return the path of a plot to write. Raises UsageError."""
-    file = output(text)
+def parse_plot(text: str) -> Path:
+    """Parse the path of a plot to write. Raises UsageError."""
+    file = parse_output(text)
     if file.suffix not in (".svg", ".png"):
-        raise UsageError(f"'{text}' is neither a .svg nor a .png: give a name with one of these ends")
+        raise UsageError(f"'{text}' is neither a .svg nor a .png: use one of these suffixes")
     return file

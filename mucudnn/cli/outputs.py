@@ -1,4 +1,4 @@
-"""Files that commands write. A file that exists is only replaced if it is of the kind that is written."""
+"""Files that commands write. An existing file is replaced only by a file of the same kind."""
 
 import argparse
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from mucudnn.cli import options
 from mucudnn.errors import UsageError
 from mucudnn.report import check_installed
 
-_READ = 65536  # the most bytes of a file that its kind is recognised by
+_READ = 65536  # the bytes at the beginning of a file that show its kind
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of files: its name, and how its first bytes are recognised."""
+    """A kind of file, recognised by a file's first bytes."""
 
     name: str
     recognise: Callable[[bytes], bool]
@@ -43,21 +43,21 @@ DEVICE = Kind("description of a device", lambda start: b'"deviceName"' in start)
 
 def add_force(parser: argparse.ArgumentParser) -> None:
     """Declare the flag that replaces files of any kind."""
-    parser.add_argument("--force", action="store_true", help="write over a file of another kind, too")
+    parser.add_argument("--force", action="store_true", help="overwrite even a file of another kind")
 
 
 def add_output(
     parser: argparse.ArgumentParser, metavar: str, help_: str, flag: str = "--output", **more: Any
 ) -> None:
     """Declare the flag that names a file to write, and `--force`."""
-    parser.add_argument(flag, type=options.checked(options.output), metavar=metavar, help=help_, **more)
+    parser.add_argument(flag, type=options.checked(options.parse_output), metavar=metavar, help=help_, **more)
     add_force(parser)
 
 
 def add_plot(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of a plot."""
     parser.add_argument(
-        "--plot", type=options.checked(options.plot), metavar="FILE", help="draw it into a .svg or .png"
+        "--plot", type=options.checked(options.parse_plot), metavar="FILE", help="draw it into a .svg or .png"
     )
     add_force(parser)
 
@@ -70,10 +70,10 @@ def check_plot(arguments: argparse.Namespace) -> None:
 
 
 def check(path: Path | None, kind: Kind, *, force: bool) -> None:
-    """Raise UsageError if there is a file of another kind, and it may not be written over.
+    """Raise UsageError if `path` is a file of another kind, unless `force` allows to replace it.
 
-    The check comes before the measurements, as that of `options.output`. An empty file and a device such as
-    /dev/stdout are of any kind.
+    Like `options.parse_output`, it runs before the measurements. An empty file and a device such as
+    /dev/stdout pass as any kind.
     """
     if force or path is None or not path.is_file():
         return

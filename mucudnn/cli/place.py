@@ -45,7 +45,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options that say which costs a network has."""
+    """Declare the options of the model of a network's costs."""
     parser.add_argument("--device", choices=DEVICES, default="h200", help="modelled device (default: h200)")
     parser.add_argument(
         "--bandwidth", type=options.checked(parse_size), default=parse_size("25GiB"), metavar="SIZE",
@@ -103,12 +103,12 @@ def placed(arguments: argparse.Namespace, source: str, devices: int) -> PlacedNe
     if not arguments.bandwidth:
         raise UsageError("--bandwidth is 0 bytes per second: nothing would ever arrive")
     link = PeerLink(arguments.latency, arguments.bandwidth)
-    wishes = {name: getattr(arguments, name) for name in ("memory", "exact") if hasattr(arguments, name)}
-    return place_network(network, costs, devices, link, **wishes)
+    limits = {name: getattr(arguments, name) for name in ("memory", "exact") if hasattr(arguments, name)}
+    return place_network(network, costs, devices, link, **limits)
 
 
 def parse_devices(text: str) -> int:
-    """Return a number of devices. Raises UsageError."""
+    """Parse a number of devices. Raises UsageError."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 64:
         raise UsageError(f"'{text}' is not a number of devices: give 1 to 64")
     return int(text)

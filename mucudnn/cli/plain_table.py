@@ -10,7 +10,7 @@ from mucudnn.output.printable import printable
 
 
 class PlainTable(Table):
-    """A table of plain text: rich would obey square brackets in it, and the terminal escape sequences."""
+    """A table of plain text, in which rich ignores square brackets and the terminal escape sequences."""
 
     def __init__(self, gap: int) -> None:
         super().__init__(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, show_edge=False)

@@ -28,7 +28,7 @@ from mucudnn.sizes import format_size
 HELP = "show, verify and compare plans"
 DESCRIPTION = (
     "A plan has the chosen configuration and the desirable set of each kernel. The desirable set holds the "
-    "configurations of which no other is both faster and smaller in workspace."
+    "configurations for which no other is both faster and smaller in workspace."
 )
 EXAMPLES = (
     "mucudnn plan show net.plan",
@@ -66,23 +66,24 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     for action, parser_ in ((_show, showing), (_verify, verifying)):
         parser_.add_argument(
             "plan",
-            type=options.checked(options.path),
+            type=options.checked(options.parse_path),
             metavar="PLAN",
             help="a file that `mucudnn optimize --output` wrote; `show` takes plans of any kind",
         )
         parser_.set_defaults(action=action)
     comparing = actions.add_parser(
         "diff",
-        help="print the differences of two plans",
-        description="Print the differences of two plans: in their headers, and in the chosen micro-batches, "
-        "algorithms, workspaces, shares, tiles and groups of channels. The exit code is 1 if there are any.",
+        help="print the differences between two plans",
+        description="Print the differences between two plans: in their headers, and in the chosen "
+        "micro-batches, algorithms, workspaces, shares, tiles and groups of channels. The exit code is 1 if "
+        "there are any.",
         epilog=format_examples("mucudnn plan diff old.plan new.plan"),
     )
     comparing.add_argument(
         "--times", action="store_true", help="compare measured times and the desirable sets, too"
     )
     for name in ("old", "new"):
-        comparing.add_argument(name, type=options.checked(options.path), metavar=name.upper())
+        comparing.add_argument(name, type=options.checked(options.parse_path), metavar=name.upper())
     comparing.set_defaults(action=_diff)
     for parser_ in (showing, verifying, comparing):
         options.add_json(parser_)
@@ -210,9 +211,9 @@ def _show_checks(checks: Sequence[KernelCheck]) -> None:
 
 
 def _engine_of(plan: Plan, path: Path) -> str:
-    """Return the engine that a plan names, or that of MUCUDNN_LIBRARY in the place of the host engine.
+    """Return the engine that a plan names, or MUCUDNN_LIBRARY's instead of the host engine.
 
-    Opening a library runs its code, so a plan cannot name a path. Raise MucudnnError if it does.
+    Raises MucudnnError if the plan names a path, because opening a library runs its code.
     """
     named = plan.header.get("engine")
     if named not in (None, *_NAMED_ENGINES):

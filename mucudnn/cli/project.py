@@ -1,6 +1,7 @@
-"""`mucudnn project`: compare data parallelism with hybrid parallelism over a whole training."""
+"""`mucudnn project`: compare data parallelism with hybrid parallelism over a whole training run."""
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from mucudnn.plans.devices.scaling import ScalingRow, read_scaling
 from mucudnn.problems.sources import TRAINABLE
 from mucudnn.solver.devices.projection import Strategy, project
 
-HELP = "compare data parallelism with hybrid parallelism over a whole training"
+HELP = "compare data parallelism with hybrid parallelism over a whole training run"
 DESCRIPTION = (
-    "Reads a table of trainings by data parallelism: devices, milliseconds of a step, epochs. Shows for each "
+    "Reads a table of data-parallel training runs: devices, milliseconds of a step, epochs. Shows for each "
     "number of devices whether it is better to give several devices to each replica. How much faster several "
     "devices run a step is given with --speedup, or modelled for a network with --network."
 )
@@ -51,7 +52,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Project the training, print the result as a table or as JSON, and draw it."""
+    """Project the training run, print the result as a table or as JSON, and draw it."""
     outputs.check_plot(arguments)
     rows = read_scaling(arguments.table)
     speedups = _find_speedups(arguments)
@@ -133,31 +134,16 @@ def _parse_speedup(text: str) -> tuple[int, float]:
 def _make_json(
     rows: list[ScalingRow], speedups: Speedups, pairs: list[tuple[Strategy | None, Strategy | None]]
 ) -> dict[str, Any]:
-    def describe(strategy: Strategy | None) -> dict[str, Any] | None:
-        if strategy is None:
-            return None
-        return {
-            "replicas": strategy.replicas, "devices_each": strategy.devices_each, "speedup": strategy.speedup
-        }  # fmt: skip
-
     return {
-        "table": [
-            {
-                "devices": row.training.devices,
-                "step_ms": row.training.step_ms,
-                "epochs": row.training.epochs,
-                "source": row.source,
-            }
-            for row in rows
-        ],
+        "table": [{**asdict(row.training), "source": row.source} for row in rows],
         "model_speedups": [
             {"devices": m, "speedup": s, "source": source} for m, (s, source) in sorted(speedups.items())
         ],
         "projection": [
             {
                 "devices": alone.devices if alone else hybrid.devices if hybrid else 0,
-                "data_parallel": describe(alone),
-                "hybrid": describe(hybrid),
+                "data_parallel": asdict(alone) if alone else None,
+                "hybrid": asdict(hybrid) if hybrid else None,
             }
             for alone, hybrid in pairs
         ],

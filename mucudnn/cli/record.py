@@ -11,8 +11,8 @@ from mucudnn.errors import UsageError
 
 HELP = "write down the convolutions that a program makes"
 DESCRIPTION = (
-    "Replaces itself by COMMAND as `mucudnn run` does, but passes every call on. When the program ends, its "
-    "convolutions are added to FILE with the number of calls. `mucudnn optimize FILE` reads that file."
+    "Replaces itself with COMMAND as `mucudnn run` does, but passes every call on. When the program ends, "
+    "its convolutions are added to FILE with the number of calls. `mucudnn optimize FILE` reads that file."
 )
 EXAMPLES = ("mucudnn record --output net.txt -- python train.py",)
 DEFAULT = "convolutions.txt"
@@ -26,14 +26,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Replace this process by the command. An exception is the only way back."""
+    """Replace this process with the command, and return only by an exception."""
     become("record", arguments.command, lambda: _variables(arguments))
 
 
 def _default() -> Path:
     """Return the file of MUCUDNN_RECORD, else DEFAULT. Raise UsageError if it cannot be written."""
     try:
-        return options.output(settings.RECORD.read() or DEFAULT)
+        return options.parse_output(settings.RECORD.read() or DEFAULT)
     except UsageError as error:
         raise UsageError(f"{error}; --output or {settings.RECORD.variable} names another file") from None
 

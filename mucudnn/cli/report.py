@@ -1,4 +1,4 @@
-"""`mucudnn report`: write a page that shows the decisions for a network and the gain of more memory."""
+"""`mucudnn report`: write a page that shows the decisions for a network and the gain from more memory."""
 
 import argparse
 from datetime import date
@@ -16,7 +16,7 @@ from mucudnn.report.gather import Report, gather
 HELP = "write a page with plots of the decisions"
 DESCRIPTION = (
     "Makes the measurements that the cache lacks, decides, and writes one HTML page that needs no other "
-    "file. It shows time against workspace of each kernel and of the whole network, the gain of more memory, "
+    "file. It shows time against workspace for each kernel and the whole network, the gain from more memory, "
     "and the chosen divisions."
 )
 EXAMPLES = (
@@ -31,7 +31,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     options.add_decision_options(parser)
     outputs.add_output(parser, "HTML", "the page (default: report.html)", default="report.html")
     parser.add_argument(
-        "--plots", type=options.checked(options.path), metavar="DIR", help="write each plot to a file, too"
+        "--plots",
+        type=options.checked(options.parse_path),
+        metavar="DIR",
+        help="write each plot to a file, too",
     )
     parser.add_argument(
         "--format", choices=("svg", "png"), default="svg", help="format of the plots' files (default: svg)"

@@ -26,7 +26,7 @@ from mucudnn.sizes import doubt_limit, parse_limit
 
 HELP = "run a program with mucudnn in front of its cuDNN"
 DESCRIPTION = (
-    "Replaces itself by COMMAND, with mucudnn's libcudnn.so.9 preloaded: signals and exit code are the "
+    "Replaces itself with COMMAND, with mucudnn's libcudnn.so.9 preloaded: signals and exit code are the "
     "program's own, and its children run the same way. Convolutions are divided as the plan says. Without a "
     "plan they are measured when the program first asks about them, and the measurements are kept. "
     "Without a limit no convolution takes more workspace than the program's own choice would."
@@ -39,7 +39,7 @@ UNSET = object()
 
 
 class CannotRunError(MucudnnError):
-    """The command cannot be started; the exit codes are those of shells and env(1)."""
+    """The error of a command that cannot be started, with the exit code that shells and env(1) use."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -54,7 +54,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="the most workspace of one convolution, such as 64MiB, or none for no limit (default: what the "
         "program's own choice takes)",
     )  # fmt: skip
-    parser.add_argument("--plan", type=options.checked(options.path), metavar="PLAN", help="follow this plan")
+    parser.add_argument(
+        "--plan", type=options.checked(options.parse_path), metavar="PLAN", help="follow this plan"
+    )
     parser.add_argument(
         "--online",
         action="store_true",
@@ -69,7 +71,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Replace this process by the command. An exception is the only way back."""
+    """Replace this process with the command, and return only by an exception."""
     become("run", arguments.command, lambda: _variables(arguments))
 
 
@@ -81,10 +83,10 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
         if doubt := doubt_limit(size):
             print(f"Warning: {doubt}", file=sys.stderr, flush=True)
         variables[settings.WORKSPACE_LIMIT.variable] = "none" if size is None else str(size)
-    if _brings_no_workspace(os.environ.get("XLA_FLAGS", "")):
-        # XLA reads the workspace of each plan all the same, so the drop-in alone cannot know.
+    if _disable_autotuning(os.environ.get("XLA_FLAGS", "")):
+        # XLA still asks for the workspace of each plan, so the drop-in cannot know this by itself.
         print(
-            "Warning: with --xla_gpu_autotune_level=0 XLA brings no workspace: the limit is 0 bytes",
+            "Warning: with --xla_gpu_autotune_level=0 XLA provides no workspace: the limit is 0 bytes",
             file=sys.stderr,
             flush=True,
         )
@@ -107,13 +109,13 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
     except UnwritableError as error:
         print(f"Warning: {error}; what is measured is lost afterwards", file=sys.stderr, flush=True)
         return variables
-    with suppress(OSError):  # without the folder nothing is kept, and the drop-in warns of it
+    with suppress(OSError):  # without the folder nothing is kept, and the drop-in warns about that
         cache.parent.mkdir(parents=True, exist_ok=True)
     variables[settings.CACHE.variable] = str(cache)
     return variables
 
 
-def _brings_no_workspace(xla_flags: str) -> bool:
+def _disable_autotuning(xla_flags: str) -> bool:
     """Return whether these flags switch XLA's autotuning off. The last of several levels counts."""
     return re.findall(r"--xla_gpu_autotune_level=(\S+)", xla_flags)[-1:] == ["0"]
 
@@ -126,10 +128,10 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 
 def become(name: str, command: list[str], variables: Callable[[], dict[str, str]]) -> None:
-    """Replace this process by the command that `mucudnn NAME` was given, under the drop-in.
+    """Replace this process with the command of `mucudnn NAME`, under the drop-in.
 
-    `variables` gives the environment variables to add, and is called after the checks. An exception is the
-    only way back: UsageError, NoEngineError, CannotRunError or another MucudnnError.
+    `variables` returns the environment variables to add, and is called after the checks. Returns only by an
+    exception: UsageError, NoEngineError, CannotRunError or another MucudnnError.
     """
     if command and command[0] == "--":
         command = command[1:]
@@ -154,9 +156,9 @@ def become(name: str, command: list[str], variables: Callable[[], dict[str, str]
     if older := find_library_for_8(Path(program), command[1:]):
         raise MucudnnError(
             f"not run: {command[0]} loads {older}, which is written for cuDNN 8; mucudnn stands in for "
-            "cuDNN 9 only. Run the program without mucudnn, or take a newer version of it"
+            "cuDNN 9 only. Run the program without mucudnn, or use a newer version of it"
         )
-    # The drop-in in this process, and in none of its children, says if nobody ever called cuDNN.
+    # Only the drop-in in this process, not those in its children, reports that nobody called cuDNN.
     added = {**library, **variables(), "MUCUDNN_RUN": str(os.getpid())}
     environment = preloading(shim, {**_environment_of_caller(), **added})
     # Python ignores these signals, and the program would inherit that.
@@ -168,7 +170,7 @@ def become(name: str, command: list[str], variables: Callable[[], dict[str, str]
     except OSError as error:
         if error.errno != errno.ENOEXEC or _is_binary(program):
             raise CannotRunError(f"{program}: {error.strerror}", 126) from None
-    # Without a first line that names an interpreter, a shell runs the script itself.
+    # sh runs a script whose first line names no interpreter, as a shell does.
     os.execve("/bin/sh", ["/bin/sh", program, *command[1:]], environment)
 
 
@@ -186,7 +188,7 @@ def _environment_of_caller() -> dict[str, str]:
 
 
 def _is_binary(path: str) -> bool:
-    """Return whether the first line of a file is not text, as shells find out."""
+    """Return whether the first line of a file is not text, which is how shells recognise a binary."""
     with open(path, "rb") as file:
         return b"\0" in file.readline(256)
 
@@ -194,7 +196,7 @@ def _is_binary(path: str) -> bool:
 def refuse_unknown_functions() -> None:
     """Raise MucudnnError if a cuDNN has functions that the drop-in lacks, because a program may need them.
 
-    With MUCUDNN_LIBRARY only that library is checked, without it every library that can be found.
+    Only MUCUDNN_LIBRARY is checked if it is set, otherwise every library that can be found.
     """
     libraries = find_libraries()
     if libraries and libraries[0].origin == settings.LIBRARY.variable:
@@ -208,6 +210,6 @@ def refuse_unknown_functions() -> None:
             some = ", ".join(unknown[:3]) + (", ..." if len(unknown) > 3 else "")
             raise MucudnnError(
                 f"not run: {library.path} has {len(unknown)} functions that mucudnn does not know ({some}); "
-                "a program that needs one would not start. Take a newer mucudnn, or set MUCUDNN_LIBRARY to "
-                "the library that the program uses"
+                "a program that needs one of them would not start. Upgrade mucudnn, or set MUCUDNN_LIBRARY "
+                "to the library that the program uses"
             )

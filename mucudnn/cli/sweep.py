@@ -72,8 +72,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _make_table(swept: Sweep) -> Table:
-    first, second = (">mini-batch", ">ms", ">± ms", ">ms/sample"), (">divided ms", ">ms/sample")
-    rows = table(*first, "", *second, "micro-batches")
+    undivided, divided = (">mini-batch", ">ms", ">± ms", ">ms/sample"), (">divided ms", ">ms/sample")
+    rows = table(*undivided, "", *divided, "micro-batches")
     cliffs = {cliff.point.mini_batch for cliff in swept.cliffs}
     for point in swept.points:
         rows.add_row(
@@ -109,12 +109,12 @@ def cliff_sentence(cliff: Cliff, limit: int | None) -> str:
 
 
 def _format_fine(value: float | None) -> str:
-    """Write milliseconds of one sample with three significant digits below 1 ms; a dash for None."""
+    """Format the milliseconds of one sample, with three significant digits below 1 ms; a dash for None."""
     return milliseconds(value) if value is None or value >= 1 else f"{value:.3g}"
 
 
 def _next_command(arguments: argparse.Namespace, sweeps: list[Sweep], limit: int | None) -> str:
-    """Return the command that optimizes at the first cliff, or without a cliff at the mini-batch."""
+    """Return the command that optimizes at the first cliff, or at the mini-batch if there is no cliff."""
     flags = argparse.Namespace(**vars(arguments))
     cliffs = [cliff for swept in sweeps for cliff in swept.cliffs]
     if cliffs:

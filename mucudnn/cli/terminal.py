@@ -25,7 +25,7 @@ class Terminal(ProgressBar):
 
     def message(self, text: str) -> None:
         """Print one line on stderr."""
-        # One write: an interrupt between text and newline would join the line of another process to this one.
+        # One write, because after an interrupt without the newline another process would continue this line.
         print(f"{printable(text)}\n", end="", file=sys.stderr, flush=True)
 
 
@@ -70,12 +70,12 @@ def stdout() -> "Console":
 
 
 def show_json(content: dict[str, Any]) -> None:
-    """Print an object as JSON on stdout, after the version of its form."""
+    """Print an object as JSON on stdout, after the version of the schema."""
     print(json.dumps({"schema": _SCHEMA, **content}, indent=1), file=results())
 
 
 def show(*items: "Table | str") -> None:
-    """Print tables and lines on stdout; a table is as wide as the terminal or WIDTH at most."""
+    """Print tables and lines on stdout, with tables at most as wide as the terminal, or WIDTH without one."""
     console = stdout()
     for item in items:
         if isinstance(item, str):

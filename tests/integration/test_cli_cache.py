@@ -61,16 +61,16 @@ def test_info_counts_the_rows_of_every_table(run: Run, cache_path: Path) -> None
 def test_caches_of_several_hosts_are_merged(run: Run, tmp_path: Path, cache_path: Path) -> None:
     one, two = other_host(tmp_path, "one", 1, 2), other_host(tmp_path, "two", 4)
     assert run("merge", one, two)[:2] == (
-        0, [f"6 rows taken into {cache_path}", "Next: mucudnn cache info"]
+        0, [f"6 rows added to {cache_path}", "Next: mucudnn cache info"]
     )  # fmt: skip
-    assert run("merge", one, two, cache_path)[1][0] == f"0 rows taken into {cache_path}"
+    assert run("merge", one, two, cache_path)[1][0] == f"0 rows added to {cache_path}"
     with Cache.read_only(cache_path) as cache:
         assert [machine.device for machine in cache.machines()] == ["one", "two"]
 
 
 def test_the_help_says_which_of_two_rows_wins(run: Run) -> None:
     for action in ("merge", "import"):
-        assert "the one measured later wins" in " ".join(run(action, "--help")[1])
+        assert "the later measurement wins" in " ".join(run(action, "--help")[1])
 
 
 def test_a_missing_cache_stops_the_merge(run: Run, tmp_path: Path, cache_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_import_reads_what_export_writes(run: Run, tmp_path: Path, cache_path: P
     ]  # fmt: skip
     assert lines.read_text().splitlines() == out
     cache_path.unlink()
-    assert run("import", lines)[1][0] == f"4 rows taken from {lines} into {cache_path}"
+    assert run("import", lines)[1][0] == f"4 rows of {lines} added to {cache_path}"
     assert run("export")[1] == out
 
 

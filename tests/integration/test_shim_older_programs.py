@@ -85,7 +85,7 @@ def test_a_program_that_is_linked_against_a_library_for_cudnn_8_is_not_started(
     assert (under.returncode, under.stdout) == (1, "")
     assert under.stderr == (
         f"mucudnn: not run: {program} loads {folder}/for_8.so, which is written for cuDNN 8; mucudnn "
-        "stands in for cuDNN 9 only. Run the program without mucudnn, or take a newer version of it\n"
+        "stands in for cuDNN 9 only. Run the program without mucudnn, or use a newer version of it\n"
     )
     compile_c(source, "-o", program, folder / "for_9.so", f"-Wl,-rpath,{folder}")
     assert run_under_mucudnn(program, MUCUDNN_LIBRARY="host").returncode == 2000 % 256

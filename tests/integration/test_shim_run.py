@@ -63,12 +63,12 @@ def test_the_example_of_the_docs_runs_and_takes_the_workspace_that_they_name() -
         ("", "8MiB"),
     ],
 )
-def test_xla_without_autotuning_brings_no_workspace_so_the_limit_is_0(flags: str, limit: str) -> None:
+def test_xla_without_autotuning_provides_no_workspace_so_the_limit_is_0(flags: str, limit: str) -> None:
     ran = run_under_mucudnn(
         "printenv", "MUCUDNN_WORKSPACE_LIMIT", XLA_FLAGS=flags, MUCUDNN_WORKSPACE_LIMIT="8MiB"
     )
     assert ran.stdout == f"{limit}\n"
-    assert ("XLA brings no workspace: the limit is 0 bytes" in ran.stderr) == (limit == "0")
+    assert ("XLA provides no workspace: the limit is 0 bytes" in ran.stderr) == (limit == "0")
 
 
 def test_a_program_ends_with_a_line_about_its_convolutions(tmp_path: Path) -> None:
