@@ -98,7 +98,7 @@ def _make_total_cells(name: str, result: Result) -> list[str]:
 
 
 def _explain(name: str, decision: Decision) -> str:
-    """Return the sentence that says why a kernel does not run as predicted best; an empty one if it does."""
+    """Return a sentence about why a kernel does not run the best prediction, or "" if it does."""
     divided = micro_batches(decision.divided, " + ")
     if decision.dropped:
         expected = decision.undivided.time_ms / decision.divided.time_ms if decision.undivided else None

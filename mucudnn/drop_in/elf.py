@@ -1,4 +1,4 @@
-"""Reading of ELF files: the libraries that a file needs, its loader, its name, and its symbols."""
+"""A reader of ELF files: the libraries that a file needs, its loader, its name, and its symbols."""
 
 import mmap
 import os

@@ -210,7 +210,7 @@ def _preference(configuration: Configuration) -> tuple[int, float, int]:
 
 
 def _list_parts(measured: Sequence[Measurement], kernel: Kernel) -> list[list[MicroConfiguration]]:
-    """Return lists of micro-configurations to combine: one, or one for sums in place and one accumulated."""
+    """Return lists of micro-configurations to combine: one, or one summed in place and one accumulated."""
     mini_batch = kernel.mini_batch
     parts = [(part, m.accumulator) for m in measured if (part := m.part()) is not None]
     if most_slices(kernel) == 1:

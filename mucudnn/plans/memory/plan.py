@@ -74,16 +74,6 @@ class MemoryPlan:
     seconds: float = field(default=0.0, compare=False)
 
     @property
-    def out_bandwidth(self) -> float:
-        """Bytes per second from the device to the host."""
-        return self.link.out_bandwidth
-
-    @property
-    def in_bandwidth(self) -> float:
-        """Bytes per second from the host to the device."""
-        return self.link.in_bandwidth
-
-    @property
     def piece(self) -> int:
         """The most bytes of one copy."""
         return self.link.piece
