@@ -10,8 +10,10 @@ from bench.lib.record import RESULTS, Machine, Record, by_machine, machine_name,
 from bench.programs import PROGRAMS, Program
 from bench.suites.core.channels import HEAD as CHANNELS_HEAD
 from bench.suites.core.channels import summarize
+from bench.suites.core.errors import HEAD as ERRORS_HEAD
+from bench.suites.core.errors import summarize as summarize_errors
 from bench.suites.gpu.summary import gpu_tables
-from bench.suites.networks.table import default_table, large_tables
+from bench.suites.networks.table import default_table, large_tables, strict_table
 from bench.suites.questions import QUESTIONS
 
 SUITES = {
@@ -65,8 +67,12 @@ def _tables(program: Program, machines: list[Measured]) -> list[str]:
         lines += [_where(program.name, measured), ""]
         if program.name == "channels":
             lines += table(CHANNELS_HEAD, summarize(records))
+        elif program.name == "errors":
+            lines += table(ERRORS_HEAD, summarize_errors(records))
         elif program.name == "networks":
             lines += default_table(records)
+        elif program.name == "strict":
+            lines += strict_table(records)
         else:  # without questions that only other machines answered
             by_question = zip(questions, own, zip(*answers, strict=True), strict=True)
             lines += table(

@@ -22,6 +22,7 @@ from mucudnn.problems.shapes import (
     shapes_of,
     whole_number,
 )
+from mucudnn.settings import STRICT
 from mucudnn.sizes import parse_limit
 
 PlanOrPath = Plan | AnyPath
@@ -80,6 +81,11 @@ def limit_of(workspace: int | str | None) -> int | None:
     if size >= 2**63:
         raise UsageError(f"workspace is {shown(size)}: it must be below 2^63 bytes")
     return size
+
+
+def math_of(numerics: str | None) -> str:
+    """Return the math mode of a call that follows none of PyTorch's flags. Raises UsageError."""
+    return STRICT if settings.numerics_of(numerics) == STRICT else "default"
 
 
 def known_plan(plan: PlanOrPath) -> Plan:

@@ -17,7 +17,7 @@ from numbers import Real
 from typing import Any, TypeVar
 
 from mucudnn.arrays import views
-from mucudnn.arrays.call import PassCall, PlanOrPath
+from mucudnn.arrays.call import PassCall, PlanOrPath, math_of
 from mucudnn.arrays.dispatch import prepared
 from mucudnn.arrays.views import View
 from mucudnn.errors import ArgumentTypeError, UsageError, shown
@@ -42,6 +42,7 @@ def convolution_forward(
     out: Array | None = None,
     workspace: int | str | None = None,
     plan: PlanOrPath | None = None,
+    numerics: str | None = None,
 ) -> Array:
     """Compute y = alpha · (x ∗ w) + beta · y, of shape (N, K, *output).
 
@@ -49,7 +50,9 @@ def convolution_forward(
     leaves no gaps. Sizes are whole numbers of any type but bool, `alpha` and `beta` finite real numbers. The
     result is written to `out`, whose old values are not read if beta is 0. Without `out` the result is a new
     array, and beta must be 0. `workspace` is the most scratch memory that the call may use, in bytes or as
-    text ("64MiB", "none"). The default is MUCUDNN_WORKSPACE_LIMIT, or 64 MiB if that is not set.
+    text ("64MiB", "none"). The default is MUCUDNN_WORKSPACE_LIMIT, or 64 MiB if that is not set. With
+    `numerics` "strict" each result is a sum over its own window: neither FFT nor Winograd nor TF32 runs. The
+    default is MUCUDNN_NUMERICS, or "fast".
 
     The first call for a shape measures the algorithms that fit, which takes seconds; the cache keeps the
     measurements. A `plan` (a Plan, or the path of one, which is read once) makes measuring unnecessary: the
@@ -68,7 +71,7 @@ def convolution_forward(
     alpha, beta = _check_factor("alpha", alpha, vx), _check_factor("beta", beta, vx)
     call = PassCall(
         "forward", vx.device, vx.data_type, layout, vx.shape, vw.shape, None,
-        stride, padding, dilation, groups, workspace,
+        stride, padding, dilation, groups, workspace, math_of(numerics),
     )  # fmt: skip
     ready = prepared(call, plan, stream=vx.stream)
     result, vy = _prepare_output(out, x, vx, vw, ready.shapes["y"], beta)
@@ -91,6 +94,7 @@ def convolution_backward_data(
     out: Array | None = None,
     workspace: int | str | None = None,
     plan: PlanOrPath | None = None,
+    numerics: str | None = None,
 ) -> Array:
     """Compute dx = alpha · (gradient of the input) + beta · dx, of `input_shape`.
 
@@ -105,7 +109,7 @@ def convolution_backward_data(
     input_shape = _make_exact_shape("x", input_shape)
     call = PassCall(
         "backward_data", vdy.device, vdy.data_type, layout, input_shape, vw.shape, vdy.shape,
-        stride, padding, dilation, groups, workspace,
+        stride, padding, dilation, groups, workspace, math_of(numerics),
     )  # fmt: skip
     ready = prepared(call, plan, stream=vdy.stream)
     result, vdx = _prepare_output(out, dy, vdy, vw, ready.shapes["x"], beta)
@@ -128,6 +132,7 @@ def convolution_backward_filter(
     out: Array | None = None,
     workspace: int | str | None = None,
     plan: PlanOrPath | None = None,
+    numerics: str | None = None,
 ) -> Array:
     """Compute dw = alpha · (gradient of the filter) + beta · dw, of `filter_shape`.
 
@@ -146,7 +151,7 @@ def convolution_backward_filter(
     filter_shape = _make_exact_shape("w", filter_shape)
     call = PassCall(
         "backward_filter", vx.device, vx.data_type, layout, vx.shape, filter_shape, vdy.shape,
-        stride, padding, dilation, groups, workspace,
+        stride, padding, dilation, groups, workspace, math_of(numerics),
     )  # fmt: skip
     ready = prepared(call, plan, stream=vx.stream)
     result, vdw = _prepare_output(out, x, vx, vdy, ready.shapes["w"], beta)

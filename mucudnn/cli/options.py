@@ -68,8 +68,14 @@ def add_kernel_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layout", choices=("nchw", "nhwc"), help="order of the axes (default: nchw)")
     parser.add_argument(
         "--math",
-        choices=("default", "tf32", "strict"),
+        choices=("default", "tf32", "fma"),
         help="arithmetic allowed: cuDNN's default, tensor cores for f32 too, or none (default: default)",
+    )
+    parser.add_argument(
+        "--numerics",
+        choices=settings.NUMERICS_WORDS,
+        help="strict: each result is a sum over its own window, without FFT, Winograd and TF32, whatever "
+        "--math says (default: fast)",
     )
     parser.add_argument(
         "--passes", type=checked(parse_passes), default=("forward",), metavar="PASSES",
@@ -135,7 +141,9 @@ def add_decision_options(parser: argparse.ArgumentParser) -> None:
 
 def kernels_of(arguments: argparse.Namespace) -> list[Kernel]:
     """Return the kernels that the flags ask for. Raises UsageError."""
-    flags = Flags(arguments.batch, arguments.dtype, arguments.layout, arguments.math)
+    is_strict = settings.numerics_of(arguments.numerics) == settings.STRICT
+    math = settings.STRICT if is_strict else arguments.math
+    flags = Flags(arguments.batch, arguments.dtype, arguments.layout, math)
     return read_kernels(arguments.network, flags, arguments.passes)
 
 
@@ -168,7 +176,8 @@ def engine_options(arguments: argparse.Namespace) -> tuple[str, int]:
 def kernel_flags(arguments: argparse.Namespace) -> list[str]:
     """Return the user's flags that select the kernels, for the command to type next."""
     flags = []
-    for flag in ("--batch", "--dtype", "--layout", "--math", "--batch-policy", "--threads", "--engine"):
+    of_problem = "--batch", "--dtype", "--layout", "--math", "--numerics"
+    for flag in (*of_problem, "--batch-policy", "--threads", "--engine"):
         value = getattr(arguments, flag[2:].replace("-", "_"))
         if value is not None:
             flags += [flag, str(value)]

@@ -89,7 +89,7 @@ def _stock_tasks(
     bench: Bench, kernel: Kernel, sizes: Sequence[int], known: set[tuple[int, str]]
 ) -> list[Task]:
     """Return the tasks of the source, which run first: its tensors are freed before the engine allocates."""
-    if bench.source is None or kernel.problem.epilogue:
+    if bench.source is None or kernel.problem.epilogue or not bench.source.admits(kernel):
         return []
     return [
         Task(kernel, size, name, 0, "", is_stock=True)

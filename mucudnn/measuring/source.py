@@ -40,6 +40,9 @@ class Source(Protocol):
 
     machine: Machine
 
+    def admits(self, kernel: Kernel) -> bool:
+        """Return whether the framework's own operator has the arithmetic that the kernel asks for."""
+
     def timer(self, kernel: Kernel, samples: int) -> StockTimer:
         """Return a timer whose tensors have that many samples. Raises RuntimeError, MemoryError."""
 

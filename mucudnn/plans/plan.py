@@ -13,6 +13,7 @@ from mucudnn.output.table import html_table
 from mucudnn.output.text import micro_batches
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
+from mucudnn.settings import STRICT
 from mucudnn.sizes import format_size
 from mucudnn.solver import (
     ChannelGroup,
@@ -98,6 +99,11 @@ class Plan:
     def find(self, kernel: Kernel) -> PlanKernel | None:
         """Return the plan's entry for a kernel, or None if it has none."""
         return next((planned for planned in self.kernels if planned.kernel == kernel), None)
+
+    @property
+    def is_strict(self) -> bool:
+        """True if all kernels have strict arithmetic."""
+        return bool(self.kernels) and all(kernel.problem.math == STRICT for kernel in self.kernels)
 
     @property
     def digest(self) -> str:

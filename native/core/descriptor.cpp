@@ -38,14 +38,14 @@ std::string_view read_prefix(std::string_view text, Problem& problem) {
     const std::string_view first = word.substr(0, word.find_first_of("/>"));
     if (first == "nchw" || first == "nhwc") {
       read_layouts(word, problem);
-    } else if (word == "default" || word == "tf32" || word == "strict") {
+    } else if (word == "default" || word == "tf32" || word == "fma" || word == "strict") {
       problem.math = math_named(word);
     } else if (first == "f32" || first == "f64" || first == "f16" || first == "bf16") {
       read_types(word, problem);
     } else {
       fail("'" + std::string(word) +
            ":' is not a data type (f32, f64, f16, bf16), layout (nchw, nhwc) or math " +
-           "(default, tf32, strict)");
+           "(default, tf32, fma, strict)");
     }
     begin = colon + 1;
   }

@@ -11,7 +11,7 @@ constexpr std::int64_t kMaxSize = 0x7fffffff;  // cuDNN takes sizes as int
 
 constexpr const char* kDataTypes[] = {"f32", "f64", "f16", "bf16"};
 constexpr const char* kLayouts[] = {"nchw", "nhwc"};
-constexpr const char* kMaths[] = {"default", "tf32", "strict"};
+constexpr const char* kMaths[] = {"default", "tf32", "fma", "strict"};
 constexpr const char* kPassNames[] = {"forward", "backward_data", "backward_filter"};
 
 template <typename Enum, std::size_t count>

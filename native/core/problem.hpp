@@ -14,7 +14,9 @@ namespace mucudnn {
 
 enum class DataType { f32, f64, f16, bf16 };
 enum class Layout { nchw, nhwc };  // channels first or last, in 2-D and in 3-D
-enum class Math { standard, tf32, strict };
+// The arithmetic that is allowed: cuDNN's default, TF32 too, no tensor cores, or sums over each output's
+// window alone: neither FFT nor Winograd, nor TF32.
+enum class Math { standard, tf32, fma, strict };
 enum class Pass { forward, backward_data, backward_filter };
 constexpr Pass kPasses[] = {Pass::forward, Pass::backward_data, Pass::backward_filter};
 // Returns whether slices of the mini-batch add to one output. In the other passes they write disjoint

@@ -80,8 +80,7 @@ Descriptors::Descriptors(const Library& c, const Problem& p, const ChannelPitch&
           "cudnnSetConvolutionNdDescriptor");
   c.check(c.cudnnSetConvolutionGroupCount(convolution, static_cast<int>(p.groups)),
           "cudnnSetConvolutionGroupCount");
-  c.check(c.cudnnSetConvolutionMathType(convolution, kMaths[static_cast<int>(p.math)]),
-          "cudnnSetConvolutionMathType");
+  c.check(c.cudnnSetConvolutionMathType(convolution, cudnn_math(p)), "cudnnSetConvolutionMathType");
 }
 
 }  // namespace mucudnn

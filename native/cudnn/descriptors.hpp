@@ -10,7 +10,7 @@
 
 namespace mucudnn {
 
-// In the order of DataType and of Math.
+// In the order of DataType and of Math. A strict problem has a math type by its data type.
 constexpr cudnnDataType_t kTypes[] = {CUDNN_DATA_FLOAT, CUDNN_DATA_DOUBLE, CUDNN_DATA_HALF,
                                       CUDNN_DATA_BFLOAT16};
 constexpr cudnnMathType_t kMaths[] = {CUDNN_DEFAULT_MATH, CUDNN_TENSOR_OP_MATH, CUDNN_FMA_MATH};
@@ -23,6 +23,11 @@ constexpr std::optional<Ours> find_type(const Theirs (&all)[count], Theirs their
   return std::nullopt;
 }
 
+// Strict fp32 and fp64 exclude tensor cores, which would round to TF32. Those of 16 bits add in fp32.
+constexpr cudnnMathType_t cudnn_math(const Problem& p) {
+  if (p.math != Math::strict) return kMaths[static_cast<int>(p.math)];
+  return size_of(p.data_type) == 2 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
+}
 constexpr cudnnDataType_t cudnn_type(DataType type) { return kTypes[static_cast<int>(type)]; }
 // These return nothing for a type that a Problem cannot have.
 constexpr auto data_type_of(cudnnDataType_t type) noexcept { return find_type<DataType>(kTypes, type); }

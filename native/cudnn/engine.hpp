@@ -81,6 +81,20 @@ inline bool is_lasting(cudnnStatus_t status) {
          category == CUDNN_STATUS_NOT_SUPPORTED;
 }
 
+// The status of an algorithm whose arithmetic the problem's math forbids. Such algorithms use tensor cores
+// for f32 without tf32, tensor cores for 16-bit types under fma, transforms under strict, or inputs or sums
+// of lower precision.
+constexpr char kNotAllowed[] = "MUCUDNN_STATUS_NOT_ALLOWED";
+
+// Returns whether an algorithm is FFT or Winograd, which mix the elements of a tile. Legacy algorithms show
+// it in their names, engines of the graph API in their notes.
+inline bool is_transform(const std::string& algorithm, const std::string& notes) {
+  const auto has = [](const std::string& text, const char* word) {
+    return text.find(word) != std::string::npos;
+  };
+  return has(algorithm, "FFT") || has(algorithm, "WINOGRAD") || has(notes, "fft") || has(notes, "winograd");
+}
+
 // A note: the algorithm takes x and y that are some channels of larger tensors, in the same workspace.
 constexpr const char* kStrided = "strided";
 // Returns the pitch for which the library is asked: that of tensors with twice the kernel's channels.

@@ -15,6 +15,9 @@ constexpr std::size_t kMostOthers = 4;  // execution plans of a kernel for unusu
 bool is_allowed(const Problem& problem, const EngineNotes& notes) {
   if (notes.has(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS)) return false;
   if (notes.has(CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION)) return false;
+  if (problem.math == Math::strict &&
+      (notes.has(CUDNN_NUMERICAL_NOTE_WINOGRAD) || notes.has(CUDNN_NUMERICAL_NOTE_FFT)))
+    return false;
   if (!notes.has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE)) return true;
   switch (problem.data_type) {
     case DataType::f32:
@@ -22,7 +25,7 @@ bool is_allowed(const Problem& problem, const EngineNotes& notes) {
     case DataType::f64:  // fp64 tensor cores compute in fp64
       return true;
     default:
-      return problem.math != Math::strict;
+      return problem.math != Math::fma;
   }
 }
 

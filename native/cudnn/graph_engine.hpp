@@ -8,11 +8,6 @@
 
 namespace mucudnn {
 
-// The status of an engine of the graph API whose arithmetic the problem's math forbids. Such engines use
-// tensor cores for f32 without tf32, tensor cores for 16-bit types under strict math, or inputs or sums of
-// lower precision.
-constexpr char kNotAllowed[] = "MUCUDNN_STATUS_NOT_ALLOWED";
-
 // Makes an engine that lists the library's engines of the graph API for a problem and device: each as the
 // heuristics configure it, and as it configures itself.
 //

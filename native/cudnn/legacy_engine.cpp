@@ -24,6 +24,10 @@ unsigned algorithm_named(Pass pass, const std::string& name) {
   throw EngineError("the legacy API has no algorithm '" + name + "' for this pass");
 }
 
+bool is_allowed(const Problem& problem, const std::string& algorithm) {
+  return problem.math != Math::strict || !is_transform(algorithm, "");
+}
+
 // A factor in the type that cuDNN reads: double for double data, float for all others.
 class Scale {
  public:
@@ -146,6 +150,10 @@ Enumeration enumeration(const Context& context, const Kernel& kernel) {
                                                       descriptors.all(), algorithm, candidate.workspace);
       set_status(candidate, status);
       candidate.notes = heuristics.notes_on(algorithm);
+      if (!is_allowed(kernel.problem, candidate.algorithm)) {
+        candidate.status = kNotAllowed;
+        continue;
+      }
       if (status == CUDNN_STATUS_SUCCESS && probe.takes(algorithm, candidate.workspace))
         candidate.add_note(kStrided);
     }
@@ -173,6 +181,8 @@ class LegacyEngine final : public Engine {
       throw EngineError("the legacy API does not fuse '" + to_text(kernel.problem.epilogue) +
                         "': " + algorithm);
     }
+    if (!is_allowed(kernel.problem, algorithm))
+      throw EngineError(algorithm + " is not allowed by strict arithmetic");
     return std::make_unique<LegacyKernel>(context_, kernel, algorithm, pitch);
   }
 

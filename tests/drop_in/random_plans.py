@@ -43,6 +43,6 @@ def write_random_plan(engine: Engine, path: Path, scripts: Iterable[Iterable[Ste
             for _ in range(random.choice((1, 2)))
         ]
         # On the host engine, kernels of the graph API in fp32 are `strict`.
-        for math in ("default", "tf32", "strict"):
+        for math in ("default", "tf32", "fma"):
             kernels[str(problem.replace(math=math)), pass_] = configurations
     return write_plan(engine, path, kernels)

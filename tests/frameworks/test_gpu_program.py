@@ -103,7 +103,7 @@ def test_a_process_that_cannot_even_begin_is_not_started_again(tmp_path: Path) -
 def test_gradients_are_held_to_the_contract_and_peaks_to_the_limit(
     factor: float, peak: int, same: bool, fits: bool, tmp_path: Path
 ) -> None:
-    setting = Setting("small", "strict")
+    setting = Setting("small", "fma")
     exact, off = torch.ones(100, dtype=torch.float64), torch.zeros(100)
     off[0] = 0.01
     for kind, gradient in (("plain", exact + off), ("mucudnn", exact + factor * off)):

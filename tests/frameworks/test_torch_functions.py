@@ -309,7 +309,7 @@ def test_scratch_memory_comes_from_pytorchs_allocator() -> None:
 @pytest.mark.filterwarnings("ignore:Please use the new API settings")  # PyTorch 2.9 warns of a mere read
 @pytest.mark.parametrize(
     ("data_type", "allowed", "math"),
-    [("f32", True, "tf32"), ("f32", False, "strict"), ("f16", False, "default"), ("bf16", True, "default")],
+    [("f32", True, "tf32"), ("f32", False, "fma"), ("f16", False, "default"), ("bf16", True, "default")],
 )
 def test_on_a_gpu_the_arithmetic_is_what_pytorch_would_allow(
     monkeypatch: pytest.MonkeyPatch, data_type: str, allowed: bool, math: str
@@ -332,7 +332,7 @@ def test_the_newer_flags_for_tf32_are_followed() -> None:
         "import torch\n"
         "from mucudnn.torch.operators import passes\n"
         "conv = getattr(torch.backends.cudnn, 'conv', None)\n"
-        "for precision, math in (('ieee', 'strict'), ('tf32', 'tf32')) if conv else ():\n"
+        "for precision, math in (('ieee', 'fma'), ('tf32', 'tf32')) if conv else ():\n"
         "    conv.fp32_precision = precision\n"
         "    assert passes.math_of('f32') == math, precision\n"
     )

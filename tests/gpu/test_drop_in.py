@@ -22,7 +22,7 @@ pytestmark = pytest.mark.gpu
 
 LEGACY = {"TORCH_CUDNN_V8_API_DISABLED": "1"}
 # PyTorch's legacy path does not use cuDNN for bf16.
-IN_LEGACY = ("f16", "tf32", "strict", "f16 volume channels_last", "f16 odd mini-batch")
+IN_LEGACY = ("f16", "tf32", "fma", "f16 volume channels_last", "f16 odd mini-batch")
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +70,10 @@ def test_the_programs_end_as_they_do_alone(pytorch: Run, divided: Run, legacy: t
 
 
 def test_the_second_process_measures_nothing(divided: Run) -> None:
-    again = run_under_mucudnn("bf16", "strict", "bf16 volume")
+    again = run_under_mucudnn("bf16", "fma", "bf16 volume")
     assert again.measured == 0
     assert (divided.measured > 0) == HAS_CUDA
-    for case in ("bf16", "strict", "bf16 volume"):
+    for case in ("bf16", "fma", "bf16 volume"):
         assert_within_contract(again.outcome(case), divided.outcome(case))
 
 
@@ -89,7 +89,7 @@ def mucudnn(*arguments: str, **variables: str) -> None:
 def test_every_call_that_can_be_is_divided_where_a_plan_says_so(
     only_with_cuda: None, tmp_path: Path, engine: Engine, pytorch: Run, variables: dict[str, str]
 ) -> None:
-    cases = ("f16", "strict", "f16 volume channels_last", "f16 odd mini-batch")
+    cases = ("f16", "fma", "f16 volume channels_last", "f16 odd mini-batch")
     network = tmp_path / "net.txt"
     program = ("--", sys.executable, str(PROGRAM), "cuda", *cases)
     mucudnn("record", "--output", str(network), *program, **variables)
@@ -148,9 +148,9 @@ def test_nan_goes_through_a_fused_relu_as_it_does_alone(only_with_cuda: None) ->
 
 
 def test_switched_off_it_only_passes_calls_on(pytorch: Run) -> None:
-    off = run_under_mucudnn("bf16", "strict", flags=(), MUCUDNN_MODE="off")
+    off = run_under_mucudnn("bf16", "fma", flags=(), MUCUDNN_MODE="off")
     assert (off.code, off.measured, off.divided) == (0, 0, 0), off.stderr
-    for case in ("bf16", "strict"):
+    for case in ("bf16", "fma"):
         assert_within_contract(off.outcome(case), pytorch.outcome(case))
 
 

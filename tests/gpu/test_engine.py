@@ -42,7 +42,7 @@ def is_graph_engine(name: str) -> bool:
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize(
-    ("text", "column"), [*((SQUARE, column) for column in COLUMNS), (VOLUME, "strict"), (VOLUME, "bf16")]
+    ("text", "column"), [*((SQUARE, column) for column in COLUMNS), (VOLUME, "fma"), (VOLUME, "bf16")]
 )
 def test_every_algorithm_that_runs_is_within_the_contract_whole_and_divided(
     text: str, column: str, pass_: str, layout: str, engine: Engine, record_property: Record
@@ -62,7 +62,7 @@ def test_every_algorithm_that_runs_is_within_the_contract_whole_and_divided(
     assert own
 
 
-@pytest.mark.parametrize("column", ["strict", "bf16"])
+@pytest.mark.parametrize("column", ["fma", "bf16"])
 @pytest.mark.parametrize("text", [STRIDED, POINTWISE])
 def test_strides_and_single_points(text: str, column: str, engine: Engine) -> None:
     for pass_ in PASSES:
@@ -71,7 +71,7 @@ def test_strides_and_single_points(text: str, column: str, engine: Engine) -> No
         assert distance(checked, result) <= tolerance(checked, "winograd", ""), candidate.algorithm
 
 
-@pytest.mark.parametrize("column", ["strict", "f16"])
+@pytest.mark.parametrize("column", ["fma", "f16"])
 def test_both_apis_have_algorithms_for_every_pass(column: str, engine: Engine) -> None:
     for pass_ in PASSES:
         names = CheckedGpuKernel(engine, Kernel(problem(SQUARE, column), pass_)).runnable(8)
@@ -81,7 +81,7 @@ def test_both_apis_have_algorithms_for_every_pass(column: str, engine: Engine) -
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_times_are_measured_for_both_apis(pass_: str, engine: Engine) -> None:
-    checked = CheckedGpuKernel(engine, Kernel(problem(SQUARE, "strict"), pass_))
+    checked = CheckedGpuKernel(engine, Kernel(problem(SQUARE, "fma"), pass_))
     names = checked.runnable(8)
     for name in (next(n for n in names if not is_graph_engine(n)), next(filter(is_graph_engine, names))):
         scratch = engine.allocate(checked.workspace([(8, name)]))
@@ -126,7 +126,7 @@ def test_a_filter_gradient_in_fp16_is_refused_in_more_slices_than_one(engine: En
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_an_output_is_not_read_where_beta_is_0(pass_: str, engine: Engine) -> None:
-    checked = CheckedGpuKernel(engine, Kernel(problem(SQUARE, "strict"), pass_))
+    checked = CheckedGpuKernel(engine, Kernel(problem(SQUARE, "fma"), pass_))
     results = list(checked.results(8, over=float("nan")))
     assert results
     for candidate, result in results:

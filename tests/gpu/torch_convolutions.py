@@ -46,7 +46,7 @@ CASES = {
     "bf16": Case("bf16"),
     "f16": Case("f16"),
     "tf32": Case("tf32"),
-    "strict": Case("strict"),
+    "fma": Case("fma"),
     "bf16 channels_last": Case("bf16", channels_last=True),
     "bf16 volume": Case("bf16", **_VOLUME),
     "f16 volume channels_last": Case("f16", **_VOLUME, channels_last=True),
@@ -54,7 +54,7 @@ CASES = {
     "f16 odd mini-batch": Case("f16", x=(11, 128, 56, 56)),
     "f16 odd samples": Case("f16", x=(7, 33, 113, 113), w=(128, 33, 3, 3)),  # samples are aligned to 2 bytes
     "bf16 one sample": Case("bf16", x=(1, 128, 56, 56)),
-    "strict groups": Case("strict", w=(128, 64, 3, 3), groups=2),
+    "fma groups": Case("fma", w=(128, 64, 3, 3), groups=2),
     "bf16 threads": Case("bf16", mode="threads"),
     "bf16 graph": Case("bf16", mode="graph"),
     "bf16 beside a capture": Case("bf16", x=(12, 128, 56, 56), mode="beside"),

@@ -117,9 +117,9 @@ def test_the_division_is_as_exact_as_its_algorithms(pass_: str, dtype: str, caps
 
 
 def test_flags_and_descriptor_agree_on_the_problem(capsys: Capture) -> None:
-    result = run_json(capsys, "optimize", "f16:nhwc:mb3_ic4ih8_oc4_kh3", "--math", "strict", "--no-run")
+    result = run_json(capsys, "optimize", "f16:nhwc:mb3_ic4ih8_oc4_kh3", "--math", "fma", "--no-run")
     (kernel,) = result["kernels"]
-    assert kernel["problem"] == "f16:nhwc:strict:g1mb3_ic4ih8iw8_oc4oh6ow6_kh3kw3_sh1sw1_ph0pw0_dh0dw0"
+    assert kernel["problem"] == "f16:nhwc:fma:g1mb3_ic4ih8iw8_oc4oh6ow6_kh3kw3_sh1sw1_ph0pw0_dh0dw0"
     assert sum(part["micro_batch"] for part in kernel["divided"]["parts"]) == 3
 
 

@@ -238,7 +238,7 @@ def test_engines_depend_on_the_device(plan: Plan) -> None:
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_tensor_cores_compute_fp32_only_where_tf32_is_asked_for(pass_: str, plan: Plan) -> None:
-    texts = [f"f32:{math}:mb16_ic64ih56_oc64_kh3_ph1" for math in ("default", "strict", "tf32")]
+    texts = [f"f32:{math}:mb16_ic64ih56_oc64_kh3_ph1" for math in ("default", "fma", "tf32")]
     plain, strict, tf32 = plan([(described(text), pass_) for text in texts])
     for candidates in (plain, strict):
         assert not any(c.runs and c.on_tensor_cores for c in candidates)
@@ -258,7 +258,7 @@ def test_nothing_converts_its_inputs_or_sums_with_less_precision(
 
 
 def test_16_bit_data_stay_off_tensor_cores_where_arithmetic_is_strict(plan: Plan) -> None:
-    (candidates,) = plan([(described("f16:strict:mb16_ic64ih56_oc64_kh3_ph1"), "forward")])
+    (candidates,) = plan([(described("f16:fma:mb16_ic64ih56_oc64_kh3_ph1"), "forward")])
     assert any(c.runs for c in candidates)
     assert not any(c.runs and c.on_tensor_cores for c in candidates)
 

@@ -18,7 +18,7 @@ from wrapped_library import build_wrapper
 from mucudnn._native import format_plan, host_library, parse_descriptor
 
 LEGACY = "f32:nchw:default:mb6_ic4ih10_oc6_kh3_ph1"
-GRAPH = LEGACY.replace("default", "strict")
+GRAPH = LEGACY.replace("default", "fma")
 CASES: dict[str, dict[str, Any]] = {
     "get": case(LEGACY, "forward", "get", beta=0.5, repeat=2),
     "find_ex": case(LEGACY, "backward_data", "find_ex", beta=0.5),

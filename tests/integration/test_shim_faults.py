@@ -64,7 +64,7 @@ def test_calls_of_the_library_may_fail_below_the_graph_api(
     # twice gives a wrong result, because beta is 1 or the added tensor is the output itself.
     beta = 1.0 if pass_ == "backward_filter" else 0.0
     alias = {"operand0": "y"} if epilogue else {}
-    problem = SMALL.replace("default", "strict") + epilogue
+    problem = SMALL.replace("default", "fma") + epilogue
     number = {"forward": 2, "backward_data": 0, "backward_filter": 0}[pass_]
     cases = [case(problem, pass_, "graph", engine=number, beta=beta, alias=alias, repeat=2)]
     kernels = {(problem, pass_): [[(2, f"eng{number}")] * 3]}

@@ -32,7 +32,7 @@ from mucudnn._native import Problem, parse_descriptor
 
 Bytes = npt.NDArray[np.uint8]
 TYPES = {"f32": 0, "f64": 1, "f16": 2, "bf16": 9}
-MATHS = {"default": 0, "tf32": 1, "strict": 3}
+MATHS = {"default": 0, "tf32": 1, "fma": 3}
 NAMES = {"forward": "Forward", "backward_data": "BackwardData", "backward_filter": "BackwardFilter"}
 OUTPUT = {"forward": "y", "backward_data": "x", "backward_filter": "w"}
 MOST_WORKSPACE = 1 << 24

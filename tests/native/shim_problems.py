@@ -1,9 +1,9 @@
 """Problems that several tests of the drop-in divide."""
 
-# The same problem in both APIs: in fp32 the drop-in calls the host engine's graph API strict, because its
+# The same problem in both APIs: in fp32 the drop-in calls the host engine's graph API fma, because its
 # engines note no tensor cores.
-GRAPH_PROBLEM = "f32:nchw:strict:g1mb7_ic4ih12iw12_oc6oh12ow12_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
-LEGACY_PROBLEM = GRAPH_PROBLEM.replace("strict", "default")
+GRAPH_PROBLEM = "f32:nchw:fma:g1mb7_ic4ih12iw12_oc6oh12ow12_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
+LEGACY_PROBLEM = GRAPH_PROBLEM.replace("fma", "default")
 
 # Shapes with groups, strides, odd sizes and 3-D. Tests add a type, a layout and a mini-batch.
 SHAPES = (

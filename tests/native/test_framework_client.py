@@ -68,7 +68,7 @@ class Program:
     def follow(self, engine: Engine, pass_: str, names: list[str]) -> dict[str, str]:
         """Write a plan that divides the kernel into 3, 3 and 1 samples. Return its environment."""
         problem, parts = kernel(mini_batch=7), list(zip((3, 3, 1), names, strict=True))
-        texts = [str(problem.replace(math=math)) + EPILOGUE.get(pass_, "") for math in ("strict", "tf32")]
+        texts = [str(problem.replace(math=math)) + EPILOGUE.get(pass_, "") for math in ("fma", "tf32")]
         kernels = {(text, Case(pass_, problem).pass_): [parts] for text in texts}
         plan = shim_cases.write_plan(engine, self.folder / "client.plan", kernels)
         return following(plan)
@@ -297,7 +297,7 @@ def test_an_engine_that_xla_chose_as_the_plan_does_is_its_own_call(
     pass_: str, client: Program, engine: Engine
 ) -> None:
     tiled = f"eng{EXPLICIT_GEMM[pass_]}_k2=3"
-    problem = str(kernel(mini_batch=7).replace(math="strict"))
+    problem = str(kernel(mini_batch=7).replace(math="fma"))
     path = shim_cases.write_plan(engine, client.folder / "own.plan", {(problem, pass_): [[(7, tiled)]]})
     plan = {"MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(path)}
     under, alone = (

@@ -103,7 +103,7 @@ def test_under_the_drop_in_every_divisible_plan_is_divided(
     tmp_path: Path,
 ) -> None:
     case = Case(operation, kernel(data_type, layout))
-    problem = case.problem.replace(math="strict") if data_type == "f32" else case.problem
+    problem = case.problem.replace(math="fma") if data_type == "f32" else case.problem
     pass_ = case.pass_
     implicit = "eng0" if pass_ == "forward" else "eng1"
     text = f"{problem}{EPILOGUES.get(operation, '')}"

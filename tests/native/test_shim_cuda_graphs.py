@@ -13,7 +13,7 @@ from wrapped_library import build_wrapper
 
 from mucudnn._native import Engine, host_library
 
-SMALL = "f32:nchw:strict:g1mb7_ic4ih12iw12_oc6oh12ow12_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
+SMALL = "f32:nchw:fma:g1mb7_ic4ih12iw12_oc6oh12ow12_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
 REFUSED = 3013  # CUDNN_STATUS_NOT_SUPPORTED_CUDA_GRAPH_NATIVE_API
 HUNGRY = {"forward": 2, "backward_data": 0, "backward_filter": 0}  # engines whose workspace grows with N
 CALLS = pytest.mark.parametrize("call", ["CreateCudaGraph", "PopulateCudaGraph", "UpdateCudaGraph"])

@@ -22,7 +22,7 @@ from wrapped_library import build_wrapper
 from mucudnn._native import format_plan, host_library, parse_descriptor
 
 SMALL = "f32:nchw:default:g1mb6_ic4ih10iw10_oc6oh10ow10_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
-STRICT = SMALL.replace("default", "strict")  # the math of the host engine's graph API
+STRICT = SMALL.replace("default", "fma")  # the math of the host engine's graph API
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ def plan_for(engine: Engine, folder: Path, *problems: str, parts: Any = ((3, "en
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 def test_groups_of_channels_take_their_part_of_the_bias(layout: str, engine: Engine, tmp_path: Path) -> None:
-    plain = f"f32:{layout}:strict:mb3_ic12ih9_oc12_kh3_ph1"
+    plain = f"f32:{layout}:fma:mb3_ic12ih9_oc12_kh3_ph1"
     epilogues = {"+bias+relu": True, "+bias": True, "+add0+bias+relu": True, "+add+bias+relu": False}
     texts = {str(problem_of({"problem": plain + one})): grouped for one, grouped in epilogues.items()}
     missing = [[(3, "eng99")]]  # an engine that no library has
@@ -67,7 +67,7 @@ def test_divided_results_hold_the_contract_for_every_type_layout_and_epilogue(
     cases, used, kernels = [], [], {}
     kinds = product(("f32", "f64", "f16", "bf16"), ("nchw", "nhwc"), SHAPES, EPILOGUES)
     for data_type, layout, body, epilogue in kinds:
-        math = "strict" if data_type == "f32" else "default"
+        math = "fma" if data_type == "f32" else "default"
         text = f"{data_type}:{layout}:{math}:mb7_{body}{epilogue}"
         one = fused(str(problem_of({"problem": text})))
         names = shim_cases.algorithms(engine, problem_of(one).replace(mini_batch=1), "forward")

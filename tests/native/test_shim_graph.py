@@ -43,7 +43,7 @@ def kinds() -> list[dict[str, Any]]:
     for pass_, data_type, layout, body, (alpha, beta) in product(
         PASSES, ("f32", "f64", "f16", "bf16"), ("nchw", "nhwc"), SHAPES, ((1.0, 0.0), (1.0, 1.0), (1.5, 0.5))
     ):
-        math = "strict" if data_type == "f32" else "default"
+        math = "fma" if data_type == "f32" else "default"
         problem = str(problem_of({"problem": f"{data_type}:{layout}:{math}:mb7_{body}"}))
         cases.append(graph(problem, pass_, alpha=alpha, beta=beta))
     nan = {"over": float("nan"), "beta": 0.0}
@@ -78,7 +78,7 @@ def test_groups_of_channels_hold_the_contract_where_a_call_overwrites_its_output
     for pass_, data_type, layout, beta in product(
         PASSES, ("f32", "f64", "f16", "bf16"), ("nchw", "nhwc"), (0.0, 0.5)
     ):
-        math = "strict" if data_type == "f32" else "default"
+        math = "fma" if data_type == "f32" else "default"
         # A plan has a kernel once, whatever beta its calls have.
         body = f"mb7_ic{6 + (beta > 0)}ih12_oc6_kh3_ph1"
         problem = str(problem_of({"problem": f"{data_type}:{layout}:{math}:{body}"}))

@@ -54,10 +54,10 @@ def test_an_engine_with_tensor_cores_makes_the_kernel_one_of_tf32_and_another_a_
     cases = [case(GRAPH_PROBLEM, pass_, "graph", engine=number) for number in (PLAIN[pass_], NOTED[pass_])]
     run_under_shim(cases, tmp_path, **wrapper, **notes("TENSOR_CORE", NOTED[pass_]), **online_in(tmp_path))
     found = measured_algorithms(tmp_path)
-    assert {*found} == {"strict", "tf32"}
+    assert {*found} == {"fma", "tf32"}
     assert f"eng{NOTED[pass_]}" in found["tf32"]
-    assert f"eng{NOTED[pass_]}" not in found["strict"]
-    assert f"eng{PLAIN[pass_]}" in found["strict"] & found["tf32"]
+    assert f"eng{NOTED[pass_]}" not in found["fma"]
+    assert f"eng{PLAIN[pass_]}" in found["fma"] & found["tf32"]
 
 
 @pytest.mark.parametrize("note", ["DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION"])
@@ -75,13 +75,13 @@ def test_a_plan_with_tf32_serves_programs_that_chose_tf32_alone(
     pass_: str, wrapper: dict[str, str], engine: Engine, tmp_path: Path
 ) -> None:
     parts = [(4, f"eng{NOTED[pass_]}"), (3, f"eng{NOTED[pass_]}")]
-    kernels = {(GRAPH_PROBLEM.replace("strict", math), pass_): [parts] for math in ("strict", "tf32")}
+    kernels = {(GRAPH_PROBLEM.replace("fma", math), pass_): [parts] for math in ("fma", "tf32")}
     plan = shim_cases.write_plan(engine, tmp_path / "tf32.plan", kernels)
     cases = [case(GRAPH_PROBLEM, pass_, "graph", engine=number) for number in (PLAIN[pass_], NOTED[pass_])]
     noted = notes("TENSOR_CORE", NOTED[pass_])
     found = run_under_shim(cases, tmp_path, **wrapper, **noted, **following(plan))
     assert found.summary == f"1 of 2 convolutions divided, 1 passed through ({NOTHING})"
-    assert "is not allowed by the arithmetic 'strict' of f32" in found.stderr
+    assert "is not allowed by the arithmetic 'fma' of f32" in found.stderr
     own, _ = run_alone(cases, tmp_path).outputs
     assert (found.outputs[0] == own).all()
 

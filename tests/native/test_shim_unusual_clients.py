@@ -19,7 +19,7 @@ from mucudnn._native import Engine, host_library, parse_descriptor
 
 CLIENT = Path(unusual_client.__file__)
 BODY = "_ic4ih12iw12_oc6oh12ow12_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
-LARGE, SMALLER = f"f32:nchw:strict:g1mb7{BODY}", f"f32:nchw:strict:g1mb2{BODY}"
+LARGE, SMALLER = f"f32:nchw:fma:g1mb7{BODY}", f"f32:nchw:fma:g1mb2{BODY}"
 LEGACY = f"f32:nchw:default:g1mb16{BODY}"
 # Engines of the graph API on the host engine: one without workspace, and one whose workspace grows with the
 # mini-batch.

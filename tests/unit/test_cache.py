@@ -74,7 +74,7 @@ def test_a_measurement_of_another_machine_is_never_used(other: Machine, path: Pa
         assert cache.measurements(HERE, Kernel(problem, "forward")) == []
 
 
-@pytest.mark.parametrize("change", [{"data_type": "f16"}, {"layout": "nhwc"}, {"math": "strict"}])
+@pytest.mark.parametrize("change", [{"data_type": "f16"}, {"layout": "nhwc"}, {"math": "fma"}])
 def test_a_measurement_of_another_problem_or_pass_is_never_used(
     change: dict[str, str], path: Path, problem: Problem
 ) -> None:

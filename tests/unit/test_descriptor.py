@@ -42,7 +42,7 @@ def problems(draw: st.DrawFn) -> Problem:
         groups=groups,
         **draw(TYPES_AND_EPILOGUES),
         layout=draw(st.sampled_from(["nchw", "nhwc", "nhwc/nchw/nhwc", "nchw/nchw/nhwc"])),
-        math=draw(st.sampled_from(["default", "tf32", "strict"])),
+        math=draw(st.sampled_from(["default", "tf32", "fma", "strict"])),
     )
 
 

@@ -27,7 +27,7 @@ def problems(draw: st.DrawFn) -> Problem:
         groups=groups,
         data_type=draw(st.sampled_from(["f32", "f64", "f16", "bf16"])),
         layout=draw(st.sampled_from(["nchw", "nhwc"])),
-        math=draw(st.sampled_from(["default", "tf32", "strict"])),
+        math=draw(st.sampled_from(["default", "tf32", "fma", "strict"])),
         epilogue=draw(st.sampled_from(["", "+relu", "+add+bias+relu"])),
     )
 

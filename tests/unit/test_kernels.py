@@ -139,9 +139,9 @@ def test_a_descriptors_values_hold_unless_a_flag_overrides_them() -> None:
     (kernel,) = read_kernels(text, Flags(), FORWARD)
     p = kernel.problem
     assert (p.data_type, p.layout, p.math, p.mini_batch) == ("f16", "nhwc", "default", 8)
-    (kernel,) = read_kernels(text, Flags(batch=2, dtype="bf16", layout="nchw", math="strict"), FORWARD)
+    (kernel,) = read_kernels(text, Flags(batch=2, dtype="bf16", layout="nchw", math="fma"), FORWARD)
     p = kernel.problem
-    assert (p.data_type, p.layout, p.math, p.mini_batch) == ("bf16", "nchw", "strict", 2)
+    assert (p.data_type, p.layout, p.math, p.mini_batch) == ("bf16", "nchw", "fma", 2)
 
 
 def test_identical_problems_are_counted(tmp_path: Path) -> None:

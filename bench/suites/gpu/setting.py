@@ -12,14 +12,14 @@ NCHW = {  # column -> data type, layout, math; the most informative first
     "fp16 NCHW": ("f16", "nchw", "default"),
     "TF32 NCHW": ("f32", "nchw", "tf32"),
     "bf16 NCHW": ("bf16", "nchw", "default"),
-    "fp32 NCHW": ("f32", "nchw", "strict"),
+    "fp32 NCHW": ("f32", "nchw", "fma"),
 }
 COLUMNS = {
     **NCHW,
     "fp16 NHWC": ("f16", "nhwc", "default"),
     "bf16 NHWC": ("bf16", "nhwc", "default"),
     "TF32 NHWC": ("f32", "nhwc", "tf32"),
-    "fp32 NHWC": ("f32", "nhwc", "strict"),
+    "fp32 NHWC": ("f32", "nhwc", "fma"),
 }
 
 

@@ -2,10 +2,10 @@
 
 usage: python -m bench.suites.networks.network_step NETWORK --limits LIMIT... --caches FOLDER
 
-Each LIMIT, such as `64MiB`, makes one converted copy of the model, which begins with an empty cache. Stock
-PyTorch and all copies run interleaved. The peak of the memory is measured for stock PyTorch and each limit in
-a forked process of its own. The times are not: a forked process cannot share PyTorch's threads, so programs
-that fork run slower.
+Each LIMIT, such as `64MiB` or `64MiB strict`, makes one converted copy of the model, which begins with an
+empty cache. Stock PyTorch and all copies run interleaved. The peak of the memory is measured for stock
+PyTorch and each limit in a forked process of its own. The times are not: a forked process cannot share
+PyTorch's threads, so programs that fork run slower.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def peak(
     give_back_freed_memory()
     if limit is not None:
         _use_cache(_cache_of(caches, limit))
-        mucudnn.torch.convert(model, workspace=limit)
+        model = _converted(model, limit)
     return peak_bytes(partial(_repeat, _stepper(model, x, inference), 2))
 
 
@@ -213,14 +213,15 @@ def _converted(model: torch.nn.Module, limit: str) -> torch.nn.Module:
     """Return a converted copy of a model that shares its parameters and buffers."""
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     ours: torch.nn.Module = copy.deepcopy(model, shared)
-    return mucudnn.torch.convert(ours, workspace=limit)
+    workspace, *numerics = limit.split()
+    return mucudnn.torch.convert(ours, workspace=workspace, numerics=numerics[0] if numerics else "fast")
 
 
 def _way(model: torch.nn.Module) -> str | None:
     """Return the way in which a converted model decided to run its steps; None before it has."""
     layers = (layer for module in model.modules() if (layer := getattr(module, "_mucudnn", None)))
-    comparison = next(layers).comparison  # all layers of a model share it
-    return None if comparison is None else comparison.result
+    comparison = next(layers).comparison  # all layers of a model share it; strict models have none
+    return "choices" if comparison is None else comparison.result
 
 
 def _cache_of(folder: Path, limit: str) -> Path:

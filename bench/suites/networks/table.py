@@ -13,6 +13,7 @@ from bench.suites.networks.networks import (
     LIMITS,
     NETWORKS,
     SPEEDUP,
+    STRICT,
     cases,
     name,
     parts_of,
@@ -34,6 +35,26 @@ def default_table(records: Iterable[Record]) -> list[str]:
         details = (_most([rows.get(modes[0], [])], detail) for detail in (FIRST, PEAK))
         lines.append((network, NETWORKS[network][0], *speedups, *details))
     head = ("network", "kind", "training", "inference", "first step of training", "peak memory of training")
+    return [f"{SPEEDUP} within {LIMIT}, N=16, two threads", "", *table(head, lines)]
+
+
+def strict_table(records: Iterable[Record]) -> list[str]:
+    """Return the table of strict numerics on one machine: speedups over stock PyTorch within LIMIT."""
+    rows, lines, means = _by_name(records), [], []
+    for network in DEFAULT:
+        speedups = [
+            [_values(rows.get(name(case, limit), [])) for limit in (LIMIT, STRICT)]
+            for case in cases(everything=False)
+            if case.network == network
+        ]
+        flat = [values[-1] for pair in speedups for values in pair if values]
+        if len(flat) == 4:
+            means.append(flat)
+            lines.append((network, *(f"{value:.2f}" for value in flat)))
+    if means:
+        columns = (statistics.geometric_mean(column) for column in zip(*means, strict=True))
+        lines.append(("geometric mean", *(f"{mean:.2f}" for mean in columns)))
+    head = ("network", "training, fast", "training, strict", "inference, fast", "inference, strict")
     return [f"{SPEEDUP} within {LIMIT}, N=16, two threads", "", *table(head, lines)]
 
 

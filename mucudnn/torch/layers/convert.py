@@ -7,6 +7,7 @@ from torch import nn
 from mucudnn.arrays.call import PlanOrPath, known_plan
 from mucudnn.errors import UsageError, shown
 from mucudnn.forks import no_fork
+from mucudnn.settings import numerics_of
 from mucudnn.torch.layers import transposed
 from mucudnn.torch.layers.converted import CONVERTED, RESTORED, Converted
 from mucudnn.torch.layers.settings import ConversionSettings
@@ -24,6 +25,7 @@ def convert(
     workspace: int | str | None = None,
     plan: PlanOrPath | None = None,
     tune: str = "eager",
+    numerics: str | None = None,
 ) -> Model:
     """Divide the convolutions of a model, in place, and return the model.
 
@@ -38,6 +40,10 @@ def convert(
     two steps the program waits for the thread, for half of a step's time. "never" measures nothing and leaves
     undecided calls to PyTorch. With these two, PyTorch also runs compiled and transformed calls. Ctrl-C loses
     no measurements.
+
+    With `numerics` "strict" each result is a sum over its own window: neither FFT nor Winograd nor TF32 runs.
+    Then a NaN, an infinity or a large value reaches no other result, and zeros stay zero. The default is the
+    plan's, or MUCUDNN_NUMERICS, or "fast". A strict model does not compare whole steps.
 
     When all convolutions are decided, the model compares whole steps: some of its next steps run with the
     choices, some with PyTorch's own convolutions, and some with a mixture of both, in which the choices run
@@ -67,17 +73,19 @@ def convert(
     transform, or captured by a CUDA graph. If the cause shows only when the convolution is prepared or run, a
     MucudnnWarning says so.
 
-    Raises UsageError (a ValueError) for a model without convolutions or an unknown `tune`, and MucudnnError
-    for a plan that cannot be read.
+    Raises UsageError (a ValueError) for a model without convolutions and for an unknown `tune` or `numerics`,
+    and MucudnnError for a plan that cannot be read.
     """
     # Raise errors about the limit or the plan here instead of in the model's first call.
     limit, known = spelled(workspace), None if plan is None else known_plan(plan)
+    if numerics is not None:
+        numerics_of(numerics)
     if tune not in TUNE:
         raise UsageError(f"tune is {shown(tune)}: there are {', '.join(TUNE)}")
     names = {module: name for name, module in cast(nn.Module, model).named_modules()}
     layers = convolutions(model)
     plans: list[str | None] = [None] * len(layers) if known is None else [*plans_of_layers(known, layers)]
-    settings = {own: ConversionSettings(limit, own, tune) for own in set(plans)}
+    settings = {own: ConversionSettings(limit, own, tune, numerics) for own in set(plans)}
     for module, own in zip(layers, plans, strict=True):
         _divide(module, names[module], settings[own])
     return model

@@ -44,9 +44,11 @@ def conv1d(
     *,
     workspace: int | str | None = None,
     plan: PlanOrPath | None = None,
+    numerics: str | None = None,
 ) -> Tensor:
     """Return a convolution of signals, (N, C, L) or (C, L); everything else is as in `conv2d`."""
-    return _convolve(conv1d, input, weight, bias, stride, padding, dilation, groups, workspace, plan)
+    sizes = stride, padding, dilation, groups
+    return _convolve(conv1d, input, weight, bias, *sizes, workspace, plan, numerics)
 
 
 @_unscriptable
@@ -61,6 +63,7 @@ def conv2d(
     *,
     workspace: int | str | None = None,
     plan: PlanOrPath | None = None,
+    numerics: str | None = None,
 ) -> Tensor:
     """Return a convolution of images, (N, C, H, W) or (C, H, W), as `torch.nn.functional.conv2d` does.
 
@@ -75,15 +78,18 @@ def conv2d(
     call with it, or pass the plan's path instead.
 
     Each pass uses at most `workspace` bytes of scratch memory ("64MiB", "none"), or runs as the `plan` says.
-    Without either, the limit is MUCUDNN_WORKSPACE_LIMIT, 64 MiB by default. The first call with a shape takes
-    seconds to measure the algorithms that fit, and the cache keeps the measurements. On the CPU the
-    convolution uses MUCUDNN_THREADS threads, or else as many as PyTorch (`torch.set_num_threads`).
+    Without either, the limit is MUCUDNN_WORKSPACE_LIMIT, 64 MiB by default. With `numerics` "strict" each
+    result is a sum over its own window: neither FFT nor Winograd nor TF32 runs. The default is
+    MUCUDNN_NUMERICS, or "fast". The first call with a shape takes seconds to measure the algorithms that fit,
+    and the cache keeps the measurements. On the CPU the convolution uses MUCUDNN_THREADS threads, or else as
+    many as PyTorch (`torch.set_num_threads`).
 
     Raises UsageError (a ValueError) and ArgumentTypeError (a TypeError) for arguments that make no
     convolution. Raises MixedDevicesError, NoEngineError and NothingFitsError, and NotDifferentiableError for
     a derivative under `torch.func.functionalize`; these are RuntimeErrors. All are MucudnnErrors.
     """
-    return _convolve(conv2d, input, weight, bias, stride, padding, dilation, groups, workspace, plan)
+    sizes = stride, padding, dilation, groups
+    return _convolve(conv2d, input, weight, bias, *sizes, workspace, plan, numerics)
 
 
 @_unscriptable
@@ -98,9 +104,11 @@ def conv3d(
     *,
     workspace: int | str | None = None,
     plan: PlanOrPath | None = None,
+    numerics: str | None = None,
 ) -> Tensor:
     """Return a convolution of volumes, (N, C, D, H, W) or (C, D, H, W); everything else is as in `conv2d`."""
-    return _convolve(conv3d, input, weight, bias, stride, padding, dilation, groups, workspace, plan)
+    sizes = stride, padding, dilation, groups
+    return _convolve(conv3d, input, weight, bias, *sizes, workspace, plan, numerics)
 
 
 _AXES: dict[Any, int] = {conv1d: 1, conv2d: 2, conv3d: 3}
@@ -111,18 +119,20 @@ def _convolve(function: Any, x: Tensor, w: Tensor, bias: Tensor | None, *argumen
     if has_torch_function_variadic(x, w, bias):
         return overridden(function, x, w, bias, *arguments)
     dims = _AXES[function]
-    *sizes, workspace, plan = arguments
+    *sizes, workspace, plan, numerics = arguments
     key = answer = None
     if isinstance(x, Tensor) and isinstance(w, Tensor):
         if list in [*map(type, sizes)]:  # a list cannot be hashed
             sizes = [tuple(size) if type(size) is list else size for size in sizes]
-        caller = dims if plan is None else (dims, handle_of(plan))
+        caller = dims if plan is None and numerics is None else (dims, numerics, handle_of(plan))
         key = answers.key_of(x, w, bias, workspace, caller, *sizes)
         answer = None if key is None else answers.find(key)  # compiled code has no key
     if answer is not None and answer.options is not None:
         return convolve("forward", x, w, bias, answer.options, answer.ready)
     if answer is None or answer.gain:
-        operands = prepare_operands(dims, x, w, bias, *sizes, workspace=workspace, plan=plan, fallback=False)
+        operands = prepare_operands(
+            dims, x, w, bias, *sizes, workspace=workspace, plan=plan, numerics=numerics, fallback=False
+        )
         if answer is None and key is not None:
             answer = decide(key, operands, operands.are(x, w, bias))
         if answer is None or answer.gain:
@@ -141,7 +151,6 @@ class DividedInput:
 
 def overridden(function: Any, input: Any, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Any:
     """Let the `__torch_function__` of an argument or of a mode run a function of this module."""
-    *sizes, workspace, plan = arguments
-    return handle_torch_function(
-        function, (input, weight, bias), input, weight, bias, *sizes, workspace=workspace, plan=plan
-    )
+    *sizes, workspace, plan, numerics = arguments
+    engine = {"workspace": workspace, "plan": plan, "numerics": numerics}
+    return handle_torch_function(function, (input, weight, bias), input, weight, bias, *sizes, **engine)

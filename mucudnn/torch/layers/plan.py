@@ -37,6 +37,7 @@ def plan(
     workspace: int | str | None = None,
     total_workspace: int | str | None = None,
     thorough: bool = False,
+    numerics: str | None = None,
 ) -> Plan:
     """Return a plan that says how to divide each convolution of a model, for `convert(model, plan=...)`.
 
@@ -50,7 +51,8 @@ def plan(
     Each pass of each convolution uses at most `workspace` bytes ("64MiB", "none"; by default
     MUCUDNN_WORKSPACE_LIMIT). With `total_workspace` all passes together use at most that many bytes, for
     programs in which every pass keeps its own workspace. Identical layers may then run different
-    configurations, which makes better use of a small total. `mucudnn.write_plan` writes the plan to a file.
+    configurations, which makes better use of a small total. `numerics` is as in `convert`.
+    `mucudnn.write_plan` writes the plan to a file.
 
     Raises UsageError (a ValueError) for a model without convolutions and for both limits at once,
     MixedDevicesError for convolutions on several devices, and NothingFitsError; the last two are
@@ -62,7 +64,7 @@ def plan(
         limits = Limits(workspace=limit_of(workspace))
     else:
         limits = Limits(total=parse_size(str(total_workspace)))
-    name, device, kernels = _kernels(model, example_input)
+    name, device, kernels = _kernels(model, example_input, ConversionSettings(numerics=numerics))
     source = stock.source_of(name)
     listener, policy = LogListener(), settings.BATCH_POLICY.read()
     with Cache.of_user(listener, needed=False) as cache:
@@ -73,7 +75,9 @@ def plan(
     return planned
 
 
-def _kernels(model: Any, example_input: Any) -> tuple[str, ArrayDevice, list[Kernel]]:
+def _kernels(
+    model: Any, example_input: Any, settings: ConversionSettings
+) -> tuple[str, ArrayDevice, list[Kernel]]:
     """Run the model once. Return its device and its kernels with the number of calls to each.
 
     Raises UsageError if no convolution can be divided, MixedDevicesError if they are on several devices.
@@ -87,7 +91,7 @@ def _kernels(model: Any, example_input: Any) -> tuple[str, ArrayDevice, list[Ker
             return
         needed = needed_passes(x, module.weight)
         with torch.no_grad():
-            operands = operands_of(module, x, module.weight, module.bias, ConversionSettings())
+            operands = operands_of(module, x, module.weight, module.bias, settings)
             calls = operands.calls(needed)
         devices[calls["forward"].device] = calls["forward"]
         counts.update(Kernel(geometry(call)[0], pass_) for pass_, call in calls.items())

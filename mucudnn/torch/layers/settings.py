@@ -9,6 +9,7 @@ from torch import Tensor
 from mucudnn import settings
 from mucudnn.forks import no_fork
 from mucudnn.plans.plan import Plan
+from mucudnn.settings import STRICT, numerics_of
 from mucudnn.sizes import spell_limit
 from mucudnn.torch.choosing.answers import Answer, CallKey
 from mucudnn.torch.choosing.step_comparison import StepComparison
@@ -17,19 +18,32 @@ from mucudnn.torch.operators.options import handle_of
 
 
 class ConversionSettings:
-    """The workspace limit, the plan and the `tune` that `convert` gives a module, which are pickled with it.
+    """The options that `convert` gives a module, which are pickled with it.
 
-    Unpickling registers the plan in the process.
+    Unpickling registers the plan in the process. Without `numerics` the modules are strict if the plan is, or
+    else as MUCUDNN_NUMERICS says.
     """
 
-    def __init__(self, workspace: str | None = None, plan: str | None = None, tune: str = "eager") -> None:
+    def __init__(
+        self,
+        workspace: str | None = None,
+        plan: str | None = None,
+        tune: str = "eager",
+        numerics: str | None = None,
+    ) -> None:
+        known = None if plan is None else Plan.parse(plan)
+        if numerics is None and known is not None and known.is_strict:
+            numerics = STRICT
         self.workspace = workspace
         self.tune = tune
+        self.numerics = numerics_of(numerics)
         self._plan = plan
-        self.comparison = StepComparison(StepTimes()) if plan is None and tune != "never" else None
-        self.handle = None if plan is None else handle_of(Plan.parse(plan))
+        # Whole steps of PyTorch's own convolutions need not be strict.
+        compares = plan is None and tune != "never" and self.numerics != STRICT
+        self.comparison = StepComparison(StepTimes()) if compares else None
+        self.handle = None if known is None else handle_of(known)
         # Call keys contain this text because the settings themselves would keep the comparison alive.
-        self.key = f"{workspace}, {self.handle}, {tune}"
+        self.key = f"{workspace}, {self.handle}, {tune}, {self.numerics}"
         self.modules: WeakSet[Any] = WeakSet()  # all modules with these settings
         self.is_left_to_pytorch = False  # True while the modules have their stock classes
 
@@ -80,7 +94,9 @@ class ConversionSettings:
         """Return a text such as `workspace=16MiB`, or `plan=1f0c3a2b, workspace=16MiB`."""
         plan = "" if self._plan is None else f"plan={Plan.parse(self._plan).digest[:8]}, "
         tune = "" if self.tune == "eager" else f", tune={self.tune}"
-        return f"{plan}workspace={self.workspace or spell_limit(settings.WORKSPACE_LIMIT.read())}{tune}"
+        limit = self.workspace or spell_limit(settings.WORKSPACE_LIMIT.read())
+        numerics = "" if self.numerics != STRICT else f", numerics={STRICT}"
+        return f"{plan}workspace={limit}{tune}{numerics}"
 
-    def __reduce__(self) -> tuple[type["ConversionSettings"], tuple[str | None, str | None, str]]:
-        return ConversionSettings, (self.workspace, self._plan, self.tune)
+    def __reduce__(self) -> tuple[type["ConversionSettings"], tuple[str | None, str | None, str, str]]:
+        return ConversionSettings, (self.workspace, self._plan, self.tune, self.numerics)

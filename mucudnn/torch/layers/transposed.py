@@ -102,7 +102,13 @@ def _run(module: Any, operands: Operands, output_padding: Sequence[int], setting
     # All tensors share a memory format, because they do in PyTorch's own operator and in traces.
     is_last = x.dim() > 3 and "y" in channels_last(x, w, None, *sizes, module.groups, exact=False)
     options = Options(
-        *sizes, module.groups, "xwy" if is_last else "", settings.workspace, settings.handle, fallback=True
+        *sizes,
+        module.groups,
+        "xwy" if is_last else "",
+        settings.workspace,
+        settings.handle,
+        fallback=True,
+        numerics=settings.numerics,
     )
     shape = (x.shape[0], w.shape[1] * module.groups, *spatial)
     y = convolve("backward_data", x, w, shape, options)

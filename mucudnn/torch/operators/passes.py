@@ -22,6 +22,7 @@ from mucudnn.arrays.call import PassCall
 from mucudnn.arrays.dispatch import Prepared, prepared
 from mucudnn.arrays.views import View
 from mucudnn.errors import MucudnnError, MucudnnWarning, UsageError
+from mucudnn.settings import STRICT
 from mucudnn.torch.operators import stock
 from mucudnn.torch.operators.formats import strides
 from mucudnn.torch.operators.options import Ints, Options, plan_of
@@ -48,7 +49,7 @@ def call_of(
     return PassCall(
         pass_, view.device, view.data_type, "nhwc" if options.channels_last else "nchw", x, w, y,
         tuple(options.stride), tuple(options.padding), tuple(options.dilation), options.groups,
-        options.workspace, math_of(view.data_type) if view.device.startswith("cuda") else "default",
+        options.workspace, _math_of(view, options),
         _wanted_threads() or torch.get_num_threads() if view.device == "cpu" else None,
     )  # fmt: skip
 
@@ -60,8 +61,17 @@ def _wanted_threads() -> int | None:
     return threads
 
 
+_numerics_of = cache(settings.numerics_of)
+
+
+def _math_of(view: View, options: Options) -> str:
+    if _numerics_of(options.numerics) == STRICT:
+        return STRICT
+    return math_of(view.data_type) if view.device.startswith("cuda") else "default"
+
+
 def math_of(data_type: str) -> str:
-    """Return the math mode that PyTorch's flags allow on a GPU: `default`, `tf32` or `strict`.
+    """Return the math mode that PyTorch's flags allow on a GPU: `default`, `tf32` or `fma`.
 
     Raises UsageError if PyTorch is set to deterministic algorithms.
     """
@@ -75,7 +85,7 @@ def math_of(data_type: str) -> str:
         allowed = torch.backends.cudnn.allow_tf32
     except RuntimeError:  # PyTorch's newer flags differ for convolutions and for RNNs
         allowed = torch.backends.cudnn.conv.fp32_precision == "tf32"
-    return "tf32" if allowed else "strict"
+    return "tf32" if allowed else "fma"
 
 
 def view_of(tensor: Tensor, name: str, options: Options) -> View:

@@ -25,6 +25,7 @@ from mucudnn.measuring.buffers import Tensors as EngineTensors
 from mucudnn.measuring.source import StockTiming
 from mucudnn.measuring.times import spread
 from mucudnn.problems.kernels import Kernel
+from mucudnn.settings import STRICT
 from mucudnn.solver import Configuration
 from mucudnn.torch.operators.formats import strides
 from mucudnn.torch.operators.options import Ints
@@ -146,6 +147,17 @@ class TorchSource:
         self.machine = machine
         self._device = device
         self._kept: tuple[object, Tensors] | None = None
+
+    def admits(self, kernel: Kernel) -> bool:
+        """Return whether PyTorch's own operator has the arithmetic that the kernel asks for.
+
+        oneDNN sums over windows in f32, and PyTorch in f64. In bf16 oneDNN mixes them at some sizes. Without
+        oneDNN PyTorch takes NNPACK, whose transforms mix them. On a GPU cuDNN's heuristics choose.
+        """
+        if kernel.problem.math != STRICT:
+            return True
+        is_direct = self._device == "cpu" and kernel.problem.data_type in ("f32", "f64")
+        return is_direct and torch.backends.mkldnn.is_available() and _mkldnn_enabled()
 
     def timer(self, kernel: Kernel, samples: int) -> "TorchTimer":
         """Return a timer whose tensors have this number of samples. Raises RuntimeError.

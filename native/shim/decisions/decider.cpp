@@ -28,9 +28,8 @@ bool all_algorithms(const PreparedChoice& choice, Test test) {
 }
 
 bool is_strict(const PreparedChoice& choice, const std::vector<std::string>& notes) {
-  return std::all_of(notes.begin(), notes.end(),
-                     [](const auto& note) { return shim::is_strict("", note); }) &&
-         all_algorithms(choice, [](const std::string& name) { return shim::is_strict(name, ""); });
+  return std::none_of(notes.begin(), notes.end(), [](const auto& note) { return is_transform("", note); }) &&
+         all_algorithms(choice, [](const std::string& name) { return !is_transform(name, ""); });
 }
 
 bool is_among(const std::vector<Slice>& refused, const MicroConfiguration& part) {
@@ -268,7 +267,7 @@ std::vector<std::string> Decider::replacements(cudnnHandle_t handle, const Kerne
   const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle));
   std::vector<std::string> names;
   for (const Listed& candidate : runnable_algorithms(engine->enumerate(kernel))) {
-    if ((!options_.strict || is_strict(candidate.algorithm, candidate.notes)) &&
+    if ((!options_.strict || !is_transform(candidate.algorithm, candidate.notes)) &&
         is_deterministic(candidate.notes) && candidate.workspace <= workspace)
       names.push_back(candidate.algorithm);
   }

@@ -142,7 +142,7 @@ bool Measurements::lacks_an_algorithm(const Kernel& kernel, Api api) {
   const auto listed = lists.find(name_of(api));
   return listed != lists.end() &&
          std::any_of(listed->second.begin(), listed->second.end(), [&](const Listed& candidate) {
-           const bool is_meant = !options_.strict || is_strict(candidate.algorithm, candidate.notes);
+           const bool is_meant = !options_.strict || !is_transform(candidate.algorithm, candidate.notes);
            const auto is_same = [&](const auto& part) { return part.algorithm == candidate.algorithm; };
            return is_meant && candidate.workspace > limit &&
                   time_where(is_same, 0) < fastest * (1 - kLeastGain);

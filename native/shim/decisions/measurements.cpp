@@ -156,7 +156,7 @@ KernelRace Measurements::race_of(Journal::Entry& entry, const Kernel& kernel, Ap
 
 bool Measurements::is_allowed(const Listed& candidate) const {
   return candidate.workspace <= options_.workspace_limit.value_or(kNoLimit) &&
-         (!options_.strict || is_strict(candidate.algorithm, candidate.notes));
+         (!options_.strict || !is_transform(candidate.algorithm, candidate.notes));
 }
 
 Measurements::Outcome Measurements::measure(cudnnHandle_t handle, const Kernel& kernel, KernelTimes& times,

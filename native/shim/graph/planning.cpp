@@ -34,7 +34,7 @@ bool is_made_by_number(const Shadow& config) {
 // arithmetic. In fp32 it is never the `default` of the legacy API, which leaves TF32 to cuDNN.
 Math math_of(DataType type, const EngineNotes& notes) {
   if (type != DataType::f32) return Math::standard;
-  return notes.has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE) ? Math::tf32 : Math::strict;
+  return notes.has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE) ? Math::tf32 : Math::fma;
 }
 
 // Names the configuration without the math type, which is not known before the engine.

@@ -49,6 +49,7 @@ class Local(NamedTuple):
     result: tuple[int, ...]
     workspace: str | None = None
     plan: str | None = None
+    numerics: str | None = None
     by_mucudnn: bool = False
     same: bool = False
 
@@ -118,7 +119,7 @@ def _engine(x: Tensor, w: Tensor, bias: Tensor | None, local: Local) -> Operands
     dims = len(local.stride)
     return prepare_operands(
         dims, x, w, bias, local.stride, local.padding, local.dilation, local.groups,
-        workspace=local.workspace, plan=local.plan, fallback=True,
+        workspace=local.workspace, plan=local.plan, numerics=local.numerics, fallback=True,
     )  # fmt: skip
 
 
@@ -225,11 +226,13 @@ def _convolve(
 
 @handles(divided_functions.conv1d, divided_functions.conv2d, divided_functions.conv3d)
 def _convolve_by_mucudnn(
-    function: Any, *args: Any, workspace: Any = None, plan: Any = None, **kwargs: Any
+    function: Any, *args: Any, workspace: Any = None, plan: Any = None, numerics: Any = None, **kwargs: Any
 ) -> Divided:
     """Return a convolution whose local parts run in mucudnn."""
     workspace, plan = spelled(workspace), handle_of(plan)
-    return _convolve(function, *args, workspace=workspace, plan=plan, by_mucudnn=True, **kwargs)
+    return _convolve(
+        function, *args, workspace=workspace, plan=plan, numerics=numerics, by_mucudnn=True, **kwargs
+    )
 
 
 @handles(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
