@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mucudnn import _native
-from mucudnn.errors import UsageError, raised_here, shown
+from mucudnn.errors import UsageError, raised_here
 from mucudnn.input import expanded
 
 
@@ -65,23 +65,11 @@ MODE = Setting("MUCUDNN_MODE", "off", "off; `mucudnn run` sets it")
 PLAN = Setting("MUCUDNN_PLAN", is_path=True)
 RECORD = Setting("MUCUDNN_RECORD", None, "none; `mucudnn record` sets it", is_path=True)
 NUMERICS = Setting("MUCUDNN_NUMERICS", "fast", "fast")
+BATCH_INVARIANT = Setting("MUCUDNN_BATCH_INVARIANT", "0", "0")
 MEASURING = Setting("MUCUDNN_MEASURING", "race", "race")
 LOG = Setting("MUCUDNN_LOG", "summary", "summary")
 
 SETTINGS = (
-    WORKSPACE_LIMIT, BATCH_POLICY, CACHE, LIBRARY, THREADS, MODE, PLAN, RECORD, NUMERICS, MEASURING, LOG,
+    WORKSPACE_LIMIT, BATCH_POLICY, CACHE, LIBRARY, THREADS, MODE, PLAN, RECORD, NUMERICS, BATCH_INVARIANT,
+    MEASURING, LOG,
 )  # fmt: skip
-
-STRICT = "strict"  # a word of `numerics`, and the math mode of problems
-NUMERICS_WORDS = ("fast", STRICT)
-
-
-def numerics_of(numerics: str | None) -> str:
-    """Return "fast" or "strict"; for None MUCUDNN_NUMERICS. Raises UsageError."""
-    if numerics is None:
-        numerics = NUMERICS.read()
-    if numerics not in NUMERICS_WORDS:
-        raise UsageError(
-            f"numerics is {shown(numerics)}: there are {' and '.join(map(repr, NUMERICS_WORDS))}"
-        )
-    return str(numerics)

@@ -22,7 +22,7 @@ from mucudnn.problems.shapes import (
     shapes_of,
     whole_number,
 )
-from mucudnn.settings import STRICT
+from mucudnn.promises import Promise
 from mucudnn.sizes import parse_limit
 
 PlanOrPath = Plan | AnyPath
@@ -47,6 +47,8 @@ class PassCall(NamedTuple):
     workspace: int | str | None  # the limit; None stands for MUCUDNN_WORKSPACE_LIMIT
     math: str = "default"
     threads: int | None = None  # threads of the host engine; None stands for MUCUDNN_THREADS
+    promise: Promise = Promise()
+    deterministic: bool = False  # True if the algorithms must give the same bits in each run
 
 
 def geometry(call: PassCall) -> tuple[Problem, dict[str, Shape]]:
@@ -81,11 +83,6 @@ def limit_of(workspace: int | str | None) -> int | None:
     if size >= 2**63:
         raise UsageError(f"workspace is {shown(size)}: it must be below 2^63 bytes")
     return size
-
-
-def math_of(numerics: str | None) -> str:
-    """Return the math mode of a call that follows none of PyTorch's flags. Raises UsageError."""
-    return STRICT if settings.numerics_of(numerics) == STRICT else "default"
 
 
 def known_plan(plan: PlanOrPath) -> Plan:

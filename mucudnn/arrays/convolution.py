@@ -17,11 +17,12 @@ from numbers import Real
 from typing import Any, TypeVar
 
 from mucudnn.arrays import views
-from mucudnn.arrays.call import PassCall, PlanOrPath, math_of
+from mucudnn.arrays.call import PassCall, PlanOrPath
 from mucudnn.arrays.dispatch import prepared
 from mucudnn.arrays.views import View
 from mucudnn.errors import ArgumentTypeError, UsageError, shown
 from mucudnn.problems.shapes import Shape, Sizes, exact_shape, scalar
+from mucudnn.promises import STRICT, Promise, promise_of
 
 Array = TypeVar("Array")
 # cuDNN takes alpha and beta in f32 for data in f32, f16 and bf16.
@@ -43,6 +44,8 @@ def convolution_forward(
     workspace: int | str | None = None,
     plan: PlanOrPath | None = None,
     numerics: str | None = None,
+    batch_invariant: bool | None = None,
+    choice: str | None = None,
 ) -> Array:
     """Compute y = alpha · (x ∗ w) + beta · y, of shape (N, K, *output).
 
@@ -71,7 +74,7 @@ def convolution_forward(
     alpha, beta = _check_factor("alpha", alpha, vx), _check_factor("beta", beta, vx)
     call = PassCall(
         "forward", vx.device, vx.data_type, layout, vx.shape, vw.shape, None,
-        stride, padding, dilation, groups, workspace, math_of(numerics),
+        stride, padding, dilation, groups, workspace, *_promise(numerics, batch_invariant, choice),
     )  # fmt: skip
     ready = prepared(call, plan, stream=vx.stream)
     result, vy = _prepare_output(out, x, vx, vw, ready.shapes["y"], beta)
@@ -95,6 +98,8 @@ def convolution_backward_data(
     workspace: int | str | None = None,
     plan: PlanOrPath | None = None,
     numerics: str | None = None,
+    batch_invariant: bool | None = None,
+    choice: str | None = None,
 ) -> Array:
     """Compute dx = alpha · (gradient of the input) + beta · dx, of `input_shape`.
 
@@ -109,7 +114,7 @@ def convolution_backward_data(
     input_shape = _make_exact_shape("x", input_shape)
     call = PassCall(
         "backward_data", vdy.device, vdy.data_type, layout, input_shape, vw.shape, vdy.shape,
-        stride, padding, dilation, groups, workspace, math_of(numerics),
+        stride, padding, dilation, groups, workspace, *_promise(numerics, batch_invariant, choice),
     )  # fmt: skip
     ready = prepared(call, plan, stream=vdy.stream)
     result, vdx = _prepare_output(out, dy, vdy, vw, ready.shapes["x"], beta)
@@ -133,6 +138,8 @@ def convolution_backward_filter(
     workspace: int | str | None = None,
     plan: PlanOrPath | None = None,
     numerics: str | None = None,
+    batch_invariant: bool | None = None,
+    choice: str | None = None,
 ) -> Array:
     """Compute dw = alpha · (gradient of the filter) + beta · dw, of `filter_shape`.
 
@@ -151,12 +158,20 @@ def convolution_backward_filter(
     filter_shape = _make_exact_shape("w", filter_shape)
     call = PassCall(
         "backward_filter", vx.device, vx.data_type, layout, vx.shape, filter_shape, vdy.shape,
-        stride, padding, dilation, groups, workspace, math_of(numerics),
+        stride, padding, dilation, groups, workspace, *_promise(numerics, batch_invariant, choice),
     )  # fmt: skip
     ready = prepared(call, plan, stream=vx.stream)
     result, vdw = _prepare_output(out, x, vx, vdy, ready.shapes["w"], beta)
     ready.run(vx.address, vdw.address, vdy.address, alpha, beta, vx.stream, x)
     return _give_result(result, out, x)
+
+
+def _promise(
+    numerics: str | None, batch_invariant: bool | None, choice: str | None
+) -> tuple[str, None, Promise]:
+    """Return the last fields of a call. Raises UsageError, ArgumentTypeError."""
+    promise = promise_of(numerics, batch_invariant, choice)
+    return STRICT if promise.is_strict else "default", None, promise
 
 
 def _check_factor(name: str, value: float, view: View) -> float:

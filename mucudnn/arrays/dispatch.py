@@ -19,10 +19,11 @@ from mucudnn.arrays.call import (
     make_exact,
 )
 from mucudnn.arrays.devices import ArrayDevice, device_named
+from mucudnn.arrays.fixed import fixed_choice, invariant_choice
 from mucudnn.arrays.recent import Recent
 from mucudnn.arrays.rescue import Rescue
 from mucudnn.arrays.user_cache import user_cache
-from mucudnn.costs.records import FRAMEWORK, STOCK, Measurement
+from mucudnn.costs.records import DETERMINISTIC, FRAMEWORK, STOCK, Measurement
 from mucudnn.errors import (
     MucudnnError,
     NothingFitsError,
@@ -69,7 +70,7 @@ class Prepared:
     _workspace: int
     stock: tuple[int, ...] = ()
     undivided_stock: MicroConfiguration | None = None
-    _rescue: Rescue | None = None  # None for tiles, which are as small as can be
+    _rescue: Rescue | None = None  # None for tiles, which are as small as can be, and batch-invariant slices
 
     @property
     def own(self) -> int:
@@ -198,6 +199,8 @@ def _prepare(
             raise UsageError(f"the plan cannot be followed here: {'; '.join(elsewhere)}")
         limit = None if call.workspace is None else limit_of(call.workspace)
         configuration = _choose_planned(planned, limit)
+        if call.deterministic:
+            _check_deterministic(device.engine, kernel, configuration)
         undivided = None
         if isinstance(configuration, Configuration) and runs_stock(configuration):
             _check_stock(known, source)
@@ -205,7 +208,7 @@ def _prepare(
         raise _make_missing_error(known, kernel)
     else:
         configuration, undivided = _decide(
-            device.engine, kernel, limit_of(call.workspace), source, may_measure
+            device.engine, kernel, limit_of(call.workspace), source, may_measure, call
         )
     if refusal := refusal_of_slices(kernel, slice_count(kernel, configuration)):
         raise UsageError(f"the plan cannot be followed: {refusal}; make the plan again")
@@ -231,7 +234,9 @@ def _prepare(
         _logger.info(
             "%s of %s runs in %s%s, %s workspace", call.pass_, short_text(problem), kind, parts, size
         )
-    rescue = Rescue(device.engine, own, slices, needed) if own and not is_tiled else None
+    # Smaller slices could have other bits.
+    can_shrink = own and not is_tiled and not call.promise.batch_invariant
+    rescue = Rescue(device.engine, own, slices, needed) if own and can_shrink else None
     return Prepared(
         call, problem, configuration, shapes, plan, device, division, needed, stock, undivided, rescue
     )
@@ -242,6 +247,18 @@ def _slices_of(configuration: Configuration | Parts) -> Slices:
     if isinstance(configuration, ChannelGroups):
         return configuration.parts[0].configuration.slices
     return configuration.slices
+
+
+def _check_deterministic(engine: Engine, kernel: Kernel, chosen: Configuration | Parts) -> None:
+    """Raise UsageError if an algorithm of a planned configuration may give other bits in another run."""
+    if not isinstance(chosen, Configuration):
+        raise UsageError(
+            "the plan cannot be followed: of tiles and groups it is not known whether they are deterministic"
+        )
+    for part in chosen.parts:
+        listed = engine.enumerate(kernel.at(part.micro_batch)) if part.algorithm != STOCK else ()
+        if any(c.algorithm == part.algorithm and DETERMINISTIC not in c.notes.split() for c in listed):
+            raise UsageError(f"the plan cannot be followed: its {part.algorithm} is not deterministic")
 
 
 def _check_stock(plan: Plan, source: Source | None) -> None:
@@ -276,15 +293,20 @@ def _check_workspace(needed: int, stated: int, limit: int | None, plan: Plan) ->
 
 
 def _decide(
-    engine: Engine, kernel: Kernel, limit: int | None, source: Source | None, may_measure: bool
-) -> tuple[Configuration | Parts, MicroConfiguration | None]:
+    engine: Engine, kernel: Kernel, limit: int | None, source: Source | None, may_measure: bool,
+    call: PassCall,
+) -> tuple[Configuration | Parts, MicroConfiguration | None]:  # fmt: skip
     """Return the fastest configuration or parts within a limit, and STOCK undivided if that fits.
 
     Raises NothingFitsError, NotMeasuredError.
     """
     listener, policy = LogListener(), settings.BATCH_POLICY.read()
     with user_cache(listener) as cache:
-        bench = Bench(engine, cache, listener, _runner(source), source)
+        bench = Bench(engine, cache, listener, _runner(source), source, call.deterministic)
+        if call.promise.batch_invariant:
+            return invariant_choice(bench, kernel, limit), None
+        if not call.promise.is_timed:
+            return fixed_choice(bench, kernel, policy, limit), None
         if may_measure:
             benchmark(bench, [kernel], policy, limits=(limit,))
         costs = bench.costs([kernel])
@@ -323,7 +345,7 @@ def measurements_of(
     engine = device_named(call.device, call.threads).engine
     while True:
         with user_cache(listener) as cache:
-            bench = Bench(engine, cache, Listener(), _runner(source), source)
+            bench = Bench(engine, cache, Listener(), _runner(source), source, call.deterministic)
             missing = find_missing(bench, [kernel], policy, (limit,))
             if not missing.tasks or (before is not None and len(missing.tasks) >= before):
                 return  # nothing more can be measured

@@ -13,6 +13,7 @@ from mucudnn.plans.decide import Limits
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.problems.policies import POLICIES
 from mucudnn.problems.sources import Flags, bundled_networks, read_kernels
+from mucudnn.promises import NUMERICS, STRICT, promise_of
 from mucudnn.sizes import parse_limit, parse_size
 
 T = TypeVar("T")
@@ -73,7 +74,7 @@ def add_kernel_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--numerics",
-        choices=settings.NUMERICS_WORDS,
+        choices=NUMERICS,
         help="strict: each result is a sum over its own window, without FFT, Winograd and TF32, whatever "
         "--math says (default: fast)",
     )
@@ -141,8 +142,8 @@ def add_decision_options(parser: argparse.ArgumentParser) -> None:
 
 def kernels_of(arguments: argparse.Namespace) -> list[Kernel]:
     """Return the kernels that the flags ask for. Raises UsageError."""
-    is_strict = settings.numerics_of(arguments.numerics) == settings.STRICT
-    math = settings.STRICT if is_strict else arguments.math
+    is_strict = promise_of(arguments.numerics).is_strict
+    math = STRICT if is_strict else arguments.math
     flags = Flags(arguments.batch, arguments.dtype, arguments.layout, math)
     return read_kernels(arguments.network, flags, arguments.passes)
 

@@ -14,6 +14,7 @@ FRAMEWORK = "framework"  # the engine of a machine that has the rows of STOCK an
 STOCK, STOCK_SLICE = "STOCK", "STOCK_SLICE"
 # This note marks a measurement that a race made in few runs. `--thorough` replaces the measurement.
 RACED = "raced"
+DETERMINISTIC = "deterministic"  # the note of an algorithm that gives the same bits in each run
 CANNOT_ACCUMULATE = -1  # instead of bytes, if the device cannot sum slices outside of the output
 
 

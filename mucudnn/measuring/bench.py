@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import replace
+from typing import TypeVar
 
 from mucudnn._native import Engine, Problem
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import Listed, Machine
+from mucudnn.costs.records import DETERMINISTIC, Listed, Machine, Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.listener import Listener
 from mucudnn.measuring.buffers import Extent, Tensors, measuring_extent
@@ -15,6 +16,8 @@ from mucudnn.measuring.candidates import candidates
 from mucudnn.measuring.runners import Replay, Runner
 from mucudnn.measuring.source import Source, costs_with_stock
 from mucudnn.problems.kernels import Kernel
+
+Algorithm = TypeVar("Algorithm", Listed, Measurement)
 
 
 def machine_of(engine: Engine) -> Machine:
@@ -26,26 +29,31 @@ class Bench:
     """An engine, the cache that keeps its measurements, and the listener that hears of the progress.
 
     The `runner` decides how to measure. With a `source`, the caller's framework competes with the engine's
-    algorithms. Measurements allocate at most `memory_cap` bytes, half of the device memory that is available
+    algorithms. With `deterministic` algorithms whose bits differ between runs are left out. Measurements
+    allocate at most `memory_cap` bytes, half of the device memory that is available
     when the bench is created. `made` counts the measurements and comparisons.
     """
 
     def __init__(
-        self, engine: Engine, cache: Cache, listener: Listener, runner: Runner, source: Source | None = None
-    ) -> None:
+        self, engine: Engine, cache: Cache, listener: Listener, runner: Runner, source: Source | None = None,
+        deterministic: bool = False,
+    ) -> None:  # fmt: skip
         self.engine = engine
         self.machine = machine_of(engine)
         self.cache = cache
         self.listener = listener
         self.runner = runner
         self.source = source
+        self.deterministic = deterministic
         self.made = Counter[str]()
         self._kept: tuple[Problem, Tensors] | None = None
         self.memory_cap = engine.available_memory // 2
 
     def costs(self, kernels: Iterable[Kernel]) -> CostTable:
         """Return the cached costs of these kernels, with those of STOCK if there is a source."""
-        costs = replace(CostTable.read(self.cache, self.machine, kernels), complete=self.runner.is_complete)
+        costs = CostTable.read(self.cache, self.machine, kernels)
+        rows = {kernel: self._admitted(own) for kernel, own in costs.measurements.items()}
+        costs = replace(costs, measurements=rows, complete=self.runner.is_complete)
         return costs if self.source is None else costs_with_stock(costs, self.cache, self.source)
 
     def without_source(self) -> "Bench":
@@ -57,7 +65,13 @@ class Bench:
     def candidates(self, kernel: Kernel, sizes: Sequence[int]) -> dict[int, list[Listed]]:
         """Return the runnable algorithms at each micro-batch size, from the cache or else from the engine."""
         keeps_failures = not self.runner.is_hurried
-        return candidates(self.engine, self.machine, self.cache, kernel, sizes, keeps_failures=keeps_failures)
+        every = candidates(
+            self.engine, self.machine, self.cache, kernel, sizes, keeps_failures=keeps_failures
+        )
+        return {size: self._admitted(listed) for size, listed in every.items()}
+
+    def _admitted(self, algorithms: Sequence[Algorithm]) -> list[Algorithm]:
+        return [each for each in algorithms if not self.deterministic or DETERMINISTIC in each.notes.split()]
 
     def exceeding(self, kernel: Kernel, samples: int, limit: int) -> list[str]:
         """Return the algorithms worth measuring whose workspace for that many samples exceeds a limit."""
@@ -86,3 +100,4 @@ class RecordedBench(Bench):
     def __init__(self, machine: Machine, cache: Cache, listener: Listener) -> None:
         self.machine, self.cache, self.listener = machine, cache, listener
         self.runner, self.source, self.made = Replay(), None, Counter[str]()
+        self.deterministic = False

@@ -13,7 +13,7 @@ from mucudnn.output.table import html_table
 from mucudnn.output.text import micro_batches
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
-from mucudnn.settings import STRICT
+from mucudnn.promises import STRICT
 from mucudnn.sizes import format_size
 from mucudnn.solver import (
     ChannelGroup,

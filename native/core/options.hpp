@@ -27,6 +27,7 @@ struct Options {
   std::string record;
   std::string cache;
   bool strict = false;    // exclude FFT and Winograd
+  bool batch_invariant = false;
   bool thorough = false;  // measure every algorithm at every size, instead of a race between them
   int threads = 1;        // threads of the host engine
   LogLevel log_level = LogLevel::summary;

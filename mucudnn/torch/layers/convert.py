@@ -7,7 +7,7 @@ from torch import nn
 from mucudnn.arrays.call import PlanOrPath, known_plan
 from mucudnn.errors import UsageError, shown
 from mucudnn.forks import no_fork
-from mucudnn.settings import numerics_of
+from mucudnn.promises import promise_of
 from mucudnn.torch.layers import transposed
 from mucudnn.torch.layers.converted import CONVERTED, RESTORED, Converted
 from mucudnn.torch.layers.settings import ConversionSettings
@@ -26,6 +26,8 @@ def convert(
     plan: PlanOrPath | None = None,
     tune: str = "eager",
     numerics: str | None = None,
+    batch_invariant: bool | None = None,
+    choice: str | None = None,
 ) -> Model:
     """Divide the convolutions of a model, in place, and return the model.
 
@@ -43,7 +45,10 @@ def convert(
 
     With `numerics` "strict" each result is a sum over its own window: neither FFT nor Winograd nor TF32 runs.
     Then a NaN, an infinity or a large value reaches no other result, and zeros stay zero. The default is the
-    plan's, or MUCUDNN_NUMERICS, or "fast". A strict model does not compare whole steps.
+    plan's, or MUCUDNN_NUMERICS, or "fast". With `batch_invariant` the bits of a sample's result and of its
+    data gradient depend neither on the other samples nor on their number. With the `choice` "fixed" nothing
+    is measured: a model of the costs chooses, equally on equal machines. Models with any of these do not
+    compare whole steps.
 
     When all convolutions are decided, the model compares whole steps: some of its next steps run with the
     choices, some with PyTorch's own convolutions, and some with a mixture of both, in which the choices run
@@ -73,19 +78,20 @@ def convert(
     transform, or captured by a CUDA graph. If the cause shows only when the convolution is prepared or run, a
     MucudnnWarning says so.
 
-    Raises UsageError (a ValueError) for a model without convolutions and for an unknown `tune` or `numerics`,
-    and MucudnnError for a plan that cannot be read.
+    Raises UsageError (a ValueError) for a model without convolutions and for an unknown `tune`, `numerics`
+    or `choice`, and MucudnnError for a plan that cannot be read.
     """
     # Raise errors about the limit or the plan here instead of in the model's first call.
     limit, known = spelled(workspace), None if plan is None else known_plan(plan)
-    if numerics is not None:
-        numerics_of(numerics)
+    promise = None
+    if (numerics, batch_invariant, choice) != (None, None, None):
+        promise = promise_of(numerics, batch_invariant, choice)
     if tune not in TUNE:
         raise UsageError(f"tune is {shown(tune)}: there are {', '.join(TUNE)}")
     names = {module: name for name, module in cast(nn.Module, model).named_modules()}
     layers = convolutions(model)
     plans: list[str | None] = [None] * len(layers) if known is None else [*plans_of_layers(known, layers)]
-    settings = {own: ConversionSettings(limit, own, tune, numerics) for own in set(plans)}
+    settings = {own: ConversionSettings(limit, own, tune, promise) for own in set(plans)}
     for module, own in zip(layers, plans, strict=True):
         _divide(module, names[module], settings[own])
     return model

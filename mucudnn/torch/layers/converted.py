@@ -140,7 +140,7 @@ def operands_of(
     """Return the operator's arguments for a call to a module, padded here unless its mode is zeros."""
     input, *sizes = _padded(module, input)
     options: Any = {"workspace": settings.workspace, "plan": settings.handle, "fallback": True}
-    options["numerics"] = settings.numerics
+    options["promise"] = settings.promise_text
     return prepare_operands(weight.dim() - 2, input, weight, bias, *sizes, **options)
 
 
@@ -180,7 +180,7 @@ def _run_on_ranks(
     """Run a module's convolution on a tensor that is divided over ranks."""
     function = (functional.conv1d, functional.conv2d, functional.conv3d)[weight.dim() - 3]
     input, *sizes = _padded(module, input)
-    engine = settings.workspace, settings.handle, settings.numerics
+    engine = settings.workspace, settings.handle, settings.promise
     return functional.overridden(function, input, weight, bias, *sizes, *engine)
 
 

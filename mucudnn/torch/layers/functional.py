@@ -9,6 +9,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from mucudnn.arrays.call import PlanOrPath
 from mucudnn.errors import UsageError
+from mucudnn.promises import Promise, promise_of
 from mucudnn.torch.choosing import answers
 from mucudnn.torch.choosing.decision import decide
 from mucudnn.torch.operators.derivatives import convolve
@@ -45,10 +46,13 @@ def conv1d(
     workspace: int | str | None = None,
     plan: PlanOrPath | None = None,
     numerics: str | None = None,
+    batch_invariant: bool | None = None,
+    choice: str | None = None,
 ) -> Tensor:
     """Return a convolution of signals, (N, C, L) or (C, L); everything else is as in `conv2d`."""
     sizes = stride, padding, dilation, groups
-    return _convolve(conv1d, input, weight, bias, *sizes, workspace, plan, numerics)
+    promise = _promise(numerics, batch_invariant, choice)
+    return _convolve(conv1d, input, weight, bias, *sizes, workspace, plan, promise)
 
 
 @_unscriptable
@@ -64,6 +68,8 @@ def conv2d(
     workspace: int | str | None = None,
     plan: PlanOrPath | None = None,
     numerics: str | None = None,
+    batch_invariant: bool | None = None,
+    choice: str | None = None,
 ) -> Tensor:
     """Return a convolution of images, (N, C, H, W) or (C, H, W), as `torch.nn.functional.conv2d` does.
 
@@ -89,7 +95,8 @@ def conv2d(
     a derivative under `torch.func.functionalize`; these are RuntimeErrors. All are MucudnnErrors.
     """
     sizes = stride, padding, dilation, groups
-    return _convolve(conv2d, input, weight, bias, *sizes, workspace, plan, numerics)
+    promise = _promise(numerics, batch_invariant, choice)
+    return _convolve(conv2d, input, weight, bias, *sizes, workspace, plan, promise)
 
 
 @_unscriptable
@@ -105,10 +112,20 @@ def conv3d(
     workspace: int | str | None = None,
     plan: PlanOrPath | None = None,
     numerics: str | None = None,
+    batch_invariant: bool | None = None,
+    choice: str | None = None,
 ) -> Tensor:
     """Return a convolution of volumes, (N, C, D, H, W) or (C, D, H, W); everything else is as in `conv2d`."""
     sizes = stride, padding, dilation, groups
-    return _convolve(conv3d, input, weight, bias, *sizes, workspace, plan, numerics)
+    promise = _promise(numerics, batch_invariant, choice)
+    return _convolve(conv3d, input, weight, bias, *sizes, workspace, plan, promise)
+
+
+def _promise(numerics: str | None, batch_invariant: bool | None, choice: str | None) -> Promise | None:
+    """Return the promise that arguments ask for; None if all are None."""
+    if numerics is None and batch_invariant is None and choice is None:
+        return None
+    return promise_of(numerics, batch_invariant, choice)
 
 
 _AXES: dict[Any, int] = {conv1d: 1, conv2d: 2, conv3d: 3}
@@ -119,20 +136,21 @@ def _convolve(function: Any, x: Tensor, w: Tensor, bias: Tensor | None, *argumen
     if has_torch_function_variadic(x, w, bias):
         return overridden(function, x, w, bias, *arguments)
     dims = _AXES[function]
-    *sizes, workspace, plan, numerics = arguments
+    *sizes, workspace, plan, promise = arguments
     key = answer = None
     if isinstance(x, Tensor) and isinstance(w, Tensor):
         if list in [*map(type, sizes)]:  # a list cannot be hashed
             sizes = [tuple(size) if type(size) is list else size for size in sizes]
-        caller = dims if plan is None and numerics is None else (dims, numerics, handle_of(plan))
+        caller = dims if plan is None and promise is None else (dims, promise, handle_of(plan))
         key = answers.key_of(x, w, bias, workspace, caller, *sizes)
         answer = None if key is None else answers.find(key)  # compiled code has no key
     if answer is not None and answer.options is not None:
         return convolve("forward", x, w, bias, answer.options, answer.ready)
     if answer is None or answer.gain:
         operands = prepare_operands(
-            dims, x, w, bias, *sizes, workspace=workspace, plan=plan, numerics=numerics, fallback=False
-        )
+            dims, x, w, bias, *sizes, workspace=workspace, plan=plan, fallback=False,
+            promise=None if promise is None else str(promise),
+        )  # fmt: skip
         if answer is None and key is not None:
             answer = decide(key, operands, operands.are(x, w, bias))
         if answer is None or answer.gain:
@@ -151,6 +169,6 @@ class DividedInput:
 
 def overridden(function: Any, input: Any, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Any:
     """Let the `__torch_function__` of an argument or of a mode run a function of this module."""
-    *sizes, workspace, plan, numerics = arguments
-    engine = {"workspace": workspace, "plan": plan, "numerics": numerics}
+    *sizes, workspace, plan, promise = arguments
+    engine = {"workspace": workspace, "plan": plan, **({} if promise is None else promise._asdict())}
     return handle_torch_function(function, (input, weight, bias), input, weight, bias, *sizes, **engine)

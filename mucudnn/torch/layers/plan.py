@@ -21,6 +21,7 @@ from mucudnn.plans.optimizer import optimize
 from mucudnn.plans.plan import Plan
 from mucudnn.plans.result import to_plan
 from mucudnn.problems.kernels import Kernel
+from mucudnn.promises import promise_of
 from mucudnn.sizes import parse_size
 from mucudnn.torch.layers.convert import convolutions
 from mucudnn.torch.layers.converted import operands_of
@@ -64,7 +65,7 @@ def plan(
         limits = Limits(workspace=limit_of(workspace))
     else:
         limits = Limits(total=parse_size(str(total_workspace)))
-    name, device, kernels = _kernels(model, example_input, ConversionSettings(numerics=numerics))
+    name, device, kernels = _kernels(model, example_input, ConversionSettings(promise=promise_of(numerics)))
     source = stock.source_of(name)
     listener, policy = LogListener(), settings.BATCH_POLICY.read()
     with Cache.of_user(listener, needed=False) as cache:

@@ -9,7 +9,7 @@ from torch import Tensor
 from mucudnn import settings
 from mucudnn.forks import no_fork
 from mucudnn.plans.plan import Plan
-from mucudnn.settings import STRICT, numerics_of
+from mucudnn.promises import Promise, promise_of
 from mucudnn.sizes import spell_limit
 from mucudnn.torch.choosing.answers import Answer, CallKey
 from mucudnn.torch.choosing.step_comparison import StepComparison
@@ -20,8 +20,8 @@ from mucudnn.torch.operators.options import handle_of
 class ConversionSettings:
     """The options that `convert` gives a module, which are pickled with it.
 
-    Unpickling registers the plan in the process. Without `numerics` the modules are strict if the plan is, or
-    else as MUCUDNN_NUMERICS says.
+    Unpickling registers the plan in the process. Without a promise the modules are strict if the plan is,
+    or else promise what the variables say.
     """
 
     def __init__(
@@ -29,21 +29,22 @@ class ConversionSettings:
         workspace: str | None = None,
         plan: str | None = None,
         tune: str = "eager",
-        numerics: str | None = None,
+        promise: Promise | None = None,
     ) -> None:
         known = None if plan is None else Plan.parse(plan)
-        if numerics is None and known is not None and known.is_strict:
-            numerics = STRICT
+        if promise is None and known is not None and known.is_strict:
+            promise = promise_of("strict")
         self.workspace = workspace
-        self.tune = tune
-        self.numerics = numerics_of(numerics)
+        self.promise = promise or promise_of()
+        self.tune = tune if self.promise.is_timed else "eager"  # else nothing is measured
+        self.promise_text = str(self.promise)
         self._plan = plan
-        # Whole steps of PyTorch's own convolutions need not be strict.
-        compares = plan is None and tune != "never" and self.numerics != STRICT
+        # Whole steps of PyTorch's own convolutions promise nothing.
+        compares = plan is None and tune != "never" and not self.promise_text
         self.comparison = StepComparison(StepTimes()) if compares else None
         self.handle = None if known is None else handle_of(known)
         # Call keys contain this text because the settings themselves would keep the comparison alive.
-        self.key = f"{workspace}, {self.handle}, {tune}, {self.numerics}"
+        self.key = f"{workspace}, {self.handle}, {tune}, {self.promise}"
         self.modules: WeakSet[Any] = WeakSet()  # all modules with these settings
         self.is_left_to_pytorch = False  # True while the modules have their stock classes
 
@@ -95,8 +96,8 @@ class ConversionSettings:
         plan = "" if self._plan is None else f"plan={Plan.parse(self._plan).digest[:8]}, "
         tune = "" if self.tune == "eager" else f", tune={self.tune}"
         limit = self.workspace or spell_limit(settings.WORKSPACE_LIMIT.read())
-        numerics = "" if self.numerics != STRICT else f", numerics={STRICT}"
-        return f"{plan}workspace={limit}{tune}{numerics}"
+        promise = f", {self.promise}" if self.promise_text else ""
+        return f"{plan}workspace={limit}{tune}{promise}"
 
-    def __reduce__(self) -> tuple[type["ConversionSettings"], tuple[str | None, str | None, str, str]]:
-        return ConversionSettings, (self.workspace, self._plan, self.tune, self.numerics)
+    def __reduce__(self) -> tuple[type["ConversionSettings"], tuple[str | None, str | None, str, Promise]]:
+        return ConversionSettings, (self.workspace, self._plan, self.tune, self.promise)

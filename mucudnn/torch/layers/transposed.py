@@ -108,7 +108,7 @@ def _run(module: Any, operands: Operands, output_padding: Sequence[int], setting
         settings.workspace,
         settings.handle,
         fallback=True,
-        numerics=settings.numerics,
+        promise=settings.promise_text,
     )
     shape = (x.shape[0], w.shape[1] * module.groups, *spatial)
     y = convolve("backward_data", x, w, shape, options)

@@ -53,7 +53,7 @@ class Operands(NamedTuple):
 def prepare_operands(
     dims: int, x: Tensor, w: Tensor, bias: Tensor | None, stride: Sizes, padding: str | Sizes,
     dilation: Sizes, groups: int, *, workspace: int | str | None, plan: PlanOrPath | None, fallback: bool,
-    numerics: str | None = None,
+    promise: str | None = None,
 ) -> Operands:  # fmt: skip
     """Bring the arguments of `conv1d`, `conv2d` or `conv3d` into the operator's form.
 
@@ -90,7 +90,7 @@ def prepare_operands(
     exact = passes.is_plain(x) and passes.is_plain(w) and not torch.compiler.is_compiling()
     last = channels_last(x, w, bias, strides, paddings, dilations, groups, exact=exact)
     options = Options(
-        strides, paddings, dilations, groups, last, spelled(workspace), handle_of(plan), fallback, numerics
+        strides, paddings, dilations, groups, last, spelled(workspace), handle_of(plan), fallback, promise
     )
     return Operands(x, w, bias, options, batched)
 

@@ -10,7 +10,7 @@ from mucudnn.plans.plan import Plan
 Ints = Sequence[int]
 SCHEMA = (
     "SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups, str channels_last, "
-    "str? workspace, str? plan, bool fallback, str? numerics=None"
+    "str? workspace, str? plan, bool fallback, str? promise=None"
 )
 _HANDLE = "plan:"
 _plans: dict[str, Plan] = {}  # handle -> plan; never emptied, because compiled functions keep handles
@@ -29,7 +29,7 @@ class Options(NamedTuple):
     # If True, a kernel that the plan lacks runs within `workspace`, and PyTorch computes a convolution that
     # fails, with a warning. If False, both are errors.
     fallback: bool
-    numerics: str | None = None  # "fast" or "strict"; None for MUCUDNN_NUMERICS
+    promise: str | None = None  # the text of a Promise; None for that of the variables
 
 
 def handle_of(plan: PlanOrPath | None) -> str | None:

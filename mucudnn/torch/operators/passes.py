@@ -22,7 +22,7 @@ from mucudnn.arrays.call import PassCall
 from mucudnn.arrays.dispatch import Prepared, prepared
 from mucudnn.arrays.views import View
 from mucudnn.errors import MucudnnError, MucudnnWarning, UsageError
-from mucudnn.settings import STRICT
+from mucudnn.promises import STRICT, promise_named
 from mucudnn.torch.operators import stock
 from mucudnn.torch.operators.formats import strides
 from mucudnn.torch.operators.options import Ints, Options, plan_of
@@ -46,11 +46,16 @@ def call_of(
 
     All tensors have the device and the data type of `view`. Raises UsageError.
     """
+    promise, math, deterministic = promise_named(options.promise), "default", False
+    if view.device != "cpu":
+        math = math_of(view.data_type)
+        deterministic = torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
     return PassCall(
         pass_, view.device, view.data_type, "nhwc" if options.channels_last else "nchw", x, w, y,
         tuple(options.stride), tuple(options.padding), tuple(options.dilation), options.groups,
-        options.workspace, _math_of(view, options),
-        _wanted_threads() or torch.get_num_threads() if view.device == "cpu" else None,
+        options.workspace, STRICT if promise.is_strict else math,
+        _wanted_threads() or torch.get_num_threads() if view.device == "cpu" else None, promise,
+        deterministic,
     )  # fmt: skip
 
 
@@ -61,24 +66,8 @@ def _wanted_threads() -> int | None:
     return threads
 
 
-_numerics_of = cache(settings.numerics_of)
-
-
-def _math_of(view: View, options: Options) -> str:
-    if _numerics_of(options.numerics) == STRICT:
-        return STRICT
-    return math_of(view.data_type) if view.device.startswith("cuda") else "default"
-
-
 def math_of(data_type: str) -> str:
-    """Return the math mode that PyTorch's flags allow on a GPU: `default`, `tf32` or `fma`.
-
-    Raises UsageError if PyTorch is set to deterministic algorithms.
-    """
-    if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
-        raise UsageError(
-            "PyTorch is set to deterministic algorithms, and mucudnn cannot choose by that on a GPU yet"
-        )
+    """Return the math mode that PyTorch's flags allow on a GPU: `default`, `tf32` or `fma`."""
     if data_type != "f32":  # PyTorch has no flag to disable tensor cores for other types
         return "default"
     try:

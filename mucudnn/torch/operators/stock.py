@@ -25,7 +25,7 @@ from mucudnn.measuring.buffers import Tensors as EngineTensors
 from mucudnn.measuring.source import StockTiming
 from mucudnn.measuring.times import spread
 from mucudnn.problems.kernels import Kernel
-from mucudnn.settings import STRICT
+from mucudnn.promises import STRICT
 from mucudnn.solver import Configuration
 from mucudnn.torch.operators.formats import strides
 from mucudnn.torch.operators.options import Ints

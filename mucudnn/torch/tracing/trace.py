@@ -125,10 +125,7 @@ def _math_of(model: nn.Module) -> str:
     """
     if not any(parameter.is_cuda for parameter in model.parameters()):
         return "default"
-    try:
-        return math_of("f32")
-    except UsageError:  # with deterministic algorithms, PyTorch's own convolutions run
-        return "default"
+    return math_of("f32")
 
 
 def _autocast_of() -> tuple[str, torch.dtype | None]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import UsageError
+from mucudnn.promises import promise_of
 from mucudnn.torch.layers import functional as divided_functions
 from mucudnn.torch.operators.operands import Operands, autocast, prepare_operands, spelled
 from mucudnn.torch.operators.options import Options, handle_of
@@ -49,7 +50,7 @@ class Local(NamedTuple):
     result: tuple[int, ...]
     workspace: str | None = None
     plan: str | None = None
-    numerics: str | None = None
+    promise: str | None = None
     by_mucudnn: bool = False
     same: bool = False
 
@@ -119,7 +120,7 @@ def _engine(x: Tensor, w: Tensor, bias: Tensor | None, local: Local) -> Operands
     dims = len(local.stride)
     return prepare_operands(
         dims, x, w, bias, local.stride, local.padding, local.dilation, local.groups,
-        workspace=local.workspace, plan=local.plan, numerics=local.numerics, fallback=True,
+        workspace=local.workspace, plan=local.plan, promise=local.promise, fallback=True,
     )  # fmt: skip
 
 
@@ -226,12 +227,16 @@ def _convolve(
 
 @handles(divided_functions.conv1d, divided_functions.conv2d, divided_functions.conv3d)
 def _convolve_by_mucudnn(
-    function: Any, *args: Any, workspace: Any = None, plan: Any = None, numerics: Any = None, **kwargs: Any
-) -> Divided:
+    function: Any, *args: Any, workspace: Any = None, plan: Any = None, numerics: Any = None,
+    batch_invariant: Any = None, choice: Any = None, **kwargs: Any,
+) -> Divided:  # fmt: skip
     """Return a convolution whose local parts run in mucudnn."""
     workspace, plan = spelled(workspace), handle_of(plan)
+    promise = promise_of(numerics, batch_invariant, choice)
+    if promise.batch_invariant:
+        raise UsageError("a divided sample has other bits than a whole one: leave batch_invariant out")
     return _convolve(
-        function, *args, workspace=workspace, plan=plan, numerics=numerics, by_mucudnn=True, **kwargs
+        function, *args, workspace=workspace, plan=plan, promise=str(promise), by_mucudnn=True, **kwargs
     )
 
 

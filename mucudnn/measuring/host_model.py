@@ -1,0 +1,75 @@
+"""Times of the host engine's algorithms by formula, for choices that no clock decides.
+
+A time is linear in the work and in the bytes of a call. `python -m bench.suites.core.fit_model` fitted the
+factors to recorded times of ResNet-18, VGG-11, SqueezeNet and MobileNetV2, fp32, on one thread with AVX-512.
+Only the order of the algorithms matters.
+"""
+
+import math
+from typing import NamedTuple
+
+from mucudnn.problems.kernels import Kernel
+
+CACHE = 8e6  # bytes of tensors and workspace above which a call takes longer
+
+
+class Work(NamedTuple):
+    """The work of a call at a micro-batch size, in millions of products, of elements and of bytes.
+
+    `channel_products` are the products of results and input channels, of which an FFT has some in each tile.
+    """
+
+    products: float
+    workspace: float
+    x: float
+    y: float
+    w: float
+    channel_products: float
+    beyond_cache: float
+
+
+# The milliseconds for a unit of each part of the work.
+_FACTORS = {
+    ("backward_data", "ALGO_0", False): Work(0.016, 0.12, 0.27, 0.14, 0.25, 0, 0.074),
+    ("backward_data", "ALGO_0", True): Work(0, 0.24, 1.9, 0, 43, 0, 0.13),
+    ("backward_data", "ALGO_1", False): Work(0.018, 0, 0.55, 0.46, 0.22, 0, 0.042),
+    ("backward_data", "ALGO_1", True): Work(0.098, -0, 0.3, 0.011, 5.5, 0.011, 0),
+    ("backward_data", "FFT_TILING", False): Work(0, 0.11, 0, 0.33, 2, 0.037, 0.14),
+    ("backward_data", "WINOGRAD_NONFUSED", False): Work(0.0037, 0.074, 0, 0.068, 1.2, 0.00041, 0.14),
+    ("backward_filter", "ALGO_0", False): Work(0.014, 0.077, 0.45, 0.43, 0.14, 0, 0.067),
+    ("backward_filter", "ALGO_0", True): Work(0.035, 0.57, 1.4, 0.0039, 37, 0.0039, 0.041),
+    ("backward_filter", "ALGO_1", False): Work(0.017, 0, 0.44, 0.42, 0.092, 0, 0.042),
+    ("backward_filter", "ALGO_1", True): Work(0.088, 0, 0.35, 0.0097, 0, 0.0097, 0),
+    ("backward_filter", "FFT_TILING", False): Work(0, 0.1, 0.36, 0, 1.6, 0.03, 0.16),
+    ("backward_filter", "WINOGRAD_NONFUSED", False): Work(0.0038, 0.085, 0, 0, 0, 0.00042, 0.14),
+    ("forward", "FFT_TILING", False): Work(0, 0.11, 0.42, 0.088, 0.85, 0.034, 0.14),
+    ("forward", "GEMM", False): Work(0.014, 0.1, 0.19, 0.26, 0.3, 0, 0.091),
+    ("forward", "GEMM", True): Work(0.055, 0.51, 1.3, 0.0061, 32, 0.0061, 0.039),
+    ("forward", "IMPLICIT_GEMM", False): Work(0.015, 0, 0.52, 0.69, 0.3, 0, 0.0068),
+    ("forward", "IMPLICIT_GEMM", True): Work(0.091, -0, 0.39, 0.01, 7.1, 0.01, 0),
+    ("forward", "WINOGRAD_NONFUSED", False): Work(0.004, 0.064, 0, 0, 0.43, 0.00044, 0.11),
+}
+_OTHERS = Work(0.1, 0.5, 1.0, 1.0, 1.0, 0.1, 0.5)
+
+
+def work_of(kernel: Kernel, size: int, workspace: int) -> Work:
+    """Return the work of an algorithm for one micro-batch."""
+    problem = kernel.problem
+    channels = problem.in_channels // problem.groups
+    x = problem.in_channels * math.prod(problem.input) * size
+    y = problem.out_channels * math.prod(problem.output) * size
+    w = problem.out_channels * channels * math.prod(problem.kernel)
+    beyond = max(4 * (x + y) + workspace - CACHE, 0)
+    parts = y * channels * math.prod(problem.kernel), workspace, x, y, w, y * channels, beyond
+    return Work(*(part / 1e6 for part in parts))
+
+
+def family(kernel: Kernel, algorithm: str) -> tuple[str, str, bool]:
+    """Return what the factors depend on: the pass, the algorithm, and whether the kernel is grouped."""
+    return kernel.pass_, algorithm, kernel.problem.groups > 1
+
+
+def modelled_ms(kernel: Kernel, size: int, algorithm: str, workspace: int) -> float:
+    """Return the milliseconds of an algorithm for one micro-batch, always the same for the same arguments."""
+    factors = _FACTORS.get(family(kernel, algorithm), _OTHERS)
+    return sum(factor * part for factor, part in zip(factors, work_of(kernel, size, workspace), strict=True))

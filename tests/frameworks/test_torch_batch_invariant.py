@@ -1,0 +1,163 @@
+"""With `batch_invariant` a sample has the same bits in each batch, at each place, beside any others."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mucudnn.torch as mt
+from mucudnn.arrays.dispatch import prepared
+from mucudnn.errors import UsageError
+from mucudnn.promises import Promise
+from mucudnn.torch.operators.operands import prepare_operands
+
+MOST = 17
+# Axes, channels in and out, width, kernel, stride, dilation, groups.
+SHAPES = {
+    "winograd": (2, 16, 16, 14, 3, 1, 1, 1),
+    "fft": (2, 8, 8, 13, 5, 1, 1, 1),
+    "one tap": (2, 40, 24, 9, 1, 1, 1, 1),
+    "strided": (2, 3, 16, 21, 7, 2, 1, 1),
+    "dilated": (2, 6, 10, 12, 3, 1, 2, 2),
+    "depthwise": (2, 12, 12, 15, 3, 1, 1, 12),
+    "volume": (3, 4, 6, 6, 3, 1, 1, 1),
+    "signal": (1, 8, 8, 40, 3, 1, 1, 1),
+    "many channels": (2, 500, 8, 4, 3, 1, 1, 1),
+}
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def cancelling(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return values that differ much in size, so that the order of additions shows in their sums."""
+    return (torch.randn(shape) * 2.0 ** torch.randint(-6, 6, shape)).to(dtype)
+
+
+def operands(name: str, dtype: torch.dtype) -> tuple[Tensor, Tensor, dict[str, int]]:
+    torch.manual_seed(1)
+    dims, channels, features, width, kernel, stride, dilation, groups = SHAPES[name]
+    x = cancelling(MOST, channels, *[width] * dims, dtype=dtype)
+    w = cancelling(features, channels // groups, *[kernel] * dims, dtype=dtype)
+    return x, w, {"stride": stride, "padding": kernel // 2, "dilation": dilation, "groups": groups}
+
+
+def run(x: Tensor, w: Tensor, sizes: dict[str, int]) -> tuple[Tensor, Tensor]:
+    """Return the result, and the gradient of the input for a gradient that depends on the result alone."""
+    own = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    function = (mt.conv1d, mt.conv2d, mt.conv3d)[x.dim() - 3]
+    y = function(own, w, w.flatten()[: w.shape[0]], batch_invariant=True, workspace="none", **sizes)
+    y.backward(y.detach())
+    assert own.grad is not None
+    return y.detach(), own.grad
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_sample_has_the_same_bits_in_each_batch(
+    name: str, dtype: torch.dtype, layout: torch.memory_format, threads: int
+) -> None:
+    x, w, sizes = operands(name, dtype)
+    if layout == torch.channels_last:
+        if x.dim() != 4:
+            pytest.skip("PyTorch has this format for images alone")
+        x, w = x.to(memory_format=layout), w.to(memory_format=layout)
+    whole = run(x, w, sizes)
+    for n in (1, 2, 3, 5, 8, 16):
+        for first in {0, (MOST - n) // 2, MOST - n}:
+            part = run(x[first : first + n], w, sizes)
+            assert all(
+                torch.equal(own, all_[first : first + n]) for own, all_ in zip(part, whole, strict=True)
+            )
+    neighbours = x.clone()
+    neighbours[1:] = torch.nan
+    assert torch.equal(run(neighbours, w, sizes)[0][0], whole[0][0])
+
+
+def test_an_algorithm_that_varies_runs_in_slices_of_one_sample_and_others_do_not() -> None:
+    torch.manual_seed(1)
+    slices = {}
+    for name in ("winograd", "many channels"):
+        x, w, sizes = operands(name, torch.float32)
+        made = prepare_operands(
+            2, x, w, None, *sizes.values(), workspace="none", plan=None, fallback=False,
+            promise=str(Promise(batch_invariant=True)),
+        )  # fmt: skip
+        configuration = prepared(made.calls(["forward"])["forward"]).configuration
+        slices[name] = len(configuration.parts)
+    assert slices["winograd"] < MOST
+    assert set(slices.values()) <= {1, 2, MOST}
+
+
+class Net(nn.Module):
+    """A residual network with an evaluation mode, in which no layer mixes samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 16, 7, stride=2, padding=3), nn.BatchNorm2d(16), nn.ReLU())
+        self.block = nn.Sequential(
+            nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1)
+        )
+        self.last = nn.Conv2d(16, 8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return self.last(torch.relu(x + self.block(x)))
+
+
+@pytest.mark.parametrize("numerics", ["fast", "strict"])
+def test_a_network_gives_a_sample_the_same_bits_in_each_batch(numerics: str) -> None:
+    torch.manual_seed(3)
+    model = mt.convert(Net().eval(), batch_invariant=True, numerics=numerics)
+    assert "batch_invariant" in str(model)
+    x = torch.randn(9, 3, 32, 32)
+    with torch.no_grad():
+        whole = model(x)
+        assert all(
+            torch.equal(model(x[i : i + n]), whole[i : i + n]) for n in (1, 2, 4) for i in range(9 - n)
+        )
+
+
+def test_two_empty_caches_give_the_same_bits_where_the_choice_is_fixed(tmp_path: Path) -> None:
+    script = (
+        "import hashlib, torch, mucudnn.torch as mt\n"
+        "torch.manual_seed(1)\n"
+        "model = torch.nn.Sequential(torch.nn.Conv2d(8, 16, 3), torch.nn.Conv2d(16, 8, 5))\n"
+        "mt.convert(model, choice='fixed')\n"
+        "model(torch.randn(8, 8, 20, 20)).square().sum().backward()\n"
+        "bits = b''.join(p.grad.numpy().tobytes() for p in model.parameters())\n"
+        "print(hashlib.sha256(bits).hexdigest())\n"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=300,
+            env={**os.environ, "MUCUDNN_CACHE": str(tmp_path / f"{i}.sqlite")},
+        ).stdout
+        for i in range(2)
+    }  # fmt: skip
+    assert len(digests) == 1
+
+
+def test_a_fixed_choice_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mucudnn.arrays.dispatch.benchmark", None)
+    x, w = torch.randn(4, 6, 11, 13), torch.randn(5, 6, 3, 3)
+    result = mt.conv2d(x, w, choice="fixed")
+    torch.testing.assert_close(result, torch.conv2d(x, w))
+
+
+def test_a_sample_divided_over_ranks_is_refused() -> None:
+    from mucudnn.torch.parallel.spatial.functions.convolution import _convolve_by_mucudnn
+
+    with pytest.raises(UsageError, match="leave batch_invariant out"):
+        _convolve_by_mucudnn(torch.conv2d, None, None, batch_invariant=True)
