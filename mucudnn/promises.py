@@ -1,4 +1,4 @@
-"""What results promise: their arithmetic, their independence of the batch, choices without a clock."""
+"""The promises of results: their arithmetic, their independence of the batch, choices without a clock."""
 
 from functools import cache
 from typing import NamedTuple
@@ -12,7 +12,7 @@ CHOICES = ("measured", "fixed")
 
 
 class Promise(NamedTuple):
-    """What a result promises.
+    """The properties that a caller asks of results.
 
     With `numerics` "strict" each result is a sum over its own window. With `batch_invariant` the bits of a
     sample's result depend neither on the other samples nor on their number. With the `choice` "fixed" no time

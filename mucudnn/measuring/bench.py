@@ -29,7 +29,7 @@ class Bench:
     """An engine, the cache that keeps its measurements, and the listener that hears of the progress.
 
     The `runner` decides how to measure. With a `source`, the caller's framework competes with the engine's
-    algorithms. With `deterministic` algorithms whose bits differ between runs are left out. Measurements
+    algorithms. With `deterministic` no algorithm counts whose bits differ between runs. Measurements
     allocate at most `memory_cap` bytes, half of the device memory that is available
     when the bench is created. `made` counts the measurements and comparisons.
     """

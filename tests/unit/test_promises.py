@@ -1,4 +1,4 @@
-"""What results promise is one value, whose text PyTorch's operators take."""
+"""The promises of results are one value, whose text PyTorch's operators take."""
 
 from itertools import product
 
