@@ -67,7 +67,7 @@ PROGRAMS = {
         Program("solver", "core", 1, "time of the decisions"),
         Program("cache", "core", 1, "time of a warm cache"),
         Program("networks", "networks", 20, "eight networks against stock PyTorch, N=16, 64 MiB"),
-        Program("strict", "networks", 25, "the same with strict numerics, beside fast ones", "networks"),
+        Program("promises", "networks", 30, "the same, strict and batch-invariant", "networks"),
         Program("all_networks", "networks", 600, "every network, size and limit, with a picture", "networks"),
         Program("calls", "networks", 2, "cost of a call", benches=("overhead", "cold_calls")),
         Program("shim", "drop_in", 1, "cost of the drop-in for a program"),

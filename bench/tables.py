@@ -13,7 +13,7 @@ from bench.suites.core.channels import summarize
 from bench.suites.core.errors import HEAD as ERRORS_HEAD
 from bench.suites.core.errors import summarize as summarize_errors
 from bench.suites.gpu.summary import gpu_tables
-from bench.suites.networks.table import default_table, large_tables, strict_table
+from bench.suites.networks.table import default_table, large_tables, promises_table
 from bench.suites.questions import QUESTIONS
 
 SUITES = {
@@ -71,8 +71,8 @@ def _tables(program: Program, machines: list[Measured]) -> list[str]:
             lines += table(ERRORS_HEAD, summarize_errors(records))
         elif program.name == "networks":
             lines += default_table(records)
-        elif program.name == "strict":
-            lines += strict_table(records)
+        elif program.name == "promises":
+            lines += promises_table(records)
         else:  # without questions that only other machines answered
             by_question = zip(questions, own, zip(*answers, strict=True), strict=True)
             lines += table(

@@ -213,14 +213,16 @@ def _converted(model: torch.nn.Module, limit: str) -> torch.nn.Module:
     """Return a converted copy of a model that shares its parameters and buffers."""
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     ours: torch.nn.Module = copy.deepcopy(model, shared)
-    workspace, *numerics = limit.split()
-    return mucudnn.torch.convert(ours, workspace=workspace, numerics=numerics[0] if numerics else "fast")
+    workspace, *words = limit.split()
+    numerics = "strict" if "strict" in words else "fast"
+    invariant = "batch_invariant" in words
+    return mucudnn.torch.convert(ours, workspace=workspace, numerics=numerics, batch_invariant=invariant)
 
 
 def _way(model: torch.nn.Module) -> str | None:
     """Return the way in which a converted model decided to run its steps; None before it has."""
     layers = (layer for module in model.modules() if (layer := getattr(module, "_mucudnn", None)))
-    comparison = next(layers).comparison  # all layers of a model share it; strict models have none
+    comparison = next(layers).comparison  # all layers share it; models with promises have none
     return "choices" if comparison is None else comparison.result
 
 

@@ -24,7 +24,7 @@ ROUNDS_S = 20.0  # seconds for the rounds of a case
 _MOST_S = 3600.0  # a case that takes longer is given up
 SPEEDUP = "speedup over stock"
 LIMIT = "64MiB"
-STRICT = "64MiB strict"  # the same limit, with strict numerics
+PROMISES = (LIMIT, f"{LIMIT} strict", f"{LIMIT} batch_invariant")
 LIMITS = (LIMIT, "8MiB", "512MiB")
 # Each network's kind and the shape of one sample. Within a setting they are measured in this order.
 NETWORKS: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -130,7 +130,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Iterator[Record]:
     """Yield a record for each row that this machine lacks, of the default cases or of every case."""
     everything = options.program == "all_networks"
-    limits = {"all_networks": LIMITS, "strict": (LIMIT, STRICT)}.get(options.program, (LIMIT,))
+    limits = {"all_networks": LIMITS, "promises": PROMISES}.get(options.program, (LIMIT,))
     for case in cases(everything=everything):
         missing = [limit for limit in limits if name(case, limit) not in options.done]
         if missing and options.only in str(case):

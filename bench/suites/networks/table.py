@@ -12,8 +12,8 @@ from bench.suites.networks.networks import (
     LIMIT,
     LIMITS,
     NETWORKS,
+    PROMISES,
     SPEEDUP,
-    STRICT,
     cases,
     name,
     parts_of,
@@ -38,23 +38,25 @@ def default_table(records: Iterable[Record]) -> list[str]:
     return [f"{SPEEDUP} within {LIMIT}, N=16, two threads", "", *table(head, lines)]
 
 
-def strict_table(records: Iterable[Record]) -> list[str]:
-    """Return the table of strict numerics on one machine: speedups over stock PyTorch within LIMIT."""
-    rows, lines, means = _by_name(records), [], []
+def promises_table(records: Iterable[Record]) -> list[str]:
+    """Return the table of models with promises on one machine: speedups over stock PyTorch within LIMIT."""
+    rows, lines, columns = _by_name(records), [], []
     for network in DEFAULT:
-        speedups = [
-            [_values(rows.get(name(case, limit), [])) for limit in (LIMIT, STRICT)]
+        names = [
+            name(case, limit)
             for case in cases(everything=False)
             if case.network == network
+            for limit in PROMISES
         ]
-        flat = [values[-1] for pair in speedups for values in pair if values]
-        if len(flat) == 4:
-            means.append(flat)
-            lines.append((network, *(f"{value:.2f}" for value in flat)))
-    if means:
-        columns = (statistics.geometric_mean(column) for column in zip(*means, strict=True))
-        lines.append(("geometric mean", *(f"{mean:.2f}" for mean in columns)))
-    head = ("network", "training, fast", "training, strict", "inference, fast", "inference, strict")
+        values = [statistics.geometric_mean(own) for row in names if (own := _values(rows.get(row, [])))]
+        if len(values) == len(names):
+            columns.append(values)
+            lines.append((network, *(f"{value:.2f}" for value in values)))
+    if columns:
+        means = map(statistics.geometric_mean, zip(*columns, strict=True))
+        lines.append(("geometric mean", *(f"{mean:.2f}" for mean in means)))
+    words = ("fast", "strict", "batch-invariant")
+    head = ("network", *(f"{mode}, {word}" for mode in ("training", "inference") for word in words))
     return [f"{SPEEDUP} within {LIMIT}, N=16, two threads", "", *table(head, lines)]
 
 
