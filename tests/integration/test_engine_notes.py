@@ -12,8 +12,9 @@ from wrapped_library import build_wrapper
 
 NOT_ALLOWED = "MUCUDNN_STATUS_NOT_ALLOWED"
 SUCCESS = "CUDNN_STATUS_SUCCESS"
-EVERY = ("f32 default", "f32 tf32", "f32 strict", "f16 default", "f16 strict", "bf16 default", "f64 default")
-TENSOR_CORES = ("f32 tf32", "f16 default", "bf16 default", "f64 default")
+EVERY = ("f32 default", "f32 tf32", "f32 fma", "f16 default", "f16 fma", "bf16 default", "f64 default")
+STRICT = ("f32 strict", "f16 strict")
+TENSOR_CORES = ("f32 tf32", "f16 default", "bf16 default", "f64 default", "f16 strict")
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +43,16 @@ def candidate(arithmetic):
 @pytest.mark.parametrize(
     ("notes", "words", "allowed"),
     [
-        ((), "deterministic", EVERY),
-        (("NONDETERMINISTIC",), "", EVERY),
+        ((), "deterministic", EVERY + STRICT),
+        (("NONDETERMINISTIC",), "", EVERY + STRICT),
+        (("WINOGRAD",), "deterministic winograd", EVERY),
+        (("FFT",), "deterministic fft", EVERY),
         (("TENSOR_CORE",), "deterministic tensor_op", TENSOR_CORES),
         (("TENSOR_CORE", "NONDETERMINISTIC"), "tensor_op", TENSOR_CORES),
         (("DOWN_CONVERT_INPUTS",), "deterministic down_convert", ()),
         (("REDUCED_PRECISION_REDUCTION",), "deterministic reduced_precision", ()),
         (("TENSOR_CORE", "REDUCED_PRECISION_REDUCTION"), "deterministic tensor_op reduced_precision", ()),
-        (("STRICT_NAN_PROP",), "deterministic strict_nan", EVERY),
+        (("STRICT_NAN_PROP",), "deterministic strict_nan", EVERY + STRICT),
     ],
     ids=lambda value: "+".join(value) or "none" if isinstance(value, tuple) else None,
 )
@@ -60,7 +63,7 @@ def test_an_engine_runs_what_the_arithmetic_of_the_problem_allows(
         wrapper,
         notes,
         f"""
-for arithmetic in {EVERY}:
+for arithmetic in {EVERY + STRICT}:
     found, is_allowed = candidate(arithmetic), arithmetic in {allowed}
     assert found.status == ("{SUCCESS}" if is_allowed else "{NOT_ALLOWED}"), (arithmetic, found.status)
     expected = "{words}".split() + [STRIDED] * is_allowed
@@ -80,7 +83,7 @@ def test_the_legacy_algorithms_beside_it_are_as_they_were(wrapper: Path) -> None
         wrapper,
         ("DOWN_CONVERT_INPUTS",),
         """
-for arithmetic in ("f32 default", "f32 strict", "f16 default"):
+for arithmetic in ("f32 default", "f32 fma", "f16 default"):
     mine, theirs = (
         [(c.algorithm, c.status) for c in engine.enumerate(kernel_of(arithmetic))
          if not c.algorithm.startswith("eng")]
