@@ -1,5 +1,6 @@
 """Micro-batching for cuDNN: each convolution as fast as possible within the workspace that you allow."""
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from mucudnn.errors import MucudnnError, MucudnnWarning
@@ -13,6 +14,14 @@ if TYPE_CHECKING:
     )
     from mucudnn.plans.any_plan import read_plan
     from mucudnn.plans.plan import Plan, write_plan
+
+if find_spec("mucudnn._native") is None:
+    raise ImportError(
+        f"mucudnn is imported from {__path__[0]}, which holds its sources without the compiled part. Python "
+        "searches the current folder first: change to another folder, or install the sources in place with "
+        "`pip install -e .`",
+        name="mucudnn",
+    )
 
 __version__ = "0.1.0"
 

@@ -51,8 +51,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 COMMANDS = (
-    "optimize", "benchmark", "memory", "run", "record", "doctor", "cache", "plan", "report", "sweep", "place",
-    "project", "causes", "completion",
+    "demo", "optimize", "benchmark", "memory", "run", "record", "doctor", "cache", "plan", "report", "sweep",
+    "place", "project", "causes", "completion",
 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 from mucudnn.errors import MissingExtraError
+from mucudnn.extras import install_command
 from mucudnn.output.streams import results
 from mucudnn.problems.sources import TRAINABLE, bundled_networks
 
@@ -28,7 +29,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print the script. Raises MissingExtraError."""
     if find_spec("shtab") is None:
-        raise MissingExtraError("shtab is not installed: pip install 'mucudnn[completion]'")
+        raise MissingExtraError(f"shtab is not installed: {install_command('completion')}")
     import shtab
 
     from mucudnn.cli import make_parser

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Sequence
 
-from mucudnn.cli.terminal import WIDTH, show, stdout, table
+from mucudnn.cli.terminal import WIDTH, prose, show, stdout, table
 from mucudnn.output.text import micro_batches, milliseconds, ratio, short_names, wrapped
 from mucudnn.plans.decide import Decision
 from mucudnn.plans.result import Result, apart, final, has_shares, measured, predicted, total, total_workspace
@@ -13,6 +13,7 @@ from mucudnn.sizes import format_size
 _COLUMNS = (
     "kernel", "best undivided", ">ms", " chosen micro-batches", ">ms", ">predicted", ">measured", ">workspace"
 )  # fmt: skip
+_LONGEST_PART = 39  # columns, so that the narrow table has at most 80
 
 
 def show_result(result: Result, network: str, next_command: str) -> None:
@@ -54,6 +55,8 @@ def show_result(result: Result, network: str, next_command: str) -> None:
     batch = f", mini-batch {batches.pop()}" if len(batches) == 1 else ""
     head = f"{network}: {', '.join(passes)}{batch}, within {within}"
     sentences = list(filter(None, map(_explain, names, result.decisions)))
+    if all(decision.best == decision.undivided and not decision.shares for decision in result.decisions):
+        sentences.append(_explain_undivided(result))
     if has_shares(result):
         sentences.append(
             "Rows `apart` let identical kernels differ, which is faster within the same total. mucudnn.torch "
@@ -64,8 +67,9 @@ def show_result(result: Result, network: str, next_command: str) -> None:
         if ran
         else "Times are predicted: the sums of the micro-batches' times. Nothing was run whole."
     )
-    sentences += [""] * bool(sentences)
-    show(head, f"on {result.machine}", "", rows, "", times, "", *sentences, f"Next: {next_command}")
+    sentences = [*map(prose, sentences), *[""] * bool(sentences)]
+    machine = prose(f"on {result.machine}")
+    show(prose(head), machine, "", rows, "", prose(times), "", *sentences, f"Next: {next_command}")
 
 
 def _make_cells(name: str, decision: Decision) -> list[str]:
@@ -75,12 +79,17 @@ def _make_cells(name: str, decision: Decision) -> list[str]:
         wrapped(name + count),
         decision.undivided.parts[0].algorithm if decision.undivided else "nothing fits",
         milliseconds(times.undivided_ms),
-        textwrap.indent(micro_batches(decision.best), " "),
+        "\n".join(map(_wrap_part, micro_batches(decision.best).splitlines())),
         milliseconds(times.divided_ms),
         ratio(predicted(decision).speedup),
         ratio(compared.speedup if compared else None),
         format_size(decision.best.workspace),
     ]
+
+
+def _wrap_part(part: str) -> str:
+    """Return a part in lines that the table need not fold. A group of channels is the only long one."""
+    return " " + "\n   ".join(textwrap.wrap(part, _LONGEST_PART - 3, break_long_words=False))
 
 
 def _make_total_cells(name: str, result: Result) -> list[str]:
@@ -95,6 +104,16 @@ def _make_total_cells(name: str, result: Result) -> list[str]:
         ratio(sums.speedup if compared else None),
         format_size(total_workspace(result)),
     ]
+
+
+def _explain_undivided(result: Result) -> str:
+    """Return the sentence that says why no kernel is divided."""
+    if any(decision.dropped for decision in result.decisions):
+        return "Nothing is divided: run whole, no division was faster than the best undivided algorithm."
+    return (
+        "Nothing is divided: within the limit, no division was predicted to be faster than the best "
+        "undivided algorithm. A smaller limit or a larger mini-batch may change that."
+    )
 
 
 def _explain(name: str, decision: Decision) -> str:

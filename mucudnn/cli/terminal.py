@@ -2,6 +2,7 @@
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,14 @@ def stdout() -> "Console":
 
     console = Console(highlight=False, file=results())
     return console if console.is_terminal else Console(highlight=False, file=results(), width=WIDTH)
+
+
+def prose(text: str) -> str:
+    """Return a sentence in lines that fit the terminal, which would break words; unchanged elsewhere."""
+    console = stdout()
+    if not console.is_terminal:
+        return text
+    return textwrap.fill(text, console.width, break_long_words=False, break_on_hyphens=False)
 
 
 def show_json(content: dict[str, Any]) -> None:

@@ -8,12 +8,13 @@ The package needs the extra: `pip install 'mucudnn[torch]'`.
 from importlib import import_module
 
 from mucudnn.errors import MissingExtraError
+from mucudnn.extras import install_command
 from mucudnn.forks import no_fork
 
 try:
     import torch as _  # noqa: F401 (checks that PyTorch is installed)
 except ImportError:
-    raise MissingExtraError("mucudnn.torch needs PyTorch: pip install 'mucudnn[torch]'") from None
+    raise MissingExtraError(f"mucudnn.torch needs PyTorch: {install_command('torch')}") from None
 
 from mucudnn.torch.apply_plan import apply, restore
 from mucudnn.torch.layers.convert import convert

@@ -55,16 +55,25 @@ def test_a_layer_that_pytorch_computes_says_so() -> None:
     model = mt.convert(nn.Sequential(nn.Conv2d(2, 2, 1)))
     found = mt.summary(model, torch.zeros(0, 2, 4, 4))
     assert [one.micro_batches for one in found.choices] == [None]
-    assert "PyTorch's own" in str(found)
+    assert str(found).endswith("1 of 1 passes by PyTorch's own convolutions: such an input cannot be divided")
+
+
+def test_where_nothing_is_divided_the_text_says_why() -> None:
+    choices = [
+        LayerChoice("0", pass_, "mb4_ic8", reason="measured") for pass_ in ("forward", "backward_filter")
+    ]
+    assert str(Summary(tuple(choices))).endswith("\n2 of 2 passes by PyTorch's own convolutions: measured")
+    whole = Summary((LayerChoice("0", "forward", "mb4_ic8", "1×4 GEMM", 1.5, 0, 1),))
+    assert "None is divided: no division within the limit was faster" in str(whole)
 
 
 def test_the_text_is_a_table_and_so_is_the_form_for_notebooks() -> None:
     found = Summary(
         (
             LayerChoice(
-                "features.denseblock1.denselayer16.conv2", "forward", "mb4_ic8", "2×1 A + 1×2 B", 1.5, 2048
+                "features.denseblock1.denselayer16.conv2", "forward", "mb4_ic8", "2×1 A + 1×2 B", 1.5, 2048, 3
             ),
-            LayerChoice("<last>", "backward_data", "mb4_ic8"),
+            LayerChoice("<last>", "backward_data", "mb4_ic8", reason="such an input cannot be divided"),
         )
     )
     assert str(found).splitlines() == [
@@ -74,7 +83,8 @@ def test_the_text_is_a_table_and_so_is_the_form_for_notebooks() -> None:
         "                                                          1×2 B",
         "<last>                            backward_data  mb4_ic8  PyTorch's own             –          –",
         "",
-        "1 of 2 passes by mucudnn: 1.50 ms predicted, workspace at most 2 KiB",
+        "1 of 2 passes by mucudnn, 1 of them divided: 1.50 ms predicted, workspace at most 2 KiB",
+        "1 of 2 passes by PyTorch's own convolutions: such an input cannot be divided",
     ]
     assert found._repr_html_().count("<tr>") == 3
     assert "<td>&lt;last&gt;</td>" in found._repr_html_()

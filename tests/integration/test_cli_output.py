@@ -109,6 +109,8 @@ def test_a_narrow_terminal_gets_fewer_columns_on_whole_lines(
     head, row = re.findall("^(?:kernel|forward) .*$", text, re.MULTILINE)
     assert head.split() == ["kernel", "chosen", "micro-batches", "ms", "predicted", "workspace"]
     assert re.fullmatch(r"forward +\d×\d [A-Z_]+ +[\d.]+ +[\d.]+× +[\d.]+ \w+", row)
+    command = "Next: "  # may be longer, because it must remain one line to copy
+    assert all(len(line) <= 60 for line in text.splitlines() if not line.startswith(command))
 
 
 def test_a_reader_that_closes_the_pipe_causes_no_message() -> None:

@@ -9,6 +9,7 @@ from programs import is_missing
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import SUCCESS, Machine, Measurement
+from mucudnn.extras import install_command
 from mucudnn.problems.kernels import PASSES
 from mucudnn.problems.policies import micro_batch_sizes
 from mucudnn.problems.sources import Flags, read_kernels
@@ -151,4 +152,4 @@ def test_without_matplotlib_the_command_says_what_to_install(
 ) -> None:
     monkeypatch.setattr("mucudnn.report.find_spec", lambda name: None if name == "matplotlib" else object())
     assert main([*command, "mb2_ic4ih8_oc4_kh3"]) == 1
-    assert capsys.readouterr().err == "mucudnn: matplotlib not installed: pip install 'mucudnn[report]'\n"
+    assert capsys.readouterr().err == f"mucudnn: matplotlib not installed: {install_command('report')}\n"

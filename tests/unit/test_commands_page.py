@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mucudnn.cli import main, make_parser
+from mucudnn.extras import install_command
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / ".ci" / "commands"
@@ -84,4 +85,4 @@ def test_without_shtab_the_command_says_what_to_install(
 ) -> None:
     monkeypatch.setattr("mucudnn.cli.completion.find_spec", lambda name: None)
     assert main(["completion", "bash"]) == 1  # 4 means that there is no such engine
-    assert "pip install 'mucudnn[completion]'" in capsys.readouterr().err
+    assert install_command("completion") in capsys.readouterr().err

@@ -15,9 +15,10 @@ from mucudnn.torch.operators.options import Options, plan_of
 class LayerChoice:
     """The choice for one pass of one layer; `kernel` is its short descriptor.
 
-    `micro_batches` is a text such as `4×16 WINOGRAD_NONFUSED`, or `tiles 3×16 WINOGRAD_NONFUSED` with the
-    lengths of tiles into which each sample is divided. `time_ms` is the predicted time, and `workspace` the
-    bytes that the pass uses. All three are None for a pass that PyTorch computes.
+    `micro_batches` is a text such as `4×16 WINOGRAD_NONFUSED`, or `tiles 3×16 WINOGRAD_NONFUSED` if each
+    sample is divided into tiles, whose lengths the text has. `time_ms` is the predicted time, and
+    `workspace` the bytes that the pass uses. `parts` is the number of micro-batches, tiles or groups. All
+    four are None for a pass that PyTorch computes, and `reason` says why it does.
     """
 
     layer: str
@@ -26,6 +27,8 @@ class LayerChoice:
     micro_batches: str | None = None
     time_ms: float | None = None
     workspace: int | None = None
+    parts: int | None = None
+    reason: str | None = None
 
 
 def choice_of_forward(name: str, operands: Operands, is_ours: bool) -> str:
@@ -39,9 +42,15 @@ def choice_of_pass(name: str, call: PassCall, options: Options) -> LayerChoice:
     """Return the choice for a pass of a layer, without details while the pass is undecided."""
     ready = decided(call, plan_of(options.plan))
     if ready is None:
-        return LayerChoice(name, call.pass_, short_text(geometry(call)[0]))
+        return stock_choice(name, call, "not measured yet, and missing in the plan and the cache")
     chosen = ready.configuration
     text = micro_batches(chosen, " + ")
     if isinstance(chosen, Tiling):
         text = f"tiles {text}"
-    return LayerChoice(name, call.pass_, short_text(ready.problem), text, ready.predicted_ms, ready.workspace)
+    figures = ready.predicted_ms, ready.workspace, len(chosen.parts)
+    return LayerChoice(name, call.pass_, short_text(ready.problem), text, *figures)
+
+
+def stock_choice(name: str, call: PassCall, reason: str) -> LayerChoice:
+    """Return the choice for a pass that PyTorch computes."""
+    return LayerChoice(name, call.pass_, short_text(geometry(call)[0]), reason=reason)

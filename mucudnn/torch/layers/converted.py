@@ -144,17 +144,17 @@ def operands_of(
     return prepare_operands(weight.dim() - 2, input, weight, bias, *sizes, **options)
 
 
-def runs_stock(module: Any, input: Tensor, operands: Operands) -> bool:
-    """Return whether PyTorch's own convolution ran a call to a module, which has just ended."""
+def reason_for_stock(module: Any, input: Tensor, operands: Operands) -> str | None:
+    """Return why PyTorch's own convolution ran a module's call, which has just ended; None if it did not."""
     settings: ConversionSettings = module._mucudnn
     key = _key_of(module, input, module.weight, module.bias, settings)
     if key is None:
-        return False
+        return None
     if settings.comparison is not None and settings.comparison.has_left_to_pytorch(key):
-        return True
+        return "whole steps were fastest with them"
     is_own = operands.are(input, module.weight, module.bias)
     answer = answers.find(key) or decide(key, operands, is_own)
-    return answer is not None and not answer.gain
+    return None if answer is None or answer.gain else "measured, no choice of mucudnn's was faster"
 
 
 def _log_choice(module: Any, operands: Operands, is_ours: bool) -> None:

@@ -1,5 +1,6 @@
 """`summary`: the choice for each convolution of a converted model, as a table."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,9 @@ from torch import Tensor
 from mucudnn.output.table import html_table, text_table
 from mucudnn.output.text import milliseconds, shortened
 from mucudnn.sizes import format_size
-from mucudnn.torch.layers.choice_of_layer import LayerChoice, choice_of_pass
+from mucudnn.torch.layers.choice_of_layer import LayerChoice, choice_of_pass, stock_choice
 from mucudnn.torch.layers.convert import converted_layers
-from mucudnn.torch.layers.converted import operands_of, runs_stock
+from mucudnn.torch.layers.converted import operands_of, reason_for_stock
 from mucudnn.torch.layers.one_run import run_once
 from mucudnn.torch.operators import ops
 from mucudnn.torch.operators.operands import Operands
@@ -47,13 +48,22 @@ class Summary:
             yield choice.layer, choice.pass_, choice.kernel, chosen, milliseconds(choice.time_ms), size
 
     def _total(self) -> str:
+        return "\n".join(self._sentences())
+
+    def _sentences(self) -> Iterator[str]:
         ours = [choice for choice in self.choices if choice.micro_batches is not None]
-        time = sum(choice.time_ms or 0.0 for choice in ours)
-        workspace = max((choice.workspace or 0 for choice in ours), default=0)
-        return (
-            f"{len(ours)} of {len(self.choices)} passes by mucudnn: {milliseconds(time)} ms predicted, "
-            f"workspace at most {format_size(workspace)}"
-        )
+        divided = sum((choice.parts or 0) > 1 for choice in ours)
+        if ours:
+            time = sum(choice.time_ms or 0.0 for choice in ours)
+            workspace = max(choice.workspace or 0 for choice in ours)
+            yield (
+                f"{len(ours)} of {len(self.choices)} passes by mucudnn, {divided} of them divided: "
+                f"{milliseconds(time)} ms predicted, workspace at most {format_size(workspace)}"
+            )
+        if ours and not divided:
+            yield "None is divided: no division within the limit was faster than the best undivided choice."
+        for reason, count in Counter(choice.reason for choice in self.choices if choice.reason).items():
+            yield f"{count} of {len(self.choices)} passes by PyTorch's own convolutions: {reason}"
 
 
 def summary(model: Any, example_input: Any) -> Summary:
@@ -77,11 +87,12 @@ def summary(model: Any, example_input: Any) -> Summary:
         x = args[0] if args else kwargs["input"]
         name = layers[module]
         if not can_divide(x, module.weight):
-            choices.append(LayerChoice(name, "forward", f"an input of {tuple(x.shape)}"))
+            kernel, reason = f"an input of {tuple(x.shape)}", "such an input cannot be divided"
+            choices.append(LayerChoice(name, "forward", kernel, reason=reason))
             return
         operands = operands_of(module, x, module.weight, module.bias, module._mucudnn)
         y = output if operands.batched else output.unsqueeze(0)
-        choices.extend(_choices(name, operands, y, runs_stock(module, x, operands)))
+        choices.extend(_choices(name, operands, y, reason_for_stock(module, x, operands)))
 
     hooks = [layer.register_forward_hook(record, with_kwargs=True) for layer in layers]
     try:
@@ -92,16 +103,18 @@ def summary(model: Any, example_input: Any) -> Summary:
     return Summary(tuple(choices))
 
 
-def _choices(name: str, operands: Operands, y: Tensor, is_stock: bool) -> Iterator[LayerChoice]:
-    """Yield the choice for each pass of a call, after a run of the backward passes to decide them."""
+def _choices(name: str, operands: Operands, y: Tensor, stock: str | None) -> Iterator[LayerChoice]:
+    """Yield the choice for each pass of a call. Backward passes run once, which decides them.
+
+    `stock` says why PyTorch's own convolution runs the call; it is None if mucudnn does.
+    """
     x, w, _, options, *_ = operands
     needed = needed_passes(x, w)
     with torch.no_grad():
         x, w, dy = x.detach(), w.detach(), torch.zeros_like(y)
-        if "backward_data" in needed and not is_stock:
+        if "backward_data" in needed and stock is None:
             ops.backward_data(dy, w, x.shape, *options)
-        if "backward_filter" in needed and not is_stock:
+        if "backward_filter" in needed and stock is None:
             ops.backward_filter(x, dy, w.shape, *options)
-        for pass_, call in operands.calls(needed).items():
-            choice = choice_of_pass(name, call, options)
-            yield LayerChoice(name, pass_, choice.kernel) if is_stock else choice
+        for call in operands.calls(needed).values():
+            yield choice_of_pass(name, call, options) if stock is None else stock_choice(name, call, stock)

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from torch.utils.data.distributed import DistributedSampler
 
 from mucudnn.errors import MissingExtraError, MucudnnError, UsageError
+from mucudnn.extras import install_command
 from mucudnn.forks import no_fork
 from mucudnn.torch.parallel.spatial.border import from_local, owners_of
 from mucudnn.torch.parallel.spatial.divided import Divided
@@ -92,7 +93,7 @@ class HyperslabDataset(Dataset[Any]):
             with no_fork:  # or a worker could wait forever for an import in another thread
                 import h5py
         except ImportError:
-            raise MissingExtraError("HyperslabDataset needs h5py: pip install 'mucudnn[spatial]'") from None
+            raise MissingExtraError(f"HyperslabDataset needs h5py: {install_command('spatial')}") from None
         if self._opened is None or self._opened[0] != os.getpid():
             try:
                 self._opened = os.getpid(), h5py.File(self.path, "r")

@@ -1,0 +1,1 @@
+"""The first minute with mucudnn: figures of this machine, in a training step or in single convolutions."""

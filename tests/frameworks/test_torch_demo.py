@@ -1,0 +1,43 @@
+"""The demo trains a network in four ways, whose gradients agree."""
+
+import re
+
+import pytest
+from command_line import Capture, output_of
+from needs_torch import torch
+
+from mucudnn.demo import training
+from mucudnn.listener import Listener
+
+pytestmark = pytest.mark.usefixtures("cache_path")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the demo take seconds: small volumes, and a compiler that generates no code."""
+    compile_ = torch.compile
+    monkeypatch.setattr(training, "SHAPE", (1, 1, 8, 8, 8))
+    monkeypatch.setattr(torch, "compile", lambda model: compile_(model, backend="aot_eager"))
+
+
+def test_all_ways_compute_the_same_gradients() -> None:
+    result = training.run_training(Listener())
+    assert [way.name for way in result.ways] == ["stock", "compiled", "converted", "converted, compiled"]
+    assert all(way.seconds for way in result.ways)
+    assert 0 < result.difference < 1e-4
+
+
+def test_a_compiler_that_fails_is_reported_and_the_rest_runs(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compile_nothing(model: object) -> object:
+        def run(x: object) -> object:
+            raise RuntimeError("No working C++ compiler found\nand a long trace")
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compile_nothing)
+    text = output_of(capsys, ["demo"])
+    assert re.search(r"^stock +█+ +[\d.]+ ms$", text, re.MULTILINE)
+    assert "compiled: No working C++ compiler found" in text
+    assert "mucudnn.torch.convert(model, workspace=" in text

@@ -1,0 +1,30 @@
+"""The demo shows figures of this machine and the Python that does the same."""
+
+import re
+import sys
+
+import pytest
+from command_line import Capture, output_of
+
+from mucudnn.demo import convolutions
+from mucudnn.listener import Listener
+
+pytestmark = pytest.mark.usefixtures("cache_path")
+BAR = r" +[█▏▎▍▌▋▊▉]+ +[\d.]+ ms"
+
+
+def test_without_pytorch_the_demo_runs_convolutions_of_arrays(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolutions, "_CONVOLUTIONS", (("small", (4, 8, 9, 9), (8, 8, 3, 3), 1),))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    text = output_of(capsys, ["demo"])
+    assert re.search(rf"  no workspace{BAR}\n  8MiB {BAR}  [\d.]+×\n", text)
+    assert "convolution_forward(x, w, padding=1, workspace=" in text
+    assert "pip install" in text
+
+
+def test_the_convolutions_of_the_demo_agree() -> None:
+    for times in convolutions.run_convolutions(Listener()):
+        assert min(times.without, times.within) > 0
+        assert times.difference < 1e-4
