@@ -26,6 +26,31 @@ def test_the_pages_are_up_to_date(suite: str) -> None:
     assert (RESULTS / f"{suite}.md").read_text("utf-8") == page(suite, RESULTS), "run python -m bench tables"
 
 
+def test_the_readme_shows_the_speedups_of_networks_and_the_peaks_of_plans() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    networks, memory = ((RESULTS / f"{suite}.md").read_text("utf-8") for suite in ("networks", "memory"))
+    names = {
+        "3-D U-Net": "unet3d", "VGG-11": "vgg11", "ResNet-18": "resnet18", "GoogLeNet": "googlenet",
+        "MobileNet v2": "mobilenet_v2", "3-D ResNet-18": "r3d_18",
+    }  # fmt: skip
+    for name, network in names.items():
+        rows = re.findall(rf"^\| {name} \| ([\d.]+)× \| ([\d.]+)× \|$", text, re.MULTILINE)
+        measured = re.findall(
+            rf"^\| {network} \| [^|]+ \| ([\d.]+) \|(?: [\d.]+ \|){{3}}$", networks, re.MULTILINE
+        )
+        assert [sorted(row) for row in rows] == [sorted(measured)]
+    plans = {
+        "ConvNeXt-T": "convnext",
+        "VGG-16 with norms": "vgg16 with norms",
+        "ResNet-50": "resnet50",
+        "3-D U-Net": "unet3d",
+    }
+    for name, network in plans.items():
+        (shown,) = re.findall(rf"^\| {name} \| ([\d.]+) \|$", text, re.MULTILINE)
+        (peak,) = re.findall(rf"^\| {network} \| plain \|.* ([\d.]+) \|$", memory, re.MULTILINE)
+        assert shown == f"{float(peak):.2f}"
+
+
 def test_the_readme_shows_the_same_speedups() -> None:
     table = "".join((RESULTS / f"{suite}.md").read_text("utf-8") for suite in ("core", "networks"))
     text = (ROOT / "README.md").read_text("utf-8")

@@ -1,0 +1,57 @@
+"""Every tutorial runs as it stands, and prints what it shows.
+
+A page's blocks run in their order in an empty folder: `python` with a title is a file, `sh` runs in one shell, and
+`text` is the output of the block before it, where a number stands for any number. Blocks of other kinds are not run.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from needs_torch import torch  # noqa: F401 (tutorials need PyTorch)
+from programs import HANGS, imported
+
+FOLDER = Path(__file__).parents[2] / "docs" / "tutorials"
+BLOCK = re.compile(r'^```(sh|text|python title="([\w.]+)")\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+NUMBER = re.compile(r"\d+(\.\d+)?(e[-+]\d+)?")
+END = "end of block"
+
+
+def masked(text: str) -> list[str]:
+    """Return the lines with one mark for each number, and one space for several."""
+    return [" ".join(NUMBER.sub("#", line).split()) for line in text.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("page", sorted(FOLDER.glob("*.md")), ids=lambda page: page.stem)
+def test_a_tutorial_runs_and_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
+    text = page.read_text("utf-8")
+    if "import monai" in text or "from monai" in text:
+        imported("monai")
+    script: list[str] = []
+    shown: dict[int, str] = {}
+    for kind, title, content in BLOCK.findall(text):
+        if title:
+            (tmp_path / title).write_text(content, "utf-8")
+        elif kind == "text":
+            shown[len(script) - 1] = content
+        else:
+            lines = (line for line in content.splitlines() if not line.startswith("pip install"))
+            script.append("\n".join([*lines, f"echo {END}"]))
+    assert script, "the page has nothing to run"
+    environment = {
+        **os.environ,
+        "MUCUDNN_CACHE": str(tmp_path / "cache.sqlite"),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONWARNINGS": "ignore",
+    }
+    ended = subprocess.run(
+        ["bash", "-eu", "-o", "pipefail", "-c", "\n".join(script)], cwd=tmp_path, env=environment, text=True,
+        capture_output=True, timeout=HANGS, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    outputs = ended.stdout.split(f"{END}\n")
+    for block, expected in shown.items():
+        assert masked(outputs[block]) == masked(expected), outputs[block]
