@@ -1,7 +1,7 @@
 """Every tutorial runs as it stands, and prints what it shows.
 
-A page's blocks run in their order in an empty folder: `python` with a title is a file, `sh` runs in one shell, and
-`text` is the output of the block before it, where a number stands for any number. Blocks of other kinds are not run.
+The blocks of a page run in their order in an empty folder: `python` with a title is a file, `sh` runs in one
+shell, and `text` is the output of the block before it, where a number stands for any number.
 """
 
 import os

@@ -46,7 +46,7 @@ def run(capsys: Capture, *arguments: object, code: int = 0) -> Any:
 
 
 def test_each_command_prints_the_keys_that_are_described(
-    tmp_path: Path, cache_path: Path, capsys: Capture
+    tmp_path: Path, cache_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, other, rows = tmp_path / "a.plan", tmp_path / "b.plan", tmp_path / "rows.jsonl"
     printed = {"optimize": run(capsys, "optimize", GOOD, "--output", plan)}
@@ -63,6 +63,8 @@ def test_each_command_prints_the_keys_that_are_described(
     work = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 9, "dur": 1}
     trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [step, work]}))
     printed["causes"] = run(capsys, "causes", trace)
+    monkeypatch.setenv("MUCUDNN_LIBRARY", "host")
+    printed["doctor"] = run(capsys, "doctor")
     printed["plan show"] = run(capsys, "plan", "show", plan)
     printed["plan verify"] = run(capsys, "plan", "verify", plan)
     printed["plan diff"] = run(capsys, "plan", "diff", plan, other, code=1)

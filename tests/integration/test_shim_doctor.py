@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,12 +15,14 @@ from programs import SHIM, compile_c, run
 from mucudnn import _native
 from mucudnn.cli import doctor as cli_doctor
 from mucudnn.cli import main
+from mucudnn.costs.cache import Cache
 
 
 @pytest.fixture(autouse=True)
-def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith("MUCUDNN_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "cache.sqlite"))
 
 
 def ask(*arguments: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
@@ -49,7 +52,7 @@ def test_without_anything_to_pass_calls_on_to_the_doctor_says_what_to_do(tmp_pat
         "does not work: a child process under mucudnn run\n    got mucudnn's library, which found no cuDNN"
         in (result.stdout)
     )
-    assert result.stderr == "mucudnn: mucudnn run does not work everywhere it was asked about: see above\n"
+    assert result.stderr == "mucudnn: something does not work: see above\n"
 
 
 def test_where_there_is_no_cudnn_the_doctor_says_how_to_get_one(
@@ -61,6 +64,29 @@ def test_where_there_is_no_cudnn_the_doctor_says_how_to_get_one(
     assert "No other libcudnn.so.9 was found: pip install nvidia-cudnn-cu13, or set MUCUDNN_LIBRARY." in (
         capsys.readouterr().out
     )
+
+
+def test_an_issue_gets_versions_and_findings_as_json(tmp_path: Path) -> None:
+    result = ask("--json", MUCUDNN_LIBRARY="host", MUCUDNN_CACHE=str(tmp_path / "cache.sqlite"))
+    assert result.returncode == 0, result.stderr
+    content = json.loads(result.stdout)
+    names = {each["name"] for each in content["versions"]}
+    assert {"mucudnn", "python", "numpy", "highspy"} <= names
+    subjects = [finding["subject"] for finding in content["findings"]]
+    assert subjects[0] == "the installation"
+    assert subjects[2:] == ["computing on a GPU", "a child process under mucudnn run"]
+    assert content["findings"][1]["text"] == "does not exist yet: the first measurement makes it"
+
+
+def test_the_doctor_tells_a_sound_cache_from_a_damaged_one(tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"
+    Cache.open(path).__exit__()
+    sound = ask(MUCUDNN_LIBRARY="host", MUCUDNN_CACHE=str(path))
+    assert f"works: the cache {path}\n    is sound: " in sound.stdout
+    path.write_bytes(b"no database" * 1000)
+    damaged = ask(MUCUDNN_LIBRARY="host", MUCUDNN_CACHE=str(path))
+    assert damaged.returncode == 1
+    assert "does not work: the cache" in damaged.stdout
 
 
 def test_programs_are_examined_after_that(tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""The checks of an installation: packages, the cache of measurements, and the way to a GPU."""
+
+import ctypes
+import platform
+from importlib import metadata
+
+from mucudnn import __version__
+from mucudnn.costs.cache import Cache, default_path
+from mucudnn.drop_in.findings import Finding
+from mucudnn.errors import MucudnnError, NoEngineError
+from mucudnn.measuring.engines import open_engine
+from mucudnn.sizes import format_size
+
+# Packages that mucudnn needs or that parts of it use.
+_PACKAGES = (
+    "numpy", "highspy", "pulp", "rich", "scipy-openblas32", "torch", "cupy", "jinja2", "matplotlib", "h5py",
+    "shtab", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12",
+)  # fmt: skip
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of mucudnn, Python, the C library and the installed packages, by name."""
+    names = {
+        "mucudnn": __version__,
+        "python": platform.python_version(),
+        "libc": "-".join(platform.libc_ver()),
+    }
+    for name in _PACKAGES:
+        try:
+            names[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return names
+
+
+def check_packages() -> Finding:
+    """Open the host engine, which needs the package of OpenBLAS and the compiled part."""
+    listed = ", ".join(f"{name} {version}" for name, version in versions().items())
+    try:
+        engine = open_engine("host", 1)
+    except NoEngineError as error:
+        return Finding("the installation", False, f"{error} ({listed})")
+    return Finding("the installation", True, f"computes on {engine.device} ({listed})")
+
+
+def check_cache() -> Finding:
+    """Read the user's cache, and let sqlite look for damage."""
+    try:
+        path = default_path()
+        if not path.exists():
+            return Finding(f"the cache {path}", None, "does not exist yet: the first measurement makes it")
+        with Cache.read_only(path) as cache:
+            ((health,), *_) = cache.query("PRAGMA quick_check(1)")
+            machines = len(cache.machines())
+    except MucudnnError as error:
+        return Finding("the cache", False, str(error))
+    if health != "ok":
+        return Finding(
+            f"the cache {path}", False, f"is damaged, and the next measurement repairs it: {health}"
+        )
+    size = format_size(path.stat().st_size)
+    return Finding(f"the cache {path}", True, f"is sound: {size}, with times of {machines} machines")
+
+
+def check_gpu() -> Finding:
+    """Look for what computing on a GPU needs: NVIDIA's driver, a device, the CUDA runtime and cuDNN."""
+    subject = "computing on a GPU"
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return Finding(
+            subject, None, "needs NVIDIA's driver, which is not installed: libcuda.so.1 is missing"
+        )
+    count = ctypes.c_int()
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
+        return Finding(subject, None, "needs a GPU: the driver is installed, but finds no device")
+    try:
+        engine = open_engine("cudnn", 1)
+    except NoEngineError as error:
+        return Finding(subject, False, f"{error}. The driver finds {count.value} devices")
+    return Finding(subject, True, f"works on {engine.device} with {engine.library}")
