@@ -16,6 +16,7 @@ from programs import HANGS, imported
 
 FOLDER = Path(__file__).parents[2] / "docs" / "tutorials"
 BLOCK = re.compile(r'^```(sh|text|python title="([\w.]+)")\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+IMPORT = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
 NUMBER = re.compile(r"\d+(\.\d+)?(e[-+]\d+)?")
 END = "end of block"
 
@@ -28,8 +29,8 @@ def masked(text: str) -> list[str]:
 @pytest.mark.parametrize("page", sorted(FOLDER.glob("*.md")), ids=lambda page: page.stem)
 def test_a_tutorial_runs_and_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
     text = page.read_text("utf-8")
-    if "import monai" in text or "from monai" in text:
-        imported("monai")
+    for package in {"monai", "pytorch_lightning", "accelerate"} & set(IMPORT.findall(text)):
+        imported(package)
     script: list[str] = []
     shown: dict[int, str] = {}
     for kind, title, content in BLOCK.findall(text):
