@@ -13,7 +13,8 @@ from mucudnn.sizes import format_size
 _COLUMNS = (
     "kernel", "best undivided", ">ms", " chosen micro-batches", ">ms", ">predicted", ">measured", ">workspace"
 )  # fmt: skip
-_LONGEST_PART = 39  # columns, so that the narrow table has at most 80
+# Lines of a part, such as a group of channels, that the narrow table of 80 columns need not fold.
+_PARTS = textwrap.TextWrapper(39, initial_indent=" ", subsequent_indent="   ", break_long_words=False)
 
 
 def show_result(result: Result, network: str, next_command: str) -> None:
@@ -79,17 +80,12 @@ def _make_cells(name: str, decision: Decision) -> list[str]:
         wrapped(name + count),
         decision.undivided.parts[0].algorithm if decision.undivided else "nothing fits",
         milliseconds(times.undivided_ms),
-        "\n".join(map(_wrap_part, micro_batches(decision.best).splitlines())),
+        "\n".join(map(_PARTS.fill, micro_batches(decision.best).splitlines())),
         milliseconds(times.divided_ms),
         ratio(predicted(decision).speedup),
         ratio(compared.speedup if compared else None),
         format_size(decision.best.workspace),
     ]
-
-
-def _wrap_part(part: str) -> str:
-    """Return a part in lines that the table need not fold. A group of channels is the only long one."""
-    return " " + "\n   ".join(textwrap.wrap(part, _LONGEST_PART - 3, break_long_words=False))
 
 
 def _make_total_cells(name: str, result: Result) -> list[str]:
