@@ -30,9 +30,9 @@ from mucudnn.output.files import write_lines
 HELP = "see whether `mucudnn run` works, for which programs, and why not"
 DESCRIPTION = (
     "Checks the installation, the cache and the way to a GPU. Lists the cuDNN libraries of this machine, "
-    "opens one in a child process under mucudnn's own, and says which library each PROGRAM would get, without "
-    "starting it: a file, a command or an installed Python package. The exit code is 1 if something does not "
-    "work."
+    "opens one in a child process under mucudnn's own, and says which library each PROGRAM would get, "
+    "without starting it: a file, a command or an installed Python package. The exit code is 1 if something "
+    "does not work."
 )
 EXAMPLES = (
     "mucudnn doctor",
