@@ -59,7 +59,8 @@ def check_cache() -> Finding:
             f"the cache {path}", False, f"is damaged, and the next measurement repairs it: {health}"
         )
     size = format_size(path.stat().st_size)
-    return Finding(f"the cache {path}", True, f"is sound: {size}, with times of {machines} machines")
+    plural = "" if machines == 1 else "s"
+    return Finding(f"the cache {path}", True, f"is sound: {size}, with times of {machines} machine{plural}")
 
 
 def check_gpu() -> Finding:
