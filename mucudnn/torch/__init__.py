@@ -23,6 +23,7 @@ from mucudnn.torch.layers.plan import plan
 from mucudnn.torch.layers.summaries import summary
 from mucudnn.torch.operators import flops as _flops  # noqa: F401 (its import registers the formulas)
 from mucudnn.torch.tracing.trace import trace
+from mucudnn.torch.training.fit import largest_batch, will_it_fit
 from mucudnn.torch.training.plan_memory import plan_memory
 from mucudnn.torch.training.recording import record_timeline
 
@@ -32,12 +33,14 @@ __all__ = [
     "conv2d",
     "conv3d",
     "convert",
+    "largest_batch",
     "plan",
     "plan_memory",
     "record_timeline",
     "restore",
     "summary",
     "trace",
+    "will_it_fit",
 ]
 _MODULES = ("pipeline", "spatial")  # public too, but imported on first use
 

@@ -54,16 +54,21 @@ def plan_network(network: Network, costs: Costs, options: MemoryOptions, *, name
 def plan_trace(trace: Trace, costs: Costs, options: MemoryOptions, *, name: str = "") -> MemoryPlan:
     """Return the memory plan of a traced model. Raises UsageError, NothingFitsError."""
     allowed = limit_workspace(costs, options.workspace)
-    work = count_work(
+    work = count_trace(trace, allowed, options.host_memory)
+    return _plan(trace.network, work, allowed, options, name, trace)
+
+
+def count_trace(trace: Trace, costs: Costs, host_memory: int | None) -> Work:
+    """Return the training step of a traced model."""
+    return count_work(
         trace.network,
-        allowed,
+        costs,
         tensors=[saved.name for saved in trace.saved],
         replays=trace.replays(),
-        host_memory=options.host_memory,
+        host_memory=host_memory,
         block=ALIGNMENT,
         held=trace.held,
     )
-    return _plan(trace.network, work, allowed, options, name, trace)
 
 
 def limit_workspace(costs: Costs, workspace: int | None) -> Costs:

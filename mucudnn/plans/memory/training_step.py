@@ -92,7 +92,7 @@ def count_work(
         saved = [network.tensor(name) for name in tensors]
     step_ms = [time_of_step(network, step, costs) for step in network.steps]
     held = held or {}
-    fixed = _count_resident(network, block, held)
+    fixed = count_resident(network, block, held)
     counted: list[SavedTensor] = []
     index = {tensor.name: number for number, tensor in enumerate(saved)}
     turn = network.turn
@@ -146,7 +146,7 @@ def _round_up(size: int, block: int) -> int:
     return -(-size // block) * block
 
 
-def _count_resident(network: Network, block: int, held: Mapping[str, int]) -> list[int]:
+def count_resident(network: Network, block: int, held: Mapping[str, int]) -> list[int]:
     """Return the bytes of all tensors in memory during each step, each rounded up to whole blocks."""
     change = [0] * (len(network.steps) + 1)
     for tensor in network.tensors:

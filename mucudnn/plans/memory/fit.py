@@ -1,0 +1,115 @@
+"""The memory that a training step takes without a plan, and the least that it takes with one."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mucudnn.plans.memory.planning import count_trace
+from mucudnn.plans.memory.traced import Trace
+from mucudnn.plans.memory.training_step import Costs, count_resident
+from mucudnn.problems.network import Network
+from mucudnn.solver.memory.floor import find_floor
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The memory of a training step in bytes.
+
+    Attributes:
+        memory: the bytes of the device; None if they do not matter.
+        peak: the most bytes at once without a plan.
+        floor: the most bytes at once with the plan that needs the least.
+        parts: the bytes of each kind at the peak: parameters, gradients, input, activations, workspace,
+            optimizer and rounding. They add up to `peak`.
+    """
+
+    memory: int | None
+    peak: int
+    floor: int
+    parts: Mapping[str, int]
+
+    @property
+    def fits(self) -> bool:
+        """True if the step fits the memory without a plan."""
+        return self.memory is None or self.peak <= self.memory
+
+    @property
+    def fits_with_plan(self) -> bool:
+        """True if the step fits the memory with a plan."""
+        return self.memory is None or self.floor <= self.memory
+
+
+class OptimizerBytes(NamedTuple):
+    """The bytes of an optimizer's state, and the most that its step takes beside it."""
+
+    state: int = 0
+    scratch: int = 0
+
+
+def fit_trace(
+    trace: Trace, costs: Costs, *, memory: int | None, optimizer: OptimizerBytes, block: int
+) -> Fit:
+    """Return the memory of a traced model, whose tensors the allocator rounds up to whole blocks."""
+    network = trace.network
+    parts = _parts(network, costs, block, trace.held)
+    floor, _ = find_floor(count_trace(trace, costs, None).numbers)
+    at_end = {
+        "parameters": _bytes_of(network, "parameter", None),
+        "gradients": _bytes_of(network, "gradient", None),
+        "input": _bytes_of(network, "input", len(network.steps) - 1),
+    }
+    update = sum(at_end.values()) + optimizer.scratch
+    if update > sum(parts.values()):  # the optimizer's step takes more than the backward pass
+        parts = {**dict.fromkeys(parts, 0), **at_end, "optimizer": optimizer.scratch}
+    parts["optimizer"] += optimizer.state
+    return Fit(memory, sum(parts.values()), max(floor, update) + optimizer.state, parts)
+
+
+def _parts(network: Network, costs: Costs, block: int, held: Mapping[str, int]) -> dict[str, int]:
+    """Return the bytes of each kind at the step that takes the most."""
+    resident = count_resident(network, block, held)
+    workspace = [
+        max((costs.undivided[kernel].workspace for kernel in step.kernels), default=0)
+        for step in network.steps
+    ]
+    place = max(range(len(resident)), key=lambda step: resident[step] + workspace[step])
+    exact = count_resident(network, 1, held)[place]
+    kinds = {
+        "parameters": _bytes_of(network, "parameter", place),
+        "gradients": _bytes_of(network, "gradient", place),
+        "input": _bytes_of(network, "input", place),
+    }
+    return {
+        **kinds,
+        "activations": exact - sum(kinds.values()),
+        "workspace": workspace[place],
+        "optimizer": 0,
+        "rounding": resident[place] - exact,
+    }
+
+
+def _bytes_of(network: Network, kind: str, step: int | None) -> int:
+    """Return the bytes of all tensors of a kind, or of those that are in memory during a step."""
+    tensors = (tensor for tensor in network.tensors if tensor.kind == kind)
+    return sum(t.bytes for t in tensors if step is None or step in network.lifetimes[t.name].alive)
+
+
+def largest(fits: Callable[[int], bool], guess: int = 1) -> int:
+    """Return the largest number for which `fits` is true, or 0; it must be true for all smaller ones.
+
+    The search begins at the guess, and takes few calls if that is near.
+    """
+    low, high, stride = 0, max(guess, 1), 1
+    if fits(high):
+        low = high
+        while fits(low + stride):
+            low, stride = low + stride, 2 * stride
+        high = low + stride
+    else:
+        while high - stride > 0 and not fits(high - stride):
+            high, stride = high - stride, 2 * stride
+        low = max(high - stride, 0)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

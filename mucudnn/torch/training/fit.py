@@ -1,0 +1,188 @@
+"""`will_it_fit` and `largest_batch`: the memory of a training step, without a GPU and without running it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext, suppress
+from functools import partial
+from typing import Any, TypeAlias
+from weakref import WeakSet, finalize
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from mucudnn.errors import UsageError, shown
+from mucudnn.measuring.modelled_device import find_device
+from mucudnn.plans.memory.costs import model_costs
+from mucudnn.plans.memory.fit import Fit, OptimizerBytes, fit_trace, largest
+from mucudnn.plans.memory.planning import ALIGNMENT
+from mucudnn.sizes import parse_size
+from mucudnn.torch.tracing.trace import trace_model
+
+Optimizer: TypeAlias = torch.optim.Optimizer | str | None
+# Bytes of state for each element that a quantized Adam keeps, without the scales of its blocks.
+_EIGHT_BIT = {"adam8bit": 2, "adamw8bit": 2}
+_OPTIMIZERS: dict[str, Any] = {
+    "sgd": torch.optim.SGD,
+    "momentum": partial(torch.optim.SGD, momentum=0.9),
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "adafactor": torch.optim.Adafactor,
+}
+_DEVICE = "h200"
+_PROBES = (2, 6)  # batches whose memory predicts that of others
+
+
+def will_it_fit(
+    model: nn.Module,
+    example_input: Any,
+    *,
+    memory: int | str | None = None,
+    device: str | None = None,
+    optimizer: Optimizer = None,
+    autocast: torch.dtype | None = None,
+) -> Fit:
+    """Return the memory that a training step of the model takes, without a plan and with the least plan.
+
+    Nothing runs: the model and the input may be on any device, also on "meta". Counted are parameters,
+    gradients, the optimizer's state and what its step takes, the input, activations, workspaces of the
+    fastest undivided algorithms, and the rounding of PyTorch's allocator. The CUDA context, some hundred MiB,
+    and fragmentation are not.
+
+    Args:
+        model: a model in training mode.
+        example_input: a tensor or a tuple of arguments.
+        memory: bytes, or text such as "24GiB"; by default that of the `device`, or of the present GPU.
+        device: a modelled device, such as "h100"; its speed decides which algorithm needs a workspace.
+        optimizer: an optimizer of torch.optim, or "sgd", "momentum", "adam", "adamw", "adafactor", "adam8bit"
+            or "adamw8bit".
+        autocast: the type of torch.autocast around the forward pass.
+
+    Returns:
+        An object with `fits`, `fits_with_plan`, `peak`, `floor` and `parts`, all in bytes.
+
+    Raises:
+        UsageError: the model cannot be traced, or there is no such device or optimizer.
+    """
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    around = nullcontext() if autocast is None else torch.autocast(kind, autocast)
+    with around:
+        trace = trace_model(model, example_input)
+    costs = model_costs(trace.network, find_device(device or _DEVICE))
+    bytes_ = _memory_of(memory, device)
+    return fit_trace(trace, costs, memory=bytes_, optimizer=_bytes_of(model, optimizer), block=ALIGNMENT)
+
+
+def largest_batch(
+    model: nn.Module,
+    example_input: Any,
+    *,
+    memory: int | str | None = None,
+    device: str | None = None,
+    optimizer: Optimizer = None,
+    autocast: torch.dtype | None = None,
+    plan: bool = True,
+) -> int:
+    """Return the largest batch with which a training step fits, or 0 if a single sample does not.
+
+    The first axis of each tensor in `example_input` is the batch. With `plan` a memory plan may offload,
+    recompute and divide; without it the step runs as it is. The other arguments and the errors are those of
+    `will_it_fit`.
+    """
+    limit = _memory_of(memory, device)
+    if limit is None:
+        raise UsageError("there is no GPU whose memory could limit the batch: give memory= or device=")
+
+    def of_batch(size: int) -> Any:
+        def resize(value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            return torch.empty((size, *value.shape[1:]), dtype=value.dtype, device="meta")
+
+        return tree_map(resize, example_input)
+
+    def need(size: int) -> int:
+        fit = will_it_fit(
+            model, of_batch(size), memory=limit, device=device, optimizer=optimizer, autocast=autocast
+        )
+        return fit.floor if plan else fit.peak
+
+    small, large = need(_PROBES[0]), need(_PROBES[1])
+    slope = max((large - small) / (_PROBES[1] - _PROBES[0]), 1.0)
+    return largest(lambda size: need(size) <= limit, int((limit - small) / slope) + _PROBES[0])
+
+
+def _memory_of(memory: int | str | None, device: str | None) -> int | None:
+    if memory is not None:
+        return parse_size(str(memory))
+    if device is not None:
+        return find_device(device).memory
+    return int(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
+
+
+def _bytes_of(model: nn.Module, optimizer: Optimizer) -> OptimizerBytes:
+    """Return what an optimizer takes, found in two steps on tensors without data."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if optimizer is None:
+        return OptimizerBytes()
+    if isinstance(optimizer, str) and optimizer in _EIGHT_BIT:
+        return OptimizerBytes(_EIGHT_BIT[optimizer] * sum(parameter.numel() for parameter in parameters))
+    if isinstance(optimizer, str):
+        if optimizer not in _OPTIMIZERS:
+            names = ", ".join((*_OPTIMIZERS, *_EIGHT_BIT))
+            raise UsageError(f"optimizer is {shown(optimizer)}: there are {names}, and those of torch.optim")
+        make: Any = _OPTIMIZERS[optimizer]
+        groups: Any = [{"params": parameters}]
+    else:
+        make, groups = type(optimizer), optimizer.param_groups
+    state = scratch = 0
+    for group in groups:
+        own = {**group, "params": list(map(_without_data, group["params"]))}
+        if own.get("foreach") is None and not own.get("fused"):
+            own["foreach"] = True  # the default on a GPU
+        twin, memory = make([own]), _Memory()
+        with suppress(RuntimeError):  # a step may read values, but makes its state before
+            twin.step()
+            with memory:
+                twin.step()
+        tensors = [value for each in twin.state.values() for value in each.values()]
+        state += sum(_rounded(value) for value in tensors if isinstance(value, Tensor) and value.is_meta)
+        scratch = max(scratch, memory.most)
+    return OptimizerBytes(state, scratch)
+
+
+def _rounded(tensor: Tensor) -> int:
+    return -(-int(tensor.nbytes) // ALIGNMENT) * ALIGNMENT
+
+
+class _Memory(TorchDispatchMode):
+    """The most bytes of the tensors without data that were made meanwhile and lived at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = self._now = 0
+        self._known = WeakSet[torch.UntypedStorage]()
+
+    def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for tensor in tree_leaves((args, kwargs)):
+            if isinstance(tensor, Tensor):
+                self._known.add(tensor.untyped_storage())
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and tensor.is_meta and tensor.untyped_storage() not in self._known:
+                storage = tensor.untyped_storage()
+                self._known.add(storage)
+                self._now += storage.nbytes()
+                finalize(storage, self._release, storage.nbytes())
+        self.most = max(self.most, self._now)
+        return result
+
+    def _release(self, size: int) -> None:
+        self._now -= size
+
+
+def _without_data(parameter: Tensor) -> Tensor:
+    twin = nn.Parameter(torch.empty_like(parameter, device="meta"))
+    twin.grad = torch.empty_like(twin)
+    return twin
