@@ -7,24 +7,30 @@
 Everything runs on torch.distributed, with gloo on CPUs and NCCL on GPUs. Results equal the undivided model's.
 """
 
+from mucudnn.torch.parallel.spatial import gathering  # noqa: F401 (its import fills the table)
 from mucudnn.torch.parallel.spatial.border import divide, from_local, init_mesh
 from mucudnn.torch.parallel.spatial.data import HyperslabDataset
 from mucudnn.torch.parallel.spatial.divided import Divided
 from mucudnn.torch.parallel.spatial.exchange.agreement import DivergedError
 from mucudnn.torch.parallel.spatial.functions import (  # noqa: F401 (their import fills the table)
+    contraction,
     convolution,
     dropout,
     elementwise,
+    indexing,
+    joining,
     losses,
     normalization,
     padding,
     pooling,
     resampling,
     shapes,
+    statistics,
     whole_axes,
 )
 from mucudnn.torch.parallel.spatial.planning.choosing import Link
 from mucudnn.torch.parallel.spatial.planning.plan import plan
+from mucudnn.torch.parallel.spatial.report import report
 
 __all__ = [
     "DivergedError",
@@ -35,4 +41,5 @@ __all__ = [
     "from_local",
     "init_mesh",
     "plan",
+    "report",
 ]

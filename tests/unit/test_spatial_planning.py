@@ -15,6 +15,7 @@ from mucudnn.plans.any_plan import read_plan
 from mucudnn.plans.devices.spatial_plan import SpatialStage, parse_spatial_plan
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch import spatial
+from mucudnn.torch.parallel.spatial.planning.tracing import trace_part
 
 nn = torch.nn
 FAST = spatial.Link(0.0, 1e15)
@@ -82,25 +83,17 @@ def test_other_operators_cost_their_bytes() -> None:
     assert times[1].time_ms == pytest.approx(times[0].time_ms / 2)
 
 
-def test_an_operator_that_refuses_divided_tensors_comes_after_a_gather() -> None:
+def test_what_follows_an_operator_outside_the_table_is_divided_again() -> None:
     class Sorted(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.one, self.two = nn.Conv2d(1, 2, 3, padding=1), nn.Conv2d(2, 2, 3, padding=1)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.two(self.one(x)).sort(2)[0]
+            return self.two(self.one(x).sort(2)[0])
 
-    planned = spatial.plan(Sorted(), (1, 1, 16, 16), world=2, link=FAST, time_ms=multiplications)
-    assert planned.gather_before == "two"
-    with pytest.raises(TypeError, match="gather"):
-        spatial.plan(
-            nn.Sequential(nn.LPPool2d(2, 2), nn.Conv2d(1, 1, 1)),
-            (1, 1, 8, 8),
-            world=2,
-            link=FAST,
-            time_ms=multiplications,
-        )
+    layers = trace_part(Sorted().to("meta"), (1, 1, 16, 16), (2, 1), torch.float32, training=True).layers
+    assert [layer.sizes for layer in layers] == [(2, 1), (2, 1)]
 
 
 def test_memory_decides_where_the_time_would_choose_otherwise() -> None:

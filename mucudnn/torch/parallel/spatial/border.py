@@ -140,26 +140,48 @@ def gather(x: Divided, names: Sequence[str] = ()) -> Any:
     return Divided(local, x.shape, x.division.keeping(left)) if left else local
 
 
-def spread(whole: Tensor, like: Divided) -> Tensor:
-    """Return the part of a whole tensor that meets this rank's part of `like`, with axes aligned at the end.
+def spread(whole: Tensor, shape: Sequence[int], division: Division) -> Tensor:
+    """Return the part of a whole tensor that meets this rank's part of another, with axes aligned at the end.
 
-    An axis of size one, and an axis that the tensor lacks, are left to broadcasting. The gradient of a
-    parameter stays the rank's own share, because data parallelism takes the mean over all ranks; the gradient
-    of any other tensor is completed. Raises UsageError for a length that does not match.
+    `shape` and `division` are those of the other tensor. An axis of size one, and an axis that the tensor
+    lacks, are left to broadcasting. The gradient of a parameter stays the rank's own share, because data
+    parallelism takes the mean over all ranks; the gradient of any other tensor is completed. Raises
+    UsageError for a length that does not match.
     """
-    if whole.requires_grad and not isinstance(whole, torch.nn.Parameter):
-        whole = _scaled(_Replicated.apply(whole, like.division.groups), 1 / like.division.ranks)
-    for axis in like.divided_axes:
-        at = axis - like.dim() + whole.dim()
+    whole = shared(whole, division)
+    for axis, owners in division.axes:
+        at = axis - len(shape) + whole.dim()
         if at < 0 or whole.size(at) == 1:
             continue
-        if whole.size(at) != like.shape[axis]:
-            raise UsageError(
-                f"a tensor of {tuple(whole.shape)} does not fit a divided one of {tuple(like.shape)}"
-            )
-        own = like.own(axis)
+        if whole.size(at) != shape[axis]:
+            raise UsageError(f"a tensor of {tuple(whole.shape)} does not fit a divided one of {tuple(shape)}")
+        own = owners.own(shape[axis])
         whole = whole.narrow(at, own.lo, own.size)
     return whole
+
+
+def shared(whole: Tensor, division: Division) -> Tensor:
+    """Return a whole tensor that meets divided tensors; its gradient is that of all ranks together.
+
+    A parameter stays itself.
+    """
+    if not whole.requires_grad or isinstance(whole, torch.nn.Parameter):
+        return whole
+    return _scaled(_Replicated.apply(whole, division.groups), 1 / division.ranks)
+
+
+def matching_part(x: Any, shape: Sequence[int], division: Division) -> Any:
+    """Return the part of a tensor that meets this rank's part of another, with axes aligned at the end.
+
+    `shape` and `division` are those of the other tensor. Anything but a tensor with axes is returned as is.
+    """
+    if isinstance(x, Divided):
+        before = len(shape) - x.dim()
+        axes = [axis - before for axis, _ in division.axes]
+        if all(axis >= 0 and x.shape[axis] == shape[axis + before] for axis in axes):
+            return redistribute(x, division.on_axes(axes)).local
+        x = gather(x)  # an axis of length one, whose only row the first rank has, or an axis that it lacks
+    return spread(x, shape, division) if isinstance(x, Tensor) and x.dim() else x
 
 
 def total(x: Divided, axes: Sequence[int] | None = None, keepdim: bool = False) -> Any:
@@ -167,16 +189,21 @@ def total(x: Divided, axes: Sequence[int] | None = None, keepdim: bool = False) 
     axes = list(range(x.dim())) if axes is None else axes
     summed = [owners.group for axis, owners in x.division.axes if axis in axes]
     result = add_up(x.local.sum(list(axes), keepdim=keepdim), summed)
-    if all(axis in axes for axis in x.divided_axes):
-        return result
-    if summed:
-        raise ArgumentTypeError(
-            "a sum over only some of the divided axes is not in the table: gather the tensor first"
-        )
+    return without_axes(x, result, axes, keepdim)
+
+
+def without_axes(x: Divided, local: Tensor, axes: Sequence[int], keepdim: bool) -> Any:
+    """Return a tensor from a part whose axes were reduced, so that they have length one or are gone.
+
+    If a reduced axis was divided, all its owners must have the same part.
+    """
+    division = x.division.keeping([name for name, axis in x.division.by_name.items() if axis not in axes])
+    if not division.axes:
+        return local
     shape = [1 if axis in axes else n for axis, n in enumerate(x.shape)]
     kept = [axis for axis in range(x.dim()) if keepdim or axis not in axes]
-    moved = x.division.on_axes([kept.index(axis) for axis in x.divided_axes])
-    return Divided(result, [shape[axis] for axis in kept], moved)
+    moved = division.on_axes([kept.index(axis) for axis, _ in division.axes])
+    return Divided(local, [shape[axis] for axis in kept], moved)
 
 
 @handles(Divided.to_dtensor)
@@ -324,6 +351,24 @@ def divide_further(x: Divided, division: Division) -> Divided:
     """Divide a tensor again over the dimensions of the mesh over which it was gathered."""
     left = division.keeping([name for name in division.names if name not in x.division.names])
     return Divided(_Cut.apply(x.local, left), x.shape, division)
+
+
+def redistribute(x: Any, division: Division) -> Divided:
+    """Return a whole or divided tensor under another division, whose axes it has.
+
+    An axis that both divide in the same way stays as it is. All others are gathered and divided again. Raises
+    UsageError for a tensor on another mesh.
+    """
+    if not isinstance(x, Divided):
+        return redivide(x, division)
+    if (x.division.axes, x.division.names) == (division.axes, division.names):
+        return Divided(x.local, x.shape, division)
+    if x.division.mesh is not division.mesh:
+        raise UsageError(f"{x} is divided on another mesh than the tensors that it meets")
+    wanted = division.by_name
+    moving = [name for name, axis in x.division.by_name.items() if wanted.get(name) != axis]
+    y = gather(x, moving) if moving else x
+    return divide_further(y, division) if isinstance(y, Divided) else redivide(y, division)
 
 
 @handles(torch.sum, Tensor.sum, torch.mean, Tensor.mean)

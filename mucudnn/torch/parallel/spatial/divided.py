@@ -1,11 +1,14 @@
 """`Divided`: a tensor of which each rank has a part, and the table of the functions that take it.
 
-The table has a handler for each function of PyTorch that may take a Divided. A function without a handler
-raises a TypeError that says what to do.
+The table has a handler for each function of PyTorch that works on parts. Any other function, and one whose
+handler refuses its arguments, runs on gathered tensors: see `gathering`.
 """
 
+import inspect
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -16,16 +19,20 @@ from mucudnn.errors import ArgumentTypeError, UsageError
 from mucudnn.torch.layers.functional import DividedInput
 from mucudnn.torch.parallel.spatial.exchange.exchange import ALONE, Exchange, Owners
 from mucudnn.torch.parallel.spatial.exchange.sharing import compare
-from mucudnn.torch.parallel.spatial.refusing import check_gradient, name_of, refuse_unknown
+from mucudnn.torch.parallel.spatial.refusing import NotInTableError, check_gradient, name_of
 from mucudnn.torch.parallel.spatial.windows import Span, Window, product, windows_of
 
 Handler = Callable[..., Any]
 AnyHandler = TypeVar("AnyHandler", bound=Handler)
 _table: dict[Any, Handler] = {}
 _READING_NO_VALUES = (Tensor.to, Tensor.type_as)  # they read only the type and device of another tensor
+_KNOWING = sys.stdlib_module_names | {"torch", "mucudnn"}  # dataclasses.replace makes an object of the class
+_ASKING = {"is_tensor", "isinstance", "_isinstance"}  # functions of PyTorch that ask for their callers
+_OF_PARTS = {"layout", "itemsize", "is_cpu", "is_mps", "is_meta", "is_sparse", "is_quantized", "is_nested"}
 _NAMES = """
 add radd iadd sub rsub isub mul rmul imul truediv rtruediv itruediv pow rpow neg abs
-eq ne lt le gt ge and or invert
+floordiv rfloordiv mod rmod
+eq ne lt le gt ge and or xor invert
 """
 ELEMENTWISE_OPERATORS = tuple(f"__{name}__" for name in _NAMES.split())
 """The methods for Python's operators on each element, which a Divided has and `elementwise` handles."""
@@ -81,6 +88,11 @@ class Division(NamedTuple):
             + tuple(owners.group for (_, owners), name in pairs if owners.group and name not in names),
         )
 
+    @property
+    def by_name(self) -> dict[str, int]:
+        """The axis that each dimension of the mesh divides."""
+        return {name: axis for (axis, _), name in zip(self.axes, self.names, strict=True)}
+
     def on_axes(self, new: Sequence[int]) -> "Division":
         """Return the division with its axes, in order, replaced by others."""
         pairs = sorted(zip(new, self.axes, self.names, strict=True))
@@ -94,8 +106,10 @@ class Division(NamedTuple):
 class Divided(DividedInput):
     """A tensor of which this rank has the part `local`. `shape` is the shape of the whole.
 
-    It is not a torch.Tensor. Modules and functions of PyTorch take it instead of a tensor if they are in the
-    table of `mucudnn.torch.spatial`; all others raise a TypeError.
+    Modules and functions of PyTorch take it instead of a tensor. It answers `isinstance(x, torch.Tensor)`
+    with True, because models have branches for tensors, but its type is not a subclass: an
+    autograd.Function would take an instance of a subclass and silently lose its gradient. To PyTorch's own
+    code it is not a tensor, so that parameters, buffers, hooks and compilers see what it is.
     """
 
     local: Tensor
@@ -109,21 +123,31 @@ class Divided(DividedInput):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        handler = _table.get(func)
-        if handler is None:
-            raise refuse_unknown(func)
         if not torch.is_grad_enabled():
             for argument in args:
                 if isinstance(argument, Divided):
                     check_gradient(argument.local)
         if not torch.compiler.is_compiling() and func not in _READING_NO_VALUES:
             _compare_whole(func, (*args, *(kwargs or {}).values()))
-        return handler(func, *args, **(kwargs or {}))
+        return _run(func, args, kwargs or {})
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """Divided for PyTorch, Python's own modules and this package, and torch.Tensor for other callers."""
+        caller = sys._getframe(1)
+        while caller.f_code.co_name in _ASKING and _room_of(caller) == "torch" and caller.f_back is not None:
+            caller = caller.f_back
+        # A guard of compiled code has no frame of its own, and asks for the class itself.
+        if "isinstance" not in caller.f_code.co_names and "is_tensor" not in caller.f_code.co_names:
+            return Divided
+        return Divided if _room_of(caller) in _KNOWING else Tensor
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(Tensor, name, None)
         if name.startswith("__") or method is None:
             raise AttributeError(f"a divided tensor has no attribute {name!r}")
+        if name in _OF_PARTS:
+            return getattr(self.local, name)
         if not callable(method):
             raise AttributeError(f"a divided tensor has no attribute {name!r}: gather the tensor first")
 
@@ -162,6 +186,21 @@ class Divided(DividedInput):
         return len(self.shape)
 
     @property
+    def T(self) -> Any:  # noqa: N802 (PyTorch's own name for it)
+        """The tensor with its axes in the opposite order."""
+        return self.permute(*reversed(range(self.ndim)))
+
+    @property
+    def mT(self) -> Any:  # noqa: N802 (PyTorch's own name for it)
+        """The tensor with its last two axes exchanged."""
+        return self.transpose(-2, -1)
+
+    @property
+    def data(self) -> Any:
+        """The tensor without its history."""
+        return self.detach()
+
+    @property
     def dtype(self) -> torch.dtype:
         """The data type."""
         return self.local.dtype
@@ -185,13 +224,16 @@ class Divided(DividedInput):
         axes = ", ".join(f"axis {axis} over {owners.ranks} ranks" for axis, owners in self.division.axes)
         return f"Divided(shape {tuple(self.shape)}, {axes}, here {tuple(self.local.shape)})"
 
-    def gather(self, *names: str) -> Any:
+    def gather(self, *names: Any, **elements: Any) -> Any:
         """Return the whole tensor on every rank that shares it. Autograd follows.
 
         With names of dimensions of the mesh, only the axes that they divide are gathered: the result is
         divided over the other dimensions, and the ranks along the named dimensions have copies. Raises
-        UsageError for a name that does not divide the tensor.
+        UsageError for a name that does not divide the tensor. With an axis and an index it is
+        torch.Tensor.gather.
         """
+        if elements or (names and isinstance(names[0], int)):
+            return Divided.__torch_function__(Tensor.gather, (), (self, *names), elements)
         return _table[Divided.gather](self, names)  # `border` registers it, because it needs this class
 
     def to_dtensor(self) -> Any:
@@ -229,6 +271,36 @@ class Divided(DividedInput):
     def with_local(self, local: Tensor, shape: Sequence[int] | None = None) -> "Divided":
         """Return a tensor with the same division, and another part."""
         return Divided(local, self.shape if shape is None else shape, self.division)
+
+
+def _room_of(frame: FrameType) -> str:
+    """Return the top package of the code that a frame runs."""
+    name: str = frame.f_globals.get("__name__", "torch")
+    return name.partition(".")[0]
+
+
+def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the handler of a function, or the function on gathered tensors if the handler refuses."""
+    handler = _table.get(function)
+    reason = ""
+    if handler is not None and kwargs.get("out") is None:
+        try:
+            return handler(function, *args, **kwargs)
+        except NotInTableError as refusal:
+            reason = str(refusal)
+        except TypeError:
+            if _fits(handler, function, args, kwargs):
+                raise
+    return _table[Divided](function, args, kwargs, reason)  # `gathering` registers it
+
+
+def _fits(handler: Handler, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a handler takes these arguments."""
+    try:
+        inspect.signature(handler).bind(function, *args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def _compare_whole(function: Any, args: Sequence[Any]) -> None:
@@ -281,7 +353,8 @@ def _operator_method(name: str) -> Any:
     return call
 
 
-for _operator in (*ELEMENTWISE_OPERATORS, "__matmul__", "__getitem__"):
+_OTHER_OPERATORS = ("__matmul__", "__rmatmul__", "__getitem__", "__setitem__", "__iter__")
+for _operator in (*ELEMENTWISE_OPERATORS, *_OTHER_OPERATORS):
     setattr(Divided, _operator, _operator_method(_operator))
 Divided.__hash__ = object.__hash__  # type: ignore[method-assign]  # __eq__ compares elements, as a tensor's
 

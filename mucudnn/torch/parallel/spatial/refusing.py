@@ -1,8 +1,4 @@
-"""The errors of functions that do not know divided tensors, with advice.
-
-A custom autograd.Function runs without gradients, and treats a divided tensor as a plain object. Its result
-would lose the gradient without an error, so the functions that it calls raise one.
-"""
+"""The errors for functions that do not know divided tensors, and that may not run on gathered ones."""
 
 import sys
 from types import FrameType
@@ -13,12 +9,16 @@ from torch import Tensor
 
 from mucudnn.errors import ArgumentTypeError
 
-_GATHER = "gather the tensor first, with gather(), and divide the result again"
 _INSTEAD = {
     "CheckpointFunction": "call checkpoint with use_reentrant=False",
     "SyncBatchNorm": "take a BatchNorm and divide(…, statistics='all'), which take statistics over all ranks",
 }
+_GATHER = "gather the tensor first, with gather(), and divide the result again"
 _APPLY = torch.autograd.Function.apply.__func__.__code__
+
+
+class NotInTableError(ArgumentTypeError):
+    """A function or its arguments are not in the table, so the function has to run on gathered tensors."""
 
 
 def name_of(function: Any) -> str:
@@ -26,36 +26,27 @@ def name_of(function: Any) -> str:
     return getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or repr(function)
 
 
-def refuse(function: Any, reason: str) -> ArgumentTypeError:
+def refuse(function: Any, reason: str) -> NotInTableError:
     """Return the error for arguments that a handler does not support."""
-    return ArgumentTypeError(f"{name_of(function)} of a divided tensor {reason}: gather the tensor first")
-
-
-def refuse_unknown(function: Any) -> ArgumentTypeError:
-    """Return the error for a function that is not in the table."""
-    error = ArgumentTypeError(f"{name_of(function)} does not know divided tensors: {_GATHER}")
-    return _refuse_enclosing() or error
+    return NotInTableError(f"{name_of(function)} of a divided tensor {reason}")
 
 
 def check_gradient(local: Tensor) -> None:
     """Raise ArgumentTypeError if a part's gradient would be lost because an autograd.Function is running."""
     if local.requires_grad and not torch.is_grad_enabled():
-        error = _refuse_enclosing()
-        if error is not None:
-            raise error
+        check_enclosing()
 
 
-def _refuse_enclosing() -> ArgumentTypeError | None:
-    """Return the error for the autograd.Function whose forward pass is running, if there is any."""
+def check_enclosing() -> None:
+    """Raise ArgumentTypeError if the forward pass of an autograd.Function is running."""
     if torch.compiler.is_compiling():  # the compiler cannot trace a walk over frames
-        return None
+        return
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not _APPLY:
         frame = frame.f_back
-    if frame is None:
-        return None
-    name = frame.f_locals["cls"].__name__
-    return ArgumentTypeError(
-        f"{name}, an autograd.Function, does not know divided tensors, and would lose their gradients: "
-        f"{_INSTEAD.get(name, _GATHER)}"
-    )
+    if frame is not None:
+        name = frame.f_locals["cls"].__name__
+        raise ArgumentTypeError(
+            f"{name}, an autograd.Function, does not know divided tensors, and would lose their gradients: "
+            f"{_INSTEAD.get(name, _GATHER)}"
+        )

@@ -20,6 +20,7 @@ from mucudnn.torch.operators.options import Options, handle_of
 from mucudnn.torch.operators.passes import can_divide
 from mucudnn.torch.parallel.spatial.divided import Divided, handles, local_shape
 from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, connected_empty
+from mucudnn.torch.parallel.spatial.refusing import refuse
 from mucudnn.torch.parallel.spatial.windows import (
     convolved_size,
     for_each_axis,
@@ -200,8 +201,8 @@ def _convolve(
     padding: Any = 0, dilation: Any = 1, groups: int = 1, **engine: Any,
 ) -> Divided:  # fmt: skip
     """Return a convolution; `engine` has fields of `Local`. Raises UsageError."""
-    x, w, dims = input, weight, weight.dim() - 2
-    _check(x, w, w.size(1) * groups)
+    w, dims = weight, weight.dim() - 2
+    x = _check(function, input, w, w.size(1) * groups)
     strides, dilations = for_each_axis(stride, dims), for_each_axis(dilation, dims)
     reaches = [reach(k, d) for k, d in zip(w.shape[2:], dilations, strict=True)]
     paddings = _paddings(padding, dims, strides, reaches)
@@ -245,8 +246,8 @@ def _convolve_transposed(
     function: Any, input: Divided, weight: Tensor, bias: Tensor | None = None, stride: Any = 1,
     padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
 ) -> Divided:  # fmt: skip
-    x, w, dims = input, weight, weight.dim() - 2
-    _check(x, w, w.size(0))
+    w, dims = weight, weight.dim() - 2
+    x = _check(function, input, w, w.size(0))
     strides, dilations = for_each_axis(stride, dims), for_each_axis(dilation, dims)
     paddings, more = list(for_each_axis(padding, dims)), list(for_each_axis(output_padding, dims))
     exchanges, leads, shape = [], [], [x.shape[0], w.size(1) * groups]
@@ -276,15 +277,17 @@ def _apply(x: Divided, w: Tensor, bias: Tensor | None, shape: Sequence[int], loc
     return x.with_local(_Convolution.apply(part, w, bias, local), shape)
 
 
-def _check(x: Divided, w: Any, channels: int) -> None:
+def _check(function: Any, x: Any, w: Any, channels: int) -> Divided:
+    """Return the input. Raises NotInTableError for a division that a convolution cannot use."""
     if not isinstance(w, Tensor) or not isinstance(x, Divided):
-        raise UsageError("a convolution with a divided filter is not possible: only the input may be divided")
+        raise refuse(function, "with a divided filter is not in the table")
     if x.dim() != w.dim():
-        raise UsageError(f"a divided input needs its batch axis: it has {x.dim()} axes, the filter {w.dim()}")
+        raise refuse(function, "without an axis of samples is not in the table")
     if 1 in x.divided_axes:
-        raise UsageError("the axis of the channels is divided: only spatial axes may be")
+        raise refuse(function, "whose channels are divided is not in the table")
     if x.shape[1] != channels:
         raise UsageError(f"the input has {x.shape[1]} channels, and the filter is for {channels}")
+    return x
 
 
 def _paddings(

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from mucudnn.errors import UsageError
-from mucudnn.torch.parallel.spatial.border import divide_further, gather, spread
+from mucudnn.torch.parallel.spatial.border import matching_part, redivide
 from mucudnn.torch.parallel.spatial.divided import (
     ELEMENTWISE_OPERATORS,
     Divided,
@@ -26,8 +26,11 @@ tanhshrink softshrink hardshrink threshold
 add sub subtract rsub mul multiply div divide true_divide pow maximum minimum
 fmax fmin where lerp addcmul addcdiv fmod
 eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_not masked_fill
-zeros_like ones_like full_like
-type float double half bfloat16 long int bool contiguous clone detach cpu cuda requires_grad_
+zeros_like ones_like full_like empty_like xlogy float_power remainder floor_divide trunc frac log10 exp2
+sinh cosh asin acos atan2 hypot logaddexp sinc erfc lgamma digamma heaviside bitwise_xor isclose isposinf
+isneginf signbit isreal real conj resolve_conj resolve_neg copysign ldexp deg2rad rad2deg positive
+type float double half bfloat16 long int short char byte bool contiguous clone detach cpu cuda requires_grad_
+fill zero
 """
 _IN_PLACE = [f"{name}_" for name in _ELEMENTWISE.split() if not name.endswith("_")]
 _IN_PLACE += [name for name in ELEMENTWISE_OPERATORS if name.startswith("__i") and name != "__invert__"]
@@ -40,70 +43,66 @@ _PLAIN = (int, float, str, torch.dtype, torch.device, type(None))
 @handles(*functions_named(*_ELEMENTWISE.split(), *ELEMENTWISE_OPERATORS), *_WRITING)
 def run_on_elements(function: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a function on the parts of divided tensors, and on the matching parts of whole tensors."""
-    if kwargs.get("out") is not None:
-        raise refuse(function, "into another is not in the table")
     first, *others = args or (None,)
     if isinstance(first, Divided) and all(isinstance(x, _PLAIN) for x in (*others, *kwargs.values())):
-        return _with_result(function, first, function(first.local, *others, **kwargs), first.shape)
+        return _with_result(function, function(first.local, *others, **kwargs), first.shape, first.division)
     leaves, structure = pytree.tree_flatten((args, kwargs), is_leaf=lambda leaf: isinstance(leaf, Divided))
-    like = widest(function, [leaf for leaf in leaves if isinstance(leaf, Divided)])
     shapes = [leaf.shape for leaf in leaves if isinstance(leaf, Divided | Tensor)]
     try:
         shape = torch.broadcast_shapes(*shapes)
     except RuntimeError:
         raise UsageError(f"tensors of {_listed(shapes)} do not fit") from None
-    if len(shape) != like.dim() or any(shape[axis] != like.shape[axis] for axis in like.divided_axes):
-        raise refuse(function, f"with tensors of {_listed(shapes)}")
-    parts = [matching_part(leaf, like) for leaf in leaves]
-    if function in _WRITING and getattr(leaves[0], "local", None) is not parts[0]:
-        raise refuse(function, "in place changes a tensor that is not divided so, which is not in the table")
+    writes = function in _WRITING
+    candidates = leaves[:1] if writes else leaves
+    like = widest(function, [leaf for leaf in candidates if isinstance(leaf, Divided)], shape)
+    division = like.division.on_axes([axis + len(shape) - like.dim() for axis in like.divided_axes])
+    parts = [matching_part(leaf, shape, division) for leaf in leaves]
+    if writes and (parts[0] is not like.local or shape != like.shape):
+        raise refuse(function, f"in place with tensors of {_listed(shapes)} is not in the table")
     args, kwargs = pytree.tree_unflatten(parts, structure)
-    return _with_result(function, like, function(*args, **kwargs), shape)
+    return _with_result(function, function(*args, **kwargs), shape, division)
 
 
 def _listed(shapes: Sequence[Sequence[int]]) -> str:
     return ", ".join(str(tuple(shape)) for shape in shapes)
 
 
-def _with_result(function: Any, like: Divided, result: Any, shape: Sequence[int]) -> Any:
+def _with_result(function: Any, result: Any, shape: Sequence[int], division: Division) -> Any:
     if isinstance(result, tuple):  # torch.where of a condition alone: the places in this rank's part
         raise refuse(function, "that returns places of elements is not in the table")
-    return like.with_local(result, shape) if isinstance(result, Tensor) else result
+    return Divided(result, shape, division) if isinstance(result, Tensor) else result
 
 
-def widest(function: Any, tensors: Sequence[Divided]) -> Divided:
-    """Return the tensor with the most divided axes, or of several the tensor whose divided axes are longest.
+def widest(function: Any, tensors: Sequence[Divided], shape: Sequence[int]) -> Divided:
+    """Return the tensor whose division a result of this shape takes: most divided axes, then most elements.
 
-    The others may have been gathered over some dimensions of the mesh. Raises ArgumentTypeError for tensors
-    that are divided in different ways.
+    The divided axes of the result must be as long as those of the tensor. Raises NotInTableError if no tensor
+    fits.
     """
-    like = tensors[0]
-    for x in tensors:
-        if len(x.division.axes) > len(like.division.axes):
-            like = x
-    for x in tensors:
-        if x.division != like.division:
-            continue
-        if any(x.shape[axis] > like.shape[axis] for axis in like.divided_axes if axis < x.dim()):
-            like = x
-    if any(x.dim() != like.dim() or not _is_gathered(x.division, like.division) for x in tensors):
-        raise refuse(function, "with tensors that are divided in different ways is not in the table")
-    return like
+    fitting = [
+        x
+        for x in tensors
+        if all(shape[axis + len(shape) - x.dim()] == x.shape[axis] for axis in x.divided_axes)
+    ]
+    if not fitting:
+        raise refuse(function, f"whose result has the shape {tuple(shape)} is not in the table")
+    return largest(fitting)
 
 
-def _is_gathered(division: Division, original: Division) -> bool:
-    """Return whether a division is the original, or the rest of it after gathering over some dimensions."""
-    return division == original or division == original.keeping(division.names)
+def largest(tensors: Sequence[Divided]) -> Divided:
+    """Return the tensor with the most divided axes, of several the largest, then that with the longest axes.
+
+    The longest divided axes give the most even parts. Of equals the first tensor counts.
+    """
+    best = tensors[0]
+    for x in tensors[1:]:  # compilers do not know max with a key
+        if _size(x) > _size(best):
+            best = x
+    return best
 
 
-def matching_part(leaf: Any, like: Divided) -> Any:
-    """Return the part of an operand that meets this rank's part of `like`."""
-    if isinstance(leaf, Divided):
-        fits = all(leaf.shape[axis] == like.shape[axis] for axis in like.divided_axes)
-        if fits:
-            return (leaf if leaf.division == like.division else divide_further(leaf, like.division)).local
-        leaf = gather(leaf)  # an axis of length one, whose only row the first rank has
-    return spread(leaf, like) if isinstance(leaf, Tensor) and leaf.dim() else leaf
+def _size(x: Divided) -> tuple[int, int, int]:
+    return len(x.division.axes), x.numel(), min(x.shape[axis] for axis in x.divided_axes)
 
 
 @handles(Tensor.to, Tensor.type_as)
@@ -122,6 +121,12 @@ def _local(x: Any) -> Any:
 @handles(*functions_named("prelu"))
 def _prelu(function: Any, x: Divided, *others: Any, **kwargs: Any) -> Any:
     return x.with_local(function(x.local, *others, **kwargs))
+
+
+@handles(*functions_named("rand_like", "randn_like"))
+def _random(function: Any, x: Divided, *others: Any, **kwargs: Any) -> Any:
+    """Draw the numbers of the whole on every rank, because generators have the same state; keep the part."""
+    return redivide(function(x.local.new_empty(()).expand(x.shape), *others, **kwargs), x.division)
 
 
 @handles(*(getattr(Tensor, f"new_{name}") for name in ("empty", "zeros", "ones", "full", "tensor")))

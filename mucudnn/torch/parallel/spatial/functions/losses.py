@@ -29,7 +29,7 @@ def _cross_entropy(
 ) -> Any:  # fmt: skip
     if weight is not None or not isinstance(input, Divided) or 1 in input.divided_axes:
         raise refuse(function, "with weights of classes is not in the table")
-    division = input.division.on_axes([axis - 1 for axis in input.divided_axes])
+    division = input.division.on_axes([max(axis - 1, 0) for axis in input.divided_axes])
     shape = [input.shape[0], *input.shape[2:]]
     if isinstance(target, Tensor):
         target = redivide(target, division)

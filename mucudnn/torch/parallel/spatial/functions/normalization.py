@@ -170,7 +170,8 @@ def _instance_norm_of_torch(
 
 def _by_sample(x: Divided, groups: int, weight: Any, bias: Any, eps: float) -> Divided:
     count = x.numel() // max(x.shape[0] * groups, 1)
-    y, _, _ = _Norm.apply(x.local, weight, bias, Norm(groups, count, eps, x.division.groups))
+    ranks = tuple(owners.group for axis, owners in x.division.axes if axis)  # others have other samples
+    y, _, _ = _Norm.apply(x.local, weight, bias, Norm(groups, count, eps, ranks))
     return x.with_local(y)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import UsageError
-from mucudnn.torch.parallel.spatial.border import redivide, total
+from mucudnn.torch.parallel.spatial.border import redistribute, total
 from mucudnn.torch.parallel.spatial.divided import Divided, Handler, functions_named, handles, local_shape
 from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, connected_empty
 from mucudnn.torch.parallel.spatial.functions.resampling import matrix_product
@@ -144,7 +144,7 @@ def _pool(
 
 def _check(x: Divided, dims: int) -> None:
     if x.dim() != dims + 2 or 1 in x.divided_axes:
-        raise UsageError(f"pooling in {dims} dimensions takes a divided tensor of {dims + 2} axes, not {x}")
+        raise refuse(F.max_pool2d, f"in {dims} dimensions takes {dims + 2} axes with whole channels, not {x}")
 
 
 def _max_pool(
@@ -199,7 +199,7 @@ def _adaptive_average(function: Any, input: Divided, output_size: Any, *, dims: 
     sizes = _adaptive_sizes(input, dims, output_size)
     if all(size == 1 for size in sizes):
         sums = total(input, list(range(2, input.dim())), keepdim=True)
-        return redivide(sums / product(list(input.shape[2:])), input.division)
+        return redistribute(sums / product(list(input.shape[2:])), input.division)
     for i, size in enumerate(sizes):
         input = _averaged(input, i + 2, size)
     return input

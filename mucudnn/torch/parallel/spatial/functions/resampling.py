@@ -161,6 +161,8 @@ def _interpolate(
     sizes, scales = _each(size, dims), _each(scale_factor, dims)
     x, exact = input, input.dtype == torch.float64
     for axis in input.divided_axes:
+        if axis == 0:  # samples
+            continue
         taps, weights = taps_of(
             x.shape[axis], mode, sizes[axis - 2], scales[axis - 2], align_corners, recompute_scale_factor,
             antialias, exact,
@@ -206,8 +208,8 @@ def _each(value: Any, dims: int) -> tuple[Any, ...]:
 @handles(*functions_named("pixel_shuffle", "pixel_unshuffle"))
 def _pixel_shuffle(function: Any, x: Divided, *factors: int, **kwargs: int) -> Divided:
     [factor] = (*factors, *kwargs.values())
-    if any(axis < x.dim() - 2 for axis in x.divided_axes):
-        raise refuse(function, "that is divided on other axes than the last two is not in the table")
+    if x.dim() - 3 in x.divided_axes:
+        raise refuse(function, "whose channels are divided is not in the table")
     if function is not torch.pixel_shuffle:  # the parts of small rows need not be multiples of the factor
         return redivide(function(gather(x), factor), x.division)
     shape = [*x.shape[:-3], x.shape[-3] // factor**2, x.shape[-2] * factor, x.shape[-1] * factor]
@@ -216,7 +218,7 @@ def _pixel_shuffle(function: Any, x: Divided, *factors: int, **kwargs: int) -> D
     else:  # PyTorch's own gradient fails for a tensor without rows
         local = connected_empty(x.local, [*shape[:-2], x.local.size(-2) * factor, x.local.size(-1) * factor])
     result = Divided(local, shape, x.division)
-    for axis in x.divided_axes:
+    for axis in set(x.divided_axes) & {x.dim() - 2, x.dim() - 1}:
         owned = tuple(Span(part.lo * factor, part.hi * factor) for part in x.parts(axis))
         local = Exchange(axis, owned, result.parts(axis), x.owners(axis)).fetch(local)
     return result.with_local(local)

@@ -1,44 +1,17 @@
-"""Functions that take slices, and functions that move, add, remove and merge axes."""
+"""Functions that move, add, remove, merge and split axes."""
 
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mucudnn.errors import UsageError
-from mucudnn.torch.parallel.spatial.border import gather
-from mucudnn.torch.parallel.spatial.divided import Divided, axis_of, functions_named, handles
-from mucudnn.torch.parallel.spatial.functions.whole_axes import whole_axis
+from mucudnn.torch.parallel.spatial.border import gather, redistribute, without_axes
+from mucudnn.torch.parallel.spatial.divided import Divided, Division, axis_of, functions_named, handles
+from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange
 from mucudnn.torch.parallel.spatial.refusing import refuse
-from mucudnn.torch.parallel.spatial.windows import product, sliding
-
-
-@handles(*functions_named("narrow"))
-def _narrow(function: Any, x: Divided, dim: int, start: int, length: int) -> Divided:
-    index = (slice(None),) * axis_of(x, dim) + (slice(start, start + length),)
-    return _item(function, x, index)
-
-
-@handles(Tensor.__getitem__)
-def _item(function: Any, x: Divided, key: Any) -> Divided:
-    index: list[Any] = list(key if isinstance(key, tuple) else (key,))
-    if Ellipsis in index:
-        at = index.index(Ellipsis)
-        index[at : at + 1] = [slice(None)] * (x.dim() - len(index) + 1)
-    if not all(isinstance(cut, slice) for cut in index) or len(index) > x.dim():
-        raise refuse(function, f"[{key!r}] takes other things than slices, which is not in the table")
-    local, shape = x.local, list(x.shape)
-    for axis, cut in enumerate(index):
-        lo, hi, step = cut.indices(x.shape[axis])
-        if step < 1:
-            raise refuse(function, "takes a step below 1, which is not in the table")
-        shape[axis] = len(range(lo, hi, step))
-        if axis not in x.divided_axes or shape[axis] == x.shape[axis]:
-            local = local[(slice(None),) * axis + (cut,)]
-            continue
-        exchange = x.exchange_for(axis, shape[axis], sliding(step, -lo, 1))
-        local = exchange.fetch(local)[(slice(None),) * axis + (slice(None, None, step),)]
-    return x.with_local(local, shape)
+from mucudnn.torch.parallel.spatial.windows import Span, product
 
 
 def _integers(arguments: Sequence[Any]) -> list[Any]:
@@ -65,50 +38,164 @@ def _permuted(x: Divided, order: Sequence[int]) -> Divided:
     return Divided(x.local.permute(order), [x.shape[axis] for axis in order], division)
 
 
-@handles(*functions_named("unsqueeze"))
-def _unsqueeze(function: Any, x: Divided, dim: int) -> Divided:
-    at = dim % (x.dim() + 1)
+@handles(*functions_named("movedim", "moveaxis"))
+def _movedim(function: Any, x: Divided, source: Any, destination: Any) -> Divided:
+    axes = [[axis_of(x, a) for a in (n if isinstance(n, Sequence) else [n])] for n in (source, destination)]
+    order = [axis for axis in range(x.dim()) if axis not in axes[0]]
+    for at, axis in sorted(zip(axes[1], axes[0], strict=True)):
+        order.insert(at, axis)
+    return _permuted(x, order)
+
+
+@handles(Tensor.t, torch.t)
+def _t(function: Any, x: Divided) -> Divided:
+    return _permuted(x, list(range(x.dim()))[::-1])
+
+
+def new_axis(x: Divided, at: int) -> Divided:
+    """Return a tensor with another axis of length one."""
     division = x.division.on_axes([axis + (axis >= at) for axis in x.divided_axes])
     return Divided(x.local.unsqueeze(at), [*x.shape[:at], 1, *x.shape[at:]], division)
 
 
+@handles(*functions_named("unsqueeze"))
+def _unsqueeze(function: Any, x: Divided, dim: int) -> Divided:
+    return new_axis(x, dim % (x.dim() + 1))
+
+
 @handles(*functions_named("squeeze"))
-def _squeeze(function: Any, x: Divided, dim: Any = None) -> Divided:
-    at = whole_axis(x, function, dim)
-    if x.shape[at] != 1:
-        return x
-    division = x.division.on_axes([axis - (axis > at) for axis in x.divided_axes])
-    return Divided(x.local.squeeze(at), [*x.shape[:at], *x.shape[at + 1 :]], division)
+def _squeeze(function: Any, x: Divided, dim: Any = None) -> Any:
+    axes = range(x.dim()) if dim is None else dim if isinstance(dim, Sequence) else [dim]
+    gone = [axis for axis in (axis_of(x, a) for a in axes) if x.shape[axis] == 1]
+    names = [name for name, axis in x.division.by_name.items() if axis in gone]
+    if names:
+        x = gather(x, names)
+    if not isinstance(x, Divided):
+        return x.squeeze(gone)
+    return without_axes(x, x.local.squeeze(gone), gone, keepdim=False)
 
 
 @handles(*functions_named("flatten"))
 def _flatten(function: Any, x: Divided, start_dim: int = 0, end_dim: int = -1) -> Any:
     start, end = axis_of(x, start_dim), axis_of(x, end_dim)
-    return _reshaped(x, [*x.shape[:start], product(x.shape[start : end + 1]), *x.shape[end + 1 :]])
+    return reshaped(x, [*x.shape[:start], product(x.shape[start : end + 1]), *x.shape[end + 1 :]])
+
+
+@handles(*functions_named("unflatten"))
+def _unflatten(function: Any, x: Divided, dim: int, sizes: Sequence[int]) -> Any:
+    axis, into = axis_of(x, dim), list(sizes)
+    return reshaped(x, [*x.shape[:axis], *_known(into, x.shape[axis]), *x.shape[axis + 1 :]])
 
 
 @handles(*functions_named("reshape", "view"))
 def _reshape(function: Any, x: Divided, *sizes: Any, **kwargs: Any) -> Any:
-    shape = _integers(sizes or kwargs.get("shape", kwargs.get("size", ())))
+    shape = _integers(sizes or (kwargs.get("shape", kwargs.get("size", ())),))
     if not all(isinstance(n, int) for n in shape):
         raise refuse(function, "into another data type is not in the table")
-    if shape.count(-1) == 1:
-        known = -product(shape)
-        shape[shape.index(-1)] = x.numel() // known if known else 0
+    shape = _known(shape, x.numel())
     if product(shape) != x.numel():
         raise UsageError(f"a tensor of {tuple(x.shape)} cannot have the shape {tuple(shape)}")
-    return _reshaped(x, shape)
+    return reshaped(x, shape)
 
 
-def _reshaped(x: Divided, shape: list[int]) -> Any:
-    """Return a divided tensor if all axes from the first divided axis on stay, else the whole tensor.
+@handles(*functions_named("view_as", "reshape_as"))
+def _reshape_as(function: Any, x: Any, other: Any) -> Any:
+    return x.reshape(other.shape)
 
-    Any other reshaping mixes rows of several ranks, so the tensor is gathered: this is where a network leaves
-    its divided part.
+
+def _known(shape: list[int], numel: int) -> list[int]:
+    """Return a shape with the length that -1 stands for."""
+    if shape.count(-1) != 1:
+        return shape
+    known = -product(shape)
+    return [(numel // known if known else 0) if n == -1 else n for n in shape]
+
+
+def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[range, range]]:
+    """Return the axes of two shapes in the smallest groups that have as many elements before as after."""
+    groups, i, j = [], 0, 0
+    while i < len(before) or j < len(after):
+        first, second = i, j
+        sizes = [before[i] if i < len(before) else 1, after[j] if j < len(after) else 1]
+        i, j = min(i + 1, len(before)), min(j + 1, len(after))
+        while sizes[0] != sizes[1]:
+            if sizes[0] < sizes[1]:
+                sizes[0], i = sizes[0] * before[i], i + 1
+            else:
+                sizes[1], j = sizes[1] * after[j], j + 1
+        groups.append((range(first, i), range(second, j)))
+    return groups
+
+
+def reshaped(x: Divided, shape: list[int]) -> Any:
+    """Return a tensor of another shape, divided along the first axis of each group with a divided axis.
+
+    Axes that are merged or split form a group. A divided axis that comes first in its group stays divided:
+    the rows of its parts are consecutive elements of the group, and move only as far as the parts of the
+    first axis of the result require. Any other divided axis is gathered before, and the result divided again
+    along the first axis of the group, unless it has only samples and features, as where a classifier begins.
     """
-    kept = x.dim() - x.divided_axes[0]
-    if len(shape) > kept and list(shape[-kept:]) == list(x.shape[-kept:]):
-        more = len(shape) - x.dim()
-        division = x.division.on_axes([axis + more for axis in x.divided_axes])
-        return Divided(x.local.reshape(*shape[:-kept], *x.local.shape[-kept:]), shape, division)
-    return gather(x).reshape(shape)
+    if not x.numel():
+        return gather(x).reshape(shape)
+    original = x.division
+    again: dict[str, int] = {}  # the axis of the result for each dimension of the mesh that was gathered
+    flat: list[tuple[str, range, range]] = []  # groups that stay divided
+    for before, after in _groups(x.shape, shape):
+        first = next((axis for axis in before if x.shape[axis] > 1), None)
+        to = next((axis for axis in after if shape[axis] > 1), None)
+        for name, axis in original.by_name.items():
+            if axis not in before:
+                continue
+            if axis == first and to is not None:
+                flat.append((name, before, after))
+            else:
+                again[name] = -1 if to is None else to
+    taken = [next(axis for axis in after if shape[axis] > 1) for _, _, after in flat]
+    y = gather(x, list(again)) if again else x
+    result = _regrouped(y, shape, flat) if isinstance(y, Divided) else y.reshape(shape)
+    back = {name: axis for name, axis in again.items() if axis > 0 and axis not in taken}
+    if not back or len(shape) < 3 or len(set(back.values())) < len(back):
+        return result
+    return redistribute(
+        result, _moved(original, {**dict(zip([f[0] for f in flat], taken, strict=True)), **back})
+    )
+
+
+def _moved(division: Division, axes: dict[str, int]) -> Division:
+    """Return the division over named dimensions of the mesh, along other axes."""
+    kept = division.keeping(list(axes))
+    return kept.on_axes([axes[name] for name in kept.names])
+
+
+def _regrouped(x: Divided, shape: list[int], flat: Sequence[tuple[str, range, range]]) -> Divided:
+    """Return a tensor of another shape whose divided axes come first in their groups."""
+    owners = dict(zip(x.division.names, (owners for _, owners in x.division.axes), strict=True))
+    of_group = {after.start: (name, before, after) for name, before, after in flat}
+    local_shape, moves, axis = [], [], 0
+    while axis < len(shape):
+        if axis not in of_group:
+            local_shape.append(shape[axis])
+            axis += 1
+            continue
+        name, before, after = of_group[axis]
+        local_shape.append(product([x.local.size(a) for a in before]))
+        moves.append((len(local_shape) - 1, name, before, after))
+        axis = after.stop
+    local = x.local.reshape(local_shape)
+    final: list[int] = list(local_shape)
+    axes = {}
+    for at, name, before, after in reversed(moves):
+        first = next(a for a in before if x.shape[a] > 1)
+        to = next(a for a in after if shape[a] > 1)
+        inner, outer = product(x.shape[first + 1 : before.stop]), product(shape[to + 1 : after.stop])
+        own = owners[name].parts(x.shape[first])
+        wanted = owners[name].parts(shape[to])
+        exchange = Exchange(
+            at, tuple(Span(s.lo * inner, s.hi * inner) for s in own),
+            tuple(Span(s.lo * outer, s.hi * outer) for s in wanted), owners[name],
+        )  # fmt: skip
+        local = exchange.fetch(local)
+        rows = wanted[owners[name].rank].size
+        final[at : at + 1] = [rows if a == to else shape[a] for a in after]
+        axes[name] = to
+    return Divided(local.reshape(final), shape, _moved(x.division, axes))

@@ -6,15 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
+from torch.utils import _pytree as pytree
 
-from mucudnn.errors import UsageError
+from mucudnn.torch.parallel.spatial.border import without_axes
 from mucudnn.torch.parallel.spatial.divided import Divided, axis_of, functions_named, handles
-from mucudnn.torch.parallel.spatial.functions.elementwise import matching_part, widest
 from mucudnn.torch.parallel.spatial.refusing import refuse
 
 
 def whole_axis(x: Divided, function: Any, axis: Any) -> int:
-    """Return an axis as a number from 0. Raises ArgumentTypeError if it is divided."""
+    """Return an axis as a number from 0. Raises NotInTableError if it is divided."""
     if not isinstance(axis, int):
         raise refuse(function, f"along {axis!r} is not in the table")
     number = axis_of(x, axis)
@@ -23,55 +23,46 @@ def whole_axis(x: Divided, function: Any, axis: Any) -> int:
     return number
 
 
-def _resized(x: Divided, local: Tensor) -> Divided:
+def resized(x: Divided, local: Tensor) -> Divided:
     """Return a tensor with another part, which may have another length on the undivided axes."""
     return x.with_local(local, [x.shape[i] if i in x.divided_axes else local.size(i) for i in range(x.dim())])
 
 
-@handles(*functions_named("softmax", "log_softmax", "cumsum", "logsumexp", "amax", "amin", "var", "std"))
-def _over_axes(function: Any, x: Divided, *rest: Any, **kwargs: Any) -> Any:
-    dim = kwargs.get("dim", rest[0] if rest else None)
-    for axis in dim if isinstance(dim, Sequence) else [dim]:
-        whole_axis(x, function, axis)
-    local = function(x.local, *rest, **kwargs)
-    if local.dim() != x.dim():
-        raise refuse(function, "without keepdim=True is not in the table")
-    return _resized(x, local)
+_ALONG = {
+    0: "softmax log_softmax cumsum cumprod cummax cummin logcumsumexp logsumexp var std amax amin max min "
+    "argmax argmin any all prod count_nonzero nansum median mode var_mean std_mean argsort sort",
+    1: "norm topk kthvalue quantile",
+}
+_POSITIONS = {f: at for at, names in _ALONG.items() for f in functions_named(*names.split())}
+_LAST = functions_named("topk", "kthvalue", "sort", "argsort")  # they take the last axis by default
+
+
+@handles(*_POSITIONS, torch.linalg.vector_norm)
+def along_axes(function: Any, x: Divided, *rest: Any, **kwargs: Any) -> Any:
+    """Run a function along axes that are not divided. Raises NotInTableError for a divided axis."""
+    at = _POSITIONS.get(function, 1)
+    dim = kwargs.get("dim", kwargs.get("axis", rest[at] if len(rest) > at else None))
+    if dim is None and function in _LAST:
+        dim = -1
+    axes = [whole_axis(x, function, axis) for axis in (dim if isinstance(dim, Sequence) else [dim])]
+    keepdim = bool(kwargs.get("keepdim", False))
+
+    def whole(y: Any) -> Any:
+        if not isinstance(y, Tensor):
+            return y
+        return resized(x, y) if y.dim() == x.dim() else without_axes(x, y, axes, keepdim)
+
+    return pytree.tree_map(whole, function(x.local, *rest, **kwargs))
 
 
 @handles(F.glu)
 def _glu(function: Any, x: Divided, dim: int = -1) -> Any:
-    return _over_axes(function, x, dim)
-
-
-@handles(F.normalize)
-def _normalize(
-    function: Any, x: Divided, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Any = None
-) -> Divided:
-    if out is not None:
-        raise refuse(function, "into another is not in the table")
-    return x.with_local(function(x.local, p, whole_axis(x, function, dim), eps))
-
-
-@handles(*functions_named("cat", "concat", "concatenate"))
-def _cat(function: Any, tensors: Sequence[Any], dim: int = 0, *, axis: int | None = None) -> Divided:
-    like = widest(function, [x for x in tensors if isinstance(x, Divided)])
-    along = whole_axis(like, function, dim if axis is None else axis)
-    if len({tuple(n for i, n in enumerate(x.shape) if i != along) for x in tensors}) > 1:
-        raise UsageError(f"tensors of {', '.join(str(tuple(x.shape)) for x in tensors)} do not fit")
-    return _resized(like, torch.cat([matching_part(x, like) for x in tensors], along))
-
-
-@handles(*functions_named("chunk", "split"))
-def _split(function: Any, x: Divided, *rest: Any, **kwargs: Any) -> tuple[Divided, ...]:
-    whole_axis(x, function, kwargs.get("dim", rest[1] if len(rest) > 1 else 0))
-    return tuple(_resized(x, part) for part in function(x.local, *rest, **kwargs))
+    return resized(x, F.glu(x.local, whole_axis(x, function, dim)))
 
 
 @handles(F.linear)
 def _linear(function: Any, input: Divided, weight: Tensor, bias: Tensor | None = None) -> Divided:
-    if input.dim() - 1 in input.divided_axes:
-        raise refuse(function, "whose last axis is divided is not in the table")
+    whole_axis(input, function, -1)
     return input.with_local(F.linear(input.local, weight, bias), [*input.shape[:-1], weight.size(0)])
 
 

@@ -1,0 +1,172 @@
+"""Matrix products, `einsum` and attention of divided tensors.
+
+A product is described by labels, as in `einsum`. The divided label of the largest operand stays divided: the
+others are divided along the same label, or gathered where they lack it. If the product sums over that label,
+each rank sums over its part, and the ranks add up their results.
+"""
+
+import string
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
+
+from mucudnn.errors import UsageError
+from mucudnn.torch.parallel.spatial.border import matching_part, redistribute, shared
+from mucudnn.torch.parallel.spatial.divided import Divided, Division, functions_named, handles
+from mucudnn.torch.parallel.spatial.exchange.exchange import Owners, add_up
+from mucudnn.torch.parallel.spatial.refusing import refuse
+
+
+def contract(
+    function: Any, operands: Sequence[Any], labels: Sequence[str], output: str, run: Callable[..., Tensor]
+) -> Any:
+    """Return the product of operands, each with a label for each axis. `run` computes it from the parts.
+
+    `output` are the labels of the result. An axis of length one stands for any length. The result is a
+    divided tensor, or a whole one if its labels are not divided. Raises NotInTableError for an operand that
+    has a label twice, and UsageError for lengths that do not match.
+    """
+    sizes: dict[str, int] = {}
+    for x, names in zip(operands, labels, strict=True):
+        if len(set(names)) != len(names) or len(names) != x.dim():
+            raise refuse(function, "with these axes is not in the table")
+        for label, n in zip(names, x.shape, strict=True):
+            if n != 1 and sizes.setdefault(label, n) not in (1, n):
+                raise UsageError(f"tensors of {', '.join(str(tuple(x.shape)) for x in operands)} do not fit")
+            sizes[label] = max(n, sizes.get(label, n))
+    home, names = _home(operands, labels, sizes, function)
+    divided = [(names[axis], owners) for axis, owners in home.division.axes]
+    parts = [
+        _part(x, own_labels, sizes, divided, home.division)
+        for x, own_labels in zip(operands, labels, strict=True)
+    ]
+    local = run(*parts)
+    local = add_up(local, [owners.group for label, owners in divided if label not in output])
+    kept = [
+        (output.index(label), owners, name)
+        for (label, owners), name in zip(divided, home.division.names, strict=True)
+        if label in output
+    ]
+    if not kept:
+        return local
+    division = home.division.keeping([name for _, _, name in kept]).on_axes([axis for axis, _, _ in kept])
+    return Divided(local, [sizes[label] for label in output], division)
+
+
+def _home(
+    operands: Sequence[Any], labels: Sequence[str], sizes: dict[str, int], function: Any
+) -> tuple[Divided, str]:
+    """Return the divided operand with the most divided axes, and of several the largest, with its labels."""
+    fitting = [
+        (x, names)
+        for x, names in zip(operands, labels, strict=True)
+        if isinstance(x, Divided) and all(x.shape[axis] == sizes[names[axis]] for axis in x.divided_axes)
+    ]
+    if not fitting:
+        raise refuse(function, "whose divided axis has length one is not in the table")
+    return max(fitting, key=lambda pair: (len(pair[0].division.axes), pair[0].numel()))
+
+
+def _part(
+    x: Any, labels: str, sizes: dict[str, int], divided: Sequence[tuple[str, Owners]], division: Division
+) -> Tensor:
+    """Return the part of an operand that meets this rank's part of the product."""
+    axes = {
+        name: (labels.index(label), owners)
+        for (label, owners), name in zip(divided, division.names, strict=True)
+        if label in labels and x.shape[labels.index(label)] == sizes[label]
+    }
+    if isinstance(x, Divided):
+        if axes:
+            own = division.keeping(list(axes)).on_axes([axis for axis, _ in axes.values()])
+            return redistribute(x, own).local
+        x = x.gather()
+    part: Tensor = shared(x, division)
+    for axis, owners in axes.values():
+        own_rows = owners.own(x.size(axis))
+        part = part.narrow(axis, own_rows.lo, own_rows.size)
+    return part
+
+
+@handles(*functions_named("matmul", "__matmul__", "bmm"))
+def _matmul(function: Any, a: Any, b: Any) -> Any:
+    if min(a.dim(), b.dim()) < 2:
+        raise refuse(function, "with a vector is not in the table")
+    batch = string.ascii_letters[3 : 1 + max(a.dim(), b.dim())]
+    labels = [batch[len(batch) - x.dim() + 2 :] + names for x, names in ((a, "ab"), (b, "bc"))]
+    return contract(function, (a, b), labels, batch + "ac", torch.matmul)
+
+
+@handles(Tensor.__rmatmul__)
+def _matmul_from_right(function: Any, b: Any, a: Any) -> Any:
+    return _matmul(torch.matmul, a, b)
+
+
+@handles(*functions_named("baddbmm"))
+def _add_to_products(function: Any, input: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    product = _matmul(function, a, b)
+    product = product * alpha if alpha != 1 else product
+    return product + (input * beta if beta != 1 else input) if beta else product
+
+
+@handles(torch.einsum)
+def _einsum(function: Any, equation: str, *operands: Any) -> Any:
+    if len(operands) == 1 and isinstance(operands[0], list | tuple):
+        operands = tuple(operands[0])
+    inputs, arrow, output = equation.replace(" ", "").partition("->")
+    labels = inputs.split(",")
+    if not arrow or "." in equation or len(labels) != len(operands):
+        raise refuse(function, f"of {equation!r} is not in the table")
+    return contract(function, operands, labels, output, lambda *parts: torch.einsum(equation, *parts))
+
+
+@handles(F.scaled_dot_product_attention)
+def _attention(
+    function: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    """Return attention of the rank's own queries; keys and values of a divided sequence are gathered."""
+    tensors = (query, key, value)
+    axes = query.dim() - 1
+    if (
+        dropout_p
+        or enable_gqa
+        or any(x.dim() != query.dim() or x.shape[:-2] != query.shape[:-2] for x in tensors)
+        or any(isinstance(x, Divided) and axes in x.divided_axes for x in tensors)
+    ):
+        raise refuse(function, "with these arguments is not in the table")
+    home = query if isinstance(query, Divided) else _samples_only(function, tensors)
+    shared_by_all = [name for name, axis in home.division.by_name.items() if axis < axes - 1]
+    others = home.division.keeping(shared_by_all)
+    q = query.local if isinstance(query, Divided) else redistribute(query, others).local
+    k, v = (_keys(x, others, home.division) for x in (key, value))
+    scores = (*query.shape[:-1], key.shape[-2])
+    if is_causal:
+        attn_mask = torch.ones(scores[-2:], dtype=torch.bool, device=q.device).tril()
+    if attn_mask is not None:
+        attn_mask = matching_part(attn_mask, scores, home.division)
+    local = function(q, k, v, attn_mask, scale=scale)
+    return Divided(local, [*query.shape[:-1], value.shape[-1]], home.division)
+
+
+def _samples_only(function: Any, tensors: Sequence[Any]) -> Divided:
+    """Return the first divided tensor, if it is divided along samples and heads alone."""
+    home: Divided = next(x for x in tensors if isinstance(x, Divided))
+    if any(axis >= home.dim() - 2 for axis in home.divided_axes):
+        raise refuse(function, "with whole queries is not in the table")
+    return home
+
+
+def _keys(x: Any, others: Division, all_axes: Division) -> Tensor:
+    """Return keys or values with the whole sequence, divided along samples and heads as the queries are."""
+    if isinstance(x, Divided):
+        x = redistribute(x, others) if others.axes else x.gather()
+        return x.local if isinstance(x, Divided) else x
+    part = shared(x, all_axes)
+    for axis, owners in others.axes:
+        own = owners.own(x.size(axis))
+        part = part.narrow(axis, own.lo, own.size)
+    return part

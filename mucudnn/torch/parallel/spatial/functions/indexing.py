@@ -1,0 +1,163 @@
+"""Functions that take slices and single rows, and functions that take elements at places."""
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
+
+from mucudnn.torch.parallel.spatial.border import matching_part, without_axes
+from mucudnn.torch.parallel.spatial.divided import Divided, axis_of, functions_named, handles
+from mucudnn.torch.parallel.spatial.functions.shapes import new_axis
+from mucudnn.torch.parallel.spatial.functions.whole_axes import resized, whole_axis
+from mucudnn.torch.parallel.spatial.refusing import refuse
+from mucudnn.torch.parallel.spatial.windows import Span, sliding, with_rows
+
+
+@handles(*functions_named("narrow"))
+def _narrow(function: Any, x: Divided, dim: int, start: int, length: int) -> Divided:
+    axis = axis_of(x, dim)
+    start = start % x.shape[axis] if start < 0 else start
+    return sliced(x, axis, slice(start, start + length))
+
+
+@handles(*functions_named("select"))
+def _select(function: Any, x: Divided, dim: int, index: int) -> Any:
+    return without_axes(x, _row(x, axis_of(x, dim), index), [axis_of(x, dim)], keepdim=False)
+
+
+@handles(Tensor.__iter__, *functions_named("unbind"))
+def _unbind(function: Any, x: Divided, dim: int = 0) -> Any:
+    rows = tuple(_select(function, x, dim, i) for i in range(x.shape[axis_of(x, dim)]))
+    return iter(rows) if function is Tensor.__iter__ else rows
+
+
+def _row(x: Divided, axis: int, index: int) -> Tensor:
+    """Return a row of this rank's part, without its axis. All owners of the axis get a row of theirs."""
+    if not -x.shape[axis] <= index < x.shape[axis]:
+        raise IndexError(f"index {index} is out of range for axis {axis} of {tuple(x.shape)}")
+    at = index % x.shape[axis]
+    if axis not in x.divided_axes:
+        return x.local.select(axis, at)
+    rows = (Span(at, at + 1),) * x.owners(axis).ranks
+    return x.exchange(axis, rows).fetch(x.local).squeeze(axis)
+
+
+def sliced(x: Divided, axis: int, cut: slice) -> Divided:
+    """Return the rows of a slice of one axis. Raises NotInTableError for a step below 1."""
+    lo, hi, step = cut.indices(x.shape[axis])
+    if step < 1:
+        raise refuse(slice, "takes a step below 1, which is not in the table")
+    rows = len(range(lo, hi, step))
+    if axis not in x.divided_axes or rows == x.shape[axis]:
+        return x.with_local(
+            x.local[(slice(None),) * axis + (cut,)] if rows != x.shape[axis] else x.local,
+            with_rows(x.shape, axis, rows),
+        )
+    fetched = x.exchange_for(axis, rows, sliding(step, -lo, 1)).fetch(x.local)
+    local = fetched[(slice(None),) * axis + (slice(None, None, step),)]
+    return x.with_local(local, with_rows(x.shape, axis, rows))
+
+
+def _keys(x: Divided, key: Any, function: Any) -> list[Any]:
+    """Return a key for each axis, in which None stands for a new axis."""
+    index: list[Any] = list(key) if isinstance(key, tuple) else [key]
+    dots = [at for at, cut in enumerate(index) if cut is Ellipsis]
+    axes = sum(cut is not None and cut is not Ellipsis for cut in index)
+    if len(dots) > 1 or axes > x.dim():
+        raise IndexError(f"[{key!r}] does not fit a tensor of {x.dim()} axes")
+    at = dots[0] if dots else len(index)
+    index[at : at + len(dots)] = [slice(None)] * (x.dim() - axes)
+    return index
+
+
+@handles(Tensor.__getitem__)
+def _item(function: Any, x: Any, key: Any) -> Any:
+    if not isinstance(x, Divided):
+        raise refuse(function, "as a key of a whole tensor is not in the table")
+    index, result, axis = _keys(x, key, function), x, 0
+    lists = [cut for cut in index if not (cut is None or isinstance(cut, slice) or _is_integer(cut))]
+    if len(lists) > 1 or (lists and any(cut is None or _is_integer(cut) for cut in index)):
+        raise refuse(function, "with these keys is not in the table")
+    for at, cut in enumerate(index):
+        if not isinstance(result, Divided):  # the only divided axis was selected
+            return result[(slice(None),) * axis + tuple(index[at:])]
+        if cut is None:
+            result, axis = new_axis(result, axis), axis + 1
+        elif _is_integer(cut):
+            result = _select(function, result, axis, int(cut))
+        elif isinstance(cut, slice):
+            result, axis = sliced(result, axis, cut), axis + 1
+        else:
+            result, axis = _listed(function, result, axis, cut), axis + 1
+    return result
+
+
+def _is_integer(cut: Any) -> bool:
+    if isinstance(cut, Tensor) and not isinstance(cut, Divided):
+        return cut.dim() == 0 and not cut.is_floating_point() and cut.dtype != torch.bool
+    return isinstance(cut, Integral) and not isinstance(cut, bool)
+
+
+def _listed(function: Any, x: Divided, axis: int, cut: Any) -> Divided:
+    """Return the rows of an undivided axis that a list or a tensor of integers names."""
+    places = torch.as_tensor(cut, device=x.device) if isinstance(cut, Sequence | Tensor) else None
+    if places is None or isinstance(cut, Divided) or places.dim() != 1 or places.dtype == torch.bool:
+        raise refuse(function, "with these keys is not in the table")
+    return resized(x, x.local.index_select(whole_axis(x, function, axis), places.long() % x.shape[axis]))
+
+
+@handles(Tensor.__setitem__)
+def _set_item(function: Any, x: Any, key: Any, value: Any) -> None:
+    if not isinstance(x, Divided):
+        raise refuse(function, "into a whole one is not in the table")
+    index = _keys(x, key, function)
+    if any(cut is None or not (isinstance(cut, slice) or _is_integer(cut)) for cut in index):
+        raise refuse(function, "with these keys is not in the table")
+    for axis in x.divided_axes:
+        if not isinstance(index[axis], slice) or index[axis].indices(x.shape[axis]) != (0, x.shape[axis], 1):
+            raise refuse(function, "into some rows of a divided axis is not in the table")
+    target = _item(function, x, key)
+    if isinstance(value, Tensor | Divided):
+        target.local.copy_(matching_part(value, target.shape, target.division))
+    else:
+        target.local.fill_(value)
+
+
+@handles(*functions_named("index_select"))
+def _index_select(function: Any, x: Any, dim: int, index: Tensor) -> Any:
+    return _listed(function, x, axis_of(x, dim), index)
+
+
+@handles(*functions_named("gather", "take_along_dim"))
+def _gather_elements(function: Any, x: Any, dim: int, index: Any, **kwargs: Any) -> Any:
+    return resized(x, function(x.local, whole_axis(x, function, dim), _places(function, x, index), **kwargs))
+
+
+@handles(*functions_named("scatter", "scatter_", "scatter_add", "scatter_add_"))
+def _scatter(function: Any, x: Any, dim: int, index: Any, src: Any, **kwargs: Any) -> Any:
+    axis = whole_axis(x, function, dim)
+    source = _places(function, x, src) if isinstance(src, Tensor | Divided) else src
+    return x.with_local(function(x.local, axis, _places(function, x, index), source, **kwargs))
+
+
+def _places(function: Any, x: Divided, index: Any) -> Tensor:
+    """Return the part of an index or source that meets a divided tensor with as long divided axes."""
+    if index.dim() != x.dim() or any(index.shape[axis] != x.shape[axis] for axis in x.divided_axes):
+        raise refuse(function, f"with an index of {tuple(index.shape)} is not in the table")
+    part: Tensor = matching_part(index, [*index.shape], x.division)
+    return part
+
+
+@handles(F.one_hot, torch._C._nn.one_hot)
+def _one_hot(function: Any, x: Divided, num_classes: int = -1) -> Divided:
+    if num_classes < 1:
+        raise refuse(function, "without a number of classes is not in the table")
+    return x.with_local(function(x.local, num_classes), [*x.shape, num_classes])
+
+
+@handles(F.embedding)
+def _embedding(function: Any, input: Divided, weight: Tensor, *rest: Any, **kwargs: Any) -> Divided:
+    return input.with_local(function(input.local, weight, *rest, **kwargs), [*input.shape, weight.size(1)])

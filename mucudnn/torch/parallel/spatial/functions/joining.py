@@ -1,0 +1,159 @@
+"""Functions that join tensors, cut them into pieces, repeat them and move their rows around."""
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mucudnn.errors import UsageError
+from mucudnn.torch.parallel.spatial.border import matching_part, redistribute, shared
+from mucudnn.torch.parallel.spatial.divided import Divided, axis_of, functions_named, handles
+from mucudnn.torch.parallel.spatial.functions.elementwise import largest
+from mucudnn.torch.parallel.spatial.functions.indexing import sliced
+from mucudnn.torch.parallel.spatial.functions.resampling import matrix_product
+from mucudnn.torch.parallel.spatial.functions.shapes import new_axis
+from mucudnn.torch.parallel.spatial.functions.whole_axes import resized
+from mucudnn.torch.parallel.spatial.refusing import refuse
+from mucudnn.torch.parallel.spatial.windows import EMPTY, Span, with_rows
+
+
+@handles(*functions_named("cat", "concat", "concatenate"))
+def _cat(function: Any, tensors: Sequence[Any], dim: int = 0, *, axis: int | None = None) -> Any:
+    kept = [x for x in tensors if not (x.dim() == 1 and x.shape[0] == 0)]  # PyTorch skips such a tensor
+    shape = [*kept[0].shape]
+    along = (dim if axis is None else axis) % len(shape)
+    if len({(x.dim(), *(n for i, n in enumerate(x.shape) if i != along)) for x in kept}) > 1:
+        raise UsageError(f"tensors of {', '.join(str(tuple(x.shape)) for x in kept)} do not fit")
+    like = largest([x for x in kept if isinstance(x, Divided)])
+    if along not in like.divided_axes:
+        parts = [matching_part(x, x.shape, like.division) for x in kept]
+        return resized(like, torch.cat(parts, along))
+    return _joined(kept, along, like)
+
+
+def _joined(tensors: Sequence[Any], axis: int, like: Divided) -> Divided:
+    """Return tensors that are joined along a divided axis."""
+    ends = list(accumulate((x.shape[axis] for x in tensors), initial=0))
+    shape, owners = with_rows(like.shape, axis, ends[-1]), like.owners(axis)
+    parts = owners.parts(ends[-1])
+    pieces = []
+    for x, (lo, hi) in zip(tensors, pairwise(ends), strict=True):
+        met = [part.meet(Span(lo, hi)) for part in parts]
+        wanted = [span.moved(-lo) if span.size else EMPTY for span in met]
+        if isinstance(x, Divided):
+            same = redistribute(x, like.division)
+            pieces.append(same.exchange(axis, wanted).fetch(same.local))
+        else:
+            pieces.append(_whole_piece(x, axis, wanted[owners.rank], like))
+    return Divided(torch.cat(pieces, axis), shape, like.division)
+
+
+def _whole_piece(x: Tensor, axis: int, own: Span, like: Divided) -> Tensor:
+    """Return some rows of a whole tensor, divided along the other divided axes."""
+    part = shared(x, like.division)
+    for at, owners in like.division.axes:
+        rows = own if at == axis else owners.own(x.size(at))
+        part = part.narrow(at, rows.lo, rows.size)
+    return part
+
+
+@handles(*functions_named("stack"))
+def _stack(function: Any, tensors: Sequence[Any], dim: int = 0) -> Any:
+    at = dim % (tensors[0].dim() + 1)
+    return _cat(
+        function, [new_axis(x, at) if isinstance(x, Divided) else x.unsqueeze(at) for x in tensors], at
+    )
+
+
+@handles(
+    *functions_named("chunk", "split", "tensor_split", "split_with_sizes", "unsafe_chunk", "unsafe_split")
+)
+def _split(function: Any, x: Divided, split: Any, dim: int = 0) -> tuple[Any, ...]:
+    axis = axis_of(x, dim)
+    rows = torch.empty(x.shape[axis], device="meta")  # PyTorch cuts it, so the pieces are PyTorch's
+    ends = accumulate((len(piece) for piece in function(rows, split)), initial=0)
+    return tuple(sliced(x, axis, slice(lo, hi)) for lo, hi in pairwise(ends))
+
+
+@handles(*functions_named("roll"))
+def _roll(function: Any, x: Divided, shifts: Any, dims: Any = ()) -> Divided:
+    each, axes = ([n] if isinstance(n, int) else list(n) for n in (shifts, dims))
+    if len(each) != len(axes):
+        raise refuse(function, "over all axes at once is not in the table")
+    for shift, dim in zip(each, axes, strict=True):
+        axis = axis_of(x, dim)
+        if axis in x.divided_axes:
+            x = _rolled(x, axis, shift % x.shape[axis])
+        else:
+            x = x.with_local(torch.roll(x.local, shift, axis))
+    return x
+
+
+def _rolled(x: Divided, axis: int, shift: int) -> Divided:
+    """Return a tensor whose rows are moved up along a divided axis; the last rows come first."""
+    size, pieces = x.shape[axis], []
+    for lo, hi, moved in ((0, shift, size - shift), (shift, size, -shift)):
+        wanted = [part.meet(Span(lo, hi)) for part in x.parts(axis)]
+        spans = [span.moved(moved) if span.size else EMPTY for span in wanted]
+        pieces.append(x.exchange(axis, spans).fetch(x.local))
+    return x.with_local(torch.cat(pieces, axis))
+
+
+@handles(*functions_named("flip"))
+def _flip(function: Any, x: Divided, *dims: Any) -> Divided:
+    axes = [axis_of(x, dim) for dim in (dims[0] if isinstance(dims[0], Sequence) else dims)]
+    local = x.local
+    for axis in set(axes) & set(x.divided_axes):
+        size = x.shape[axis]
+        wanted = [Span(size - part.hi, size - part.lo) if part.size else EMPTY for part in x.parts(axis)]
+        local = x.exchange(axis, wanted).fetch(local)
+    return x.with_local(local.flip(axes))
+
+
+@handles(*functions_named("repeat_interleave"))
+def _repeat_interleave(
+    function: Any, x: Divided, repeats: Any, dim: int | None = None, **kwargs: Any
+) -> Divided:
+    if not isinstance(repeats, int) or dim is None:
+        raise refuse(function, "with these arguments is not in the table")
+    axis = axis_of(x, dim)
+    if axis not in x.divided_axes:
+        return resized(x, x.local.repeat_interleave(repeats, axis))
+    return matrix_product(x, axis, [[row] for row in range(x.shape[axis]) for _ in range(repeats)], None)
+
+
+@handles(*functions_named("repeat", "tile"))
+def _repeat(function: Any, x: Divided, *sizes: Any) -> Divided:
+    times = list(sizes[0] if isinstance(sizes[0], Sequence) else sizes)
+    times = [1] * (x.dim() - len(times)) + times
+    while x.dim() < len(times):
+        x = new_axis(x, 0)
+    if any(times[axis] != 1 for axis in x.divided_axes):
+        raise refuse(function, "along a divided axis is not in the table")
+    return resized(x, x.local.repeat(times))
+
+
+@handles(*functions_named("expand"))
+def _expand(function: Any, x: Divided, *sizes: Any, **kwargs: Any) -> Any:
+    shape = list(sizes[0] if isinstance(sizes[0], Sequence) else sizes)
+    while x.dim() < len(shape):
+        x = new_axis(x, 0)
+    whole = [n if n != -1 else x.shape[axis] for axis, n in enumerate(shape)]
+    repeated = [name for name, axis in x.division.by_name.items() if whole[axis] != x.shape[axis]]
+    y = x.gather(*repeated) if repeated else x  # a single row, which the first rank has
+    if not isinstance(y, Divided):
+        return y.expand(whole)
+    local = [y.local.size(axis) if axis in y.divided_axes else n for axis, n in enumerate(whole)]
+    return y.with_local(y.local.expand(local), whole)
+
+
+@handles(*functions_named("expand_as"))
+def _expand_as(function: Any, x: Any, other: Any) -> Any:
+    return x.expand(other.shape)
+
+
+@handles(*functions_named("broadcast_to"))
+def _broadcast_to(function: Any, x: Any, size: Any) -> Any:
+    return _expand(function, x, size)

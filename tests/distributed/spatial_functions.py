@@ -1,0 +1,272 @@
+"""Functions that models call on tensors, compared on ranks that share a sample with the undivided tensor."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from spatial_layers import largest, mean_of_gradients
+from spatial_models import compare
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
+
+from mucudnn.errors import MucudnnWarning
+from mucudnn.torch import spatial
+
+SAMPLES, CHANNELS, ROWS, COLUMNS = 2, 4, 7, 6
+
+
+def _weights(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+
+
+def _windows(x: Any, size: int = 2) -> Any:
+    """Cut an image into windows, as Swin does, and put them together again with their means added."""
+    n, c, h, w = x.shape
+    x = F.pad(x, (0, -w % size, 0, -h % size)).permute(0, 2, 3, 1)
+    x = torch.roll(x, (-1, -1), (1, 2))
+    rows, columns = x.shape[1] // size, x.shape[2] // size
+    cut = x.view(n, rows, size, columns, size, c).permute(0, 1, 3, 2, 4, 5).reshape(-1, size * size, c)
+    cut = cut + cut.mean(1, keepdim=True)
+    x = cut.view(n, rows, columns, size, size, c).permute(0, 1, 3, 2, 4, 5).reshape(n, rows * size, -1, c)
+    return torch.roll(x, (1, 1), (1, 2))[:, :h, :w].permute(0, 3, 1, 2)
+
+
+def _heads(x: Any) -> Any:
+    """Return the sequence of an image in two heads."""
+    return x.flatten(2).transpose(1, 2).unflatten(-1, (2, -1)).transpose(1, 2)
+
+
+def _attention(x: Any, **options: Any) -> Any:
+    q = _heads(x)
+    y = F.scaled_dot_product_attention(q, 0.5 * q, q.sin(), **options)
+    return y.transpose(1, 2).flatten(2).transpose(1, 2).reshape(x.shape) + x
+
+
+def _by_hand(x: Any) -> Any:
+    tokens = x.flatten(2).transpose(1, 2)
+    scores = (tokens @ tokens.transpose(-2, -1) / 3).softmax(-1)
+    return torch.bmm(scores, tokens).transpose(1, 2).unflatten(2, x.shape[2:])
+
+
+def _linear_attention(x: Any) -> Any:
+    q, k = x.flatten(2).relu(), x.flatten(2).exp()
+    products = torch.matmul(F.pad(q, (0, 0, 0, 1), value=1.0), k.transpose(-1, -2))
+    y = torch.matmul(products, q)
+    return (y[:, :-1] / (y[:, -1:] + 1)).view(x.shape)
+
+
+def _set(x: Any) -> Any:
+    y = x.clone()
+    y[:, 1] = 2.0
+    y[:, 2:] = y[:, :2] * 3
+    return y
+
+
+def _written(x: Any) -> Any:
+    whole = torch.zeros(x.shape, dtype=x.dtype)
+    whole[:, 1:3] = x[:, 1:3]
+    return whole
+
+
+def _places(x: Any) -> Any:
+    return x.gather(1, x.argmax(1, keepdim=True)) + x.sort(1).values.topk(2, 1).values.sum(1, keepdim=True)
+
+
+def _one_hot(x: Any) -> Any:
+    return F.one_hot((x > 0).long()[:, 0], 2).movedim(-1, 1) * x[:, :2]
+
+
+def _scattered(x: Any) -> Any:
+    return torch.zeros_like(x).scatter_(1, (x[:, :1] > 0).long(), 1.0) * x
+
+
+def _branches(x: Any) -> Any:
+    if not isinstance(x, torch.Tensor) or not torch.is_tensor(x):
+        raise TypeError(f"{type(x)} is not a tensor")
+    return x * 2
+
+
+def _rearranged(x: Any) -> Any:
+    y = einops.rearrange(x, "b (g c) h w -> b g (h w) c", g=2)
+    y = einops.rearrange(y, "b g (h w) c -> b (g c) h w", h=x.shape[2])
+    return einops.repeat(einops.reduce(y, "b c h w -> b c h", "mean"), "b c h -> b c h w", w=3)
+
+
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "a channel": lambda x: x[:, -1],
+    "a row": lambda x: x[:, :, -1],
+    "a row and a column": lambda x: x[..., 2, 3],
+    "a new axis": lambda x: x[None, :, 1:, None],
+    "steps": lambda x: x[:, ::2, 1::2, -4:],
+    "a list of channels": lambda x: x[:, [2, 0, -1]],
+    "chosen channels": lambda x: x.index_select(1, torch.tensor([3, 1])),
+    "rows one by one": lambda x: torch.stack(list(x.unbind(2))[::-1], 2),
+    "samples one by one": lambda x: torch.stack([F.avg_pool1d(sample, 2) for sample in x]),
+    "stacked": lambda x: torch.stack([x, x * 2], 2).flatten(1, 2),
+    "joined": lambda x: torch.cat([x[:, :, -2:], x, x.exp()], 2),
+    "joined with a whole tensor": lambda x: torch.cat([_weights(2, 4, 2, 6), x], 2),
+    "joined columns": lambda x: torch.cat([x, x[..., :1]], -1),
+    "split": lambda x: torch.cat(x.split([3, 1, 3], 2)[::-1], 2),
+    "chunks": lambda x: torch.cat(x.chunk(3, 3)[::-1], 3),
+    "repeated": lambda x: x.repeat(1, 2, 1, 1) * x.tile(2, 1, 1),
+    "rows repeated": lambda x: x.repeat_interleave(2, 2).repeat_interleave(3, 1),
+    "unflattened": lambda x: x.unflatten(1, (2, -1)).unflatten(-1, (2, 3)).flatten(2, 3),
+    "expanded": lambda x: x[:, :1].expand(-1, 5, -1, -1) + x[0].expand(2, *x.shape[1:])[:, :1],
+    "rolled": lambda x: x.roll(3, 2).roll((-1, 2), (1, 3)),
+    "flipped": lambda x: x.flip(2) + x.flip([1, 3]),
+    "transposed": lambda x: x.movedim(1, -1).swapaxes(1, 2).mT,
+    "squeezed": lambda x: x[:, :1].squeeze(1).unsqueeze(-1).squeeze(),
+    "sequence": lambda x: x.flatten(2).transpose(1, 2) * 2,
+    "frames": lambda x: x.permute(0, 2, 1, 3).reshape(-1, 4, 6).sin(),
+    "frames of the last axis": lambda x: x.permute(0, 3, 2, 1).reshape(-1, 4).sin(),
+    "features": lambda x: x.flatten(1),
+    "windows": _windows,
+    "elements at places": _places,
+    "classes": _one_hot,
+    "scattered": _scattered,
+    "set": _set,
+    "written into a whole tensor": _written,
+    "sampled": lambda x: F.grid_sample(x, _weights(2, 7, 6, 2).tanh(), align_corners=False),
+    "sampled elsewhere": lambda x: F.grid_sample(x, _weights(2, 3, 5, 2).tanh(), align_corners=True),
+    "a branch for tensors": _branches,
+    "new tensors": lambda x: x + x.new_zeros(x.shape) + torch.ones_like(x) + x.new_full((4, 1, 1), 2.0),
+    "largest": lambda x: x / x.abs().amax() + x.max() - x.amin((1, 2), keepdim=True),
+    "variances": lambda x: x.var((2, 3), keepdim=True) * x + x.std(1, keepdim=True) + x.norm(),
+    "some sums": lambda x: x.sum(2, keepdim=True) + x.mean((0, 2)),
+    "softmax of rows": lambda x: x.softmax(2) + x.log_softmax(3) + x.softmax(1),
+    "attention": _attention,
+    "causal attention": lambda x: _attention(x, is_causal=True),
+    "masked attention": lambda x: _attention(x, attn_mask=_weights(42, 42)),
+    "attention by hand": _by_hand,
+    "linear attention": _linear_attention,
+    "einsum": lambda x: torch.einsum("nchw,cd->ndhw", x, _weights(4, 3)),
+    "einsum over rows": lambda x: torch.einsum("nchw,ndhw->ncd", x, x.sin()),
+    "vectors": lambda x: x @ _weights(6, 5) + _weights(7, 7) @ x[:, :, :, :5],
+    "a broadcast product": lambda x: (x[:, 0] * x[0, 0])[:, None] + _weights(1, 4, 7, 1) * x,
+    "two divisions": lambda x: x.flatten(2)[:, :, :36].view(2, 4, 6, 6) + x[:, :, :6].transpose(2, 3),
+    "Fourier": lambda x: torch.fft.fft2(x).abs(),
+    "sorted rows": lambda x: x.sort(2).values + x.cumsum(2),
+    "numbers": lambda x: x * x[0, 0, 0, 0].item() + len(x.tolist()),
+    "cosine": lambda x: F.cosine_similarity(x, x.exp(), dim=1),
+    "normalized features": lambda x: F.layer_norm(x, x.shape[1:]),
+    "normalized rows": lambda x: F.normalize(x, dim=2) + F.normalize(x, dim=1),
+    "expanded rows": lambda x: x[:, :, :1].expand(-1, -1, 7, -1) * x,
+    "channels first": lambda x: F.conv1d(x.flatten(2).transpose(1, 2), _weights(3, 42, 1)),
+}  # fmt: skip
+if find_spec("einops"):
+    import einops  # type: ignore[import-not-found, unused-ignore]
+
+    FUNCTIONS["einops"] = _rearranged
+
+
+class Block(nn.Module):
+    """Attention with PyTorch's own module, and a norm of the last axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(CHANNELS)
+        self.attention = nn.MultiheadAttention(CHANNELS, 2, batch_first=True)
+        self.feed = nn.Sequential(nn.Linear(CHANNELS, 8), nn.GELU(), nn.Linear(8, CHANNELS))
+
+    def forward(self, x: Any) -> Any:
+        tokens = x.flatten(2).transpose(1, 2)
+        normed = self.norm(tokens)
+        tokens = tokens + self.attention(normed, normed, normed, need_weights=False)[0]
+        tokens = tokens + self.feed(tokens)
+        return tokens.transpose(1, 2).reshape(x.shape)
+
+
+def function_errors(names: list[str] | None = None) -> dict[str, str]:
+    """Return the functions whose result or gradient is wrong, with the error, on this rank."""
+    world = dist.get_world_size()
+    mesh = spatial.init_mesh("cpu", part=world, timeout=60)
+    both = spatial.init_mesh("cpu", b=2, c=2, timeout=60) if world == 4 else None
+    divisions = [(mesh, {2: "part"}), (mesh, {3: "part"}), (both, {2: "b", 3: "c"})]
+    wrong = {}
+    for name, function in FUNCTIONS.items():
+        if names is not None and name not in names:
+            continue
+        for on, axes in divisions:
+            if on is None:
+                continue
+            torch.manual_seed(1)
+            x = torch.randn(SAMPLES, CHANNELS, ROWS, COLUMNS, dtype=torch.float64)
+            whole, mine = x.clone().requires_grad_(), x.clone().requires_grad_()
+            due = function(whole)
+            weights = _weights(*due.shape)
+            (due * weights).sum().backward()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", MucudnnWarning)
+                try:
+                    y = function(spatial.divide(mine, on, axes))
+                except Exception as error:
+                    wrong[f"{name}, {axes}"] = f"{type(error).__name__}: {error}"
+                    continue
+            y = y.gather() if isinstance(y, spatial.Divided) else y
+            (y * weights).sum().backward()
+            error = max(largest(y, due), largest(mine.grad, whole.grad))
+            if not error <= 1e-12:
+                wrong[f"{name}, {axes}"] = f"{error:.1e}"
+    return wrong
+
+
+def transformer() -> tuple[float, float, list[str], str]:
+    """Return the error of a block, the share of divided work, the gatherings and the text of the report."""
+    mesh = spatial.init_mesh("cpu", part=dist.get_world_size(), timeout=60)
+    torch.manual_seed(1)
+    model, x = Block().double(), torch.randn(2, CHANNELS, ROWS, COLUMNS, dtype=torch.float64)
+    expected = copy.deepcopy(model)
+    due = expected(x)
+    due.square().sum().backward()
+    with warnings.catch_warnings(), spatial.report(model) as layers:
+        warnings.simplefilter("ignore", MucudnnWarning)
+        y = model(spatial.divide(x, mesh, {2: "part"}))
+    with warnings.catch_warnings(), spatial.report(model) as again:
+        warnings.simplefilter("ignore", MucudnnWarning)
+        model(spatial.divide(x, mesh, {3: "part"}))
+    y.square().sum().backward()
+    mean_of_gradients(model)
+    error = max(compare(model, expected), largest(y.gather(), due))
+    gatherings = [f"{event.layer}, {event.function}" for event in layers.gatherings + again.gatherings]
+    return error, min(layers.divided_share("Linear"), again.divided_share()), gatherings, str(layers)
+
+
+class Sorting(nn.Module):
+    """A layer that sorts the rows of an image, which needs all of them."""
+
+    def forward(self, x: Any) -> Any:
+        return x.sort(2).values
+
+
+def warned() -> list[str]:
+    """Return the warnings of a model that runs twice."""
+    mesh = spatial.init_mesh("cpu", part=dist.get_world_size(), timeout=60)
+    x = spatial.divide(torch.randn(2, CHANNELS, ROWS, COLUMNS, dtype=torch.float64), mesh, {2: "part"})
+    model = nn.Sequential(OrderedDict(first=nn.ReLU(), inner=Sorting()))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model(x)
+        model(x)
+    return [str(warning.message) for warning in caught if warning.category is MucudnnWarning]
+
+
+def written_rows() -> float:
+    """Return the error of a tensor after functions that change it in place, also along the divided axis."""
+    mesh = spatial.init_mesh("cpu", part=dist.get_world_size(), timeout=60)
+    x = torch.randn(2, CHANNELS, ROWS, COLUMNS)
+    y = spatial.divide(x, mesh, {2: "part"}).clone()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MucudnnWarning)
+        for z in (x, y):
+            z[:, :, 2:5] = 1.5
+            z[:, 1] += 1
+            z.cumsum_(2)
+            z.mul_(0.5)
+    return largest(y.gather(), x)
