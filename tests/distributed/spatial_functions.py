@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,7 @@ from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import MucudnnWarning
 from mucudnn.torch import spatial
+from mucudnn.torch.parallel.spatial import gathering
 
 SAMPLES, CHANNELS, ROWS, COLUMNS = 2, 4, 7, 6
 
@@ -183,8 +185,18 @@ class Block(nn.Module):
         return tokens.transpose(1, 2).reshape(x.shape)
 
 
+GATHERING = {
+    "sampled", "sampled elsewhere", "Fourier", "sorted rows", "numbers", "normalized features",
+    "written into a whole tensor", "samples one by one", "channels first",
+}  # fmt: skip
+"""The functions that run on gathered tensors, because they read the whole sample or are not known."""
+
+
 def function_errors(names: list[str] | None = None) -> dict[str, str]:
-    """Return the functions whose result or gradient is wrong, with the error, on this rank."""
+    """Return the functions whose result or gradient is wrong, with the error, on this rank.
+
+    A function that gathers without being in GATHERING is wrong, too.
+    """
     world = dist.get_world_size()
     mesh = spatial.init_mesh("cpu", part=world, timeout=60)
     both = spatial.init_mesh("cpu", b=2, c=2, timeout=60) if world == 4 else None
@@ -202,7 +214,8 @@ def function_errors(names: list[str] | None = None) -> dict[str, str]:
             due = function(whole)
             weights = _weights(*due.shape)
             (due * weights).sum().backward()
-            with warnings.catch_warnings():
+            gathered: list[Any] = []
+            with warnings.catch_warnings(), patch.object(gathering, "listeners", [gathered.append]):
                 warnings.simplefilter("ignore", MucudnnWarning)
                 try:
                     y = function(spatial.divide(mine, on, axes))
@@ -214,6 +227,8 @@ def function_errors(names: list[str] | None = None) -> dict[str, str]:
             error = max(largest(y, due), largest(mine.grad, whole.grad))
             if not error <= 1e-12:
                 wrong[f"{name}, {axes}"] = f"{error:.1e}"
+            if gathered and name not in GATHERING:
+                wrong[f"{name}, {axes}, gathered"] = str(gathered)
     return wrong
 
 

@@ -41,6 +41,8 @@ def refusals() -> list[str]:
     calls: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
         "a written result": (TypeError, "without out=", lambda: torch.sort(x, out=(x, x))),
         "another shape in place": (TypeError, "changes the shape", lambda: x.clone().swapaxes_(1, 3)),
+        "a copy as a tensor": (TypeError, "omit the call", lambda: torch.as_tensor(x)),
+        "a new tensor": (TypeError, "omit the call", lambda: [len(x), torch.tensor(x)]),
         "truth": (TypeError, "gather", lambda: bool(x)),
         "a reentrant checkpoint": (
             TypeError, "use_reentrant=False", lambda: checkpoint(layer, layer(x), use_reentrant=True),

@@ -15,6 +15,7 @@ from mucudnn.plans.any_plan import read_plan
 from mucudnn.plans.devices.spatial_plan import SpatialStage, parse_spatial_plan
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch import spatial
+from mucudnn.torch.parallel.spatial.planning.choosing import kernels_of
 from mucudnn.torch.parallel.spatial.planning.tracing import trace_part
 
 nn = torch.nn
@@ -94,6 +95,19 @@ def test_what_follows_an_operator_outside_the_table_is_divided_again() -> None:
 
     layers = trace_part(Sorted().to("meta"), (1, 1, 16, 16), (2, 1), torch.float32, training=True).layers
     assert [layer.sizes for layer in layers] == [(2, 1), (2, 1)]
+
+
+def test_a_convolution_that_pads_its_input_itself_is_timed_with_the_padded_shape() -> None:
+    class Causal(nn.Conv3d):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(nn.functional.pad(x, (0, 0, 0, 0, 2, 0), mode="replicate"))
+
+    model = Causal(2, 4, 3, padding=(0, 1, 1)).to("meta")
+    for sizes, output in (((1, 1, 1), (6, 16, 8)), ((1, 2, 1), (6, 8, 8))):
+        [layer] = trace_part(model, (1, 2, 6, 16, 8), sizes, torch.float32, training=False).layers
+        assert layer.x == (1, 2, 8, 16, 8)
+        [kernel] = kernels_of(layer, ("forward",), "f32", "cpu")
+        assert kernel.problem.output == output
 
 
 def test_memory_decides_where_the_time_would_choose_otherwise() -> None:

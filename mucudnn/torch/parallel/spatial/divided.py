@@ -144,6 +144,8 @@ class Divided(DividedInput):
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(Tensor, name, None)
+        if name == "__dlpack__":  # torch.as_tensor looks for it before it asks for the length
+            self.__dict__["_converted_at"] = _place_of(sys._getframe(1))
         if name.startswith("__") or method is None:
             raise AttributeError(f"a divided tensor has no attribute {name!r}")
         if name in _OF_PARTS:
@@ -171,6 +173,12 @@ class Divided(DividedInput):
         return product(self.shape)
 
     def __len__(self) -> int:
+        converted_at = None if torch.compiler.is_compiling() else self.__dict__.pop("_converted_at", None)
+        if converted_at is not None and converted_at == _place_of(sys._getframe(1)):
+            raise ArgumentTypeError(
+                "torch.as_tensor and torch.tensor would copy a divided tensor number by number and lose its "
+                "gradient: omit the call, because it is a tensor already, or gather it first"
+            )
         return self.shape[0]
 
     def __bool__(self) -> bool:
@@ -273,6 +281,11 @@ class Divided(DividedInput):
         return Divided(local, self.shape if shape is None else shape, self.division)
 
 
+def _place_of(frame: FrameType) -> tuple[Any, int]:
+    """Return the code that a frame runs and the place in it."""
+    return frame.f_code, frame.f_lasti
+
+
 def _room_of(frame: FrameType) -> str:
     """Return the top package of the code that a frame runs."""
     name: str = frame.f_globals.get("__name__", "torch")
@@ -284,12 +297,13 @@ def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     handler = _table.get(function)
     reason = ""
     if handler is not None and kwargs.get("out") is None:
+        options = {name: value for name, value in kwargs.items() if name != "out"}
         try:
-            return handler(function, *args, **kwargs)
+            return handler(function, *args, **options)
         except NotInTableError as refusal:
             reason = str(refusal)
         except TypeError:
-            if _fits(handler, function, args, kwargs):
+            if _fits(handler, function, args, options):
                 raise
     return _table[Divided](function, args, kwargs, reason)  # `gathering` registers it
 

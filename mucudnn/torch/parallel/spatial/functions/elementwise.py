@@ -26,7 +26,7 @@ tanhshrink softshrink hardshrink threshold
 add sub subtract rsub mul multiply div divide true_divide pow maximum minimum
 fmax fmin where lerp addcmul addcdiv fmod
 eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_not masked_fill
-zeros_like ones_like full_like empty_like xlogy float_power remainder floor_divide trunc frac log10 exp2
+zeros_like ones_like full_like xlogy float_power remainder floor_divide trunc frac log10 exp2
 sinh cosh asin acos atan2 hypot logaddexp sinc erfc lgamma digamma heaviside bitwise_xor isclose isposinf
 isneginf signbit isreal real conj resolve_conj resolve_neg copysign ldexp deg2rad rad2deg positive
 type float double half bfloat16 long int short char byte bool contiguous clone detach cpu cuda requires_grad_
@@ -120,6 +120,11 @@ def _local(x: Any) -> Any:
 
 @handles(*functions_named("prelu"))
 def _prelu(function: Any, x: Divided, *others: Any, **kwargs: Any) -> Any:
+    return x.with_local(function(x.local, *others, **kwargs))
+
+
+@handles(*functions_named("empty_like"))
+def _empty(function: Any, x: Divided, *others: Any, **kwargs: Any) -> Divided:
     return x.with_local(function(x.local, *others, **kwargs))
 
 

@@ -128,37 +128,46 @@ def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[range, ra
 
 
 def reshaped(x: Divided, shape: list[int]) -> Any:
-    """Return a tensor of another shape, divided along the first axis of each group with a divided axis.
+    """Return a tensor of another shape, divided along an axis of each group that had a divided axis.
 
-    Axes that are merged or split form a group. A divided axis that comes first in its group stays divided:
-    the rows of its parts are consecutive elements of the group, and move only as far as the parts of the
-    first axis of the result require. Any other divided axis is gathered before, and the result divided again
-    along the first axis of the group, unless it has only samples and features, as where a classifier begins.
+    Axes that are merged or split form a group. If a divided axis comes first in its group, the rows of its
+    parts are consecutive elements of the group, and move only as far as the parts of the first axis of the
+    result require. Any other divided axis is gathered before. `_best_axis` says which axis is divided in the
+    end. The result stays whole if it has only samples and features, as where a classifier begins.
     """
     if not x.numel():
         return gather(x).reshape(shape)
     original = x.division
-    again: dict[str, int] = {}  # the axis of the result for each dimension of the mesh that was gathered
-    flat: list[tuple[str, range, range]] = []  # groups that stay divided
+    wanted: dict[str, int | None] = {}  # the axis of the result for each dimension of the mesh
+    flat: list[tuple[str, range, range]] = []  # groups whose divided axis comes first
     for before, after in _groups(x.shape, shape):
         first = next((axis for axis in before if x.shape[axis] > 1), None)
-        to = next((axis for axis in after if shape[axis] > 1), None)
-        for name, axis in original.by_name.items():
-            if axis not in before:
-                continue
-            if axis == first and to is not None:
-                flat.append((name, before, after))
-            else:
-                again[name] = -1 if to is None else to
-    taken = [next(axis for axis in after if shape[axis] > 1) for _, _, after in flat]
-    y = gather(x, list(again)) if again else x
+        for (axis, owners), name in zip(original.axes, original.names, strict=True):
+            if axis in before:
+                wanted[name] = _best_axis(shape, after, owners.ranks)
+                if axis == first:
+                    flat.append((name, before, after))
+    others = [name for name in wanted if name not in [kept for kept, _, _ in flat]]
+    y = gather(x, others) if others else x
     result = _regrouped(y, shape, flat) if isinstance(y, Divided) else y.reshape(shape)
-    back = {name: axis for name, axis in again.items() if axis > 0 and axis not in taken}
-    if not back or len(shape) < 3 or len(set(back.values())) < len(back):
+    now = result.division.by_name if isinstance(result, Divided) else {}
+    if len(shape) < 3 or len(set(wanted.values())) < len(wanted) or None in wanted.values():
         return result
-    return redistribute(
-        result, _moved(original, {**dict(zip([f[0] for f in flat], taken, strict=True)), **back})
-    )
+    axes = {name: axis for name, axis in wanted.items() if axis is not None}
+    return result if axes == now else redistribute(result, _moved(original, axes))
+
+
+def _best_axis(shape: Sequence[int], after: range, ranks: int) -> int | None:
+    """Return the axis of a group to divide: the first, if it has a row for each rank, else the longest.
+
+    A sequence that becomes a video again is divided along its longest axis. Its frames come first, but are
+    few, and a rank with few of them fetches more rows than it has.
+    """
+    axes = [axis for axis in after if shape[axis] > 1]
+    if not axes or (len(axes) < 3 and shape[axes[0]] >= ranks):
+        return axes[0] if axes else None
+    longest = max(shape[axis] for axis in axes)
+    return next(axis for axis in axes if shape[axis] == longest)
 
 
 def _moved(division: Division, axes: dict[str, int]) -> Division:

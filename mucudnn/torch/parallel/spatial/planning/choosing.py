@@ -28,6 +28,7 @@ from mucudnn.torch.parallel.spatial.planning.tracing import (
     NAMES,
     Layer,
     Part,
+    geometry_of,
     peak_bytes,
     trace_part,
     whole_or_part,
@@ -35,7 +36,6 @@ from mucudnn.torch.parallel.spatial.planning.tracing import (
 from mucudnn.torch.parallel.spatial.windows import (
     parts,
     product,
-    reach,
     sliding,
     transposed,
     transposed_size,
@@ -234,14 +234,14 @@ def kernels_of(layer: Layer, passes: Sequence[str], data_type: str, device: str)
     for i, size in enumerate(layer.sizes):
         if size == 1:
             continue
-        stride, pad, span = _geometry(module, i)
+        stride, pad, span = geometry_of(module, i)
         window = transposed(stride, pad, span) if is_transposed else sliding(stride, pad, span)
         x[i + 2] = max(span.size for span in windows_of(parts(layer.y[i + 2], size), window))
         axes.append(i)
     w = tuple(module.weight.shape)
-    padding = tuple(0 if i in axes else _geometry(module, i)[1] for i in range(len(x) - 2))
+    padding = tuple(0 if i in axes else geometry_of(module, i)[1] for i in range(len(x) - 2))
     if is_transposed:
-        reaches = [_geometry(module, i)[2] for i in range(len(x) - 2)]
+        reaches = [geometry_of(module, i)[2] for i in range(len(x) - 2)]
         grown = [
             transposed_size(n, pad, stride, span, 0)
             for n, pad, stride, span in zip(x[2:], padding, module.stride, reaches, strict=True)
@@ -253,14 +253,6 @@ def kernels_of(layer: Layer, passes: Sequence[str], data_type: str, device: str)
     )  # fmt: skip
     problem, _ = geometry(call)
     return [Kernel(problem, pass_) for pass_ in passes]
-
-
-def _geometry(module: Any, i: int) -> tuple[int, int, int]:
-    """Return stride, padding and reach of a convolution along one axis."""
-    span = reach(module.kernel_size[i], module.dilation[i])
-    if isinstance(module.padding, str):
-        return module.stride[i], (span - 1) // 2 if module.padding == "same" else 0, span
-    return module.stride[i], module.padding[i], span
 
 
 class Measured:

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from mucudnn.errors import ArgumentTypeError, UsageError
 from mucudnn.torch.parallel.spatial.divided import Divided, Division, local_shape
 from mucudnn.torch.parallel.spatial.exchange.exchange import Owners
-from mucudnn.torch.parallel.spatial.windows import paired, transfers
+from mucudnn.torch.parallel.spatial.windows import convolved_size, paired, reach, transfers
 from mucudnn.torch.tracing.trace import errors_of_a_run_without_data
 
 NAMES = ("depth", "height", "width")
@@ -114,6 +114,24 @@ def peak_bytes(model: nn.Module, x: Any, training: bool) -> int:
     return live.peak
 
 
+def geometry_of(module: Any, i: int) -> tuple[int, int, int]:
+    """Return stride, padding and reach of a convolution along one axis."""
+    span = reach(module.kernel_size[i], module.dilation[i])
+    if isinstance(module.padding, str):
+        return module.stride[i], (span - 1) // 2 if module.padding == "same" else 0, span
+    return module.stride[i], module.padding[i], span
+
+
+def _rows_read(module: Any, i: int, layer: Layer) -> int:
+    """Return the rows of an axis that a convolution read, which its result shows if a module pads it."""
+    (stride, pad, span), rows, outputs = geometry_of(module, i), layer.x[i + 2], layer.y[i + 2]
+    if isinstance(module, nn.modules.conv._ConvTransposeNd):
+        return rows
+    if module.padding == "same" or convolved_size(rows, (pad, pad), stride, span) == outputs:
+        return rows
+    return (outputs - 1) * stride + span - 2 * pad
+
+
 def _tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
@@ -170,8 +188,10 @@ class _Counter(TorchDispatchMode):
         self.layers.append(layer)
 
     def end(self, module: Any, args: tuple[Any, ...], y: Any) -> None:
-        """Note the result of a convolution."""
-        self._now.y = tuple(y.shape)
+        """Note the result of a convolution, and the input that a module pads itself before it convolves."""
+        layer = self._now
+        layer.y = tuple(y.shape)
+        layer.x = (*layer.x[:2], *(_rows_read(module, i, layer) for i in range(len(layer.y) - 2)))
 
     def pack(self, tensor: Tensor) -> Tensor:
         """Count a storage that autograd saves, once."""
