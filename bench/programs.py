@@ -79,7 +79,6 @@ PROGRAMS = {
         ),
         Program("planning", "memory", 5, "memory plans on modelled devices", benches=("memory",)),
         Program("spatial", "devices", 10, "one sample over several ranks"),
-        Program("spatial_survey", "devices", 20, "models that people run, each divided over ranks"),
         Program("pipeline", "devices", 5, "schedules of pipelines, simulated and with stages that sleep"),
         Program("placement", "devices", 5, "operations on several modelled devices"),
         Program("causes", "devices", 2, "causes that are constructed, and found in traces"),

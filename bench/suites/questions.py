@@ -171,13 +171,6 @@ QUESTIONS: dict[str, tuple[Row, ...]] = {
         ("bytes of a sample of our CosmoFlow: values and gradients (the paper: 0.82, 6.59, 52.7 GiB)", "",
          by_case("spatial", "bytes of a sample: values", unit="GiB")),
     ),
-    "spatial_survey": (
-        ("models of diffusers, MONAI, smp and timm divided over 2 ranks: right", "at least 70",
-         by_case("spatial_survey", "models right")),
-        ("the same: silently wrong", "0", by_case("spatial_survey", "models wrong")),
-        ("the same: refused", "", by_case("spatial_survey", "models refused")),
-        ("the same: refused without a clear error", "0", by_case("spatial_survey", "models unclear")),
-    ),
     "placement": (
         ("random graphs placed as well as the best of all placements", "200",
          figure("placement", "equal")),

@@ -3,6 +3,8 @@
 The program compares a list of layers with DTensor, and with PhysicsNeMo's ShardTensor if it can be imported:
 right, wrong or refused. It counts saved bytes and the ranks' processor time, and simulates more ranks by the
 α-β model. `--shard-tensor FOLDER` names a folder with PhysicsNeMo's packages.
+`--only survey` compares whole models of diffusers, MONAI, smp and timm, which must be installed, and takes
+about 20 minutes.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 
 from bench.lib.ranks import launch, values
 from bench.lib.record import Record
+from bench.suites.devices.spatial_survey import survey_models
 from bench.suites.devices.spatial_systems import SYSTEMS, compare_layers
 
 LINK = (10e-6, 10e9)  # seconds a message and bytes a second: assumed, not measured
@@ -33,7 +36,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--worlds", nargs="+", type=int, default=[2], help="ranks of the comparison (default: 2)"
     )
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="these parts alone")
+    parser.add_argument(
+        "--only", nargs="+", choices=(*PARTS, "survey"), default=PARTS, help="these parts alone"
+    )
+    parser.add_argument("--models", nargs="+", metavar="WORD", help="survey models with a word in their name")
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:
@@ -46,6 +52,9 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
         for world in options.worlds:
             for system in SYSTEMS:
                 yield from compare(world, system)
+    if "survey" in options.only:
+        for world in options.worlds:
+            yield from survey_models(world, options.models)
     if "bytes" in options.only:
         yield from measure_bytes()
     if "work" in options.only:

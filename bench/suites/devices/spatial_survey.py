@@ -6,9 +6,7 @@ mucudnn counts as refused, and any other error as unclear.
 
 from __future__ import annotations
 
-import argparse
 import copy
-import random
 import time
 import traceback
 import warnings
@@ -24,29 +22,18 @@ RIGHT = 1e-11
 TIMEOUT = 300  # seconds a model
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the models and the ranks."""
-    parser.add_argument("--models", nargs="+", metavar="WORD", help="only models with a word in their name")
-    parser.add_argument("--sample", type=int, metavar="COUNT", help="that many models, drawn from a seed")
-    parser.add_argument("--ranks", type=int, default=2, help="ranks that share a sample (default: 2)")
-
-
-def measure(options: argparse.Namespace) -> Iterator[Record]:
-    """Compare the models that are asked for, and count the outcomes."""
-    names = [
-        name for name in ZOO if not options.models or any(w.lower() in name.lower() for w in options.models)
-    ]
-    if options.sample:
-        names = sorted(random.Random(1).sample(names, min(options.sample, len(names))))
+def survey_models(ranks: int, words: Sequence[str] | None) -> Iterator[Record]:
+    """Compare the models that have one of the words in their name, and count the outcomes."""
+    names = [name for name in ZOO if not words or any(word.lower() in name.lower() for word in words)]
     counts: dict[str, list[str]] = {kind: [] for kind in ("right", "wrong", "refused", "unclear", "absent")}
     for name in names:
-        outcome = survey([name], options.ranks)[name]
+        outcome = survey([name], ranks)[name]
         counts[outcome["outcome"]].append(name)
-        yield Record("spatial_survey", name, "share of the convolution work that ran divided",
-                     outcome.get("share"), "", outcome)  # fmt: skip
+        metric = "share of the convolution work that ran divided"
+        yield Record("spatial", f"{name}, {ranks} ranks", metric, outcome.get("share"), "", outcome)
     for kind, cases in counts.items():
-        yield Record("spatial_survey", f"{options.ranks} ranks", f"models {kind}", len(cases), "",
-                     {"of": len(names), "names": cases})  # fmt: skip
+        details = {"of": len(names), "names": cases}
+        yield Record("spatial", f"survey, {ranks} ranks", f"models {kind}", len(cases), "", details)
 
 
 def survey(names: Sequence[str], ranks: int) -> dict[str, dict[str, Any]]:
