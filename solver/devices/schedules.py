@@ -116,6 +116,13 @@ def gpipe(stages: int, micro_batches: int) -> Schedule:
     return Schedule("gpipe", tuple(orders))
 
 
+def forward_only(stages: int, micro_batches: int) -> Schedule:
+    """Return the schedule of an evaluation: all micro-batches go forward through the first replica."""
+    _check(stages, micro_batches)
+    orders = [tuple(Task("forward", i, rank) for i in range(micro_batches)) for rank in range(stages)]
+    return Schedule("forward only", tuple(orders))
+
+
 def one_forward_one_backward(stages: int, micro_batches: int, *, recomputes: bool = False) -> Schedule:
     """Return the schedule 1F1B: a rank runs backward as soon as it can, and forward to fill the pipeline.
 

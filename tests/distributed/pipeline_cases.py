@@ -132,7 +132,7 @@ def error_of(depth: int, change: str) -> str:
         elif change == "shapes":
             stages[1] = nn.Linear(9, 9).double()
         elif change == "batch":
-            x, y = x[:7], y[:7]
+            x, y = x[:0], y[:0]
         elif change == "schedule":
             schedule = "zigzag"
         elif change == "replications":

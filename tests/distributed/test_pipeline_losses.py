@@ -47,5 +47,5 @@ def test_a_loss_that_is_neither_a_scalar_nor_a_sum_with_its_weight_is_refused() 
     assert results["weights"] == "the loss returned a weight of shape (4,): give one number"
     assert results["swapped"] == "the loss returned a int as the sum: give a tensor"
     assert results["learned"].startswith("the loss returned a weight that depends on parameters")
-    assert results["sometimes"].startswith("the loss returned a weight for [1] of the 2 micro-batches")
+    assert results["sometimes"].startswith("the loss returned a weight for 1 of the 2 micro-batches")
     assert results["owning"].startswith("the loss has parameters with gradients")

@@ -52,8 +52,8 @@ MESSAGES = {
     "a gradient": f"UsageError: {NAMED} is (4, 6) torch.float64, {KNOWN_DETACHED}",
     "sparse": f"UsageError: {NAMED} has the layout torch.sparse_coo: stages pass dense tensors",
     "meta": f"UsageError: {NAMED} is on meta: a stage on cpu passes tensors on cpu",
-    "text": f"UsageError: {NAMED} is a str: stages pass tensors, or tuples of tensors",
-    "nothing": f"UsageError: {NAMED} is empty: stages pass tensors, or tuples of tensors",
+    "text": f"UsageError: {NAMED} is a str: stages pass tensors, or tuples or dicts of tensors",
+    "nothing": f"UsageError: {NAMED} is empty: stages pass tensors, or tuples or dicts of tensors",
     "changed": f"UsageError: {NAMED} was changed in place after the stage returned it",
     "forward": "ZeroDivisionError: the stage divides by zero",
     "first forward": "ZeroDivisionError: the stage divides by zero",
@@ -79,9 +79,9 @@ def test_a_stage_that_fails_is_an_error_on_every_rank_and_the_next_step_works(
         assert are_kept
 
 
-def test_a_mini_batch_that_does_not_divide_on_one_rank_is_an_error_on_every_rank() -> None:
+def test_a_mini_batch_of_another_size_on_one_rank_is_an_error_on_every_rank() -> None:
     for error, loss in worlds.run(3, failures.give_another_batch):
-        assert "the inputs have 15 samples, which do not divide into 4 equal micro-batches" in error
+        assert "the ranks [0, 1, 2] of a pipeline have mini-batches of 15 to 16 samples" in error
         assert float(loss) > 0
 
 

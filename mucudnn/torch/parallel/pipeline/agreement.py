@@ -19,12 +19,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from mucudnn.errors import MucudnnError
+from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.torch.parallel.pipeline.shapes import Layout
 
 T = TypeVar("T")
 _Pending: TypeAlias = tuple[Tensor, dist.Work]
 _KNOWN, _UNKNOWN, _REFUSED = range(3)  # a rank's answer, as a step begins, about the layouts of its outputs
+_MOST = (1 << 63) - 1
 _ASKED = "this rank asked all ranks of the pipeline"
 
 
@@ -34,18 +35,20 @@ class Agreement:
     Every process must construct it, because that makes a process group.
 
     Args:
-        ranks: the global ranks of all pipelines.
+        pipes: the global ranks of each pipeline.
         timeout: how long to wait for the other ranks.
 
     Attributes:
-        sent: the layouts of the outputs of this rank's stages, {(stage, replica): layout}.
+        sent: the layouts of the outputs of this rank's stages, {(stage, replica, samples): layout}, because
+            the last micro-batches of a mini-batch may have fewer samples.
         received: the layouts of the inputs of this rank's stages, likewise.
     """
 
-    def __init__(self, ranks: Sequence[int], timeout: timedelta) -> None:
-        self.sent: dict[tuple[int, int], Layout] = {}
-        self.received: dict[tuple[int, int], Layout] = {}
-        self._ranks = sorted(ranks)
+    def __init__(self, pipes: Sequence[Sequence[int]], timeout: timedelta) -> None:
+        self.sent: dict[tuple[int, int, int], Layout] = {}
+        self.received: dict[tuple[int, int, int], Layout] = {}
+        self._pipes = [list(row) for row in pipes]
+        self._ranks = sorted(rank for row in pipes for rank in row)
         self._group = dist.new_group(self._ranks, timeout=timeout, backend="gloo")
         self._state: object = None
         self._always_unknown = False
@@ -79,24 +82,31 @@ class Agreement:
             _wait(self._ask(_REFUSED))
             self._fail(error)
 
-    def begin(self, state: object) -> None:
+    def begin(self, state: object, samples: int) -> None:
         """Begin a step.
 
         Args:
+            samples: the samples of this rank's mini-batch.
             state: everything known to this rank that decides the layouts of its outputs. All ranks send
                 headers in this step if the state differs from the state of this rank's last step.
         """
         is_known = state == self._state and not self._always_unknown
         self._state = state
-        self._begun = self._ask(_KNOWN if is_known else _UNKNOWN)
+        self._begun = self._ask(_KNOWN if is_known else _UNKNOWN, samples)
 
     def has_headers(self) -> bool:
-        """Return whether the messages of this step have headers. Raises MucudnnError if a rank refused."""
+        """Return whether the messages of this step have headers.
+
+        Raises:
+            MucudnnError: a rank refused.
+            UsageError: the ranks of a pipeline have mini-batches with different numbers of samples.
+        """
         if self._begun is not None:
             begun, self._begun = self._begun, None
             answer = _wait(begun)
             if answer == _REFUSED:
                 self._fail(None)
+            self._check_samples(begun[0].tolist()[1:])
             self._has_headers = answer == _UNKNOWN
             if self._has_headers:
                 self.sent.clear()
@@ -119,8 +129,8 @@ class Agreement:
         assert isinstance(layout, Layout)
         return layout
 
-    def learn(self, place: tuple[int, int], layout: Layout) -> None:
-        """Remember the layout of the outputs of a (stage, replica) that this rank described in a header."""
+    def learn(self, place: tuple[int, int, int], layout: Layout) -> None:
+        """Remember the layout of outputs that this rank described in a header: see `sent`."""
         if self.sent.setdefault(place, layout) != layout:
             self.expect_changes()
 
@@ -142,12 +152,25 @@ class Agreement:
         if _wait(self._ask(int(error is not None))):
             self._fail(error)
 
+    def _check_samples(self, figures: Sequence[int]) -> None:
+        """Raise UsageError on every rank alike unless all ranks of each pipeline have the same samples."""
+        for row, most, negative in zip(self._pipes, figures[::2], figures[1::2], strict=True):
+            if most != -negative:
+                self._state = None
+                raise UsageError(
+                    f"the ranks {row} of a pipeline have mini-batches of {-negative} to {most} samples: "
+                    "give all of them the same mini-batch"
+                )
+
     def _fail(self, error: Exception | None) -> None:
         self._state = None
         self._raise_together(error)
 
-    def _ask(self, answer: int) -> _Pending:
-        greatest = torch.tensor([answer])
+    def _ask(self, answer: int, samples: int = 0) -> _Pending:
+        """Ask for the greatest answer, and in each pipeline for the most and the negative fewest samples."""
+        own = dist.get_rank()
+        figures = [sign * samples if own in row else -_MOST for row in self._pipes for sign in (1, -1)]
+        greatest = torch.tensor([answer, *figures])
         with naming(_ASKED):
             work = dist.all_reduce(greatest, dist.ReduceOp.MAX, group=self._group, async_op=True)
         return greatest, work
@@ -181,7 +204,7 @@ def _wait(answer: _Pending) -> int:
     greatest, work = answer
     with naming(_ASKED):
         work.wait()
-    return int(greatest)
+    return int(greatest[0])
 
 
 def _describe(error: Exception | None) -> tuple[type[MucudnnError], str] | None:

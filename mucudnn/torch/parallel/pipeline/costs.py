@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from mucudnn.solver.devices.pipelines import Stage
 from mucudnn.torch.parallel.pipeline.agreement import Agreement
-from mucudnn.torch.parallel.pipeline.shapes import Layout, as_tuple, enter
+from mucudnn.torch.parallel.pipeline.arguments import Arguments
+from mucudnn.torch.parallel.pipeline.shapes import Layout, enter
 from mucudnn.torch.parallel.pipeline.stages import unchanged_buffers
 
 RUNS = 3
@@ -19,7 +20,7 @@ RUNS = 3
 def find_inputs(
     module: nn.Module,
     rank: int,
-    micro_batch: Sequence[Tensor],
+    micro_batch: Arguments,
     row: Sequence[int],
     agreement: Agreement,
     device: torch.device,
@@ -75,7 +76,7 @@ def measure_stage(module: nn.Module, inputs: Layout, device: torch.device) -> St
             with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
                 outputs = _run(module, inputs, device)
             middle = _now(device)
-            trained = [o for o in outputs if o.requires_grad]
+            trained = [o for o in outputs.tensors if o.requires_grad]
             if trained:
                 torch.autograd.backward(trained, [torch.zeros_like(o) for o in trained])
             end = _now(device)
@@ -91,11 +92,11 @@ def measure_stage(module: nn.Module, inputs: Layout, device: torch.device) -> St
     )
 
 
-def _run(module: nn.Module, inputs: Layout, device: torch.device) -> tuple[Tensor, ...]:
+def _run(module: nn.Module, inputs: Layout, device: torch.device) -> Arguments:
     """Return a stage's outputs for inputs of zeros."""
     values = inputs.arrange([d.allocate(device).zero_() for d in inputs.tensors])
     try:
-        return as_tuple(module(*enter(values)), "the output of a stage")
+        return Arguments.of(enter(values).call(module), "the output of a stage")
     except Exception as error:  # the stage's code may raise any error
         error.add_note(f"in the measurement of a stage with {inputs}")
         raise

@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mucudnn.errors import MucudnnWarning, UsageError
+from mucudnn.torch.parallel.pipeline.arguments import Arguments
 
 Loss: TypeAlias = Callable[[Any, Any], Tensor | tuple[Tensor, Tensor | float]]
 """A function of outputs and targets that returns a mean over samples, or a sum and its weight."""
@@ -41,32 +42,47 @@ class MiniBatchLoss:
     Args:
         loss: the loss function.
         targets: the targets of the whole mini-batch.
-        micro_batches: the number of micro-batches.
+        scale: a factor of the gradients, which does not change the value.
     """
 
-    def __init__(self, loss: Loss, targets: Sequence[Tensor], micro_batches: int) -> None:
-        self._loss, self._micro_batches = loss, micro_batches
+    def __init__(self, loss: Loss, targets: Arguments, scale: float | Tensor = 1.0) -> None:
+        self._loss, self._scale = loss, scale
         self._is_sum = _is_sum(loss)
-        self._unit = max(targets[0].numel(), 1)
-        is_classes = len(targets) == 1 and not targets[0].is_floating_point()  # not probabilities of classes
+        first, *others = targets.tensors
+        self._unit = max(first.numel(), 1)
+        is_alone = not others and targets.names is None
+        is_classes = is_alone and not first.is_floating_point()  # not probabilities of classes
         self._mean = _class_mean(loss) if is_classes else None
         self._targets = targets
         self._weight: Tensor | None = None
         self._value = self._weights = 0.0
-        self._pairs = self._class_means = self._not_a_number = 0
+        self._parts = self._pairs = self._class_means = self._not_a_number = 0
 
-    def part(self, outputs: tuple[Tensor, ...], targets: tuple[Tensor, ...]) -> Tensor:
+    def part(self, returned: Any, targets: Arguments) -> Tensor:
         """Return the scalar from which a micro-batch's backward pass starts, and count its loss.
 
+        Args:
+            returned: what the last stage returned; the loss gets a dict as it is.
+            targets: the targets of the micro-batch.
+
         Raises:
-            UsageError: the loss returns neither a tensor nor a sum and a weight.
+            UsageError: the stage returned no tensors, or the loss neither a tensor nor a sum and a weight.
         """
-        arguments = [values[0] if len(values) == 1 else values for values in (outputs, targets)]
+        self._parts += 1
+        return self._part(returned, targets) * self._scale
+
+    def _part(self, returned: Any, targets: Arguments) -> Tensor:
+        if isinstance(returned, Mapping):  # a class of its own may have other entries, or attributes
+            value, outputs = returned, [v for v in returned.values() if isinstance(v, Tensor)]
+        else:
+            checked = Arguments.of(returned, "the output of the last stage")
+            value, outputs = checked.value, list(checked.tensors)
+        arguments = value, targets.value
         if self._mean is not None:
             elements = self._mean.elements(*arguments)
             total = elements.sum(dtype=torch.promote_types(elements.dtype, torch.float32))
             if self._weight is None:
-                self._weight = self._mean.weigh(self._targets[0])
+                self._weight = self._mean.weigh(self._targets.tensors[0])
             return self._count(total / self._weight)
         result = self._loss(*arguments)
         if isinstance(result, Tensor):
@@ -74,7 +90,8 @@ class MiniBatchLoss:
             self._class_means += pair is not None
             if pair is None:
                 is_sum = self._is_sum or _is_sum_inside(result, outputs)
-                return self._count(result if is_sum else result / self._micro_batches)
+                share = targets.samples / self._targets.samples
+                return self._count(result if is_sum else result * share)
         else:
             pair = _check_pair(result)
         total, weight = pair
@@ -92,7 +109,7 @@ class MiniBatchLoss:
     @property
     def figures(self) -> tuple[float, ...]:
         """The figures of this rank; `whole` and `factor` take their sums over the ranks of a pipeline."""
-        return self._value, self._weights, self._pairs, self._class_means, self._not_a_number
+        return self._value, self._weights, self._parts, self._pairs, self._class_means, self._not_a_number
 
     def whole(self, sums: Tensor) -> Tensor:
         """Return the loss of the mini-batches of all pipelines: the mean of the pipelines' losses.
@@ -103,14 +120,15 @@ class MiniBatchLoss:
         Raises:
             UsageError: the loss returned a weight for some micro-batches only.
         """
-        value, weights, pairs, _, not_a_number = sums.unbind(-1)
+        value, weights, parts, pairs, _, not_a_number = sums.unbind(-1)
         has_weight = pairs > 0
-        if bool((has_weight & (pairs < self._micro_batches)).any()):
-            raise UsageError(
-                f"the loss returned a weight for {pairs.int().tolist()} of the {self._micro_batches} "
-                "micro-batches in each pipeline: return (sum, weight) for all of them, or a mean for all"
-            )
-        is_part = (not_a_number > 0) & (not_a_number < self._micro_batches) & ~has_weight
+        for pair_count, count in zip(pairs.int().tolist(), parts.int().tolist(), strict=True):
+            if 0 < pair_count < count:
+                raise UsageError(
+                    f"the loss returned a weight for {pair_count} of the {count} micro-batches of a "
+                    "pipeline: return (sum, weight) for all of them, or a mean for all"
+                )
+        is_part = (not_a_number > 0) & (not_a_number < parts) & ~has_weight
         if bool(is_part.any()):
             warnings.warn(
                 "the loss of a micro-batch is not a number, while that of another is. If the loss is a mean "
@@ -122,7 +140,7 @@ class MiniBatchLoss:
 
     def factor(self, sums: Tensor) -> float:
         """Return the factor by which to multiply a pipeline's gradients, from the sums of its figures."""
-        _, weights, pairs, class_means, _ = sums.tolist()
+        _, weights, _, pairs, class_means, _ = sums.tolist()
         if pairs == 0 or (weights == 0 and class_means):  # PyTorch's mean of nothing has no gradients
             return 1.0
         return self._unit / weights if weights else float("nan")

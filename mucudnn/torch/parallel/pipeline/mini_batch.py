@@ -1,32 +1,98 @@
 """The run of one mini-batch: a rank's tasks in the order of the schedule, with messages between them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import compress
 
 import torch
 from torch import Tensor, nn
+from torch.profiler import record_function
 
 from mucudnn.solver.devices.schedules import Schedule, Task
+from mucudnn.torch.parallel.pipeline.arguments import Arguments, join
 from mucudnn.torch.parallel.pipeline.losses import MiniBatchLoss
 from mucudnn.torch.parallel.pipeline.shapes import Layout, distinct, enter
 from mucudnn.torch.parallel.pipeline.stages import run_stage
 from mucudnn.torch.parallel.pipeline.transfers import Transfers
 
 
-class MiniBatch:
+class MiniBatch(ABC):
     """The run of a mini-batch on a rank, task by task.
 
     Args:
         schedule: the orders of work.
         modules: the stages that this rank holds, {(stage, replica): module}.
         inputs: the micro-batches of inputs.
-        targets: the micro-batches of targets.
         transfers: the messages.
-        loss: the loss, which the last stage computes.
 
     Attributes:
         error: the error of this rank; None if it has none.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        modules: Mapping[tuple[int, int], nn.Module],
+        inputs: Sequence[Arguments],
+        transfers: Transfers,
+    ) -> None:
+        self._schedule, self._modules, self._last = schedule, modules, schedule.stages - 1
+        self._inputs, self._transfers = inputs, transfers
+        self.error: Exception | None = None
+        self._failed = False
+
+    def perform(self, tasks: Sequence[Task]) -> None:
+        """Run all tasks of this rank, and wait until other ranks have received their results."""
+        for task in tasks:
+            with record_function(str(task)):
+                self._perform(task)
+        self._transfers.finish()
+
+    def _perform(self, task: Task) -> None:
+        """Run a task. After an error, only exchange messages, because other ranks learn of it at the end."""
+        arrived = self._transfers.receive(task)
+        self._failed = self._failed or arrived is None
+        result = Arguments(())
+        with self._catching_errors(task, arrived):
+            if arrived is not None and not self._failed:
+                result = self._run(task, arrived)
+        self._transfers.wait_for_all_ranks()
+        with self._catching_errors(task, arrived):
+            if task.pass_ == "forward" and not self._failed:
+                self._transfers.check(task, result)
+        self._transfers.send(task, None if self._failed else result)
+
+    @abstractmethod
+    def _run(self, task: Task, arrived: Arguments) -> Arguments:
+        """Return the result of a task: a stage's outputs, or the gradients of its inputs."""
+
+    def _release(self) -> None:  # noqa: B027 (nothing is kept unless a subclass keeps it)
+        """Free what is kept for later tasks, which will not run."""
+
+    @contextmanager
+    def _catching_errors(self, task: Task, arrived: Arguments | None) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # the code of stages and of the loss may raise any error
+            inputs = f" with {Layout.of(arrived)}" if arrived is not None and arrived.tensors else ""
+            error.add_note(f"in the {task}{inputs}")
+            self._failed, self.error = True, error
+            self._release()
+
+
+class Training(MiniBatch):
+    """The forward and backward passes of a mini-batch.
+
+    Args:
+        schedule: the orders of work.
+        modules: the stages that this rank holds, {(stage, replica): module}.
+        inputs: the micro-batches of inputs.
+        transfers: the messages.
+        targets: the micro-batches of targets.
+        loss: the loss, which the last stage computes.
+
+    Attributes:
         live: the most micro-batches whose activations were kept at once.
     """
 
@@ -34,50 +100,33 @@ class MiniBatch:
         self,
         schedule: Schedule,
         modules: Mapping[tuple[int, int], nn.Module],
-        inputs: Sequence[tuple[Tensor, ...]],
-        targets: Sequence[tuple[Tensor, ...]],
+        inputs: Sequence[Arguments],
         transfers: Transfers,
+        targets: Sequence[Arguments],
         loss: MiniBatchLoss,
     ) -> None:
-        self._schedule, self._modules, self._last = schedule, modules, schedule.stages - 1
-        self._inputs, self._targets, self._transfers, self._loss = inputs, targets, transfers, loss
+        super().__init__(schedule, modules, inputs, transfers)
+        self._targets, self._loss = targets, loss
         self._kept: dict[tuple[int, int], tuple[list[Tensor], tuple[Tensor, ...]]] = {}
-        self._failed = False
-        self.error: Exception | None = None
         self.live = 0
 
-    def perform(self, task: Task) -> None:
-        """Run a task. After an error, only exchange messages, because other ranks learn of it at the end."""
-        arrived = self._transfers.receive(task)
-        self._failed = self._failed or arrived is None
-        result: Sequence[Tensor] = ()
-        with self._catching_errors(task, arrived):
-            if arrived is not None and not self._failed:
-                run = self._forward if task.pass_ == "forward" else self._backward
-                result = run(task, arrived)
-        self._transfers.wait_for_all_ranks()
-        with self._catching_errors(task, arrived):
-            if task.pass_ == "forward" and not self._failed:
-                self._transfers.check(task, result)
-        self._transfers.send(task, None if self._failed else result)
+    def _run(self, task: Task, arrived: Arguments) -> Arguments:
+        if task.pass_ == "forward":
+            return self._forward(task, arrived)
+        return Arguments(tuple(self._backward(task, arrived.tensors)))
 
-    @contextmanager
-    def _catching_errors(self, task: Task, arrived: Sequence[Tensor] | None) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # the code of stages and of the loss may raise any error
-            error.add_note(f"in the {task}" + (f" with {Layout.of(arrived)}" if arrived else ""))
-            self._failed, self.error = True, error
-            self._kept.clear()
+    def _release(self) -> None:
+        self._kept.clear()
 
-    def _forward(self, task: Task, received: Sequence[Tensor]) -> Sequence[Tensor]:
+    def _forward(self, task: Task, received: Arguments) -> Arguments:
         """Return the outputs of a stage."""
         inputs = enter(received) if task.stage > 0 else self._inputs[task.micro_batch]
-        module, what = self._modules[task.stage, task.replica], f"the output of stage {task.stage}"
-        outputs = run_stage(module, inputs, what, self._schedule.recomputes)
+        returned = run_stage(self._modules[task.stage, task.replica], inputs, self._schedule.recomputes)
         if task.stage == self._last:
-            outputs = (self._loss.part(outputs, self._targets[task.micro_batch]),)
-        self._kept[task.micro_batch, task.stage] = distinct(received), outputs
+            outputs = Arguments((self._loss.part(returned, self._targets[task.micro_batch]),))
+        else:
+            outputs = Arguments.of(returned, f"the output of stage {task.stage}")
+        self._kept[task.micro_batch, task.stage] = distinct(received.tensors), outputs.tensors
         self.live = max(self.live, len(self._kept))
         return outputs
 
@@ -97,3 +146,36 @@ class MiniBatch:
                 torch.autograd.backward(*zip(*needed, strict=True))
         leaves = [leaf for leaf in received if leaf.requires_grad]
         return [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+
+
+class Evaluation(MiniBatch):
+    """The forward passes of a mini-batch, of which nothing is kept.
+
+    Attributes:
+        outputs: the last stage's outputs for each micro-batch, and at the end those of the mini-batch;
+            empty on ranks that do not run this stage.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        modules: Mapping[tuple[int, int], nn.Module],
+        inputs: Sequence[Arguments],
+        transfers: Transfers,
+    ) -> None:
+        super().__init__(schedule, modules, inputs, transfers)
+        self.outputs: list[Arguments] = []
+
+    def _perform(self, task: Task) -> None:
+        super()._perform(task)
+        self._transfers.finish(keep=1)  # so that a fast rank does not keep the outputs of all micro-batches
+
+    def _run(self, task: Task, arrived: Arguments) -> Arguments:
+        inputs = arrived if task.stage > 0 else self._inputs[task.micro_batch]
+        what = f"the output of stage {task.stage}"
+        outputs = Arguments.of(inputs.call(self._modules[task.stage, task.replica]), what)
+        if task.stage == self._last:
+            self.outputs.append(outputs)
+            if len(self.outputs) == len(self._inputs):
+                self.outputs = [join(self.outputs, what)]
+        return outputs

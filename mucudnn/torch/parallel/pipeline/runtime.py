@@ -1,6 +1,6 @@
 """`BidirectionalPipeline`: the training of a model whose stages are on several ranks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -8,19 +8,20 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.profiler import record_function
 
 from mucudnn.errors import NothingFitsError, UsageError
 from mucudnn.sizes import parse_size
 from mucudnn.solver import Infeasible
 from mucudnn.solver.devices.pipelines import INSTANT, PeerLink, PipelineTimeline, choose_schedule
-from mucudnn.solver.devices.schedules import SCHEDULES
+from mucudnn.solver.devices.schedules import SCHEDULES, Schedule, forward_only
 from mucudnn.torch.parallel.pipeline.agreement import Agreement
+from mucudnn.torch.parallel.pipeline.arguments import Arguments, divide
 from mucudnn.torch.parallel.pipeline.costs import find_inputs, measure_stage
 from mucudnn.torch.parallel.pipeline.gradients import Reduction
 from mucudnn.torch.parallel.pipeline.losses import Loss, MiniBatchLoss, check_parameters
-from mucudnn.torch.parallel.pipeline.mini_batch import MiniBatch
-from mucudnn.torch.parallel.pipeline.shapes import Layout, StageSource, as_tuple
+from mucudnn.torch.parallel.pipeline.mini_batch import Evaluation, Training
+from mucudnn.torch.parallel.pipeline.shapes import Layout, StageSource
+from mucudnn.torch.parallel.pipeline.stages import evaluation_mode
 from mucudnn.torch.parallel.pipeline.transfers import Transfers, make_directions
 
 
@@ -35,7 +36,7 @@ class BidirectionalPipeline:
         stages: the whole model, cut into as many modules as the mesh's dimension "pipe" has ranks, and the
             same on every rank. A stage that does not fit everywhere may be a function that builds it, which
             the ranks that hold the stage call, and the others too, on the meta device. Stages pass a tensor,
-            or a tuple of tensors.
+            a tuple of tensors, which are arguments of the next stage by position, or a dict, by name.
         mesh: a mesh with the dimension "pipe" and, with data parallelism, "data".
         loss: a function of the last stage's output and of the targets of the same samples. It returns the
             mean over the samples, or (sum, weight) if their weights differ; the losses of `torch.nn` need no
@@ -43,7 +44,8 @@ class BidirectionalPipeline:
         schedule: "gems", "1f1b", "1f1b, recompute", "gpipe", "layers", "bidirectional", or "auto", which
             takes the fastest of them in a simulation whose ranks stay within `memory`. With "gems" and
             "bidirectional" each rank holds two stages.
-        replications: half the number of micro-batches into which a mini-batch is divided.
+        replications: half the number of micro-batches into which a mini-batch is divided. A mini-batch with
+            fewer samples has as many micro-batches as samples.
         example: inputs of one mini-batch, with which "auto" measures the stages.
         memory: the most bytes that "auto" may use on a rank; None for no limit.
         link: the connection between two ranks, for "auto".
@@ -51,6 +53,7 @@ class BidirectionalPipeline:
 
     Attributes:
         modules: the stages that this rank holds, {(stage, replica): module}.
+        module: the same stages as a single module, with the names that `state_dict` uses.
         schedule: the schedule in use.
         timeline: the simulation that "auto" chose; None with another schedule.
         live: the most micro-batches whose activations this rank kept at once in the last step.
@@ -86,7 +89,7 @@ class BidirectionalPipeline:
         (self._row,) = [row for row in pipes if world_rank in row]
         self._rank = self._row.index(world_rank)
         self._directions = make_directions(pipes, world_rank)
-        self._agreement = Agreement([rank for row in pipes for rank in row], self._timeout)
+        self._agreement = Agreement(pipes, self._timeout)
         self._built: dict[int, nn.Module] = {}
         self.live = 0
         self.timeline: PipelineTimeline | None = None
@@ -97,6 +100,7 @@ class BidirectionalPipeline:
             self.schedule = SCHEDULES[schedule](len(stages), self._micro_batches)
         with self._agreement.together():
             self.modules = self._hold()
+        self.module = nn.ModuleDict({str(stage): module for (stage, _), module in self.modules.items()})
         self._reduction = Reduction(
             self.schedule, pipes, self._rank, self.modules, self._sources, self._device, self._timeout
         )
@@ -106,16 +110,19 @@ class BidirectionalPipeline:
         """Yield the parameters of all stages that this rank holds, each once, for an optimizer."""
         yield from dict.fromkeys(p for module in self.modules.values() for p in module.parameters())
 
-    def step(self, inputs: Any, targets: Any) -> Tensor:
+    def step(self, inputs: Any, targets: Any, *, scale: float | Tensor = 1.0) -> Tensor:
         """Run one mini-batch forward and backward. Return the loss; gradients add to `.grad`.
 
         Args:
-            inputs: the mini-batch, a tensor or a tuple of tensors with the samples along axis 0. All ranks of
-                a pipeline pass the same mini-batch, and each pipeline along "data" another.
-            targets: the samples' targets, likewise.
+            inputs: the mini-batch, a tensor, or a tuple or dict of tensors, which are arguments of the first
+                stage by position or by name. The samples are along axis 0. All ranks of a pipeline pass the
+                same mini-batch, and each pipeline along "data" another.
+            targets: the samples' targets, likewise; the loss gets a tuple or dict as it is.
+            scale: a factor of the gradients that does not change the returned loss: 1/n to accumulate n
+                steps, or that of a GradScaler. It must be the same on all ranks.
 
         Raises:
-            UsageError: the mini-batch cannot be divided, or a stage's outputs cannot be sent.
+            UsageError: the mini-batch has no samples, or a stage's outputs cannot be sent.
             MucudnnError: another rank failed, or did not answer in time.
             Exception: an error of this rank's stages or of the loss.
 
@@ -123,21 +130,19 @@ class BidirectionalPipeline:
         """
         with self._agreement.refusing():
             input_parts, target_parts = self._micro_batches_of(inputs, targets)
-            state = self._state(input_parts[0])
-        self._agreement.begin(state)
-        transfers = Transfers(
-            self.schedule, self._rank, self._directions, self._agreement, self._device, self._timeout
-        )
+            loss = MiniBatchLoss(self._loss, Arguments.of(targets, "targets"), scale)
+            state = self._state(input_parts)
+        schedule = self.schedule
+        if len(input_parts) < self._micro_batches:
+            schedule = SCHEDULES[schedule.name](schedule.stages, len(input_parts))
+        self._agreement.begin(state, sum(part.samples for part in input_parts))
+        transfers = self._transfers(schedule, input_parts)
         before = {p: p.grad for p in self.parameters()}
         for parameter in before:
             parameter.grad = None
-        loss = MiniBatchLoss(self._loss, as_tuple(targets, "targets"), self._micro_batches)
-        run = MiniBatch(self.schedule, self.modules, input_parts, target_parts, transfers, loss)
+        run = Training(schedule, self.modules, input_parts, transfers, target_parts, loss)
         try:
-            for task in self.schedule.orders[self._rank]:
-                with record_function(str(task)):
-                    run.perform(task)
-            transfers.finish()
+            run.perform(schedule.orders[self._rank])
             self._agreement.end(run.error)
             sums, own_sums = self._reduction.sum_by_pipeline(loss.figures)
             value = loss.whole(sums)
@@ -152,6 +157,66 @@ class BidirectionalPipeline:
                 parameter.grad = earlier if parameter.grad is None else earlier.add_(parameter.grad)
         self._reduction.average_buffers()
         return value
+
+    @torch.no_grad()
+    def evaluate(self, inputs: Any, *, everywhere: bool = False) -> Any:
+        """Run one mini-batch forward in evaluation mode and without gradients. Return the model's outputs.
+
+        Layers return to their modes afterwards. With two replicas the first one runs. Every rank must call
+        this method.
+
+        Args:
+            inputs: the mini-batch, as in `step`.
+            everywhere: return the outputs on all ranks of the pipeline.
+
+        Returns:
+            What the last stage returns for the mini-batch: a tensor, or a tuple or dict of tensors. None on
+            ranks other than the last, unless `everywhere`.
+
+        Raises:
+            UsageError: the mini-batch has no samples, or outputs cannot be sent or have no samples.
+            MucudnnError: another rank failed, or did not answer in time.
+            Exception: an error of this rank's stages.
+        """
+        with self._agreement.refusing():
+            parts = divide(Arguments.of(inputs, "inputs"), self._micro_batches, "inputs")
+        schedule = forward_only(self.schedule.stages, len(parts))
+        with evaluation_mode(self.modules.values()):
+            self._agreement.begin(self._state(parts), sum(part.samples for part in parts))
+            run = Evaluation(schedule, self.modules, parts, self._transfers(schedule, parts))
+            run.perform(schedule.orders[self._rank])
+            self._agreement.end(run.error)
+        outputs = run.outputs[0] if run.outputs else None
+        if everywhere:
+            outputs = self._spread(outputs)
+        return None if outputs is None else outputs.value
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the tensors of this rank's stages by their names in the whole model.
+
+        The names are those of `nn.Sequential(*stages)`. The dicts of all ranks together have all tensors, and
+        `torch.distributed.checkpoint.save` writes them as one model.
+        """
+        return dict(self.module.state_dict())
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load this rank's tensors from a dict of the whole model, or of at least this rank's stages.
+
+        Every rank must call this method.
+
+        Raises:
+            UsageError: the dict has names that are not in the model.
+            RuntimeError: tensors of this rank's stages are missing, or have other shapes.
+        """
+        own = self.module.state_dict().keys()
+        names = set[str]().union(*self._agreement.gather(set(own)).values())
+        with self._agreement.together():
+            unknown = sorted(state_dict.keys() - names)
+            if unknown:
+                raise UsageError(
+                    f"the state dict has {len(unknown)} names that are not in the model, such as {unknown[0]}"
+                )
+            self.module.load_state_dict({name: state_dict[name] for name in own if name in state_dict})
 
     def clip_grad_norm_(
         self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
@@ -184,24 +249,44 @@ class BidirectionalPipeline:
                 parameter.grad.mul_(factor)
         return norm
 
-    def _micro_batches_of(
-        self, inputs: Any, targets: Any
-    ) -> tuple[list[tuple[Tensor, ...]], list[tuple[Tensor, ...]]]:
+    def _micro_batches_of(self, inputs: Any, targets: Any) -> tuple[list[Arguments], list[Arguments]]:
         """Return the micro-batches of inputs and of targets. Raises UsageError."""
-        input_parts = _divide(as_tuple(inputs, "inputs"), self._micro_batches, "inputs")
-        target_parts = _divide(as_tuple(targets, "targets"), self._micro_batches, "targets")
-        samples, expected = (len(parts) * len(parts[0][0]) for parts in (input_parts, target_parts))
+        input_parts = divide(Arguments.of(inputs, "inputs"), self._micro_batches, "inputs")
+        target_parts = divide(Arguments.of(targets, "targets"), self._micro_batches, "targets")
+        samples, expected = (sum(part.samples for part in parts) for parts in (input_parts, target_parts))
         if samples != expected:
             raise UsageError(f"the mini-batch has {samples} samples in inputs and {expected} in targets")
         return input_parts, target_parts
 
-    def _state(self, micro_batch: Sequence[Tensor]) -> object:
+    def _transfers(self, schedule: Schedule, parts: Sequence[Arguments]) -> Transfers:
+        return Transfers(
+            schedule,
+            [part.samples for part in parts],
+            self._rank,
+            self._directions,
+            self._agreement,
+            self._device,
+            self._timeout,
+        )
+
+    def _spread(self, outputs: Arguments | None) -> Arguments:
+        """Return the outputs of the pipeline's last rank, on every rank."""
+        layout = self._agreement.gather(None if outputs is None else Layout.of(outputs))[self._row[-1]]
+        assert layout is not None
+        if outputs is None:
+            outputs = layout.arrange([d.allocate(self._device) for d in layout.tensors])
+        for tensor in outputs.tensors:
+            if tensor.numel():  # bytes, because not every backend sends every type
+                dist.broadcast(tensor.flatten().view(torch.uint8), self._row[-1], self._directions.up)
+        return outputs
+
+    def _state(self, micro_batches: Sequence[Arguments]) -> object:
         """Return everything that decides the layouts of this rank's outputs, apart from values."""
         device = self._device.type
         modules = dict.fromkeys(self.modules.values())
         tensors = (t for module in modules for t in (*module.parameters(), *module.buffers()))
         return (
-            Layout.of(micro_batch),
+            list(map(Layout.of, micro_batches)),
             torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device),
             torch.is_grad_enabled(),
             [layer.training for module in modules for layer in module.modules()],
@@ -235,7 +320,7 @@ class BidirectionalPipeline:
         with self._agreement.together():
             if example is None:
                 raise UsageError('schedule="auto" measures the stages: give it an example mini-batch')
-            micro_batch = _divide(as_tuple(example, "example"), self._micro_batches, "example")[0]
+            micro_batch = divide(Arguments.of(example, "example"), self._micro_batches, "example")[0]
             module = self._build(self._rank)
         inputs = find_inputs(module, self._rank, micro_batch, self._row, self._agreement, self._device)
         with self._agreement.together():
@@ -247,22 +332,6 @@ class BidirectionalPipeline:
             return choose_schedule(costs, self._micro_batches, memory=limit, link=link)
         except Infeasible as error:
             raise NothingFitsError(str(error)) from None
-
-
-def _divide(tensors: tuple[Tensor, ...], parts: int, what: str) -> list[tuple[Tensor, ...]]:
-    """Return the micro-batches of a mini-batch. Raises UsageError if its samples do not divide."""
-    samples = {t.shape[0] if t.dim() else 0 for t in tensors}
-    if len(samples) != 1:
-        raise UsageError(f"the {what} have different numbers of samples: {sorted(samples)}")
-    (count,) = samples
-    if count == 0 or count % parts:
-        raise UsageError(
-            f"the {what} have {count} samples, which do not divide into {parts} equal micro-batches: "
-            "give a multiple, or other replications"
-        )
-    # Detached, because views share a version counter: a change of one would look like a change of all.
-    chunks = [[v if v.requires_grad else v.data for v in t.split(count // parts)] for t in tensors]
-    return list(zip(*chunks, strict=True))
 
 
 def _check(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mucudnn.errors import UsageError
+from mucudnn.torch.parallel.pipeline.arguments import Arguments
 
 StageSource: TypeAlias = nn.Module | Callable[[], nn.Module]
 """A stage, or a function that builds it."""
@@ -50,16 +51,19 @@ class Layout:
         tensors: the descriptions of the tensors that travel.
         places: for each input of the next stage, the number of its tensor, because a stage may return the
             same tensor twice.
+        names: the names of these inputs; None if they are passed by position.
     """
 
     tensors: tuple[Description, ...]
     places: tuple[int, ...]
+    names: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, values: Sequence[Tensor]) -> "Layout":
+    def of(cls, values: Arguments) -> "Layout":
         """Describe a stage's outputs."""
-        numbers = {tensor: number for number, tensor in enumerate(distinct(values))}
-        return cls(tuple(map(Description.of, numbers)), tuple(numbers[tensor] for tensor in values))
+        numbers = {tensor: number for number, tensor in enumerate(distinct(values.tensors))}
+        places = tuple(numbers[tensor] for tensor in values.tensors)
+        return cls(tuple(map(Description.of, numbers)), places, values.names)
 
     @property
     def gradients(self) -> list[Description]:
@@ -71,21 +75,23 @@ class Layout:
 
         A gradient may travel back to a tensor that, in this step, does not need it.
         """
-        return self.places == expected.places and all(
+        return (self.places, self.names) == (expected.places, expected.names) and all(
             dataclasses.replace(mine, requires_grad=theirs.requires_grad) == theirs
             and mine.requires_grad <= theirs.requires_grad
             for mine, theirs in zip(self.tensors, expected.tensors, strict=True)
         )
 
-    def arrange(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def arrange(self, tensors: Sequence[Tensor]) -> Arguments:
         """Return a stage's inputs: the tensors of a message in their places, as leaves for autograd."""
         for tensor, description in zip(tensors, self.tensors, strict=True):
             tensor.requires_grad_(description.requires_grad)
-        return [tensors[number] for number in self.places]
+        return Arguments(tuple(tensors[number] for number in self.places), self.names)
 
     def __str__(self) -> str:
         """Return the descriptions of all outputs, joined by "and"."""
-        return " and ".join(str(self.tensors[number]) for number in self.places)
+        names = [f"{name}=" for name in self.names or ()] or [""] * len(self.places)
+        descriptions = [str(self.tensors[number]) for number in self.places]
+        return " and ".join(map("".join, zip(names, descriptions, strict=True)))
 
 
 def distinct(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -93,19 +99,10 @@ def distinct(tensors: Sequence[Tensor]) -> list[Tensor]:
     return list(dict.fromkeys(tensors))
 
 
-def as_tuple(values: Any, what: str) -> tuple[Tensor, ...]:
-    """Return a tensor, or a tuple or list of tensors, as a tuple. Raises UsageError that names `what`."""
-    tensors = tuple(values) if isinstance(values, tuple | list) else (values,)
-    for value in tensors:
-        if not isinstance(value, Tensor):
-            raise UsageError(f"{what} is a {type(value).__name__}: stages pass tensors, or tuples of tensors")
-    return tensors
-
-
 def check_outputs(outputs: Sequence[Tensor], what: str, device: torch.device) -> None:
     """Raise UsageError that names `what` unless the tensors can be sent from a device."""
     if not outputs:
-        raise UsageError(f"{what} is empty: stages pass tensors, or tuples of tensors")
+        raise UsageError(f"{what} is empty: stages pass tensors, or tuples or dicts of tensors")
     for tensor in outputs:
         if tensor.layout is not torch.strided:
             raise UsageError(f"{what} has the layout {tensor.layout}: stages pass dense tensors")
@@ -113,13 +110,13 @@ def check_outputs(outputs: Sequence[Tensor], what: str, device: torch.device) ->
             raise UsageError(f"{what} is on {tensor.device}: a stage on {device} passes tensors on {device}")
 
 
-def enter(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return tensors with the same values that a stage may change in place.
+def enter(arguments: Arguments) -> Arguments:
+    """Return arguments with the same values that a stage may change in place.
 
     The gradients arrive in the `grad` of the original tensors, which are leaves.
     """
-    entered = {t: _Entry.apply(t) if t.requires_grad else t for t in distinct(tensors)}
-    return tuple(entered[tensor] for tensor in tensors)
+    entered = {t: _Entry.apply(t) if t.requires_grad else t for t in distinct(arguments.tensors)}
+    return arguments.but([entered[tensor] for tensor in arguments.tensors])
 
 
 class _Entry(torch.autograd.Function):

@@ -1,6 +1,6 @@
 """The run of a stage's module on a micro-batch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -8,34 +8,33 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mucudnn.torch.parallel.pipeline.shapes import as_tuple
+from mucudnn.torch.parallel.pipeline.arguments import Arguments
 
 
-def run_stage(module: nn.Module, inputs: Sequence[Tensor], what: str, recomputes: bool) -> tuple[Tensor, ...]:
-    """Return the outputs of a stage, which may change its inputs in place.
+def run_stage(module: nn.Module, inputs: Arguments, recomputes: bool) -> Any:
+    """Return what a stage returns; it may change its inputs in place.
 
-    With `recomputes`, autograd saves the inputs only, and the backward pass runs the stage again. Raises
-    UsageError that names `what` if the outputs are not tensors.
+    With `recomputes`, autograd saves the inputs only, and the backward pass runs the stage again.
     """
     if recomputes:
         contexts = nullcontext(), unchanged_buffers(module)
-        run = _KeepsInputs(module)
-        return as_tuple(checkpoint(run, *inputs, use_reentrant=False, context_fn=lambda: contexts), what)
-    return as_tuple(module(*inputs), what)
+        run = _KeepsInputs(module, inputs)
+        return checkpoint(run, *inputs.tensors, use_reentrant=False, context_fn=lambda: contexts)
+    return inputs.call(module)
 
 
 class _KeepsInputs:
     """A stage that runs twice on the same inputs, although it may change them in place."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module, self._has_run = module, False
+    def __init__(self, module: nn.Module, inputs: Arguments) -> None:
+        self._module, self._names, self._has_run = module, inputs.names, False
 
     def __call__(self, *inputs: Tensor) -> Any:
         if not self._has_run:
             copies = {tensor: tensor.clone() for tensor in inputs}
             inputs = tuple(copies[tensor] for tensor in inputs)
         self._has_run = True
-        return self._module(*inputs)
+        return Arguments(inputs, self._names).call(self._module)
 
 
 @contextmanager
@@ -48,3 +47,16 @@ def unchanged_buffers(module: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)
+
+
+@contextmanager
+def evaluation_mode(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Put modules into evaluation mode, and each of their layers into its own mode afterwards."""
+    modes = [(layer, layer.training) for module in modules for layer in module.modules()]
+    try:
+        for layer, _ in modes:
+            layer.training = False
+        yield
+    finally:
+        for layer, was_training in modes:
+            layer.training = was_training

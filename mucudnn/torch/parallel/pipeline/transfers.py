@@ -18,6 +18,7 @@ from torch import Tensor
 from mucudnn.errors import UsageError
 from mucudnn.solver.devices.schedules import Schedule, Task
 from mucudnn.torch.parallel.pipeline.agreement import Agreement, naming
+from mucudnn.torch.parallel.pipeline.arguments import Arguments
 from mucudnn.torch.parallel.pipeline.shapes import Layout, check_outputs, distinct
 
 NOTHING = Layout((), ())
@@ -49,6 +50,7 @@ class Transfers:
 
     Args:
         schedule: the orders of work.
+        samples: the samples of each micro-batch.
         rank: this process's rank in the pipeline.
         directions: the groups; their ranks are those of the pipeline.
         agreement: the known layouts of the messages.
@@ -59,13 +61,15 @@ class Transfers:
     def __init__(
         self,
         schedule: Schedule,
+        samples: Sequence[int],
         rank: int,
         directions: Directions,
         agreement: Agreement,
         device: torch.device,
         timeout: timedelta,
     ) -> None:
-        self._schedule, self._rank, self._directions = schedule, rank, directions
+        self._schedule, self._samples = schedule, samples
+        self._rank, self._directions = rank, directions
         self._agreement, self._device, self._timeout = agreement, device, timeout
         self._expected = {peer: deque(self._sent_by(peer)) for peer in range(schedule.stages) if peer != rank}
         self._arriving: dict[Task, tuple[list[Tensor], list[dist.Work]]] = {}
@@ -78,15 +82,15 @@ class Transfers:
         """Wait until all ranks have begun this mini-batch. Raises MucudnnError if any of them cannot."""
         self._agreement.has_headers()
 
-    def check(self, task: Task, outputs: Sequence[Tensor]) -> None:
+    def check(self, task: Task, outputs: Arguments) -> None:
         """Raise UsageError unless the outputs of a forward task can be sent, and have the known layout."""
         what = f"the output of stage {task.stage}"
         if consumer(task, self._schedule) is None:
             return
-        check_outputs(outputs, what, self._device)
+        check_outputs(outputs.tensors, what, self._device)
         if self._agreement.has_headers():
             return
-        layout, expected = Layout.of(outputs), self._agreement.sent[task.stage, task.replica]
+        layout, expected = Layout.of(outputs), self._agreement.sent[self._place(task)]
         if not layout.fits(expected):
             self._agreement.expect_changes()
             raise UsageError(
@@ -95,7 +99,7 @@ class Transfers:
                 "changed. From the next step on, outputs are described before each message"
             )
 
-    def send(self, task: Task, tensors: Sequence[Tensor] | None) -> None:
+    def send(self, task: Task, result: Arguments | None) -> None:
         """Send the result of a task to the rank that needs it: a stage's outputs, or its inputs' gradients.
 
         A rank that failed passes None, and sends a header that says so, or placeholders.
@@ -106,24 +110,26 @@ class Transfers:
         receiver = self._schedule.rank_of(target.stage, target.replica)
         with naming(f"rank {self._rank} of the pipeline sent the {task} to rank {receiver}"):
             if task.pass_ == "forward":
-                self._send_outputs(task, receiver, tensors)
+                self._send_outputs(task, receiver, result)
             else:
                 layout = self._inputs.pop(_forward_of(task))
-                if tensors is None:
+                if result is None:
                     tensors = [d.allocate(self._device).zero_() for d in layout.gradients]
-                self._start(task, receiver, [_plain(tensor) for tensor in tensors])
+                else:
+                    tensors = [_plain(tensor) for tensor in result.tensors]
+                self._start(task, receiver, tensors)
 
-    def receive(self, task: Task) -> list[Tensor] | None:
+    def receive(self, task: Task) -> Arguments | None:
         """Wait for the tensors that another rank sends for a task, and return them.
 
         They are the inputs of a stage, as leaves that require a gradient if it travels back, or the gradients
-        of its outputs. Return None if the sender failed, and an empty list if no rank sends any.
+        of its outputs. Return None if the sender failed, and no tensors if no rank sends any.
 
         Raises MucudnnError if they do not arrive in time.
         """
         sender = self._sender(task)
         if sender is None:
-            return []
+            return Arguments(())
         with naming(f"rank {self._rank} of the pipeline waited for the {task} from rank {sender}"):
             while task not in self._arriving:
                 self._post(self._expected[sender].popleft(), sender)
@@ -131,8 +137,9 @@ class Transfers:
             for work in works:
                 work.wait(self._timeout)
         if task.pass_ == "backward":
-            return tensors
-        return self._inputs[task].arrange(tensors) or None
+            return Arguments(tuple(tensors))
+        layout = self._inputs[task]
+        return None if layout == NOTHING else layout.arrange(tensors)
 
     def release_outputs(self, task: Task) -> list[bool]:
         """Free the outputs whose gradients arrived for a backward task.
@@ -152,15 +159,14 @@ class Transfers:
             )
         return [d.requires_grad for d in self._outputs.pop(_forward_of(task)).tensors]
 
-    def finish(self) -> None:
-        """Wait until all that this rank sent has been received."""
+    def finish(self, keep: int = 0) -> None:
+        """Wait until all that this rank sent has been received, apart from the latest `keep` messages."""
         with naming(f"rank {self._rank} of the pipeline waited for its messages to be received"):
-            for sent in self._leaving.values():
-                sent.wait(self._timeout)
-        self._leaving.clear()
+            for task in list(self._leaving)[: len(self._leaving) - keep]:
+                self._leaving.pop(task).wait(self._timeout)
 
-    def _send_outputs(self, task: Task, receiver: int, outputs: Sequence[Tensor] | None) -> None:
-        place, agreement = (task.stage, task.replica), self._agreement
+    def _send_outputs(self, task: Task, receiver: int, outputs: Arguments | None) -> None:
+        place, agreement = self._place(task), self._agreement
         if agreement.has_headers():
             layout = NOTHING if outputs is None else Layout.of(outputs)
             agreement.send_header(layout, self._global_rank(receiver))
@@ -173,13 +179,16 @@ class Transfers:
             tensors = [d.allocate(self._device).zero_() for d in layout.tensors]
         else:
             # A module may change a buffer that it returned, and no gradient shows that the buffer arrived.
-            tensors = [_plain(t) if t.requires_grad else _plain(t).clone() for t in distinct(outputs)]
+            tensors = [_plain(t) if t.requires_grad else _plain(t).clone() for t in distinct(outputs.tensors)]
         self._start(task, receiver, tensors)
 
     def _start(self, task: Task, receiver: int, tensors: list[Tensor]) -> None:
         group, to = self._directions.between(self._rank, receiver), self._global_rank(receiver)
         works = [dist.isend(tensor, to, group) for tensor in tensors]
         self._leaving[task] = _Sent(tensors, works, [tensor._version for tensor in tensors])
+
+    def _place(self, task: Task) -> tuple[int, int, int]:
+        return task.stage, task.replica, self._samples[task.micro_batch]
 
     def _global_rank(self, rank: int) -> int:
         return int(dist.get_global_rank(self._directions.up, rank))
@@ -201,7 +210,7 @@ class Transfers:
         if task.pass_ == "backward":
             descriptions = self._outputs[_forward_of(task)].gradients
         else:
-            place = task.stage, task.replica
+            place = self._place(task)
             if self._agreement.has_headers():
                 self._agreement.received[place] = self._agreement.receive_header(source)
             self._inputs[task] = self._agreement.received[place]
