@@ -1,4 +1,4 @@
-"""A pipeline evaluates, scales, averages and saves weights as training scripts do with the undivided model."""
+"""A pipeline evaluates, scales, averages and saves weights as scripts do with the undivided model."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ from mucudnn.torch.parallel.pipeline.gradients import Reduction
 from mucudnn.torch.parallel.pipeline.losses import Loss, MiniBatchLoss, check_parameters
 from mucudnn.torch.parallel.pipeline.mini_batch import Evaluation, Training
 from mucudnn.torch.parallel.pipeline.shapes import Layout, StageSource
-from mucudnn.torch.parallel.pipeline.stages import evaluation_mode
+from mucudnn.torch.parallel.pipeline.splitting import merge_stages
+from mucudnn.torch.parallel.pipeline.stages import in_mode
 from mucudnn.torch.parallel.pipeline.transfers import Transfers, make_directions
 
 
@@ -100,7 +101,7 @@ class BidirectionalPipeline:
             self.schedule = SCHEDULES[schedule](len(stages), self._micro_batches)
         with self._agreement.together():
             self.modules = self._hold()
-        self.module = nn.ModuleDict({str(stage): module for (stage, _), module in self.modules.items()})
+        self.module = merge_stages({stage: module for (stage, _), module in self.modules.items()})
         self._reduction = Reduction(
             self.schedule, pipes, self._rank, self.modules, self._sources, self._device, self._timeout
         )
@@ -181,7 +182,7 @@ class BidirectionalPipeline:
         with self._agreement.refusing():
             parts = divide(Arguments.of(inputs, "inputs"), self._micro_batches, "inputs")
         schedule = forward_only(self.schedule.stages, len(parts))
-        with evaluation_mode(self.modules.values()):
+        with in_mode(self.modules.values(), training=False):
             self._agreement.begin(self._state(parts), sum(part.samples for part in parts))
             run = Evaluation(schedule, self.modules, parts, self._transfers(schedule, parts))
             run.perform(schedule.orders[self._rank])
@@ -194,8 +195,8 @@ class BidirectionalPipeline:
     def state_dict(self) -> dict[str, Any]:
         """Return the tensors of this rank's stages by their names in the whole model.
 
-        The names are those of `nn.Sequential(*stages)`. The dicts of all ranks together have all tensors, and
-        `torch.distributed.checkpoint.save` writes them as one model.
+        The names are those of `nn.Sequential(*stages)`, or of the model that `split` cut. The dicts of all
+        ranks together have all tensors, and `torch.distributed.checkpoint.save` writes them as one model.
         """
         return dict(self.module.state_dict())
 

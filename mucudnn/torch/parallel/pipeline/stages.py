@@ -50,12 +50,12 @@ def unchanged_buffers(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def evaluation_mode(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Put modules into evaluation mode, and each of their layers into its own mode afterwards."""
+def in_mode(modules: Iterable[nn.Module], training: bool) -> Iterator[None]:
+    """Put modules into training or evaluation mode, and each of their layers into its own mode afterwards."""
     modes = [(layer, layer.training) for module in modules for layer in module.modules()]
     try:
         for layer, _ in modes:
-            layer.training = False
+            layer.training = training
         yield
     finally:
         for layer, was_training in modes:

@@ -10,6 +10,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.pipeline.shapes import StageSource
+from mucudnn.torch.parallel.pipeline.splitting import SplitStage, names_of
 
 Place: TypeAlias = tuple[int, str]
 """A stage, and the name of a parameter or a buffer in it."""
@@ -59,6 +60,7 @@ def _see(
     """Return the places of each tensor that has several: of real tensors, and of parameters on meta."""
     # Weak keys, so that a tensor that a function builds for a single stage does not outlive the stage.
     real, on_meta = WeakTensorKeyDictionary(), WeakTensorKeyDictionary()
+    by_name: dict[str, list[Place]] = {}  # in stages that `split` cut, a name stands for one tensor
     seen: list[nn.Module] = []
     for stage, source in enumerate(sources):
         module = built.get(stage, source)
@@ -76,11 +78,14 @@ def _see(
                 real.setdefault(tensor, []).append((stage, name))
             elif is_new:  # a module on meta in several stages may become a different module on each rank
                 on_meta.setdefault(tensor, []).append((stage, name))
+        if isinstance(source, SplitStage):
+            for name in names_of(source):
+                by_name.setdefault(name, []).append((stage, name))
         for name, tensor in module.named_buffers(remove_duplicate=False):
             if not tensor.is_meta:
                 real.setdefault(tensor, []).append((stage, name))
     return (
-        [places for places in real.values() if len(places) > 1],
+        [places for places in (*real.values(), *by_name.values()) if len(places) > 1],
         [places for places in on_meta.values() if len({stage for stage, _ in places}) > 1],
     )
 
