@@ -109,3 +109,15 @@ def test_the_first_call_imports_no_module_of_mucudnn(tmp_path: Path) -> None:
 
 def test_an_error_of_a_signal_handler_during_an_import_reaches_the_program(tmp_path: Path) -> None:
     assert run_program(INTERRUPTED, tmp_path / "cache.sqlite") == "raised convolution_forward"
+
+
+def test_the_import_of_mucudnn_torch_loads_no_compiler() -> None:
+    pytest.importorskip("torch")
+    code = (
+        "import sys, torch; before = set(sys.modules); "
+        "import mucudnn.torch; print(*set(sys.modules) - before)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(ran.stdout.split())
+    assert not [m for m in loaded if m.startswith(("torch._dynamo", "torch._inductor", "sympy"))]
+    assert not loaded & {"torch.distributed", "pulp", "rich", "matplotlib"}, sorted(loaded)

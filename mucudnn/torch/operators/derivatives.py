@@ -6,7 +6,6 @@ the shape of its tensor, every derivative of a pass is again a pass.
 
 from collections.abc import Sequence
 from functools import reduce
-from inspect import signature
 from operator import add
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch.autograd import forward_ad
 from mucudnn.arrays.dispatch import Prepared
 from mucudnn.errors import NotDifferentiableError
 from mucudnn.torch.operators import passes
+from mucudnn.torch.operators.compiler_marks import uncompiled
 from mucudnn.torch.operators.options import Ints, Options
 from mucudnn.torch.operators.passes import is_transformed
 
@@ -59,15 +59,13 @@ def _operator(pass_: str, *arguments: Any) -> Tensor:
     return result
 
 
-def _uncompiled(function: Any) -> Any:
-    """Disable compilation of a function: compilers refuse an autograd.Function with its own vmap or jvp."""
-    reason = "mucudnn.torch runs uncompiled under torch.func and in forward mode: compile without fullgraph"
-    takes_reason = "reason" in signature(torch.compiler.disable).parameters  # since PyTorch 2.7
-    return torch.compiler.disable(function, **({"reason": reason} if takes_reason else {}))
-
-
-@_uncompiled
 def _transformed(pass_: str, *arguments: Any) -> Tensor:
+    run = _run_uncompiled if torch.compiler.is_compiling() else _run_transformed
+    result: Tensor = run(pass_, *arguments)
+    return result
+
+
+def _run_transformed(pass_: str, *arguments: Any) -> Tensor:
     transforms = {transform.key() for transform in torch._C._functorch.get_interpreter_stack() or ()}
     if forward_ad._current_level >= 0:
         transforms.add(_Transform.Jvp)
@@ -80,6 +78,13 @@ def _transformed(pass_: str, *arguments: Any) -> Tensor:
             "leave it out, or use torch.nn.functional"
         )
     return _operator(pass_, *arguments)
+
+
+# Compilers refuse an autograd.Function with its own vmap or jvp.
+_run_uncompiled = uncompiled(
+    _run_transformed,
+    "mucudnn.torch runs uncompiled under torch.func and in forward mode: compile without fullgraph",
+)
 
 
 def gradients(

@@ -24,6 +24,7 @@ from mucudnn.arrays.views import View
 from mucudnn.errors import MucudnnError, MucudnnWarning, UsageError
 from mucudnn.promises import STRICT, promise_named
 from mucudnn.torch.operators import stock
+from mucudnn.torch.operators.compiler_marks import keep_result
 from mucudnn.torch.operators.formats import strides
 from mucudnn.torch.operators.options import Ints, Options, plan_of
 
@@ -105,7 +106,7 @@ def needed_passes(x: Tensor, w: Tensor) -> list[str]:
     return needed
 
 
-@torch.compiler.assume_constant_result  # a compiler calls it while tracing, and keeps the result
+@keep_result
 def is_transformed() -> bool:
     """Return whether a transform of torch.func (grad, vmap, jvp, ...) or forward mode is active."""
     return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0

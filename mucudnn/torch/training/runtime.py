@@ -13,6 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from mucudnn.errors import MixedDevicesError, MucudnnWarning, UsageError
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.sizes import format_size
+from mucudnn.torch.operators.compiler_marks import keep_result
 from mucudnn.torch.tracing.saved import key_of, tensors_in
 from mucudnn.torch.tracing.trace import spell_inputs
 from mucudnn.torch.training.offload import Lanes
@@ -225,7 +226,7 @@ def _has_foreign_hooks() -> bool:
     return top is not None and top(True) is not None
 
 
-@torch.compiler.assume_constant_result  # a compiler calls it once, while tracing
+@keep_result  # one warning for each compilation
 def _warn_of_compiling() -> bool:
     warnings.warn(
         "mucudnn: torch.compile saves the tensors of a compiled region by itself, so the memory plan is not "
