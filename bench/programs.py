@@ -70,6 +70,7 @@ PROGRAMS = {
         Program("promises", "networks", 30, "the same, strict and batch-invariant", "networks"),
         Program("all_networks", "networks", 600, "every network, size and limit, with a picture", "networks"),
         Program("calls", "networks", 2, "cost of a call", benches=("overhead", "cold_calls")),
+        Program("compilers", "compilers", 25, "converted and compiled networks beside other runtimes"),
         Program("shim", "drop_in", 1, "cost of the drop-in for a program"),
         Program("hooks", "drop_in", 1, "cost of a hooked call and of a slice, legacy API"),
         Program("graph", "drop_in", 1, "cost of planning and executing, graph API"),

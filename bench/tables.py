@@ -8,6 +8,8 @@ from bench.lib.answers import NOT_MEASURED, short, table
 from bench.lib.plots import IMAGES, draw_networks, draw_workspace
 from bench.lib.record import RESULTS, Machine, Record, by_machine, machine_name, read
 from bench.programs import PROGRAMS, Program
+from bench.suites.compilers.compilers import HEAD as COMPILERS_HEAD
+from bench.suites.compilers.compilers import table_rows as compilers_rows
 from bench.suites.core.channels import HEAD as CHANNELS_HEAD
 from bench.suites.core.channels import summarize
 from bench.suites.core.errors import HEAD as ERRORS_HEAD
@@ -19,6 +21,7 @@ from bench.suites.questions import QUESTIONS
 SUITES = {
     "core": "The engine and its decisions on a CPU",
     "networks": "PyTorch networks and calls",
+    "compilers": "Compiled networks, and other runtimes",
     "drop_in": "The drop-in library",
     "memory": "Training within a memory budget",
     "devices": "Several devices",
@@ -73,6 +76,8 @@ def _tables(program: Program, machines: list[Measured]) -> list[str]:
             lines += default_table(records)
         elif program.name == "promises":
             lines += promises_table(records)
+        elif program.name == "compilers":
+            lines += table(COMPILERS_HEAD, compilers_rows(records))
         else:  # without questions that only other machines answered
             by_question = zip(questions, own, zip(*answers, strict=True), strict=True)
             lines += table(

@@ -26,7 +26,7 @@ def build(name: str) -> nn.Module:
     torch.manual_seed(1)
     if name == "unet3d":
         return UNet3d()
-    models = _torchvision_models()
+    models = torchvision_models()
     more: dict[str, Any] = {}
     if name in ("googlenet", "inception_v3"):
         more = {"aux_logits": False, "init_weights": False}
@@ -79,7 +79,8 @@ def kernels_of(name: str, batch: int) -> list[Kernel]:
     ]
 
 
-def _torchvision_models() -> Any:
+def torchvision_models() -> Any:
+    """Return torchvision's module of models, which its wheel for CUDA cannot import without help."""
     try:
         from torchvision import models  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except RuntimeError:

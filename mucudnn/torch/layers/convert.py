@@ -67,6 +67,10 @@ def convert(
     `torch.jit.trace` and `torch.export` with strict=True keep a model divided, but no other process knows its
     plan. `torch.export` with strict=False and ONNX get PyTorch's own convolutions.
 
+    On the CPU, `torch.compile` with Inductor keeps PyTorch's convolutions except those for which the engine
+    is measured faster while the model is compiled. Other backends, models with a plan and GPUs get operators
+    that choose in each call.
+
     On the CPU a convolution uses as many threads as PyTorch (`torch.set_num_threads`), or MUCUDNN_THREADS if
     that is set. Each number of threads has its own measurements.
 

@@ -6,12 +6,14 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 
 from mucudnn.arrays.recent import Recent
 from mucudnn.errors import UsageError
 from mucudnn.torch.choosing import answers
 from mucudnn.torch.choosing.answers import CallKey
 from mucudnn.torch.choosing.decision import decide
+from mucudnn.torch.compiling.graph_pass import is_left_to_inductor
 from mucudnn.torch.layers import functional
 from mucudnn.torch.layers.choice_of_layer import choice_of_forward
 from mucudnn.torch.layers.settings import ConversionSettings
@@ -42,6 +44,12 @@ class Converted:
             return run_stock(self, input, weight, bias)
         if isinstance(input, functional.DividedInput):
             return _run_on_ranks(self, input, weight, bias, settings)
+        if (
+            is_dynamo_compiling()
+            and settings.may_inductor_decide
+            and is_left_to_inductor(settings.workspace, input.device)
+        ):
+            return run_stock(self, input, weight, bias)
         operands = _choose(self, input, weight, bias, settings)
         return run_stock(self, input, weight, bias) if operands is None else operands.run()
 

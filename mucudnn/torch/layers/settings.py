@@ -42,6 +42,9 @@ class ConversionSettings:
         # Whole steps of PyTorch's own convolutions promise nothing.
         compares = plan is None and tune != "never" and not self.promise_text
         self.comparison = StepComparison(StepTimes()) if compares else None
+        # Inductor promises nothing, a plan is followed exactly, and the other ways to tune leave compiled
+        # convolutions to PyTorch.
+        self.may_inductor_decide = plan is None and self.tune == "eager" and not self.promise_text
         self.handle = None if known is None else handle_of(known)
         # Call keys contain this text because the settings themselves would keep the comparison alive.
         self.key = f"{workspace}, {self.handle}, {tune}, {self.promise}"

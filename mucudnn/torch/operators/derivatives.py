@@ -51,6 +51,8 @@ def convolve(
     ):
         result: Tensor = MucudnnConvolution.apply(pass_, first, second, third, options, ready)
         return result
+    if torch.autograd._profiler_enabled():  # a profiler shows operators, with their shapes
+        return _operator(pass_, first, second, third, *options)
     return passes.run(pass_, first, second, third, options, ready)
 
 

@@ -194,14 +194,17 @@ def run_forward(
         return _fall_back(error, options, partial(_stock_forward, x, w, bias, options))
 
 
-def run_backward(pass_: str, first: Tensor, second: Tensor, shape: Ints, options: Options) -> Tensor:
+def run_backward(
+    pass_: str, first: Tensor, second: Tensor, shape: Ints, options: Options, ready: Prepared | None = None
+) -> Tensor:
     """Return dx, (N, C, ...), for dy and w, or dw, (K, C / groups, ...), for x and dy, like `run_forward`."""
     is_data = pass_ == "backward_data"
     names = ("dy", "w") if is_data else ("x", "dy")
     try:
         view, other = views(names[0], first, names[1], second, options)
-        shapes = _by_role(pass_, view.shape, other.shape, _in_memory(shape, options))
-        ready = ready_of(call_of(pass_, view, *shapes, options), options, view.stream)
+        if ready is None:
+            shapes = _by_role(pass_, view.shape, other.shape, _in_memory(shape, options))
+            ready = ready_of(call_of(pass_, view, *shapes, options), options, view.stream)
         if ready.is_stock:
             return _stock_backward(pass_, first, second, shape, options)
         result = empty_result(shape, first, bool(options.channels_last))

@@ -1,0 +1,1 @@
+"""Convolutions inside `torch.compile`: the engine gets those that it computes faster than Inductor."""

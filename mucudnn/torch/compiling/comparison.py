@@ -1,0 +1,110 @@
+"""Measure a convolution as a compiled graph would run it: by Inductor, or by the engine."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+import mucudnn
+from mucudnn.arrays.call import LogListener
+from mucudnn.arrays.user_cache import user_cache
+from mucudnn.costs.schema import STEP_TIME
+from mucudnn.errors import MucudnnError
+from mucudnn.problems.kernels import Kernel
+from mucudnn.torch.choosing.step_times import digest
+from mucudnn.torch.compiling.operators import CompiledCall, random_operands, run
+from mucudnn.torch.operators import passes, stock
+
+# The ways in which a compiled convolution runs, as the cache names them. The epilogue is the pass over the
+# result that is due if the engine runs, because Inductor fuses ReLU and bias with its own convolution.
+_INDUCTOR, _ENGINE, _EPILOGUE = "compiled inductor", "compiled engine", "compiled epilogue"
+_OPERATOR_MS = 0.05  # the overhead of an operator in Python, in a network
+# A packed convolution is so regular that a smaller share is doubtful: of MobileNetV2's 52 convolutions, 49
+# seemed 3 % faster in the engine, and the network was 10 % slower with them.
+_LEAST_GAIN_PACKED, _LEAST_GAIN = 0.10, 0.07
+_ROUNDS, _BUDGET_MS = 6, 400.0
+
+
+class Packed(NamedTuple):
+    """Inductor's convolution with a packed filter: the function that runs it on a tensor x."""
+
+    run: Callable[[Tensor], object]
+    w: Tensor  # the filter, not packed
+
+
+def gain(call: CompiledCall, packed: Packed | None, has_epilogue: bool) -> float:
+    """Return the share of Inductor's time that the engine saves; 0 if the gain is below what is certain.
+
+    With `has_epilogue` a pass over the result counts as time of the engine. The cache keeps all times.
+    """
+    try:
+        times = _times(call, packed)
+    except (*passes.FAILURES, RuntimeError):  # such as a lack of memory
+        return 0.0
+    engine_ms = times[_ENGINE] + _OPERATOR_MS + (times[_EPILOGUE] if has_epilogue else 0.0)
+    saved = 1 - engine_ms / times[_INDUCTOR]
+    return saved if saved >= (_LEAST_GAIN if packed is None else _LEAST_GAIN_PACKED) else 0.0
+
+
+def digest_of_choices() -> str:
+    """Return a text that changes with the times that the choices of this process depend on."""
+    machine, rows = stock.source_of("cpu").machine, list[object]()
+    with suppress(MucudnnError), user_cache(LogListener()) as cache:
+        where = "WHERE device = ? AND library = ? AND threads = ? AND way LIKE 'compiled %'"
+        rows = [
+            (row["problem"], row["pass"], row["step"], row["way"], row["time_ms"])
+            for row in cache.select(STEP_TIME, where, machine.identity)
+        ]
+    return digest([mucudnn.__version__, *machine.identity, *sorted(map(str, rows))])
+
+
+def _times(call: CompiledCall, packed: Packed | None) -> Mapping[str, float]:
+    ready = call.prepare()
+    form = "packed" if packed else "plain"
+    kernel, machine = Kernel(ready.problem, call.pass_), stock.source_of("cpu").machine
+    step = digest(("compiled", form, ready.configuration))
+    with user_cache(LogListener()) as cache:
+        times = cache.step_times(machine, kernel, step)
+        if not times:
+            times = _measure(call, packed)
+            cache.add_step_times(machine, kernel, step, times)
+    return times
+
+
+def _measure(call: CompiledCall, packed: Packed | None) -> dict[str, float]:
+    x, w, y = random_operands(call)
+    if packed is not None:
+        w = packed.w
+    first, second = {"forward": (x, w), "backward_data": (y, w), "backward_filter": (x, y)}[call.pass_]
+    arguments = passes.stock_arguments(call.options)
+
+    def run_stock() -> object:
+        return packed.run(x) if packed else stock.run_whole(call.pass_, x, w, y, arguments)
+
+    runs = (run_stock, lambda: run(call, first, second), lambda: torch.relu_(y))
+    with stock.quiet("cpu"):
+        return dict(zip((_INDUCTOR, _ENGINE, _EPILOGUE), _least_of_second_runs(runs), strict=True))
+
+
+def _least_of_second_runs(runs: Sequence[Callable[[], object]]) -> list[float]:
+    """Return the least ms of each run, interleaved.
+
+    Only the second of two runs in a row counts, so that each finds its own data in the caches. On one thread
+    its processor time counts, which other programs on the machine hardly change.
+    """
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    for run_once in runs:
+        run_once()
+    least, begin = [float("inf")] * len(runs), time.perf_counter()
+    for _ in range(_ROUNDS):
+        for i, run_once in enumerate(runs):
+            run_once()
+            start = clock()
+            run_once()
+            least[i] = min(least[i], (clock() - start) * 1e3)
+        if (time.perf_counter() - begin) * 1e3 > _BUDGET_MS:
+            break
+    return least

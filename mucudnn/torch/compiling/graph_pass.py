@@ -1,0 +1,248 @@
+"""The pass over Inductor's graph that gives the engine the convolutions for which it was measured faster.
+
+Inductor runs it after freezing has folded batch norms and packed filters, and before it fuses. It runs once
+for the forward and once for the backward graph of a training step.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, fx
+
+from mucudnn.arrays.call import limit_of
+from mucudnn.forks import no_fork
+from mucudnn.sizes import spell_limit
+from mucudnn.torch.compiling import private
+from mucudnn.torch.compiling.comparison import Packed, digest_of_choices, gain
+from mucudnn.torch.compiling.operators import OPERATORS, CompiledCall
+from mucudnn.torch.operators.compiler_marks import keep_result
+
+_logger = logging.getLogger("mucudnn")
+_aten = torch.ops.aten
+_RESULTS = ("backward_data", "backward_filter")  # the first two results of `aten.convolution_backward`
+# The workspace limits of the converted modules in a graph, by the object that accompanies its compilation.
+_limits_of_traces: WeakKeyDictionary[Any, list[int | None]] = WeakKeyDictionary()
+_TYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@keep_result
+def is_left_to_inductor(workspace: str | None, device: torch.device) -> bool:
+    """Return whether the convolution that is traced now is left to the pass, within this workspace limit.
+
+    That is so if Inductor compiles the graph for the CPU. The first call sets the pass, after the user's own.
+    """
+    if device.type != "cpu" or private.inductor() is None or not private.is_traced_for_inductor():
+        return False
+    _set_pass()
+    limit = limit_of(workspace)
+    with no_fork:
+        _limits_of_traces.setdefault(private.present_trace(), []).append(limit)
+    return True
+
+
+def _set_pass() -> None:
+    before = private.passes_before()
+    if not any(isinstance(each, Swap) for each in before):
+        private.set_pass(swap_after(before))
+
+
+def swap_after(before: Sequence[Any]) -> Any:
+    """Return the pass, as an object of a class that Inductor's cache accepts, after the user's passes."""
+    return type("InductorPass", (Swap, private.pass_class()), {})(before)
+
+
+class Swap:
+    """A pass that runs the user's passes and then gives convolutions to the engine."""
+
+    def __init__(self, before: Sequence[Any]) -> None:
+        self._before = before
+
+    def uuid(self) -> Any:
+        """Return what the graphs depend on, for Inductor's cache of them; None if a pass of the user does."""
+        identities = []
+        for each in self._before:
+            identity = each.uuid() if hasattr(each, "uuid") else None
+            if not identity:
+                return None
+            identities.append(identity)
+        limits = self._limits()
+        return repr((identities, sorted(map(str, limits)), digest_of_choices() if limits else "")).encode()
+
+    def __call__(self, graph: fx.Graph, is_inference: bool | None = None) -> None:
+        """Swap the convolutions of converted modules for which the engine is faster."""
+        for each in self._before:
+            if private.wants_inference(each):
+                each(graph, is_inference=is_inference)
+            else:
+                each(graph)
+        limits = self._limits()
+        if not limits or private.is_ahead_of_time():
+            return
+        limit = min((size for size in limits if size is not None), default=None)
+        counts = _Graph(graph, spell_limit(limit)).swap()
+        if counts:
+            _logger.info("torch.compile: %s", ", ".join(f"{n} {text}" for text, n in sorted(counts.items())))
+
+    def _limits(self) -> list[int | None]:
+        trace = private.present_trace()
+        return [] if trace is None else _limits_of_traces.get(trace, [])
+
+
+class _Graph:
+    """A graph in which convolutions are swapped, with the number of those that the engine got."""
+
+    def __init__(self, graph: fx.Graph, workspace: str) -> None:
+        self._graph, self._module = graph, graph.owning_module
+        self._workspace = workspace
+        self._counts: Counter[str] = Counter()
+
+    def swap(self) -> Counter[str]:
+        """Swap convolutions. Return how many of each pass went to the engine and stayed Inductor's."""
+        for node in list(self._graph.nodes):
+            if node.op != "call_function" or not _is_converted(node):
+                continue
+            if private.is_packed_convolution(node):
+                self._swap_packed(node)
+            elif node.target is _aten.convolution.default:
+                self._swap_forward(node)
+            elif node.target is _aten.convolution_backward.default:
+                self._swap_backward(node)
+        return self._counts
+
+    def _swap_packed(self, node: fx.Node) -> None:
+        x, packed, bias, padding, stride, dilation, groups, *_ = node.args
+        if packed.op != "get_attr" or not _is_static(x, node):
+            return
+        opaque = getattr(self._module, packed.target)
+        shape = (_shape(node)[1], _shape(x)[1] // groups, *opaque.shape[-(len(_shape(x)) - 2) :])
+        call = self._call("forward", x, shape, stride, padding, dilation, groups)
+        if call is None:
+            return
+        w = opaque.to_dense().reshape(shape)
+        if call.channels_last:
+            w = w.contiguous(memory_format=torch.channels_last if w.dim() == 4 else torch.channels_last_3d)
+        values = None if bias is None else getattr(self._module, bias.target, None)
+
+        def run_stock(real: Tensor) -> Tensor:
+            result: Tensor = private.run_packed(real, opaque, values, (padding, stride, dilation, groups))
+            return result
+
+        if not self._is_swapped(call, Packed(run_stock, w), has_epilogue=True):
+            return
+        name = f"{packed.target}_mucudnn"
+        self._module.register_buffer(name, w)
+        with self._graph.inserting_before(node):
+            own = self._graph.get_attr(name)
+        own.meta["val"] = node.meta["val"].fake_mode.from_tensor(w, static_shapes=True)
+        self._put_forward(node, call, x, own, bias)
+        if not packed.users:
+            self._graph.erase_node(packed)
+            if not any(n.op == "get_attr" and n.target == packed.target for n in self._graph.nodes):
+                delattr(self._module, packed.target)
+
+    def _swap_forward(self, node: fx.Node) -> None:
+        x, w, bias, stride, padding, dilation, transposed, _, groups = node.args
+        if transposed or not _is_static(x, w):
+            return
+        call = self._call("forward", x, _shape(w), stride, padding, dilation, groups)
+        if call is not None and self._is_swapped(call, None, has_epilogue=bias is not None):
+            self._put_forward(node, call, x, w, bias)
+
+    def _swap_backward(self, node: fx.Node) -> None:
+        dy, x, w, _, stride, padding, dilation, transposed, _, groups, mask = node.args
+        if transposed or not _is_static(dy, x, w):
+            return
+        results = {user.args[1]: user for user in node.users}
+        mask, operands = list(mask), {"backward_data": (dy, w), "backward_filter": (x, dy)}
+        for index, pass_ in enumerate(_RESULTS):
+            if not mask[index]:
+                continue
+            call = self._call(pass_, x, _shape(w), stride, padding, dilation, groups)
+            if call is None or not self._is_swapped(call, None, has_epilogue=False):
+                continue
+            mask[index] = False
+            if index in results:
+                shape = list(call.x if pass_ == "backward_data" else call.w)
+                self._replace(node, results[index], OPERATORS[pass_], (*operands[pass_], shape, *_tail(call)))
+        if mask == list(node.args[-1]):
+            return
+        if mask[2] and not any(mask[:2]):  # Inductor fuses the sum with what computes dy
+            mask[2] = False
+            if 2 in results:
+                axes = [0, *range(2, len(_shape(dy)))]
+                self._replace(node, results[2], _aten.sum.dim_IntList, (dy, axes))
+        if any(mask):
+            node.args = (*node.args[:-1], mask)
+        else:
+            self._graph.erase_node(node)
+
+    def _call(
+        self, pass_: str, x: fx.Node, w: Sequence[int], stride: Any, padding: Any, dilation: Any, groups: int
+    ) -> CompiledCall | None:
+        value = x.meta["val"]
+        if value.dtype not in _TYPES or value.device.type != "cpu":
+            return None
+        # Inductor gives convolutions of images channels last on the CPU, and leaves others as they are.
+        last = value.dim() == 4 or (
+            value.dim() == 5
+            and not value.is_contiguous()
+            and value.is_contiguous(memory_format=torch.channels_last_3d)
+        )
+        sizes = tuple(stride), tuple(padding), tuple(dilation)
+        return CompiledCall(
+            pass_, tuple(value.shape), tuple(w), value.dtype, *sizes, groups, last, self._workspace
+        )
+
+    def _is_swapped(self, call: CompiledCall, packed: Packed | None, *, has_epilogue: bool) -> bool:
+        is_ours = gain(call, packed, has_epilogue) > 0
+        where = "run by mucudnn" if is_ours else "left to Inductor"
+        self._counts[f"{call.pass_} convolutions {where}"] += 1
+        return is_ours
+
+    def _put_forward(self, node: fx.Node, call: CompiledCall, x: fx.Node, w: fx.Node, bias: Any) -> None:
+        with self._graph.inserting_before(node):
+            new = self._graph.call_function(OPERATORS["forward"], (x, w, *_tail(call)))
+            new.meta.update(node.meta)
+            if bias is not None:  # Inductor fuses the addition with what follows
+                shaped = self._graph.call_function(
+                    _aten.reshape.default, (bias, [1, -1, *(1,) * (len(call.x) - 2)])
+                )
+                new = self._graph.call_function(_aten.add.Tensor, (new, shaped))
+                new.meta.update(node.meta)
+        node.replace_all_uses_with(new)
+        self._graph.erase_node(node)
+
+    def _replace(self, node: fx.Node, result: fx.Node, target: Any, arguments: tuple[Any, ...]) -> None:
+        with self._graph.inserting_before(node):
+            new = self._graph.call_function(target, arguments)
+        new.meta.update(result.meta)
+        result.replace_all_uses_with(new)
+        self._graph.erase_node(result)
+
+
+def _tail(call: CompiledCall) -> tuple[Any, ...]:
+    sizes = [list(size) for size in (call.stride, call.padding, call.dilation)]
+    return *sizes, call.groups, call.channels_last, call.workspace
+
+
+def _shape(node: fx.Node) -> tuple[int, ...]:
+    return tuple(node.meta["val"].shape)
+
+
+def _is_static(*nodes: fx.Node) -> bool:
+    """Return whether all sizes are numbers. Symbolic sizes stay Inductor's: they cannot be measured."""
+    return all(type(size) is int for node in nodes for size in node.meta["val"].shape)
+
+
+def _is_converted(node: fx.Node) -> bool:
+    """Return whether a converted module called the node, or the forward node that it is the gradient of."""
+    return any(
+        module.startswith("mucudnn.")
+        if isinstance(module, str)
+        else any(base.__module__.startswith("mucudnn.") for base in module.__mro__)
+        for module in private.module_stack(node)
+    )

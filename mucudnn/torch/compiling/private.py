@@ -1,0 +1,147 @@
+"""The names of PyTorch that are not public. They were read and tested in PyTorch 2.9 and 2.13.
+
+If one is missing, `inductor` returns None, and compiled models run the operators of
+`mucudnn.torch.operators`.
+"""
+
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from mucudnn.errors import MucudnnWarning
+from mucudnn.forks import no_fork
+
+
+class Inductor(NamedTuple):
+    """The modules and classes of PyTorch that a pass over Inductor's graph needs."""
+
+    config: Any  # torch._inductor.config, with the pass that runs after freezing and before fusion
+    graph_pass: Any  # the base class of passes with which Inductor's cache of compiled graphs works
+    inference_aware: Any  # its subclass that gets `is_inference`; None in PyTorch 2.9
+    virtualized: Any  # V, whose `aot_compilation` is true while AOTInductor compiles
+    translator: Any  # the class whose `current_tx` is Dynamo's present trace
+    tracing_context: Any  # the class whose `try_get` returns one object from a graph's trace to its code
+
+
+@cache
+def inductor() -> Inductor | None:
+    """Return the names, imported when a model is compiled. Warn once and return None if PyTorch lacks any."""
+    try:
+        with no_fork:
+            from torch._dynamo.symbolic_convert import InstructionTranslator
+            from torch._guards import TracingContext
+            from torch._inductor import config, custom_graph_pass
+            from torch._inductor.virtualized import V
+        names = Inductor(
+            config,
+            custom_graph_pass.CustomGraphPass,
+            getattr(custom_graph_pass, "CustomInferenceAwareGraphPass", None),
+            V,
+            InstructionTranslator,
+            TracingContext,
+        )
+        for owner, name in (
+            *((config, "post_grad_custom_pre_pass"), (V, "aot_compilation")),
+            *((InstructionTranslator, "current_tx"), (TracingContext, "try_get")),
+        ):
+            getattr(owner, name)
+    except (ImportError, AttributeError) as error:
+        warnings.warn(
+            f"PyTorch {torch.__version__} is unknown to mucudnn inside torch.compile ({error}): compiled "
+            "convolutions run mucudnn's operators, which Inductor cannot fuse with their neighbours",
+            MucudnnWarning,
+            stacklevel=2,
+        )
+        return None
+    return names
+
+
+def is_traced_for_inductor() -> bool:
+    """Return whether Dynamo traces now, and gives its graph to Inductor."""
+    try:
+        compiler = _names().translator.current_tx().output.compiler_fn
+    except AttributeError:  # nothing is traced
+        return False
+    # `torch.compile` hands over an object with this name. Other backends that end in Inductor are unknown.
+    return getattr(compiler, "__name__", None) == "inductor"
+
+
+def present_trace() -> Any:
+    """Return the object that accompanies the present graph from its trace to its code; None outside."""
+    return _names().tracing_context.try_get()
+
+
+def is_ahead_of_time() -> bool:
+    """Return whether AOTInductor compiles, for programs that may lack mucudnn."""
+    return bool(_names().virtualized.aot_compilation)
+
+
+def passes_before() -> list[Any]:
+    """Return the passes that Inductor runs after freezing, in their order; the user may have set some."""
+    set_now = _names().config.post_grad_custom_pre_pass
+    if set_now is None:
+        return []
+    return list(set_now) if isinstance(set_now, list | tuple) else [set_now]
+
+
+def set_pass(graph_pass: Any) -> None:
+    """Let Inductor run this pass, and no other, after freezing."""
+    _names().config.post_grad_custom_pre_pass = graph_pass
+
+
+def pass_class() -> Any:
+    """Return the base class of passes that Inductor's cache of compiled graphs accepts.
+
+    If PyTorch has one whose passes are told whether the graph is an inference, it is that one.
+    """
+    names = _names()
+    return names.inference_aware or names.graph_pass
+
+
+def wants_inference(graph_pass: Any) -> bool:
+    """Return whether a pass is to be told whether the graph is an inference."""
+    aware = _names().inference_aware
+    return aware is not None and isinstance(graph_pass, aware)
+
+
+def _names() -> Inductor:
+    names = inductor()
+    assert names is not None
+    return names
+
+
+def module_stack(node: fx.Node) -> Sequence[Any]:
+    """Return the classes of the modules around a node, the outermost first, or their qualified names.
+
+    A node of a backward graph has the modules of the forward node that it belongs to.
+    """
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    return [module for _, module in stack.values()]
+
+
+_PACKED = "mkldnn::_convolution_pointwise"
+
+
+def is_packed_convolution(node: fx.Node) -> bool:
+    """Return whether the node is oneDNN's convolution with a packed filter that nothing is fused with yet.
+
+    Its arguments are (x, packed filter, bias, padding, stride, dilation, groups, "none", [], "").
+    """
+    return (
+        node.op == "call_function"
+        and isinstance(node.target, torch._ops.OpOverload)
+        and node.target.name() == _PACKED
+        and node.args[7] == "none"
+    )
+
+
+def run_packed(x: Any, packed: Any, bias: Any, arguments: Sequence[Any]) -> Any:
+    """Run oneDNN's convolution with a packed filter, and with the ReLU that Inductor fuses with it.
+
+    `arguments` are padding, stride, dilation and groups.
+    """
+    return torch.ops.mkldnn._convolution_pointwise.default(x, packed, bias, *arguments, "relu", [], "")

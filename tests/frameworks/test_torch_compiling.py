@@ -1,0 +1,342 @@
+"""Converted models under `torch.compile` with Inductor: who computes the convolutions, and what results."""
+
+import copy
+import logging
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from needs_torch import mt, torch
+from torch import nn
+
+from mucudnn.errors import MucudnnWarning
+from mucudnn.torch.compiling import comparison, graph_pass, operators, private
+from mucudnn.torch.compiling.operators import CompiledCall
+
+pytestmark = [  # Inductor gives both
+    pytest.mark.filterwarnings(r"ignore:`torch\.jit\.:DeprecationWarning"),
+    pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec:FutureWarning"),
+]
+inductor_config = pytest.importorskip("torch._inductor.config")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Iterator[None]:
+    torch.compiler.reset()
+    pass_before = inductor_config.post_grad_custom_pre_pass
+    with (
+        inductor_config.patch(fx_graph_cache=False),
+        torch._functorch.config.patch(enable_autograd_cache=False),
+    ):
+        yield
+    inductor_config.post_grad_custom_pre_pass = pass_before
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Let the engine win every convolution. Return how often it has run each pass."""
+    counts: Counter[str] = Counter()
+    run = operators.run
+
+    def counted(call: CompiledCall, *tensors: torch.Tensor) -> torch.Tensor:
+        counts[call.pass_] += 1
+        return run(call, *tensors)
+
+    monkeypatch.setattr(graph_pass, "gain", lambda *_: 1.0)
+    monkeypatch.setattr(operators, "run", counted)
+    return counts
+
+
+def network(dims: int = 2) -> nn.Sequential:
+    """Return a network of convolutions with groups, a stride, another padding mode, and batch norm."""
+    torch.manual_seed(0)
+    conv: Any = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1]
+    norm: Any = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[dims - 1]
+    mode = "zeros" if dims == 3 else "reflect"
+    return nn.Sequential(
+        conv(3, 8, 3, padding=1, bias=False), norm(8), nn.ReLU(),
+        conv(8, 8, 3, stride=2, groups=2), nn.ReLU(),
+        conv(8, 8, 3, padding=1, padding_mode=mode), nn.Sigmoid(), conv(8, 4, 1),
+    )  # fmt: skip
+
+
+def image(dims: int = 2) -> torch.Tensor:
+    return torch.rand((4, 3, *(12,) * dims), generator=torch.Generator().manual_seed(1))
+
+
+def assert_as_exact_as_stock(result: torch.Tensor, stock: torch.Tensor, exact: torch.Tensor) -> None:
+    """Assert that the error against fp64 is at most twice that of PyTorch's own result, beside rounding."""
+    rounding = 4 * torch.finfo(result.dtype).eps * exact.norm()
+    assert (result.double() - exact).norm() <= 4 * (stock.double() - exact).norm() + rounding
+
+
+def gradients(model: nn.Module) -> list[torch.Tensor]:
+    grads = [parameter.grad for parameter in model.parameters()]
+    assert all(grad is not None for grad in grads)
+    return grads  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_frozen_inference_folds_batch_norms_and_runs_the_engine(dims: int, runs: Counter[str]) -> None:
+    model, x = network(dims).eval(), image(dims)
+    converted = mt.convert(copy.deepcopy(model))
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        result = torch.compile(converted)(x)
+        assert_as_exact_as_stock(result, model(x), copy.deepcopy(model).double()(x.double()))
+    assert runs == {"forward": 4}
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_a_training_step_runs_all_three_passes_in_the_engine(dims: int, runs: Counter[str]) -> None:
+    model, x = network(dims), image(dims)
+    converted, exact = mt.convert(copy.deepcopy(model)), copy.deepcopy(model).double()
+    results = [
+        run(x)
+        for run, x in ((torch.compile(converted), x), (model, x), (exact, x.double()))
+    ]  # fmt: skip
+    for result in results:
+        result.square().mean().backward()
+    assert_as_exact_as_stock(*results)
+    for triple in zip(*map(gradients, (converted, model, exact)), strict=True):
+        assert_as_exact_as_stock(*triple)
+    if dims > 1:  # Inductor computes convolutions of signals as images, which nobody asked us about
+        assert runs == {"forward": 4, "backward_data": 3, "backward_filter": 4}
+
+
+def test_each_pass_is_chosen_by_itself(runs: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_pass, "gain", lambda call, *_: float(call.pass_ == "backward_filter"))
+    model, x = network(), image()
+    converted = mt.convert(copy.deepcopy(model))
+    for run in (model, torch.compile(converted)):
+        run(x).square().mean().backward()
+    for own, stock in zip(gradients(converted), gradients(model), strict=True):
+        torch.testing.assert_close(own, stock)
+    assert runs == {"backward_filter": 4}
+
+
+def test_channels_last_stays_channels_last(runs: Counter[str]) -> None:
+    model = nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)
+    x = image().to(memory_format=torch.channels_last)
+    result = torch.compile(mt.convert(copy.deepcopy(model)))(x)
+    stock = model(x)
+    assert result.stride() == stock.stride()
+    torch.testing.assert_close(result, stock)
+    assert runs["forward"] == 1
+
+
+def test_autocast_swaps_convolutions_of_its_type(runs: Counter[str]) -> None:
+    model, x = nn.Conv2d(3, 8, 3), image()
+    converted = mt.convert(copy.deepcopy(model))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        result, stock = torch.compile(converted)(x), model(x)
+    assert result.dtype == torch.bfloat16
+    with torch.no_grad():
+        rounded = copy.deepcopy(model).to(torch.bfloat16).double()
+        assert_as_exact_as_stock(result, stock, rounded(x.bfloat16().double()))
+    assert runs["forward"] == 1
+
+
+def test_a_model_that_is_not_converted_stays_inductors(runs: Counter[str]) -> None:
+    with inductor_config.patch(fx_graph_cache=True):
+        x = image()
+        torch.compile(mt.convert(network()))(x)
+        runs.clear()
+        torch.compile(network())(x)
+    assert not runs
+
+
+def test_only_the_converted_half_of_a_graph_is_swapped(runs: Counter[str]) -> None:
+    model = nn.Sequential(mt.convert(nn.Conv2d(3, 4, 3)), nn.Conv2d(4, 4, 3))
+    torch.compile(model)(image())
+    assert runs == {"forward": 1}
+
+
+def test_convolutions_that_inductor_computes_faster_stay_inductors(
+    runs: Counter[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(graph_pass, "gain", lambda *_: 0.0)
+    with caplog.at_level(logging.INFO, "mucudnn"):
+        torch.compile(mt.convert(network()))(image())
+    assert not runs
+    assert "4 forward convolutions left to Inductor" in caplog.text
+
+
+class UsersPass(private.pass_class()):  # type: ignore[misc]
+    """A pass of the user that counts its calls."""
+
+    calls = 0
+
+    def __call__(self, graph: torch.fx.Graph, is_inference: bool | None = None) -> None:
+        self.calls += 1
+
+    def uuid(self) -> bytes:
+        return b"the user's pass"
+
+
+def test_the_users_own_pass_runs_too(runs: Counter[str]) -> None:
+    own = UsersPass()
+    inductor_config.post_grad_custom_pre_pass = own
+    torch.compile(mt.convert(network()))(image())
+    assert own.calls
+    assert runs["forward"] == 4
+
+
+def test_a_pass_that_replaces_ours_leaves_all_to_inductor(runs: Counter[str]) -> None:
+    own = UsersPass()
+    model, x = network(), image()
+    compiled = torch.compile(mt.convert(copy.deepcopy(model)), options={"post_grad_custom_pre_pass": own})
+    torch.testing.assert_close(compiled(x), model(x))
+    assert own.calls
+    assert not runs
+
+
+def test_the_cache_of_compiled_graphs_knows_users_pass_and_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace, other = type("Trace", (), {})(), type("Trace", (), {})()
+    monkeypatch.setattr(private, "present_trace", lambda: trace)
+    monkeypatch.setitem(graph_pass._limits_of_traces, trace, [1 << 20])
+    known = graph_pass.swap_after([UsersPass()]).uuid()
+    assert known == graph_pass.swap_after([UsersPass()]).uuid()
+    assert known != graph_pass.swap_after([]).uuid()
+    assert graph_pass.swap_after([lambda graph: None]).uuid() is None
+    monkeypatch.setattr(graph_pass, "digest_of_choices", lambda: "others")
+    assert known != graph_pass.swap_after([UsersPass()]).uuid()
+    monkeypatch.setattr(private, "present_trace", lambda: other)
+    without = graph_pass.swap_after([UsersPass()]).uuid()
+    assert b"others" not in without
+
+
+def test_new_times_change_the_digest_of_choices() -> None:
+    before = comparison.digest_of_choices()
+    call = CompiledCall(
+        "forward", (2, 4, 9, 9), (4, 4, 3, 3), torch.float32, (1, 1), (1, 1), (1, 1), 1, True, "1MiB"
+    )
+    comparison.gain(call, None, False)
+    after = comparison.digest_of_choices()
+    assert before != after
+    comparison.gain(call, None, False)
+    assert after == comparison.digest_of_choices()
+
+
+def test_sizes_that_are_not_known_stay_inductors(runs: Counter[str]) -> None:
+    model = network()
+    compiled = torch.compile(mt.convert(copy.deepcopy(model)), dynamic=True)
+    for size in (12, 14):
+        x = torch.rand(4, 3, size, size)
+        torch.testing.assert_close(compiled(x), model(x))
+    assert not runs
+
+
+def test_a_mode_for_cuda_graphs_changes_nothing_on_a_cpu(runs: Counter[str]) -> None:
+    model, x = network(), image()
+    compiled = torch.compile(mt.convert(copy.deepcopy(model)), mode="reduce-overhead")
+    torch.testing.assert_close(compiled(x), model(x))
+    assert runs["forward"] == 4
+
+
+def test_an_exported_program_keeps_mucudnns_operators_only_with_strict() -> None:
+    model, x = nn.Conv2d(3, 4, 3), image()
+    for strict in (False, True):
+        exported = torch.export.export(mt.convert(copy.deepcopy(model)), (x,), strict=strict)
+        assert ("mucudnn" in str(exported.graph)) == strict
+        torch.testing.assert_close(exported.module()(x), model(x))
+
+
+def test_other_backends_run_the_operators_of_converted_models() -> None:
+    targets = []
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        targets.extend(str(node.target) for node in module.graph.nodes)
+        return module.forward
+
+    torch.compile(mt.convert(nn.Conv2d(3, 4, 3)), backend=backend)(image())
+    assert any("mucudnn.convolution_forward" in target for target in targets)
+
+
+def test_a_plan_is_followed_in_compiled_code(runs: Counter[str]) -> None:
+    model, x = nn.Conv2d(3, 4, 3), image()
+    plan = mt.plan(model, x, workspace="1MiB")
+    converted = mt.convert(copy.deepcopy(model), plan=plan)
+    torch.testing.assert_close(torch.compile(converted)(x), model(x))
+    assert not runs
+
+
+def test_a_strange_pytorch_gets_todays_operators_and_one_warning(
+    runs: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private.inductor.cache_clear()
+    monkeypatch.setitem(sys.modules, "torch._inductor.custom_graph_pass", None)
+    monkeypatch.delattr(torch._inductor, "custom_graph_pass", raising=False)
+    model, x = network(), image()
+    try:
+        with pytest.warns(MucudnnWarning, match=r"inside torch\.compile") as warned:
+            result = torch.compile(mt.convert(copy.deepcopy(model)), backend="aot_eager")(x)
+        assert len([each for each in warned if each.category is MucudnnWarning]) == 1
+        assert private.inductor() is None
+    finally:
+        private.inductor.cache_clear()
+    torch.testing.assert_close(result, model(x))
+    assert not runs
+
+
+AHEAD = """
+import sys, torch
+x = torch.rand((2, 3, 12, 12), generator=torch.Generator().manual_seed(1))
+run = torch._inductor.aoti_load_package(sys.argv[1])
+assert "mucudnn" not in sys.modules
+torch.save(run(x), sys.argv[2])
+"""
+
+
+def test_a_package_made_ahead_of_time_runs_without_mucudnn(tmp_path: Path, runs: Counter[str]) -> None:
+    x = torch.rand((2, 3, 12, 12), generator=torch.Generator().manual_seed(1))
+    model = network().eval()
+    with torch.no_grad():
+        exported = torch.export.export(mt.convert(copy.deepcopy(model)), (x,), strict=False)
+        package = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "model.pt2"))
+        expected = model(x)
+    command = [sys.executable, "-c", AHEAD, package, str(tmp_path / "y.pt")]
+    subprocess.run(command, check=True, timeout=300)
+    torch.testing.assert_close(torch.load(tmp_path / "y.pt"), expected)
+    assert not runs
+
+
+REPEAT = """
+import sys, torch, torch._inductor.config as config
+import mucudnn.torch as mt
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Conv2d(8, 16, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3))
+x = torch.rand(4, 8, 24, 24)
+y = torch.compile(mt.convert(model))(x)
+y.square().sum().backward()
+torch.save([y.detach(), *(p.grad for p in model.parameters())], sys.argv[1])
+"""
+
+
+def test_two_processes_with_one_cache_compute_the_same_bits(tmp_path: Path) -> None:
+    results = []
+    for name in ("first", "second"):
+        command = [sys.executable, "-c", REPEAT, str(tmp_path / name)]
+        ran = subprocess.run(
+            ["env", f"TORCHINDUCTOR_CACHE_DIR={tmp_path / name}-compiled", *command],
+            check=False, timeout=300, capture_output=True, text=True,
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+        results.append(torch.load(tmp_path / name))
+    for first, second in zip(*results, strict=True):
+        assert torch.equal(first, second)
+
+
+def test_profilers_show_convolutions_without_gradients() -> None:
+    model, x = mt.convert(nn.Conv2d(3, 4, 3)), image()
+    with torch.no_grad():
+        model(x)
+        with torch.profiler.profile(record_shapes=True) as profile:
+            model(x)
+    events = [event for event in profile.events() if event.name == "mucudnn::convolution_forward"]
+    assert events
+    assert events[0].input_shapes[:2] == [list(x.shape), [4, 3, 3, 3]]
