@@ -115,11 +115,11 @@ def table_rows(records: list[Record]) -> Iterator[list[str]]:
             continue
         best = max((value for value in values.values() if value), default=None)
         cells = [_bold(f"{value:.2f}", value == best) if value else "–" for value in values.values()]
-        rivals = [values[way] or 0.0 for way in (COMPILED, CONVERTED)]
-        share = (values[BOTH] or 0.0) / max(*rivals, 1e-9)
-        if values[BOTH] and any(rivals):
+        others = [values[way] or 0.0 for way in (COMPILED, CONVERTED)]
+        share = (values[BOTH] or 0.0) / max(*others, 1e-9)
+        if values[BOTH] and any(others):
             shares.append(share)
-        yield [str(row), *cells, f"{share:.2f}" if any(rivals) else "–"]
+        yield [str(row), *cells, f"{share:.2f}" if any(others) else "–"]
     if shares:
         mean = math.exp(sum(map(math.log, shares)) / len(shares))
         yield ["geometric mean (least)", *([""] * len(WAYS)), f"{mean:.2f} ({min(shares):.2f})"]
