@@ -173,6 +173,20 @@ def prepared(
     return ready
 
 
+def prepare_slices(call: PassCall, micro_batch: int, algorithm: str) -> Prepared:
+    """Return a call's division into slices of one size, the last of which may be smaller, by one algorithm.
+
+    Nothing is measured. Raises MucudnnError, EngineError.
+    """
+    problem, shapes = geometry(call)
+    device = device_named(call.device, call.threads)
+    count, rest = divmod(problem.mini_batch, micro_batch)
+    slices = [*[(micro_batch, algorithm)] * count, *([(rest, algorithm)] if rest else [])]
+    division = device.engine.prepare(Kernel(problem, call.pass_), slices)
+    parts = tuple(MicroConfiguration(size, algorithm, 0.0, division.workspace) for size, _ in slices)
+    return Prepared(call, problem, Configuration(parts), shapes, None, device, division, division.workspace)
+
+
 def decided(call: PassCall, plan: PlanOrPath | None) -> Prepared | None:
     """Return the division that an earlier call with this plan prepared; None if there was none."""
     exact = make_exact(call)

@@ -13,9 +13,10 @@ import pytest
 from needs_torch import mt, torch
 from torch import nn
 
+from mucudnn.arrays import dispatch
 from mucudnn.errors import MucudnnWarning
 from mucudnn.torch.compiling import comparison, graph_pass, operators, private
-from mucudnn.torch.compiling.operators import CompiledCall
+from mucudnn.torch.compiling.operators import CompiledCall, EngineChoice
 
 pytestmark = [  # Inductor gives both
     pytest.mark.filterwarnings(r"ignore:`torch\.jit\.:DeprecationWarning"),
@@ -36,17 +37,23 @@ def _fresh_compiler() -> Iterator[None]:
     inductor_config.post_grad_custom_pre_pass = pass_before
 
 
+def engine(call: CompiledCall, *_: Any) -> EngineChoice | None:
+    """Return one of the engine's ways to run a call, which differs with the call."""
+    ways = operators.choices(call)
+    return ways[sum(call.w) % len(ways)]
+
+
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Let the engine win every convolution. Return how often it has run each pass."""
     counts: Counter[str] = Counter()
     run = operators.run
 
-    def counted(call: CompiledCall, *tensors: torch.Tensor) -> torch.Tensor:
+    def counted(call: CompiledCall, *arguments: Any) -> torch.Tensor:
         counts[call.pass_] += 1
-        return run(call, *tensors)
+        return run(call, *arguments)
 
-    monkeypatch.setattr(graph_pass, "gain", lambda *_: 1.0)
+    monkeypatch.setattr(graph_pass, "choose", engine)
     monkeypatch.setattr(operators, "run", counted)
     return counts
 
@@ -108,7 +115,9 @@ def test_a_training_step_runs_all_three_passes_in_the_engine(dims: int, runs: Co
 
 
 def test_each_pass_is_chosen_by_itself(runs: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_pass, "gain", lambda call, *_: float(call.pass_ == "backward_filter"))
+    monkeypatch.setattr(
+        graph_pass, "choose", lambda call, *_: engine(call) if call.pass_ == "backward_filter" else None
+    )
     model, x = network(), image()
     converted = mt.convert(copy.deepcopy(model))
     for run in (model, torch.compile(converted)):
@@ -158,7 +167,7 @@ def test_only_the_converted_half_of_a_graph_is_swapped(runs: Counter[str]) -> No
 def test_convolutions_that_inductor_computes_faster_stay_inductors(
     runs: Counter[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(graph_pass, "gain", lambda *_: 0.0)
+    monkeypatch.setattr(graph_pass, "choose", lambda *_: None)
     with caplog.at_level(logging.INFO, "mucudnn"):
         torch.compile(mt.convert(network()))(image())
     assert not runs
@@ -214,11 +223,27 @@ def test_new_times_change_the_digest_of_choices() -> None:
     call = CompiledCall(
         "forward", (2, 4, 9, 9), (4, 4, 3, 3), torch.float32, (1, 1), (1, 1), (1, 1), 1, True, "1MiB"
     )
-    comparison.gain(call, None, False)
+    comparison.choose(call, None, False)
     after = comparison.digest_of_choices()
     assert before != after
-    comparison.gain(call, None, False)
+    comparison.choose(call, None, False)
     assert after == comparison.digest_of_choices()
+
+
+@pytest.mark.parametrize("pass_", ["forward", "backward_data", "backward_filter"])
+def test_all_ways_of_the_engine_fit_the_limit_and_compute_the_same(pass_: str) -> None:
+    call = CompiledCall(
+        pass_, (5, 8, 20, 20), (8, 8, 3, 3), torch.float32, (1, 1), (1, 1), (1, 1), 1, True, "1MiB"
+    )
+    x, w, y = operators.random_operands(call)
+    first, second = {"forward": (x, w), "backward_data": (y, w), "backward_filter": (x, y)}[pass_]
+    ways = operators.choices(call)
+    assert {1, 5} <= {way.micro_batch for way in ways}
+    assert len({way.algorithm for way in ways}) > 1
+    results = [operators.run(call, way, first, second) for way in ways]
+    for result, way in zip(results, ways, strict=True):
+        assert dispatch.prepare_slices(call.call, *way).workspace <= 1 << 20
+        torch.testing.assert_close(result, results[0], rtol=1e-4, atol=1e-3)
 
 
 def test_sizes_that_are_not_known_stay_inductors(runs: Counter[str]) -> None:

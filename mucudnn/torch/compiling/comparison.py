@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -15,17 +16,18 @@ from mucudnn.costs.schema import STEP_TIME
 from mucudnn.errors import MucudnnError
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch.choosing.step_times import digest
-from mucudnn.torch.compiling.operators import CompiledCall, random_operands, run
+from mucudnn.torch.compiling.operators import CompiledCall, EngineChoice, choices, random_operands, run
 from mucudnn.torch.operators import passes, stock
 
-# The ways in which a compiled convolution runs, as the cache names them. The epilogue is the pass over the
-# result that is due if the engine runs, because Inductor fuses ReLU and bias with its own convolution.
-_INDUCTOR, _ENGINE, _EPILOGUE = "compiled inductor", "compiled engine", "compiled epilogue"
+# The ways in which a compiled convolution runs, as the cache names them; the engine's way follows `_ENGINE`.
+# The epilogue is the pass over the result that is due if the engine runs, because Inductor fuses ReLU and
+# bias with its own convolution.
+_INDUCTOR, _EPILOGUE, _ENGINE = "compiled inductor", "compiled epilogue", "compiled engine "
 _OPERATOR_MS = 0.05  # the overhead of an operator in Python, in a network
 # A packed convolution is so regular that a smaller share is doubtful: of MobileNetV2's 52 convolutions, 49
 # seemed 3 % faster in the engine, and the network was 10 % slower with them.
 _LEAST_GAIN_PACKED, _LEAST_GAIN = 0.10, 0.07
-_ROUNDS, _BUDGET_MS = 6, 400.0
+_ROUNDS, _BUDGET_MS = 6, 600.0
 
 
 class Packed(NamedTuple):
@@ -35,18 +37,24 @@ class Packed(NamedTuple):
     w: Tensor  # the filter, not packed
 
 
-def gain(call: CompiledCall, packed: Packed | None, has_epilogue: bool) -> float:
-    """Return the share of Inductor's time that the engine saves; 0 if the gain is below what is certain.
+def choose(call: CompiledCall, packed: Packed | None, has_epilogue: bool) -> EngineChoice | None:
+    """Return the engine's way to run a call if it is certainly faster than Inductor's, else None.
 
     With `has_epilogue` a pass over the result counts as time of the engine. The cache keeps all times.
     """
     try:
         times = _times(call, packed)
     except (*passes.FAILURES, RuntimeError):  # such as a lack of memory
-        return 0.0
-    engine_ms = times[_ENGINE] + _OPERATOR_MS + (times[_EPILOGUE] if has_epilogue else 0.0)
-    saved = 1 - engine_ms / times[_INDUCTOR]
-    return saved if saved >= (_LEAST_GAIN if packed is None else _LEAST_GAIN_PACKED) else 0.0
+        return None
+    engine = {way: ms for way, ms in times.items() if way.startswith(_ENGINE)}
+    if not engine:
+        return None
+    way = min(engine, key=engine.__getitem__)
+    engine_ms = engine[way] + _OPERATOR_MS + (times[_EPILOGUE] if has_epilogue else 0.0)
+    if engine_ms > (1 - (_LEAST_GAIN if packed is None else _LEAST_GAIN_PACKED)) * times[_INDUCTOR]:
+        return None
+    size, _, algorithm = way.removeprefix(_ENGINE).partition(" ")
+    return EngineChoice(int(size), algorithm)
 
 
 def digest_of_choices() -> str:
@@ -62,10 +70,8 @@ def digest_of_choices() -> str:
 
 
 def _times(call: CompiledCall, packed: Packed | None) -> Mapping[str, float]:
-    ready = call.prepare()
-    form = "packed" if packed else "plain"
-    kernel, machine = Kernel(ready.problem, call.pass_), stock.source_of("cpu").machine
-    step = digest(("compiled", form, ready.configuration))
+    kernel, machine = Kernel(call.problem, call.pass_), stock.source_of("cpu").machine
+    step = digest(("compiled", "packed" if packed else "plain", call.workspace))
     with user_cache(LogListener()) as cache:
         times = cache.step_times(machine, kernel, step)
         if not times:
@@ -84,9 +90,11 @@ def _measure(call: CompiledCall, packed: Packed | None) -> dict[str, float]:
     def run_stock() -> object:
         return packed.run(x) if packed else stock.run_whole(call.pass_, x, w, y, arguments)
 
-    runs = (run_stock, lambda: run(call, first, second), lambda: torch.relu_(y))
+    runs: dict[str, Callable[[], object]] = {_INDUCTOR: run_stock, _EPILOGUE: lambda: torch.relu_(y)}
+    for choice in choices(call):
+        runs[f"{_ENGINE}{choice}"] = partial(run, call, choice, first, second)
     with stock.quiet("cpu"):
-        return dict(zip((_INDUCTOR, _ENGINE, _EPILOGUE), _least_of_second_runs(runs), strict=True))
+        return dict(zip(runs, _least_of_second_runs([*runs.values()]), strict=True))
 
 
 def _least_of_second_runs(runs: Sequence[Callable[[], object]]) -> list[float]:

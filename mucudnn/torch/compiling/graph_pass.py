@@ -17,8 +17,8 @@ from mucudnn.arrays.call import limit_of
 from mucudnn.forks import no_fork
 from mucudnn.sizes import spell_limit
 from mucudnn.torch.compiling import private
-from mucudnn.torch.compiling.comparison import Packed, digest_of_choices, gain
-from mucudnn.torch.compiling.operators import OPERATORS, CompiledCall
+from mucudnn.torch.compiling.comparison import Packed, choose, digest_of_choices
+from mucudnn.torch.compiling.operators import OPERATORS, CompiledCall, EngineChoice
 from mucudnn.torch.operators.compiler_marks import keep_result
 
 _logger = logging.getLogger("mucudnn")
@@ -131,14 +131,15 @@ class _Graph:
             result: Tensor = private.run_packed(real, opaque, values, (padding, stride, dilation, groups))
             return result
 
-        if not self._is_swapped(call, Packed(run_stock, w), has_epilogue=True):
+        choice = self._choose(call, Packed(run_stock, w), has_epilogue=True)
+        if choice is None:
             return
         name = f"{packed.target}_mucudnn"
         self._module.register_buffer(name, w)
         with self._graph.inserting_before(node):
             own = self._graph.get_attr(name)
         own.meta["val"] = node.meta["val"].fake_mode.from_tensor(w, static_shapes=True)
-        self._put_forward(node, call, x, own, bias)
+        self._put_forward(node, (x, own, *_tail(call, choice)), bias)
         if not packed.users:
             self._graph.erase_node(packed)
             if not any(n.op == "get_attr" and n.target == packed.target for n in self._graph.nodes):
@@ -149,8 +150,9 @@ class _Graph:
         if transposed or not _is_static(x, w):
             return
         call = self._call("forward", x, _shape(w), stride, padding, dilation, groups)
-        if call is not None and self._is_swapped(call, None, has_epilogue=bias is not None):
-            self._put_forward(node, call, x, w, bias)
+        choice = None if call is None else self._choose(call, None, has_epilogue=bias is not None)
+        if call is not None and choice is not None:
+            self._put_forward(node, (x, w, *_tail(call, choice)), bias)
 
     def _swap_backward(self, node: fx.Node) -> None:
         dy, x, w, _, stride, padding, dilation, transposed, _, groups, mask = node.args
@@ -162,12 +164,15 @@ class _Graph:
             if not mask[index]:
                 continue
             call = self._call(pass_, x, _shape(w), stride, padding, dilation, groups)
-            if call is None or not self._is_swapped(call, None, has_epilogue=False):
+            choice = None if call is None else self._choose(call, None, has_epilogue=False)
+            if call is None or choice is None:
                 continue
             mask[index] = False
             if index in results:
                 shape = list(call.x if pass_ == "backward_data" else call.w)
-                self._replace(node, results[index], OPERATORS[pass_], (*operands[pass_], shape, *_tail(call)))
+                self._replace(
+                    node, results[index], OPERATORS[pass_], (*operands[pass_], shape, *_tail(call, choice))
+                )
         if mask == list(node.args[-1]):
             return
         if mask[2] and not any(mask[:2]):  # Inductor fuses the sum with what computes dy
@@ -197,20 +202,21 @@ class _Graph:
             pass_, tuple(value.shape), tuple(w), value.dtype, *sizes, groups, last, self._workspace
         )
 
-    def _is_swapped(self, call: CompiledCall, packed: Packed | None, *, has_epilogue: bool) -> bool:
-        is_ours = gain(call, packed, has_epilogue) > 0
-        where = "run by mucudnn" if is_ours else "left to Inductor"
+    def _choose(
+        self, call: CompiledCall, packed: Packed | None, *, has_epilogue: bool
+    ) -> EngineChoice | None:
+        choice = choose(call, packed, has_epilogue)
+        where = "left to Inductor" if choice is None else "run by mucudnn"
         self._counts[f"{call.pass_} convolutions {where}"] += 1
-        return is_ours
+        return choice
 
-    def _put_forward(self, node: fx.Node, call: CompiledCall, x: fx.Node, w: fx.Node, bias: Any) -> None:
+    def _put_forward(self, node: fx.Node, arguments: tuple[Any, ...], bias: Any) -> None:
         with self._graph.inserting_before(node):
-            new = self._graph.call_function(OPERATORS["forward"], (x, w, *_tail(call)))
+            new = self._graph.call_function(OPERATORS["forward"], arguments)
             new.meta.update(node.meta)
             if bias is not None:  # Inductor fuses the addition with what follows
-                shaped = self._graph.call_function(
-                    _aten.reshape.default, (bias, [1, -1, *(1,) * (len(call.x) - 2)])
-                )
+                axes = [1, -1, *(1,) * (len(_shape(node)) - 2)]
+                shaped = self._graph.call_function(_aten.reshape.default, (bias, axes))
                 new = self._graph.call_function(_aten.add.Tensor, (new, shaped))
                 new.meta.update(node.meta)
         node.replace_all_uses_with(new)
@@ -224,9 +230,9 @@ class _Graph:
         self._graph.erase_node(result)
 
 
-def _tail(call: CompiledCall) -> tuple[Any, ...]:
+def _tail(call: CompiledCall, choice: EngineChoice) -> tuple[Any, ...]:
     sizes = [list(size) for size in (call.stride, call.padding, call.dilation)]
-    return *sizes, call.groups, call.channels_last, call.workspace
+    return *sizes, call.groups, call.channels_last, call.workspace, *choice
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:

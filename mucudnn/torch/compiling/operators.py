@@ -10,16 +10,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mucudnn.arrays.call import PassCall
-from mucudnn.arrays.dispatch import Prepared, prepared
+from mucudnn._native import Problem
+from mucudnn.arrays.call import PassCall, geometry, limit_of
+from mucudnn.arrays.devices import device_named
+from mucudnn.arrays.dispatch import Prepared, prepare_slices
 from mucudnn.arrays.recent import Recent
+from mucudnn.costs.records import SUCCESS
+from mucudnn.measuring.candidates import wastes_transform
+from mucudnn.problems.kernels import Kernel
 from mucudnn.torch.operators import passes
 from mucudnn.torch.operators.options import Ints, Options
 from mucudnn.torch.operators.stock import random_tensors
 from mucudnn.torch.tracing.recorder import DATA_TYPES
 
 _SCHEMA = (
-    "SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups, bool channels_last, str workspace"
+    "SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups, bool channels_last, str workspace, "
+    "SymInt micro_batch, str algorithm"
 )
 _TENSORS = {
     "forward": "Tensor x, Tensor w",
@@ -55,33 +61,67 @@ class CompiledCall(NamedTuple):
         sizes = self.stride, self.padding, self.dilation, self.groups
         return Options(*sizes, last, self.workspace, None, fallback=True)
 
-    def prepare(self) -> Prepared:
-        """Return the engine's fastest division within the limit, measured if the cache lacks it.
-
-        Raises MucudnnError.
-        """
+    @property
+    def call(self) -> PassCall:
+        """The call as the engine sees it, with the axes in the order of memory."""
         x, w, y = (_in_memory(shape, self.channels_last) for shape in (self.x, self.w, self.y))
-        call = PassCall(
+        return PassCall(
             self.pass_, "cpu", DATA_TYPES[self.data_type], "nhwc" if self.channels_last else "nchw",
             x, w, None if self.pass_ == "forward" else y,
             self.stride, self.padding, self.dilation, self.groups, self.workspace,
-            threads=torch.get_num_threads(),
+            threads=passes.host_threads(),
         )  # fmt: skip
-        return prepared(call)
+
+    @property
+    def problem(self) -> Problem:
+        """The problem of the engine. Raises UsageError if there is none."""
+        return geometry(self.call)[0]
+
+
+class EngineChoice(NamedTuple):
+    """The engine's way to run a call: slices of the mini-batch, by one algorithm."""
+
+    micro_batch: int
+    algorithm: str
+
+    def __str__(self) -> str:
+        return f"{self.micro_batch} {self.algorithm}"
+
+
+def choices(call: CompiledCall) -> list[EngineChoice]:
+    """Return the ways in which the engine can run a call within its workspace limit. Raises MucudnnError.
+
+    An algorithm runs the largest slices that fit the limit, and also single samples, whose data stays in the
+    caches. 16-bit filter gradients stay whole, because each slice would round its sum.
+    """
+    kernel, limit = Kernel(call.problem, call.pass_), limit_of(call.workspace)
+    engine, n = device_named("cpu", passes.host_threads()).engine, kernel.mini_batch
+    must_be_whole = call.pass_ == "backward_filter" and call.data_type is not torch.float32
+    sizes = [n] if must_be_whole else [n, *(2**e for e in range(n.bit_length() - 1, -1, -1) if 2**e < n)]
+    largest, smallest = dict[str, int](), list[str]()
+    for size in sizes:
+        for listed in engine.enumerate(kernel.at(size)):
+            if listed.status != SUCCESS or wastes_transform(kernel, listed.algorithm):
+                continue
+            if limit is None or listed.workspace <= limit:
+                largest.setdefault(listed.algorithm, size)
+                smallest += [listed.algorithm] if size == 1 else []
+    ways = [EngineChoice(size, algorithm) for algorithm, size in largest.items()]
+    return list(dict.fromkeys([*ways, *(EngineChoice(1, algorithm) for algorithm in smallest)]))
 
 
 def random_operands(call: CompiledCall) -> tuple[Tensor, Tensor, Tensor]:
     """Return random x, w and y of a call."""
-    return random_tensors("cpu", call.prepare().problem, call.x[0])
+    return random_tensors("cpu", call.problem, call.x[0])
 
 
-def run(call: CompiledCall, first: Tensor, second: Tensor) -> Tensor:
+def run(call: CompiledCall, choice: EngineChoice, first: Tensor, second: Tensor) -> Tensor:
     """Run a pass on its two tensors, in the engine or, with a warning, by PyTorch's operator."""
-    key = call, torch.get_num_threads()
+    key = call, choice, passes.host_threads()
     ready = _ready[key]
     if ready is None:
         try:
-            ready = call.prepare()
+            ready = prepare_slices(call.call, *choice)
         except passes.FAILURES:  # the passes below meet the same failure, warn and run PyTorch's operator
             pass
         else:
@@ -99,17 +139,16 @@ def _in_memory(shape: tuple[int, ...], channels_last: bool) -> tuple[int, ...]:
     return (shape[0], *shape[2:], shape[1]) if channels_last else shape
 
 
-def _call(pass_: str, first: Tensor, second: Tensor, *arguments: Any) -> CompiledCall:
+def _call(pass_: str, first: Tensor, second: Tensor, *arguments: Any) -> tuple[CompiledCall, EngineChoice]:
     shapes = tuple(first.shape), tuple(second.shape)
     if pass_ == "forward":
         x, w = shapes
     else:
         result, *arguments = arguments  # type: ignore[assignment]
         x, w = (tuple(result), shapes[1]) if pass_ == "backward_data" else (shapes[0], tuple(result))
-    stride, padding, dilation, groups, last, limit = arguments
-    return CompiledCall(
-        pass_, x, w, first.dtype, tuple(stride), tuple(padding), tuple(dilation), groups, last, limit
-    )
+    stride, padding, dilation, groups, last, limit, *choice = arguments
+    sizes = tuple(stride), tuple(padding), tuple(dilation)
+    return CompiledCall(pass_, x, w, first.dtype, *sizes, groups, last, limit), EngineChoice(*choice)
 
 
 def _result_shape(call: CompiledCall) -> Ints:
@@ -121,10 +160,10 @@ _library = torch.library.Library("mucudnn_compiled", "DEF")
 
 def _define(pass_: str) -> Any:
     def kernel(first: Tensor, second: Tensor, *arguments: Any) -> Tensor:
-        return run(_call(pass_, first, second, *arguments), first, second)
+        return run(*_call(pass_, first, second, *arguments), first, second)
 
     def fake(first: Tensor, second: Tensor, *arguments: Any) -> Tensor:
-        call = _call(pass_, first, second, *arguments)
+        call, _ = _call(pass_, first, second, *arguments)
         return passes.empty_result(_result_shape(call), first, call.channels_last)
 
     tags = torch.Tag.flexible_layout, torch.Tag.pt2_compliant_tag

@@ -54,10 +54,13 @@ def call_of(
     return PassCall(
         pass_, view.device, view.data_type, "nhwc" if options.channels_last else "nchw", x, w, y,
         tuple(options.stride), tuple(options.padding), tuple(options.dilation), options.groups,
-        options.workspace, STRICT if promise.is_strict else math,
-        _wanted_threads() or torch.get_num_threads() if view.device == "cpu" else None, promise,
-        deterministic,
+        host_threads() if view.device == "cpu" else None, promise,
     )  # fmt: skip
+
+
+def host_threads() -> int:
+    """Return the number of threads on which the host engine runs. Raises UsageError."""
+    return _wanted_threads() or torch.get_num_threads()
 
 
 @cache  # reading the variable takes longer than the rest of `call_of`
