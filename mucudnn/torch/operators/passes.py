@@ -54,7 +54,8 @@ def call_of(
     return PassCall(
         pass_, view.device, view.data_type, "nhwc" if options.channels_last else "nchw", x, w, y,
         tuple(options.stride), tuple(options.padding), tuple(options.dilation), options.groups,
-        host_threads() if view.device == "cpu" else None, promise,
+        options.workspace, STRICT if promise.is_strict else math,
+        host_threads() if view.device == "cpu" else None, promise, deterministic,
     )  # fmt: skip
 
 
