@@ -16,7 +16,14 @@ from mucudnn.costs.schema import STEP_TIME
 from mucudnn.errors import MucudnnError
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch.choosing.step_times import digest
-from mucudnn.torch.compiling.operators import CompiledCall, EngineChoice, choices, random_operands, run
+from mucudnn.torch.compiling.operators import (
+    SCHEMA,
+    CompiledCall,
+    EngineChoice,
+    choices,
+    random_operands,
+    run,
+)
 from mucudnn.torch.operators import passes, stock
 
 # The ways in which a compiled convolution runs, as the cache names them; the engine's way follows `_ENGINE`.
@@ -58,7 +65,7 @@ def choose(call: CompiledCall, packed: Packed | None, has_epilogue: bool) -> Eng
 
 
 def digest_of_choices() -> str:
-    """Return a text that changes with the times that the choices of this process depend on."""
+    """Return a text that changes with the operators, and with the times that this process chooses by."""
     machine, rows = stock.source_of("cpu").machine, list[object]()
     with suppress(MucudnnError), user_cache(LogListener()) as cache:
         where = "WHERE device = ? AND library = ? AND threads = ? AND way LIKE 'compiled %'"
@@ -66,7 +73,7 @@ def digest_of_choices() -> str:
             (row["problem"], row["pass"], row["step"], row["way"], row["time_ms"])
             for row in cache.select(STEP_TIME, where, machine.identity)
         ]
-    return digest([mucudnn.__version__, *machine.identity, *sorted(map(str, rows))])
+    return digest([mucudnn.__version__, SCHEMA, *machine.identity, *sorted(map(str, rows))])
 
 
 def _times(call: CompiledCall, packed: Packed | None) -> Mapping[str, float]:

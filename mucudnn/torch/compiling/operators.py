@@ -23,7 +23,7 @@ from mucudnn.torch.operators.options import Ints, Options
 from mucudnn.torch.operators.stock import random_tensors
 from mucudnn.torch.tracing.recorder import DATA_TYPES
 
-_SCHEMA = (
+SCHEMA = (
     "SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups, bool channels_last, str workspace, "
     "SymInt micro_batch, str algorithm"
 )
@@ -167,7 +167,7 @@ def _define(pass_: str) -> Any:
         return passes.empty_result(_result_shape(call), first, call.channels_last)
 
     tags = torch.Tag.flexible_layout, torch.Tag.pt2_compliant_tag
-    _library.define(f"{pass_}({_TENSORS[pass_]}, {_SCHEMA}) -> Tensor", tags=tags)
+    _library.define(f"{pass_}({_TENSORS[pass_]}, {SCHEMA}) -> Tensor", tags=tags)
     _library.impl(pass_, kernel, "CPU")
     torch.library.register_fake(f"mucudnn_compiled::{pass_}", fake, lib=_library)
     return getattr(torch.ops.mucudnn_compiled, pass_).default
