@@ -25,6 +25,14 @@ pytestmark = [  # Inductor gives both
 inductor_config = pytest.importorskip("torch._inductor.config")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _own_generated_code(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what Inductor generates from other processes, which may have another PyTorch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _fresh_compiler() -> Iterator[None]:
     torch.compiler.reset()
