@@ -324,9 +324,7 @@ def _decide(
         if may_measure:
             benchmark(bench, [kernel], policy, limits=(limit,))
         costs = bench.costs([kernel])
-        # A kernel that the cache does not know at all would make the engine list its algorithms.
-        known = costs.measurements[kernel]
-        if not may_measure and not (known and not find_missing(bench, [kernel], policy, (limit,)).tasks):
+        if not may_measure and not _has_measurements(bench, kernel, policy, limit):
             raise NotMeasuredError(f"{kernel} was not measured")
         try:
             chosen = choose_within(costs, kernel, policy, limit)
@@ -343,6 +341,24 @@ def _decide(
 def _runner(source: Source | None) -> Runner:
     """Return the way to measure for a call: a program with a framework waits for it in its first step."""
     return Race(is_hurried=source is not None)
+
+
+def is_measured(call: PassCall, plan: PlanOrPath | None, source: Source | None) -> bool:
+    """Return whether a decision about a call needs no measurements. Raises MucudnnError."""
+    kernel, limit = Kernel(geometry(call)[0], call.pass_), limit_of(call.workspace)
+    if plan is not None and known_plan(plan).find(kernel) is not None:
+        return True
+    engine = device_named(call.device, call.threads).engine
+    with user_cache(LogListener()) as cache:
+        bench = Bench(engine, cache, Listener(), _runner(source), source)
+        return _has_measurements(bench, kernel, settings.BATCH_POLICY.read(), limit)
+
+
+def _has_measurements(bench: Bench, kernel: Kernel, policy: str, limit: int | None) -> bool:
+    """Return whether the cache has all measurements that a decision within a limit needs."""
+    # A kernel that the cache does not know at all would make the engine list its algorithms.
+    is_known = bool(bench.costs([kernel]).measurements[kernel])
+    return is_known and not find_missing(bench, [kernel], policy, (limit,)).tasks
 
 
 def measurements_of(

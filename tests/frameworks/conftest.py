@@ -22,6 +22,17 @@ def _one_cache(one_cache: None) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
+def _measured_at_once(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let the first call with a shape be measured, so that these tests need not repeat their calls."""
+    with pytest.MonkeyPatch.context() as patch:
+        if find_spec("torch") is not None and request.module.__name__ != "test_torch_new_shapes":
+            from mucudnn.torch.choosing.sightings import Sightings
+
+            patch.setattr(Sightings, "earns_measuring", lambda *_: True)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
 def _engine_alone(request: pytest.FixtureRequest) -> Iterator[None]:
     """Let STOCK seem slow, so that these tests run the engine; the file of its own tests sets its times."""
     with pytest.MonkeyPatch.context() as patch:

@@ -54,9 +54,11 @@ class Answer(NamedTuple):
     gain: float  # the share of PyTorch's time that our passes save; 0 if PyTorch runs the call
     options: Options | None = None  # None if a pass needs cast or padded tensors
     ready: Prepared | None = None  # the division of the forward pass on a CPU
+    is_final: bool = True  # False if the call is undecided, and PyTorch runs it for now
 
 
 LEFT_TO_PYTORCH = Answer(0.0)
+NOT_YET = Answer(0.0, is_final=False)
 _answers: Recent[CallKey, Answer] = Recent(2048)  # an entry takes about 2 KB
 
 

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from mucudnn.arrays.call import LogListener
-from mucudnn.arrays.dispatch import Prepared, measurements_of
+from mucudnn.arrays.dispatch import Prepared, is_measured, measurements_of
 from mucudnn.arrays.user_cache import one_cache, user_cache
 from mucudnn.problems.kernels import Kernel
-from mucudnn.torch.choosing.answers import LEFT_TO_PYTORCH, Answer, CallKey, keep
+from mucudnn.promises import promise_named
+from mucudnn.torch.choosing.answers import LEFT_TO_PYTORCH, NOT_YET, Answer, CallKey, keep
 from mucudnn.torch.choosing.background import Work, tuner
+from mucudnn.torch.choosing.sightings import Sightings
 from mucudnn.torch.choosing.step_times import CHOICES, STOCK_WAY, digest
 from mucudnn.torch.operators import passes, stock
 from mucudnn.torch.operators.operands import Operands
@@ -38,33 +40,61 @@ _BUDGET_MS, _MOST_ROUNDS = 25.0, 3
 
 
 def decide(
-    key: CallKey, operands: Operands, is_own: bool, tune: str = "eager", module: Hashable = None
+    key: CallKey,
+    operands: Operands,
+    is_own: bool,
+    sightings: Sightings,
+    layer: Hashable,
+    tune: str = "eager",
 ) -> Answer | None:
-    """Return the answer about a call, and keep it; None while the call is undecided.
+    """Return the answer about a call of a layer, and keep it if it is final.
 
-    `is_own` says that the operands are the call's own tensors. The gain of the answer is 1 if PyTorch's own
-    operator was not a candidate, for example because it exceeds the limit.
+    `is_own` says that the operands are the call's own tensors. `sightings` counts the calls. The gain of the
+    answer is 1 if PyTorch's own operator was not a candidate, for example because it exceeds the limit.
 
-    With `tune` "eager", the first call with a shape makes the missing measurements and decides. With
-    "background" the tuner does so between two calls to `module`. With "never" nothing is measured.
+    With `tune` "eager", the missing measurements are made once the call has come again. Until then the answer
+    is NOT_YET, because many programs have ever new shapes. If the caller named a limit or a promise, they are
+    made in the first call, because PyTorch's own operator keeps neither. With "background" the tuner makes them
+    between two calls to the layer. With "never" nothing is measured, and with "now" everything.
 
-    A call under a compiler, a tracer, a mode or a transform stays undecided. So does a failing call, whose
+    A call under a compiler, a tracer, a mode or a transform has no answer. Neither has a failing call, whose
     error mucudnn's operators then raise or warn about.
     """
     if passes.is_followed(operands.x, operands.w, operands.bias):
         return None
     if tune == "background":
         waiting = tuner()
-        if not waiting.has(key):
+        if not waiting.has(key) and sightings.earns_measuring(key, layer):
             waiting.submit(key, _decide_in_parts(key, operands, is_own))
-        waiting.wait_after_step(module)
-        return None
+        waiting.wait_after_step(layer)
+        return NOT_YET
+    if tune == "eager" and not _is_due(key, operands, sightings, layer):
+        return NOT_YET
     answer = _decide(key, operands, is_own, may_measure=tune != "never")
     if answer is None and tune == "never":
         answer = LEFT_TO_PYTORCH
     if answer is not None:
         keep(key, answer)
     return answer
+
+
+def _is_due(key: CallKey, operands: Operands, sightings: Sightings, layer: Hashable) -> bool:
+    """Return whether to decide about a call now: it has come again, nothing need be measured, or it fails."""
+    is_bound = key.limit is not None or str(promise_named(operands.options.promise))
+    if is_bound or sightings.earns_measuring(key, layer):
+        return True
+    try:
+        calls = operands.calls(_passes(key)).values()
+        if not sightings.may_look_up(layer):
+            return False
+        with one_cache():
+            source, plan = stock.source_of(key.device), plan_of(operands.options.plan)
+            if all(is_measured(call, plan, source) for call in calls):
+                return True
+    except passes.FAILURES:
+        return True
+    sightings.note_unknown(layer)
+    return False
 
 
 def _decide_in_parts(key: CallKey, operands: Operands, is_own: bool) -> Work:

@@ -112,6 +112,7 @@ class StepComparison:
         self._seen: Recent[tuple[int, CallKey], bool] = Recent(_MOST_CALLS)
         self._unclear: Recent[CallKey, bool] = Recent(_MOST_CALLS)  # True for PyTorch's own in a mixture
         self._is_clean, self._since = False, 0.0
+        self._is_undecided = False  # True if a call of the present step is undecided
         self._gains: set[bool] = set()  # True for a clear gain of a call, False for a small one
         self._thread = 0
         self._lock = threading.Lock()  # held while a thread compares; the others do not wait for it
@@ -148,7 +149,7 @@ class StepComparison:
         The gain is 0 if the choice is PyTorch's own, and None while the call is undecided.
         """
         if gain is None:
-            self._is_clean = False
+            self._is_clean, self._is_undecided = False, True
         elif gain:
             is_clear = gain >= CLEAR_GAIN
             self._gains.add(is_clear)
@@ -194,6 +195,7 @@ class StepComparison:
             return
         self._compared, self._called, self._way = steps, [], steps.way
         self._is_clean, self._gains, self._thread = True, set(), threading.get_ident()
+        self._is_undecided = False
         self._since = self._clock()
 
     def _end(self, x: Tensor) -> None:
@@ -204,7 +206,7 @@ class StepComparison:
             torch.cuda.synchronize(x.device)
         seconds = self._clock() - self._since
         modules = tuple(module for module, _ in self._called)
-        if self._decide_from_cache(steps, modules):
+        if not self._is_undecided and self._decide_from_cache(steps, modules):
             return
         if not self._is_clean:
             steps.restart()

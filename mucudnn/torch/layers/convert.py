@@ -37,11 +37,14 @@ def convert(
     order of the model. A kernel that the plan lacks, such as a smaller last mini-batch, runs within
     `workspace`.
 
-    `tune` says when to measure the kernels that neither a plan nor the cache has. "eager" measures in the
-    first call with a shape. "background" runs PyTorch's own convolutions until a thread has decided; between
-    two steps the program waits for the thread, for half of a step's time. "never" measures nothing and leaves
-    undecided calls to PyTorch. With these two, PyTorch also runs compiled and transformed calls. Ctrl-C loses
-    no measurements.
+    `tune` says when to measure the kernels that neither a plan nor the cache has. "eager" measures when a
+    shape comes again, and until then runs PyTorch's own convolutions: programs whose every step has another
+    size would not earn the measurements back. With few shapes for each layer, a shape is measured when it
+    comes for the second time, with many shapes when it has come more often. PyTorch's own convolutions
+    respect no limit, so with a limit that you name, here or by MUCUDNN_WORKSPACE_LIMIT, "eager" measures in
+    the first call with a shape. "background" measures as late, in a thread; between two steps the program
+    waits for the thread, for half of a step's time. "never" measures nothing and leaves undecided calls to
+    PyTorch. With these two, PyTorch also runs compiled and transformed calls. Ctrl-C loses no measurements.
 
     With `numerics` "strict" each result is a sum over its own window: neither FFT nor Winograd nor TF32 runs.
     Then a NaN, an infinity or a large value reaches no other result, and zeros stay zero. The default is the

@@ -120,10 +120,11 @@ def _choose(
         return None
     operands = operands_of(module, input, weight, bias, settings)
     if answer is None and key is not None:
-        answer = decide(key, operands, operands.are(input, weight, bias), settings.tune, id(module))
+        is_own = operands.are(input, weight, bias)
+        answer = decide(key, operands, is_own, settings.sightings, id(module), settings.tune)
     settings.note_choice(key, answer)
     is_ours = settings.tune == "eager" if answer is None else answer.gain > 0
-    if is_ours or answer is not None:
+    if is_ours or (answer is not None and answer.is_final):
         _log_choice(module, operands, is_ours)
     return operands if is_ours else None
 
@@ -161,7 +162,7 @@ def reason_for_stock(module: Any, input: Tensor, operands: Operands) -> str | No
     if settings.comparison is not None and settings.comparison.has_left_to_pytorch(key):
         return "whole steps were fastest with them"
     is_own = operands.are(input, module.weight, module.bias)
-    answer = answers.find(key) or decide(key, operands, is_own)
+    answer = answers.find(key) or decide(key, operands, is_own, settings.sightings, id(module), "now")
     return None if answer is None or answer.gain else "measured, no choice of mucudnn's was faster"
 
 

@@ -10,7 +10,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 from mucudnn.arrays.call import PlanOrPath
 from mucudnn.errors import UsageError
 from mucudnn.promises import Promise, promise_of
-from mucudnn.torch.choosing import answers
+from mucudnn.torch.choosing import answers, sightings
 from mucudnn.torch.choosing.decision import decide
 from mucudnn.torch.operators.derivatives import convolve
 from mucudnn.torch.operators.operands import Sizes, prepare_operands
@@ -84,11 +84,12 @@ def conv2d(
     call with it, or pass the plan's path instead.
 
     Each pass uses at most `workspace` bytes of scratch memory ("64MiB", "none"), or runs as the `plan` says.
-    Without either, the limit is MUCUDNN_WORKSPACE_LIMIT, 64 MiB by default. With `numerics` "strict" each
-    result is a sum over its own window: neither FFT nor Winograd nor TF32 runs. The default is
-    MUCUDNN_NUMERICS, or "fast". The first call with a shape takes seconds to measure the algorithms that fit,
-    and the cache keeps the measurements. On the CPU the convolution uses MUCUDNN_THREADS threads, or else as
-    many as PyTorch (`torch.set_num_threads`).
+    Without either, the limit is MUCUDNN_WORKSPACE_LIMIT, or 64 MiB. With `numerics` "strict" each result is a
+    sum over its own window: neither FFT nor Winograd nor TF32 runs. The default is MUCUDNN_NUMERICS, or
+    "fast". The second call with a shape takes up to seconds to measure the algorithms that fit, and the cache
+    keeps the measurements. PyTorch runs the first call, unless the cache has the measurements already, or you
+    name a limit or a promise, which PyTorch would not keep. On the CPU the convolution uses MUCUDNN_THREADS
+    threads, or else as many as PyTorch (`torch.set_num_threads`).
 
     Raises UsageError (a ValueError) and ArgumentTypeError (a TypeError) for arguments that make no
     convolution. Raises MixedDevicesError, NoEngineError and NothingFitsError, and NotDifferentiableError for
@@ -152,7 +153,8 @@ def _convolve(function: Any, x: Tensor, w: Tensor, bias: Tensor | None, *argumen
             promise=None if promise is None else str(promise),
         )  # fmt: skip
         if answer is None and key is not None:
-            answer = decide(key, operands, operands.are(x, w, bias))
+            layer = id(w) if isinstance(w, torch.nn.Parameter) else w.shape  # other weights may be computed
+            answer = decide(key, operands, operands.are(x, w, bias), sightings.of_functions, layer)
         if answer is None or answer.gain:
             return operands.run()
     run_stock: Callable[..., Tensor] = getattr(torch.nn.functional, function.__name__)

@@ -12,6 +12,7 @@ from mucudnn.plans.plan import Plan
 from mucudnn.promises import Promise, promise_of
 from mucudnn.sizes import spell_limit
 from mucudnn.torch.choosing.answers import Answer, CallKey
+from mucudnn.torch.choosing.sightings import Sightings
 from mucudnn.torch.choosing.step_comparison import StepComparison
 from mucudnn.torch.choosing.step_times import StepTimes
 from mucudnn.torch.operators.options import handle_of
@@ -45,6 +46,7 @@ class ConversionSettings:
         # Inductor promises nothing, a plan is followed exactly, and the other ways to tune leave compiled
         # convolutions to PyTorch.
         self.may_inductor_decide = plan is None and self.tune == "eager" and not self.promise_text
+        self.sightings = Sightings()
         self.handle = None if known is None else handle_of(known)
         # Call keys contain this text because the settings themselves would keep the comparison alive.
         self.key = f"{workspace}, {self.handle}, {tune}, {self.promise}"
@@ -73,9 +75,10 @@ class ConversionSettings:
         return is_left
 
     def note_choice(self, key: CallKey | None, answer: Answer | None) -> None:
-        """Tell the step comparison that a call follows its own answer; None while the call is undecided."""
+        """Tell the step comparison that a call follows its own answer; None for a call without an answer."""
         if key is not None and self.comparison is not None:
-            self.comparison.note_choice(key, None if answer is None else answer.gain)
+            gain = answer.gain if answer is not None and answer.is_final else None
+            self.comparison.note_choice(key, gain)
 
     def leave_to_pytorch(self, is_left: bool) -> None:
         """Switch the modules to their stock classes or back.

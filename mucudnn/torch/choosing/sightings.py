@@ -1,0 +1,70 @@
+"""The calls that a program has made, so that only calls that come again are measured.
+
+To measure a call takes as long as several calls, which a program whose every step has another size would
+never earn back. Such a program runs PyTorch's own convolutions.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from mucudnn.arrays.recent import Recent
+from mucudnn.torch.choosing.answers import CallKey
+
+_MOST_CALLS, _MOST_LAYERS = 8192, 1024  # an entry takes about 200 bytes
+_MOST_NEEDED = 32  # calls after which any shape is measured
+_MOST_UNKNOWN = 2  # shapes of a layer that the cache does not know before new shapes are not looked up
+
+
+@dataclass
+class _Layer:
+    shapes: int = 0
+    unknown: int = 0  # shapes that the cache did not know
+
+
+class Sightings:
+    """The number of times that each layer of a program has had each call, for the most recent calls.
+
+    A layer is a module or a weight. Identical layers are counted apart, because all of them have the same
+    call in a single step.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Recent[tuple[Hashable, int], int] = Recent(_MOST_CALLS)
+        self._layers: Recent[Hashable, _Layer] = Recent(_MOST_LAYERS)
+        self._most_shapes = 0  # the largest number of shapes that a layer has had
+
+    def earns_measuring(self, key: CallKey, layer: Hashable) -> bool:
+        """Count a call of a layer. Return whether the layer has had it often enough to measure it.
+
+        A shape must have come once for each shape of the layer with the most shapes, before it is measured
+        when it comes again. The last layers of a network meet the same few sizes even if each step's input
+        has a new size, and a layer that runs twice in a step meets even a new size again.
+        """
+        try:
+            call = layer, hash(key)
+        except TypeError:  # a size that cannot be hashed
+            return True
+        count = self._counts[call] or 0
+        self._counts[call] = count + 1
+        if not count:
+            shapes = self._layer(layer)
+            shapes.shapes += 1
+            self._most_shapes = max(self._most_shapes, shapes.shapes)
+        return count >= min(self._most_shapes, _MOST_NEEDED)
+
+    def may_look_up(self, layer: Hashable) -> bool:
+        """Return whether to look for a new shape of this layer in the cache, which takes a millisecond."""
+        return self._layer(layer).unknown < _MOST_UNKNOWN
+
+    def note_unknown(self, layer: Hashable) -> None:
+        """Note that the cache does not know a shape of this layer."""
+        self._layer(layer).unknown += 1
+
+    def _layer(self, layer: Hashable) -> _Layer:
+        seen = self._layers[layer]
+        if seen is None:
+            seen = self._layers[layer] = _Layer()
+        return seen
+
+
+of_functions = Sightings()  # the calls of functions; each converted model has its own
