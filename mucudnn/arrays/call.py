@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple, TypeVar
@@ -140,3 +141,10 @@ class LogListener(ProgressBar):
         """Log a message at level info, or a warning at level warning."""
         level = logging.WARNING if text.startswith("Warning: ") else logging.INFO
         _logger.log(level, text)
+
+    def conclude(self, text: str, *, is_shown: bool) -> None:
+        """Log what was decided at level info. With `is_shown`, a terminal on stderr shows it too."""
+        _logger.info(text)
+        is_logged = _logger.isEnabledFor(logging.INFO)
+        if is_shown and not is_logged and settings.LOG.read() != "off" and sys.stderr.isatty():
+            print(f"mucudnn: {text}", file=sys.stderr)

@@ -1,5 +1,6 @@
 """The answers about decided calls: PyTorch or mucudnn. Equal calls have equal keys."""
 
+import itertools
 import os
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -48,6 +49,11 @@ class CallKey(NamedTuple):
         )
 
 
+def passes_of(key: CallKey) -> list[str]:
+    """Return `forward`, and the backward passes whose gradients the call may need."""
+    return ["forward", *itertools.compress(("backward_data", "backward_filter"), key.needed)]
+
+
 class Answer(NamedTuple):
     """The decision whether PyTorch's own convolution or mucudnn's passes run a call."""
 
@@ -55,6 +61,8 @@ class Answer(NamedTuple):
     options: Options | None = None  # None if a pass needs cast or padded tensors
     ready: Prepared | None = None  # the division of the forward pass on a CPU
     is_final: bool = True  # False if the call is undecided, and PyTorch runs it for now
+    is_divided: bool = False  # True if our passes divide the mini-batch, the channels or the samples
+    saved_ms: float = 0.0  # the predicted ms that our passes save; 0 without PyTorch's own as a candidate
 
 
 LEFT_TO_PYTORCH = Answer(0.0)

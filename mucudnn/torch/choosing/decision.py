@@ -4,7 +4,6 @@ If every pass chooses STOCK, PyTorch runs the call with its own autograd, as if 
 the sums of the predicted times decide or, if these are close, interleaved runs of both.
 """
 
-import itertools
 import statistics
 from collections.abc import Hashable
 from functools import partial
@@ -17,7 +16,8 @@ from mucudnn.arrays.dispatch import Prepared, is_measured, measurements_of
 from mucudnn.arrays.user_cache import one_cache, user_cache
 from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import promise_named
-from mucudnn.torch.choosing.answers import LEFT_TO_PYTORCH, NOT_YET, Answer, CallKey, keep
+from mucudnn.solver import Configuration
+from mucudnn.torch.choosing.answers import LEFT_TO_PYTORCH, NOT_YET, Answer, CallKey, keep, passes_of
 from mucudnn.torch.choosing.background import Work, tuner
 from mucudnn.torch.choosing.sightings import Sightings
 from mucudnn.torch.choosing.step_times import CHOICES, STOCK_WAY, digest
@@ -65,12 +65,13 @@ def decide(
     if tune == "background":
         waiting = tuner()
         if not waiting.has(key) and sightings.earns_measuring(key, layer):
-            waiting.submit(key, _decide_in_parts(key, operands, is_own))
+            waiting.submit(key, sightings.timed(_decide_in_parts(key, operands, is_own)))
         waiting.wait_after_step(layer)
         return NOT_YET
     if tune == "eager" and not _is_due(key, operands, sightings, layer):
         return NOT_YET
-    answer = _decide(key, operands, is_own, may_measure=tune != "never")
+    with sightings.deciding():
+        answer = _decide(key, operands, is_own, may_measure=tune != "never")
     if answer is None and tune == "never":
         answer = LEFT_TO_PYTORCH
     if answer is not None:
@@ -84,7 +85,7 @@ def _is_due(key: CallKey, operands: Operands, sightings: Sightings, layer: Hasha
     if is_bound or sightings.earns_measuring(key, layer):
         return True
     try:
-        calls = operands.calls(_passes(key)).values()
+        calls = operands.calls(passes_of(key)).values()
         if not sightings.may_look_up(layer):
             return False
         with one_cache():
@@ -112,7 +113,7 @@ def _decide_in_parts(key: CallKey, operands: Operands, is_own: bool) -> Work:
 
     def work() -> Work:
         try:
-            for call in similar_operands().calls(_passes(key)).values():
+            for call in similar_operands().calls(passes_of(key)).values():
                 yield from measurements_of(call, plan_of(options.plan), stock.source_of(call.device))
             answer = _decide(key, similar_operands(), is_own)
         except Exception:
@@ -131,7 +132,7 @@ def _decide(key: CallKey, operands: Operands, is_own: bool, *, may_measure: bool
             stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
             ready = {
                 pass_: passes.ready_of(call, options, stream, may_measure=may_measure)
-                for pass_, call in operands.calls(_passes(key)).items()
+                for pass_, call in operands.calls(passes_of(key)).items()
             }
             gain = _gain(key, operands, ready, may_measure)
     except passes.FAILURES:
@@ -140,11 +141,21 @@ def _decide(key: CallKey, operands: Operands, is_own: bool, *, may_measure: bool
         key.source.release()
     if gain < _LEAST_GAIN:
         return LEFT_TO_PYTORCH
-    return Answer(gain, options, ready["forward"] if x.is_cpu else None) if is_own else Answer(gain)
+    answer = Answer(gain, is_divided=any(map(_is_divided, ready.values())), saved_ms=_saved_ms(ready, gain))
+    if not is_own:
+        return answer
+    return answer._replace(options=options, ready=ready["forward"] if x.is_cpu else None)
 
 
-def _passes(key: CallKey) -> list[str]:
-    return ["forward", *itertools.compress(("backward_data", "backward_filter"), key.needed)]
+def _is_divided(division: Prepared) -> bool:
+    chosen = division.configuration
+    return not isinstance(chosen, Configuration) or len(chosen.parts) > 1
+
+
+def _saved_ms(ready: dict[str, Prepared], gain: float) -> float:
+    """Return the ms that our passes save of PyTorch's; 0 if PyTorch's own was not a candidate."""
+    parts = [division.undivided_stock for division in ready.values()]
+    return 0.0 if None in parts else gain * sum(part.time_ms for part in parts if part)
 
 
 def _gain(key: CallKey, operands: Operands, ready: dict[str, Prepared], may_measure: bool) -> float:

@@ -4,11 +4,14 @@ To measure a call takes as long as several calls, which a program whose every st
 never earn back. Such a program runs PyTorch's own convolutions.
 """
 
-from collections.abc import Hashable
+import time
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mucudnn.arrays.recent import Recent
 from mucudnn.torch.choosing.answers import CallKey
+from mucudnn.torch.choosing.background import Work
 
 _MOST_CALLS, _MOST_LAYERS = 8192, 1024  # an entry takes about 200 bytes
 _MOST_NEEDED = 32  # calls after which any shape is measured
@@ -29,6 +32,7 @@ class Sightings:
     """
 
     def __init__(self) -> None:
+        self.deciding_s = 0.0  # the seconds that decisions took, measurements included
         self._counts: Recent[tuple[Hashable, int], int] = Recent(_MOST_CALLS)
         self._layers: Recent[Hashable, _Layer] = Recent(_MOST_LAYERS)
         self._most_shapes = 0  # the largest number of shapes that a layer has had
@@ -59,6 +63,25 @@ class Sightings:
     def note_unknown(self, layer: Hashable) -> None:
         """Note that the cache does not know a shape of this layer."""
         self._layer(layer).unknown += 1
+
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """Add the time of the block to that of the decisions."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.deciding_s += time.perf_counter() - start
+
+    def timed(self, work: Work) -> Work:
+        """Return the work, whose parts add their time to that of the decisions."""
+        while True:
+            with self.deciding():
+                try:
+                    next(work)
+                except StopIteration:
+                    return
+            yield
 
     def _layer(self, layer: Hashable) -> _Layer:
         seen = self._layers[layer]

@@ -96,9 +96,16 @@ class StepComparison:
     """The comparisons of one converted model's steps, and their results."""
 
     def __init__(
-        self, times: StepTimes | None = None, clock: Callable[[], float] = time.perf_counter
+        self,
+        times: StepTimes | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        on_result: Callable[[Mapping[str, float]], None] = lambda step_ms: None,
     ) -> None:
-        self._times, self._clock = times, clock
+        """Begin without steps. `on_result` takes the ms of a compared step by way.
+
+        It takes no times if the step was not compared, because PyTorch runs all of its calls anyway.
+        """
+        self._times, self._clock, self._on_result = times, clock, on_result
         self.first_layer: int | None = None  # the module whose call begins a step
         # True if a result leaves the present step to PyTorch's own convolutions. A call to the first layer
         # begins the next step.
@@ -127,6 +134,10 @@ class StepComparison:
     def result(self) -> str | None:
         """The way of the last step if similar steps are decided; None while they are compared."""
         return self._way if self.first_layer is not None and self._compared is None else None
+
+    def calls(self) -> list[tuple[int, CallKey, bool]]:
+        """Return the modules and calls of the last compared step, and whether PyTorch's own runs each."""
+        return [(module, call, self._runs_stock(call)) for module, call in self._called]
 
     def follow(self, module: int, call: CallKey, x: Tensor) -> bool:
         """Follow a call to a module. Return whether the step leaves it to PyTorch's own convolution."""
@@ -214,7 +225,8 @@ class StepComparison:
             return
         steps.count += 1
         if self._way == CHOICES and not self._gains:  # all choices are PyTorch's own
-            steps.result = STOCK_WAY
+            steps.result = self._way = STOCK_WAY
+            self._on_result({})
             return
         if steps.count > _PATIENCE:
             steps.result = CHOICES
@@ -263,3 +275,4 @@ class StepComparison:
         names = {CHOICES: "the choices", STOCK_WAY: "PyTorch's own", MIXTURE: "the mixture"}
         compared = ", ".join(f"{step_ms[way]:.4g} ms {texts[way]}" for way in _WAYS if way in step_ms)
         _logger.info("A step takes %s: %s run", compared, names[result])
+        self._on_result(step_ms)

@@ -23,6 +23,8 @@ from mucudnn.torch.operators.operands import Operands, prepare_operands
 from mucudnn.torch.operators.passes import can_divide
 
 _logger = logging.getLogger("mucudnn")
+STEPS_REASON = "whole steps were fastest with them"
+CALL_REASON = "measured, no choice of mucudnn's was faster"
 _MOST_LOGGED = 64  # the latest sentences about a layer, which are not logged again
 _logged: WeakKeyDictionary[nn.Module, Recent[str, bool]] = WeakKeyDictionary()
 
@@ -160,10 +162,10 @@ def reason_for_stock(module: Any, input: Tensor, operands: Operands) -> str | No
     if key is None:
         return None
     if settings.comparison is not None and settings.comparison.has_left_to_pytorch(key):
-        return "whole steps were fastest with them"
+        return STEPS_REASON
     is_own = operands.are(input, module.weight, module.bias)
     answer = answers.find(key) or decide(key, operands, is_own, settings.sightings, id(module), "now")
-    return None if answer is None or answer.gain else "measured, no choice of mucudnn's was faster"
+    return None if answer is None or answer.gain else CALL_REASON
 
 
 def _log_choice(module: Any, operands: Operands, is_ours: bool) -> None:

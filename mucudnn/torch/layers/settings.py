@@ -1,5 +1,6 @@
 """The settings that `convert` gives a module, and the class that runs the module in the present step."""
 
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakSet
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mucudnn import settings
+from mucudnn.arrays.call import LogListener
 from mucudnn.forks import no_fork
 from mucudnn.plans.plan import Plan
 from mucudnn.promises import Promise, promise_of
@@ -15,6 +17,7 @@ from mucudnn.torch.choosing.answers import Answer, CallKey
 from mucudnn.torch.choosing.sightings import Sightings
 from mucudnn.torch.choosing.step_comparison import StepComparison
 from mucudnn.torch.choosing.step_times import StepTimes
+from mucudnn.torch.layers.conclusion import sentence
 from mucudnn.torch.operators.options import handle_of
 
 
@@ -40,17 +43,19 @@ class ConversionSettings:
         self.tune = tune if self.promise.is_timed else "eager"  # else nothing is measured
         self.promise_text = str(self.promise)
         self._plan = plan
-        # Whole steps of PyTorch's own convolutions promise nothing.
-        compares = plan is None and tune != "never" and not self.promise_text
-        self.comparison = StepComparison(StepTimes()) if compares else None
         # Inductor promises nothing, a plan is followed exactly, and the other ways to tune leave compiled
         # convolutions to PyTorch.
         self.may_inductor_decide = plan is None and self.tune == "eager" and not self.promise_text
         self.sightings = Sightings()
+        self.comparison: StepComparison | None = None
+        # Whole steps of PyTorch's own convolutions promise nothing.
+        if plan is None and tune != "never" and not self.promise_text:
+            self.comparison = StepComparison(StepTimes(), on_result=self._report)
         self.handle = None if known is None else handle_of(known)
         # Call keys contain this text because the settings themselves would keep the comparison alive.
         self.key = f"{workspace}, {self.handle}, {tune}, {self.promise}"
         self.modules: WeakSet[Any] = WeakSet()  # all modules with these settings
+        self._is_reported = False
         self.is_left_to_pytorch = False  # True while the modules have their stock classes
 
     def is_inside_stock_step(self, module: Any) -> bool:
@@ -91,6 +96,13 @@ class ConversionSettings:
             for module in list(self.modules):
                 if getattr(module, "_mucudnn", None) is self:  # neither restored nor converted again
                     module._mucudnn_use_stock_class(is_left and id(module) != first)
+
+    def _report(self, step_ms: Mapping[str, float]) -> None:
+        """Log what was decided for a step, and show it on a terminal for the first step."""
+        if self.comparison is not None:
+            text = sentence(self.comparison.calls(), step_ms, self.sightings.deciding_s)
+            LogListener().conclude(text, is_shown=not self._is_reported)
+            self._is_reported = True
 
     def add(self, module: Any) -> None:
         """Register a module that has these settings."""

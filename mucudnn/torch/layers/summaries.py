@@ -8,12 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mucudnn.errors import UsageError
 from mucudnn.output.table import html_table, text_table
 from mucudnn.output.text import milliseconds, shortened
 from mucudnn.sizes import format_size
+from mucudnn.torch.choosing import answers
+from mucudnn.torch.choosing.answers import passes_of
 from mucudnn.torch.layers.choice_of_layer import LayerChoice, choice_of_pass, stock_choice
 from mucudnn.torch.layers.convert import converted_layers
-from mucudnn.torch.layers.converted import operands_of, reason_for_stock
+from mucudnn.torch.layers.converted import CALL_REASON, STEPS_REASON, operands_of, reason_for_stock
 from mucudnn.torch.layers.one_run import run_once
 from mucudnn.torch.operators import ops
 from mucudnn.torch.operators.operands import Operands
@@ -66,21 +69,27 @@ class Summary:
             yield f"{count} of {len(self.choices)} passes by PyTorch's own convolutions: {reason}"
 
 
-def summary(model: Any, example_input: Any) -> Summary:
-    """Return the choice for each convolution of a converted model: `print(mucudnn.torch.summary(model, x))`.
+def summary(model: Any, example_input: Any = None) -> Summary:
+    """Return the choice for each convolution of a converted model: `print(mucudnn.torch.summary(model))`.
 
-    The model runs once on `example_input` (a tensor, or a tuple of arguments), uncompiled. Its buffers and
-    the random number generators keep their state. The table has the forward pass of each call of a
-    convolution, and the backward passes whose gradients are enabled and needed. A kernel that has not run yet
-    is measured and decided now, which may take seconds. After a comparison of whole steps, the table shows
-    what runs as its result.
+    Without an example input, the table shows the latest step of the model that was compared with PyTorch's
+    own convolutions, which the model does in its first steps. Otherwise the model runs once on
+    `example_input` (a tensor, or a tuple of arguments), uncompiled. Its buffers and the random number
+    generators keep their state. A kernel that has not run yet is measured and decided now, which may take
+    seconds.
+
+    The table has the forward pass of each call of a convolution, and the backward passes whose gradients are
+    enabled and needed. After a comparison of whole steps, it shows what runs as its result.
 
     Predicted times are sums of the micro-batches' times, in milliseconds. The workspace is in bytes in the
     choices, and has a unit in the table.
 
-    Raises UsageError (a ValueError) for a model that is not converted.
+    Raises UsageError (a ValueError) for a model that is not converted, and without an example input for a
+    model that has not compared a step yet.
     """
     layers = converted_layers(model)
+    if example_input is None:
+        return Summary(tuple(_list_choices_so_far(layers)))
     choices: list[LayerChoice] = []
 
     def record(module: Any, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> None:
@@ -101,6 +110,31 @@ def summary(model: Any, example_input: Any) -> Summary:
         for hook in hooks:
             hook.remove()
     return Summary(tuple(choices))
+
+
+def _list_choices_so_far(layers: dict[Any, str]) -> Iterator[LayerChoice]:
+    """Yield the choice for each pass of the latest compared step. Raise UsageError if there was none."""
+    modules = {id(module): module for module in layers}
+    comparisons = {layer._mucudnn.comparison for layer in layers} - {None}
+    calls = [call for comparison in comparisons for call in comparison.calls() if call[0] in modules]
+    if not calls:
+        raise UsageError(
+            "the model has not decided about a step yet: run some steps, or give an example input, "
+            "as in summary(model, x)"
+        )
+    for identity, key, is_stock in calls:
+        module, answer = modules[identity], answers.find(key)
+        x = torch.empty_strided(key.x, key.x_strides, dtype=key.data_type, device=key.device)
+        is_ours = not is_stock and answer is not None and answer.gain > 0
+        kind = x.device.type
+        with torch.autocast(kind, key.autocast, enabled=key.autocast is not None):
+            operands = operands_of(module, x, module.weight, module.bias, module._mucudnn)
+            for call in operands.calls(passes_of(key)).values():
+                name = layers[module]
+                if is_ours:
+                    yield choice_of_pass(name, call, operands.options)
+                else:
+                    yield stock_choice(name, call, STEPS_REASON if is_stock else CALL_REASON)
 
 
 def _choices(name: str, operands: Operands, y: Tensor, stock: str | None) -> Iterator[LayerChoice]:
