@@ -67,9 +67,10 @@ RECORD = Setting("MUCUDNN_RECORD", None, "none; `mucudnn record` sets it", is_pa
 NUMERICS = Setting("MUCUDNN_NUMERICS", "fast", "fast")
 BATCH_INVARIANT = Setting("MUCUDNN_BATCH_INVARIANT", "0", "0")
 MEASURING = Setting("MUCUDNN_MEASURING", "race", "race")
+BUDGET = Setting("MUCUDNN_BUDGET", "none", "none")
 LOG = Setting("MUCUDNN_LOG", "summary", "summary")
 
 SETTINGS = (
     WORKSPACE_LIMIT, BATCH_POLICY, CACHE, LIBRARY, THREADS, MODE, PLAN, RECORD, NUMERICS, BATCH_INVARIANT,
-    MEASURING, LOG,
+    MEASURING, BUDGET, LOG,
 )  # fmt: skip

@@ -32,6 +32,7 @@ EXAMPLES = (
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     options.add_kernel_options(parser)
+    options.add_budget(parser)
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--devices",
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
         _plan(arguments, kernels, policy, terminal)
         return
     engine = open_engine(*options.engine_options(arguments))
-    with opened_cache(terminal, needed=True) as cache:
+    with opened_cache(terminal, needed=True) as cache, options.budget_of(arguments).applied():
         bench = Bench(engine, cache, terminal, Exhaustive())
         benchmark(bench, kernels, policy)
         _show(cache, arguments, kernels, policy, {bench.machine: bench.made.total()})

@@ -24,6 +24,6 @@ def decided(arguments: argparse.Namespace, runner: Runner) -> Iterator[tuple[Res
             yield replay(cache, kernels, policy, limits, terminal, threads=arguments.threads), cache
         return
     engine = open_engine(*options.engine_options(arguments))
-    with opened_cache(terminal, needed=False) as cache:
+    with opened_cache(terminal, needed=False) as cache, options.budget_of(arguments).applied():
         bench = Bench(engine, cache, terminal, runner)
         yield optimize(bench, kernels, policy, limits, run=not arguments.no_run), cache

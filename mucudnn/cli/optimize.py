@@ -9,6 +9,7 @@ from mucudnn.cli import options, outputs
 from mucudnn.cli.decisions import decided
 from mucudnn.cli.optimize_table import show_result
 from mucudnn.cli.terminal import show_json
+from mucudnn.measuring.budget import spell_budget
 from mucudnn.measuring.runners import Exhaustive, Race
 from mucudnn.plans.plan import write_plan
 from mucudnn.plans.result import to_json, to_plan
@@ -68,6 +69,8 @@ def _next_command(arguments: argparse.Namespace) -> str:
         for flag in ("--exact", "--no-run", "--thorough")
         if getattr(arguments, flag[2:].replace("-", "_"))
     ]
+    if arguments.budget is not None:
+        words += ["--budget", spell_budget(arguments.budget)]
     if arguments.replay:
         words += ["--replay", str(arguments.replay)]
     name = Path(arguments.network).stem

@@ -9,6 +9,7 @@ from typing import TypeVar
 from mucudnn import settings
 from mucudnn.errors import UsageError
 from mucudnn.input import expanded
+from mucudnn.measuring.budget import Budget, current_budget, parse_budget
 from mucudnn.plans.decide import Limits
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.problems.policies import POLICIES
@@ -103,6 +104,17 @@ def add_kernel_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_budget(parser: argparse.ArgumentParser) -> None:
+    """Declare the flag for the time that measurements may take."""
+    parser.add_argument(
+        "--budget",
+        type=checked(parse_budget),
+        metavar="TIME",
+        help="the time that measurements may take, such as 30s or 5min; later runs make those that are left "
+        "(default: none)",
+    )
+
+
 def add_workspace_option(parser: argparse._ActionsContainer) -> None:
     """Declare the flag for the workspace limit of each kernel."""
     parser.add_argument(
@@ -133,6 +145,7 @@ def add_decision_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not compare the chosen divisions with the best undivided algorithms by running both whole",
     )
+    add_budget(parser)
     parser.add_argument(
         "--replay", type=checked(parse_path), metavar="CACHE",
         help="measure nothing: decide from this cache, or from the measurements of the machine of that name "
@@ -166,6 +179,11 @@ def limits_of(arguments: argparse.Namespace) -> Limits:
     if arguments.exact:
         raise UsageError("--exact is about the division of a total: give --total-workspace as well")
     return Limits(workspace=workspace_of(arguments))
+
+
+def budget_of(arguments: argparse.Namespace) -> Budget:
+    """Return the budget of the flag; without the flag, that of the environment."""
+    return current_budget() if arguments.budget is None else Budget(arguments.budget)
 
 
 def engine_options(arguments: argparse.Namespace) -> tuple[str, int]:

@@ -10,6 +10,7 @@ from mucudnn.cli import options, outputs
 from mucudnn.cli.terminal import Terminal, opened_cache, show, show_json, table
 from mucudnn.costs.records import Machine
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.budget import Budget
 from mucudnn.measuring.engines import open_engine
 from mucudnn.measuring.runners import Exhaustive
 from mucudnn.output.text import micro_batches, milliseconds, ratio, short_names
@@ -50,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
     sizes = arguments.sizes if "sizes" in arguments else None
     limit = options.workspace_of(arguments)
     engine, terminal = open_engine(*options.engine_options(arguments)), Terminal()
-    with opened_cache(terminal, needed=False) as cache:
+    with opened_cache(terminal, needed=False) as cache, Budget().applied():  # a sweep needs all sizes
         bench = Bench(engine, cache, terminal, Exhaustive())
         sweeps = sweep(bench, kernels, sizes, policy, limit)
     names = short_names([k.name or short_text(k.problem, mini_batch=False) for k in kernels])

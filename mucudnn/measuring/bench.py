@@ -11,6 +11,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import DETERMINISTIC, Listed, Machine, Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.listener import Listener
+from mucudnn.measuring.budget import Budget, current_budget
 from mucudnn.measuring.buffers import Extent, Tensors, measuring_extent
 from mucudnn.measuring.candidates import candidates
 from mucudnn.measuring.runners import Replay, Runner
@@ -30,8 +31,9 @@ class Bench:
 
     The `runner` decides how to measure. With a `source`, the caller's framework competes with the engine's
     algorithms. With `deterministic` no algorithm counts whose bits differ between runs. Measurements
-    allocate at most `memory_cap` bytes, half of the device memory that is available
-    when the bench is created. `made` counts the measurements and comparisons.
+    allocate at most `memory_cap` bytes, half of the device memory that is available when the bench is
+    created. When the `budget` is spent, only what a choice cannot do without is measured. `made` counts the
+    measurements and comparisons.
     """
 
     def __init__(
@@ -46,14 +48,16 @@ class Bench:
         self.source = source
         self.deterministic = deterministic
         self.made = Counter[str]()
+        self.budget = current_budget()
         self._kept: tuple[Problem, Tensors] | None = None
         self.memory_cap = engine.available_memory // 2
 
     def costs(self, kernels: Iterable[Kernel]) -> CostTable:
         """Return the cached costs of these kernels, with those of STOCK if there is a source."""
+        is_complete = self.runner.is_complete and not self.budget.is_spent
         costs = CostTable.read(self.cache, self.machine, kernels)
         rows = {kernel: self._admitted(own) for kernel, own in costs.measurements.items()}
-        costs = replace(costs, measurements=rows, complete=self.runner.is_complete)
+        costs = replace(costs, measurements=rows, complete=is_complete)
         return costs if self.source is None else costs_with_stock(costs, self.cache, self.source)
 
     def without_source(self) -> "Bench":
@@ -101,3 +105,4 @@ class RecordedBench(Bench):
         self.machine, self.cache, self.listener = machine, cache, listener
         self.runner, self.source, self.made = Replay(), None, Counter[str]()
         self.deterministic = False
+        self.budget = Budget()

@@ -3,10 +3,12 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
+from math import isinf
 
 from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, EngineError
-from mucudnn.costs.records import CANNOT_ACCUMULATE, STOCK_SLICE, SUCCESS, Machine, Measurement
+from mucudnn.costs.records import CANNOT_ACCUMULATE, STOCK, STOCK_SLICE, SUCCESS, Machine, Measurement
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.budget import spell_budget
 from mucudnn.measuring.buffers import Tensors
 from mucudnn.measuring.source import StockTimer, stock_row
 from mucudnn.measuring.worklist import Task, Worklist
@@ -61,6 +63,7 @@ def find_missing(
 def measure(bench: Bench, missing: Worklist, *, most: int | None = None) -> None:
     """Make up to `most` of the missing measurements, and cache each at once.
 
+    Once the bench's budget is spent, each kernel gets only the measurements that a choice cannot do without.
     Skip those that other processes with the same cache have made meanwhile.
     """
     if missing.beyond_memory:
@@ -74,10 +77,19 @@ def measure(bench: Bench, missing: Worklist, *, most: int | None = None) -> None
     for task in missing.tasks:
         largest[task.kernel] = max(task.workspace, largest.get(task.kernel, 0))
     rows: dict[Kernel, list[Measurement]] = {}  # read by the race of each kernel
-    unmeasured = islice(_claim_tasks(bench, missing, rows), most)
-    progress = bench.listener.track(unmeasured, "Measuring", total=len(missing.tasks))
-    for kernel, tasks in groupby(progress, key=lambda task: task.kernel):
-        _measure_kernel(bench, kernel, tasks, largest[kernel], rows[kernel])
+    unmeasured, budget = islice(_claim_tasks(bench, missing, rows), most), bench.budget
+    title = "Measuring" if isinf(budget.seconds) else f"Measuring within {spell_budget(budget.seconds)}"
+    progress = bench.listener.track(unmeasured, title, total=len(missing.tasks))
+    with budget.spending():
+        for kernel, tasks in groupby(progress, key=lambda task: task.kernel):
+            _measure_kernel(bench, kernel, tasks, largest[kernel], rows[kernel])
+        is_spent = budget.is_spent
+    if is_spent and not budget.is_reported:
+        budget.is_reported = True
+        bench.listener.message(
+            f"The budget of {spell_budget(budget.seconds)} is spent: the best choices so far are taken, and "
+            "later runs measure the rest"
+        )
 
 
 def _measured_pairs(bench: Bench, rows: Iterable[Measurement]) -> set[tuple[int, str]]:
@@ -110,7 +122,33 @@ def _claim_tasks(bench: Bench, missing: Worklist, rows: dict[Kernel, list[Measur
         rows[kernel] = _rows(bench, kernel)
         known = _measured_pairs(bench, rows[kernel])
         left = [task for task in group if (task.micro_batch, task.algorithm) not in known]
-        yield from bench.runner.upcoming(bench.engine, left, rows[kernel], missing)
+        for task in bench.runner.upcoming(bench.engine, left, rows[kernel], missing):
+            if bench.budget.is_spent:
+                yield from _least_tasks(kernel, left, rows[kernel])
+                break
+            yield task
+
+
+def _least_tasks(kernel: Kernel, tasks: Sequence[Task], rows: Sequence[Measurement]) -> Iterator[Task]:
+    """Yield the tasks that a choice cannot do without: STOCK, and an algorithm that runs undivided.
+
+    The caller adds each measurement to `rows`. The algorithm is that with the least workspace, which fits any
+    limit that others fit.
+    """
+    whole = [task for task in tasks if task.micro_batch == kernel.mini_batch]
+    known = {row.algorithm for row in rows if row.micro_batch == kernel.mini_batch}
+    yield from (task for task in whole if task.is_stock and task.algorithm not in known)
+    for task in sorted((task for task in whole if not task.is_stock), key=lambda task: task.workspace):
+        if any(
+            row.micro_batch == kernel.mini_batch
+            and row.median_ms
+            and row.algorithm != STOCK
+            and row.workspace <= task.workspace
+            for row in rows
+        ):
+            return
+        if task.algorithm not in known:
+            yield task
 
 
 def _rows(bench: Bench, kernel: Kernel) -> list[Measurement]:

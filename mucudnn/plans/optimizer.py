@@ -30,10 +30,18 @@ def optimize(
     With `run`, each chosen division is also run whole, interleaved with the best undivided algorithm, and
     dropped if it is slower. If it takes much longer than predicted, the next best divisions are run whole
     too, and the fastest is chosen. Groups of channels, and with `tiles` also tiles of single samples, replace
-    a slower choice. `mucudnn run` cannot follow tiles.
+    a slower choice. `mucudnn run` cannot follow tiles. Once the bench's budget is spent, the choices are made
+    from what is measured by then, and nothing more is run whole.
 
     Raises MucudnnError, NothingFitsError.
     """
+    with bench.budget.spending():
+        return _optimize(bench, kernels, policy, limits, run=run, tiles=tiles)
+
+
+def _optimize(
+    bench: Bench, kernels: Sequence[Kernel], policy: str, limits: Limits, *, run: bool, tiles: bool
+) -> Result:
     before, runner = bench.made.total(), bench.runner
     run = run and runner.measures
     benchmark(bench, kernels, policy, comparing=run, limits=runner.limits(limits.raced), undivided=True)
@@ -44,9 +52,11 @@ def optimize(
         missing = [each for decision in decisions for each in decision.each if runs.is_missing(each)]
         claimed = bench.cache.claimed(missing, runs.name_claim)
         for decision in bench.listener.track(claimed, "Running whole", total=len(missing)):
-            runs.run_missing(decision)
+            if not bench.budget.is_spent:
+                runs.run_missing(decision)
         decisions = keep_faster_shares([runs.look_up(decision) for decision in decisions])
-    decisions = add_parts(bench, decisions, policy, limits, run=run, tiles=tiles)
+    if not bench.budget.is_spent:
+        decisions = add_parts(bench, decisions, policy, limits, run=run, tiles=tiles)
     return Result(bench.machine, policy, limits, bench.made.total() - before, tuple(decisions))
 
 

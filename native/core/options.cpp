@@ -158,6 +158,8 @@ const std::vector<Setting>& settings() {
        Kind::name,
        store_name<&Options::thorough>,
        {"race", "thorough"}},
+      {"MUCUDNN_BUDGET", "the time that measurements of Python programs and commands may take, such as 30s",
+       Kind::file, [](const Value&, Options&) {}},  // only Python reads it
       {"MUCUDNN_LOG",
        "messages under `mucudnn run`: off, warning, summary, info or debug",
        Kind::name,

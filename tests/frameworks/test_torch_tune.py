@@ -123,3 +123,26 @@ def test_copies_pickles_and_texts_keep_it() -> None:
     for other in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
         assert other[0]._mucudnn.tune == "background"
     assert "tune" not in repr(mt.convert(network))
+
+
+def test_a_budget_that_is_spent_leaves_pytorchs_own_and_an_undivided_algorithm_to_choose_from() -> None:
+    torch.testing.assert_close(gradients(mt.convert(model(), budget="0s")), gradients(model()))
+    with Cache.open(default_path()) as cache:
+        sizes = cache.query("SELECT DISTINCT micro_batch FROM measurements WHERE median_ms NOTNULL")
+    assert sizes == [(2,)]
+    rows = count_rows()
+    dispatch._prepared.clear()
+    answers._answers.clear()
+    gradients(mt.convert(model()))
+    assert count_rows() > rows
+
+
+def test_an_unreadable_budget_is_an_error_before_any_call() -> None:
+    with pytest.raises(UsageError, match="'soon' is not a budget"):
+        mt.convert(model(), budget="soon")
+
+
+def test_a_budget_is_kept_by_copies_and_shown() -> None:
+    network = pickle.loads(pickle.dumps(mt.convert(model(), budget="1min")))
+    assert "budget=60s" in repr(network)
+    assert "budget" not in repr(mt.convert(network))

@@ -6,10 +6,11 @@ never earn back. Such a program runs PyTorch's own convolutions.
 
 import time
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from mucudnn.arrays.recent import Recent
+from mucudnn.measuring.budget import Budget
 from mucudnn.torch.choosing.answers import CallKey
 from mucudnn.torch.choosing.background import Work
 
@@ -31,7 +32,8 @@ class Sightings:
     call in a single step.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget | None = None) -> None:
+        self._budget = budget  # None for that of the process
         self.deciding_s = 0.0  # the seconds that decisions took, measurements included
         self._counts: Recent[tuple[Hashable, int], int] = Recent(_MOST_CALLS)
         self._layers: Recent[Hashable, _Layer] = Recent(_MOST_LAYERS)
@@ -66,10 +68,11 @@ class Sightings:
 
     @contextmanager
     def deciding(self) -> Iterator[None]:
-        """Add the time of the block to that of the decisions."""
+        """Add the time of the block to that of the decisions, and let the program's budget apply to it."""
         start = time.perf_counter()
         try:
-            yield
+            with nullcontext() if self._budget is None else self._budget.applied():
+                yield
         finally:
             self.deciding_s += time.perf_counter() - start
 

@@ -7,6 +7,7 @@ from torch import nn
 from mucudnn.arrays.call import PlanOrPath, known_plan
 from mucudnn.errors import UsageError, shown
 from mucudnn.forks import no_fork
+from mucudnn.measuring.budget import parse_budget
 from mucudnn.promises import promise_of
 from mucudnn.torch.layers import transposed
 from mucudnn.torch.layers.converted import CONVERTED, RESTORED, Converted
@@ -28,6 +29,7 @@ def convert(
     numerics: str | None = None,
     batch_invariant: bool | None = None,
     choice: str | None = None,
+    budget: str | None = None,
 ) -> Model:
     """Divide the convolutions of a model, in place, and return the model.
 
@@ -52,6 +54,11 @@ def convert(
     data gradient depend neither on the other samples nor on their number. With the `choice` "fixed" nothing
     is measured: a model of the costs chooses, equally on equal machines. Models with any of these do not
     compare whole steps.
+
+    `budget` is the time that the model's measurements may take, such as "30s" or "2min"; the default is
+    MUCUDNN_BUDGET, or no end. Once it is spent, each kernel gets only the measurements that a choice cannot
+    do without: PyTorch's own convolution, and an algorithm that runs undivided. The best choice so far
+    stays until a later process, which makes the rest within its own budget.
 
     When all convolutions are decided, the model compares whole steps: some of its next steps run with the
     choices, some with PyTorch's own convolutions, and some with a mixture of both, in which the choices run
@@ -85,8 +92,8 @@ def convert(
     transform, or captured by a CUDA graph. If the cause shows only when the convolution is prepared or run, a
     MucudnnWarning says so.
 
-    Raises UsageError (a ValueError) for a model without convolutions and for an unknown `tune`, `numerics`
-    or `choice`, and MucudnnError for a plan that cannot be read.
+    Raises UsageError (a ValueError) for a model without convolutions and for an unknown `tune`, `numerics`,
+    `choice` or `budget`, and MucudnnError for a plan that cannot be read.
     """
     # Raise errors about the limit or the plan here instead of in the model's first call.
     limit, known = spelled(workspace), None if plan is None else known_plan(plan)
@@ -95,10 +102,11 @@ def convert(
         promise = promise_of(numerics, batch_invariant, choice)
     if tune not in TUNE:
         raise UsageError(f"tune is {shown(tune)}: there are {', '.join(TUNE)}")
+    budget_s = None if budget is None else parse_budget(str(budget))
     names = {module: name for name, module in cast(nn.Module, model).named_modules()}
     layers = convolutions(model)
     plans: list[str | None] = [None] * len(layers) if known is None else [*plans_of_layers(known, layers)]
-    settings = {own: ConversionSettings(limit, own, tune, promise) for own in set(plans)}
+    settings = {own: ConversionSettings(limit, own, tune, promise, budget_s) for own in set(plans)}
     for module, own in zip(layers, plans, strict=True):
         _divide(module, names[module], settings[own])
     return model

@@ -10,6 +10,7 @@ from torch import Tensor
 from mucudnn import settings
 from mucudnn.arrays.call import LogListener
 from mucudnn.forks import no_fork
+from mucudnn.measuring.budget import Budget, spell_budget
 from mucudnn.plans.plan import Plan
 from mucudnn.promises import Promise, promise_of
 from mucudnn.sizes import spell_limit
@@ -34,6 +35,7 @@ class ConversionSettings:
         plan: str | None = None,
         tune: str = "eager",
         promise: Promise | None = None,
+        budget_s: float | None = None,
     ) -> None:
         known = None if plan is None else Plan.parse(plan)
         if promise is None and known is not None and known.is_strict:
@@ -46,7 +48,8 @@ class ConversionSettings:
         # Inductor promises nothing, a plan is followed exactly, and the other ways to tune leave compiled
         # convolutions to PyTorch.
         self.may_inductor_decide = plan is None and self.tune == "eager" and not self.promise_text
-        self.sightings = Sightings()
+        self._budget_s = budget_s
+        self.sightings = Sightings(None if budget_s is None else Budget(budget_s))
         self.comparison: StepComparison | None = None
         # Whole steps of PyTorch's own convolutions promise nothing.
         if plan is None and tune != "never" and not self.promise_text:
@@ -113,9 +116,10 @@ class ConversionSettings:
         """Return a text such as `workspace=16MiB`, or `plan=1f0c3a2b, workspace=16MiB`."""
         plan = "" if self._plan is None else f"plan={Plan.parse(self._plan).digest[:8]}, "
         tune = "" if self.tune == "eager" else f", tune={self.tune}"
+        budget = "" if self._budget_s is None else f", budget={spell_budget(self._budget_s)}"
         limit = self.workspace or spell_limit(settings.WORKSPACE_LIMIT.read())
         promise = f", {self.promise}" if self.promise_text else ""
-        return f"{plan}workspace={limit}{tune}{promise}"
+        return f"{plan}workspace={limit}{tune}{budget}{promise}"
 
-    def __reduce__(self) -> tuple[type["ConversionSettings"], tuple[str | None, str | None, str, Promise]]:
-        return ConversionSettings, (self.workspace, self._plan, self.tune, self.promise)
+    def __reduce__(self) -> tuple[type["ConversionSettings"], tuple[Any, ...]]:
+        return ConversionSettings, (self.workspace, self._plan, self.tune, self.promise, self._budget_s)

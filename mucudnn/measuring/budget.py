@@ -1,0 +1,89 @@
+"""The time that measurements may take. The best choices so far are made when it is over."""
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from mucudnn import settings
+from mucudnn.errors import UsageError, shown
+
+_SECONDS = {"ms": 1e-3, "s": 1.0, "": 1.0, "min": 60.0, "h": 3600.0}
+_TIME = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]*)", re.ASCII)
+
+
+def parse_budget(text: str) -> float:
+    """Return the seconds that a text gives, such as `30s`, `2min` or `none` (no end). Raises UsageError."""
+    if text.strip() == "none":
+        return math.inf
+    match = _TIME.fullmatch(text.strip())
+    if match is None or match[2] not in _SECONDS:
+        raise UsageError(
+            f"{shown(text)} is not a budget: give seconds, or a number with ms, s, min or h, such as 30s, or "
+            "none"
+        )
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def spell_budget(seconds: float) -> str:
+    """Write a budget in the form that a flag takes: `30s`, `none`."""
+    return "none" if math.isinf(seconds) else f"{seconds:g}s"
+
+
+class Budget:
+    """The seconds that measurements may take, and those that they took so far."""
+
+    def __init__(self, seconds: float = math.inf, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.seconds = seconds
+        self.is_reported = False  # True once the user knows that the budget is spent
+        self._clock, self._spent_s = clock, 0.0
+        self._since: float | None = None  # None while nothing is measured
+
+    @property
+    def is_spent(self) -> bool:
+        """True if only what a choice cannot do without may still be measured."""
+        running_s = 0.0 if self._since is None else self._clock() - self._since
+        return self._spent_s + running_s >= self.seconds
+
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        """Count the time of the block, unless a block around it is counted already."""
+        if self._since is not None:
+            yield
+            return
+        self._since = self._clock()
+        try:
+            yield
+        finally:
+            self._spent_s += self._clock() - self._since
+            self._since = None
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Let benches that are made in the block have this budget."""
+        token = _applied.set(self)
+        try:
+            yield
+        finally:
+            _applied.reset(token)
+
+
+_applied: ContextVar[Budget | None] = ContextVar("mucudnn_budget", default=None)
+_of_process: dict[str, Budget] = {}  # keys are texts of MUCUDNN_BUDGET
+
+
+def current_budget() -> Budget:
+    """Return the budget that applies, by default that of the process in MUCUDNN_BUDGET. Raises UsageError."""
+    applied = _applied.get()
+    if applied is not None:
+        return applied
+    text = settings.BUDGET.read()
+    budget = _of_process.get(text)
+    if budget is None:
+        try:
+            budget = _of_process[text] = Budget(parse_budget(text))
+        except UsageError as error:
+            raise UsageError(f"{settings.BUDGET.variable}: {error}") from None
+    return budget

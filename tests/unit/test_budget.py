@@ -1,0 +1,130 @@
+"""Measurements end with their budget, the best choices so far are made, and later runs make the rest."""
+
+import math
+from pathlib import Path
+
+import pytest
+from fake_engine import FakeEngine
+from optimizer_cases import KERNELS, run
+
+from mucudnn.costs.cache import Cache
+from mucudnn.errors import UsageError
+from mucudnn.listener import Listener
+from mucudnn.measuring.budget import Budget, current_budget, parse_budget, spell_budget
+from mucudnn.measuring.runners import Exhaustive, Race, Runner
+from mucudnn.plans.result import Result, to_json
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cache.sqlite"
+
+
+class Recorder(Listener):
+    """A listener that keeps the messages."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+
+def run_within(
+    path: Path, runner: Runner, seconds: float, listener: Listener | None = None
+) -> tuple[Result, int]:
+    """Optimize on an engine whose measurements take a second each. Return their number as well."""
+    engine = FakeEngine()
+    with Budget(seconds, lambda: engine.calls["measure"]).applied():
+        result = run(path, engine, listener, runner=runner)
+    return result, engine.calls["measure"]
+
+
+RUNNERS = [Exhaustive(), Race()]
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("seconds", range(0, 18, 3))
+def test_each_kernel_has_an_undivided_algorithm_whatever_the_budget(
+    path: Path, runner: Runner, seconds: int
+) -> None:
+    result, measured = run_within(path, runner, seconds)
+    assert len(result.decisions) == len(KERNELS)
+    assert all(decision.undivided is not None for decision in result.decisions)
+    # A forecast runs once, and a kernel may need each of its two algorithms to have one that runs undivided.
+    assert measured <= 1 + seconds + 2 * len(KERNELS)
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_runs_with_a_budget_come_to_the_choices_of_one_without(
+    path: Path, tmp_path: Path, runner: Runner
+) -> None:
+    wanted, _ = run_within(tmp_path / "other.sqlite", runner, math.inf)
+    for _ in range(20):
+        found, _ = run_within(path, runner, 4)
+        if found.new_measurements == 0:
+            break
+    assert found.new_measurements == 0
+    assert to_json(found) == {**to_json(wanted), "new_measurements": 0}
+
+
+def test_the_user_learns_once_that_the_budget_is_spent(path: Path) -> None:
+    for seconds, count in ((2, 1), (math.inf, 0)):
+        listener = Recorder()
+        run_within(path, Exhaustive(), seconds, listener)
+        assert sum("is spent: the best choices so far" in text for text in listener.messages) == count
+    assert spell_budget(2) == "2s"
+
+
+def test_nothing_is_compared_after_the_budget_is_spent(path: Path) -> None:
+    run_within(path, Exhaustive(), 2)
+    with Cache.open(path) as cache:
+        assert cache.query("SELECT count(*) FROM comparisons") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("30s", 30),
+        ("30", 30),
+        (" 1.5 min ", 90),
+        ("2h", 7200),
+        ("250ms", 0.25),
+        ("0s", 0),
+        ("none", math.inf),
+    ],
+)
+def test_a_budget_is_read(text: str, seconds: float) -> None:
+    assert parse_budget(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1s", "1 week", "1e3", "nan", "inf", "30 S", "9" * 400])
+def test_what_is_not_a_budget_is_an_error(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a budget: give seconds"):
+        parse_budget(text)
+
+
+def test_the_variable_gives_the_process_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUCUDNN_BUDGET", "7s")
+    assert current_budget().seconds == 7
+    assert current_budget() is current_budget()
+    with Budget(3).applied():
+        assert current_budget().seconds == 3
+    monkeypatch.setenv("MUCUDNN_BUDGET", "soon")
+    with pytest.raises(UsageError, match="MUCUDNN_BUDGET: 'soon' is not a budget"):
+        current_budget()
+
+
+def test_blocks_within_a_counted_block_are_not_counted_twice() -> None:
+    now = 0.0
+    budget = Budget(10, lambda: now)
+    with budget.spending():
+        with budget.spending():
+            now += 4
+        now += 4
+    now += 100  # the program itself
+    assert not budget.is_spent
+    with budget.spending():
+        now += 2
+        assert budget.is_spent
+    assert budget.is_spent
