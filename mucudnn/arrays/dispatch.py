@@ -334,6 +334,7 @@ def _decide(
                 raise
             return parts, None
         undivided = _find_undivided_stock(costs.measurements[kernel], kernel, limit)
+        may_measure = may_measure and not bench.budget.is_spent
         parts = faster_parts(bench, kernel, policy, limit, chosen) if may_measure else None
         return parts or chosen, undivided
 
@@ -350,7 +351,7 @@ def is_measured(call: PassCall, plan: PlanOrPath | None, source: Source | None) 
         return True
     engine = device_named(call.device, call.threads).engine
     with user_cache(LogListener()) as cache:
-        bench = Bench(engine, cache, Listener(), _runner(source), source)
+        bench = Bench(engine, cache, Listener(), _runner(source), source, call.deterministic)
         return _has_measurements(bench, kernel, settings.BATCH_POLICY.read(), limit)
 
 

@@ -54,8 +54,8 @@ def decide(
 
     With `tune` "eager", the missing measurements are made once the call has come again. Until then the answer
     is NOT_YET, because many programs have ever new shapes. If the caller named a limit or a promise, they are
-    made in the first call, because PyTorch's own operator keeps neither. With "background" the tuner makes them
-    between two calls to the layer. With "never" nothing is measured, and with "now" everything.
+    made in the first call, because PyTorch's own operator keeps neither. With "background" the tuner makes
+    them between two calls to the layer. With "never" nothing is measured, and with "now" everything.
 
     A call under a compiler, a tracer, a mode or a transform has no answer. Neither has a failing call, whose
     error mucudnn's operators then raise or warn about.
