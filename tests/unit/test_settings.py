@@ -23,6 +23,7 @@ def test_without_its_variable_a_setting_has_its_default(
         (settings.THREADS, "2", 2),
         (settings.LIBRARY, "host", "host"),
         (settings.LIBRARY, "/opt/libcudnn.so.9", "/opt/libcudnn.so.9"),
+        (settings.BUDGET, "30s", "30s"),
     ],
 )
 def test_a_variable_is_read(
