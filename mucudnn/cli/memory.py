@@ -4,15 +4,17 @@ import argparse
 from pathlib import Path
 
 from mucudnn.cli import options, outputs
+from mucudnn.cli.memory_fit import show_fit
 from mucudnn.cli.memory_table import show_plan
 from mucudnn.cli.terminal import Terminal, opened_cache, show_json
 from mucudnn.errors import UsageError
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
-from mucudnn.measuring.modelled_device import DEVICES, find_device
+from mucudnn.measuring.modelled_device import DEVICES, ModelledDevice, find_device
 from mucudnn.measuring.runners import Exhaustive
 from mucudnn.output.files import write_lines
 from mucudnn.plans.memory.costs import measure_costs, model_costs
+from mucudnn.plans.memory.fit import OPTIMIZERS
 from mucudnn.plans.memory.json_form import memory_json
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.memory.planning import POLICIES, MemoryOptions, plan_network
@@ -30,6 +32,8 @@ DESCRIPTION = (
 )
 
 EXAMPLES = (
+    "mucudnn memory resnet50 --device h200 --optimizer adamw",
+    "mucudnn memory resnet50 --batch 256 --devices rtx4090,l40s,h100,h200",
     "mucudnn memory vgg16 --batch 256 --memory 12GiB --device titanx",
     "mucudnn memory resnet50 --memory 4GiB --output net.memory --page memory.html",
 )
@@ -39,8 +43,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("network", metavar="NETWORK|FILE", help=f"{', '.join(TRAINABLE)}; or a network file")
     parser.add_argument(
-        "--memory", type=options.checked(parse_size), metavar="SIZE", required=True,
-        help="memory for all that the training step allocates, such as 12GiB",
+        "--memory", type=options.checked(parse_size), metavar="SIZE",
+        help="memory for all that the training step allocates, such as 12GiB; without it, the command says "
+        "which mini-batches fit the device",
     )  # fmt: skip
     parser.add_argument(
         "--policy", choices=POLICIES, default="joint",
@@ -51,6 +56,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--device", choices=(*DEVICES, "measured"), default="h200",
         help="device that the costs are modelled for; measured: convolutions are measured on this machine, "
         "and the rest is modelled for the h200 (default: h200)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--devices", type=options.checked(_parse_devices), metavar="LIST",
+        help="without --memory: say which of these devices hold the mini-batch, such as l40s,a100,h200",
+    )  # fmt: skip
+    parser.add_argument(
+        "--optimizer", choices=tuple(OPTIMIZERS),
+        help="without --memory: the optimizer whose state is counted (default: none)",
     )  # fmt: skip
     parser.add_argument(
         "--bandwidth", type=options.checked(_parse_bandwidth), metavar="SIZE",
@@ -85,6 +98,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Plan, write the files, and print the result as a table or as JSON."""
+    if arguments.memory is None:
+        show_fit(arguments)
+        return
+    for flag in ("devices", "optimizer"):
+        if getattr(arguments, flag):
+            raise UsageError(f"--{flag} asks which mini-batches fit: give it without --memory")
     outputs.check(arguments.output, outputs.MEMORY_PLAN, force=arguments.force)
     if arguments.page:
         check_installed()
@@ -131,6 +150,10 @@ def _write_page(plan: MemoryPlan, path: Path) -> None:
     from mucudnn.report.memory_page import render
 
     write_lines(path, [render(plan)], "the page")
+
+
+def _parse_devices(text: str) -> list[ModelledDevice]:
+    return [find_device(name.strip()) for name in text.split(",")]
 
 
 def _parse_bandwidth(text: str) -> int:

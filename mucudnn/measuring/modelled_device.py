@@ -60,6 +60,16 @@ DEVICES = {
             "Titan X (Maxwell) as Rhu et al., vDNN, MICRO 2016, section IV, describe it: PCIe 3, 12.8 GB/s",
         ),
         ModelledDevice(
+            "rtx4090", 82.6e12, {"f32": 82.6e12, "f16": 165.2e12, "bf16": 165.2e12}, 1.008e12, 25e9,
+            24 * _GIB,
+            "NVIDIA's Ada GPU architecture white paper, RTX 4090, without sparsity, products summed in f32; "
+            "PCIe 4 x16 at about 80 % of 32 GB/s",
+        ),
+        ModelledDevice(
+            "l40s", 91.6e12, {"f32": 183e12, "f16": 362e12, "bf16": 362e12}, 864e9, 25e9, 48 * _GIB,
+            "NVIDIA's data sheet of the L40S, without sparsity; PCIe 4 x16 at about 80 % of 32 GB/s",
+        ),
+        ModelledDevice(
             "a100", 19.5e12, _AMPERE, 2.04e12, 25e9, 80 * _GIB,
             "NVIDIA's data sheet of the A100 80 GB SXM; PCIe 4 x16 at about 80 % of 32 GB/s",
         ),
@@ -74,6 +84,11 @@ DEVICES = {
         ModelledDevice(
             "gh200", 66.9e12, _HOPPER, 4.8e12, 450e9, 141 * 10**9,
             "the GPU of the H200 with NVLink-C2C to the host, 450 GB/s in each direction",
+        ),
+        ModelledDevice(
+            "b200", 75e12, {"f32": 1.125e15, "f16": 2.25e15, "bf16": 2.25e15}, 7.7e12, 55e9, 180 * 10**9,
+            "an eighth of NVIDIA's data sheet of the HGX B200, without sparsity; PCIe 5 x16 at about 86 % of "
+            "64 GB/s",
         ),
     )
 }  # fmt: skip

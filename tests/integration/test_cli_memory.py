@@ -151,3 +151,31 @@ def test_the_page_shows_the_peak_and_the_limit(tmp_path: Path, capsys: Capture) 
     assert text.count("peak ") >= 2  # for wide and for narrow screens
     assert "allowed 840 MiB" in text
     assert not re.search(r'(src|href)="(?!#|data:)', text)  # it loads no other file
+
+
+def test_without_memory_the_table_says_which_batches_fit(capsys: Capture) -> None:
+    result = json_of(capsys, ["memory", "alexnet", "--device", "rtx4090", "--optimizer", "adamw", "--json"])
+    largest, planned = result["largest"], result["largest_with_plan"]
+    assert 0 < largest < planned
+    rows = {row["batch"]: row for row in result["batches"]}
+    assert rows[largest]["peak"] <= rows[largest]["memory"]
+    assert rows[largest]["planned_ms"] == rows[largest]["time_ms"]
+    above = max(rows)
+    assert largest < above <= planned
+    assert rows[above]["floor"] <= rows[above]["memory"] < rows[above]["peak"]
+    assert rows[above]["planned_ms"] >= rows[above]["time_ms"]
+
+
+def test_devices_are_compared_for_a_batch(capsys: Capture) -> None:
+    command = ["memory", "vgg16", "--batch", "400", "--devices", "rtx4090,h200"]
+    text = output_of(capsys, command)
+    assert re.search(r"rtx4090 +23.2 GiB .*with a plan +\d", text)
+    assert re.search(r"h200 +130 GiB .*yes .* 1\.00", text)
+
+
+def test_flags_of_a_plan_need_the_memory(capsys: Capture) -> None:
+    assert "--output is for a plan: give --memory" in error_of(
+        capsys, ["memory", "alexnet", "--output", "x.plan"], 2
+    )
+    assert "give it without --memory" in error_of(capsys, [*ALEXNET, "--memory=1GiB", "--optimizer=sgd"], 2)
+    assert "not a modelled device" in error_of(capsys, ["memory", "alexnet", "--devices", "a100,h1000"], 2)
