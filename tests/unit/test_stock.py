@@ -39,6 +39,9 @@ class FakeSource:
     def machine(self) -> Machine:
         return Machine(FRAMEWORK, "a device", self.version, 1)
 
+    def admits(self, kernel: Kernel) -> bool:
+        return True
+
     def timer(self, kernel: Kernel, samples: int) -> Any:
         source = self
 
