@@ -1,6 +1,7 @@
 // Descriptors of cuDNN's graph API.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <type_traits>
 #include <vector>

@@ -2,6 +2,7 @@
 // of the mini-batch.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>

@@ -1,6 +1,7 @@
 // The operation graph of one convolution with its epilogue, and the execution plans of its engines.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <string>
 #include <vector>

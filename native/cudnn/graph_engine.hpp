@@ -1,6 +1,7 @@
 // The engines of cuDNN's graph API, named as in engine_name.hpp.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "cudnn/context.hpp"

@@ -1,6 +1,7 @@
 // Times the algorithms of one kernel, by the protocol that the package and the drop-in share.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <limits>
 #include <map>

@@ -1,6 +1,7 @@
 // Runs a convolution whose samples are divided into tiles (core/tiles.hpp). The result is exact.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>

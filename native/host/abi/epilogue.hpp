@@ -1,6 +1,7 @@
 // The steps that follow a convolution, in place over its output.
 #pragma once
 
+#include <cstdint>
 #include <limits>
 #include <variant>
 #include <vector>

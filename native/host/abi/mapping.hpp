@@ -1,6 +1,7 @@
 // Translates descriptors to the engine's problem, and the enumerators of a pass to its algorithms.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "core/problem.hpp"

@@ -2,6 +2,7 @@
 // memory of one thread.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "host/lowering/lowering.hpp"

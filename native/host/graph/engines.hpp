@@ -5,6 +5,8 @@
 
 #include "host/graph/operation_graph.hpp"
 
+#include <cstdint>
+
 namespace mucudnn::host::graph {
 
 constexpr std::int64_t kUnchosen = -1;  // the value of a knob that the engine sets itself

@@ -1,6 +1,7 @@
 // Descriptors that operations refer to: tensors, convolutions and pointwise functions.
 #pragma once
 
+#include <cstdint>
 #include <limits>
 
 #include "host/graph/access.hpp"

@@ -1,6 +1,7 @@
 // The descriptor of an operation graph, and the form in which the host engine runs it.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "host/abi/epilogue.hpp"

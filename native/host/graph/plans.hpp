@@ -3,6 +3,8 @@
 
 #include "host/graph/engines.hpp"
 
+#include <cstdint>
+
 namespace mucudnn::host::graph {
 
 class VariantPack : public Descriptor {

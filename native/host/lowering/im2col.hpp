@@ -6,6 +6,8 @@
 #include "host/lowering/lowering.hpp"
 #include "host/lowering/values.hpp"
 
+#include <cstdint>
+
 namespace mucudnn::host {
 
 // Writes the columns of one group as rows × positions (NCHW) or positions × rows (NHWC), `stride` apart.

@@ -4,6 +4,8 @@
 
 #include "host/transforms/vector.hpp"
 
+#include <cstdint>
+
 namespace mucudnn::host::transforms::MUCUDNN_ISA {
 namespace {
 

@@ -7,6 +7,8 @@
 
 #include "host/transforms/tiles.hpp"
 
+#include <cstdint>
+
 namespace mucudnn::host::transforms::MUCUDNN_ISA {
 namespace {
 

@@ -5,6 +5,8 @@
 
 #include "host/transforms/vector.hpp"
 
+#include <cstdint>
+
 namespace mucudnn::host::transforms::MUCUDNN_ISA {
 namespace {
 

@@ -4,6 +4,8 @@
 
 #include "host/transforms/tiles.hpp"
 
+#include <cstdint>
+
 namespace mucudnn::host::transforms::MUCUDNN_ISA {
 namespace {
 

@@ -1,6 +1,7 @@
 // Decides how kernels run: from the plan, from earlier measurements, or by measuring now.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <unordered_map>

@@ -1,6 +1,7 @@
 // The race (core/race.hpp) between the algorithms of a kernel, for the callers that the drop-in has.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <vector>

@@ -1,6 +1,7 @@
 // The times of a kernel's algorithms at each micro-batch size, and the configurations that they make.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>

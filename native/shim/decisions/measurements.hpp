@@ -1,6 +1,7 @@
 // The times of a kernel's algorithms: read from the journal, or measured now.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>

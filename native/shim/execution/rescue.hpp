@@ -2,6 +2,7 @@
 // workspace is short, and the samples that are left after a prepared choice failed.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 

@@ -5,6 +5,8 @@
 #include "cudnn/recognise.hpp"
 #include "shim/graph/epilogue.hpp"
 
+#include <cstdint>
+
 namespace mucudnn::shim {
 
 struct GraphConvolution {

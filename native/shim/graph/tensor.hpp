@@ -4,6 +4,8 @@
 #include "cudnn/recognise.hpp"
 #include "shim/state/shadows.hpp"
 
+#include <cstdint>
+
 namespace mucudnn::shim {
 
 struct Tensor {

@@ -2,6 +2,7 @@
 // them all back.
 #pragma once
 
+#include <cstdint>
 #include <cstring>
 #include <initializer_list>
 #include <memory>
