@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--every-case", action="store_true", help="run all combinations of parameters")
 
 
-@pytest.hookimpl(optionalhook=True)  # of a plugin that machines with a GPU may not load
+@pytest.hookimpl(optionalhook=True)  # the plugin may be absent
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Return None for a process on each core, or 0 for a single file, and for a GPU with its one memory."""
     is_file = len(config.args) == 1 and ".py" in config.args[0]
