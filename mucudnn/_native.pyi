@@ -1,6 +1,6 @@
 """The C++ extension, for the Python package alone: none of its names is public."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -148,13 +148,20 @@ def format_plan(header: dict[str, str], kernels: Sequence[_PlanKernel]) -> str: 
 def parse_plan(text: str) -> tuple[dict[str, str], list[_PlanKernel]]:
     """Return (header, kernels) of a plan. Raises ValueError naming the line; NewerVersionError."""
 
-# problem at the micro-batch size, pass, algorithm, time in ms, workspace in bytes, notes
-_Measured = tuple[Problem, str, str, float, int, str]
+# problem at the micro-batch size, pass, algorithm, time in ms, workspace in bytes, notes, wall time and CPU
+# time in ms, the number of disturbed measurements in a row
+_Measured = tuple[Problem, str, str, float, int, str, float, float | None, int]
 # problem at the micro-batch size, pass, the API that was asked (`legacy` or `graph`), text of candidates
 _Candidates = tuple[Problem, str, str, str]
 
 def parse_journal(text: str) -> list[tuple[dict[str, str], list[_Measured], list[_Candidates]]]:
     """Return (header, measurements, candidates) of each readable document of a drop-in's journal."""
+
+def seconds_to_next_try(busy_tries: int) -> int:
+    """Return the seconds after which a disturbed measurement is made again; they double with each try."""
+
+WITHIN_REACH: float
+"""Disturbed measurements up to this factor behind the fastest one are made again."""
 
 def format_candidates(candidates: Sequence[tuple[str, int, str]]) -> str:
     """Return the text of a journal for (algorithm, workspace, notes) each. Raises ValueError."""
@@ -200,8 +207,76 @@ RACE_SHARE: float
 """The budget for the runs of one candidate, as a multiple of the undivided time."""
 
 HOST_BYTES_PER_MS: float
-LONG_RUN_MS: float
 """No algorithm of the host engine fills its workspace faster, on one thread."""
+
+LONG_RUN_MS: float
+"""A run on a CPU that takes this long is measured once."""
+
+class RunTime:
+    """The time of one run. `cpu_ms` is that of all threads together; None if it is unknown, as on a GPU."""
+
+    def __init__(
+        self, wall_ms: float, cpu_ms: float | None = None, threads: int = 1, is_throttled: bool = False
+    ) -> None: ...
+    @property
+    def wall_ms(self) -> float: ...
+    @property
+    def cpu_ms(self) -> float | None: ...
+    @property
+    def threads(self) -> int:
+        """The threads that the run wanted."""
+    @property
+    def is_throttled(self) -> bool:
+        """True if a GPU ran below the clock that it can hold."""
+
+class ClockReading:
+    """A reading of the wall clock, and of the CPU clocks of the calling thread and of its helpers."""
+
+    def until(self, after: ClockReading, threads: int) -> RunTime:
+        """Return the time of the work between two readings, which used that many threads of the team."""
+
+class Timing:
+    """The result of a measurement: see native/cudnn/estimate.hpp."""
+
+    def __init__(self, time_ms: float, wall_ms: float, cpu_ms: float | None, is_busy: bool) -> None: ...
+    @property
+    def time_ms(self) -> float:
+        """The estimate for an undisturbed run."""
+    @property
+    def wall_ms(self) -> float:
+        """The second-lowest wall time."""
+    @property
+    def cpu_ms(self) -> float | None:
+        """The second-lowest CPU time of all threads together; None if it is unknown."""
+    @property
+    def is_busy(self) -> bool:
+        """True if too few runs were undisturbed."""
+
+class Patience:
+    """The milliseconds for which a device's measurements wait until nothing disturbs them."""
+
+    @property
+    def ms(self) -> float: ...
+    def note(self, is_busy: bool) -> None:
+        """Halve the ms after a wait without success, else restore them."""
+
+def estimate(runs: Sequence[RunTime], algorithm: str) -> Timing:
+    """Return the times of an algorithm from a few runs. Raises ValueError if there are none."""
+
+def find_undisturbed(runs: Sequence[RunTime], algorithm: str) -> list[bool]:
+    """Return for each run whether nothing disturbed it."""
+
+def comparable_times(runs: Sequence[Sequence[RunTime]]) -> list[list[float]]:
+    """Return the ms of interleaved candidates, without disturbed runs or all as CPU times."""
+
+def second_lowest(values: Sequence[float]) -> float:
+    """Return the second-lowest value, or the lowest of fewer than three. Raises ValueError for none."""
+
+def is_decided(times: Sequence[Sequence[float]], rounds: int) -> bool:
+    """Return whether an interleaved comparison may end after that many rounds."""
+
+MOST_ROUNDS: int
+"""The most rounds of an interleaved comparison."""
 
 class EngineError(RuntimeError):
     """A library could not be loaded, or a call of it failed."""
@@ -298,16 +373,27 @@ class Engine:
         operands: Sequence[Memory] = (),
         hopeless_ms: float = ...,
         least_runs: int = 3,
-    ) -> list[float]:
-        """Return times in ms of runs over slices of x and y, which rotate through the memory given.
+    ) -> Timing:
+        """Return the time of an algorithm from runs over slices of x and y, which rotate through the memory.
 
         `operands` are the tensors that the problem's epilogue reads, in its order.
 
-        At least `least_runs` runs; up to `repeats` while the sum stays below `budget_ms`. One warm-up run is
-        not counted. Where the first is above `hopeless_ms` (default infinite), three are enough, and fewer
-        once they are above the budget. With one as `least_runs`, a warm-up run far above `hopeless_ms` is the
-        only run, and counts.
+        There are at least `least_runs` runs, and up to `repeats` while their sum stays below `budget_ms`. Up
+        to four runs before them are not counted. If the first run is above `hopeless_ms` (default infinite),
+        three are enough, and fewer once they are above the budget. With one as `least_runs`, a first run far
+        above `hopeless_ms` is the only run, and counts. Disturbed runs are repeated: see `patience`.
         """
+    @property
+    def patience(self) -> Patience:
+        """The milliseconds for which a measurement waits until nothing disturbs it."""
+    @property
+    def is_throttled(self) -> bool:
+        """True if something slows a GPU down now, such as heat."""
+    def read_clocks(self) -> ClockReading: ...
+    def meet_team(self) -> None:
+        """Let `read_clocks` know all threads of the calling thread's team, also those that only waited."""
+    def time(self, work: Callable[[], object], threads: int) -> RunTime:
+        """Return the time of one run of `work` on the CPU, with that many threads of this engine's team."""
     def timer(self, kernel: Kernel, *, workspace: int, memory_cap: int) -> KernelTimer:
         """Return a timer of a kernel's algorithms that need at most `workspace` bytes each.
 
@@ -354,7 +440,10 @@ class Engine:
         rounds: int,
         operands: Sequence[Memory] = (),
     ) -> list[list[float]]:
-        """Return the times in ms of configurations of one problem, run whole, `rounds` times, interleaved."""
+        """Return comparable times in ms of configurations of one problem, run whole and interleaved.
+
+        There are up to `rounds` rounds, and fewer if more would not change which one is the fastest.
+        """
 
 class Planner:
     """A library that plans for a device which need not be there, with its graph API alone."""
@@ -376,10 +465,8 @@ class Planner:
 class KernelTimer:
     """The tensors of one kernel, on which its algorithms are timed; the drop-in times in the same way."""
 
-    def measure(
-        self, micro_batch: int, algorithm: str, workspace: int, hopeless_ms: float = ...
-    ) -> tuple[float, float]:
-        """Return the median of the times in ms, and the distance between their quartiles.
+    def measure(self, micro_batch: int, algorithm: str, workspace: int, hopeless_ms: float = ...) -> Timing:
+        """Return the time of an algorithm.
 
         An algorithm whose first run takes longer than `hopeless_ms` (default infinite) gets few runs.
         Raises EngineError if the algorithm cannot run, ValueError if the timer has less workspace.

@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Generator, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 from threading import Lock
 
@@ -23,6 +24,7 @@ from mucudnn.arrays.fixed import fixed_choice, invariant_choice
 from mucudnn.arrays.recent import Recent
 from mucudnn.arrays.rescue import Rescue
 from mucudnn.arrays.user_cache import user_cache
+from mucudnn.arrays.watch import Watch
 from mucudnn.costs.records import DETERMINISTIC, FRAMEWORK, STOCK, Measurement
 from mucudnn.errors import (
     MucudnnError,
@@ -71,6 +73,7 @@ class Prepared:
     stock: tuple[int, ...] = ()
     undivided_stock: MicroConfiguration | None = None
     _rescue: Rescue | None = None  # None for tiles, which are as small as can be, and batch-invariant slices
+    _watch: Watch | None = None  # None on a GPU, for plans, and for parts and slices that have no rows
 
     @property
     def own(self) -> int:
@@ -111,7 +114,8 @@ class Prepared:
         assert self._division is not None
 
         def attempt(division: Division) -> None:
-            self._device.run(division, x, w, y, division.workspace, alpha, beta, stream, owner)
+            run = partial(self._device.run, division, x, w, y, division.workspace, alpha, beta, stream, owner)
+            run() if self._watch is None else self._watch.run(run)
 
         try:
             if self._rescue is None:
@@ -251,8 +255,9 @@ def _prepare(
     # Smaller slices could have other bits.
     can_shrink = own and not is_tiled and not call.promise.batch_invariant
     rescue = Rescue(device.engine, own, slices, needed) if own and can_shrink else None
+    watch = None if planned or stock else Watch.over(device.engine, kernel, configuration)
     return Prepared(
-        call, problem, configuration, shapes, plan, device, division, needed, stock, undivided, rescue
+        call, problem, configuration, shapes, plan, device, division, needed, stock, undivided, rescue, watch
     )
 
 
@@ -359,7 +364,7 @@ def _has_measurements(bench: Bench, kernel: Kernel, policy: str, limit: int | No
     """Return whether the cache has all measurements that a decision within a limit needs."""
     # A kernel that the cache does not know at all would make the engine list its algorithms.
     is_known = bool(bench.costs([kernel]).measurements[kernel])
-    return is_known and not find_missing(bench, [kernel], policy, (limit,)).tasks
+    return is_known and not find_missing(bench, [kernel], policy, (limit,), again=False).tasks
 
 
 def measurements_of(

@@ -33,6 +33,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     options.add_kernel_options(parser)
     options.add_budget(parser)
+    options.add_remeasure(parser)
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--devices",
@@ -51,6 +52,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Measure, then show every measurement of these kernels in the cache."""
     kernels, policy = options.kernels_of(arguments), options.policy_of(arguments)
+    options.obey_remeasure(arguments)
     if arguments.devices:
         made = measure_on_devices(arguments, arguments.devices)
         with Cache.read_only(default_path()) as cache:
@@ -70,7 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _show(
     cache: Cache, arguments: argparse.Namespace, kernels: list[Kernel], policy: str, made: dict[Machine, int]
 ) -> None:
-    rows = table("kernel", ">micro-batch", "algorithm", ">ms", ">± ms", ">workspace")
+    rows = table("kernel", ">micro-batch", "algorithm", ">ms", "", ">workspace")
     names = short_names([kernel.label for kernel in kernels])
     for machine in made:
         if len(made) > 1:
@@ -81,7 +83,7 @@ def _show(
             for row in cache.measurements(machine, kernel):
                 if row.micro_batch not in sizes or row.status != SUCCESS:
                     continue
-                cells = (f"{value:.3f}" for value in (row.median_ms or 0.0, (row.spread_ms or 0.0) / 2))
+                cells = f"{row.time_ms or 0.0:.3f}", "busy" if row.busy_tries else ""
                 rows.add_row(label, str(row.micro_batch), row.algorithm, *cells, format_size(row.workspace))
                 label = ""
             rows.add_section()

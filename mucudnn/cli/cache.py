@@ -23,6 +23,7 @@ from mucudnn.errors import MucudnnError, UsageError, shown
 from mucudnn.input import read_text
 from mucudnn.output.files import write_lines
 from mucudnn.output.streams import results
+from mucudnn.output.text import milliseconds
 from mucudnn.problems.descriptor import short_text
 from mucudnn.sizes import format_size
 
@@ -67,6 +68,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     declare("path", _path, "print where the cache is")
     declare("info", _info, "print how much is in it, machine by machine")
     declare("list", _list, "print the kernels in it")
+    declare(
+        "check",
+        _check,
+        "print the measurements that other programs disturbed, or that later calls contradict",
+        "They are made again in later runs, as long as their algorithms may be the fastest.",
+    )
     merging = declare("merge", _merge, "add the rows of other hosts' caches", _WINS, "other.sqlite")
     merging.add_argument(
         "files",
@@ -202,7 +209,7 @@ _MACHINES = f"""
     WITH rows AS (
       SELECT device, library, threads, 'enumerations' counted FROM enumerations
       UNION ALL
-      SELECT device, library, threads, CASE WHEN median_ms ISNULL THEN 'failures' ELSE 'measurements' END
+      SELECT device, library, threads, CASE WHEN time_ms ISNULL THEN 'failures' ELSE 'measurements' END
       FROM measurements
       UNION ALL SELECT device, library, threads, 'comparisons' FROM comparisons
       UNION ALL SELECT device, library, threads, 'tile_comparisons' FROM tile_comparisons
@@ -213,9 +220,9 @@ _MACHINES = f"""
 """
 
 _KERNELS = """
-    SELECT problem, pass, device, library, threads, count(DISTINCT micro_batch), count(median_ms)
+    SELECT problem, pass, device, library, threads, count(DISTINCT micro_batch), count(time_ms)
     FROM (
-      SELECT device, library, threads, problem, pass, micro_batch, median_ms FROM measurements
+      SELECT device, library, threads, problem, pass, micro_batch, time_ms FROM measurements
       UNION ALL SELECT device, library, threads, problem, pass, micro_batch, NULL FROM enumerations
     )
     GROUP BY device, library, threads, problem, pass
@@ -265,6 +272,50 @@ def _list(path: Path, arguments: argparse.Namespace) -> None:
         rows.add_row(_format_kernel(key), pass_, *map(str, cells))
     kernels = [dict(zip(_KERNEL_KEYS, row, strict=True)) for row in kernel_rows]
     _print(arguments, {"path": str(path), "kernels": kernels}, rows)
+
+
+_DISTURBED = """
+    SELECT problem, pass, library, threads, micro_batch, algorithm, time_ms, wall_ms, cpu_ms, busy_tries,
+      seen_ms
+    FROM measurements WHERE busy_tries > 0
+    ORDER BY device, library, threads, problem, pass, micro_batch, algorithm
+"""
+_DISTURBED_KEYS = (
+    "problem", "pass", "library", "threads", "micro_batch", "algorithm", "time_ms", "wall_ms", "cpu_ms",
+    "busy_tries", "seen_ms",
+)  # fmt: skip
+
+
+def _check(path: Path, arguments: argparse.Namespace) -> None:
+    disturbed, count = [], 0
+    if path.exists():
+        with Cache.read_only(path) as cache:
+            disturbed = [dict(zip(_DISTURBED_KEYS, row, strict=True)) for row in cache.query(_DISTURBED)]
+            ((count,),) = cache.query("SELECT count(time_ms) FROM measurements")
+    rows = table(
+        "kernel", "pass", ">threads", ">micro-batch", "algorithm", ">ms", ">in calls", ">share", ">tries"
+    )
+    for row in disturbed:
+        rows.add_row(
+            _format_kernel(row["problem"]),
+            row["pass"],
+            *(str(row[name]) for name in ("threads", "micro_batch", "algorithm")),
+            milliseconds(row["time_ms"]),
+            milliseconds(row["seen_ms"]),
+            _format_share(row["cpu_ms"], row["wall_ms"], row["threads"]),
+            str(row["busy_tries"]),
+        )
+    lines: list[Table | str] = [
+        f"{len(disturbed)} of {count} measurements were disturbed or are contradicted."
+    ]
+    if disturbed:
+        lines = [rows, "", *lines, "Next: mucudnn benchmark --remeasure NETWORK, on a quiet machine"]
+    _print(arguments, {"path": str(path), "measurements": count, "disturbed": disturbed}, *lines)
+
+
+def _format_share(cpu_ms: float | None, wall_ms: float | None, threads: int) -> str:
+    """Return the share of their time that the threads spent on the CPU; a dash if it is unknown."""
+    return "–" if not cpu_ms or not wall_ms else f"{cpu_ms / (threads * wall_ms):.0%}"
 
 
 def _format_kernel(key: Any) -> str:

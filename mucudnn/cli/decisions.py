@@ -23,6 +23,7 @@ def decided(arguments: argparse.Namespace, runner: Runner) -> Iterator[tuple[Res
         with Cache.recorded(arguments.replay) as cache:
             yield replay(cache, kernels, policy, limits, terminal, threads=arguments.threads), cache
         return
+    options.obey_remeasure(arguments)
     engine = open_engine(*options.engine_options(arguments))
     with opened_cache(terminal, needed=False) as cache, options.budget_of(arguments).applied():
         bench = Bench(engine, cache, terminal, runner)

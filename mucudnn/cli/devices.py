@@ -132,6 +132,7 @@ def _work(sender: Connection, device: str, arguments: argparse.Namespace) -> Non
 
 def _measure(arguments: argparse.Namespace, listener: Listener) -> tuple[Machine, int]:
     kernels, policy = options.kernels_of(arguments), options.policy_of(arguments)
+    options.obey_remeasure(arguments)
     engine = open_engine(*options.engine_options(arguments))
     with opened_cache(listener, needed=True) as cache, options.budget_of(arguments).applied():
         bench = Bench(engine, cache, listener, Exhaustive())

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mucudnn import settings
+from mucudnn.costs.remeasuring import remeasure_from_now_on
 from mucudnn.errors import UsageError
 from mucudnn.input import expanded
 from mucudnn.measuring.budget import Budget, current_budget, parse_budget
@@ -124,6 +125,21 @@ def add_workspace_option(parser: argparse._ActionsContainer) -> None:
     )  # fmt: skip
 
 
+def add_remeasure(parser: argparse.ArgumentParser) -> None:
+    """Declare the flag that measures again."""
+    parser.add_argument(
+        "--remeasure",
+        action="store_true",
+        help="measure again what the cache has already (default: MUCUDNN_REMEASURE)",
+    )
+
+
+def obey_remeasure(arguments: argparse.Namespace) -> None:
+    """Measure again from now on if the flag says so."""
+    if arguments.remeasure:
+        remeasure_from_now_on()
+
+
 def add_decision_options(parser: argparse.ArgumentParser) -> None:
     """Declare the flags for the limits of a decision and for the measurements that it uses."""
     limit = parser.add_mutually_exclusive_group()
@@ -146,6 +162,7 @@ def add_decision_options(parser: argparse.ArgumentParser) -> None:
         help="do not compare the chosen divisions with the best undivided algorithms by running both whole",
     )
     add_budget(parser)
+    add_remeasure(parser)
     parser.add_argument(
         "--replay", type=checked(parse_path), metavar="CACHE",
         help="measure nothing: decide from this cache, or from the measurements of the machine of that name "

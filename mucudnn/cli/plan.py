@@ -52,7 +52,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "verify",
         help="check that a plan holds on this machine",
         description="Check that the library still has each algorithm of a plan with its workspace, and run "
-        "the choices whole. The exit code is 1 if the plan does not hold any more.",
+        "the choices whole. The exit code is 1 if the plan does not hold any more, or if a choice takes more "
+        "than 1.25 times as long as planned.",
         epilog=format_examples(
             "mucudnn plan verify net.plan", "mucudnn plan verify net.plan --no-run --engine host"
         ),
@@ -183,8 +184,14 @@ def _verify(arguments: argparse.Namespace) -> None:
     if not arguments.json:
         _show_checks(checks)
     failed = sum(bool(check.complaints) for check in checks)
+    slower = sum(check.slower is not None for check in checks)
     if failed:
         raise MucudnnError(f"{failed} of the plan's {len(checks)} kernels do not hold any more")
+    if slower:
+        raise MucudnnError(
+            f"{slower} of the plan's {len(checks)} kernels take longer than planned; make the plan again "
+            "with mucudnn optimize --remeasure"
+        )
 
 
 def _show_checks(checks: Sequence[KernelCheck]) -> None:
@@ -201,13 +208,8 @@ def _show_checks(checks: Sequence[KernelCheck]) -> None:
     show(rows, "")
     for check in checks:
         show(*(f"{_format_name(check.kernel)}: {complaint}" for complaint in check.complaints))
-    if any(check.complaints for check in checks):
-        return
-    slower = sum(check.slower is not None for check in checks)
-    show(
-        f"{len(checks)} of {len(checks)} kernels hold."
-        + (f" {slower} took longer than planned." if slower else "")
-    )
+    if not any(check.complaints or check.slower for check in checks):
+        show(f"{len(checks)} of {len(checks)} kernels hold.")
 
 
 def _engine_of(plan: Plan, path: Path) -> str:

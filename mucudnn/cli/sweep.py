@@ -73,14 +73,13 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _make_table(swept: Sweep) -> Table:
-    undivided, divided = (">mini-batch", ">ms", ">± ms", ">ms/sample"), (">divided ms", ">ms/sample")
+    undivided, divided = (">mini-batch", ">ms", ">ms/sample"), (">divided ms", ">ms/sample")
     rows = table(*undivided, "", *divided, "micro-batches")
     cliffs = {cliff.point.mini_batch for cliff in swept.cliffs}
     for point in swept.points:
         rows.add_row(
             str(point.mini_batch),
             milliseconds(point.undivided.time_ms if point.undivided else None),
-            milliseconds(point.spread_ms / 2 if point.undivided else None),
             _format_fine(point.per_sample),
             "cliff" if point.mini_batch in cliffs else "",
             milliseconds(point.divided.time_ms if point.divided else None),
@@ -136,7 +135,7 @@ def _make_json(sweeps: list[Sweep], machine: Machine, limit: int | None, new: in
                     {
                         "mini_batch": point.mini_batch,
                         "undivided": _make_configuration_json(point.undivided),
-                        "undivided_spread_ms": point.spread_ms if point.undivided else None,
+                        "undivided_is_busy": point.is_busy,
                         "divided": _make_configuration_json(point.divided),
                     }
                     for point in swept.points

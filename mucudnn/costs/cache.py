@@ -2,13 +2,15 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import mucudnn
 from mucudnn import settings
-from mucudnn._native import format_candidates, parse_candidates
+from mucudnn._native import WITHIN_REACH, format_candidates, parse_candidates, seconds_to_next_try
 from mucudnn.costs import file as cache_file
 from mucudnn.costs import salvage
 from mucudnn.costs.claims import Claims
@@ -16,6 +18,7 @@ from mucudnn.costs.exchange import checked_value
 from mucudnn.costs.file import Database, UnwritableError
 from mucudnn.costs.journal import JournalError, take_journal
 from mucudnn.costs.records import Comparison, Listed, Machine, Measurement, PartsComparison, StepTime
+from mucudnn.costs.remeasuring import remeasuring_since
 from mucudnn.costs.rows import CacheRows, warn_once
 from mucudnn.costs.schema import (
     COMPARISON,
@@ -25,6 +28,7 @@ from mucudnn.costs.schema import (
     MEASUREMENT,
     STEP_TIME,
     TILE_COMPARISON,
+    UNDISTURBED,
     Row,
     Table,
     record_of,
@@ -33,8 +37,9 @@ from mucudnn.costs.shipped import SystemDatabase
 from mucudnn.errors import MucudnnError, NewerFileError, UsageError
 from mucudnn.input import expanded
 from mucudnn.listener import Listener
+from mucudnn.problems.descriptor import problem_key
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import ChannelGroups, Configuration, Tiling
+from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration, Tiling
 
 _OF_KERNEL = "WHERE " + " AND ".join(f'"{column}" = ?' for column in KERNEL_KEY)
 
@@ -69,7 +74,10 @@ def _user_directory() -> str:
 
 
 class Cache(CacheRows):
-    """An open cache of records, in which rows of the file take precedence over rows of `system`."""
+    """An open cache of records, in which rows of the file take precedence over rows of `system`.
+
+    Measurements from before `since`, a time in ISO 8601, do not count: the cache acts as if it lacked them.
+    """
 
     def __init__(
         self,
@@ -80,9 +88,10 @@ class Cache(CacheRows):
         system: SystemDatabase | None = None,
         listener: Listener | None = None,
         needed: bool = True,
+        since: str | None = None,
     ) -> None:
         super().__init__(path, database, claims=claims, listener=listener, needed=needed)
-        self._system = system
+        self._system, self._since = system, since
 
     @classmethod
     def open(
@@ -97,10 +106,13 @@ class Cache(CacheRows):
 
         If a file that is not `needed` fails later, the work goes on in memory.
         """
+        since = remeasuring_since()
         database, claims, message = salvage.open_file(path)
         if message is not None and listener is not None:
             listener.message(message)
-        return cls(path, database, claims=claims, system=system, listener=listener, needed=needed)
+        return cls(
+            path, database, claims=claims, system=system, listener=listener, needed=needed, since=since
+        )
 
     @classmethod
     def read_only(cls, path: Path, listener: Listener | None = None) -> "Cache":
@@ -198,8 +210,46 @@ class Cache(CacheRows):
         return [record_of(Measurement, by_place[place]) for place in sorted(by_place)]
 
     def add(self, machine: Machine, kernel: Kernel, measured: Measurement) -> None:
-        """Save a measurement at once. It replaces an earlier one of the same algorithm and size."""
+        """Save a measurement at once. It replaces an earlier one of the same algorithm and size.
+
+        A disturbed measurement does not replace an undisturbed one. It counts the disturbed ones before it.
+        """
+        if measured.busy_tries:
+            earlier = self._find(
+                MEASUREMENT, machine, kernel, {name: vars(measured)[name] for name in MEASUREMENT.own_key}
+            )
+            tries = measured.busy_tries + (0 if earlier is None else earlier["busy_tries"])
+            measured = replace(measured, busy_tries=tries)
         self._keep(MEASUREMENT, machine, kernel, vars(measured))
+
+    def doubt(self, machine: Machine, kernel: Kernel, part: MicroConfiguration, seen_ms: float) -> None:
+        """Mark a measurement that a program's calls contradict as disturbed, so that it is made again."""
+        size, algorithm = part.micro_batch, part.algorithm
+        rows = self.measurements(machine, kernel)
+        row = next((row for row in rows if (row.micro_batch, row.algorithm) == (size, algorithm)), None)
+        if row is not None and row.time_ms == part.time_ms:  # not measured again since
+            self.query(
+                f"UPDATE measurements SET busy_tries = max(busy_tries, 1), seen_ms = ? {_OF_KERNEL} "
+                "AND micro_batch = ? AND algorithm = ?",
+                (seen_ms, *machine.identity, problem_key(kernel.problem), kernel.pass_, size, algorithm),
+            )
+
+    def due(self, machine: Machine, kernel: Kernel, now: datetime | None = None) -> set[tuple[int, str]]:
+        """Return the (micro-batch size, algorithm) pairs of disturbed measurements to make again.
+
+        Their algorithms may be the fastest. Each is due after a time that doubles with each disturbed try.
+        """
+        rows = [row for row in self._kernel_rows(MEASUREMENT, machine, kernel) if row["time_ms"] is not None]
+        fastest = min((row["time_ms"] / row["micro_batch"] for row in rows), default=0.0)
+        now = now or datetime.now(UTC)
+        return {
+            (row["micro_batch"], row["algorithm"])
+            for row in rows
+            if row["busy_tries"]
+            and row["time_ms"] / row["micro_batch"] <= WITHIN_REACH * fastest
+            and now - datetime.fromisoformat(row["measured_at"])
+            >= timedelta(seconds=seconds_to_next_try(row["busy_tries"]))
+        }
 
     def enumerations(self, machine: Machine, kernel: Kernel) -> dict[int, list[Listed]]:
         """Return what can run at each size that the engine has listed completely, in the engine's order."""
@@ -292,7 +342,10 @@ class Cache(CacheRows):
         text, pass_ = table.problem_text(kernel.problem), kernel.pass_
         shipped = [] if self._system is None else self._system.rows(machine, text, pass_)
         own = self.select(table, _OF_KERNEL, (*machine.identity, text, pass_))
-        return [*(row for origin, row in shipped if origin is table), *own]
+        rows = [*(row for origin, row in shipped if origin is table), *own]
+        if self._since is None or table is ENUMERATION:
+            return rows
+        return [row for row in rows if row["measured_at"] >= self._since]
 
     def _keep(self, table: Table, machine: Machine, kernel: Kernel, own: Mapping[str, Any]) -> None:
         row = table.row(machine, kernel, own)
@@ -303,8 +356,10 @@ class Cache(CacheRows):
 
         Raise ValueError, sqlite3.DatabaseError.
         """
+        keeps = "" if self._since is None else f" OR measurements.measured_at < '{self._since}'"
         for table, row in rows:
-            self._rows_of(*table.upsert(row))
+            condition = f"WHERE {UNDISTURBED}{keeps}" if table is MEASUREMENT else ""
+            self._rows_of(*table.upsert(row, condition))
             # The plus signs make sqlite use the index that `_kernel_rows` uses.
             same = "".join(f' AND +"{column}" = ?' for column in table.own_key)
             values = tuple(row[column] for column in table.key)

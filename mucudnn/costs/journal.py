@@ -143,13 +143,14 @@ def rows_of(text: str) -> Iterator[Row]:
             machine = Machine(header["engine"], header["device"], header["library"], int(header["threads"]))
             at = _time(header["measured_at"])
             raced = _RACE in header.items()
-            for problem, pass_, algorithm, time_ms, workspace, notes in measured:
+            for problem, pass_, algorithm, time_ms, workspace, notes, wall_ms, cpu_ms, busy_tries in measured:
                 kernel = Kernel(problem, pass_)
                 accumulator = _accumulator(kernel, sums=is_host)
                 notes = f"{notes} {RACED}".strip() if raced else notes
                 measurement = Measurement(
-                    problem.mini_batch, algorithm, SUCCESS, workspace, notes, time_ms, None, accumulator
-                )
+                    problem.mini_batch, algorithm, SUCCESS, workspace, notes,
+                    time_ms, wall_ms, cpu_ms, busy_tries, None, accumulator,
+                )  # fmt: skip
                 row = MEASUREMENT.row(machine, kernel, vars(measurement), measured_at=at)
                 yield MEASUREMENT, checked_row(MEASUREMENT, row)
             for problem, pass_, api, text in candidates:

@@ -41,8 +41,12 @@ class Machine:
 class Measurement:
     """One algorithm of a kernel at one micro-batch size, measured or failed with a status.
 
-    `spread_ms` is the distance between the quartiles of the runs. `accumulator` is the bytes that a division
-    needs beyond `workspace` if its slices cannot be summed in place, or CANNOT_ACCUMULATE.
+    `time_ms` is the estimated time of an undisturbed run. `wall_ms` is the wall time and `cpu_ms` the CPU
+    time of all threads together, which is None on a GPU: see native/cudnn/estimate.hpp. `busy_tries` is 0 if
+    enough runs were undisturbed. Otherwise it counts the measurements, this one included, that found the
+    machine busy. `seen_ms` is the time in a program's calls that contradicted `time_ms`; None if none did.
+    `accumulator` is the bytes that a division needs beyond `workspace` if its slices cannot be summed in
+    place, or CANNOT_ACCUMULATE.
     """
 
     micro_batch: int
@@ -50,8 +54,11 @@ class Measurement:
     status: str
     workspace: int
     notes: str = ""
-    median_ms: float | None = None
-    spread_ms: float | None = None
+    time_ms: float | None = None
+    wall_ms: float | None = None
+    cpu_ms: float | None = None
+    busy_tries: int = 0
+    seen_ms: float | None = None
     accumulator: int = 0
 
     @property
@@ -66,9 +73,9 @@ class Measurement:
 
     def part(self) -> MicroConfiguration | None:
         """Return the micro-configuration, or None if the algorithm did not run."""
-        if self.status != SUCCESS or self.median_ms is None:
+        if self.status != SUCCESS or self.time_ms is None:
             return None
-        return MicroConfiguration(self.micro_batch, self.algorithm, self.median_ms, self.workspace)
+        return MicroConfiguration(self.micro_batch, self.algorithm, self.time_ms, self.workspace)
 
 
 class Listed(NamedTuple):

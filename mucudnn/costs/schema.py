@@ -156,6 +156,10 @@ MEASUREMENT = Table(
     ("micro_batch", "algorithm"),
     implied=_IMPLIED,
 )
+# The conditions of an upsert of measurements: a disturbed row does not replace an undisturbed one, and an
+# undisturbed row replaces a disturbed one.
+UNDISTURBED = "(excluded.busy_tries = 0 OR measurements.busy_tries > 0)"
+MORE_UNDISTURBED = "(excluded.busy_tries = 0 AND measurements.busy_tries > 0)"
 COMPARISON = Table(
     "comparison",
     "comparisons",

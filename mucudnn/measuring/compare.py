@@ -1,12 +1,11 @@
 """Comparisons of a kernel's divided and undivided configurations: interleaved times, errors against fp64."""
 
 import math
-import statistics
 from collections.abc import Sequence
 
 import numpy as np
 
-from mucudnn._native import Engine, EngineError
+from mucudnn._native import MOST_ROUNDS, Engine, EngineError, second_lowest
 from mucudnn.costs.records import Comparison
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
@@ -17,7 +16,7 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, Slices
 
 _BUDGET_MS = 2000.0
-_FEWEST_ROUNDS, _MOST_ROUNDS = 5, 15
+_FEWEST_ROUNDS = 5
 
 
 def compare(
@@ -32,7 +31,7 @@ def compare(
     bench.extent(kernel)
     configurations = [divided] if undivided is None or undivided == divided else [divided, undivided]
     predicted = sum(c.time_ms for c in configurations)
-    rounds = int(min(max(_BUDGET_MS / max(predicted, 1e-3), _FEWEST_ROUNDS), _MOST_ROUNDS))
+    rounds = int(min(max(_BUDGET_MS / max(predicted, 1e-3), _FEWEST_ROUNDS), MOST_ROUNDS))
     if bench.source is not None and any(map(runs_stock, configurations)):
         times = bench.source.compare(engine, kernel, configurations, rounds)
         return _make_comparison(times, undivided is not None, None, None, None)
@@ -58,7 +57,7 @@ def _make_comparison(
 ) -> Comparison:
     """Return a comparison; `times` has those of the divided configuration first, of the undivided last."""
     (divided_ms, divided_spread), *_, (undivided_ms, undivided_spread) = (
-        (statistics.median(runs), spread(runs)) for runs in (*times, times[-1])
+        (second_lowest(runs), spread(runs)) for runs in (*times, times[-1])
     )
     if not has_undivided:
         return Comparison(None, divided_ms, None, divided_spread, *errors)

@@ -47,11 +47,11 @@ def _measure_flops_per_ms(engine: Engine, kernel: Kernel) -> float:
     smallest = min(runnable, key=lambda candidate: candidate.workspace)
     tensors = Tensors.random(engine, problem, extent(problem))
     workspace = allocate_workspace(engine, smallest.workspace)
-    times = engine.measure(
+    timing = engine.measure(
         sample, smallest.algorithm, tensors.x, tensors.w, tensors.y, workspace,
         repeats=1, budget_ms=0.0, operands=tensors.operands,
     )  # fmt: skip
-    return problem.flops / max(min(times), 1e-6)
+    return problem.flops / max(timing.time_ms, 1e-6)
 
 
 def _format_duration(seconds: float) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from math import isinf
 
-from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, EngineError
+from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, EngineError, Timing
 from mucudnn.costs.records import CANNOT_ACCUMULATE, STOCK, STOCK_SLICE, SUCCESS, Machine, Measurement
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.budget import spell_budget
@@ -25,18 +25,21 @@ def find_missing(
     limits: Sequence[int | None] = (None,),
     *,
     undivided: bool = False,
+    again: bool = True,
 ) -> Worklist:
     """Return the candidates of these kernels that have no measurement in the cache.
 
-    Candidates that need more workspace than the last of the ascending `limits`, in bytes, are omitted; None
-    sets no limit. Candidates that exceed the bench's memory together with their tensors are listed
-    separately. With `undivided` a race also measures an undivided algorithm. Raises MucudnnError if a
-    kernel's tensors alone exceed the memory.
+    With `again`, disturbed measurements that are due count as missing: see `Cache.due`. Candidates that need
+    more workspace than the last of the ascending `limits`, in bytes, are omitted; None sets no limit.
+    Candidates that exceed the bench's memory together with their tensors are listed separately. With
+    `undivided` a race also measures an undivided algorithm. Raises MucudnnError if a kernel's tensors alone
+    exceed the memory.
     """
-    missing, limit, runner = Worklist(limits=limits, undivided=undivided), limits[-1], bench.runner
+    missing = Worklist(limits=limits, undivided=undivided, again=again)
+    limit, runner = limits[-1], bench.runner
     for kernel in kernels if runner.measures else ():
         sizes = usable_sizes(policy, kernel)
-        rows = _rows(bench, kernel)
+        rows = _rows(bench, kernel, again)
         known = _measured_pairs(bench, rows)
         if not {size for size, _ in known}.issuperset(sizes):
             bench.extent(kernel)
@@ -119,7 +122,7 @@ def _claim_tasks(bench: Bench, missing: Worklist, rows: dict[Kernel, list[Measur
         (kernel, list(group)) for kernel, group in groupby(missing.tasks, key=lambda task: task.kernel)
     ]
     for kernel, group in bench.cache.claimed(kernels, lambda item: _name_claim(bench.machine, item[0])):
-        rows[kernel] = _rows(bench, kernel)
+        rows[kernel] = _rows(bench, kernel, missing.again)
         known = _measured_pairs(bench, rows[kernel])
         left = [task for task in group if (task.micro_batch, task.algorithm) not in known]
         for task in bench.runner.upcoming(bench.engine, left, rows[kernel], missing):
@@ -141,7 +144,7 @@ def _least_tasks(kernel: Kernel, tasks: Sequence[Task], rows: Sequence[Measureme
     for task in sorted((task for task in whole if not task.is_stock), key=lambda task: task.workspace):
         if any(
             row.micro_batch == kernel.mini_batch
-            and row.median_ms
+            and row.time_ms
             and row.algorithm != STOCK
             and row.workspace <= task.workspace
             for row in rows
@@ -151,11 +154,16 @@ def _least_tasks(kernel: Kernel, tasks: Sequence[Task], rows: Sequence[Measureme
             yield task
 
 
-def _rows(bench: Bench, kernel: Kernel) -> list[Measurement]:
-    """Return all measurements of a kernel: those of the engine and those of STOCK."""
-    rows = bench.cache.measurements(bench.machine, kernel)
-    if bench.source is not None:
-        rows += bench.cache.measurements(bench.source.machine, kernel)
+def _rows(bench: Bench, kernel: Kernel, again: bool) -> list[Measurement]:
+    """Return the measurements of a kernel: those of the engine and those of STOCK.
+
+    With `again`, measurements that are due to be made again are omitted.
+    """
+    rows: list[Measurement] = []
+    for machine in (bench.machine, *(() if bench.source is None else (bench.source.machine,))):
+        due = bench.cache.due(machine, kernel) if again else set()
+        own = bench.cache.measurements(machine, kernel)
+        rows += [row for row in own if (row.micro_batch, row.algorithm) not in due]
     return rows
 
 
@@ -174,14 +182,14 @@ def _measure_kernel(
         if task.is_stock:
             rows += stock.measure(task)
             continue
-        times, status = None, SUCCESS
+        timing, status = None, SUCCESS
         try:
-            times = timer.measure(task)
+            timing = timer.measure(task)
         except EngineError as error:
             # Raises if the device is broken, in which case the failure says nothing about the algorithm.
             bench.engine.available_memory  # noqa: B018
             status = _read_status(error)
-        rows.append(_make_measurement(bench, task, status, times))
+        rows.append(_make_measurement(bench, task, status, timing))
         bench.cache.add(bench.machine, kernel, rows[-1])
 
 
@@ -218,8 +226,10 @@ class StockOfKernel:
                 SUCCESS,
                 timing.workspace,
                 notes=self.bench.runner.note,
-                median_ms=timing.median_ms,
-                spread_ms=timing.spread_ms,
+                time_ms=timing.time_ms,
+                wall_ms=timing.wall_ms,
+                cpu_ms=timing.cpu_ms,
+                busy_tries=int(timing.is_busy),
                 accumulator=0 if in_place else CANNOT_ACCUMULATE,
             )
         self.bench.cache.add(source.machine, kernel, row)
@@ -245,9 +255,7 @@ class StockOfKernel:
         self._timer = None
 
 
-def _make_measurement(
-    bench: Bench, task: Task, status: str, times: tuple[float, float] | None
-) -> Measurement:
+def _make_measurement(bench: Bench, task: Task, status: str, timing: Timing | None) -> Measurement:
     # A few slices of a 16-bit gradient are summed in place; more need an accumulator, whose size is constant.
     accumulator = bench.engine.accumulator_size(task.kernel, MOST_SLICES_IN_PLACE + 1)
     return Measurement(
@@ -255,9 +263,11 @@ def _make_measurement(
         algorithm=task.algorithm,
         status=status,
         workspace=task.workspace,
-        notes=task.notes if times is None else f"{task.notes} {bench.runner.note}".strip(),
-        median_ms=times and times[0],
-        spread_ms=times and times[1],
+        notes=task.notes if timing is None else f"{task.notes} {bench.runner.note}".strip(),
+        time_ms=None if timing is None else timing.time_ms,
+        wall_ms=None if timing is None else timing.wall_ms,
+        cpu_ms=None if timing is None else timing.cpu_ms,
+        busy_tries=0 if timing is None else int(timing.is_busy),
         accumulator=CANNOT_ACCUMULATE if accumulator is None else accumulator,
     )
 

@@ -60,7 +60,7 @@ def hopeless_ms(candidate: Candidate, measured: Iterable[Measurement]) -> float:
 
 def _parts(measured: Iterable[Measurement]) -> list[tuple[int, str, float, int]]:
     return [
-        (m.micro_batch, m.algorithm, m.median_ms, m.workspace)
+        (m.micro_batch, m.algorithm, m.time_ms, m.workspace)
         for m in measured
-        if m.status == SUCCESS and m.median_ms is not None
+        if m.status == SUCCESS and m.time_ms is not None
     ]

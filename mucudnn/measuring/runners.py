@@ -12,11 +12,11 @@ from mucudnn._native import (
     RACE_RUNS,
     Engine,
     KernelTimer,
+    Timing,
     most_slices_in_place,
     race_budget_ms,
 )
 from mucudnn.costs.records import CANNOT_ACCUMULATE, RACED, Measurement
-from mucudnn.forks import no_fork
 from mucudnn.measuring.buffers import Tensors, allocate_workspace
 from mucudnn.measuring.candidates import wastes_transform
 from mucudnn.measuring.race import Candidate, RaceGoal, hopeless_ms, next_candidate
@@ -144,8 +144,8 @@ class ExhaustiveTimer:
         self._stock, self._workspace = stock, workspace
         self._timer: KernelTimer | None = None
 
-    def measure(self, task: Task) -> tuple[float, float]:
-        """Return the median of the times and the distance between their quartiles. Raises EngineError."""
+    def measure(self, task: Task) -> Timing:
+        """Return the times of the engine's algorithm. Raises EngineError."""
         if self._timer is None:
             self._stock.free()
             bench = self._stock.bench
@@ -162,30 +162,24 @@ class RaceTimer:
         self._stock, self._workspace = stock, workspace
         self._tensors: Tensors | None = None
 
-    def measure(self, task: Task) -> tuple[float, float]:
-        """Return the median of the times and the distance between their quartiles. Raises EngineError."""
-        with no_fork:
-            from statistics import median  # slow to import, and only needed to measure
-
-            from mucudnn.measuring.times import spread
-
+    def measure(self, task: Task) -> Timing:
+        """Return the times of the engine's algorithm. Raises EngineError."""
         kernel, rows, engine = self._stock.kernel, self._stock.rows, self._stock.bench.engine
         if self._tensors is None:
             self._tensors = self._stock.tensors(engine) or self._stock.bench.tensors(kernel)
             self._memory = allocate_workspace(engine, self._workspace)
         x, w, y, *operands = self._tensors.all
-        times = engine.measure(
+        return engine.measure(
             kernel.at(task.micro_batch), task.algorithm, x, w, y, self._memory,
             repeats=RACE_RUNS, budget_ms=race_budget_ms(_whole_ms(rows, kernel.mini_batch)),
             hopeless_ms=hopeless_ms(Candidate(task.micro_batch, task.algorithm, task.workspace), rows),
             operands=operands, least_runs=1,
         )  # fmt: skip
-        return median(times), spread(times)
 
 
 def _whole_ms(rows: Iterable[Measurement], mini_batch: int) -> float | None:
     """Return the least measured time of the whole mini-batch; None before there is any."""
-    return min((m.median_ms for m in rows if m.micro_batch == mini_batch and m.median_ms), default=None)
+    return min((m.time_ms for m in rows if m.micro_batch == mini_batch and m.time_ms), default=None)
 
 
 def _choose_task(engine: Engine, tasks: Sequence[Task], rows: Rows, worklist: Worklist) -> Task | None:
@@ -200,7 +194,7 @@ def _choose_task(engine: Engine, tasks: Sequence[Task], rows: Rows, worklist: Wo
     usable = [
         replace(row, workspace=row.workspace + more) if more else row
         for row in rows
-        if row.median_ms is not None  # most algorithms of an engine cannot run
+        if row.time_ms is not None  # most algorithms of an engine cannot run
         and (more := _bytes_to_sum(kernel, in_place, row.micro_batch, row.accumulator)) is not None
     ]
     is_on_gpu = engine.kind == "cudnn"

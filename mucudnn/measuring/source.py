@@ -14,11 +14,16 @@ from mucudnn.solver import Configuration
 
 
 class StockTiming(NamedTuple):
-    """The median of the times, the distance between their quartiles, and the scratch memory in bytes."""
+    """The estimated time, the scratch memory in bytes, and what the time was estimated from.
 
-    median_ms: float
-    spread_ms: float
+    `wall_ms`, `cpu_ms` and `is_busy` are as in `mucudnn._native.Timing`.
+    """
+
+    time_ms: float
     workspace: int
+    wall_ms: float | None = None
+    cpu_ms: float | None = None
+    is_busy: bool = False
 
 
 class StockTimer(Protocol):

@@ -23,11 +23,13 @@ class Worklist:
     """The measurements to make, and those that need too much memory.
 
     A race finds a choice within each of the `limits` and, with `undivided`, the best undivided algorithm to
-    compare the choice with. `memory` is the most bytes that measuring allocates at once.
+    compare the choice with. With `again`, disturbed measurements that are due are made again. `memory` is the
+    most bytes that measuring allocates at once.
     """
 
     tasks: list[Task] = field(default_factory=list)
     beyond_memory: list[Task] = field(default_factory=list)
     limits: Sequence[int | None] = (None,)
     undivided: bool = False
+    again: bool = True
     memory: int = 0

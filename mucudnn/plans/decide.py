@@ -27,6 +27,7 @@ from mucudnn.solver import (
 )
 from mucudnn.solver.workspace.configuration import faster
 
+LEAST_SPEEDUP = 1.03  # smaller differences between interleaved runs may be chance
 _RACED_LIMITS = 5  # the limits of a race under a total: the total, a quarter of it, and so on
 
 
@@ -91,9 +92,9 @@ class Decision:
 
     @property
     def dropped(self) -> bool:
-        """True if the division, run whole, was slower than the undivided algorithm."""
+        """True if the division, run whole, was not clearly faster than the undivided algorithm."""
         speedup = self.comparison.speedup if self.comparison else None
-        return self.divided != self.undivided and speedup is not None and speedup < 1
+        return self.divided != self.undivided and speedup is not None and speedup < LEAST_SPEEDUP
 
     @property
     def chosen(self) -> Configuration:

@@ -77,7 +77,7 @@ def checks_json(checks: Sequence["KernelCheck"], elsewhere: Sequence[str]) -> di
     `elsewhere` lists the differences between the plan's machine and this one; with any, no kernel is checked.
     """
     return {
-        "holds": not elsewhere and not any(check.complaints for check in checks),
+        "holds": not elsewhere and not any(check.complaints or check.slower for check in checks),
         "machine": list(elsewhere),
         "kernels": [
             {

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mucudnn.costs.records import Measurement
 from mucudnn.errors import UsageError
@@ -22,26 +22,19 @@ _LARGEST = 2**16
 class SweepPoint:
     """A mini-batch size with the best undivided algorithm and the best division within the limit.
 
-    Either is None where nothing fits the limit. `spread_ms` is the distance between the quartiles of the
-    undivided algorithm's times.
+    Either is None where nothing fits the limit. `is_busy` says that the undivided algorithm was never
+    measured without disturbance.
     """
 
     mini_batch: int
     undivided: Configuration | None
     divided: Configuration | None
-    spread_ms: float = 0.0
+    is_busy: bool = False
 
     @property
     def per_sample(self) -> float | None:
         """Milliseconds of one sample, undivided."""
         return None if self.undivided is None else self.undivided.time_ms / self.mini_batch
-
-    @property
-    def least_per_sample(self) -> float | None:
-        """Milliseconds of one sample, undivided, at about the lower quartile of the runs."""
-        if self.undivided is None:
-            return None
-        return (self.undivided.time_ms - self.spread_ms / 2) / self.mini_batch
 
     @property
     def divided_per_sample(self) -> float | None:
@@ -96,7 +89,8 @@ def sweep(
 ) -> list[Sweep]:
     """Measure each kernel at these mini-batch sizes, or at the policy's sizes if `sizes` is None.
 
-    The parts of a division have swept sizes or powers of two, which are measured too.
+    The parts of a division have swept sizes or powers of two, which are measured too. The sizes beside
+    a cliff are measured twice, because a disturbed measurement looks like a cliff.
     """
     swept = {kernel: sizes or micro_batch_sizes(policy, kernel.mini_batch) for kernel in kernels}
     slices = {
@@ -104,21 +98,47 @@ def sweep(
         for kernel, own in swept.items()
     }
     measured = [kernel.at(size) for kernel, own in slices.items() for size in own]
+    made = bench.made.total()
     benchmark(bench, measured, "undivided")
-    costs = bench.costs(kernels)
-    results = []
-    for kernel in kernels:
-        rows = [row for row in costs.measurements[kernel] if row.micro_batch in slices[kernel]]
-        points = [_make_point(kernel.at(size), rows, limit) for size in swept[kernel]]
-        results.append(Sweep(kernel, limit, tuple(points)))
-    return results
+    is_new = bench.made.total() > made
+    results = [_read_sweep(bench, kernel, swept[kernel], slices[kernel], limit) for kernel in kernels]
+    doubtful = [
+        (swept_kernel.kernel.at(point.mini_batch), point)
+        for swept_kernel in results
+        for cliff in (swept_kernel.cliffs if is_new else ())
+        for point in (cliff.before, cliff.point)
+    ]
+    for kernel, point in dict(doubtful).items():
+        _measure_again(bench, kernel, point)
+    return [_read_sweep(bench, kernel, swept[kernel], slices[kernel], limit) for kernel in kernels]
+
+
+def _read_sweep(
+    bench: Bench, kernel: Kernel, swept: Sequence[int], slices: Sequence[int], limit: int | None
+) -> Sweep:
+    rows = [row for row in bench.costs([kernel]).measurements[kernel] if row.micro_batch in slices]
+    return Sweep(kernel, limit, tuple(_make_point(kernel.at(size), rows, limit) for size in swept))
+
+
+def _measure_again(bench: Bench, kernel: Kernel, point: SweepPoint) -> None:
+    """Measure the algorithm of a point again. An undisturbed row stays if this time is disturbed."""
+    if point.undivided is None:
+        return
+    (part,) = point.undivided.parts
+    rows = bench.cache.measurements(bench.machine, kernel)
+    row = next(row for row in rows if (row.micro_batch, row.algorithm) == (part.micro_batch, part.algorithm))
+    timer = bench.engine.timer(kernel, workspace=row.workspace, memory_cap=bench.memory_cap)
+    timing = timer.measure(part.micro_batch, part.algorithm, row.workspace)
+    bench.made["measured"] += 1
+    timed = {name: getattr(timing, name) for name in ("time_ms", "wall_ms", "cpu_ms")}
+    bench.cache.add(bench.machine, kernel, replace(row, **timed, busy_tries=int(timing.is_busy)))
 
 
 def find_cliffs(points: Sequence[SweepPoint]) -> list[Cliff]:
     """Return the sizes at which the time per sample jumps; the sizes of `points` ascend.
 
-    A size is a cliff if the lower quartile of its time per sample exceeds, by the factor JUMP, both the time
-    of the size before it and the median of up to NEIGHBOURS sizes before it. The first condition keeps the
+    A size is a cliff if its time per sample exceeds, by the factor JUMP, both the time of the size
+    before it and the median of up to NEIGHBOURS sizes before it. The first condition keeps the
     size after a cliff from being a cliff too; the second keeps an unusually fast size from making the next a
     cliff. A size at which no undivided algorithm fits counts as infinitely slow.
     """
@@ -126,7 +146,7 @@ def find_cliffs(points: Sequence[SweepPoint]) -> list[Cliff]:
     for index in range(1, len(points)):
         neighbours = points[max(0, index - NEIGHBOURS) : index]
         before = [point.per_sample for point in neighbours if point.per_sample is not None]
-        here, last = points[index].least_per_sample, points[index - 1].per_sample
+        here, last = points[index].per_sample, points[index - 1].per_sample
         if last is not None and (here is None or here > JUMP * max(last, statistics.median(before))):
             cliffs.append(Cliff(points[index - 1], points[index]))
     return cliffs
@@ -140,5 +160,5 @@ def _make_point(kernel: Kernel, rows: Sequence[Measurement], limit: int | None) 
         size,
         undivided,
         fastest_configuration([row for row in rows if row.micro_batch <= size], kernel, limit),
-        (whole[undivided.parts[0].algorithm].spread_ms or 0.0) if undivided else 0.0,
+        undivided is not None and whole[undivided.parts[0].algorithm].busy_tries > 0,
     )

@@ -1,6 +1,5 @@
 """The check that a plan still holds: the machine, the algorithms, their workspaces and their times."""
 
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +11,7 @@ from mucudnn._native import (
     group_copies,
     group_kernel,
     refusal_of_slices,
+    second_lowest,
     tile_copies,
     tile_kernel,
 )
@@ -25,7 +25,8 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
 from mucudnn.solver import ChannelGroup, MicroConfiguration, Tile
 
-_SLOWER = 1.25
+# A choice is slower than planned beyond both: a factor, and ms that the contents of the caches decide.
+_SLOWER, _SLOWER_MS = 1.25, 0.1
 _ROUNDS = 5
 
 
@@ -42,9 +43,11 @@ class KernelCheck:
 
     @property
     def slower(self) -> float | None:
-        """The present time over the planned one; None up to a factor that a busy machine explains."""
-        factor = 0 if self.time_ms is None else self.time_ms / self.kernel.chosen.time_ms
-        return factor if factor > _SLOWER else None
+        """The present time over the planned time; None up to a factor that warm caches explain."""
+        planned_ms = self.kernel.chosen.time_ms
+        if self.time_ms is None or self.time_ms <= max(_SLOWER * planned_ms, planned_ms + _SLOWER_MS):
+            return None
+        return self.time_ms / planned_ms
 
 
 def machine_differences(
@@ -148,4 +151,4 @@ def _time_choice(planned: PlanKernel, engine: Engine, cap: int) -> float:
     (times,) = engine.compare(
         divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=_ROUNDS, operands=tensors.operands
     )
-    return statistics.median(times)
+    return second_lowest(times)

@@ -2,8 +2,10 @@
 
 #include <dlfcn.h>
 
+#include <cmath>
 #include <limits>
 
+#include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.hpp"
@@ -132,7 +134,8 @@ class PyEngine {
         threads_(is_cuda_ ? 1 : threads) {
     if (threads < 1)
       throw std::invalid_argument("threads is " + std::to_string(threads) + ": it must be at least 1");
-    device_ = is_cuda_ ? make_cuda_device(cudart) : make_host_device(library_->host_description());
+    device_ = is_cuda_ ? make_cuda_device(cudart)
+                       : make_host_device(library_->host_description(), library_->host_team);
     context_ = std::make_shared<const Context>(library_, device_->stream());
     // Without a CUDA device the library is the host engine, whose graph API offers its legacy algorithms
     // again.
@@ -163,16 +166,30 @@ class PyEngine {
     return accumulator_size(*device_, kernel, parts).size;
   }
 
-  std::vector<double> measure(const Kernel& kernel, const std::string& algorithm, const Memory& x,
-                              const Memory& w, const Memory& y, const Memory* workspace, int repeats,
-                              double budget_ms, double hopeless_ms, const Operands& operands,
-                              int least_runs) const {
+  Timing measure(const Kernel& kernel, const std::string& algorithm, const Memory& x, const Memory& w,
+                 const Memory& y, const Memory* workspace, int repeats, double budget_ms, double hopeless_ms,
+                 const Operands& operands, int least_runs) const {
     const Region region = to_region(kernel.problem, x, w, y, operands);
     const py::gil_scoped_release release;
     use_threads();
-    return mucudnn::measure(*engine_, *device_, kernel, algorithm, region, to_scratch(workspace), repeats,
-                            budget_ms, hopeless_ms, least_runs);
+    return estimate(mucudnn::measure(*engine_, *device_, kernel, algorithm, region, to_scratch(workspace),
+                                     repeats, budget_ms, hopeless_ms, least_runs),
+                    algorithm);
   }
+
+  // Times work of Python that runs on the threads of this engine's team.
+  RunTime time(const std::function<void()>& work, int threads) const {
+    meet_team();
+    return device_->times(work, 1, threads).front();
+  }
+  ClockReading read_clocks() const { return device_->read_clocks(); }
+  // Makes the clocks of all threads of the team known.
+  void meet_team() const {
+    use_threads();
+    if (library_->meet_host_team != nullptr) library_->meet_host_team();
+  }
+  Patience& patience() const { return device_->patience(); }
+  bool is_throttled() const { return device_->is_throttled(); }
 
   void execute(const Kernel& kernel, const Parts& parts, const Memory& x, const Memory& w, const Memory& y,
                const Memory* workspace, double alpha, double beta, bool tiles,
@@ -287,12 +304,11 @@ class PyTimer {
   PyTimer(const PyEngine& engine, const Kernel& kernel, std::size_t workspace, std::size_t memory_cap)
       : engine_(engine), timer_(*engine.engine_, *engine.device_, kernel, workspace, memory_cap) {}
 
-  std::pair<double, double> measure(std::int64_t micro_batch, const std::string& algorithm,
-                                    std::size_t workspace, double hopeless_ms) {
+  Timing measure(std::int64_t micro_batch, const std::string& algorithm, std::size_t workspace,
+                 double hopeless_ms) {
     const py::gil_scoped_release release;
     engine_.use_threads();
-    const Timing timing = timer_.measure({micro_batch, algorithm, workspace}, hopeless_ms);
-    return {timing.median_ms, timing.spread_ms};
+    return timer_.measure({micro_batch, algorithm, workspace}, hopeless_ms);
   }
 
  private:
@@ -331,6 +347,46 @@ void bind_engine(py::module_& module) {
           },
           py::keep_alive<0, 1>());
 
+  const auto known = [](double ms) { return std::isnan(ms) ? std::nullopt : std::optional(ms); };
+  const auto ms_of = [](std::optional<double> ms) {
+    return ms.value_or(std::numeric_limits<double>::quiet_NaN());
+  };
+  py::class_<RunTime>(module, "RunTime")
+      .def(py::init([ms_of](double wall_ms, std::optional<double> cpu_ms, int threads, bool is_throttled) {
+             return RunTime{wall_ms, ms_of(cpu_ms), threads, is_throttled};
+           }),
+           py::arg("wall_ms"), py::arg("cpu_ms") = py::none(), py::arg("threads") = 1,
+           py::arg("is_throttled") = false)
+      .def_readonly("wall_ms", &RunTime::wall_ms)
+      .def_property_readonly("cpu_ms", [known](const RunTime& time) { return known(time.cpu_ms); })
+      .def_readonly("threads", &RunTime::threads)
+      .def_readonly("is_throttled", &RunTime::is_throttled);
+  py::class_<Timing>(module, "Timing")
+      .def(py::init([ms_of](double time_ms, double wall_ms, std::optional<double> cpu_ms, bool is_busy) {
+             return Timing{time_ms, wall_ms, ms_of(cpu_ms), is_busy};
+           }),
+           py::arg("time_ms"), py::arg("wall_ms"), py::arg("cpu_ms"), py::arg("is_busy"))
+      .def_readonly("time_ms", &Timing::time_ms)
+      .def_readonly("wall_ms", &Timing::wall_ms)
+      .def_property_readonly("cpu_ms", [known](const Timing& timing) { return known(timing.cpu_ms); })
+      .def_readonly("is_busy", &Timing::is_busy);
+  py::class_<ClockReading>(module, "ClockReading")
+      .def(
+          "until",
+          [](const ClockReading& before, const ClockReading& after, int threads) {
+            return time_between(before, after, threads);
+          },
+          py::arg("after"), py::arg("threads"));
+  py::class_<Patience>(module, "Patience")
+      .def_property_readonly("ms", &Patience::ms)
+      .def("note", &Patience::note, py::arg("is_busy"));
+  module.def("estimate", &estimate, py::arg("runs"), py::arg("algorithm"));
+  module.def("find_undisturbed", &find_undisturbed, py::arg("runs"), py::arg("algorithm"));
+  module.def("comparable_times", &comparable_times, py::arg("runs"));
+  module.def("second_lowest", &second_lowest, py::arg("values"));
+  module.def("is_decided", &is_decided, py::arg("times"), py::arg("rounds"));
+  module.attr("MOST_ROUNDS") = kMostRounds;
+
   py::class_<PyEngine>(module, "Engine")
       .def(py::init<const std::string&, int, bool, const std::string&>(), py::arg("library"), py::kw_only(),
            py::arg("threads") = 1, py::arg("cuda") = false, py::arg("cudart") = "")
@@ -341,6 +397,11 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("device_number", &PyEngine::device_number)
       .def_property_readonly("available_memory", &PyEngine::available_memory)
       .def_property_readonly("bytes_beyond_caches", &PyEngine::bytes_beyond_caches)
+      .def_property_readonly("patience", &PyEngine::patience, py::return_value_policy::reference_internal)
+      .def_property_readonly("is_throttled", &PyEngine::is_throttled)
+      .def("read_clocks", &PyEngine::read_clocks)
+      .def("meet_team", &PyEngine::meet_team)
+      .def("time", &PyEngine::time, py::arg("work"), py::arg("threads"))
       .def("is_capturing", &PyEngine::is_capturing, py::arg("stream"))
       .def("device_properties", &PyEngine::device_properties)
       .def("allocate", &PyEngine::allocate, py::arg("size"))

@@ -1,6 +1,7 @@
 #include "core/plan.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <tuple>
 
@@ -73,7 +74,8 @@ std::tuple<Header, std::vector<PlanRow>> parse(const std::string& text) {
 }
 
 // _Measured in _native.pyi.
-using Measured = std::tuple<Problem, std::string, std::string, double, std::int64_t, std::string>;
+using Measured = std::tuple<Problem, std::string, std::string, double, std::int64_t, std::string, double,
+                            std::optional<double>, int>;
 
 // Returns the notes from the first list of candidates that has the algorithm; empty if none has it.
 std::string notes_on(const PlanKernel& planned, const std::string& algorithm) {
@@ -100,11 +102,12 @@ std::vector<Document> parse_journal(const std::string& text) {
     for (const PlanKernel& planned : plan->kernels) {
       for (const auto& [api, all] : planned.candidates)
         candidates.emplace_back(planned.kernel.problem, name_of(planned.kernel.pass), api, to_text(all));
-      for (const Configuration& option : planned.desirable) {
-        if (option.size() != 1) continue;
-        const MicroConfiguration& part = option.front();
+      for (const MeasuredPart& row : planned.measured) {
+        const MicroConfiguration& part = row.part;
         measured.emplace_back(planned.kernel.problem, name_of(planned.kernel.pass), part.algorithm,
-                              part.time_ms, part.workspace, notes_on(planned, part.algorithm));
+                              part.time_ms, part.workspace, notes_on(planned, part.algorithm), row.wall_ms,
+                              std::isnan(row.cpu_ms) ? std::nullopt : std::optional(row.cpu_ms),
+                              row.busy_tries);
       }
     }
     documents.emplace_back(plan->header, std::move(measured), std::move(candidates));
@@ -158,6 +161,8 @@ void bind_plan(py::module_& module) {
   module.def("format_plan", &format, py::arg("header"), py::arg("kernels"));
   module.def("parse_plan", &parse, py::arg("text"));
   module.def("parse_journal", &parse_journal, py::arg("text"));
+  module.def("seconds_to_next_try", &seconds_to_next_try, py::arg("busy_tries"));
+  module.attr("WITHIN_REACH") = kWithinReach;
   module.def("format_candidates", &format_candidates, py::arg("candidates"));
   module.def("parse_candidates", &parse_candidates, py::arg("text"));
   module.def("reuse_workspace", &fastest, py::arg("measured"), py::arg("mini_batch"));

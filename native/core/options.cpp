@@ -158,6 +158,11 @@ const std::vector<Setting>& settings() {
        Kind::name,
        store_name<&Options::thorough>,
        {"race", "thorough"}},
+      {"MUCUDNN_REMEASURE",
+       "1: measure again what earlier processes measured",
+       Kind::name,
+       store_name<&Options::remeasure>,
+       {"0", "1"}},
       {"MUCUDNN_BUDGET", "the time that measurements of Python programs and commands may take, such as 30s",
        Kind::file, [](const Value&, Options&) {}},  // only Python reads it
       {"MUCUDNN_LOG",

@@ -26,10 +26,11 @@ struct Options {
   std::string plan;  // paths of files; empty: none
   std::string record;
   std::string cache;
-  bool strict = false;    // exclude FFT and Winograd
+  bool strict = false;  // exclude FFT and Winograd
   bool batch_invariant = false;
-  bool thorough = false;  // measure every algorithm at every size, instead of a race between them
-  int threads = 1;        // threads of the host engine
+  bool thorough = false;   // measure every algorithm at every size, instead of a race between them
+  bool remeasure = false;  // measure again what earlier processes measured
+  int threads = 1;         // threads of the host engine
   LogLevel log_level = LogLevel::summary;
 };
 

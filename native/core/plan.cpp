@@ -4,6 +4,11 @@
 
 namespace mucudnn {
 
+std::int64_t seconds_to_next_try(int busy_tries) {
+  constexpr int kMostDoublings = 15;  // three weeks
+  return std::int64_t{60} << std::min(busy_tries, kMostDoublings);
+}
+
 double time_of(const Configuration& configuration) {
   double sum = 0;
   for (const MicroConfiguration& part : configuration) sum += part.time_ms;

@@ -34,11 +34,13 @@
 //
 //   groups 2*96 4*16:WINOGRAD_NONFUSED:1.625:7077888
 //
-// In the drop-in's journal (journal.hpp) a kernel may have candidates instead of a choice: all algorithms
-// that can run, even those too large to be measured, listed by the API that named them. A
-// candidate is algorithm:bytes:note,note.
+// In the drop-in's journal (journal.hpp) a kernel has no choice, but measurements and candidates. Candidates
+// are all algorithms that can run, even those too large to be measured, listed by the API that named them. A
+// candidate is algorithm:bytes:note,note. A measurement is algorithm:milliseconds:bytes, and after these the
+// wall time, the CPU time (`nan` if it is unknown) and how many measurements in a row were disturbed.
 //
 //   candidates legacy IMPLICIT_GEMM:0:deterministic WINOGRAD_NONFUSED:14155776:deterministic,winograd
+//   measured IMPLICIT_GEMM:25.5:0:25.75:25.5:0
 #pragma once
 
 #include <algorithm>
@@ -80,6 +82,26 @@ struct Listed {
   std::string notes;  // space-separated words
 };
 
+// An algorithm that was measured on a whole kernel. A row of the cache has the same values.
+struct MeasuredPart {
+  MicroConfiguration part;
+  double wall_ms = 0;
+  double cpu_ms = 0;   // the sum over all threads; not a number if it is unknown
+  int busy_tries = 0;  // 0 if the time is that of undisturbed runs, else the measurements without such runs
+
+  std::int64_t measured_at = 0;  // seconds since 1970, which a journal has in its header
+
+  // Returns whether this measurement replaces an earlier one: an undisturbed one stays.
+  bool replaces(const MeasuredPart& earlier) const { return busy_tries == 0 || earlier.busy_tries > 0; }
+};
+
+// Returns the seconds after which a disturbed measurement is made again. They double each time, because each
+// time may find the machine busy.
+std::int64_t seconds_to_next_try(int busy_tries);
+
+// Disturbed measurements up to this factor behind the fastest one are made again.
+constexpr double kWithinReach = 2;
+
 // The configuration of `count` of a kernel's identical kernels.
 struct Share {
   int count = 1;
@@ -110,9 +132,10 @@ struct PlanKernel {
   Configuration chosen;
   std::vector<Configuration> desirable;
   std::map<std::string, std::vector<Listed>> candidates{};
-  Configuration tiles{};        // parts of one sample, if tiles are faster than `chosen`
-  PlanGroups groups{};          // parts of the channels, if they are faster than `chosen`
-  std::vector<Share> shares{};  // they add up to `count`, if identical kernels differ
+  std::vector<MeasuredPart> measured{};  // undivided, in the order of the file
+  Configuration tiles{};                 // parts of one sample, if tiles are faster than `chosen`
+  PlanGroups groups{};                   // parts of the channels, if they are faster than `chosen`
+  std::vector<Share> shares{};           // they add up to `count`, if identical kernels differ
 };
 
 struct Plan {

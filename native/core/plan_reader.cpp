@@ -53,6 +53,20 @@ Configuration configuration_in(std::string_view text, const Whole& whole, Budget
   return configuration;
 }
 
+MeasuredPart measured_part_in(std::string_view item, const Whole& whole, Budget& budget) {
+  budget.take(1);
+  MeasuredPart measured;
+  measured.part.micro_batch = whole.size;
+  measured.part.algorithm = cut(item, ':');
+  measured.part.time_ms = number_in<double>(cut(item, ':'), "time");
+  measured.part.workspace = number_in<std::int64_t>(cut(item, ':'), "workspace");
+  measured.wall_ms = number_in<double>(cut(item, ':'), "time");
+  measured.cpu_ms = number_in<double>(cut(item, ':'), "time");
+  measured.busy_tries = number_in<int>(item, "number of measurements");
+  check(measured, whole);
+  return measured;
+}
+
 // Returns whether the text begins with a number of input channels, as in `in96`.
 bool has_inputs(std::string_view text) { return text.substr(0, 2) == "in"; }
 
@@ -146,6 +160,9 @@ class Reader {
     } else if (key == "option") {
       PlanKernel& planned = kernel_above(key);
       planned.desirable.push_back(configuration_in(line, mini_batch_of(planned), budget_));
+    } else if (key == "measured") {
+      PlanKernel& planned = kernel_above(key);
+      planned.measured.push_back(measured_part_in(line, mini_batch_of(planned), budget_));
     } else if (key == "candidates") {
       PlanKernel& planned = kernel_above(key);
       const std::string api{cut(line, ' ')};
@@ -185,8 +202,8 @@ class Reader {
   void finish_kernel() const {
     if (plan_.kernels.empty()) return;
     const PlanKernel& planned = plan_.kernels.back();
-    const bool needs_choice = planned.candidates.empty() || !planned.tiles.empty() ||
-                              !planned.groups.empty() || !planned.shares.empty();
+    const bool needs_choice = (planned.candidates.empty() && planned.measured.empty()) ||
+                              !planned.tiles.empty() || !planned.groups.empty() || !planned.shares.empty();
     if (planned.chosen.empty() && needs_choice) fail("the kernel above has no choice");
     check_shares(planned);
   }

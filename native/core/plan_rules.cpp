@@ -91,6 +91,14 @@ void check(const Listed& candidate) {
   if (candidate.workspace < 0) fail("a workspace is below 0");
 }
 
+void check(const MeasuredPart& measured, const Whole& mini_batch) {
+  check(Configuration{measured.part}, mini_batch);
+  const bool is_timed = std::isfinite(measured.cpu_ms) || std::isnan(measured.cpu_ms);
+  if (!std::isfinite(measured.wall_ms) || !is_timed || measured.wall_ms < 0 || measured.cpu_ms < 0)
+    fail("a time is not a number of at least 0");
+  if (measured.busy_tries < 0) fail("a number of measurements is below 0");
+}
+
 void check_pass(const Kernel& kernel) {
   if (kernel.is_fused_gradient())
     fail("a fused convolution has no pass " + std::string(name_of(kernel.pass)));

@@ -42,6 +42,9 @@ void check(const PlanGroups& groups, const Whole& channels, const Whole& mini_ba
 
 void check(const Listed& candidate);
 
+// Checks a measurement of the whole mini-batch.
+void check(const MeasuredPart& measured, const Whole& mini_batch);
+
 // Checks that the pass exists: a fused convolution has only the forward pass.
 void check_pass(const Kernel& kernel);
 

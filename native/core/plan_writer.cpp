@@ -10,15 +10,25 @@ namespace {
 
 using namespace plan_rules;
 
+std::string text_of(double ms) {
+  char time[32];
+  return {time, std::to_chars(time, time + sizeof time, ms).ptr};
+}
+
 std::string text_of(const Configuration& configuration) {
   std::string text;
   for_each_run(configuration, [&](const std::string& repeat, const MicroConfiguration& part) {
-    char time[32];
-    const auto end = std::to_chars(time, time + sizeof time, part.time_ms).ptr;
     text += " " + repeat + "*" + std::to_string(part.micro_batch) + ":" + part.algorithm + ":" +
-            std::string(time, end) + ":" + std::to_string(part.workspace);
+            text_of(part.time_ms) + ":" + std::to_string(part.workspace);
   });
   return text;
+}
+
+std::string text_of(const MeasuredPart& measured) {
+  const MicroConfiguration& part = measured.part;
+  return part.algorithm + ":" + text_of(part.time_ms) + ":" + std::to_string(part.workspace) + ":" +
+         text_of(measured.wall_ms) + ":" + text_of(measured.cpu_ms) + ":" +
+         std::to_string(measured.busy_tries);
 }
 
 std::string text_of(const PlanGroups& groups) {
@@ -42,7 +52,8 @@ std::string to_text(const Plan& plan) {
   std::string text = std::string(kMagic) + std::to_string(kVersion) + "\n";
   for (const auto& [key, value] : plan.header) {
     const bool reserved = key == "kernel" || key == "choose" || key == "tiles" || key == "groups" ||
-                          key == "share" || key == "option" || key == "candidates" || key == "end";
+                          key == "share" || key == "option" || key == "candidates" || key == "measured" ||
+                          key == "end";
     if (!is_word(key) || reserved || value.find('\n') != std::string::npos) {
       fail("the entry " + quoted(key) + " cannot stand in a plan's header");
     }
@@ -65,7 +76,8 @@ std::string to_text(const Plan& plan) {
     check_pass(planned->kernel);
     text += std::string("kernel ") + name_of(planned->kernel.pass) + " " + std::to_string(planned->count) +
             " " + key.first + "\n";
-    if (planned->candidates.empty() || !planned->chosen.empty()) add("choose", planned->chosen, mini_batch);
+    const bool is_of_journal = !planned->candidates.empty() || !planned->measured.empty();
+    if (!is_of_journal || !planned->chosen.empty()) add("choose", planned->chosen, mini_batch);
     if (!planned->tiles.empty()) add("tiles", planned->tiles, steps_of(*planned));
     if (!planned->groups.empty()) {
       check(planned->groups, channels_of(*planned, planned->groups.front().of_inputs), mini_batch);
@@ -79,6 +91,11 @@ std::string to_text(const Plan& plan) {
     std::stable_sort(options.begin(), options.end(),
                      [](const auto& a, const auto& b) { return workspace_of(a) < workspace_of(b); });
     for (const Configuration& option : options) add("option", option, mini_batch);
+    for (const MeasuredPart& measured : planned->measured) {
+      check(measured, mini_batch);
+      budget.take(1);
+      text += "measured " + text_of(measured) + "\n";
+    }
     for (const auto& [api, all] : planned->candidates) {
       text += "candidates " + api + (all.empty() ? "" : " ") + to_text(all) + "\n";
     }

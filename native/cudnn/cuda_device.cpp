@@ -1,8 +1,11 @@
+#include <cstdio>
 #include <deque>
 #include <new>
+#include <optional>
 
 #include "cudnn/cuda_runtime.hpp"
 #include "cudnn/device.hpp"
+#include "cudnn/gpu_monitor.hpp"
 
 namespace mucudnn {
 namespace {
@@ -56,6 +59,7 @@ class CudaDevice final : public Device {
     runtime_.check(runtime_.cudaGetDeviceCount(&count), "cudaGetDeviceCount");
     runtime_.check(runtime_.cudaGetDevice(&number_), "cudaGetDevice");
     name_ = describe(number_);
+    monitor_.emplace(bus_id(number_));
     // The device uses its own stream. While another thread captures a stream that waits for the default
     // stream, no thread may use the default stream.
     runtime_.check(runtime_.cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
@@ -124,7 +128,9 @@ class CudaDevice final : public Device {
     work();
   }
 
-  std::vector<double> times_ms(const std::function<void()>& work, int runs) override {
+  bool is_throttled() override { return monitor_->is_throttled(); }
+
+  std::vector<RunTime> times(const std::function<void()>& work, int runs, int) override {
     std::deque<Event> ends;
     for (int run = -1; run < runs; ++run) ends.emplace_back(runtime_);
     ends[0].record(stream_);
@@ -132,8 +138,10 @@ class CudaDevice final : public Device {
       work();
       ends[run].record(stream_);
     }
-    std::vector<double> times;
-    for (int run = 1; run <= runs; ++run) times.push_back(ends[run - 1].ms_until(ends[run]));
+    std::vector<RunTime> times;
+    for (int run = 1; run <= runs; ++run) times.push_back({ends[run - 1].ms_until(ends[run])});
+    const bool was_throttled = is_throttled();
+    for (RunTime& time : times) time.is_throttled = was_throttled;
     return times;
   }
 
@@ -162,7 +170,21 @@ class CudaDevice final : public Device {
     return std::to_string(value);
   }
 
+  // Returns the GPU's PCI address; an address of no GPU if the runtime does not know it.
+  std::string bus_id(int device) const {
+    const auto number = [&](cudaDeviceAttr which) {
+      int value = -1;
+      runtime_.succeeds(runtime_.cudaDeviceGetAttribute(&value, which, device));
+      return static_cast<unsigned>(value);
+    };
+    char text[64];
+    std::snprintf(text, sizeof text, "%04x:%02x:%02x.0", number(cudaDevAttrPciDomainId),
+                  number(cudaDevAttrPciBusId), number(cudaDevAttrPciDeviceId));
+    return text;
+  }
+
   CudaRuntime runtime_;
+  std::optional<GpuMonitor> monitor_;
   int number_ = 0;
   std::string name_;
   cudaStream_t stream_ = nullptr;

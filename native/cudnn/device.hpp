@@ -1,10 +1,14 @@
 // The machine that a library computes on: its memory, its streams and its clock.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +28,40 @@ class Accumulator {
   virtual void accumulate(DataType type, const void* slice, float* sum, std::int64_t count, bool first) = 0;
   // Computes output = sum + beta * output, rounded once. With beta 0 it does not read the output.
   virtual void store_sum(DataType type, const float* sum, double beta, void* output, std::int64_t count) = 0;
+};
+
+// The time of one run.
+struct RunTime {
+  double wall_ms = 0;
+  // The sum of the CPU clocks of all threads that ran a part. Not a number if it is unknown, as on a GPU.
+  double cpu_ms = std::numeric_limits<double>::quiet_NaN();
+  int threads = 1;            // that the run wanted
+  bool is_throttled = false;  // a GPU ran below the clock that it can hold, to stay cool or to save power
+};
+
+// A reading of the wall clock, and of the CPU clocks of the calling thread and of its helpers.
+struct ClockReading {
+  std::chrono::steady_clock::time_point wall = std::chrono::steady_clock::now();
+  double own_ms = std::numeric_limits<double>::quiet_NaN();  // not a number where no CPU time is known
+  std::map<clockid_t, double> helpers_ms;
+  int widest = 1;  // the most threads that the library's work wanted since the last reading
+};
+
+// Returns the time of the work between two readings, which used `threads` threads or as many as the library
+// wanted. Its CPU time is unknown if a helper was not known before. Helpers beyond the threads only waited
+// for other work, so the least busy helpers do not count.
+RunTime time_between(const ClockReading& before, const ClockReading& after, int threads);
+
+// The milliseconds for which a measurement waits until nothing disturbs it. Waiting without success
+// halves them, because the machine may be busy for hours, and an undisturbed measurement restores them.
+class Patience {
+ public:
+  double ms() const { return ms_; }
+  void note(bool is_busy) { ms_ = is_busy ? ms_ / 2 : kMs; }
+
+ private:
+  static constexpr double kMs = 500;
+  std::atomic<double> ms_{kMs};
 };
 
 class Device {
@@ -46,6 +84,12 @@ class Device {
   // Returns the milliseconds from which on an algorithm's first run needs no second run. On a GPU every first
   // run does, because it may load code, which takes longer than most runs.
   virtual double long_run_ms() const { return std::numeric_limits<double>::infinity(); }
+  // Returns the milliseconds of uncounted runs before a measurement. On a CPU, a copy that the last cache
+  // could hold takes up to 4 times as long just after other work.
+  virtual double warm_up_ms() const { return 0; }
+  Patience& patience() { return patience_; }
+  // Returns whether something slows the device down now, such as heat; false if that is unknown.
+  virtual bool is_throttled() { return false; }
   // Returns a number of bytes that exceeds the caches, so that tensors of this size are read from memory.
   virtual std::size_t bytes_beyond_caches() const { return std::size_t{64} << 20; }
   // Returns the bytes that can be allocated now.
@@ -70,14 +114,21 @@ class Device {
   virtual void wait(CUstream_st* stream) = 0;
   // Runs `work` so that it cannot invalidate another thread's stream capture.
   virtual void without_disturbing_captures(const std::function<void()>& work) { work(); }
-  // Returns the milliseconds of each of `runs` runs, launched without a pause between them. Only the first
-  // one includes the launch latency.
-  virtual std::vector<double> times_ms(const std::function<void()>& work, int runs) = 0;
-  double time_ms(const std::function<void()>& work) { return times_ms(work, 1).front(); }
+  virtual ClockReading read_clocks() const { return {}; }
+  // Returns the time of each of `runs` runs, launched without a pause between them. Only the first
+  // one includes the launch latency. `threads` are those of work that does not run on the library; on a CPU
+  // they must be the threads of the library's team.
+  virtual std::vector<RunTime> times(const std::function<void()>& work, int runs, int threads = 1) = 0;
+  RunTime time(const std::function<void()>& work) { return times(work, 1).front(); }
+
+ private:
+  Patience patience_;
 };
 
-// Makes the device of the CPU and its memory.
-std::unique_ptr<Device> make_host_device(std::string name = "");
+// Makes the device of the CPU and its memory. `team` is Library::host_team, which may be null: then the CPU
+// time is that of the calling thread.
+std::unique_ptr<Device> make_host_device(std::string name = "",
+                                         int (*team)(clockid_t* helpers, int most, int* count) = nullptr);
 
 // Makes CUDA's current device, on the runtime that CudaRuntime finds. Throws EngineError.
 std::unique_ptr<Device> make_cuda_device(const std::string& installed_runtime);

@@ -22,19 +22,6 @@ Extent extent_to_time(const Device& device, const Problem& problem, std::size_t 
   return extent_of(problem.with_mini_batch(samples_to_time(problem, cap, beyond)));
 }
 
-// Returns the value below which a share of the sorted times lies, interpolated between two of them.
-double quantile(const std::vector<double>& sorted, double share) {
-  const double place = share * static_cast<double>(sorted.size() - 1);
-  const auto before = static_cast<std::size_t>(place);
-  const std::size_t after = std::min(before + 1, sorted.size() - 1);
-  return sorted[before] + (place - std::floor(place)) * (sorted[after] - sorted[before]);
-}
-
-Timing timing_of(std::vector<double> times) {
-  std::sort(times.begin(), times.end());
-  return {quantile(times, 0.5), quantile(times, 0.75) - quantile(times, 0.25)};
-}
-
 // A division sums the times of many small slices together with their errors, so a small size gets as many
 // runs as the division has slices.
 int runs_of(const Kernel& kernel, std::int64_t micro_batch) {
@@ -72,35 +59,33 @@ KernelTimer::KernelTimer(Engine& engine, Device& device, const Kernel& kernel, s
 Timing KernelTimer::measure(const Task& task, double hopeless_ms) {
   double& fastest =
       fastest_.try_emplace(task.micro_batch, std::numeric_limits<double>::infinity()).first->second;
-  const Timing timing = timing_of(times_of(task, runs_of(kernel_, task.micro_batch), kBudgetMs,
-                                           std::min(hopeless_ms, kHopeless * fastest), kLeastRuns));
-  fastest = std::min(fastest, timing.median_ms);
+  const Timing timing = time(task, runs_of(kernel_, task.micro_batch), kBudgetMs,
+                             std::min(hopeless_ms, kHopeless * fastest), kLeastRuns);
+  fastest = std::min(fastest, timing.time_ms);
   return timing;
 }
 
 Timing KernelTimer::race(const Task& task, double hopeless_ms, double budget_ms) {
-  return timing_of(times_of(task, kRaceRuns, budget_ms, hopeless_ms, kLeastRacingRuns));
+  return time(task, kRaceRuns, budget_ms, hopeless_ms, kLeastRacingRuns);
 }
 
-std::vector<double> KernelTimer::times_of(const Task& task, int runs, double budget_ms, double hopeless_ms,
-                                          int least_runs) {
+Timing KernelTimer::time(const Task& task, int runs, double budget_ms, double hopeless_ms, int least_runs) {
   if (task.workspace > workspace_.size)
     throw std::invalid_argument("a task needs " + std::to_string(task.workspace) +
                                 " bytes of workspace, the timer has " + std::to_string(workspace_.size));
-  return mucudnn::measure(engine_, device_, kernel_.with_mini_batch(task.micro_batch), task.algorithm,
-                          region_, {workspace_.data, task.workspace}, runs, budget_ms, hopeless_ms,
-                          least_runs);
+  return estimate(
+      mucudnn::measure(engine_, device_, kernel_.with_mini_batch(task.micro_batch), task.algorithm, region_,
+                       {workspace_.data, task.workspace}, runs, budget_ms, hopeless_ms, least_runs),
+      task.algorithm);
 }
 
 std::vector<double> KernelTimer::compare(const std::vector<const PreparedConfiguration*>& configurations,
                                          int rounds) {
-  std::vector<double> medians;
-  for (std::vector<double>& times :
-       mucudnn::compare(engine_, device_, configurations, region_.tensors, workspace_, rounds)) {
-    std::sort(times.begin(), times.end());
-    medians.push_back(quantile(times, 0.5));
-  }
-  return medians;
+  std::vector<double> estimates;
+  for (const std::vector<double>& times :
+       mucudnn::compare(engine_, device_, configurations, region_.tensors, workspace_, rounds))
+    estimates.push_back(second_lowest(times));
+  return estimates;
 }
 
 // Repeats one block of random values: the time does not depend on how many different values there are.

@@ -22,11 +22,6 @@ struct Task {
   std::size_t workspace = 0;
 };
 
-struct Timing {
-  double median_ms = 0;
-  double spread_ms = 0;  // the distance between the quartiles
-};
-
 // Returns the number of samples of the tensors that a problem's slices are timed on, within `cap` bytes. Runs
 // rotate through them. From `bytes_beyond_caches` on the caches cannot hold x and y, so that no run finds
 // data of an earlier run there. If `cap` has no room for that, the number is the mini-batch.
@@ -58,7 +53,7 @@ class KernelTimer {
   // what measure() throws.
   Timing race(const Task& task, double hopeless_ms, double budget_ms);
 
-  // Returns the median times in ms of whole configurations, interleaved. Throws EngineError.
+  // Returns the estimated times in ms of whole configurations, interleaved. Throws EngineError.
   std::vector<double> compare(const std::vector<const PreparedConfiguration*>& configurations, int rounds);
 
  private:
@@ -77,8 +72,7 @@ class KernelTimer {
   };
 
   char* allocate_random(std::size_t size);
-  std::vector<double> times_of(const Task& task, int runs, double budget_ms, double hopeless_ms,
-                               int least_runs);
+  Timing time(const Task& task, int runs, double budget_ms, double hopeless_ms, int least_runs);
 
   Engine& engine_;
   Device& device_;
@@ -86,7 +80,7 @@ class KernelTimer {
   std::deque<Memory> memories_;
   Region region_;
   Scratch workspace_;
-  std::map<std::int64_t, double> fastest_;  // the least median at each micro-batch size
+  std::map<std::int64_t, double> fastest_;  // the least time at each micro-batch size
 };
 
 // The bytes that tasks take. A task whose workspace does not fit is not among them.

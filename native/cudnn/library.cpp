@@ -36,6 +36,8 @@ void Library::find_functions(void* opened, const std::string& path) {
 #undef MUCUDNN_FIND
   set_host_threads = reinterpret_cast<decltype(set_host_threads)>(dlsym(opened, "mucudnnHostSetThreads"));
   describe_host = reinterpret_cast<decltype(describe_host)>(dlsym(opened, "mucudnnHostDescribe"));
+  host_team = reinterpret_cast<decltype(host_team)>(dlsym(opened, "mucudnnHostTeam"));
+  meet_host_team = reinterpret_cast<decltype(meet_host_team)>(dlsym(opened, "mucudnnHostMeetTeam"));
 }
 
 std::string Library::name() const {

@@ -1,6 +1,7 @@
 // The table of functions of a library with the cuDNN ABI, loaded at run time.
 #pragma once
 
+#include <ctime>
 #include <memory>
 #include <string>
 
@@ -23,9 +24,11 @@ class Library {
   MUCUDNN_BACKEND_FUNCTIONS(MUCUDNN_DECLARE)
 #undef MUCUDNN_DECLARE
 
-  // Only the host engine has these two functions.
+  // Only the host engine has these functions: see native/host/abi/library.cpp.
   void (*set_host_threads)(int) = nullptr;
   const char* (*describe_host)() = nullptr;
+  int (*host_team)(clockid_t* helpers, int most, int* count) = nullptr;
+  void (*meet_host_team)() = nullptr;
   // Returns the CPU, the instruction set and the OpenBLAS kernels. Only the host engine has them.
   std::string host_description() const;
   bool is_host() const { return describe_host != nullptr; }

@@ -1,6 +1,7 @@
 #include "cudnn/measure.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "cudnn/division.hpp"
@@ -9,6 +10,31 @@ namespace mucudnn {
 namespace {
 
 constexpr double kClearlyHopeless = 1.5;
+constexpr int kMostWarmUps = 4;
+constexpr double kMomentMs = 5;  // the runs between two checks for enough undisturbed ones
+
+double shortest_ms(const std::vector<RunTime>& times) {
+  const auto is_shorter = [](const RunTime& a, const RunTime& b) { return a.wall_ms < b.wall_ms; };
+  return std::min_element(times.begin(), times.end(), is_shorter)->wall_ms;
+}
+
+// Adds runs until enough of them are undisturbed, or the device's patience ends. On one thread the CPU time
+// of a disturbed run is as good.
+template <typename Run>
+void wait_until_undisturbed(Device& device, const std::string& algorithm, std::vector<RunTime>& times,
+                            const Run& run) {
+  if (times.front().threads == 1 && !std::isnan(times.front().cpu_ms)) return;
+  double waited_ms = 0;
+  bool is_busy = estimate(times, algorithm).is_busy;
+  while (is_busy && waited_ms < device.patience().ms()) {
+    for (const RunTime& time : device.times(run, 1 + static_cast<int>(kMomentMs / shortest_ms(times)))) {
+      times.push_back(time);
+      waited_ms += time.wall_ms;
+    }
+    is_busy = estimate(times, algorithm).is_busy;
+  }
+  if (waited_ms > 0) device.patience().note(is_busy);
+}
 
 // Returns how many times the problem's tensors fit into the region without overlap.
 std::size_t slices_in(const Problem& problem, const Extent& region) {
@@ -54,9 +80,9 @@ void check_sizes(const Problem& problem, const Region& region) {
   }
 }
 
-std::vector<double> measure(Engine& engine, Device& device, const Kernel& kernel,
-                            const std::string& algorithm, const Region& region, const Scratch& workspace,
-                            int repeats, double budget_ms, double hopeless_ms, int least_runs) {
+std::vector<RunTime> measure(Engine& engine, Device& device, const Kernel& kernel,
+                             const std::string& algorithm, const Region& region, const Scratch& workspace,
+                             int repeats, double budget_ms, double hopeless_ms, int least_runs) {
   const Problem& problem = kernel.problem;
   check_sizes(problem, region);
   const auto prepared = engine.prepare(kernel, algorithm);
@@ -68,31 +94,38 @@ std::vector<double> measure(Engine& engine, Device& device, const Kernel& kernel
     next = (next + 1) % slices;
     prepared->execute(engine.handle(), {at}, workspace);
   };
+  const auto ms_of = [&](const RunTime& time) { return estimate({time}, algorithm).time_ms; };
   device.make_present(workspace.data, std::min(workspace.size, prepared->workspace()));
   // The first run may be slow because the caches are cold, so it ends the measurement only if it is far
   // behind, or so long that cold caches hardly matter.
-  if (least_runs > 1) {
-    run();
+  RunTime last = device.time(run);
+  const bool is_far_behind = ms_of(last) > kClearlyHopeless * hopeless_ms;
+  if (least_runs == 1 && is_far_behind) return {last};
+  if (least_runs > 1 || ms_of(last) < device.long_run_ms()) {
+    double warm_ms = last.wall_ms;
+    for (int runs = 1; runs < kMostWarmUps && warm_ms < device.warm_up_ms(); ++runs)
+      warm_ms += device.time(run).wall_ms;
+    last = device.time(run);
   } else {
-    const double first = device.time_ms(run);
-    if (first > kClearlyHopeless * hopeless_ms || first >= device.long_run_ms()) return {first};
+    repeats = 1;
   }
-  std::vector<double> times{device.time_ms(run)};
-  double sum = times.front();
-  const bool is_hopeless = sum > hopeless_ms;
+  std::vector<RunTime> times{last};
+  double sum = last.wall_ms;
+  const bool is_hopeless = ms_of(last) > hopeless_ms;
   const int most = std::max(is_hopeless ? 0 : repeats, least_runs);
   const auto runs = [&] { return static_cast<int>(times.size()); };
   while (runs() < most && (sum < budget_ms || (runs() < least_runs && !is_hopeless))) {
     // Launch the runs that seem to fit into the budget without a pause between them, because the slices of a
     // division follow one another without a pause, too.
-    const double fitting = (budget_ms - sum) / *std::min_element(times.begin(), times.end());
+    const double fitting = (budget_ms - sum) / shortest_ms(times);
     const int least = std::max(1, is_hopeless ? 0 : least_runs - runs());
     const int more = fitting < most ? std::max(least, static_cast<int>(fitting)) : most;
-    for (const double time : device.times_ms(run, std::min(more, most - runs()))) {
+    for (const RunTime& time : device.times(run, std::min(more, most - runs()))) {
       times.push_back(time);
-      sum += time;
+      sum += time.wall_ms;
     }
   }
+  if (!is_hopeless) wait_until_undisturbed(device, algorithm, times, run);
   return times;
 }
 
@@ -100,21 +133,25 @@ std::vector<std::vector<double>> compare(Engine& engine, Device& device,
                                          const std::vector<const PreparedConfiguration*>& configurations,
                                          const Tensors& tensors, const Scratch& workspace, int rounds) {
   const auto run_round = [&] {
-    std::vector<double> times;
+    std::vector<RunTime> times;
     for (const PreparedConfiguration* const configuration : configurations) {
-      times.push_back(device.time_ms(
+      times.push_back(device.time(
           [&] { configuration->run(engine.handle(), {tensors, 1, 0, {}, device.stream()}, workspace); }));
     }
     return times;
   };
   device.make_present(workspace.data, workspace.size);
-  std::vector<double> last = run_round();
-  const bool counts = rounds == 1 && std::all_of(last.begin(), last.end(),
-                                                 [&](double ms) { return ms >= device.long_run_ms(); });
-  std::vector<std::vector<double>> times(configurations.size());
-  for (int round = 0; round < rounds; ++round) {
+  std::vector<RunTime> last = run_round();
+  const bool counts = rounds == 1 && std::all_of(last.begin(), last.end(), [&](const RunTime& time) {
+                        return time.wall_ms >= device.long_run_ms();
+                      });
+  std::vector<std::vector<RunTime>> runs(configurations.size());
+  std::vector<std::vector<double>> times;
+  for (int round = 1; round <= rounds; ++round) {
     if (!counts) last = run_round();
-    for (std::size_t i = 0; i < last.size(); ++i) times[i].push_back(last[i]);
+    for (std::size_t i = 0; i < last.size(); ++i) runs[i].push_back(last[i]);
+    times = comparable_times(runs);
+    if (is_decided(times, static_cast<std::size_t>(round))) break;
   }
   return times;
 }

@@ -6,6 +6,7 @@
 #include "cudnn/configuration.hpp"
 #include "cudnn/device.hpp"
 #include "cudnn/engine.hpp"
+#include "cudnn/estimate.hpp"
 
 namespace mucudnn {
 
@@ -31,8 +32,11 @@ void check_sizes(const Problem& problem, const Region& region);
 
 constexpr int kLeastRuns = 3;
 
-// Returns the times in ms of single runs, after one uncounted run. There are at least `least_runs`, and up to
-// `repeats` while their sum stays below `budget_ms`.
+// Returns the times of single runs, after uncounted ones. There are at least `least_runs`, and up to
+// `repeats` while their sum stays below `budget_ms`. If too many were disturbed to know the time, there are
+// more, as long as the device's patience lasts.
+//
+// The uncounted runs last for Device::warm_up_ms(), but there are at most four.
 //
 // If the first time is above `hopeless_ms`, at most three are taken, and fewer once they exceed the budget,
 // because the exact time of a slow algorithm does not matter. If `least_runs` is 1, a first run that is far
@@ -44,12 +48,13 @@ constexpr int kLeastRuns = 3;
 // Each run takes the next slice of the region. If the region is larger than the caches, the times are those
 // of a slice inside a mini-batch; a single hot buffer would make small micro-batches look up to 17 % faster.
 // For the same reason all runs but the first are launched without a pause.
-std::vector<double> measure(Engine& engine, Device& device, const Kernel& kernel,
-                            const std::string& algorithm, const Region& region, const Scratch& workspace,
-                            int repeats, double budget_ms, double hopeless_ms, int least_runs = kLeastRuns);
+std::vector<RunTime> measure(Engine& engine, Device& device, const Kernel& kernel,
+                             const std::string& algorithm, const Region& region, const Scratch& workspace,
+                             int repeats, double budget_ms, double hopeless_ms, int least_runs = kLeastRuns);
 
-// Returns the times in ms of each configuration. The configurations run whole and interleaved, `rounds`
-// times, after an uncounted round. A single round counts at once if each run in it is long.
+// Returns comparable_times() of the configurations. They run whole and interleaved, up to `rounds` times,
+// until is_decided() says that more rounds would not change the order, after an uncounted round. A single
+// round counts at once if each run in it is long.
 std::vector<std::vector<double>> compare(Engine& engine, Device& device,
                                          const std::vector<const PreparedConfiguration*>& configurations,
                                          const Tensors& tensors, const Scratch& workspace, int rounds);

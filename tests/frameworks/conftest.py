@@ -41,7 +41,7 @@ def _engine_alone(request: pytest.FixtureRequest) -> Iterator[None]:
             from mucudnn.torch.choosing.step_comparison import StepComparison
             from mucudnn.torch.operators import stock
 
-            slow = StockTiming(median_ms=1e6, spread_ms=0.0, workspace=2**50)
+            slow = StockTiming(1e6, workspace=2**50)
             patch.setattr(stock, "random_tensors", lambda device, problem, samples: ())
             patch.setattr(stock.TorchTimer, "__init__", lambda timer, device, kernel, tensors: None)
             patch.setattr(stock.TorchTimer, "measure", lambda timer, size, is_slice, **_: slow)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import pickle
 from pathlib import Path
 
 import pytest
 from needs_torch import mt, torch
+from step_clock import EvenClock
 
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.schema import STEP_TIME
@@ -29,7 +29,7 @@ def one_step(model, x) -> None:  # type: ignore[no-untyped-def]
 @pytest.fixture
 def slow_stock(cache_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the test a cache of its own, and let PyTorch's convolutions look slow in measurements."""
-    monkeypatch.setattr(TorchTimer, "measure", lambda *_, **__: StockTiming(1e9, 0.0, 0))
+    monkeypatch.setattr(TorchTimer, "measure", lambda *_, **__: StockTiming(1e9, 0))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def slow_stock(cache_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_converted_model_keeps_the_times_of_its_steps_in_the_cache(layer, shape, slow_stock: None) -> None:  # type: ignore[no-untyped-def]
     model, x = nn.Sequential(layer, nn.ReLU()), torch.randn(shape)
     first = mt.convert(copy.deepcopy(model))
-    first[0]._mucudnn.comparison._clock = itertools.count(1.0).__next__  # all steps take the same time
+    first[0]._mucudnn.comparison._clock = EvenClock()  # all steps take the same time
     for _ in range(40):
         one_step(first, x)
     with Cache.open(default_path()) as cache:
@@ -138,7 +138,7 @@ def test_in_steps_left_to_pytorch_only_the_first_module_describes_its_call(
     own = nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 1))
     model, x = mt.convert(copy.deepcopy(own)), torch.randn(2, 4, 9, 9)
     comparison = model[0]._mucudnn.comparison
-    comparison._clock = itertools.count(1.0).__next__  # all steps take the same time, and PyTorch's own win
+    comparison._clock = EvenClock()  # all steps take the same time, and PyTorch's own win
     for _ in range(40):
         one_step(model, x)
     assert comparison.result == "stock"

@@ -30,7 +30,7 @@ X = torch.linspace(-1, 1, 2 * 4 * 9 * 8).reshape(2, 4, 9, 8)
 @pytest.fixture(autouse=True)
 def _ours_are_faster(cache_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let PyTorch's own convolutions seem to take long, so that the passes of mucudnn are the choice."""
-    monkeypatch.setattr(stock.TorchTimer, "measure", lambda *_, **__: StockTiming(1e9, 0.0, 0))
+    monkeypatch.setattr(stock.TorchTimer, "measure", lambda *_, **__: StockTiming(1e9, 0))
 
 
 def converted(**options: Any) -> tuple[nn.Conv2d, nn.Conv2d]:

@@ -128,7 +128,7 @@ def test_copies_pickles_and_texts_keep_it() -> None:
 def test_a_budget_that_is_spent_leaves_pytorchs_own_and_an_undivided_algorithm_to_choose_from() -> None:
     torch.testing.assert_close(gradients(mt.convert(model(), budget="0s")), gradients(model()))
     with Cache.open(default_path()) as cache:
-        sizes = cache.query("SELECT DISTINCT micro_batch FROM measurements WHERE median_ms NOTNULL")
+        sizes = cache.query("SELECT DISTINCT micro_batch FROM measurements WHERE time_ms NOTNULL")
     assert sizes == [(2,)]
     rows = count_rows()
     dispatch._prepared.clear()

@@ -86,9 +86,8 @@ def test_times_are_measured_for_both_apis(pass_: str, engine: Engine) -> None:
     for name in (next(n for n in names if not is_graph_engine(n)), next(filter(is_graph_engine, names))):
         scratch = engine.allocate(checked.workspace([(8, name)]))
         memory = checked.memory.values()
-        times = engine.measure(checked.kernel, name, *memory, scratch, repeats=5, budget_ms=1000)
-        assert 3 <= len(times) <= 5
-        assert all(time > 0 for time in times)
+        timing = engine.measure(checked.kernel, name, *memory, scratch, repeats=5, budget_ms=1000)
+        assert timing.wall_ms >= timing.time_ms > 0
 
 
 @pytest.mark.parametrize("slices", [2, 4])

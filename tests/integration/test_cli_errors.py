@@ -165,7 +165,7 @@ def test_an_interrupt_says_that_what_was_measured_is_kept(
     assert captured.out == ""
     assert captured.err.splitlines()[-1] == f"mucudnn: interrupted: what was measured is kept in {cache_path}"
     with Cache.read_only(cache_path) as cache:
-        assert cache.query("SELECT count(*) FROM measurements WHERE median_ms NOT NULL") == [(3,)]
+        assert cache.query("SELECT count(*) FROM measurements WHERE time_ms NOT NULL") == [(3,)]
 
 
 def test_version_and_help_are_not_errors(capsys: Capture) -> None:

@@ -13,13 +13,13 @@ from shim_cases import identity
 
 import mucudnn
 from mucudnn import _native
-from mucudnn._native import Engine, format_plan, parse_descriptor
+from mucudnn._native import Engine, parse_descriptor
 from mucudnn.cli import main
 from mucudnn.costs import journal
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.file import UnwritableError
 from mucudnn.costs.rows import CacheRows
-from mucudnn.costs.schema import Row
+from mucudnn.costs.schema import MEASUREMENT, Row
 from mucudnn.problems.kernels import Kernel
 
 PROBLEM = parse_descriptor("mb4_ic8ih14_oc8_kh3_ph1")[0]
@@ -28,14 +28,18 @@ Capture = pytest.CaptureFixture[str]
 
 def document(engine: Engine, **header: str) -> str:
     """Return a document of a journal that has each algorithm of PROBLEM at each power of two."""
-    rows = []
+    lines = ["mucudnn plan 1"]
+    names = {"threads": "1", "measured_at": str(int(time.time()))}
+    lines += [f"{name} {value}" for name, value in {**identity(engine), **names, **header}.items()]
     for size in (1, 2, 4):
         at = PROBLEM.replace(mini_batch=size)
-        ran = [c for c in engine.enumerate(Kernel(at, "forward")) if c.status == "CUDNN_STATUS_SUCCESS"]
-        options = [[(size, c.algorithm, float(size), c.workspace)] for c in ran]
-        rows.append((at, "forward", 1, options[0], options, [], [], []))
-    names = {"threads": "1", "measured_at": str(int(time.time()))}
-    return format_plan({**identity(engine), **names, **header}, rows)
+        lines.append(f"kernel forward 1 {at}")
+        lines += [
+            f"measured {c.algorithm}:{size}:{c.workspace}:{size}:{size}:0"
+            for c in engine.enumerate(Kernel(at, "forward"))
+            if c.status == "CUDNN_STATUS_SUCCESS"
+        ]
+    return "\n".join([*lines, "end 3", ""])
 
 
 @pytest.fixture
@@ -60,12 +64,13 @@ def test_optimize_measures_nothing_that_a_program_has_measured(journal_path: Pat
 def test_the_python_functions_measure_nothing_that_a_program_has_measured(
     journal_path: Path, cache_path: Path
 ) -> None:
+    listed = [row for table, row in journal.rows_of(journal_path.read_text()) if table is MEASUREMENT]
     mucudnn.convolution_forward(
         np.ones((4, 8, 14, 14), np.float32), np.ones((8, 8, 3, 3), np.float32), padding=1
     )
     with Cache.read_only(cache_path) as cache:
-        ((times,),) = cache.query("SELECT count(*) FROM measurements WHERE spread_ms NOTNULL")
-    assert times == 0  # a row of a journal has no spread
+        ((times,),) = cache.query("SELECT count(*) FROM measurements WHERE time_ms NOTNULL")
+    assert times == len(listed)
     assert journal_path.exists()
 
 

@@ -1,5 +1,6 @@
 """`mucudnn plan` shows a plan, verifies it on this machine, and compares two plans."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from programs import library_that_leaves_a_trace
 
 from mucudnn._native import host_library
 from mucudnn.cli import main
+from mucudnn.plans import verify
 from mucudnn.plans.any_plan import read_plan
 from mucudnn.plans.plan import Plan, write_plan
 from mucudnn.solver import ChannelGroup, ChannelGroups, Configuration, MicroConfiguration
@@ -78,13 +80,27 @@ def test_a_choice_that_cannot_run_as_planned_does_not_hold(
     assert captured.err == "mucudnn: 1 of the plan's 1 kernels do not hold any more\n"
 
 
-def test_a_choice_that_takes_longer_holds_and_is_counted(plan_path: Path, capsys: Capture) -> None:
-    plan = with_choice(read_plan(plan_path), MicroConfiguration(4, "IMPLICIT_GEMM", 1e-9, 0))
+def test_a_choice_that_takes_longer_does_not_hold(
+    plan_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = with_choice(read_plan(plan_path), MicroConfiguration(4, "IMPLICIT_GEMM", 1.0, 0))
     write_plan(plan, plan_path)
-    lines = output_of(capsys, ["plan", "verify", str(plan_path)]).splitlines()
-    assert "1 of 1 kernels hold. 1 took longer than planned." in lines[-1]
-    (row,) = [line for line in lines if "4×4 IMPLICIT_GEMM" in line or "1×4 IMPLICIT_GEMM" in line]
-    assert row.rstrip().endswith("× slower")
+    monkeypatch.setattr(verify, "_time_choice", lambda *_: 1.5)
+    assert main(["plan", "verify", str(plan_path)]) == 1
+    captured = capsys.readouterr()
+    assert "1 of the plan's 1 kernels take longer than planned" in captured.err
+    (row,) = [line for line in captured.out.splitlines() if "×4 IMPLICIT_GEMM" in line]
+    assert row.rstrip().endswith("1.50× slower")
+    assert main(["plan", "verify", str(plan_path), "--json"]) == 1
+    assert not json.loads(capsys.readouterr().out)["holds"]
+
+
+@pytest.mark.parametrize(("planned_ms", "now_ms"), [(1.0, 1.2), (0.1, 0.15)])
+def test_a_difference_that_the_caches_explain_is_not_slower(
+    planned_ms: float, now_ms: float, plan_path: Path
+) -> None:
+    planned = with_choice(read_plan(plan_path), MicroConfiguration(4, "IMPLICIT_GEMM", planned_ms, 0))
+    assert verify.KernelCheck(planned.kernels[0], now_ms, ()).slower is None
 
 
 def test_a_choice_that_takes_as_long_as_planned_is_not_marked(plan_path: Path, capsys: Capture) -> None:

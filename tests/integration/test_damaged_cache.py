@@ -151,7 +151,7 @@ def test_merge_takes_the_readable_rows_of_a_damaged_cache_and_leaves_it_as_it_is
     [
         "UPDATE measurements SET problem = x'ff00'",
         "UPDATE measurements SET problem = 'nonsense'",
-        "UPDATE measurements SET median_ms = 'long'",
+        "UPDATE measurements SET time_ms = 'long'",
         "UPDATE measurements SET micro_batch = x'00'",
         "UPDATE measurements SET device = CAST(x'ff' AS TEXT)",
         "UPDATE measurements SET threads = 'many'",

@@ -70,7 +70,7 @@ def test_a_temporary_failure_is_retried(refused: str, library: Path, tmp_path: P
     _, warm = optimize(library, tmp_path, *arguments)
     assert about_convolutions(warm) == set()
     with Cache.read_only(tmp_path / "cache.sqlite") as cache:
-        legacy = cache.query("SELECT DISTINCT algorithm FROM measurements WHERE median_ms NOTNULL")
+        legacy = cache.query("SELECT DISTINCT algorithm FROM measurements WHERE time_ms NOTNULL")
     assert ("WINOGRAD_NONFUSED",) in legacy
 
 

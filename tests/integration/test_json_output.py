@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mucudnn.cli import main
+from mucudnn.costs.cache import Cache
 from mucudnn.plans.any_plan import read_plan
 from mucudnn.plans.plan import write_plan
 
@@ -72,6 +73,9 @@ def test_each_command_prints_the_keys_that_are_described(
     capsys.readouterr()
     for name in ("path", "info", "list"):
         printed[f"cache {name}"] = run(capsys, "cache", name)
+    with Cache.open(cache_path) as cache:
+        cache.query("UPDATE measurements SET busy_tries = 1 WHERE time_ms NOTNULL")
+    printed["cache check"] = run(capsys, "cache", "check")
     printed["cache merge"] = run(capsys, "cache", "merge", cache_path)
     assert run(capsys, "cache", "import", rows).keys() == printed["cache merge"].keys()
     printed["cache prune"] = run(capsys, "cache", "prune", "--older-than", "1")

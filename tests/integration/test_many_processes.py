@@ -51,7 +51,7 @@ def test_eight_processes_measure_everything_once(network: str, cache_path: Path)
     results = [json.loads(process.communicate()[0]) for process in processes]
     assert [process.returncode for process in processes] == [0] * 8
     with Cache.read_only(cache_path) as cache:
-        ((measured,),) = cache.query("SELECT count(median_ms) FROM measurements")
+        ((measured,),) = cache.query("SELECT count(time_ms) FROM measurements")
         ((compared,),) = cache.query("SELECT count(*) FROM comparisons")
     assert compared >= 8  # if a division misses its prediction, other candidates run whole too
     assert sum(result["new_measurements"] for result in results) == measured + compared
@@ -113,7 +113,7 @@ def test_the_kernels_of_a_network_are_spread_over_devices(
     assert {line.partition(":")[0] for line in captured.err.splitlines()} <= {"Device 0", "Device 1"}
     *_, kept, next_command = captured.out.splitlines()
     with Cache.read_only(cache_path) as cache:
-        ((measured,),) = cache.query("SELECT count(median_ms) FROM measurements")
+        ((measured,),) = cache.query("SELECT count(time_ms) FROM measurements")
         assert kept == f"{measured} new measurements on {cache.machines()[0]}, kept in {cache_path}"
     assert next_command == f"Next: mucudnn optimize {network} --batch 4"
     assert main(["benchmark", network, "--batch", "4"]) == 0

@@ -83,7 +83,7 @@ def test_shipping_again_keeps_later_measurements(tmp_path: Path, shipped: Path) 
     file.write_text("\n".join([header, *older]) + "\n")
     ship(results(tmp_path / "second.gz", faster=2.0), shipped)
     rows = list(SystemDatabase(shipped).rows_of(file.stem))
-    assert min(row["median_ms"] for kind, row in rows if kind is MEASUREMENT) == 0.5
+    assert min(row["time_ms"] for kind, row in rows if kind is MEASUREMENT) == 0.5
     assert len(rows) == len(lines)
 
 
@@ -116,7 +116,7 @@ def test_shipped_measurements_decide_as_the_full_record_does(
     assert [(c.time_ms, c.workspace) for c in desirable_configurations(few, kernel)] == [
         (c.time_ms, c.workspace) for c in desirable_configurations(whole, kernel)
     ]
-    ran = [(row.micro_batch, row.workspace) for row in few if row.median_ms is not None]
+    ran = [(row.micro_batch, row.workspace) for row in few if row.time_ms is not None]
     assert len(set(ran)) == len(ran)
 
 
@@ -152,7 +152,7 @@ def largest_measured_kernels(rows: list[Row]) -> list[tuple[str, str]]:
     """Return (pass, descriptor) of each kernel, at the largest mini-batch of which all sizes are measured."""
     sizes: dict[tuple[str, str], set[int]] = {}
     for kind, row in rows:
-        if kind is MEASUREMENT and row["median_ms"] is not None and row["workspace"] <= 2**26:
+        if kind is MEASUREMENT and row["time_ms"] is not None and row["workspace"] <= 2**26:
             sizes.setdefault((row["pass"], row["problem"]), set()).add(row["micro_batch"])
     found = []
     for (pass_, key), measured in sizes.items():

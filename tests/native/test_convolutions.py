@@ -183,61 +183,54 @@ def test_an_unknown_algorithm_is_named(engine: Engine) -> None:
         engine.execute(Kernel(problem, "forward"), [(1, "FASTEST")], memory, memory, memory, None)
 
 
-def test_measuring_gives_at_least_three_times_and_stops_at_the_budget(engine: Engine) -> None:
-    problem = Problem(mini_batch=1, in_channels=1, out_channels=1, input=(4, 4), kernel=(1, 1))
-    memory = [engine.allocate(4096) for _ in range(3)]
-    times = engine.measure(
-        Kernel(problem, "forward"), "IMPLICIT_GEMM", *memory, None, repeats=9, budget_ms=0.0
-    )
-    assert len(times) == 3
-    times = engine.measure(
-        Kernel(problem, "forward"), "IMPLICIT_GEMM", *memory, None, repeats=9, budget_ms=1e9
-    )
-    assert len(times) == 9
-    assert all(t >= 0 for t in times)
+SMALL = Problem(mini_batch=1, in_channels=1, out_channels=1, input=(4, 4), kernel=(1, 1))
+MOST_WARM_UPS = 4  # a run that is interrupted may be enough
+
+
+@pytest.mark.parametrize(("budget_ms", "runs"), [(0.0, 3), (1e9, 9)])
+def test_measuring_makes_at_least_three_runs_and_stops_at_the_budget(
+    budget_ms: float, runs: int, engine: Engine
+) -> None:
+    made = runs_made(engine, SMALL, budget_ms=budget_ms, least_runs=3)
+    assert runs < made <= runs + MOST_WARM_UPS
 
 
 @pytest.mark.parametrize(("budget_ms", "runs"), [(1e9, 3), (0.0, 1)])
 def test_a_hopeless_algorithm_is_not_measured_for_long(budget_ms: float, runs: int, engine: Engine) -> None:
-    problem = Problem(mini_batch=1, in_channels=1, out_channels=1, input=(4, 4), kernel=(1, 1))
-    memory = [engine.allocate(4096) for _ in range(3)]
-    times = engine.measure(
-        Kernel(problem, "forward"),
-        "IMPLICIT_GEMM",
-        *memory,
-        None,
-        repeats=9,
-        budget_ms=budget_ms,
-        hopeless_ms=0.0,
-    )
-    assert len(times) == runs
+    made = runs_made(engine, SMALL, budget_ms=budget_ms, hopeless_ms=0.0, least_runs=3)
+    assert runs < made <= runs + MOST_WARM_UPS
 
 
-def runs_made(engine: Engine, sample: Problem) -> int:
-    """Count the runs that a race makes to measure an algorithm on one sample.
+def runs_made(
+    engine: Engine, sample: Problem, *, samples: int = 20, budget_ms: float = 0.0, least_runs: int = 1,
+    **options: float,
+) -> int:  # fmt: skip
+    """Count the runs that measure an algorithm on one sample; by default, those of a race.
 
-    The tensors hold four samples. Each run writes the next sample of y, so the changed ones are counted.
+    Each run writes the next sample of y, so the changed ones are counted.
     """
-    x, w, y = (engine.allocate(4 * 4 * n) for n in (sample.x_elements, sample.w_elements, sample.y_elements))
+    sizes = sample.x_elements, sample.w_elements, sample.y_elements
+    x, w, y = (engine.allocate(4 * samples * n) for n in sizes)
     for memory in (x, w, y):
         memory.fill_random("f32", memory.size // 4, 1)
-    before = y.read("f32", 4 * sample.y_elements)
+    before = y.read("f32", samples * sample.y_elements)
     engine.measure(
-        Kernel(sample, "forward"), "IMPLICIT_GEMM", x, w, y, None, repeats=9, budget_ms=0.0, least_runs=1
-    )
-    after = y.read("f32", 4 * sample.y_elements)
+        Kernel(sample, "forward"), "IMPLICIT_GEMM", x, w, y, None, repeats=9, budget_ms=budget_ms,
+        least_runs=least_runs, **options,
+    )  # fmt: skip
+    after = y.read("f32", samples * sample.y_elements)
     return sum(
-        not np.array_equal(*pair) for pair in zip(before.reshape(4, -1), after.reshape(4, -1), strict=True)
+        not np.array_equal(*pair)
+        for pair in zip(before.reshape(samples, -1), after.reshape(samples, -1), strict=True)
     )
 
 
 def test_a_long_run_is_made_once(engine: Engine) -> None:
-    small = Problem(mini_batch=1, in_channels=1, out_channels=1, input=(4, 4), kernel=(1, 1))
-    assert runs_made(engine, small) == 2
+    assert runs_made(engine, SMALL) > 1
     long = Problem(
         mini_batch=1, in_channels=512, out_channels=512, input=(96, 96), kernel=(3, 3), padding=(1, 1)
     )
-    assert runs_made(engine, long) == 1  # 43 GFLOP
+    assert runs_made(engine, long, samples=4) == 1  # 43 GFLOP
 
 
 def test_a_tensor_beyond_the_abi_leaves_every_algorithm_unsupported(engine: Engine) -> None:

@@ -143,7 +143,7 @@ def tempting_cache(cache_path: Path) -> Path:
     engine = device_named("cpu").engine
     with Cache.open(cache_path) as cache:
         for size in range(1, 9):
-            row = Measurement(size, "ALGO_1", SUCCESS, 0, median_ms=float(size**2), accumulator=1024)
+            row = Measurement(size, "ALGO_1", SUCCESS, 0, time_ms=float(size**2), accumulator=1024)
             cache.add(machine_of(engine), Kernel(PROBLEM.replace(mini_batch=size), GRADIENT), row)
     return cache_path
 

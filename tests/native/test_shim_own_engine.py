@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 from graph_numbers import EXPLICIT_GEMM, LEGACY_NUMBERS
 from reference import PASSES
 from shim_cases import case, check_results, check_same, problem_of
-from shim_journal import journal_in
+from shim_journal import edit_rows, rows_in, with_time
 from shim_modes import measurements, run_online
 from shim_problems import GRAPH_PROBLEM
 from wrapped_library import build_wrapper
@@ -24,7 +23,7 @@ def test_an_engine_that_no_heuristics_name_is_measured_once(pass_: str, tmp_path
     one = case(GRAPH_PROBLEM, pass_, "graph", engine=EXPLICIT_GEMM[pass_], knobs=TILED)
     name = f"eng{EXPLICIT_GEMM[pass_]}_k2=2"
     first, second = run_online(tmp_path, one), run_online(tmp_path, one)
-    assert journal_in(tmp_path).read_text().count(f"\noption 1*7:{name}:") == 1
+    assert rows_in(tmp_path).count((7, name)) == 1
     assert measurements(first) > measurements(second) == 0
     check_results([one], second, [list(LEGACY_NUMBERS[pass_].values())], tmp_path)
 
@@ -32,12 +31,13 @@ def test_an_engine_that_no_heuristics_name_is_measured_once(pass_: str, tmp_path
 def test_where_it_is_the_fastest_it_stays(tmp_path: Path) -> None:
     one = case(GRAPH_PROBLEM, "forward", "graph", engine=2, knobs=TILED)
     run_online(tmp_path, one, case(GRAPH_PROBLEM, "forward", "graph", engine=0))
-    text = journal_in(tmp_path).read_text()
     # The engine is the fastest of all, and IMPLICIT_GEMM the fastest of those without workspace.
-    for name, ms in (("eng2_k2=2", "1e-09"), ("IMPLICIT_GEMM", "2e-09")):
-        text, found = re.subn(rf"1\*7:{name}:[^:]+:", f"1*7:{name}:{ms}:", text)
-        assert found > 0
-    journal_in(tmp_path).write_text(text)
+    fast = {(7, "eng2_k2=2"): 1e-9, (7, "IMPLICIT_GEMM"): 2e-9}
+    assert fast.keys() <= set(rows_in(tmp_path))
+    edit_rows(
+        tmp_path,
+        lambda size, name, line: with_time(line, fast[size, name]) if (size, name) in fast else line,
+    )
     own = run_online(tmp_path, one, case(GRAPH_PROBLEM, "forward", "graph", engine=0))
     assert own.summary.endswith("1 passed through (the caller's own choice is the best)")
     check_same([one], run_online(tmp_path, one), tmp_path)
@@ -68,13 +68,13 @@ def test_the_engine_of_odd_samples_is_measured_for_the_alignment_that_the_progra
     implicit = next(iter(LEGACY_NUMBERS[pass_].values()))  # the only one in 16 bits
     one, name = case(problem, pass_, "graph", engine=implicit), f"eng{implicit}"
     first, second = run_online(tmp_path, one), run_online(tmp_path, one)
-    text = journal_in(tmp_path).read_text()
-    assert text.count(f"\noption 1*7:{name}_a16:") == 1
-    assert f"\noption 1*7:{name}:" in text
+    assert rows_in(tmp_path).count((7, f"{name}_a16")) == 1
+    assert (7, name) in rows_in(tmp_path)
     assert measurements(first) > measurements(second) == 0
-    text = re.sub(rf"1\*(\d):{name}:[^:]+:", r"1*\1:" + name + ":1e-09:", text)
-    text = re.sub(rf"1\*7:{name}:[^:]+:", rf"1*7:{name}:9:", text)
-    journal_in(tmp_path).write_text(text)
+    edit_rows(
+        tmp_path,
+        lambda size, own, line: with_time(line, 9.0 if size == 7 else 1e-9) if own == name else line,
+    )
     divided = run_online(tmp_path, one)
     assert divided.summary.startswith("1 of 1 convolutions divided")
     check_results([one], divided, [[implicit]], tmp_path)

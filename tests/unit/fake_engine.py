@@ -1,14 +1,13 @@
 """An engine whose times and workspaces are formulas, so that a test can compute the decision by hand."""
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from mucudnn._native import most_slices, most_slices_in_place
+from mucudnn._native import Timing, most_slices, most_slices_in_place
 from mucudnn.problems.kernels import Kernel
 
 ALLOC_FAILED = "CUDNN_STATUS_ALLOC_FAILED"
@@ -62,10 +61,9 @@ class FakeTimer:
 
     def measure(
         self, micro_batch: int, algorithm: str, workspace: int, hopeless_ms: float = math.inf
-    ) -> tuple[float, float]:
+    ) -> Timing:
         kernel, scratch = self.kernel.at(micro_batch), FakeMemory(workspace)
-        times = self.engine.measure(kernel, algorithm, None, None, None, scratch, repeats=3, budget_ms=0.0)
-        return statistics.median(times), max(times) - min(times)
+        return self.engine.measure(kernel, algorithm, None, None, None, scratch, repeats=3, budget_ms=0.0)
 
 
 @dataclass(frozen=True)
@@ -104,6 +102,7 @@ class FakeEngine:
         self.division_factor = 1.0  # the time of a division run whole, relative to the sum of its parts
         self.calls: Counter[str] = Counter()
         self.interrupt_after: int | None = None
+        self.is_busy = False
 
     def allocate(self, size: int) -> FakeMemory:
         return FakeMemory(size)
@@ -128,13 +127,14 @@ class FakeEngine:
     def timer(self, kernel: Kernel, *, workspace: int, memory_cap: int) -> FakeTimer:
         return FakeTimer(self, kernel)
 
-    def measure(self, kernel, algorithm, x, w, y, workspace, *, repeats, budget_ms, **more) -> list[float]:
+    def measure(self, kernel, algorithm, x, w, y, workspace, *, repeats, budget_ms, **more) -> Timing:
         if self.calls["measure"] == self.interrupt_after:
             raise KeyboardInterrupt
         self.calls["measure"] += 1
         needed = self.algorithms[algorithm].workspace(kernel.mini_batch)
         assert needed <= (workspace.size if workspace else 0)
-        return [self.algorithms[algorithm].time_ms(kernel.mini_batch)] * 3
+        time_ms = self.algorithms[algorithm].time_ms(kernel.mini_batch)
+        return Timing(time_ms, time_ms, time_ms * self.threads, self.is_busy)
 
     def execute(self, kernel, parts, x, w, y, workspace, *, alpha=1.0, beta=0.0, operands=()) -> None:
         problem = kernel.problem

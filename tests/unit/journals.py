@@ -12,8 +12,7 @@ library a library 1.0
 measured_at 1800000000
 threads 1
 kernel forward 1 {problem}
-choose 1*4:GEMM:2.5:4096
-option 1*4:GEMM:2.5:4096
+measured GEMM:2.5:4096:2.75:2.5:0
 candidates graph GEMM:4096:deterministic eng7:900:deterministic,winograd
 candidates legacy GEMM:4096:deterministic
 end 1

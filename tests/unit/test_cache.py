@@ -1,6 +1,7 @@
 import os
 import sqlite3
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NoReturn
 
@@ -41,9 +42,9 @@ def path(tmp_path: Path) -> Path:
 
 
 def measurement(
-    size: int = 4, median: float | None = 1.5, status: str = "CUDNN_STATUS_SUCCESS"
+    size: int = 4, time: float | None = 1.5, status: str = "CUDNN_STATUS_SUCCESS", busy_tries: int = 0
 ) -> Measurement:
-    return Measurement(size, "ALGORITHM", status, 100, "deterministic", median, 0.1, 0)
+    return Measurement(size, "ALGORITHM", status, 100, "deterministic", time, time, None, busy_tries)
 
 
 def test_what_was_measured_is_there_when_the_file_is_opened_again(path: Path, problem: Problem) -> None:
@@ -86,18 +87,18 @@ def test_a_measurement_of_another_problem_or_pass_is_never_used(
 
 def test_a_second_measurement_replaces_the_first(path: Path, problem: Problem) -> None:
     with Cache.open(path) as cache:
-        cache.add(HERE, Kernel(problem, "forward"), measurement(median=1.0))
-        cache.add(HERE, Kernel(problem, "forward"), measurement(median=2.0))
-        assert cache.measurements(HERE, Kernel(problem, "forward")) == [measurement(median=2.0)]
+        cache.add(HERE, Kernel(problem, "forward"), measurement(time=1.0))
+        cache.add(HERE, Kernel(problem, "forward"), measurement(time=2.0))
+        assert cache.measurements(HERE, Kernel(problem, "forward")) == [measurement(time=2.0)]
 
 
 def test_a_later_time_of_a_race_is_taken_in_where_no_time_of_many_runs_is(
     path: Path, problem: Problem
 ) -> None:
-    kernel, exact = Kernel(problem, "forward"), measurement(median=1.5)
-    raced = replace(exact, median_ms=2.5, notes=f"deterministic {RACED}")
+    kernel, exact = Kernel(problem, "forward"), measurement(time=1.5)
+    raced = replace(exact, time_ms=2.5, notes=f"deterministic {RACED}")
     with Cache.open(path) as cache:
-        newer_race, newer = replace(raced, median_ms=3.5), replace(exact, median_ms=1.0)
+        newer_race, newer = replace(raced, time_ms=3.5), replace(exact, time_ms=1.0)
         steps = [(raced, raced), (newer_race, newer_race), (exact, exact), (raced, exact), (newer, newer)]
         for hour, (taken, kept) in enumerate(steps):
             row = MEASUREMENT.row(HERE, kernel, vars(taken), measured_at=f"2026-01-01T0{hour}:00:00+00:00")
@@ -105,8 +106,74 @@ def test_a_later_time_of_a_race_is_taken_in_where_no_time_of_many_runs_is(
             assert cache.measurements(HERE, kernel) == [kept]
 
 
+def test_an_undisturbed_measurement_replaces_a_disturbed_one_and_never_the_reverse(
+    path: Path, problem: Problem
+) -> None:
+    kernel = Kernel(problem, "forward")
+    busy, busier = measurement(time=3.0, busy_tries=1), measurement(time=4.0, busy_tries=2)
+    quiet, later = measurement(time=1.0), measurement(time=1.1)
+    with Cache.open(path) as cache:
+        busy_again = replace(busier, busy_tries=1)
+        for taken, kept in ((busy, busy), (busy_again, busier), (quiet, quiet), (busy, quiet)):
+            cache.add(HERE, kernel, taken)
+            assert cache.measurements(HERE, kernel) == [kept]
+        cache.add(HERE, kernel, later)
+        assert cache.measurements(HERE, kernel) == [later]
+
+
+def test_rows_of_another_cache_replace_disturbed_ones_even_if_they_are_older(
+    path: Path, problem: Problem
+) -> None:
+    kernel = Kernel(problem, "forward")
+    busy, quiet = measurement(time=3.0, busy_tries=1), measurement(time=1.0)
+    with Cache.open(path) as cache:
+        for hour, taken, kept in ((5, busy, busy), (3, quiet, quiet), (7, busy, quiet)):
+            row = MEASUREMENT.row(HERE, kernel, vars(taken), measured_at=f"2026-01-01T0{hour}:00:00+00:00")
+            cache.merge([(MEASUREMENT, row)])
+            assert cache.measurements(HERE, kernel) == [kept]
+
+
+def test_a_disturbed_measurement_is_due_after_a_time_that_doubles(path: Path, problem: Problem) -> None:
+    kernel = Kernel(problem, "forward")
+    measured = datetime(2026, 1, 1, tzinfo=UTC)
+    with Cache.open(path) as cache:
+        for tries in (1, 2, 5):
+            row = measurement(busy_tries=tries)
+            later = MEASUREMENT.row(HERE, kernel, vars(row), measured_at=measured.isoformat())
+            cache.merge([(MEASUREMENT, later)])
+            pause = timedelta(minutes=2**tries)
+            assert cache.due(HERE, kernel, measured + pause - timedelta(seconds=1)) == set()
+            assert cache.due(HERE, kernel, measured + pause) == {(4, "ALGORITHM")}
+            measured += timedelta(days=1)
+
+
+def test_a_disturbed_measurement_far_behind_the_fastest_is_not_made_again(
+    path: Path, problem: Problem
+) -> None:
+    kernel, later = Kernel(problem, "forward"), datetime.now(UTC) + timedelta(days=1)
+    with Cache.open(path) as cache:
+        cache.add(HERE, kernel, replace(measurement(time=1.0), algorithm="FASTEST"))
+        cache.add(HERE, kernel, replace(measurement(time=1.9, busy_tries=1), algorithm="NEAR"))
+        cache.add(HERE, kernel, replace(measurement(time=2.1, busy_tries=1), algorithm="FAR"))
+        assert cache.due(HERE, kernel, later) == {(4, "NEAR")}
+
+
+def test_a_process_that_measures_again_does_not_see_earlier_rows(
+    path: Path, problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, old = Kernel(problem, "forward"), "2026-01-01T00:00:00+00:00"
+    with Cache.open(path) as cache:
+        cache.merge([(MEASUREMENT, MEASUREMENT.row(HERE, kernel, vars(measurement()), measured_at=old))])
+    monkeypatch.setenv("MUCUDNN_REMEASURE", "1")
+    with Cache.open(path) as cache:
+        assert cache.measurements(HERE, kernel) == []
+        disturbed = measurement(time=9.0, busy_tries=1)
+        cache.add(HERE, kernel, disturbed)
+        assert cache.measurements(HERE, kernel) == [disturbed], "the user's wish precedes the older time"
+
+
 def test_a_failure_is_a_row_with_its_status(path: Path, problem: Problem) -> None:
-    failed = measurement(median=None, status="CUDNN_STATUS_NOT_SUPPORTED")
+    failed = measurement(time=None, status="CUDNN_STATUS_NOT_SUPPORTED")
     with Cache.open(path) as cache:
         cache.add(HERE, Kernel(problem, "forward"), failed)
         assert cache.measurements(HERE, Kernel(problem, "forward")) == [failed]

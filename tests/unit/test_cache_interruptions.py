@@ -38,7 +38,7 @@ FILES = ("cache.sqlite", "-wal", "-shm", "-journal", ".lock", ".damaged", "journ
 def use_cache() -> None:
     with Cache.of_user(Listener(), needed=False) as cache:
         for claimed in cache.claimed(["a kernel"], str):
-            cache.add(HERE, KERNEL, Measurement(8, claimed, "CUDNN_STATUS_SUCCESS", 0, "", 1.0, 0.1, 0))
+            cache.add(HERE, KERNEL, Measurement(8, claimed, "CUDNN_STATUS_SUCCESS", 0, "", 1.0))
         cache.add_enumerations(HERE, KERNEL, {8: [Listed("ALGORITHM", 100, "")]})
         cache.add_comparison(HERE, KERNEL, None, "divided", Comparison(*[1.0] * 7))
         assert cache.measurements(HERE, KERNEL)

@@ -21,7 +21,7 @@ from mucudnn.problems.kernels import Kernel
 
 HERE = Machine("host", "a device", "a library 1.0", 1)
 KERNEL = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
-MEASURED = Measurement(8, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0, 0.1, 0)
+MEASURED = Measurement(8, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0)
 HOLD = {
     "transaction": "import sqlite3; held = sqlite3.connect(path, isolation_level=None)\n"
     "held.execute('BEGIN IMMEDIATE')",

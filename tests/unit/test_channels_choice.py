@@ -78,7 +78,7 @@ def test_groups_have_a_half_of_the_channels_or_a_quarter_and_so_on(
 
 
 def add(bench: Bench, kernel: Kernel, size: int, algorithm: str, ms: float, workspace: int) -> None:
-    bench.cache.add(bench.machine, kernel, Measurement(size, algorithm, SUCCESS, workspace, median_ms=ms))
+    bench.cache.add(bench.machine, kernel, Measurement(size, algorithm, SUCCESS, workspace, time_ms=ms))
 
 
 def test_fewer_channels_are_tried_only_if_an_algorithm_that_does_not_fit_may_be_faster(bench: Bench) -> None:
@@ -141,8 +141,8 @@ def test_groups_are_measured_as_the_ordinary_kernels_that_they_are(bench: Bench)
     whole = fill(bench, "forward", 1e6)
     channels.propose_groups(bench, whole, "power_of_two", LIMIT)
     rows = bench.cache.measurements(bench.machine, group_kernel(whole, 32))
-    assert {row.micro_batch for row in rows if row.median_ms is not None} == {1, 2}
-    assert all(row.workspace <= LIMIT for row in rows if row.median_ms is not None)
+    assert {row.micro_batch for row in rows if row.time_ms is not None} == {1, 2}
+    assert all(row.workspace <= LIMIT for row in rows if row.time_ms is not None)
 
 
 @pytest.mark.parametrize("policy", ["undivided", "power_of_two"])

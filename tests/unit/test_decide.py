@@ -19,11 +19,11 @@ def kernel(
 
 
 def lean_row(size: int, accumulator: int = 0) -> Measurement:
-    return Measurement(size, "LEAN", SUCCESS, 0, "", 2.0 * size, 0.1, accumulator)
+    return Measurement(size, "LEAN", SUCCESS, 0, "", 2.0 * size, accumulator=accumulator)
 
 
 def hungry_row(size: int, accumulator: int = 0) -> Measurement:
-    return Measurement(size, "HUNGRY", SUCCESS, size * MiB, "", 0.5 + size, 0.1, accumulator)
+    return Measurement(size, "HUNGRY", SUCCESS, size * MiB, "", 0.5 + size, accumulator=accumulator)
 
 
 def rows(*sizes: int, accumulator: int = 0) -> list[Measurement]:

@@ -32,7 +32,7 @@ HEADER = json.dumps({"kind": "header", "schema": SCHEMA})
 
 
 def measurement(size: int = 4, median: float | None = 1.5, algorithm: str = "ALGORITHM") -> Measurement:
-    return Measurement(size, algorithm, "CUDNN_STATUS_SUCCESS", 100, "deterministic", median, 0.1, 0)
+    return Measurement(size, algorithm, "CUDNN_STATUS_SUCCESS", 100, "deterministic", median)
 
 
 def fill_cache(path: Path, machine: Machine = HERE, *sizes: int) -> list[Row]:
@@ -49,7 +49,8 @@ def row(**changes: Any) -> dict[str, Any]:
         "engine": "host", "device": "a device", "library": "a library 1.0", "threads": 1,
         "problem": "f32:nchw:default:g1_ic4ih5iw5_oc4oh3ow3_kh3kw3_sh1sw1_ph0pw0_dh0dw0",
         "pass": "forward", "micro_batch": 4, "algorithm": "ALGORITHM", "status": "CUDNN_STATUS_SUCCESS",
-        "workspace": 100, "notes": "", "median_ms": 1.5, "spread_ms": None, "accumulator": 0,
+        "workspace": 100, "notes": "", "time_ms": 1.5, "wall_ms": 1.5,
+        "cpu_ms": None, "busy_tries": 0, "seen_ms": None, "accumulator": 0,
         "measured_at": "2026-01-01T00:00:00+00:00", "version": "0.1.0",
     }  # fmt: skip
     return {**values, **changes}
@@ -78,7 +79,7 @@ def test_an_import_restores_what_was_exported(tmp_path: Path) -> None:
 
 
 def test_a_devices_lack_of_slice_sums_survives_export_and_import(tmp_path: Path) -> None:
-    measured = Measurement(4, "eng0", "CUDNN_STATUS_SUCCESS", 100, "", 1.5, 0.1, CANNOT_ACCUMULATE)
+    measured = Measurement(4, "eng0", "CUDNN_STATUS_SUCCESS", 100, time_ms=1.5, accumulator=CANNOT_ACCUMULATE)
     with Cache.open(tmp_path / "one.sqlite") as cache:
         cache.add(HERE, Kernel(PROBLEM, "backward_filter"), measured)
         lines = list(format_rows(cache.rows()))
@@ -112,17 +113,17 @@ def test_the_newest_row_of_all_hosts_wins_in_any_order(
     with Cache.in_memory(Path("/no/cache")) as cache:
         for size, day in order:
             when = f"2026-01-0{day + 1}T00:00:00+00:00"
-            values = row(micro_batch=size + 1, median_ms=unique[size, day], measured_at=when)
+            values = row(micro_batch=size + 1, time_ms=unique[size, day], measured_at=when)
             cache.merge([(MEASUREMENT, values)])
-        kept = {m.micro_batch - 1: m.median_ms for m in cache.measurements(HERE, KERNEL)}
+        kept = {m.micro_batch - 1: m.time_ms for m in cache.measurements(HERE, KERNEL)}
     assert kept == {size: median for size, (_, median) in newest.items()}
 
 
 def test_times_of_other_zones_are_compared_as_times() -> None:
-    lines = [HEADER, line(measured_at="2026-01-01T02:00:00+05:00", median_ms=1)]
+    lines = [HEADER, line(measured_at="2026-01-01T02:00:00+05:00", time_ms=1)]
     ((_, values),) = parse_rows(lines, "a file")
     assert values["measured_at"] == "2025-12-31T21:00:00+00:00"
-    assert values["median_ms"] == 1.0
+    assert values["time_ms"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -138,10 +139,10 @@ def test_times_of_other_zones_are_compared_as_times() -> None:
         (line(threads=0), "threads is 0, must be at least 1"),
         (line(workspace=2**63), "workspace is"),
         (line(algorithm=None), "algorithm is None, not str"),
-        (line(median_ms=-1.0), "median_ms is -1.0"),
+        (line(time_ms=-1.0), "time_ms is -1.0"),
         (line().replace("1.5", "NaN"), "NaN is not a number"),
-        (line().replace("1.5", "1e999"), "median_ms is inf"),
-        (line(median_ms=1e308), "median_ms is 1e+308, must be at least 0 and below 2^63"),
+        (line().replace("1.5", "1e999"), "time_ms is inf"),
+        (line(time_ms=1e308), "time_ms is 1e+308, must be at least 0 and below 2^63"),
         (line(**{"pass": "sideways"}), "pass is 'sideways'"),
         (line(problem="ic4"), "'oc' is missing"),
         (line(device="\ud800"), "surrogates"),

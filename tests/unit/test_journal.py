@@ -21,7 +21,7 @@ def test_a_journal_gives_measurements_and_the_candidates_that_our_engines_enumer
     assert (one, other) == (MEASUREMENT, ENUMERATION)
     assert measured.keys() == MEASUREMENT.columns.keys()
     assert enumerated.keys() == ENUMERATION.columns.keys()
-    assert (measured["algorithm"], measured["median_ms"], measured["notes"]) == ("GEMM", 2.5, "deterministic")
+    assert (measured["algorithm"], measured["time_ms"], measured["notes"]) == ("GEMM", 2.5, "deterministic")
     assert (enumerated["problem"], enumerated["micro_batch"]) == (KEY + epilogue, 4)
     assert f"candidates {api} {enumerated['candidates']}\n" in text
 

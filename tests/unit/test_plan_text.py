@@ -355,8 +355,8 @@ JOURNAL = f"""\
 mucudnn plan 1
 device Some CPU, avx512
 {KERNEL}
-choose 1*64:GEMM:2.5:4096
-option 1*64:GEMM:2.5:4096
+measured GEMM:2.5:4096:2.75:2.5:0
+measured eng7:3:900:3.25:nan:2
 candidates graph GEMM:4096:deterministic eng7:900:deterministic,winograd eng9:0:
 candidates legacy GEMM:4096:deterministic
 {KERNEL.replace("forward", "backward_data")}
@@ -367,10 +367,13 @@ end 2
 
 def test_a_journals_document_has_candidates_besides_its_measurements() -> None:
     header, kernels = parse_plan(JOURNAL)
-    assert [kernel[3] for kernel in kernels] == [[(64, "GEMM", 2.5, 4096)], []]
+    assert [kernel[3] for kernel in kernels] == [[], []]
     [(same, measured, candidates)] = parse_journal(JOURNAL)
     assert same == header
-    assert measured == [(PROBLEM, "forward", "GEMM", 2.5, 4096, "deterministic")]
+    assert measured == [
+        (PROBLEM, "forward", "GEMM", 2.5, 4096, "deterministic", 2.75, 2.5, 0),
+        (PROBLEM, "forward", "eng7", 3.0, 900, "deterministic winograd", 3.25, None, 2),
+    ]
     lean = "GEMM:4096:deterministic"
     assert candidates == [
         (PROBLEM, "forward", "graph", f"{lean} eng7:900:deterministic,winograd eng9:0:"),

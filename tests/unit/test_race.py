@@ -42,11 +42,11 @@ def run(costs: Costs, race: RaceGoal) -> Iterator[Measurement]:
 
 def row_of(candidate: Candidate, time_ms: float, status: str = SUCCESS) -> Measurement:
     size, algorithm, workspace = candidate
-    return Measurement(size, algorithm, status, workspace, median_ms=time_ms)
+    return Measurement(size, algorithm, status, workspace, time_ms=time_ms)
 
 
 def desirable(mini_batch: int, rows: list[Measurement]) -> list[Configuration]:
-    parts = [MicroConfiguration(m.micro_batch, m.algorithm, m.median_ms or 0, m.workspace) for m in rows]
+    parts = [MicroConfiguration(m.micro_batch, m.algorithm, m.time_ms or 0, m.workspace) for m in rows]
     return desirable_set(parts, mini_batch)
 
 
@@ -56,7 +56,7 @@ def test_its_choice_is_nearly_the_best_for_a_few_runs_of_stock(limit: int | None
     for seed in range(60):
         mini_batch, costs = made_up_costs(seed)
         rows = list(run(costs, RaceGoal(mini_batch, (limit,))))
-        spent.append(sum(row.median_ms or 0 for row in rows) / (4.0 * mini_batch))
+        spent.append(sum(row.time_ms or 0 for row in rows) / (4.0 * mini_batch))
         best = [row_of(c, ms) for c, ms in costs.items() if limit is None or c.workspace <= limit]
         chosen, wanted = (desirable(mini_batch, found)[-1].time_ms for found in (rows, best))
         ratios.append(chosen / wanted)

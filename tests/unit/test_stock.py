@@ -51,7 +51,7 @@ class FakeSource:
                 if source.error is not None:
                     raise source.error
                 ms = source.slice_ms if is_slice else source.whole_ms
-                return StockTiming(0.01 + ms * micro_batch, 0.0, source.scratch * micro_batch)
+                return StockTiming(0.01 + ms * micro_batch, source.scratch * micro_batch)
 
             def tensors(self, engine: Any) -> Tensors:
                 x, w, y = (engine.allocate(8) for _ in range(3))

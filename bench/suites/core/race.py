@@ -195,7 +195,7 @@ def drop_in_race(costs: Costs, limit: int, own: str | None) -> Times:
         return next(mine, None) or next((candidate for candidate in nexts if candidate is not None), None)
 
     def runs(candidate: Candidate, rows: Rows, times: list[float]) -> list[float]:
-        whole = min((row.median_ms or 0 for row in rows if row.micro_batch == n), default=0.0)
+        whole = min((row.time_ms or 0 for row in rows if row.micro_batch == n), default=0.0)
         is_fast = times[0] <= 1.5 * hopeless_ms(candidate, rows)
         budget_ms = max(DROP_IN_LEAST_MS, DROP_IN_SHARE * whole)
         return runs_within(times, budget_ms, DROP_IN_LEAST_RUNS) if is_fast else []
@@ -221,7 +221,7 @@ def _play(
         first, taken = costs.times[key][0], runs(candidate, rows, costs.times[key])
         paid += first + sum(taken)
         measured[key] = statistics.median(taken or [first])
-        rows.append(Measurement(*key, SUCCESS, costs.workspaces[key], median_ms=measured[key]))
+        rows.append(Measurement(*key, SUCCESS, costs.workspaces[key], time_ms=measured[key]))
     return measured, paid
 
 

@@ -18,7 +18,7 @@ from mucudnn.arrays.devices import device_named
 from mucudnn.costs.records import STOCK, STOCK_SLICE, SUCCESS
 from mucudnn.measuring.buffers import measuring_extent
 from mucudnn.problems.policies import usable_sizes
-from mucudnn.torch.operators import stock
+from mucudnn.torch.operators import device_times, stock
 
 RECORDED_RUNS, RECORDED_MS = 7, 120.0
 
@@ -41,7 +41,7 @@ def make_tables(name: str, batch: int, path: Path) -> None:
         x_bytes, y_bytes = extent.x // extent.samples, extent.y // extent.samples
         for size in usable_sizes("power_of_two", kernel):
             places, is_slice = max(extent.samples // size, 1), size != batch
-            with stock.quiet("cpu"):
+            with device_times.quiet("cpu"):
                 scratch = stock.scratch_of("cpu", lambda: timer.run(size, 0, is_slice))  # noqa: B023
                 times = _clocked(lambda at: timer.run(size, at, is_slice), places, size)  # noqa: B023
             rows.append([size, STOCK_SLICE if is_slice else STOCK, scratch, times])

@@ -53,7 +53,7 @@ def _listed(run: Run, column: str, pass_: str) -> list[Kernel]:
 def _engines(run: Run, kernel: Kernel, case: str) -> Iterator[Record]:
     benchmark(run.bench, [kernel], "power_of_two", comparing=False)
     rows = run.bench.costs([kernel]).measurements[kernel]
-    ran = [row for row in rows if row.median_ms is not None]
+    ran = [row for row in rows if row.time_ms is not None]
     sizes = sorted({row.micro_batch for row in ran}, reverse=True)
     whole = {row.algorithm: row.status for row in rows if row.micro_batch == kernel.mini_batch}
     details = {
@@ -75,7 +75,7 @@ def _sum_up(rows: Sequence[Measurement]) -> dict[str, Any]:
     return {
         "run": len(rows),
         "fastest": fastest.algorithm,
-        "ms": fastest.median_ms,
+        "ms": fastest.time_ms,
         "workspace": fastest.workspace,
         "with_tensor_cores": len(tensor),
         "least_workspace_with_tensor_cores": min((row.workspace for row in tensor), default=None),
@@ -84,8 +84,8 @@ def _sum_up(rows: Sequence[Measurement]) -> dict[str, Any]:
 
 
 def _time(row: Measurement) -> float:
-    assert row.median_ms is not None
-    return row.median_ms
+    assert row.time_ms is not None
+    return row.time_ms
 
 
 def columns(run: Run) -> Iterator[Case]:

@@ -54,7 +54,7 @@ def _useful(rows: Iterable[Row]) -> Iterator[Row]:
     fastest: dict[tuple[object, ...], float] = {}
     measured = [values for kind, values in rows if kind is MEASUREMENT]
     for values in sorted(measured, key=_leanest_first):
-        key, ms = (values["problem"], values["pass"], values["micro_batch"]), values["median_ms"]
+        key, ms = (values["problem"], values["pass"], values["micro_batch"]), values["time_ms"]
         if key not in fastest or (ms is not None and ms < fastest[key]):
             yield MEASUREMENT, values
         if ms is not None:
@@ -62,7 +62,7 @@ def _useful(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def _leanest_first(values: dict[str, Any]) -> tuple[Any, ...]:
-    ms = values["median_ms"]
+    ms = values["time_ms"]
     kernel = values["problem"], values["pass"], -values["micro_batch"]
     return *kernel, ms is None, values["workspace"], ms or 0.0, values["algorithm"]
 

@@ -77,7 +77,7 @@ def lacks_an_algorithm(bench: Bench, kernel: Kernel, policy: str, limit: int) ->
 
 
 def _sample_ms(row: Measurement) -> float:
-    return float("inf") if row.median_ms is None else row.median_ms / row.micro_batch
+    return float("inf") if row.time_ms is None else row.time_ms / row.micro_batch
 
 
 def choose_groups(

@@ -7,7 +7,7 @@ measurement of an algorithm includes, they are run whole, interleaved with the d
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mucudnn._native import Division, Engine
+from mucudnn._native import MOST_ROUNDS, Division, Engine, second_lowest
 from mucudnn.costs.records import PartsComparison
 from mucudnn.errors import NothingFitsError
 from mucudnn.forks import no_fork
@@ -15,15 +15,14 @@ from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.measuring.source import runs_stock
-from mucudnn.plans.decide import Decision, Limits, choose_within
+from mucudnn.plans.decide import LEAST_SPEEDUP, Decision, Limits, choose_within
 from mucudnn.plans.parts.channels import measure_groups, propose_groups
 from mucudnn.plans.parts.tiles import propose_tiles
 from mucudnn.plans.plan import Parts, predicted_ms
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import ChannelGroups, Configuration, Slices, Tiling
 
-LEAST_SPEEDUP = 1.02  # five rounds do not tell smaller differences from chance
-_ROUNDS = 5
+_ROUNDS = MOST_ROUNDS
 # In a hurry: the least gain that is worth a comparison, and the ms for its rounds. One round is always made.
 _LEAST_GAIN, _HURRIED_MS = 0.05, 25.0
 
@@ -152,8 +151,6 @@ def _are_promising(bench: Bench, kernel: Kernel, parts: Parts, division: Configu
 
 def _compare(bench: Bench, kernel: Kernel, parts: Parts, division: Configuration) -> PartsComparison:
     with no_fork:
-        from statistics import median  # not needed to decide from recorded measurements
-
         from mucudnn.measuring.times import spread
     engine = bench.engine
     bench.extent(kernel)
@@ -166,4 +163,4 @@ def _compare(bench: Bench, kernel: Kernel, parts: Parts, division: Configuration
         rounds = max(1, min(_ROUNDS, int(_HURRIED_MS / max(taken, 1e-3))))
     times = engine.compare(prepared, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds)
     bench.made["compared"] += 1
-    return PartsComparison(*map(median, times), *map(spread, times))
+    return PartsComparison(*map(second_lowest, times), *map(spread, times))

@@ -4,13 +4,13 @@ If every pass chooses STOCK, PyTorch runs the call with its own autograd, as if 
 the sums of the predicted times decide or, if these are close, interleaved runs of both.
 """
 
-import statistics
 from collections.abc import Hashable
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from mucudnn._native import MOST_ROUNDS, second_lowest
 from mucudnn.arrays.call import LogListener
 from mucudnn.arrays.dispatch import Prepared, is_measured, measurements_of
 from mucudnn.arrays.user_cache import one_cache, user_cache
@@ -21,7 +21,7 @@ from mucudnn.torch.choosing.answers import LEFT_TO_PYTORCH, NOT_YET, Answer, Cal
 from mucudnn.torch.choosing.background import Work, tuner
 from mucudnn.torch.choosing.sightings import Sightings
 from mucudnn.torch.choosing.step_times import CHOICES, STOCK_WAY, digest
-from mucudnn.torch.operators import passes, stock
+from mucudnn.torch.operators import device_times, passes, stock
 from mucudnn.torch.operators.operands import Operands
 from mucudnn.torch.operators.options import plan_of
 
@@ -36,7 +36,7 @@ CLEAR_GAIN = 0.25
 _OPERATOR_MS = 0.03
 _CALL_MS, _CALL_WITH_GRADIENTS_MS = 0.04, 0.12
 # A few rounds are enough because a converted model compares whole steps afterwards.
-_BUDGET_MS, _MOST_ROUNDS = 25.0, 3
+_BUDGET_MS = 25.0
 
 
 def decide(
@@ -190,6 +190,8 @@ def _measure_gain(
                 times = _time_interleaved(key, operands)
             except RuntimeError:  # such as a lack of memory
                 return predicted
+            if not times:  # a later process compares again
+                return predicted
             cache.add_step_times(machine, kernel, call, times)
     # The measured time includes the operators' own overhead on a CPU, but not on a GPU.
     overhead_ms = _call_ms(x, len(ready)) if x.is_cpu else _OPERATOR_MS * len(ready)
@@ -204,7 +206,7 @@ def _call_ms(x: Tensor, passes: int) -> float:
 
 
 def _time_interleaved(key: CallKey, operands: Operands) -> dict[str, float]:
-    """Return the ms of all passes with our operators and with PyTorch's own."""
+    """Return the ms of all passes with our operators and with PyTorch's own; none if all were disturbed."""
     x, w, bias, options, *_ = operands
     x, w, needed = x.detach(), w.detach(), key.needed
     arguments = passes.stock_arguments(options)
@@ -224,7 +226,9 @@ def _time_interleaved(key: CallKey, operands: Operands) -> dict[str, float]:
         if needed[2]:
             dy.sum([0, *range(2, dy.dim())])
 
-    with stock.quiet(key.device):
+    with device_times.quiet(key.device):
         dy = torch.ones_like(stock.forward(x, w, bias, arguments))
-    times = stock.interleaved_ms(key.device, (run_stock, run_ours), _MOST_ROUNDS, _BUDGET_MS)
-    return dict(zip((STOCK_WAY, CHOICES), map(statistics.median, times), strict=True))
+    times = device_times.time_interleaved(key.device, (run_stock, run_ours), MOST_ROUNDS, _BUDGET_MS)
+    if times.is_busy:
+        return {}
+    return dict(zip((STOCK_WAY, CHOICES), map(second_lowest, times.times_ms), strict=True))

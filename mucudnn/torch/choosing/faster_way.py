@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from functools import cache
 
+from mucudnn._native import RunTime
 from mucudnn.torch.choosing.step_times import CHOICES, MIXTURE, STOCK_WAY
 
 # Ways that differ little are compared in _ENOUGH steps of each. Short steps vary more, so if these take less
@@ -14,13 +15,18 @@ _ENOUGH, _ENOUGH_S, _ENOUGH_SHORT = 7, 3.0, 64
 # A comparison ends early if each step of one way took at least this many times as long as its neighbour of
 # the other way. The keys count the steps of each way so far: the more steps, the less they must differ.
 _CLEAR = {2: 1.5, 3: 1.1, 4: 1.075, 5: 1.06, 6: 1.05}
-_FEWEST_WITHOUT_GAIN = 4  # steps that show that a way saves too little
+_FEWEST_WITHOUT_GAIN = 7  # steps that all save too little are enough, too
 # PyTorch's own convolutions must take this many times as long as the choices or the mixture: the medians of
 # a few steps err by as much, and a model must not get slower by chance.
 _LEAST = 1.015
 # The largest probability that the steps of two equal ways agree by chance, in each test: where it ends a
 # comparison early, and after enough steps.
 _CHANCE_EARLY, _CHANCE = 0.01, 0.1
+# An undisturbed step spends this share of the best step's share of its time on the CPU: on one thread, and on
+# several, which also wait for each other.
+_LEAST_SHARE, _LEAST_SHARE_OF_THREADS = 0.97, 0.9
+# A result of fewer undisturbed pairs of steps is not kept for later processes.
+FEWEST_KEPT = 7
 _PREFERRED = (STOCK_WAY, MIXTURE, CHOICES)  # among ways that take the same time
 
 
@@ -30,7 +36,7 @@ def fastest(times: Mapping[str, float]) -> str:
     return min(ways, key=lambda way: times[way] / (_LEAST if way == STOCK_WAY else 1))
 
 
-def slower_ways(times: Mapping[str, Sequence[float]]) -> set[str]:
+def slower_ways(times: Mapping[str, Sequence[RunTime]]) -> set[str]:
     """Return the ways that get no further steps because another way is better.
 
     PyTorch's own convolutions stay unless a way saves time in more steps than it would by chance (a sign
@@ -45,12 +51,13 @@ def slower_ways(times: Mapping[str, Sequence[float]]) -> set[str]:
     return slower
 
 
-def _is_better(other: Sequence[float], preferred: Sequence[float], *, is_safe: bool) -> bool | None:
+def _is_better(other: Sequence[RunTime], preferred: Sequence[RunTime], *, is_safe: bool) -> bool | None:
     """Return whether a way is better than a preferred way; None if more steps must decide.
 
     With `is_safe` the preferred way stays when in doubt.
     """
-    ratios = [slow_s / fast_s for slow_s, fast_s in zip(preferred, other, strict=False)]
+    pairs = clean_pairs(preferred, other)
+    ratios = [slow_s / fast_s for slow_s, fast_s in pairs]
     count = len(ratios)
     if count < min(_CLEAR):
         return None
@@ -61,7 +68,7 @@ def _is_better(other: Sequence[float], preferred: Sequence[float], *, is_safe: b
     most = _LEAST if count >= _FEWEST_WITHOUT_GAIN else 1 / clear
     if sum(ratio >= most for ratio in ratios) <= few:
         return False
-    seconds = min(sum(other), sum(preferred))
+    seconds = min(map(sum, zip(*pairs, strict=True)))
     done = max(
         count / _ENOUGH_SHORT, min(count / _ENOUGH, seconds / _ENOUGH_S)
     )  # 1 if there are enough steps
@@ -85,11 +92,37 @@ def _most_exceptions(count: int, chance: float) -> int:
     return sum(1 for _ in itertools.takewhile(lambda sum_: sum_ <= chance, share)) - 1
 
 
-def relative_times(times: Mapping[str, Sequence[float]], best: str) -> dict[str, float]:
-    """Return the ms of each way: those of the best step times the median ratio of neighbouring steps."""
-    best_ms = min(times[best]) * 1e3
+def clean_pairs(first: Sequence[RunTime], second: Sequence[RunTime]) -> list[tuple[float, float]]:
+    """Return the seconds of neighbouring steps of two ways, without pairs that other programs disturbed."""
+    are_clean = zip(_undisturbed(first), _undisturbed(second), strict=False)
+    return [
+        (own.wall_ms / 1e3, other.wall_ms / 1e3)
+        for own, other, both in zip(first, second, are_clean, strict=False)
+        if all(both)
+    ]
 
-    def ratio(way: str) -> float:
-        return statistics.median(own / other for own, other in zip(times[way], times[best], strict=False))
 
-    return {way: ratio(way) * best_ms for way in times}
+def _undisturbed(steps: Sequence[RunTime]) -> list[bool]:
+    """Return for each step of a way whether it spent about as much of its time on the CPU as the best step.
+
+    The share itself says little, because a step also waits for data, and runs Python code on one thread.
+    """
+    shares = [1.0 if step.cpu_ms is None else step.cpu_ms / (step.threads * step.wall_ms) for step in steps]
+    return [
+        share >= max(shares) * (_LEAST_SHARE if step.threads == 1 else _LEAST_SHARE_OF_THREADS)
+        for step, share in zip(steps, shares, strict=True)
+    ]
+
+
+def relative_times(times: Mapping[str, Sequence[RunTime]], best: str) -> dict[str, float]:
+    """Return the ms of each way: those of the best step times the median ratio of neighbouring steps.
+
+    Ways without an undisturbed step beside one of the best way are missing.
+    """
+    best_ms = min(own for own, _ in clean_pairs(times[best], times[best])) * 1e3
+    pairs = {way: clean_pairs(own, times[best]) for way, own in times.items()}
+    return {
+        way: best_ms * statistics.median(own / other for own, other in both)
+        for way, both in pairs.items()
+        if both
+    }

@@ -24,19 +24,26 @@ compare.
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from mucudnn._native import ClockReading, RunTime
 from mucudnn.arrays.recent import Recent
 from mucudnn.forks import close_in_child, no_fork
 from mucudnn.torch.choosing.answers import CallKey
 from mucudnn.torch.choosing.decision import CLEAR_GAIN
-from mucudnn.torch.choosing.faster_way import fastest, relative_times, slower_ways
+from mucudnn.torch.choosing.faster_way import (
+    FEWEST_KEPT,
+    clean_pairs,
+    fastest,
+    relative_times,
+    slower_ways,
+)
 from mucudnn.torch.choosing.step_times import CHOICES, MIXTURE, STOCK_WAY, StepTimes
+from mucudnn.torch.operators import device_times
 from mucudnn.torch.operators.passes import is_captured
 
 _PATIENCE = 400  # steps after which the choices stay without a comparison
@@ -51,7 +58,7 @@ _logger = logging.getLogger("mucudnn")
 class _SimilarSteps:
     """The steps that begin with the same call, and their times by the convolutions that they ran."""
 
-    times: dict[tuple[int, ...], dict[str, list[float]]] = field(default_factory=dict)
+    times: dict[tuple[int, ...], dict[str, list[RunTime]]] = field(default_factory=dict)
     left: tuple[str, ...] = _WAYS  # the ways that may be the fastest
     way: str = CHOICES  # the way of the next step
     repeats: int = 0  # the steps in this way since the last step in another way
@@ -68,10 +75,10 @@ class _SimilarSteps:
         """
         self.way, self.repeats, self.is_forward = CHOICES, 0, True
 
-    def add(self, modules: tuple[int, ...], seconds: float) -> dict[str, list[float]]:
+    def add(self, modules: tuple[int, ...], time: RunTime) -> dict[str, list[RunTime]]:
         """Add the time of a step in the current way. Return the times of steps with these modules."""
         times = self.times.setdefault(modules, {})
-        times.setdefault(self.way, []).append(seconds)
+        times.setdefault(self.way, []).append(time)
         if all(way in times for way in self.left):
             slower = slower_ways({way: times[way] for way in self.left})
             self.left = tuple(way for way in self.left if way not in slower)
@@ -98,7 +105,7 @@ class StepComparison:
     def __init__(
         self,
         times: StepTimes | None = None,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[str], ClockReading] = device_times.read_clocks,
         on_result: Callable[[Mapping[str, float]], None] = lambda step_ms: None,
     ) -> None:
         """Begin without steps. `on_result` takes the ms of a compared step by way.
@@ -118,7 +125,8 @@ class StepComparison:
         self._called: list[tuple[int, CallKey]] = []  # modules and their calls
         self._seen: Recent[tuple[int, CallKey], bool] = Recent(_MOST_CALLS)
         self._unclear: Recent[CallKey, bool] = Recent(_MOST_CALLS)  # True for PyTorch's own in a mixture
-        self._is_clean, self._since = False, 0.0
+        self._is_clean = False
+        self._since: ClockReading | None = None  # the beginning of the present step
         self._is_undecided = False  # True if a call of the present step is undecided
         self._gains: set[bool] = set()  # True for a clear gain of a call, False for a small one
         self._thread = 0
@@ -207,15 +215,15 @@ class StepComparison:
         self._compared, self._called, self._way = steps, [], steps.way
         self._is_clean, self._gains, self._thread = True, set(), threading.get_ident()
         self._is_undecided = False
-        self._since = self._clock()
+        self._since = self._clock(_name_device(x))
 
     def _end(self, x: Tensor) -> None:
         steps = self._compared
-        if steps is None or not self._called:
+        if steps is None or self._since is None or not self._called:
             return
         if x.is_cuda and not is_captured(x):
             torch.cuda.synchronize(x.device)
-        seconds = self._clock() - self._since
+        time = self._since.until(self._clock(_name_device(x)), 1 if x.is_cuda else torch.get_num_threads())
         modules = tuple(module for module, _ in self._called)
         if not self._is_undecided and self._decide_from_cache(steps, modules):
             return
@@ -234,19 +242,20 @@ class StepComparison:
         # A mixture would be one of the other ways. If the choices were slower before, it was different there.
         if self._way == CHOICES and CHOICES in steps.left and len(self._gains) == 1:
             steps.left = tuple(way for way in steps.left if way != MIXTURE)
-        times = steps.add(modules, seconds)
+        times = steps.add(modules, time)
         if len(steps.left) == 1:
             self._decide(steps, times)
 
-    def _decide(self, steps: _SimilarSteps, times: Mapping[str, list[float]]) -> None:
+    def _decide(self, steps: _SimilarSteps, times: Mapping[str, list[RunTime]]) -> None:
         """Choose the only way left, and keep the times in the cache."""
         [result] = steps.left
         step_ms = relative_times(times, result)
         self._end_comparison(steps, result, step_ms)
         # If the shortest steps disagree, something disturbed the steps, so a later process compares again.
-        shortest = {way: min(own) for way, own in times.items()}
+        shortest = {way: min(step.wall_ms for step in times[way]) for way in step_ms}
         is_clear = all((fastest(own) == STOCK_WAY) == (result == STOCK_WAY) for own in (shortest, step_ms))
-        if self._times is not None and is_clear:
+        pairs = max(len(clean_pairs(times[result], own)) for way, own in times.items() if way != result)
+        if self._times is not None and is_clear and pairs >= FEWEST_KEPT:
             self._times.keep([call for _, call in self._called], step_ms)
 
     def _decide_from_cache(self, steps: _SimilarSteps, modules: tuple[int, ...]) -> bool:
@@ -276,3 +285,7 @@ class StepComparison:
         compared = ", ".join(f"{step_ms[way]:.4g} ms {texts[way]}" for way in _WAYS if way in step_ms)
         _logger.info("A step takes %s: %s run", compared, names[result])
         self._on_result(step_ms)
+
+
+def _name_device(x: Tensor) -> str:
+    return "cpu" if x.is_cpu else str(x.device)

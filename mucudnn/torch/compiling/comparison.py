@@ -24,7 +24,7 @@ from mucudnn.torch.compiling.operators import (
     random_operands,
     run,
 )
-from mucudnn.torch.operators import passes, stock
+from mucudnn.torch.operators import device_times, passes, stock
 
 # The ways in which a compiled convolution runs, as the cache names them; the engine's way follows `_ENGINE`.
 # The epilogue is the pass over the result that is due if the engine runs, because Inductor fuses ReLU and
@@ -100,7 +100,7 @@ def _measure(call: CompiledCall, packed: Packed | None) -> dict[str, float]:
     runs: dict[str, Callable[[], object]] = {_INDUCTOR: run_stock, _EPILOGUE: lambda: torch.relu_(y)}
     for choice in choices(call):
         runs[f"{_ENGINE}{choice}"] = partial(run, call, choice, first, second)
-    with stock.quiet("cpu"):
+    with device_times.quiet("cpu"):
         return dict(zip(runs, _least_of_second_runs([*runs.values()]), strict=True))
 
 

@@ -5,6 +5,7 @@ from typing import Any, TypeVar, cast
 from torch import nn
 
 from mucudnn.arrays.call import PlanOrPath, known_plan
+from mucudnn.costs.remeasuring import remeasure_from_now_on
 from mucudnn.errors import UsageError, shown
 from mucudnn.forks import no_fork
 from mucudnn.measuring.budget import parse_budget
@@ -30,6 +31,7 @@ def convert(
     batch_invariant: bool | None = None,
     choice: str | None = None,
     budget: str | None = None,
+    remeasure: bool = False,
 ) -> Model:
     """Divide the convolutions of a model, in place, and return the model.
 
@@ -59,6 +61,8 @@ def convert(
     MUCUDNN_BUDGET, or no end. Once it is spent, each kernel gets only the measurements that a choice cannot
     do without: PyTorch's own convolution, and an algorithm that runs undivided. The best choice so far
     stays until a later process, which makes the rest within its own budget.
+
+    With `remeasure`, as with MUCUDNN_REMEASURE=1, this process uses no measurement from before this call.
 
     When all convolutions are decided, the model compares whole steps: some of its next steps run with the
     choices, some with PyTorch's own convolutions, and some with a mixture of both, in which the choices run
@@ -103,6 +107,8 @@ def convert(
     if tune not in TUNE:
         raise UsageError(f"tune is {shown(tune)}: there are {', '.join(TUNE)}")
     budget_s = None if budget is None else parse_budget(str(budget))
+    if remeasure:
+        remeasure_from_now_on()
     names = {module: name for name, module in cast(nn.Module, model).named_modules()}
     layers = convolutions(model)
     plans: list[str | None] = [None] * len(layers) if known is None else [*plans_of_layers(known, layers)]

@@ -5,12 +5,8 @@ allocators during a call, less the result. It includes oneDNN's reordered tensor
 buffers that a BLAS library keeps for each thread.
 """
 
-import math
-import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cache, lru_cache, partial
 from typing import Any
 
@@ -18,15 +14,15 @@ import torch
 from torch import Tensor
 from torch.autograd import ProfilerConfig, ProfilerState, _disable_profiler_legacy, _enable_profiler_legacy
 
-from mucudnn._native import LONG_RUN_MS, Engine, Problem
+from mucudnn._native import LONG_RUN_MS, Engine, Problem, RunTime, Timing, estimate
 from mucudnn.arrays.devices import device_named
 from mucudnn.costs.records import FRAMEWORK, STOCK, Machine
 from mucudnn.measuring.buffers import Tensors as EngineTensors
 from mucudnn.measuring.source import StockTiming
-from mucudnn.measuring.times import spread
 from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import STRICT
 from mucudnn.solver import Configuration
+from mucudnn.torch.operators import device_times
 from mucudnn.torch.operators.formats import strides
 from mucudnn.torch.operators.options import Ints
 
@@ -34,6 +30,7 @@ _TYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf1
 _BLOCK = 1 << 18  # random values; they repeat in larger tensors
 # The protocol of native/cudnn/kernel_timer.cpp.
 _FEWEST_RUNS, _RUNS, _BUDGET_MS = 3, 7, 50.0
+_MOMENT_MS = 5.0  # the runs between two checks for enough undisturbed ones
 # On a CPU the runs of a race last at least this long, because PyTorch's threads wake up in the first runs,
 # which doubles the time of small convolutions. In a network the threads are awake.
 _AWAKE_MS = 2.0
@@ -183,7 +180,7 @@ class TorchSource:
         """Return the ms of configurations, run whole and interleaved, without the first run of each."""
         timer = self.timer(kernel, kernel.mini_batch)
         runs = [timer.runner(engine, configuration) for configuration in configurations]
-        return [times[1:] for times in interleaved_ms(self._device, runs, 1 + rounds)]
+        return device_times.time_interleaved(self._device, runs, rounds).times_ms
 
 
 class TorchTimer:
@@ -202,32 +199,75 @@ class TorchTimer:
         """Time the operator on slices that rotate through the tensors. Raises RuntimeError.
 
         With `budget_ms`, a single timed run is enough, and more are made within these ms, or within 2 ms on a
-        CPU. The first, untimed run bounds the result, because a run that takes longer was disturbed. On a CPU
-        a long first run is enough: see kLongRunMs in native/core/race.hpp.
+        CPU. The first run counts only if it is faster than the second, which does not wait for memory. On a
+        CPU a long first run is enough: see kLongRunMs in native/core/race.hpp.
+
+        If PyTorch runs on several threads and nothing but disturbed runs come, the time is estimated from one
+        thread.
         """
-        runs = max(self._kernel.mini_batch // micro_batch, _RUNS)
+        most = max(self._kernel.mini_batch // micro_batch, _RUNS)
         fewest, budget = (_FEWEST_RUNS, _BUDGET_MS) if budget_ms is None else (1, budget_ms)
         if self._device == "cpu":
             budget = max(budget, _AWAKE_MS)
-        places, times, first = max(self._x.shape[0] // micro_batch, 1), list[float](), list[float]()
+        places, first, times = max(self._x.shape[0] // micro_batch, 1), list[RunTime](), list[RunTime]()
 
         def first_run() -> Tensor | None:
             result: list[Tensor | None] = []
             run = partial(self.run, micro_batch, 0, is_slice)
-            first.append(timed_ms(self._device, lambda: result.append(run())))
+            first.append(device_times.timed(self._device, lambda: result.append(run())))
             return result[0]
 
-        with quiet(self._device):
+        def next_run() -> RunTime:
+            place = (len(times) + 1) % places * micro_batch
+            return device_times.timed(self._device, partial(self.run, micro_batch, place, is_slice))
+
+        with device_times.quiet(self._device):
             workspace = scratch_of(self._device, first_run)
-            if budget_ms is not None and self._device == "cpu" and first[0] >= LONG_RUN_MS:
-                return StockTiming(first[0], 0.0, workspace)
-            while len(times) < runs and (len(times) < fewest or sum(times) < budget):
-                place = (len(times) + 1) % places * micro_batch
-                times.append(timed_ms(self._device, partial(self.run, micro_batch, place, is_slice)))
-        median_ms = statistics.median(times)
-        if budget_ms is not None:
-            median_ms = min(median_ms, *first)
-        return StockTiming(median_ms, spread(times), workspace)
+            if budget_ms is not None and self._device == "cpu" and first[0].wall_ms >= LONG_RUN_MS:
+                times.append(first[0])
+            else:
+                while len(times) < most and (len(times) < fewest or device_times.wall_ms(times) < budget):
+                    times.append(next_run())
+                if budget_ms is not None and first[0].wall_ms < times[0].wall_ms:
+                    times.append(first[0])
+            timing = self._wait_until_undisturbed(times, next_run)
+            if timing.is_busy and self._device == "cpu" and _threads() > 1:
+                timing = self._time_on_one_thread(partial(self.run, micro_batch, 0, is_slice), timing)
+        return StockTiming(timing.time_ms, workspace, timing.wall_ms, timing.cpu_ms, timing.is_busy)
+
+    def _wait_until_undisturbed(self, times: list[RunTime], run: Callable[[], RunTime]) -> Timing:
+        """Add runs until enough are undisturbed, or the device's patience ends.
+
+        The CPU time of a single thread is exact even if other work disturbed it.
+        """
+        timing, waited_ms, patience = (
+            estimate(times, STOCK),
+            0.0,
+            device_times.engine_of(self._device).patience,
+        )
+        if self._device == "cpu" and _threads() == 1:
+            return timing
+        while timing.is_busy and waited_ms < patience.ms:
+            added = [run() for _ in range(1 + int(_MOMENT_MS / max(timing.wall_ms, 1e-3)))]
+            times += added
+            waited_ms += device_times.wall_ms(added)
+            timing = estimate(times, STOCK)
+        if waited_ms:
+            patience.note(timing.is_busy)
+        return timing
+
+    def _time_on_one_thread(self, run: Callable[[], object], disturbed: Timing) -> Timing:
+        """Return the CPU time on one thread, divided by the threads, as if these had never to wait.
+
+        PyTorch's threads spin while they wait, so their own CPU time grows with the load of the machine.
+        """
+        threads = _threads()
+        torch.set_num_threads(1)
+        try:
+            times = [device_times.timed(self._device, run) for _ in range(_FEWEST_RUNS)]
+        finally:
+            torch.set_num_threads(threads)
+        return Timing(estimate(times, STOCK).time_ms / threads, disturbed.wall_ms, disturbed.cpu_ms, True)
 
     def runner(self, engine: Engine, configuration: Configuration) -> Callable[[], object]:
         """Return a function that runs a configuration, which may contain STOCK, on the first mini-batch."""
@@ -297,41 +337,6 @@ def _random_block(device: str, seed: int) -> Tensor:
     return torch.rand(_BLOCK, generator=generator, device=device) - 0.5
 
 
-@contextmanager
-def quiet(device: str) -> Iterator[None]:
-    """Disable gradients and autocast."""
-    with torch.no_grad(), torch.autocast(device.partition(":")[0], enabled=False):
-        yield
-
-
-def interleaved_ms(
-    device: str, runs: Sequence[Callable[[], object]], rounds: int, budget_ms: float = math.inf
-) -> list[list[float]]:
-    """Return the times of each run in rounds of all runs, which stop once the budget is used up."""
-    times: list[list[float]] = [[] for _ in runs]
-    with quiet(device):
-        for _ in range(rounds):
-            for run, own in zip(runs, times, strict=True):
-                own.append(timed_ms(device, run))
-            if sum(map(sum, times)) >= budget_ms:
-                break
-    return times
-
-
-def timed_ms(device: str, run: Callable[[], object]) -> float:
-    """Return the milliseconds of a call, or of its work on a GPU."""
-    if device == "cpu":
-        start = time.perf_counter()
-        run()
-        return (time.perf_counter() - start) * 1e3
-    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    before.record()
-    run()
-    after.record()
-    after.synchronize()
-    return float(before.elapsed_time(after))
-
-
 def scratch_of(device: str, run: Callable[[], Tensor | None]) -> int:
     """Return the most bytes that PyTorch's allocator lends during a call, less its result.
 
@@ -340,7 +345,7 @@ def scratch_of(device: str, run: Callable[[], Tensor | None]) -> int:
     """
 
     def measure() -> int:
-        with quiet(device):
+        with device_times.quiet(device):
             return _peak(device, run)
 
     if not torch.autograd._profiler_enabled():

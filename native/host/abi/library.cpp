@@ -1,5 +1,7 @@
 // The library itself: its version, its handles, its threads and the names of what it runs on.
+#include <algorithm>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <mutex>
 
@@ -88,10 +90,12 @@ cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t* stream) {
   return get("handle, stream", handle, &cudnnContext::stream, stream);
 }
 
-// Two functions that cuDNN does not have. mucudnnHostSetThreads sets the threads of the calling thread's
+// Four functions that cuDNN does not have. mucudnnHostSetThreads sets the threads of the calling thread's
 // later calls; a count below 1 means 1. mucudnnHostDescribe returns one line with the CPU model, the
 // instruction set and the OpenBLAS kernels in use. The line stays the same in this process. It is NULL if
-// memory runs out.
+// memory runs out. mucudnnHostTeam writes the CPU clocks of up to `most` helpers of the calling thread, and
+// returns the most threads that one of its parallel loops wanted since the last call, which is 1 if none did.
+// mucudnnHostMeetTeam makes all threads of the calling thread's team known to mucudnnHostTeam.
 #pragma GCC visibility push(default)
 
 void mucudnnHostSetThreads(int count) {
@@ -112,6 +116,23 @@ const char* mucudnnHostDescribe(void) {
   } catch (...) {  // out of memory: the next call tries again
     return nullptr;
   }
+}
+
+int mucudnnHostTeam(clockid_t* helpers, int most, int* count) {
+  const mucudnn::EntryGuard guard;
+  try {
+    const Team now = team();
+    *count = std::min(most, static_cast<int>(now.helpers.size()));
+    std::copy_n(now.helpers.begin(), *count, helpers);
+    return now.widest;
+  } catch (...) {  // out of memory
+    *count = 0;
+    return 1;
+  }
+}
+
+void mucudnnHostMeetTeam(void) {
+  guarded([] { parallel_for(threads(), [](std::int64_t, std::int64_t) {}); });
 }
 
 #pragma GCC visibility pop

@@ -1,5 +1,6 @@
 #include "host/threads/parallel.hpp"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -62,6 +63,12 @@ class Job {
   // Takes pieces on a thread, which has a number from 0 on.
   void take_pieces(int thread);
 
+  // Calls use(clock) for the CPU clock of each helper that joined. No thread may be at work any more.
+  template <typename Use>
+  void for_each_helper(Use use) const {
+    for (std::size_t i = 0; i < helpers_; ++i) use(shares_[i].helper);
+  }
+
   // Returns how long ago the last piece ended.
   Clock::duration idle() const { return Clock::now() - Clock::time_point(Clock::duration(end_)); }
 
@@ -74,6 +81,7 @@ class Job {
   struct alignas(64) Share {
     std::atomic<std::int64_t> next{0};  // the first piece that no thread has taken
     std::int64_t end = 0;
+    clockid_t helper{};  // the CPU clock of the helper that was this number to join
   };
 
   const Pieces& pieces_;
@@ -82,6 +90,7 @@ class Job {
   std::atomic<Clock::rep> end_{0};  // the time at which the last piece so far ended
   std::mutex mutex_;
   std::exception_ptr failure_;
+  std::atomic<std::size_t> helpers_{0};
 };
 
 // Decides which jobs go to the OpenMP runtime. A runtime returns only when all threads of its team have run.
@@ -105,6 +114,19 @@ class OpenMp {
   int skips_left_ = 0;
 };
 
+thread_local Team own_team;
+
+// Adds the helpers of a job that is done.
+void remember_helpers(const Job& job) {
+  std::vector<clockid_t>& known = own_team.helpers;
+  std::size_t next = 0;  // the helpers of two jobs mostly join in the same order
+  job.for_each_helper([&](clockid_t clock) {
+    const std::size_t place = next++;
+    if (place < known.size() && known[place] == clock) return;
+    if (std::find(known.begin(), known.end(), clock) == known.end()) known.push_back(clock);
+  });
+}
+
 // One caller's job at a time runs on several threads: those of the process's OpenMP runtime if it has one,
 // else workers, which start when first needed. A pool is never destroyed: a process that ends may convolve
 // until its last destructor has run.
@@ -117,6 +139,7 @@ class Pool {
     const std::unique_lock caller(caller_, std::try_to_lock);
     if (!caller) return false;
     if (!openmp_.run(job, threads)) run_on_workers(job, threads);
+    remember_helpers(job);
     job.rethrow_failure();
     return true;
   }
@@ -193,6 +216,8 @@ struct Inside {
 
 void Job::take_pieces(int thread) {
   const Inside inside_now;
+  if (clockid_t clock; thread > 0 && pthread_getcpuclockid(pthread_self(), &clock) == 0)
+    shares_[helpers_++].helper = clock;
   try {
     const std::size_t own = static_cast<std::size_t>(thread) % shares_.size();
     for (std::size_t i = 0; i < shares_.size(); ++i) {
@@ -234,6 +259,7 @@ void parallel_for(std::int64_t count, const Body& body, std::int64_t least) {
   if (used == 1) return body(0, count);
   const Pieces pieces(count, used, least);
   Job job(pieces, body, used);
+  own_team.widest = std::max(own_team.widest, used);
   if (!is_last_thread() && pool_of_this_process().run(job, used)) return;
   run_inline([&] {
     for (std::int64_t piece = 0; piece < pieces.count; ++piece) pieces.run(piece, body);
@@ -243,6 +269,16 @@ void parallel_for(std::int64_t count, const Body& body, std::int64_t least) {
 void run_inline(const std::function<void()>& body) {
   const Inside inside_now;
   body();
+}
+
+Team team() {
+  std::vector<clockid_t>& helpers = own_team.helpers;
+  const auto has_ended = [](clockid_t clock) {
+    timespec time;
+    return clock_gettime(clock, &time) != 0;
+  };
+  helpers.erase(std::remove_if(helpers.begin(), helpers.end(), has_ended), helpers.end());
+  return {helpers, std::exchange(own_team.widest, 1)};
 }
 
 }  // namespace mucudnn::host

@@ -1,8 +1,11 @@
 // The host engine's threads. OpenBLAS runs on one thread: the host engine divides every loop itself.
 #pragma once
 
+#include <ctime>
+
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 namespace mucudnn::host {
 
@@ -21,5 +24,14 @@ void parallel_for(std::int64_t count, const std::function<void(std::int64_t begi
 
 // Calls body. Every parallel_for within it stays on the calling thread.
 void run_inline(const std::function<void()>& body);
+
+// The threads that run parts of the calling thread's parallel_for.
+struct Team {
+  std::vector<clockid_t> helpers;  // the CPU clock of each helper that has run a part so far and still exists
+  int widest = 1;                  // the most threads that a parallel_for wanted since the last call
+};
+
+// Returns the calling thread's team. CLOCK_PROCESS_CPUTIME_ID would lag behind for threads that are running.
+Team team();
 
 }  // namespace mucudnn::host

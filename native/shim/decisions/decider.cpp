@@ -62,7 +62,8 @@ PreparedChoice choice_of(const PlanGroups& groups) {
 Decider::Decider(const Options& options, std::shared_ptr<const Library> library, Journals& journals)
     : options_(options), library_(std::move(library)) {
   const bool is_host = library_->is_host();
-  device_ = is_host ? make_host_device(library_->host_description()) : make_cuda_device("");
+  device_ =
+      is_host ? make_host_device(library_->host_description(), library_->host_team) : make_cuda_device("");
   identity_ = {
       {"engine", is_host ? "host" : "cudnn"}, {"device", device_->name()}, {"library", library_->name()}};
   if (options_.mode == Mode::online) {

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <ctime>
 #include <new>
 #include <utility>
@@ -16,10 +17,17 @@ namespace {
 
 constexpr std::string_view kKernel = "\nkernel ";
 constexpr std::chrono::seconds kPatience{5};  // others append within milliseconds
-// The entry of a document's header that marks the times of a race. mucudnn/costs/journal.py reads it too.
+// Entries of a document's header, which mucudnn/costs/journal.py reads too. The second one marks the times of
+// a race.
+constexpr const char* kMeasuredAt = "measured_at";
 constexpr const char* kMeasuring = "measuring";
 constexpr const char* kRace = "race";
 constexpr std::size_t kMostEntries = 4096;  // kernels that a process keeps; a network has hundreds
+
+void keep(Known& known, const MeasuredPart& measured) {
+  const auto [place, is_new] = known.measured.try_emplace(measured.part.algorithm, measured);
+  if (!is_new && measured.replaces(place->second)) place->second = measured;
+}
 
 }  // namespace
 
@@ -92,7 +100,7 @@ void Journal::add(Entry& entry, Sizes& learned) {
   for (auto& [size, more] : learned) {
     Known& known = entry.sizes[size];
     known.is_complete = more.is_complete = known.is_complete && more.is_complete;
-    for (const auto& [algorithm, part] : more.measured) known.measured.insert_or_assign(algorithm, part);
+    for (const auto& [algorithm, part] : more.measured) keep(known, part);
     for (const auto& [api, all] : more.candidates) known.candidates.insert_or_assign(api, all);
   }
 }
@@ -104,13 +112,16 @@ void Journal::take(Plan plan, const Kernel& kernel, Sizes& sizes) const {
   }
   const auto measuring = plan.header.find(kMeasuring);
   const bool is_raced = measuring != plan.header.end() && measuring->second == kRace;
+  const auto measured_at = plan.header.find(kMeasuredAt);
+  const std::int64_t seconds =
+      measured_at == plan.header.end() ? 0 : std::strtoll(measured_at->second.c_str(), nullptr, 10);
   for (PlanKernel& written : plan.kernels) {
     const std::int64_t size = written.kernel.problem.mini_batch;
     if (written.kernel != kernel.with_mini_batch(size)) continue;
     Known& known = sizes[size];
-    for (Configuration& option : written.desirable) {
-      if (option.size() == 1 && !(is_raced && thorough_))
-        known.measured.insert_or_assign(option.front().algorithm, std::move(option.front()));
+    for (MeasuredPart& measured : written.measured) {
+      measured.measured_at = seconds;
+      if (!(is_raced && thorough_)) keep(known, measured);
     }
     if (!written.groups.empty()) known.groups.push_back(std::move(written.groups));
     for (auto& [api, all] : written.candidates) known.candidates.insert_or_assign(api, std::move(all));
@@ -125,10 +136,7 @@ void Journal::append(const Kernel& kernel, const Sizes& learned) {
     PlanKernel& written = plan.kernels.emplace_back();
     written.kernel = kernel.with_mini_batch(size);
     if (known.is_complete) written.candidates = known.candidates;
-    for (const auto& [algorithm, part] : known.measured) {
-      written.desirable.push_back({part});
-      if (written.chosen.empty() || part.time_ms < time_of(written.chosen)) written.chosen = {part};
-    }
+    for (const auto& [algorithm, measured] : known.measured) written.measured.push_back(measured);
   }
   write(plan);
 }
@@ -149,7 +157,7 @@ void Journal::add_groups(const Kernel& kernel, const Configuration& division, co
 void Journal::write(Plan plan) {
   if (path_.empty() || plan.kernels.empty()) return;
   plan.header.insert(identity_.begin(), identity_.end());
-  plan.header["measured_at"] = std::to_string(std::time(nullptr));
+  plan.header[kMeasuredAt] = std::to_string(std::time(nullptr));
   try {
     const auto patience = has_failed_ ? std::chrono::seconds(0) : kPatience;
     LockedFile(path_, patience).append(to_text(plan));

@@ -19,7 +19,7 @@ namespace mucudnn::shim {
 
 // The measurements and candidates of a kernel at one micro-batch size.
 struct Known {
-  std::map<std::string, MicroConfiguration> measured;  // the key is the algorithm
+  std::map<std::string, MeasuredPart> measured;  // the key is the algorithm
   // All that can run. The key is the API: "legacy" or "graph".
   std::map<std::string, std::vector<Listed>> candidates;
   // Groups of channels that were run whole. Their times are comparable with the measured ones.
@@ -50,8 +50,8 @@ class Journal {
 
   // Returns what is known about a kernel. Only the entries used last are kept. Throws std::bad_alloc.
   std::shared_ptr<Entry> entry_for(const Kernel& kernel);
-  // Adds to the entry. A size is complete afterwards only if it was complete in both, and `learned` is
-  // updated to say so.
+  // Adds to the entry, which keeps an undisturbed time rather than a disturbed one. A size is complete
+  // afterwards only if it was complete in both, and `learned` is updated to say so.
   void add(Entry& entry, Sizes& learned);
 
   // Appends to the file, for later processes. Omits incomplete candidates. Warns once if the file

@@ -102,7 +102,7 @@ std::optional<std::size_t> KernelRace::next_within(const Permission& permission,
   return next ? std::optional(places[*next]) : std::nullopt;
 }
 
-double KernelRace::measure(KernelTimer& timer, const KernelTimes& times, std::size_t place) const {
+Timing KernelRace::measure(KernelTimer& timer, const KernelTimes& times, std::size_t place) const {
   const Task& task = times.missing[place].task;
   const Configuration rows = parts_of(times.measured);
   std::optional<double> whole_ms;
@@ -110,7 +110,7 @@ double KernelRace::measure(KernelTimer& timer, const KernelTimes& times, std::si
     if (part.micro_batch == mini_batch_) whole_ms = std::min(whole_ms.value_or(part.time_ms), part.time_ms);
   }
   const double budget = std::max(kLeastMs, kShare * whole_ms.value_or(0));
-  return timer.race(task, cutoff_ms(candidate_of(task), rows), budget).median_ms;
+  return timer.race(task, cutoff_ms(candidate_of(task), rows), budget);
 }
 
 std::optional<std::int64_t> KernelRace::with_sum(std::int64_t micro_batch, std::int64_t workspace) const {

@@ -49,7 +49,7 @@ class KernelRace {
                                   const std::function<bool(const Task&)>& fits) const;
 
   // Measures the candidate at this place as a race does. Throws what KernelTimer::race() throws.
-  double measure(KernelTimer& timer, const KernelTimes& times, std::size_t place) const;
+  Timing measure(KernelTimer& timer, const KernelTimes& times, std::size_t place) const;
 
  private:
   // Returns the workspace with the bytes that sum such slices; nothing if the device cannot sum them.

@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::int64_t kFewSamples = 8;  // an algorithm that fits for these gains little from fewer channels
 constexpr double kLeastGain = 0.05;      // smaller gains are not worth the measurements
-constexpr double kLeastSpeedup = 1.02;   // smaller differences may be chance in few rounds
-constexpr int kRounds = 5;
+constexpr double kLeastSpeedup = 1.03;   // smaller differences may be chance
+constexpr int kRounds = 7;
 
 double sample_ms(const MicroConfiguration& part) {
   return part.time_ms / static_cast<double>(part.micro_batch);
@@ -128,7 +128,8 @@ bool Measurements::lacks_an_algorithm(const Kernel& kernel, Api api) {
     double least = otherwise;
     bool is_first = true;
     for (const std::int64_t size : sizes) {
-      for (const auto& [algorithm, part] : entry->sizes[size].measured) {
+      for (const auto& [algorithm, measured] : entry->sizes[size].measured) {
+        const MicroConfiguration& part = measured.part;
         if (!is_meant(part)) continue;
         least = is_first ? sample_ms(part) : std::min(least, sample_ms(part));
         is_first = false;

@@ -1,6 +1,8 @@
 #include "shim/decisions/measurements.hpp"
 
 #include <algorithm>
+#include <ctime>
+#include <limits>
 
 #include "core/accumulation.hpp"
 #include "core/log.hpp"
@@ -30,14 +32,15 @@ std::optional<std::vector<Measured>> Measurements::find_or_measure(Engine& engin
   const std::vector<std::int64_t> sizes = micro_batch_sizes(policy_for(kernel), problem.mini_batch);
   const std::shared_ptr<Journal::Entry> held = journal_.entry_for(kernel);
   Journal::Entry& entry = *held;
-  KernelTimes times = find(entry, sizes, api, own);
-  if (is_enough(entry, times, kernel, api, caller)) return std::move(times.measured);
+  KernelTimes times = find(entry, sizes, api, own, may_measure);
+  if (is_enough(entry, times, kernel, api, caller))
+    return std::move(find(entry, sizes, api, own, false).measured);
   if (!may_measure) return std::nullopt;
   const std::lock_guard<std::mutex> lock(entry.measuring);
   Journal::Sizes learned;
-  const auto learn = [&] {
+  const auto learn = [&](bool again = true) {
     journal_.add(entry, learned);
-    times = find(entry, sizes, api, own);
+    times = find(entry, sizes, api, own, again);
   };
   learn();  // other threads may have measured while this one waited
   for (const std::int64_t size : times.unlisted) {
@@ -47,9 +50,10 @@ std::optional<std::vector<Measured>> Measurements::find_or_measure(Engine& engin
   }
   learn();
   if (!is_enough(entry, times, kernel, api, caller)) {
-    const Outcome outcome = measure(engine.handle(), kernel, times, race_of(entry, kernel, api, caller));
-    for (const MicroConfiguration& part : outcome.measured)
-      learned[part.micro_batch].measured[part.algorithm] = part;
+    const Outcome outcome =
+        measure(engine.handle(), kernel, entry, times, race_of(entry, kernel, api, caller));
+    for (const MeasuredPart& measured : outcome.measured)
+      learned[measured.part.micro_batch].measured[measured.part.algorithm] = measured;
     // The library lists these algorithms, but they failed: never try them again.
     for (const Task& task : outcome.failed) {
       auto& lists = learned[task.micro_batch].candidates;
@@ -58,8 +62,8 @@ std::optional<std::vector<Measured>> Measurements::find_or_measure(Engine& engin
                                [&](const Listed& listed) { return listed.algorithm == task.algorithm; }),
                 all.end());
     }
-    learn();
   }
+  learn(false);
   journal_.append(kernel, learned);
   return std::move(times.measured);
 }
@@ -78,19 +82,33 @@ std::vector<Listed> Measurements::candidates_of(Journal::Entry& entry, std::int6
 }
 
 KernelTimes Measurements::find(Journal::Entry& entry, const std::vector<std::int64_t>& sizes, Api api,
-                               const Listed* own) {
+                               const Listed* own, bool again) {
   const std::lock_guard<Journal> lock(journal_);
   KernelTimes times;
+  const auto now = static_cast<std::int64_t>(std::time(nullptr));
+  double fastest_ms = std::numeric_limits<double>::infinity();  // for one sample
+  const auto sample_ms = [](const MeasuredPart& row) {
+    return row.part.time_ms / static_cast<double>(row.part.micro_batch);
+  };
+  for (const std::int64_t size : sizes) {
+    for (const auto& [algorithm, row] : entry.sizes[size].measured)
+      fastest_ms = std::min(fastest_ms, sample_ms(row));
+  }
+  const auto is_due = [&](const MeasuredPart& row) {
+    if (options_.remeasure && row.measured_at < started_at_) return true;
+    return row.busy_tries > 0 && now - row.measured_at >= seconds_to_next_try(row.busy_tries) &&
+           sample_ms(row) <= kWithinReach * fastest_ms;
+  };
   const auto take = [&](std::int64_t size, const Known& at, const Listed& candidate) {
     if (!is_allowed(candidate)) return;
     const auto measured = at.measured.find(candidate.algorithm);
-    if (measured == at.measured.end()) {
+    if (measured == at.measured.end() || (again && is_due(measured->second))) {
       times.missing.push_back({{size, candidate.algorithm, static_cast<std::size_t>(candidate.workspace)},
                                is_deterministic(candidate.notes),
                                takes_strides(candidate.notes)});
     } else {
       times.measured.push_back(
-          {measured->second, is_deterministic(candidate.notes), takes_strides(candidate.notes)});
+          {measured->second.part, is_deterministic(candidate.notes), takes_strides(candidate.notes)});
     }
   };
   for (const std::int64_t size : sizes) {
@@ -159,8 +177,8 @@ bool Measurements::is_allowed(const Listed& candidate) const {
          (!options_.strict || !is_transform(candidate.algorithm, candidate.notes));
 }
 
-Measurements::Outcome Measurements::measure(cudnnHandle_t handle, const Kernel& kernel, KernelTimes& times,
-                                            const KernelRace& race) {
+Measurements::Outcome Measurements::measure(cudnnHandle_t handle, const Kernel& kernel, Journal::Entry& entry,
+                                            KernelTimes& times, const KernelRace& race) {
   const std::string text = to_text(kernel);
   Outcome outcome;
   time_alone(handle, [&](Engine& engine) {
@@ -176,6 +194,12 @@ Measurements::Outcome Measurements::measure(cudnnHandle_t handle, const Kernel& 
                             std::to_string(((needs.tensors + needs.workspace) >> 20) + 1) + " MiB of memory");
     KernelTimer timer(engine, device_, kernel, needs.workspace, cap, protocol());
     const auto fits = [&](const Task& task) { return task.workspace <= needs.workspace; };
+    const auto tries_before = [&](const Task& task) {
+      const std::lock_guard<Journal> lock(journal_);
+      const auto& rows = entry.sizes[task.micro_batch].measured;
+      const auto row = rows.find(task.algorithm);
+      return row == rows.end() ? 0 : row->second.busy_tries;
+    };
     const auto next = [&]() -> std::optional<std::size_t> {
       if (!options_.thorough) return race.next(times, fits);
       const auto first = std::find_if(times.missing.begin(), times.missing.end(),
@@ -186,11 +210,14 @@ Measurements::Outcome Measurements::measure(cudnnHandle_t handle, const Kernel& 
     while (const auto place = next()) {
       const auto& [task, is_deterministic, takes_strides] = times.missing[*place];
       try {
-        const double ms =
-            options_.thorough ? timer.measure(task).median_ms : race.measure(timer, times, *place);
+        const Timing timing = options_.thorough ? timer.measure(task) : race.measure(timer, times, *place);
         outcome.measured.push_back(
-            {task.micro_batch, task.algorithm, ms, static_cast<std::int64_t>(task.workspace)});
-        times.measured.push_back({outcome.measured.back(), is_deterministic, takes_strides});
+            {{task.micro_batch, task.algorithm, timing.time_ms, static_cast<std::int64_t>(task.workspace)},
+             timing.wall_ms,
+             timing.cpu_ms,
+             timing.is_busy ? tries_before(task) + 1 : 0,
+             static_cast<std::int64_t>(std::time(nullptr))});
+        times.measured.push_back({outcome.measured.back().part, is_deterministic, takes_strides});
       } catch (const EngineError&) {
         outcome.failed.push_back(task);
       }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ctime>
 #include <functional>
 #include <map>
 #include <memory>
@@ -60,7 +61,7 @@ class Measurements {
  private:
   // The results of measuring. A task in neither list does not fit the memory.
   struct Outcome {
-    std::vector<MicroConfiguration> measured;
+    std::vector<MeasuredPart> measured;
     std::vector<Task> failed;
   };
 
@@ -72,7 +73,9 @@ class Measurements {
                                   const PlanGroups& groups);
   void time_alone(cudnnHandle_t handle, const std::function<void(Engine&)>& work);
   BatchPolicy policy_for(const Kernel& kernel) const;
-  KernelTimes find(Journal::Entry& entry, const std::vector<std::int64_t>& sizes, Api api, const Listed* own);
+  // With `again`, disturbed measurements that are due to be made again are among the missing ones.
+  KernelTimes find(Journal::Entry& entry, const std::vector<std::int64_t>& sizes, Api api, const Listed* own,
+                   bool again);
   std::vector<Listed> candidates_of(Journal::Entry& entry, std::int64_t size, Api api);
   // Returns whether nothing is missing that this process would measure.
   bool is_enough(Journal::Entry& entry, const KernelTimes& times, const Kernel& kernel, Api api,
@@ -80,13 +83,15 @@ class Measurements {
   bool is_allowed(const Listed& candidate) const;
   KernelRace race_of(Journal::Entry& entry, const Kernel& kernel, Api api, const Caller& caller);
   // Measures what is missing, all or as the race says, and moves it from `times.missing` to `times.measured`.
-  Outcome measure(cudnnHandle_t handle, const Kernel& kernel, KernelTimes& times, const KernelRace& race);
+  Outcome measure(cudnnHandle_t handle, const Kernel& kernel, Journal::Entry& entry, KernelTimes& times,
+                  const KernelRace& race);
   Protocol protocol() const { return options_.thorough ? Protocol::thorough : Protocol::race; }
   std::size_t memory_cap() const { return device_.available() / 2; }
 
   const Options& options_;
   std::shared_ptr<const Library> library_;
   Device& device_;
+  const std::int64_t started_at_ = static_cast<std::int64_t>(std::time(nullptr));
   Journal& journal_;
   std::mutex timing_mutex_;  // only one kernel is timed at a time, since a second one would disturb the times
   std::unique_ptr<Engine> engine_;  // for measuring, on a handle and a stream of its own

@@ -1,0 +1,97 @@
+"""The times of PyTorch's work on a device, and interleaved comparisons of ways to do the same work."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+
+from mucudnn._native import ClockReading, Engine, RunTime, comparable_times, estimate, is_decided
+from mucudnn.arrays.devices import device_named
+
+threads = torch.get_num_threads
+
+
+@contextmanager
+def quiet(device: str) -> Iterator[None]:
+    """Disable gradients and autocast."""
+    with torch.no_grad(), torch.autocast(device.partition(":")[0], enabled=False):
+        yield
+
+
+class Interleaved(NamedTuple):
+    """The comparable times of interleaved candidates, in ms.
+
+    `is_busy` says that too few rounds were undisturbed. On several threads the times then decide nothing,
+    because PyTorch's threads spin while they wait.
+    """
+
+    times_ms: list[list[float]]
+    is_busy: bool
+
+
+def time_interleaved(
+    device: str, runs: Sequence[Callable[[], object]], rounds: int, budget_ms: float = math.inf
+) -> Interleaved:
+    """Time rounds of all runs, after a round that does not count.
+
+    The rounds end early if more would not change which run is the fastest, or if the budget is used up. If
+    they were disturbed, more follow as long as the device's patience lasts. See native/cudnn/estimate.hpp.
+    """
+    times: list[list[RunTime]] = [[] for _ in runs]
+    with quiet(device):
+        for run in runs:
+            run()
+
+        def add_round() -> float:
+            added = [timed(device, run) for run in runs]
+            for own, time in zip(times, added, strict=True):
+                own.append(time)
+            return wall_ms(added)
+
+        for count in range(1, rounds + 1):
+            add_round()
+            if is_decided(comparable_times(times), count) or sum(map(wall_ms, times)) >= budget_ms:
+                break
+        waited_ms, patience = 0.0, engine_of(device).patience
+        while are_disturbed(times) and waited_ms < patience.ms:
+            waited_ms += add_round()
+    is_busy = are_disturbed(times)
+    if waited_ms:
+        patience.note(is_busy)
+    return Interleaved(comparable_times(times), is_busy)
+
+
+def are_disturbed(times: Sequence[Sequence[RunTime]]) -> bool:
+    """Return whether a candidate has too few undisturbed runs. The CPU time of one thread is always exact."""
+    return any(estimate(own, "").is_busy and (own[0].threads > 1 or own[0].cpu_ms is None) for own in times)
+
+
+def wall_ms(times: Sequence[RunTime]) -> float:
+    """Return the wall time of all runs together."""
+    return sum(time.wall_ms for time in times)
+
+
+def engine_of(device: str) -> Engine:
+    """Return the engine that runs convolutions on a device."""
+    return device_named(device, threads() if device == "cpu" else None).engine
+
+
+def read_clocks(device: str) -> ClockReading:
+    """Return a reading of the wall clock, and on a CPU of the clocks of all threads that compute."""
+    engine = engine_of(device)
+    engine.meet_team()
+    return engine.read_clocks()
+
+
+def timed(device: str, run: Callable[[], object]) -> RunTime:
+    """Return the time of a call, or of its work on a GPU."""
+    if device == "cpu":
+        return engine_of(device).time(run, threads())
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    before.record()
+    run()
+    after.record()
+    after.synchronize()
+    return RunTime(float(before.elapsed_time(after)), is_throttled=engine_of(device).is_throttled)
