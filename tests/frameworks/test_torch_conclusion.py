@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from needs_torch import mt, torch
+from step_clock import Clock
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.choosing import answers
@@ -64,13 +65,13 @@ class Steps:
         torch.manual_seed(1)
         self.model = mt.convert(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3)))
         self.comparison = self.model[0]._mucudnn.comparison
-        self.now = 0.0
-        self.comparison._clock = lambda: self.now
+        self.clock = self.comparison._clock = Clock()
+        self.stock_s = 2.0
 
     def run(self, count: int, x: torch.Tensor = X) -> None:
         for _ in range(count):
             self.model(x).square().sum().backward()
-            self.now += 2.0 if self.comparison._way == "stock" else 1.0
+            self.clock.compute(self.stock_s if self.comparison._way == "stock" else 1.0)
 
 
 def test_a_model_concludes_once_for_each_size(caplog: pytest.LogCaptureFixture) -> None:
@@ -113,7 +114,7 @@ def test_a_summary_without_an_input_shows_the_step_that_was_decided() -> None:
 def test_a_summary_without_an_input_follows_the_result_of_the_comparison() -> None:
     steps = Steps()
     steps.run(3)
-    steps.comparison._clock = lambda: -steps.now  # PyTorch's own steps are now the shorter ones
+    steps.stock_s = 0.5
     steps.run(30)
     assert steps.comparison.result == "stock"
     choices = mt.summary(steps.model).choices

@@ -99,14 +99,19 @@ def write_plan(engine: Engine, desk: Desk, case: Case, sizes: tuple[int, ...]) -
 
 def write_journal(engine: Engine, desk: Desk, case: Case) -> None:
     """Write a journal whose times grow with the square of the micro-batch. The last algorithm is fastest."""
-    rows, size = [], 1
+    rows, kernels, size = [], 0, 1
     while size <= case.problem.mini_batch:
         at = case.problem.replace(mini_batch=size)
         ran = [c for c in engine.enumerate(Kernel(at, case.pass_)) if c.status == "CUDNN_STATUS_SUCCESS"]
-        options = [[(size, c.algorithm, size**2 / (i + 1), c.workspace)] for i, c in enumerate(ran)]
-        rows.append((at, case.pass_, 1, options[0], options, [], [], []))
+        times = [size**2 / (i + 1) for i in range(len(ran))]
+        rows.append(f"kernel {case.pass_} 1 {at}")
+        rows += [
+            f"measured {c.algorithm}:{ms}:{c.workspace}:{ms}:{ms}:0" for c, ms in zip(ran, times, strict=True)
+        ]
+        kernels += 1
         size = case.problem.mini_batch if size < case.problem.mini_batch < 2 * size else 2 * size
-    desk.journal.write_text(format_plan({**identity(engine), "threads": "1"}, rows))
+    head = format_plan({**identity(engine), "threads": "1"}, []).splitlines()[:-1]
+    desk.journal.write_text("\n".join([*head, *rows, f"end {kernels}"]) + "\n")
 
 
 def workspace_at(engine: Engine, case: Case, micro_batch: int) -> int:

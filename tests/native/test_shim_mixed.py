@@ -48,7 +48,7 @@ def check_divided(cases: list[dict[str, Any]], engine: Engine, folder: Path) -> 
 
 
 def test_divided_results_of_mixed_layouts_hold_the_contract(engine: Engine, tmp_path: Path) -> None:
-    kinds = product(("f32:{}:strict", "bf16:{}:default"), LAYOUTS, (SHAPES[1], SHAPES[2]), PASSES)
+    kinds = product(("f32:{}:fma", "bf16:{}:default"), LAYOUTS, (SHAPES[1], SHAPES[2]), PASSES)
     cases = [graph(f"{type_.format(layout)}:mb7_{body}", pass_) for type_, layout, body, pass_ in kinds]
     cases += [
         graph(f"f16:{layout}:default:mb7_{SHAPES[0]}{epilogue}")
@@ -84,7 +84,7 @@ def test_a_mini_batch_above_65536_is_divided(engine: Engine, tmp_path: Path) -> 
 
 
 def test_plans_made_from_json_are_divided(engine: Engine, tmp_path: Path) -> None:
-    texts = ("f32:nchw:strict", "f16:nhwc:default", "f16:nchw/nchw/nhwc:default", "f16>f32:nchw:default")
+    texts = ("f32:nchw:fma", "f16:nhwc:default", "f16:nchw/nchw/nhwc:default", "f16>f32:nchw:default")
     cases = [graph(f"{words}:mb7_{SHAPES[0]}", json=True, repeat=2) for words in texts]
     cases += [graph(f"f32:nchw:fma:mb7_{SHAPES[1]}", pass_, json=True) for pass_ in PASSES]
     cases += [graph(f"f32:nchw:fma:mb7_{SHAPES[0]}{epilogue}", json=True) for epilogue in EPILOGUES]
