@@ -1,7 +1,7 @@
 # mucudnn with PyTorch for CUDA, whose packages bring cuDNN. From the top folder:
 #
 #   docker build -f docker/cuda.Dockerfile -t mucudnn-cuda .
-#   docker run --rm --gpus all -v "$PWD:/work" mucudnn-cuda run --workspace 64MiB -- python /work/train.py
+#   docker run --rm --gpus all -v "$PWD:/program" mucudnn-cuda run --workspace 64MiB -- python /program/train.py
 #
 # The host needs NVIDIA's driver and its container toolkit. `docker run --rm --gpus all mucudnn-cuda doctor torch`
 # says whether everything is there.

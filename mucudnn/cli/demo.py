@@ -31,7 +31,7 @@ The same in a program of your own:
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    """Declare no arguments: the demo has none."""
+    """Do nothing, because the demo has no arguments."""
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -102,7 +102,7 @@ def checked_value(column: Column, raw: Any) -> Any:
         raise ValueError(f"{column.name} is {raw!r}, not {column.type.__name__}")
     if isinstance(value, str):
         value.encode()  # raises a ValueError for half a surrogate pair
-    # Sums of times must be finite, so a time that no clock can show is refused like an infinite one.
+    # Decisions add times, and a sum must stay finite: refuse a time that no clock can show.
     if isinstance(value, int | float) and not column.least <= value < 2**63:
         raise ValueError(f"{column.name} is {value}, must be at least {column.least} and below 2^63")
     return value

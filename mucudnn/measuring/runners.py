@@ -93,7 +93,7 @@ class Exhaustive(Runner):
         return (None,)
 
     def believes(self, measurement: Measurement) -> bool:
-        """Return whether a measurement took many runs, instead of those of a race."""
+        """Return whether a measurement took many runs; that of a race takes few."""
         return not measurement.is_raced
 
     def bytes_beyond_caches(self, engine: Engine) -> int:

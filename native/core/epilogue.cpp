@@ -48,7 +48,7 @@ float take_factor(std::string_view& text) {
   return factor;
 }
 
-// Returns nothing if no operation has this name.
+// Returns the kind of a pointwise operation; nothing for an unknown name.
 std::optional<PointwiseKind> kind_named(std::string_view name) {
   for (std::size_t i = 0; i < std::size(kRows); ++i) {
     if (name == kRows[i].name) return static_cast<PointwiseKind>(i);

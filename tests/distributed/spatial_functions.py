@@ -233,7 +233,10 @@ def function_errors(names: list[str] | None = None) -> dict[str, str]:
 
 
 def transformer() -> tuple[float, float, list[str], str]:
-    """Return the error of a block, the share of divided work, the gatherings and the text of the report."""
+    """Run a transformer block on divided input.
+
+    Return its error, the share of its work that ran divided, the warnings about gatherings, and the report.
+    """
     mesh = spatial.init_mesh("cpu", part=dist.get_world_size(), timeout=60)
     torch.manual_seed(1)
     model, x = Block().double(), torch.randn(2, CHANNELS, ROWS, COLUMNS, dtype=torch.float64)

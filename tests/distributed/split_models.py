@@ -45,7 +45,7 @@ class Branch(nn.Module):
 
 
 class OwnDropout(nn.Module):
-    """A module that reads its mode."""
+    """A module whose result depends on `self.training`."""
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.dropout(x, 0.5, self.training)

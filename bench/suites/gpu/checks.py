@@ -163,8 +163,9 @@ def suite(run: Run) -> Iterator[Case]:
 
 
 def _suite(run: Run, file: Path) -> Iterator[Record]:
-    # Other libraries' warnings must not fail the tests (-W default), nor may other projects' plugins load.
-    flags = ("-q", "-m", "gpu", "-W", "default", "-p", "no:cacheprovider")
+    # Other libraries' warnings must not fail the tests (-W default), nor may other projects' plugins load. Then
+    # pytest does not know our usual options for parallel tests (-o addopts=).
+    flags = ("-q", "-o", "addopts=", "-m", "gpu", "-W", "default", "-p", "no:cacheprovider")
     command = [sys.executable, "-m", "pytest", *flags, str(file)]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     if run.setting.engine == "host":
@@ -172,7 +173,8 @@ def _suite(run: Run, file: Path) -> Iterator[Record]:
     tests = run_captured(command, max(run.seconds_left, LEAST_SECONDS_OF_SUITE), environment)
     lines = tests.stdout.strip().splitlines() or [tests.stderr.strip()[-200:]]
     if re.search(r"\d+ (passed|failed|skipped|deselected|error)", lines[-1]) is None:
-        raise ProgramError(f"pytest's exit code {tests.returncode}: {lines[-1]}")
+        errors = [line for line in tests.stderr.splitlines() if "error:" in line]
+        raise ProgramError(f"pytest's exit code {tests.returncode}: {(errors or lines)[-1]}")
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     passed = re.search(r"(\d+) passed", lines[-1])
     details = {"outcome": lines[-1], "failed": failed}

@@ -39,7 +39,7 @@ def default_table(records: Iterable[Record]) -> list[str]:
 
 
 def promises_table(records: Iterable[Record]) -> list[str]:
-    """Return the table of models with promises on one machine: speedups over stock PyTorch within LIMIT."""
+    """Return the table of fast, strict and batch-invariant models on one machine: speedups within LIMIT."""
     rows, lines, columns = _by_name(records), [], []
     for network in DEFAULT:
         names = [

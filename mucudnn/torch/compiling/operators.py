@@ -158,7 +158,7 @@ def _result_shape(call: CompiledCall) -> Ints:
 _library = torch.library.Library("mucudnn_compiled", "DEF")
 
 
-def _define(pass_: str) -> Any:
+def _define_operator(pass_: str) -> Any:
     def kernel(first: Tensor, second: Tensor, *arguments: Any) -> Tensor:
         return run(*_call(pass_, first, second, *arguments), first, second)
 
@@ -173,4 +173,4 @@ def _define(pass_: str) -> Any:
     return getattr(torch.ops.mucudnn_compiled, pass_).default
 
 
-OPERATORS: dict[str, Callable[..., Tensor]] = {pass_: _define(pass_) for pass_ in _TENSORS}
+OPERATORS: dict[str, Callable[..., Tensor]] = {pass_: _define_operator(pass_) for pass_ in _TENSORS}

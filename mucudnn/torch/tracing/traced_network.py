@@ -15,7 +15,7 @@ MOST_STEPS = 8  # the most that one recomputation runs
 
 
 def make_network(recorder: Recorder) -> Network:
-    """Return the network of a recorded run."""
+    """Return the network whose steps are the operations of a recorded run."""
     tensors = []
     for memory in recorder.memories:
         for number, name in enumerate(memory.names):
@@ -103,7 +103,7 @@ def make_trace(
         if by_modules.modules and convolutions.isdisjoint(by_modules.replayed):
             saved.append(by_modules)
             continue
-        # Single operations may not need the convolutions of a whole block.
+        # Replaying single operations may do without the convolutions that replaying the block would run.
         by_operations = _with_operations(kept, network, orders, recorder)
         saved.append(by_operations if by_operations.replayed else by_modules)
     return Trace(
