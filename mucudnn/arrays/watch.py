@@ -19,7 +19,7 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration
 
 SAMPLES = 8
-# The milliseconds that timing adds to a call, and the largest share of the program's calls that it may take.
+# The milliseconds that timing adds to a call, and the largest share of the calls' time that it may take.
 _SAMPLE_MS, _MOST_COST = 0.01, 0.005
 _LEAST_MS = 0.5  # in shorter calls the caches decide, whose contents no clock shows
 # The times of calls over the predicted time. Between other layers a call takes up to 1.04 times as long as
