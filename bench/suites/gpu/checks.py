@@ -163,8 +163,8 @@ def suite(run: Run) -> Iterator[Case]:
 
 
 def _suite(run: Run, file: Path) -> Iterator[Record]:
-    # Other libraries' warnings must not fail the tests (-W default), nor may other projects' plugins load. Then
-    # pytest does not know our usual options for parallel tests (-o addopts=).
+    # Other libraries' warnings must not fail the tests (-W default), nor may other projects' plugins load, so
+    # that pytest does not know our usual options for parallel tests (-o addopts=).
     flags = ("-q", "-o", "addopts=", "-m", "gpu", "-W", "default", "-p", "no:cacheprovider")
     command = [sys.executable, "-m", "pytest", *flags, str(file)]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
