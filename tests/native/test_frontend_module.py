@@ -64,7 +64,7 @@ def test_under_mucudnn_run_its_plans_are_divided(
     pass_ = case.pass_
     implicit = f"eng{next(iter(LEGACY_NUMBERS[pass_].values()))}"
     parts = [(2, implicit), (1, f"eng{EXPLICIT_GEMM[pass_]}_k2=1")]
-    problem = f"{case.problem.replace(math='strict')}{EPILOGUES.get(operation, '')}"
+    problem = f"{case.problem.replace(math='fma')}{EPILOGUES.get(operation, '')}"
     # For deselect_workspace_greater_than() the module reads the workspace of an engine configuration, and the
     # drop-in never uses more than a program has read. So where it reads 0, the second configuration is used.
     frugal = [(2, implicit), (1, implicit)]
