@@ -11,6 +11,14 @@ if TYPE_CHECKING:  # PyTorch may be missing, and then only the tests are skipped
     from torch import Tensor, nn
 
 
+@pytest.fixture(autouse=True)
+def deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out algorithms whose bits differ between runs: the tests compare bits."""
+    import torch
+
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+
+
 @pytest.fixture
 def model() -> nn.Module:
     """Return the model, on the device."""
