@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
 from threading import Lock
+from typing import NamedTuple
 
 from mucudnn import settings
 from mucudnn._native import Division, Engine, EngineError, Problem, refusal_of_slices
@@ -115,7 +116,7 @@ class Prepared:
 
         def attempt(division: Division) -> None:
             run = partial(self._device.run, division, x, w, y, division.workspace, alpha, beta, stream, owner)
-            run() if self._watch is None else self._watch.run(run)
+            run() if self._watch is None else self._watch.run(run, x, w, y)
 
         try:
             if self._rescue is None:
@@ -201,6 +202,14 @@ def decided(call: PassCall, plan: PlanOrPath | None) -> Prepared | None:
     return None
 
 
+class _Choice(NamedTuple):
+    """The configuration or parts to run, STOCK undivided if it fits, and the measurements that chose."""
+
+    configuration: Configuration | Parts
+    undivided_stock: MicroConfiguration | None = None
+    rows: Sequence[Measurement] = ()  # empty if none chose
+
+
 def _prepare(
     call: PassCall, plan: PlanOrPath | None, only_plan: bool, source: Source | None, may_measure: bool
 ) -> Prepared:
@@ -219,15 +228,15 @@ def _prepare(
         configuration = _choose_planned(planned, limit)
         if call.deterministic:
             _check_deterministic(device.engine, kernel, configuration)
-        undivided = None
+        choice = _Choice(configuration)
         if isinstance(configuration, Configuration) and runs_stock(configuration):
             _check_stock(known, source)
     elif plan is not None and only_plan:
         raise _make_missing_error(known, kernel)
     else:
-        configuration, undivided = _decide(
-            device.engine, kernel, limit_of(call.workspace), source, may_measure, call
-        )
+        limit = limit_of(call.workspace)
+        choice = _decide(device.engine, kernel, limit, source, may_measure, call)
+        configuration = choice.configuration
     if refusal := refusal_of_slices(kernel, slice_count(kernel, configuration)):
         raise UsageError(f"the plan cannot be followed: {refusal}; make the plan again")
     stock = tuple(part.size for part in configuration.parts if part.algorithm == STOCK)
@@ -255,10 +264,13 @@ def _prepare(
     # Smaller slices could have other bits.
     can_shrink = own and not is_tiled and not call.promise.batch_invariant
     rescue = Rescue(device.engine, own, slices, needed) if own and can_shrink else None
-    watch = None if planned or stock else Watch.over(device.engine, kernel, configuration)
+    watch = None
+    if choice.rows and not stock:
+        watch = Watch.over(device.engine, kernel, configuration, choice.rows, limit)
     return Prepared(
-        call, problem, configuration, shapes, plan, device, division, needed, stock, undivided, rescue, watch
-    )
+        call, problem, configuration, shapes, plan, device, division, needed, stock, choice.undivided_stock,
+        rescue, watch,
+    )  # fmt: skip
 
 
 def _slices_of(configuration: Configuration | Parts) -> Slices:
@@ -314,7 +326,7 @@ def _check_workspace(needed: int, stated: int, limit: int | None, plan: Plan) ->
 def _decide(
     engine: Engine, kernel: Kernel, limit: int | None, source: Source | None, may_measure: bool,
     call: PassCall,
-) -> tuple[Configuration | Parts, MicroConfiguration | None]:  # fmt: skip
+) -> _Choice:  # fmt: skip
     """Return the fastest configuration or parts within a limit, and STOCK undivided if that fits.
 
     Raises NothingFitsError, NotMeasuredError.
@@ -323,9 +335,9 @@ def _decide(
     with user_cache(listener) as cache:
         bench = Bench(engine, cache, listener, _runner(source), source, call.deterministic)
         if call.promise.batch_invariant:
-            return invariant_choice(bench, kernel, limit), None
+            return _Choice(invariant_choice(bench, kernel, limit))
         if not call.promise.is_timed:
-            return fixed_choice(bench, kernel, policy, limit), None
+            return _Choice(fixed_choice(bench, kernel, policy, limit))
         if may_measure:
             benchmark(bench, [kernel], policy, limits=(limit,))
         costs = bench.costs([kernel])
@@ -337,11 +349,11 @@ def _decide(
             parts = faster_parts(bench, kernel, policy, limit, None) if may_measure else None
             if parts is None:
                 raise
-            return parts, None
-        undivided = _find_undivided_stock(costs.measurements[kernel], kernel, limit)
+            return _Choice(parts)
+        rows = costs.measurements[kernel]
         may_measure = may_measure and not bench.budget.is_spent
         parts = faster_parts(bench, kernel, policy, limit, chosen) if may_measure else None
-        return parts or chosen, undivided
+        return _Choice(parts or chosen, _find_undivided_stock(rows, kernel, limit), rows)
 
 
 def _runner(source: Source | None) -> Runner:

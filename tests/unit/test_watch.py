@@ -63,7 +63,7 @@ def run_calls(cache: Cache, *, cached_ms: float, true_ms: float, load: float = 0
     watch = Watch.over(cast(Engine, engine), KERNEL, Configuration((part,)))
     assert watch is not None
     for _ in range(MOST_CALLS):
-        watch.run(lambda: None)
+        watch.run(lambda: None, 0, 0, 0)
     [row] = cache.measurements(HERE, KERNEL)
     return row
 
@@ -97,7 +97,7 @@ def test_the_shorter_the_calls_the_fewer_are_timed(predicted_ms: float, calls: i
     watch = Watch.over(cast(Engine, engine), KERNEL, Configuration((part,)))
     assert watch is not None
     for _ in range(calls):
-        watch.run(lambda: None)
+        watch.run(lambda: None, 0, 0, 0)
     assert engine.timed_calls == SAMPLES
 
 
