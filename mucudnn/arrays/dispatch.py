@@ -42,7 +42,7 @@ from mucudnn.measuring.measure import find_missing, measure
 from mucudnn.measuring.runners import Race, Runner
 from mucudnn.measuring.source import Source, runs_stock
 from mucudnn.output.text import micro_batches
-from mucudnn.plans.decide import choose_within
+from mucudnn.plans.decide import choose_within, keep_undivided
 from mucudnn.plans.parts.parts import faster_parts, prepare, slice_count
 from mucudnn.plans.plan import Parts, Plan, PlanKernel, predicted_ms
 from mucudnn.plans.verify import machine_differences
@@ -351,6 +351,7 @@ def _decide(
                 raise
             return _Choice(parts)
         rows = costs.measurements[kernel]
+        chosen = keep_undivided(chosen, rows, kernel, limit)
         may_measure = may_measure and not bench.budget.is_spent
         parts = faster_parts(bench, kernel, policy, limit, chosen) if may_measure else None
         return _Choice(parts or chosen, _find_undivided_stock(rows, kernel, limit), rows)

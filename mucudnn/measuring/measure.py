@@ -10,6 +10,8 @@ from mucudnn.costs.records import CANNOT_ACCUMULATE, STOCK, STOCK_SLICE, SUCCESS
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.budget import spell_budget
 from mucudnn.measuring.buffers import Tensors
+from mucudnn.measuring.close_candidates import find_close, measure_close
+from mucudnn.measuring.runners import RaceTimer
 from mucudnn.measuring.source import StockTimer, stock_row
 from mucudnn.measuring.worklist import Task, Worklist
 from mucudnn.problems.descriptor import problem_key
@@ -176,7 +178,7 @@ def _measure_kernel(
 ) -> None:
     """Measure the tasks of one kernel, on tensors that are freed afterwards."""
     stock = StockOfKernel(bench, kernel, rows)
-    timer = bench.runner.timer(stock, workspace)
+    timer, is_measured = bench.runner.timer(stock, workspace), False
     for task in tasks:
         bench.made["measured"] += 1
         if task.is_stock:
@@ -191,6 +193,22 @@ def _measure_kernel(
             status = _read_status(error)
         rows.append(_make_measurement(bench, task, status, timing))
         bench.cache.add(bench.machine, kernel, rows[-1])
+        is_measured = is_measured or timing is not None
+    if is_measured and isinstance(timer, RaceTimer) and not bench.budget.is_spent:
+        _interleave_close(bench, kernel, timer, rows)
+
+
+def _interleave_close(bench: Bench, kernel: Kernel, timer: RaceTimer, rows: list[Measurement]) -> None:
+    """Measure the close candidates of a kernel again, interleaved, and replace their measurements."""
+    close = find_close(rows, kernel.mini_batch, timer.workspace)
+    budget_ms = bench.runner.comparison_budget_ms(rows, kernel.mini_batch)
+    try:
+        again = measure_close(timer, close, budget_ms) if close else []
+    except EngineError:  # the measurements of the race stay
+        bench.engine.available_memory  # noqa: B018
+        return
+    for row in again:
+        bench.cache.add(bench.machine, kernel, row)
 
 
 class StockOfKernel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from mucudnn._native import (
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from mucudnn.measuring.measure import StockOfKernel
 
 Rows: TypeAlias = Sequence[Measurement]
+# Interleaved runs of close candidates take this many times the undivided call, and at least these ms.
+_COMPARISON_UNITS, _LEAST_COMPARISON_MS = 24, 20.0
 
 
 class Runner:
@@ -62,6 +65,10 @@ class Runner:
     def stock_budget_ms(self, rows: Iterable[Measurement], mini_batch: int) -> float | None:
         """Return the ms for the runs of STOCK after the first; None for the usual number of runs."""
         return None
+
+    def comparison_budget_ms(self, rows: Iterable[Measurement], mini_batch: int) -> float:
+        """Return the ms for interleaved runs of a kernel's close candidates; 0 if whole runs decide later."""
+        return 0.0
 
     def upcoming(self, engine: Engine, tasks: Sequence[Task], rows: Rows, todo: Worklist) -> Iterator[Task]:
         """Yield the tasks of one kernel, in the order to do them.
@@ -125,6 +132,11 @@ class Race(Runner):
         """Return the ms that any candidate gets."""
         return race_budget_ms(_whole_ms(rows, mini_batch))
 
+    def comparison_budget_ms(self, rows: Iterable[Measurement], mini_batch: int) -> float:
+        """Return as many ms as the undivided call takes, but more if no program waits."""
+        whole_ms = _whole_ms(rows, mini_batch) or 0.0
+        return whole_ms if self.is_hurried else max(_LEAST_COMPARISON_MS, _COMPARISON_UNITS * whole_ms)
+
     def upcoming(self, engine: Engine, tasks: Sequence[Task], rows: Rows, todo: Worklist) -> Iterator[Task]:
         """Yield the tasks that may still improve the choice."""
         left = list(tasks)
@@ -164,16 +176,35 @@ class RaceTimer:
 
     def measure(self, task: Task) -> Timing:
         """Return the times of the engine's algorithm. Raises EngineError."""
-        kernel, rows, engine = self._stock.kernel, self._stock.rows, self._stock.bench.engine
+        kernel, rows = self._stock.kernel, self._stock.rows
+        return self._measure(
+            task, RACE_RUNS, race_budget_ms(_whole_ms(rows, kernel.mini_batch)),
+            hopeless_ms(Candidate(task.micro_batch, task.algorithm, task.workspace), rows),
+        )  # fmt: skip
+
+    @property
+    def workspace(self) -> int:
+        """The most bytes of workspace that an algorithm may need."""
+        return self._workspace
+
+    @property
+    def threads(self) -> int:
+        """The threads of the engine."""
+        return self._stock.bench.engine.threads
+
+    def measure_once(self, row: Measurement) -> Timing:
+        """Return the time of one run, after an uncounted one. Raises EngineError."""
+        return self._measure(row, 1, 0.0, inf)
+
+    def _measure(self, what: Task | Measurement, runs: int, budget_ms: float, hopeless_ms: float) -> Timing:
+        kernel, engine = self._stock.kernel, self._stock.bench.engine
         if self._tensors is None:
             self._tensors = self._stock.tensors(engine) or self._stock.bench.tensors(kernel)
             self._memory = allocate_workspace(engine, self._workspace)
         x, w, y, *operands = self._tensors.all
         return engine.measure(
-            kernel.at(task.micro_batch), task.algorithm, x, w, y, self._memory,
-            repeats=RACE_RUNS, budget_ms=race_budget_ms(_whole_ms(rows, kernel.mini_batch)),
-            hopeless_ms=hopeless_ms(Candidate(task.micro_batch, task.algorithm, task.workspace), rows),
-            operands=operands, least_runs=1,
+            kernel.at(what.micro_batch), what.algorithm, x, w, y, self._memory,
+            repeats=runs, budget_ms=budget_ms, hopeless_ms=hopeless_ms, operands=operands, least_runs=1,
         )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from mucudnn._native import most_slices, most_slices_in_place
-from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Measurement
+from mucudnn.costs.records import CANNOT_ACCUMULATE, STOCK, Comparison, Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.errors import NothingFitsError
 from mucudnn.listener import Listener
@@ -172,6 +172,23 @@ def choose_within(costs: CostTable, kernel: Kernel, policy: str, limit: int | No
     if fastest is None:
         raise nothing_fits(kernel, desirable_configurations(rows, kernel), limit)
     return fastest
+
+
+def keep_undivided(
+    chosen: Configuration, rows: Iterable[Measurement], kernel: Kernel, limit: int | None
+) -> Configuration:
+    """Return the choice within a limit, or instead an undivided configuration that is nearly as fast.
+
+    Differences below LEAST_SPEEDUP may be chance. STOCK comes before the engine's algorithms.
+    """
+    whole = [part for m in rows if m.micro_batch == kernel.mini_batch and (part := m.part())]
+    near = [
+        part
+        for part in whole
+        if (limit is None or part.workspace <= limit) and part.time_ms <= LEAST_SPEEDUP * chosen.time_ms
+    ]
+    first = min(near, key=lambda part: (part.algorithm != STOCK, part.time_ms), default=None)
+    return chosen if first is None else Configuration((first,))
 
 
 def desirable_configurations(measured: Sequence[Measurement], kernel: Kernel) -> list[Configuration]:
