@@ -135,7 +135,8 @@ def test_nan_goes_through_a_fused_relu_as_it_does_alone(only_with_cuda: None) ->
         "x, w = (torch.ones(shape, device='cuda').half() for shape in ((16, 64, 28, 28), (64, 64, 3, 3)))\n"
         "x[3, 5, 7, 9] = float('nan')\n"
         "y = torch.cudnn_convolution_relu(x, w, torch.zeros(64).to(x), (1, 1), (1, 1), (1, 1), 1)\n"
-        "print(y.isnan().sum().item())\n"
+        # How far it spreads within its sample depends on the algorithm.
+        "print(y[3, :, 6:9, 8:11].isnan().all().item(), y[[2, 4]].isnan().any().item())\n"
     )
     program = [sys.executable, "-c", script]
     mucudnn = [sys.executable, "-m", "mucudnn", "run", "--workspace", str(LIMIT), "--"]
