@@ -56,7 +56,7 @@ PROGRAMS = {
             benches=("division", "deepbench", "limits", "totals", "shares"),
         ),
         Program("efficiency", "core", 1, "implicit GEMM against OpenBLAS"),
-        Program("tiles", "core", 2, "one sample in tiles within 64 MiB"),
+        Program("tiles", "core", 25, "large samples in tiles"),
         Program("sweep", "core", 1, "time against mini-batch size: cliffs"),
         Program("channels", "core", 25, "groups of channels beside the mini-batch, at small limits"),
         Program("kernels", "core", 15, "the host engine's kernels against stock PyTorch's"),

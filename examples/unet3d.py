@@ -58,7 +58,7 @@ def main() -> None:
     plan = mucudnn.torch.plan(model, volume, workspace=LIMIT)
     print("channels      im2col        chosen")
     for kernel in plan.kernels:
-        problem, chosen = kernel.problem, kernel.tiles or kernel.chosen
+        problem, chosen = kernel.problem, kernel.chosen
         unrolled = problem.in_channels * math.prod(problem.kernel) * math.prod(problem.output) * 4
         print(
             f"{problem.in_channels:3} to {problem.out_channels:2} {unrolled / 2**20:7.1f} MiB "

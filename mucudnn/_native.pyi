@@ -135,11 +135,9 @@ _Part = tuple[int, str, float, int]
 _Share = tuple[int, list[_Part]]
 # (channels, parts). Channels below 0 are input channels of a filter gradient.
 _Group = tuple[int, list[_Part]]
-# A plan's kernel is (problem, pass, count, chosen configuration, desirable configurations, tiles or [],
-# shares or [], groups or []).
-_PlanKernel = tuple[
-    Problem, str, int, list[_Part], list[list[_Part]], list[_Part], list[_Share], list[_Group]
-]
+# A plan's kernel is (problem, pass, count, chosen configuration, desirable configurations, shares or
+# [], groups or []).
+_PlanKernel = tuple[Problem, str, int, list[_Part], list[list[_Part]], list[_Share], list[_Group]]
 
 class NewerVersionError(ValueError):
     """A plan was written by a newer version of mucudnn."""
@@ -410,14 +408,10 @@ class Engine:
         *,
         alpha: float = 1.0,
         beta: float = 0.0,
-        tiles: bool = False,
         operands: Sequence[Memory] = (),
     ) -> None:
-        """Run one configuration, given as (micro_batch, algorithm) in order.
-
-        With `tiles` it is given as (steps, algorithm) along the first spatial axis of every sample.
-        """
-    def prepare(self, kernel: Kernel, parts: Sequence[tuple[int, str]], *, tiles: bool = False) -> Division:
+        """Run one configuration, given as (micro_batch, algorithm) in order."""
+    def prepare(self, kernel: Kernel, parts: Sequence[tuple[int, str]]) -> Division:
         """Prepare one configuration. Raises EngineError; ValueError if the parts do not add up."""
     def prepare_groups(
         self,
@@ -553,11 +547,8 @@ def group_copies(
 def tile_steps(kernel: Kernel) -> int:
     """Return the steps that tiles add to: rows of y; in backward_data groups of `stride` rows of x."""
 
-def tile_copies(kernel: Kernel, steps: int) -> int:
-    """Return the bytes that a tile needs beyond its algorithm's workspace: copies of its x and y."""
-
 def tile_kernel(kernel: Kernel, steps: int) -> Kernel:
-    """Return the kernel of a tile: one sample, without padding along the first spatial axis."""
+    """Return the kernel of a tile of one sample, wherever it is in the sample."""
 
 def samples_to_time(problem: Problem, memory_cap: int, bytes_beyond_caches: int) -> int:
     """Return the number of samples of the tensors that a KernelTimer rotates through."""

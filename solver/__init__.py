@@ -1,10 +1,9 @@
 """Decisions about micro-batch sizes, algorithms, memory and devices, from measured times and workspaces."""
 
 from .workspace.channels import ChannelGroup, ChannelGroups, divide_channels
-from .workspace.configuration import Configuration, Infeasible, MicroConfiguration, Slices
+from .workspace.configuration import Configuration, Infeasible, MicroConfiguration, Slices, is_tiled, tile_of
 from .workspace.division import Shares, WorkspaceDivision, divide_workspace, solve_division
 from .workspace.reuse import desirable_set, reuse_workspace
-from .workspace.tiles import Tile, Tiling, tile_sample
 
 __all__ = [
     "ChannelGroup",
@@ -14,13 +13,12 @@ __all__ = [
     "MicroConfiguration",
     "Shares",
     "Slices",
-    "Tile",
-    "Tiling",
     "WorkspaceDivision",
     "desirable_set",
     "divide_channels",
     "divide_workspace",
+    "is_tiled",
     "reuse_workspace",
     "solve_division",
-    "tile_sample",
+    "tile_of",
 ]

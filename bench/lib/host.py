@@ -18,11 +18,10 @@ from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.measuring.runners import Exhaustive, Runner
 from mucudnn.plans.parts.parts import prepare
-from mucudnn.plans.plan import Parts
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import Configuration
+from mucudnn.solver import ChannelGroups, Configuration
 
-Way = TypeVar("Way", bound=Configuration | Parts)
+Way = TypeVar("Way", bound=Configuration | ChannelGroups)
 
 
 def describe_host() -> Machine:

@@ -28,10 +28,12 @@ QUESTIONS: dict[str, tuple[Row, ...]] = {
          figure("efficiency")),
     ),
     "tiles": (
-        ("speedup of one sample in tiles over the fastest whole algorithm, both within 64 MiB", "above 1",
-         mean("tiles", "within the limit")),
-        ("time of these tiles relative to the fastest whole algorithm without a limit", "at most 1.1",
-         mean("tiles", "unlimited")),
+        ("speedup of 12 layers over their best undivided algorithm, both within 1 MiB, N=1", "above 1",
+         mean("tiles", case="^mb1_.*, 1 MiB")),
+        ("the same within 8 MiB", "at least 1.5", mean("tiles", case="^mb1_.*, 8 MiB")),
+        ("the same within 64 MiB", "above 1", mean("tiles", case="^mb1_.*, 64 MiB")),
+        ("the same without a limit", "at least 1.05", mean("tiles", case="^mb1_.*, no limit")),
+        ("the same, N=4, within 8 MiB", "above 1", mean("tiles", case="^mb4_.*, 8 MiB")),
     ),
     "sweep": (
         ("mini-batch sizes from 1 to 24 at which the time jumps, within 64 MiB", "", cliffs),

@@ -43,14 +43,14 @@ from mucudnn.measuring.runners import Race, Runner
 from mucudnn.measuring.source import Source, runs_stock
 from mucudnn.output.text import micro_batches
 from mucudnn.plans.decide import choose_within, keep_undivided
-from mucudnn.plans.parts.parts import faster_parts, prepare, slice_count
-from mucudnn.plans.plan import Parts, Plan, PlanKernel, predicted_ms
+from mucudnn.plans.parts.parts import faster_groups, prepare, slice_count
+from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.plans.verify import machine_differences
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.shapes import Shape
 from mucudnn.sizes import doubt_limit, format_size
-from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration, Slices, Tiling
+from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration, Slices, is_tiled
 
 _logger = logging.getLogger("mucudnn")
 
@@ -65,7 +65,7 @@ class Prepared:
 
     call: PassCall
     problem: Problem
-    configuration: Configuration | Parts
+    configuration: Configuration | ChannelGroups
     shapes: dict[str, Shape]
     plan: PlanOrPath | None  # kept alive, because the key of `_prepared` holds its id
     _device: ArrayDevice
@@ -89,7 +89,7 @@ class Prepared:
     @property
     def predicted_ms(self) -> float:
         """The predicted milliseconds of a run."""
-        return predicted_ms(self.problem.mini_batch, self.configuration)
+        return self.configuration.time_ms
 
     @property
     def workspace(self) -> int:
@@ -203,9 +203,9 @@ def decided(call: PassCall, plan: PlanOrPath | None) -> Prepared | None:
 
 
 class _Choice(NamedTuple):
-    """The configuration or parts to run, STOCK undivided if it fits, and the measurements that chose."""
+    """What runs: a configuration or channel groups. STOCK undivided, if it fits, and the rows that chose."""
 
-    configuration: Configuration | Parts
+    configuration: Configuration | ChannelGroups
     undivided_stock: MicroConfiguration | None = None
     rows: Sequence[Measurement] = ()  # empty if none chose
 
@@ -237,7 +237,7 @@ def _prepare(
         limit = limit_of(call.workspace)
         choice = _decide(device.engine, kernel, limit, source, may_measure, call)
         configuration = choice.configuration
-    if refusal := refusal_of_slices(kernel, slice_count(kernel, configuration)):
+    if refusal := refusal_of_slices(kernel, slice_count(configuration)):
         raise UsageError(f"the plan cannot be followed: {refusal}; make the plan again")
     stock = tuple(part.size for part in configuration.parts if part.algorithm == STOCK)
     slices = tuple(part for part in _slices_of(configuration) if part[1] != STOCK)
@@ -251,18 +251,16 @@ def _prepare(
             else str(error)
         ) from None
     needed = division.workspace if division else 0
-    is_tiled = isinstance(configuration, Tiling)
     if planned is not None:
         _check_workspace(needed, configuration.workspace, limit, known)
     if _logger.isEnabledFor(logging.INFO):
-        parts, kind = micro_batches(configuration, " + "), "tiles of each sample, " if is_tiled else ""
+        parts = micro_batches(configuration, " + ")
         scratch = max(needed, configuration.workspace if stock else 0)
         size = f"with {format_size(scratch)} of" if scratch else "without"
-        _logger.info(
-            "%s of %s runs in %s%s, %s workspace", call.pass_, short_text(problem), kind, parts, size
-        )
+        _logger.info("%s of %s runs in %s, %s workspace", call.pass_, short_text(problem), parts, size)
     # Smaller slices could have other bits.
-    can_shrink = own and not is_tiled and not call.promise.batch_invariant
+    has_tiles = any(is_tiled(algorithm) for _, algorithm in slices)
+    can_shrink = own and not has_tiles and not call.promise.batch_invariant
     rescue = Rescue(device.engine, own, slices, needed) if own and can_shrink else None
     watch = None
     if choice.rows and not stock:
@@ -273,18 +271,18 @@ def _prepare(
     )  # fmt: skip
 
 
-def _slices_of(configuration: Configuration | Parts) -> Slices:
+def _slices_of(configuration: Configuration | ChannelGroups) -> Slices:
     """Return the slices of a configuration, or of the first of its groups, which the others resemble."""
     if isinstance(configuration, ChannelGroups):
         return configuration.parts[0].configuration.slices
     return configuration.slices
 
 
-def _check_deterministic(engine: Engine, kernel: Kernel, chosen: Configuration | Parts) -> None:
+def _check_deterministic(engine: Engine, kernel: Kernel, chosen: Configuration | ChannelGroups) -> None:
     """Raise UsageError if an algorithm of a planned configuration may give other bits in another run."""
     if not isinstance(chosen, Configuration):
         raise UsageError(
-            "the plan cannot be followed: of tiles and groups it is not known whether they are deterministic"
+            "the plan cannot be followed: it is not known whether groups of channels are deterministic"
         )
     for part in chosen.parts:
         listed = engine.enumerate(kernel.at(part.micro_batch)) if part.algorithm != STOCK else ()
@@ -346,15 +344,15 @@ def _decide(
         try:
             chosen = choose_within(costs, kernel, policy, limit)
         except NothingFitsError:
-            parts = faster_parts(bench, kernel, policy, limit, None) if may_measure else None
-            if parts is None:
+            groups = faster_groups(bench, kernel, policy, limit, None) if may_measure else None
+            if groups is None:
                 raise
-            return _Choice(parts)
+            return _Choice(groups)
         rows = costs.measurements[kernel]
         chosen = keep_undivided(chosen, rows, kernel, limit)
         may_measure = may_measure and not bench.budget.is_spent
-        parts = faster_parts(bench, kernel, policy, limit, chosen) if may_measure else None
-        return _Choice(parts or chosen, _find_undivided_stock(rows, kernel, limit), rows)
+        groups = faster_groups(bench, kernel, policy, limit, chosen) if may_measure else None
+        return _Choice(groups or chosen, _find_undivided_stock(rows, kernel, limit), rows)
 
 
 def _runner(source: Source | None) -> Runner:
@@ -410,14 +408,14 @@ def _find_undivided_stock(
     return next((part for part in parts if part and (limit is None or part.workspace <= limit)), None)
 
 
-def _choose_planned(planned: PlanKernel, limit: int | None) -> Configuration | Parts:
-    """Return the plan's parts or choice.
+def _choose_planned(planned: PlanKernel, limit: int | None) -> Configuration | ChannelGroups:
+    """Return the plan's groups or choice.
 
     If these exceed the limit, it is the fastest configuration of the desirable set within the limit. Raises
     NothingFitsError.
     """
-    if planned.parts is not None and (limit is None or planned.parts.workspace <= limit):
-        return planned.parts
+    if planned.groups is not None and (limit is None or planned.groups.workspace <= limit):
+        return planned.groups
     if limit is None or planned.chosen.workspace <= limit:
         return planned.chosen
     fitting = [c for c in planned.desirable if c.workspace <= limit]

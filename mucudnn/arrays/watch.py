@@ -16,9 +16,8 @@ from mucudnn.costs.records import Measurement
 from mucudnn.errors import MucudnnError
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import machine_of
-from mucudnn.plans.plan import Parts
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import Configuration
+from mucudnn.solver import ChannelGroups, Configuration
 
 SAMPLES = 8
 # The milliseconds that timing adds to a call, and the largest share of the calls' time that it may take.
@@ -38,7 +37,7 @@ class Watch:
         cls,
         engine: Engine,
         kernel: Kernel,
-        configuration: Configuration | Parts,
+        configuration: Configuration | ChannelGroups,
         rows: Iterable[Measurement] = (),
         limit: int | None = None,
     ) -> "Watch | None":

@@ -204,7 +204,7 @@ def _format_count(number: int) -> str:
     return f"{number} row{'s' * (number != 1)}"
 
 
-_COUNTED = ("enumerations", "measurements", "failures", "comparisons", "tile_comparisons", "step_times")
+_COUNTED = ("enumerations", "measurements", "failures", "comparisons", "group_comparisons", "step_times")
 _MACHINES = f"""
     WITH rows AS (
       SELECT device, library, threads, 'enumerations' counted FROM enumerations
@@ -212,7 +212,7 @@ _MACHINES = f"""
       SELECT device, library, threads, CASE WHEN time_ms ISNULL THEN 'failures' ELSE 'measurements' END
       FROM measurements
       UNION ALL SELECT device, library, threads, 'comparisons' FROM comparisons
-      UNION ALL SELECT device, library, threads, 'tile_comparisons' FROM tile_comparisons
+      UNION ALL SELECT device, library, threads, 'group_comparisons' FROM group_comparisons
       UNION ALL SELECT device, library, threads, 'step_times' FROM step_times
     )
     SELECT device, library, threads, {", ".join(f"sum(counted = '{name}')" for name in _COUNTED)}

@@ -53,6 +53,6 @@ def _list_choices(plan: MemoryPlan) -> str:
 
 
 def _describe_kernels(plan: MemoryPlan) -> str:
-    divided = sum(len(kernel.chosen.parts) > 1 for kernel in plan.kernels)
+    divided = sum(kernel.chosen.is_divided for kernel in plan.kernels)
     most = max((kernel.workspace for kernel in plan.kernels), default=0)
     return f"{divided} of {len(plan.kernels)} convolutions divided, workspace at most {format_size(most)}"

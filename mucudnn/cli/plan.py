@@ -18,7 +18,7 @@ from mucudnn.plans.any_plan import read_plan
 from mucudnn.plans.devices.spatial_plan import SpatialPlan, SpatialStage
 from mucudnn.plans.json_forms import checks_json, difference_json, plan_json
 from mucudnn.plans.memory.json_form import memory_json
-from mucudnn.plans.plan import Plan, PlanKernel, predicted_ms
+from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.plans.verify import KernelCheck, machine_differences, verify
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
@@ -76,7 +76,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "diff",
         help="print the differences between two plans",
         description="Print the differences between two plans: in their headers, and in the chosen "
-        "micro-batches, algorithms, workspaces, shares, tiles and groups of channels. The exit code is 1 if "
+        "micro-batches, algorithms, workspaces, shares and groups of channels. The exit code is 1 if "
         "there are any.",
         epilog=format_examples("mucudnn plan diff old.plan new.plan"),
     )
@@ -111,12 +111,11 @@ def _show_convolutions(plan: Plan, path: Path) -> None:
         others = sum(option != kernel.chosen for option in kernel.desirable)
         for name, answer in (
             (_format_name(kernel), kernel.chosen),
-            ("  in tiles of a sample", kernel.tiles),
             *((f"  {count} of them apart", share) for count, share in kernel.shares),
             ("  in groups of channels", kernel.groups),
         ):
             if answer is not None:
-                time, size = predicted_ms(kernel.problem.mini_batch, answer), format_size(answer.workspace)
+                time, size = answer.time_ms, format_size(answer.workspace)
                 first = str(others) if answer is kernel.chosen else ""
                 rows.add_row(name, micro_batches(answer), milliseconds(time), size, first)
     show(
@@ -279,7 +278,7 @@ def _format_name(kernel: PlanKernel | None) -> str:
 def _compared_fields(kernel: PlanKernel | None, *, times: bool) -> object:
     if kernel is None or times:
         return kernel
-    answers = [kernel.chosen, kernel.tiles, kernel.groups, *(share for _, share in kernel.shares)]
+    answers = [kernel.chosen, kernel.groups, *(share for _, share in kernel.shares)]
     parts = [
         answer and [(part.size, part.algorithm, part.workspace) for part in answer.parts]
         for answer in answers
@@ -294,8 +293,6 @@ def _format_choice(kernel: PlanKernel | None, *, others: bool) -> str:
         micro_batches(kernel.chosen),
         f"{milliseconds(kernel.chosen.time_ms)} ms, {format_size(kernel.chosen.workspace)}",
     ]
-    if kernel.tiles is not None:
-        lines.append(f"in tiles of a sample {micro_batches(kernel.tiles, ' + ')}")
     if kernel.groups is not None:
         lines.append(f"in {micro_batches(kernel.groups, ' + ')}")
     lines += [f"{count} of them apart {micro_batches(share, ' + ')}" for count, share in kernel.shares]

@@ -17,17 +17,17 @@ from mucudnn.costs.claims import Claims
 from mucudnn.costs.exchange import checked_value
 from mucudnn.costs.file import Database, UnwritableError
 from mucudnn.costs.journal import JournalError, take_journal
-from mucudnn.costs.records import Comparison, Listed, Machine, Measurement, PartsComparison, StepTime
+from mucudnn.costs.records import Comparison, GroupsComparison, Listed, Machine, Measurement, StepTime
 from mucudnn.costs.remeasuring import remeasuring_since
 from mucudnn.costs.rows import CacheRows, warn_once
 from mucudnn.costs.schema import (
     COMPARISON,
     ENUMERATION,
+    GROUP_COMPARISON,
     KERNEL_KEY,
     MACHINE,
     MEASUREMENT,
     STEP_TIME,
-    TILE_COMPARISON,
     UNDISTURBED,
     Row,
     Table,
@@ -39,7 +39,7 @@ from mucudnn.input import expanded
 from mucudnn.listener import Listener
 from mucudnn.problems.descriptor import problem_key
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration, Tiling
+from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration
 
 _OF_KERNEL = "WHERE " + " AND ".join(f'"{column}" = ?' for column in KERNEL_KEY)
 
@@ -293,24 +293,24 @@ class Cache(CacheRows):
         values = _texts(undivided=undivided, divided=divided) | vars(compared)
         self._keep(COMPARISON, machine, kernel, values)
 
-    def parts_comparison(
-        self, machine: Machine, kernel: Kernel, division: Configuration, tiles: Tiling | ChannelGroups
-    ) -> PartsComparison | None:
-        """Return the comparison of tiles, or of groups of channels, with a division of the mini-batch."""
-        row = self._find(TILE_COMPARISON, machine, kernel, _texts(division=division, tiles=tiles))
-        return None if row is None else record_of(PartsComparison, row)
+    def groups_comparison(
+        self, machine: Machine, kernel: Kernel, division: Configuration, groups: ChannelGroups
+    ) -> GroupsComparison | None:
+        """Return the comparison of groups of channels with a division of the mini-batch."""
+        row = self._find(GROUP_COMPARISON, machine, kernel, _texts(division=division, channel_groups=groups))
+        return None if row is None else record_of(GroupsComparison, row)
 
-    def add_parts_comparison(
+    def add_groups_comparison(
         self,
         machine: Machine,
         kernel: Kernel,
         division: Configuration,
-        tiles: Tiling | ChannelGroups,
-        compared: PartsComparison,
+        groups: ChannelGroups,
+        compared: GroupsComparison,
     ) -> None:
         """Save a comparison at once."""
-        values = _texts(division=division, tiles=tiles) | vars(compared)
-        self._keep(TILE_COMPARISON, machine, kernel, values)
+        values = _texts(division=division, channel_groups=groups) | vars(compared)
+        self._keep(GROUP_COMPARISON, machine, kernel, values)
 
     def step_times(self, machine: Machine, kernel: Kernel, step: str) -> dict[str, float]:
         """Return the ms of whole steps by the way they ran, which this version of mucudnn has measured.
@@ -371,7 +371,7 @@ def _listing(micro_batch: int, candidates: Sequence[Listed]) -> dict[str, Any]:
     return {"micro_batch": micro_batch, "candidates": format_candidates(candidates)}
 
 
-def _texts(**configurations: Configuration | Tiling | ChannelGroups | None) -> dict[str, Any]:
+def _texts(**configurations: Configuration | ChannelGroups | None) -> dict[str, Any]:
     """Return the text of each configuration, which is empty for None."""
     return {
         name: "" if configuration is None else str(configuration)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mucudnn._native import STRIDED
-from mucudnn.solver import MicroConfiguration
+from mucudnn.solver import MicroConfiguration, is_tiled
 
 SUCCESS = "CUDNN_STATUS_SUCCESS"
 PLANNING = "planned"  # the engine of a machine on which nothing is measured
@@ -60,6 +60,10 @@ class Measurement:
     busy_tries: int = 0
     seen_ms: float | None = None
     accumulator: int = 0
+
+    def is_undivided(self, mini_batch: int) -> bool:
+        """Return whether the algorithm runs the whole mini-batch, and does not divide its samples."""
+        return self.micro_batch == mini_batch and not is_tiled(self.algorithm)
 
     @property
     def is_raced(self) -> bool:
@@ -121,18 +125,18 @@ class StepTime:
 
 
 @dataclass(frozen=True)
-class PartsComparison:
-    """A kernel's tiles or channel groups, and its division of the mini-batch, run whole and interleaved.
+class GroupsComparison:
+    """A kernel's groups of channels, and its division of the mini-batch, run whole and interleaved.
 
-    `tiles_ms` and `tiles_spread_ms` are the times of the tiles or groups, with their copies.
+    `groups_ms` and `groups_spread_ms` are the times of the groups, with their copies.
     """
 
     division_ms: float
-    tiles_ms: float
+    groups_ms: float
     division_spread_ms: float
-    tiles_spread_ms: float
+    groups_spread_ms: float
 
     @property
     def speedup(self) -> float:
-        """The time of the division divided by the time of the tiles."""
-        return self.division_ms / self.tiles_ms
+        """The time of the division divided by the time of the groups."""
+        return self.division_ms / self.groups_ms

@@ -15,9 +15,9 @@ from mucudnn._native import Problem, parse_descriptor
 from mucudnn.costs.records import (
     CANNOT_ACCUMULATE,
     Comparison,
+    GroupsComparison,
     Machine,
     Measurement,
-    PartsComparison,
     StepTime,
 )
 from mucudnn.problems.descriptor import GEOMETRY, geometry, problem_key
@@ -167,11 +167,11 @@ COMPARISON = Table(
     ("undivided", "divided"),
     keeps_mini_batch=True,
 )
-TILE_COMPARISON = Table(
-    "tile_comparison",
-    "tile_comparisons",
-    (Column("division", str), Column("tiles", str), *columns_of(PartsComparison)),
-    ("division", "tiles"),
+GROUP_COMPARISON = Table(
+    "group_comparison",
+    "group_comparisons",
+    (Column("division", str), Column("channel_groups", str), *columns_of(GroupsComparison)),
+    ("division", "channel_groups"),
     keeps_mini_batch=True,
 )
 # A row lists all algorithms that an engine can run at a micro-batch size, measured or not.
@@ -180,6 +180,6 @@ ENUMERATION = Table(
 )
 # A step is filed under the forward pass of its first convolution.
 STEP_TIME = Table("step_time", "step_times", columns_of(StepTime), ("step", "way"), keeps_mini_batch=True)
-TABLES = (MEASUREMENT, COMPARISON, TILE_COMPARISON, ENUMERATION, STEP_TIME)
+TABLES = (MEASUREMENT, COMPARISON, GROUP_COMPARISON, ENUMERATION, STEP_TIME)
 
 Row: TypeAlias = tuple[Table, dict[str, Any]]

@@ -18,6 +18,7 @@ from mucudnn.problems.descriptor import problem_key
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.sizes import format_size
+from mucudnn.solver import is_tiled
 
 
 def find_missing(
@@ -140,7 +141,7 @@ def _least_tasks(kernel: Kernel, tasks: Sequence[Task], rows: Sequence[Measureme
     The caller adds each measurement to `rows`. The algorithm is that with the least workspace, which fits any
     limit that others fit.
     """
-    whole = [task for task in tasks if task.micro_batch == kernel.mini_batch]
+    whole = [task for task in tasks if task.micro_batch == kernel.mini_batch and not is_tiled(task.algorithm)]
     known = {row.algorithm for row in rows if row.micro_batch == kernel.mini_batch}
     yield from (task for task in whole if task.is_stock and task.algorithm not in known)
     for task in sorted((task for task in whole if not task.is_stock), key=lambda task: task.workspace):

@@ -7,6 +7,7 @@ from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.host_model import modelled_ms
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
+from mucudnn.solver import is_tiled
 
 # On a GPU a later place in the heuristics' order, and a further slice, cost this share of a sample's time.
 _PLACE, _SLICE = 0.02, 0.1
@@ -27,7 +28,11 @@ def modelled_costs(bench: Bench, kernel: Kernel, policy: str) -> CostTable:
 
 
 def _timed(bench: Bench, kernel: Kernel, size: int, listed: list[Listed]) -> list[tuple[Listed, float]]:
-    admitted = [candidate for candidate in listed if bench.runner.admits(kernel, candidate.algorithm)]
+    admitted = [
+        candidate
+        for candidate in listed
+        if bench.runner.admits(kernel, candidate.algorithm) and not is_tiled(candidate.algorithm)
+    ]
     if bench.engine.kind != "cudnn":
         return [(c, modelled_ms(kernel, size, c.algorithm, c.workspace)) for c in admitted]
     admitted.sort(key=lambda candidate: not candidate.algorithm.startswith("eng"))  # only these are ranked

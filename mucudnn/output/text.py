@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from mucudnn.solver import ChannelGroups, Configuration, Tiling
+from mucudnn.solver import ChannelGroups, Configuration, tile_of
 
 
 def milliseconds(value: float | None) -> str:
@@ -24,10 +24,11 @@ def bar(share: float, width: int) -> str:
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
-def micro_batches(configuration: Configuration | Tiling | ChannelGroups, separator: str = "\n") -> str:
+def micro_batches(configuration: Configuration | ChannelGroups, separator: str = "\n") -> str:
     """Write a configuration: `4×16 WINOGRAD_NONFUSED` stands for four equal parts of 16 samples.
 
-    A group of channels is written as `2×96 channels (4×16 WINOGRAD_NONFUSED)`.
+    A group of channels is written as `2×96 channels (4×16 WINOGRAD_NONFUSED)`, and an algorithm that runs in
+    tiles as `4×1 WINOGRAD_NONFUSED in tiles of 8`.
     """
     if isinstance(configuration, ChannelGroups):
         channels = "input channels" if configuration.of_inputs else "channels"
@@ -35,7 +36,15 @@ def micro_batches(configuration: Configuration | Tiling | ChannelGroups, separat
             f"{times}×{group.channels} {channels} ({micro_batches(group.configuration, ' + ')})"
             for times, group in configuration.grouped()
         )
-    return separator.join(f"{times}×{part.size} {part.algorithm}" for times, part in configuration.grouped())
+    return separator.join(
+        f"{times}×{part.size} {algorithm_text(part.algorithm)}" for times, part in configuration.grouped()
+    )
+
+
+def algorithm_text(name: str) -> str:
+    """Write the name of an algorithm. `WINOGRAD.tile=8` becomes `WINOGRAD in tiles of 8`."""
+    tiled = tile_of(name)
+    return f"{tiled[0]} in tiles of {tiled[1]}" if tiled else name
 
 
 def short_names(labels: Sequence[str]) -> list[str]:

@@ -11,11 +11,11 @@ from mucudnn.costs.records import CANNOT_ACCUMULATE, STOCK, Comparison, Measurem
 from mucudnn.costs.table import CostTable
 from mucudnn.errors import NothingFitsError
 from mucudnn.listener import Listener
-from mucudnn.plans.plan import Parts, predicted_ms
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.sizes import format_size
 from mucudnn.solver import (
+    ChannelGroups,
     Configuration,
     Infeasible,
     MicroConfiguration,
@@ -76,8 +76,8 @@ class Decision:
     of its kernel is the size of the group. The shares of all kernels together divide a total faster than the
     decisions themselves. `shares` is empty if that makes no difference to the kernel.
 
-    `parts` are tiles or groups of channels that are faster than the choice: by their whole run, which took
-    `parts_ms`, or by prediction if `parts_ms` is None.
+    `groups` of channels are faster than the choice: by their whole run, which took `groups_ms`, or by
+    prediction if `groups_ms` is None.
     """
 
     kernel: Kernel
@@ -87,8 +87,8 @@ class Decision:
     comparison: Comparison | None = None
     shares: tuple["Decision", ...] = ()
     outrun: Configuration | None = None
-    parts: Parts | None = None
-    parts_ms: float | None = None
+    groups: ChannelGroups | None = None
+    groups_ms: float | None = None
 
     @property
     def dropped(self) -> bool:
@@ -98,13 +98,13 @@ class Decision:
 
     @property
     def chosen(self) -> Configuration:
-        """The configuration to run, which `parts` are compared with."""
+        """The configuration to run, which `groups` are compared with."""
         return self.undivided if self.dropped and self.undivided is not None else self.divided
 
     @property
-    def best(self) -> Configuration | Parts:
-        """The parts, if they are faster than the choice; else the choice."""
-        return self.parts or self.chosen
+    def best(self) -> Configuration | ChannelGroups:
+        """The groups of channels, if they are faster than the choice; else the choice."""
+        return self.groups or self.chosen
 
     @property
     def each(self) -> tuple["Decision", ...]:
@@ -119,10 +119,10 @@ class Decision:
     @property
     def time_ms(self) -> float:
         """Milliseconds of `best`: measured whole if it was compared, else predicted."""
-        if self.parts_ms is not None:
-            return self.parts_ms
-        if self.parts is not None or self.comparison is None:
-            return predicted_ms(self.kernel.mini_batch, self.best)
+        if self.groups_ms is not None:
+            return self.groups_ms
+        if self.groups is not None or self.comparison is None:
+            return self.best.time_ms
         undivided = self.comparison.undivided_ms
         return undivided if self.dropped and undivided is not None else self.comparison.divided_ms
 
@@ -324,6 +324,6 @@ def _sum_times(shares: Mapping[Kernel, Shares]) -> float:
 def _find_best_undivided(
     kernel: Kernel, measured: Sequence[Measurement], limit: int | None
 ) -> Configuration | None:
-    whole = [part for m in measured if m.micro_batch == kernel.problem.mini_batch and (part := m.part())]
+    whole = [part for m in measured if m.is_undivided(kernel.mini_batch) and (part := m.part())]
     fitting = [part for part in whole if limit is None or part.workspace <= limit]
     return Configuration((min(fitting, key=lambda p: (p.time_ms, p.workspace)),)) if fitting else None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from mucudnn.costs.records import Machine
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import ChannelGroups, Configuration, Tiling
+from mucudnn.solver import ChannelGroups, Configuration
 from mucudnn.solver.workspace.configuration import Part
 
 if TYPE_CHECKING:
@@ -28,15 +28,15 @@ def kernel_fields(kernel: Kernel, count: int) -> dict[str, Any]:
     return {"problem": str(kernel.problem), "pass": kernel.pass_, "count": count}
 
 
-def _configuration_json(configuration: Configuration | Tiling) -> dict[str, Any]:
-    """Return the object of a configuration, or of the tiles of one sample.
+def _configuration_json(configuration: Configuration) -> dict[str, Any]:
+    """Return the object of a configuration.
 
     Equal parts are one object with their number, because a plan of a few bytes can have a million parts.
     """
-    size = "steps" if isinstance(configuration, Tiling) else "micro_batch"
     return {
         "parts": [
-            {"times": times, size: part.size, **cost_json(part)} for times, part in configuration.grouped()
+            {"times": times, "micro_batch": part.micro_batch, **cost_json(part)}
+            for times, part in configuration.grouped()
         ],
         "time_ms": configuration.time_ms,
         "workspace": configuration.workspace,
@@ -119,10 +119,9 @@ def _changed_json(old: PlanKernel | None, new: PlanKernel | None) -> dict[str, A
 
 
 def _choice_json(planned: PlanKernel) -> dict[str, Any]:
-    tiles, groups = planned.tiles, planned.groups
+    groups = planned.groups
     return {
         "chosen": _configuration_json(planned.chosen),
-        "tiles": tiles and _configuration_json(tiles),
         "groups": groups and groups_json(groups),
         "shares": [{"count": count, **_configuration_json(share)} for count, share in planned.shares],
     }

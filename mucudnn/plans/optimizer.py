@@ -10,7 +10,7 @@ from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench, RecordedBench
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.plans.decide import Decision, Limits, decide, sum_times
-from mucudnn.plans.parts.parts import add_parts
+from mucudnn.plans.parts.parts import add_groups
 from mucudnn.plans.result import Result
 from mucudnn.plans.whole_runs import WholeRuns
 from mucudnn.problems.kernels import Kernel
@@ -23,25 +23,21 @@ def optimize(
     limits: Limits,
     *,
     run: bool = True,
-    tiles: bool = False,
 ) -> Result:
     """Make the missing measurements and choose a configuration for each kernel.
 
     With `run`, each chosen division is also run whole, interleaved with the best undivided algorithm, and
     dropped if it is slower. If it takes much longer than predicted, the next best divisions are run whole
-    too, and the fastest is chosen. Groups of channels, and with `tiles` also tiles of single samples, replace
-    a slower choice. `mucudnn run` cannot follow tiles. Once the bench's budget is spent, the choices are made
-    from what is measured by then, and nothing more is run whole.
+    too, and the fastest is chosen. Groups of channels replace a slower choice. Once the bench's budget is
+    spent, the choices are made from what is measured by then, and nothing more is run whole.
 
     Raises MucudnnError, NothingFitsError.
     """
     with bench.budget.spending():
-        return _optimize(bench, kernels, policy, limits, run=run, tiles=tiles)
+        return _optimize(bench, kernels, policy, limits, run=run)
 
 
-def _optimize(
-    bench: Bench, kernels: Sequence[Kernel], policy: str, limits: Limits, *, run: bool, tiles: bool
-) -> Result:
+def _optimize(bench: Bench, kernels: Sequence[Kernel], policy: str, limits: Limits, *, run: bool) -> Result:
     before, runner = bench.made.total(), bench.runner
     run = run and runner.measures
     benchmark(bench, kernels, policy, comparing=run, limits=runner.limits(limits.raced), undivided=True)
@@ -56,7 +52,7 @@ def _optimize(
                 runs.run_missing(decision)
         decisions = keep_faster_shares([runs.look_up(decision) for decision in decisions])
     if not bench.budget.is_spent:
-        decisions = add_parts(bench, decisions, policy, limits, run=run, tiles=tiles)
+        decisions = add_groups(bench, decisions, policy, limits, run=run)
     return Result(bench.machine, policy, limits, bench.made.total() - before, tuple(decisions))
 
 

@@ -2,8 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from dataclasses import dataclass, field
 
 from mucudnn._native import NewerVersionError, Problem, format_plan, parse_plan
 from mucudnn.errors import ArgumentTypeError, NewerFileError, shown
@@ -21,17 +20,7 @@ from mucudnn.solver import (
     Configuration,
     MicroConfiguration,
     Shares,
-    Tile,
-    Tiling,
 )
-
-Parts: TypeAlias = Tiling | ChannelGroups
-"""Parts other than micro-batches: tiles of single samples, or groups of channels."""
-
-
-def predicted_ms(mini_batch: int, chosen: Configuration | Parts) -> float:
-    """Return the predicted milliseconds of a whole mini-batch; the times of tiles are for one sample."""
-    return chosen.time_ms * (mini_batch if isinstance(chosen, Tiling) else 1)
 
 
 @dataclass(frozen=True)
@@ -40,10 +29,6 @@ class PlanKernel:
 
     The desirable set holds the configurations for which no other is both faster and smaller in workspace.
     `count` is the number of the kernel's occurrences.
-
-    `tiles` divide each sample along its height or depth; None if tiles are not faster within the limit. The
-    Python functions run the tiles instead of the choice, while `mucudnn run` runs the choice, so `mucudnn
-    optimize`, which plans for it, plans no tiles.
 
     `shares` let the identical kernels differ: each is a number of kernels and their configuration, and the
     first layers take the first share. Shares and choices are two ways to use the same total workspace.
@@ -58,7 +43,6 @@ class PlanKernel:
     count: int
     chosen: Configuration
     desirable: tuple[Configuration, ...]
-    tiles: Tiling | None = None
     shares: Shares = ()
     groups: ChannelGroups | None = None
 
@@ -76,17 +60,6 @@ class PlanKernel:
     def answers(self) -> tuple[Configuration, ...]:
         """The choice, and the configurations of the shares."""
         return self.chosen, *(share for _, share in self.shares)
-
-    def with_parts(self, parts: Parts | None) -> "PlanKernel":
-        """Return the kernel with these tiles or groups as its only parts."""
-        tiles = parts if isinstance(parts, Tiling) else None
-        return replace(self, tiles=tiles, groups=parts if isinstance(parts, ChannelGroups) else None)
-
-    @property
-    def parts(self) -> Parts | None:
-        """The parts to run instead of the choice, the faster ones if there are both tiles and groups."""
-        both = (parts for parts in (self.tiles, self.groups) if parts is not None)
-        return min(both, key=lambda parts: predicted_ms(self.kernel.mini_batch, parts), default=None)
 
 
 @dataclass(frozen=True)
@@ -119,10 +92,8 @@ class Plan:
         title = ", ".join(f"{name} {value}" for name, value in self.header.items())
         rows = []
         for k in self.kernels:
-            chosen = k.parts or k.chosen
-            text, time_ms = micro_batches(chosen, " + "), predicted_ms(k.problem.mini_batch, chosen)
-            if isinstance(chosen, Tiling):
-                text = f"tiles of a sample {text}"
+            chosen = k.groups or k.chosen
+            text, time_ms = micro_batches(chosen, " + "), chosen.time_ms
             name, size = short_text(k.problem), format_size(chosen.workspace)
             rows.append((k.pass_, name, str(k.count), text, f"{time_ms:.4g}", size))
             for count, share in k.shares:
@@ -142,7 +113,6 @@ class Plan:
                     k.count,
                     list_parts(k.chosen),
                     [list_parts(option) for option in k.desirable],
-                    [] if k.tiles is None else list_parts(k.tiles),
                     [(count, list_parts(share)) for count, share in k.shares],
                     [] if k.groups is None else _list_groups(k.groups),
                 )
@@ -162,11 +132,10 @@ class Plan:
                     count,
                     make_configuration(chosen),
                     tuple(map(make_configuration, desirable)),
-                    Tiling(tuple(Tile(*tile) for tile in tiles)) if tiles else None,
                     tuple((number, make_configuration(share)) for number, share in shares),
                     _make_groups(groups) if groups else None,
                 )
-                for problem, pass_, count, chosen, desirable, tiles, shares, groups in kernels
+                for problem, pass_, count, chosen, desirable, shares, groups in kernels
                 if chosen  # a kernel in a journal may have candidates but no choice
             ),
         )
@@ -200,7 +169,7 @@ def parse_plan_text(text: str) -> Plan:
         raise NewerFileError(str(error)) from None
 
 
-def list_parts(configuration: Configuration | Tiling) -> list[tuple[int, str, float, int]]:
+def list_parts(configuration: Configuration) -> list[tuple[int, str, float, int]]:
     """Return the size, algorithm, milliseconds and workspace of each part."""
     return [(p.size, p.algorithm, p.time_ms, p.workspace) for p in configuration.parts]
 

@@ -8,9 +8,9 @@ from typing import Any
 from mucudnn.costs.records import Machine
 from mucudnn.plans.decide import Decision, Limits
 from mucudnn.plans.json_forms import cost_json, groups_json, kernel_fields, machine_json
-from mucudnn.plans.plan import Plan, PlanKernel, predicted_ms
+from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration
+from mucudnn.solver import Configuration, MicroConfiguration
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ class Times:
 
 def predicted(decision: Decision) -> Times:
     """Return the predicted times of a decision: sums of the times of its micro-configurations."""
-    best_ms = predicted_ms(decision.kernel.mini_batch, decision.best)
-    return Times(decision.undivided.time_ms if decision.undivided else None, best_ms)
+    return Times(decision.undivided.time_ms if decision.undivided else None, decision.best.time_ms)
 
 
 def measured(decision: Decision) -> Times | None:
@@ -108,9 +107,8 @@ def to_json(result: Result) -> dict[str, Any]:
             {
                 **_make_kernel_json(decision),
                 "shares": [_make_kernel_json(share) for share in decision.shares],
-                "groups": {**groups_json(decision.parts), "measured_ms": decision.parts_ms}
-                if isinstance(decision.parts, ChannelGroups)
-                else None,
+                "groups": decision.groups
+                and {**groups_json(decision.groups), "measured_ms": decision.groups_ms},
             }
             for decision in result.decisions
         ],
@@ -148,7 +146,8 @@ def to_plan(result: Result) -> Plan:
             d.chosen,
             d.desirable,
             shares=tuple((share.kernel.count, share.chosen) for share in d.shares),
-        ).with_parts(d.parts)
+            groups=d.groups,
+        )
         for d in result.decisions
     ]
     return Plan(header, tuple(kernels))
@@ -187,7 +186,7 @@ def kernel_json(
 
 def _make_measured_json(decision: Decision) -> dict[str, Any] | None:
     # The comparison is of the micro-batches alone, even if groups of channels replace them.
-    times, comparison = measured(replace(decision, parts=None, parts_ms=None)), decision.comparison
+    times, comparison = measured(replace(decision, groups=None, groups_ms=None)), decision.comparison
     if times is None or comparison is None:
         return None
     dropped = decision.dropped

@@ -154,7 +154,7 @@ def find_cliffs(points: Sequence[SweepPoint]) -> list[Cliff]:
 
 def _make_point(kernel: Kernel, rows: Sequence[Measurement], limit: int | None) -> SweepPoint:
     size = kernel.mini_batch
-    whole = {row.algorithm: row for row in rows if row.micro_batch == size}
+    whole = {row.algorithm: row for row in rows if row.is_undivided(size)}
     undivided = fastest_configuration(list(whole.values()), kernel, limit)
     return SweepPoint(
         size,

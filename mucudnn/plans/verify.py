@@ -6,14 +6,12 @@ from functools import partial
 
 from mucudnn._native import (
     STRIDED,
-    Candidate,
     Engine,
+    EngineError,
     group_copies,
     group_kernel,
     refusal_of_slices,
     second_lowest,
-    tile_copies,
-    tile_kernel,
 )
 from mucudnn.costs.records import STOCK, SUCCESS
 from mucudnn.listener import Listener
@@ -23,7 +21,7 @@ from mucudnn.measuring.source import runs_stock
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
-from mucudnn.solver import ChannelGroup, MicroConfiguration, Tile
+from mucudnn.solver import ChannelGroup, MicroConfiguration, is_tiled
 
 # A choice is slower than planned beyond both: a factor, and ms that the contents of the caches decide.
 _SLOWER, _SLOWER_MS = 1.25, 0.1
@@ -66,7 +64,7 @@ def machine_differences(
 
 
 def verify(plan: Plan, engine: Engine, listener: Listener, *, run: bool) -> list[KernelCheck]:
-    """Look up the choice, the shares, the tiles and the groups of each kernel in the library.
+    """Look up the choice, the shares and the groups of each kernel in the library.
 
     With `run`, time each choice whole unless it has complaints, or has STOCK, which needs PyTorch. Raises
     MucudnnError if a kernel's tensors take more than half of the memory that is available at the start.
@@ -82,8 +80,8 @@ def verify(plan: Plan, engine: Engine, listener: Listener, *, run: bool) -> list
 
 
 def _find_complaints(planned: PlanKernel, engine: Engine) -> Iterator[str]:
-    """Yield the reasons that keep the choice, shares, groups and tiles from running as planned."""
-    kernel, groups, tiles = planned.kernel, planned.groups, planned.tiles
+    """Yield the reasons that keep the choice, shares and groups from running as planned."""
+    kernel, groups = planned.kernel, planned.groups
     shares = ((f"share of {count}: ", share) for count, share in planned.shares)
     for name, choice in (("", planned.chosen), *shares):
         yield from _check_parts(engine, name, kernel, choice.parts, choice.workspace)
@@ -93,12 +91,10 @@ def _find_complaints(planned: PlanKernel, engine: Engine) -> Iterator[str]:
         divided = group_kernel(kernel, group.channels, group.of_inputs)
         copies = partial(_group_copies, kernel, group)
         yield from _check_parts(engine, name, divided, parts, groups.workspace, copies)
-    if tiles is not None:
-        yield from _check_parts(engine, "tiles: ", kernel, tiles.parts, tiles.workspace)
 
 
-def _group_copies(kernel: Kernel, group: ChannelGroup, samples: int, algorithm: Candidate) -> int:
-    takes_strides = STRIDED in algorithm.notes.split()
+def _group_copies(kernel: Kernel, group: ChannelGroup, samples: int, notes: str) -> int:
+    takes_strides = STRIDED in notes.split()
     return group_copies(kernel, group.channels, samples, group.of_inputs, takes_strides)
 
 
@@ -106,40 +102,48 @@ def _check_parts(
     engine: Engine,
     name: str,
     kernel: Kernel,
-    parts: Sequence[MicroConfiguration | Tile],
+    parts: Sequence[MicroConfiguration],
     allowed: int,
-    copies: Callable[[int, Candidate], int] = lambda *_: 0,
+    copies: Callable[[int, str], int] = lambda *_: 0,
 ) -> Iterator[str]:
     """Yield the reasons that keep the parts of a kernel from running as planned, each after the `name`.
 
     The plan allows `allowed` bytes. `copies` returns the bytes that a slice of some samples needs in addition
-    to the algorithm's workspace.
+    to the workspace of an algorithm with some notes.
     """
     own = [part for part in parts if part.algorithm != STOCK]  # PyTorch runs the others
-    is_tiled = any(isinstance(part, Tile) for part in own)
-    count = max(len(own), 1) * (kernel.mini_batch if is_tiled else 1)
+    count = max(len(own), 1)
     accumulator = engine.accumulator_size(kernel, count)
     if accumulator is None:
-        noun = "tiles" if is_tiled else "micro-batches"
-        cannot = f"{count} {noun} of {kernel.problem.data_type} cannot be summed on this device"
-        yield ("" if is_tiled else name) + (refusal_of_slices(kernel, count) or cannot)
+        cannot = f"{count} micro-batches of {kernel.problem.data_type} cannot be summed on this device"
+        yield name + (refusal_of_slices(kernel, count) or cannot)
         return
     for part in dict.fromkeys(own):
-        if isinstance(part, Tile):
-            extra, run = accumulator + tile_copies(kernel, part.steps), tile_kernel(kernel, part.steps)
-        else:
-            extra, run = accumulator, kernel.at(part.micro_batch)
-        named = (listed for listed in engine.enumerate(run) if listed.algorithm == part.algorithm)
-        now = next(named, None)
-        if now is None:
-            yield f"{name}the library has no algorithm {part.algorithm} any more"
-        elif now.status != SUCCESS:
-            yield f"{name}{part.algorithm} at {part.size} fails with {now.status}"
-        elif (needed := now.workspace + extra + copies(part.size, now)) > allowed:
+        try:
+            workspace, notes = _look_up(engine, kernel.at(part.micro_batch), part.algorithm)
+        except EngineError as error:
+            yield f"{name}{error}"
+            continue
+        if (needed := workspace + accumulator + copies(part.size, notes)) > allowed:
             yield (
                 f"{name}{part.algorithm} at {part.size} needs {format_size(needed)} of "
                 f"workspace, but the plan allows {format_size(allowed)}"
             )
+
+
+def _look_up(engine: Engine, kernel: Kernel, algorithm: str) -> tuple[int, str]:
+    """Return the workspace and the notes of an algorithm. Raises EngineError if it cannot run now."""
+    if is_tiled(algorithm):  # the library lists only some tiles
+        try:
+            return engine.prepare(kernel, [(kernel.mini_batch, algorithm)]).workspace, ""
+        except EngineError as error:
+            raise EngineError(f"{algorithm} at {kernel.mini_batch} cannot run: {error}") from None
+    now = next((listed for listed in engine.enumerate(kernel) if listed.algorithm == algorithm), None)
+    if now is None:
+        raise EngineError(f"the library has no algorithm {algorithm} any more")
+    if now.status != SUCCESS:
+        raise EngineError(f"{algorithm} at {kernel.mini_batch} fails with {now.status}")
+    return now.workspace, now.notes
 
 
 def _time_choice(planned: PlanKernel, engine: Engine, cap: int) -> float:

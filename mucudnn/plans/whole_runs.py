@@ -107,7 +107,7 @@ class WholeRuns:
             alternative = fastest_configuration(rows, kernel, limit)
             if alternative is None:
                 return
-            if len(alternative.parts) > 1:
+            if alternative.is_divided:
                 yield alternative
             last = alternative
 

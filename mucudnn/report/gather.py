@@ -100,7 +100,7 @@ def _find_front(decision: Decision) -> list[Configuration]:
 
     Curves need only costs, so one configuration with the groups' costs represents them.
     """
-    front, groups = list(decision.desirable), decision.parts
+    front, groups = list(decision.desirable), decision.groups
     if groups is not None:
         part = MicroConfiguration(decision.kernel.mini_batch, "groups", groups.time_ms, groups.workspace)
         front.append(Configuration((part,)))
@@ -111,6 +111,6 @@ def _find_undivided(kernel: Kernel, measurements: Sequence[Measurement]) -> tupl
     whole = [
         Configuration((part,))
         for m in measurements
-        if m.micro_batch == kernel.mini_batch and (part := m.part()) is not None
+        if m.is_undivided(kernel.mini_batch) and (part := m.part()) is not None
     ]
     return tuple(pareto_front(sorted(whole, key=lambda c: (c.workspace, c.time_ms))))

@@ -4,14 +4,13 @@ from datetime import date
 
 from mucudnn import __version__
 from mucudnn.output.text import micro_batches, milliseconds
-from mucudnn.plans.plan import Parts
 from mucudnn.plans.result import apart, final, has_shares, measured, predicted, total
 from mucudnn.report import plots
 from mucudnn.report.figure import PALETTE, inline_svg, style
 from mucudnn.report.gather import KernelReport, Report
 from mucudnn.report.templates import open_template
 from mucudnn.sizes import format_size
-from mucudnn.solver import Configuration
+from mucudnn.solver import ChannelGroups, Configuration
 
 
 def render(report: Report, written: date) -> str:
@@ -84,5 +83,5 @@ def _describe(kernel: KernelReport) -> str:
     )
 
 
-def _format_cost(configuration: Configuration | Parts) -> str:
+def _format_cost(configuration: Configuration | ChannelGroups) -> str:
     return f"{milliseconds(configuration.time_ms)} ms with {format_size(configuration.workspace)}"

@@ -43,12 +43,6 @@ std::vector<Group> to_groups(const Groups& all, bool of_inputs) {
   return groups;
 }
 
-std::vector<Tile> to_tiles(const Parts& parts) {
-  std::vector<Tile> tiles;
-  for (const auto& [steps, algorithm] : parts) tiles.push_back({steps, algorithm});
-  return tiles;
-}
-
 using Operands = std::vector<const Memory*>;
 
 // `operands` holds one memory for each operation of the epilogue that reads an operand, in order. Throws
@@ -139,7 +133,8 @@ class PyEngine {
     context_ = std::make_shared<const Context>(library_, device_->stream());
     // Without a CUDA device the library is the host engine, whose graph API offers its legacy algorithms
     // again.
-    engine_ = is_cuda_ ? make_combined_engine(context_) : make_plain_engine(context_);
+    engine_ =
+        make_tiling_engine(is_cuda_ ? make_combined_engine(context_) : make_plain_engine(context_), *device_);
     handles_ = std::make_unique<Handles>(library_);
   }
 
@@ -192,17 +187,16 @@ class PyEngine {
   bool is_throttled() const { return device_->is_throttled(); }
 
   void execute(const Kernel& kernel, const Parts& parts, const Memory& x, const Memory& w, const Memory& y,
-               const Memory* workspace, double alpha, double beta, bool tiles,
-               const Operands& operands) const {
+               const Memory* workspace, double alpha, double beta, const Operands& operands) const {
     const Region region = to_region(kernel.problem, x, w, y, operands);
-    const auto configuration = made_ready(kernel, parts, tiles);
+    const Division division(*engine_, *device_, kernel, to_slices(parts));
     const py::gil_scoped_release release;
     use_threads();
-    configuration->run(engine_->handle(), {region.tensors, alpha, beta, {}, device_->stream()},
-                       to_scratch(workspace));
+    division.run(engine_->handle(), {region.tensors, alpha, beta, {}, device_->stream()},
+                 to_scratch(workspace));
   }
 
-  std::unique_ptr<PyDivision> prepare(const Kernel& kernel, const Parts& parts, bool tiles) const;
+  std::unique_ptr<PyDivision> prepare(const Kernel& kernel, const Parts& parts) const;
   std::unique_ptr<PyDivision> prepare_groups(const Kernel& kernel, const Groups& groups,
                                              bool of_inputs) const;
 
@@ -213,12 +207,6 @@ class PyEngine {
  private:
   friend class PyDivision;
   friend class PyTimer;
-
-  std::unique_ptr<PreparedConfiguration> made_ready(const Kernel& kernel, const Parts& parts,
-                                                    bool tiles) const {
-    if (tiles) return std::make_unique<Tiling>(*engine_, *device_, kernel, to_tiles(parts));
-    return std::make_unique<Division>(*engine_, *device_, kernel, to_slices(parts));
-  }
 
   // The thread count belongs to the calling thread, so each engine sets its own before it runs.
   void use_threads() const {
@@ -272,8 +260,9 @@ class PyDivision {
   const std::unique_ptr<PreparedConfiguration> configuration_;
 };
 
-std::unique_ptr<PyDivision> PyEngine::prepare(const Kernel& kernel, const Parts& parts, bool tiles) const {
-  return std::make_unique<PyDivision>(*this, kernel.problem, made_ready(kernel, parts, tiles));
+std::unique_ptr<PyDivision> PyEngine::prepare(const Kernel& kernel, const Parts& parts) const {
+  return std::make_unique<PyDivision>(
+      *this, kernel.problem, std::make_unique<Division>(*engine_, *device_, kernel, to_slices(parts)));
 }
 
 std::unique_ptr<PyDivision> PyEngine::prepare_groups(const Kernel& kernel, const Groups& groups,
@@ -414,9 +403,8 @@ void bind_engine(py::module_& module) {
            py::arg("operands") = Operands(), py::arg("least_runs") = kLeastRuns)
       .def("execute", &PyEngine::execute, py::arg("kernel"), py::arg("parts"), py::arg("x"), py::arg("w"),
            py::arg("y"), py::arg("workspace").none(true), py::kw_only(), py::arg("alpha") = 1.0,
-           py::arg("beta") = 0.0, py::arg("tiles") = false, py::arg("operands") = Operands())
-      .def("prepare", &PyEngine::prepare, py::arg("kernel"), py::arg("parts"), py::kw_only(),
-           py::arg("tiles") = false, py::keep_alive<0, 1>())
+           py::arg("beta") = 0.0, py::arg("operands") = Operands())
+      .def("prepare", &PyEngine::prepare, py::arg("kernel"), py::arg("parts"), py::keep_alive<0, 1>())
       .def("prepare_groups", &PyEngine::prepare_groups, py::arg("kernel"), py::arg("groups"),
            py::arg("of_inputs") = false, py::keep_alive<0, 1>())
       .def(
@@ -467,12 +455,6 @@ void bind_engine(py::module_& module) {
       py::arg("kernel"), py::arg("channels"), py::arg("samples"), py::arg("of_inputs") = false,
       py::arg("takes_strides") = false);
   module.def("tile_steps", &tile_steps, py::arg("kernel"));
-  module.def(
-      "tile_copies",
-      [](const Kernel& kernel, std::int64_t steps) {
-        return TileCopies(tile_kernel(kernel, steps).problem).size;
-      },
-      py::arg("kernel"), py::arg("steps"));
   module.def("tile_kernel", &tile_kernel, py::arg("kernel"), py::arg("steps"));
   module.def("time_to_measure", &time_to_measure, py::arg("kernel"), py::arg("micro_batch"),
              py::arg("run_ms"));

@@ -22,7 +22,7 @@ using Parts = std::vector<Part>;
 using Shares = std::vector<std::pair<int, Parts>>;
 using Groups =
     std::vector<std::pair<std::int64_t, Parts>>;  // input channels of a filter gradient are below 0
-using PlanRow = std::tuple<Problem, std::string, int, Parts, std::vector<Parts>, Parts, Shares, Groups>;
+using PlanRow = std::tuple<Problem, std::string, int, Parts, std::vector<Parts>, Shares, Groups>;
 using Header = std::map<std::string, std::string>;
 
 Configuration to_configuration(const Parts& parts) {
@@ -43,9 +43,8 @@ Parts to_parts(const Configuration& configuration) {
 
 std::string format(const Header& header, const std::vector<PlanRow>& kernels) {
   Plan plan{header, {}};
-  for (const auto& [problem, pass, count, chosen, desirable, tiles, shares, groups] : kernels) {
+  for (const auto& [problem, pass, count, chosen, desirable, shares, groups] : kernels) {
     PlanKernel planned{{problem, pass_named(pass)}, count, to_configuration(chosen), {}};
-    planned.tiles = to_configuration(tiles);
     for (const auto& [times, parts] : shares) planned.shares.push_back({times, to_configuration(parts)});
     for (const auto& [channels, parts] : groups)
       planned.groups.push_back({std::abs(channels), to_configuration(parts), channels < 0});
@@ -67,8 +66,8 @@ std::tuple<Header, std::vector<PlanRow>> parse(const std::string& text) {
     for (const PlanGroup& group : planned.groups)
       groups.emplace_back(group.of_inputs ? -group.channels : group.channels, to_parts(group.configuration));
     kernels.emplace_back(planned.kernel.problem, name_of(planned.kernel.pass), planned.count,
-                         to_parts(planned.chosen), std::move(desirable), to_parts(planned.tiles),
-                         std::move(shares), std::move(groups));
+                         to_parts(planned.chosen), std::move(desirable), std::move(shares),
+                         std::move(groups));
   }
   return {plan.header, std::move(kernels)};
 }

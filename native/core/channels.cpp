@@ -129,7 +129,7 @@ Pieces y_pieces(const Kernel& kernel, const ChannelRange& range, std::int64_t sa
   return sample_pieces(p, p.output, p.out_channels, range.out_first, range.out_count, samples);
 }
 
-ChannelPitch slice_pitch(const Kernel& kernel, const ChannelRange& range, std::int64_t samples) {
+Pitch slice_pitch(const Kernel& kernel, const ChannelRange& range, std::int64_t samples) {
   const auto pitch = [](const Pieces& pieces, std::int64_t channels) {
     return !pieces.is_packed() && pieces.is_aligned() ? channels : 0;
   };
@@ -140,7 +140,7 @@ ChannelPitch slice_pitch(const Kernel& kernel, const ChannelRange& range, std::i
 GroupCopies::GroupCopies(const Kernel& kernel, std::int64_t channels, std::int64_t samples, bool of_inputs,
                          bool takes_strides) {
   const ChannelRange range(kernel, 0, channels, of_inputs);
-  const ChannelPitch pitch = takes_strides ? slice_pitch(kernel, range, samples) : ChannelPitch{};
+  const Pitch pitch = takes_strides ? slice_pitch(kernel, range, samples) : Pitch{};
   const Pieces filter = filter_pieces(kernel, range);
   const Pieces in = x_pieces(kernel, range, samples), out = y_pieces(kernel, range, samples);
   x = copied(filter, filter.is_packed());

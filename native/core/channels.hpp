@@ -69,7 +69,7 @@ Pieces y_pieces(const Kernel& kernel, const ChannelRange& range, std::int64_t sa
 
 // Returns the pitch of a slice of a group's x and y in place. It is 0 for a tensor that every algorithm takes
 // in place, and for an unaligned tensor, which none takes.
-ChannelPitch slice_pitch(const Kernel& kernel, const ChannelRange& range, std::int64_t samples);
+Pitch slice_pitch(const Kernel& kernel, const ChannelRange& range, std::int64_t samples);
 
 // How a slice of a channel group uses scratch memory, as offsets in bytes. The copy of the group's part of w
 // begins at 0, those of x and y at `x` and `y`. The algorithm's workspace follows the copies, at `size`. An

@@ -12,12 +12,8 @@
 // A part is repeat*micro-batch:algorithm:milliseconds:bytes. The last line counts the kernels, so that a
 // reader notices a truncated file. The writer sorts the kernels, so that equal plans have equal bytes.
 //
-// A kernel may have `tiles` besides the choice: one sample divided along its height or depth, if that is
-// faster within the limit. Readers that can divide a sample use the tiles; the others use the choice. The
-// size of a part is then a number of steps (tile_steps() in tiles.hpp). Its time is that of one sample. Its
-// workspace includes the copies of a tile.
-//
-//   tiles 3*16:WINOGRAD_NONFUSED:3.25:14155776
+// An algorithm may run in tiles of its samples (tiles.hpp), as in
+// `4*1:WINOGRAD_NONFUSED.tile=8:3.25:2097152`.
 //
 // A kernel may have `share` lines besides the choice, each with a number of its identical kernels and the
 // configuration that they take. The shares are a second answer for one total of workspace, faster than the
@@ -133,7 +129,6 @@ struct PlanKernel {
   std::vector<Configuration> desirable;
   std::map<std::string, std::vector<Listed>> candidates{};
   std::vector<MeasuredPart> measured{};  // undivided, in the order of the file
-  Configuration tiles{};                 // parts of one sample, if tiles are faster than `chosen`
   PlanGroups groups{};                   // parts of the channels, if they are faster than `chosen`
   std::vector<Share> shares{};           // they add up to `count`, if identical kernels differ
 };

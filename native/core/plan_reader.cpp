@@ -144,10 +144,6 @@ class Reader {
       PlanKernel& planned = kernel_above(key);
       if (!planned.chosen.empty()) fail("a second choice for the same kernel");
       planned.chosen = configuration_in(line, mini_batch_of(planned), budget_);
-    } else if (key == "tiles") {
-      PlanKernel& planned = kernel_above(key);
-      if (!planned.tiles.empty()) fail("tiles a second time for the same kernel");
-      planned.tiles = configuration_in(line, steps_of(planned), budget_);
     } else if (key == "groups") {
       PlanKernel& planned = kernel_above(key);
       if (!planned.groups.empty()) fail("groups a second time for the same kernel");
@@ -203,7 +199,7 @@ class Reader {
     if (plan_.kernels.empty()) return;
     const PlanKernel& planned = plan_.kernels.back();
     const bool needs_choice = (planned.candidates.empty() && planned.measured.empty()) ||
-                              !planned.tiles.empty() || !planned.groups.empty() || !planned.shares.empty();
+                              !planned.groups.empty() || !planned.shares.empty();
     if (planned.chosen.empty() && needs_choice) fail("the kernel above has no choice");
     check_shares(planned);
   }

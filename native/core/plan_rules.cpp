@@ -4,7 +4,6 @@
 #include <stdexcept>
 
 #include "core/channels.hpp"
-#include "core/tiles.hpp"
 
 namespace mucudnn::plan_rules {
 
@@ -22,12 +21,6 @@ bool is_word(std::string_view text) {
 Whole mini_batch_of(const PlanKernel& planned) {
   const std::int64_t size = planned.kernel.problem.mini_batch;
   return {"micro-batches", size, "the mini-batch of " + std::to_string(size)};
-}
-
-Whole steps_of(const PlanKernel& planned) {
-  if (planned.kernel.problem.is_fused()) fail("a fused convolution is not divided into tiles");
-  const std::int64_t size = tile_steps(planned.kernel);
-  return {"tiles", size, "the " + std::to_string(size) + " steps of a sample"};
 }
 
 Whole channels_of(const PlanKernel& planned, bool of_inputs) {

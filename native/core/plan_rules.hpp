@@ -28,7 +28,6 @@ struct Whole {
 };
 
 Whole mini_batch_of(const PlanKernel& planned);
-Whole steps_of(const PlanKernel& planned);
 Whole channels_of(const PlanKernel& planned, bool of_inputs);
 
 // Checks that the shares, if there are any, add up to the count of the kernel.

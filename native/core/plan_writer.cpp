@@ -51,9 +51,8 @@ std::int64_t parts_in(const PlanGroups& groups) {
 std::string to_text(const Plan& plan) {
   std::string text = std::string(kMagic) + std::to_string(kVersion) + "\n";
   for (const auto& [key, value] : plan.header) {
-    const bool reserved = key == "kernel" || key == "choose" || key == "tiles" || key == "groups" ||
-                          key == "share" || key == "option" || key == "candidates" || key == "measured" ||
-                          key == "end";
+    const bool reserved = key == "kernel" || key == "choose" || key == "groups" || key == "share" ||
+                          key == "option" || key == "candidates" || key == "measured" || key == "end";
     if (!is_word(key) || reserved || value.find('\n') != std::string::npos) {
       fail("the entry " + quoted(key) + " cannot stand in a plan's header");
     }
@@ -78,7 +77,6 @@ std::string to_text(const Plan& plan) {
             " " + key.first + "\n";
     const bool is_of_journal = !planned->candidates.empty() || !planned->measured.empty();
     if (!is_of_journal || !planned->chosen.empty()) add("choose", planned->chosen, mini_batch);
-    if (!planned->tiles.empty()) add("tiles", planned->tiles, steps_of(*planned));
     if (!planned->groups.empty()) {
       check(planned->groups, channels_of(*planned, planned->groups.front().of_inputs), mini_batch);
       budget.take(parts_in(planned->groups));

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "core/tiles.hpp"
+
 namespace mucudnn {
 namespace {
 
@@ -31,6 +33,7 @@ struct Algorithm {
   std::map<std::int64_t, double> rows;  // ms for one sample
   std::map<std::int64_t, std::int64_t> workspaces;
   std::map<std::int64_t, std::size_t> open;  // the index of a candidate
+  bool is_tiled = false;                     // it divides a sample
 
   bool has_begun() const { return !rows.empty() && !open.empty(); }
 };
@@ -103,6 +106,7 @@ class Field {
     double done = kForever, hope = kForever;
     Index best;
     for (const Algorithm& own : algorithms_) {
+      if (own.is_tiled) continue;
       const auto whole = own.rows.find(mini_batch_);
       if (whole != own.rows.end() && &own != find(kStock)) done = std::min(done, whole->second);
       const auto open = own.open.find(mini_batch_);
@@ -119,7 +123,7 @@ class Field {
  private:
   Algorithm& algorithm_named(const std::string& name) {
     const auto [at, is_new] = places_.try_emplace(name, algorithms_.size());
-    if (is_new) algorithms_.emplace_back();
+    if (is_new) algorithms_.emplace_back().is_tiled = is_tiled(name);
     return algorithms_[at->second];
   }
   const Algorithm* find(const char* name) const {

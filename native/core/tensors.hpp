@@ -19,13 +19,25 @@ std::vector<std::int64_t> spatial_sizes(const Problem& problem, const Problem::S
 
 std::vector<std::int64_t> packed_strides(const std::vector<std::int64_t>& sizes, Layout layout);
 
-// The channels that samples of x and y have in memory. A tensor that consists of some channels of a larger
-// tensor has more there than its own. 0 means its own.
-struct ChannelPitch {
+// The channels that samples of x and y have in memory, and their rows along the first spatial axis. A tensor
+// that consists of some channels or rows of a larger tensor has more there than its own. 0 means its own.
+struct Pitch {
   std::int64_t x = 0, y = 0;
+  std::int64_t x_rows = 0, y_rows = 0;
 
   std::int64_t of_x(const Problem& problem) const { return x == 0 ? problem.in_channels : x; }
   std::int64_t of_y(const Problem& problem) const { return y == 0 ? problem.out_channels : y; }
+  bool has_rows() const { return x_rows != 0 || y_rows != 0; }
+
+  // The elements from one channel to the next if the channels come first.
+  std::int64_t plane_of_x(const Problem& problem) const { return plane_of(problem, problem.input, x_rows); }
+  std::int64_t plane_of_y(const Problem& problem) const { return plane_of(problem, problem.output, y_rows); }
+
+ private:
+  static std::int64_t plane_of(const Problem& problem, const Problem::Sizes& sizes, std::int64_t rows) {
+    const std::int64_t own = sizes[static_cast<std::size_t>(3 - problem.dims)];
+    return sizes[0] * sizes[1] * sizes[2] / own * (rows == 0 ? own : rows);
+  }
 };
 
 // Fill in a problem whose `dims` are set, from the values of cuDNN's descriptors: the sizes of tensors along
@@ -78,11 +90,17 @@ bool is_packed(const Sizes& sizes, const Strides& strides, int dims, Layout layo
   return (layout == Layout::nhwc || follows(1)) && follows(0);
 }
 
-// Returns the channels that a tensor has in memory if it is packed apart from them; else nothing.
+// The channels that a tensor has in memory, and its rows along the first spatial axis; 0 rows are its own.
+struct SizesInMemory {
+  std::int64_t channels;
+  std::int64_t rows = 0;
+};
+
+// Returns the sizes in memory of a tensor that is packed apart from them; else nothing.
 template <typename Sizes, typename Strides>
-std::optional<std::int64_t> channels_in_memory(const Sizes& sizes, const Strides& strides, int dims,
-                                               Layout layout) {
-  std::int64_t channels = sizes[1], step = 1;
+std::optional<SizesInMemory> sizes_in_memory(const Sizes& sizes, const Strides& strides, int dims,
+                                             Layout layout) {
+  std::int64_t channels = sizes[1], rows = 0, step = 1;
   bool is_known = false;
   // The stride of the first axis beyond the channels shows how many there are.
   const auto follows = [&](int axis, bool is_beyond) {
@@ -96,13 +114,23 @@ std::optional<std::int64_t> channels_in_memory(const Sizes& sizes, const Strides
     }
     return stride == step && !__builtin_mul_overflow(step, size, &step);
   };
+  // Planes that are further apart than their own rows belong to a tile.
+  const auto has_planes = [&] {
+    if (sizes[1] == 1 || strides[1] == step) return true;
+    const std::int64_t row = step / sizes[2], stride = strides[1];
+    if (row < 1 || stride < step || stride % row != 0) return false;
+    rows = stride / row;
+    step = stride;
+    return true;
+  };
   const auto has_channels = [&] { return sizes[1] == 1 || strides[1] == step; };
   if (layout == Layout::nhwc && !has_channels()) return std::nullopt;
   for (int axis = dims - 1; axis >= 2; --axis) {
     if (!follows(axis, layout == Layout::nhwc)) return std::nullopt;
   }
-  if (layout == Layout::nchw && !has_channels()) return std::nullopt;
-  return follows(0, true) ? std::optional(channels) : std::nullopt;
+  if (layout == Layout::nchw && !has_planes()) return std::nullopt;
+  if (!follows(0, true)) return std::nullopt;
+  return SizesInMemory{channels, rows};
 }
 
 }  // namespace mucudnn

@@ -1,12 +1,12 @@
 #include "core/tiles.hpp"
 
 #include <algorithm>
-#include <stdexcept>
-
-#include "core/scratch.hpp"
+#include <charconv>
 
 namespace mucudnn {
 namespace {
+
+constexpr std::string_view kTile = ".tile=";
 
 // The convolution's sizes along its first spatial axis (depth in 3-D, height in 2-D). Tiles divide this axis.
 struct Axis {
@@ -29,23 +29,43 @@ struct Axis {
 std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return -floor_div(-a, b); }
 
-// Returns the index of the first row of y in a tile's copy, minus the index of the tile's first step. It is
-// positive only if the padding exceeds the kernel's reach.
-std::int64_t first_row(const Axis& axis, Pass pass) {
-  if (pass != Pass::backward_data) return 0;
+// Returns the index of the first row of y in a tile of backward_data, minus the index of the tile's first
+// step. It is positive only if the padding exceeds the kernel's reach.
+std::int64_t first_row(const Axis& axis) {
   return std::min(ceil_div(axis.padding - axis.reach, axis.stride), floor_div(axis.padding, axis.stride));
 }
 
-Rows rows_of(const Problem& p, std::int64_t channels, const Problem::Sizes& sizes) {
+// Returns whether a tile of backward_data writes only its own rows of x. With a stride the rows of y that it
+// reads reach more rows of x on one side than on the other, and a problem has the same padding on both.
+bool writes_own_rows(const Axis& axis) { return axis.stride == 1; }
+
+Rows rows_of(const Problem& p, std::int64_t channels, const Problem::Sizes& sizes, DataType type,
+             Layout layout) {
   const auto axis = static_cast<std::size_t>(3 - p.dims);
-  std::size_t size = size_of(p.data_type);
+  std::size_t size = size_of(type);
   for (std::size_t i = axis + 1; i < 3; ++i) size *= static_cast<std::size_t>(sizes[i]);
   const auto planes = static_cast<std::size_t>(channels);
-  if (p.layout == Layout::nhwc) return {1, size * planes, sizes[axis]};
+  if (layout == Layout::nhwc) return {1, size * planes, sizes[axis]};
   return {planes, size, sizes[axis]};
 }
 
 }  // namespace
+
+std::string to_text(const TiledAlgorithm& tiled) {
+  return tiled.algorithm + std::string(kTile) + std::to_string(tiled.steps);
+}
+
+std::optional<TiledAlgorithm> parse_tiled(std::string_view name) {
+  const std::size_t at = name.rfind(kTile);
+  if (at == std::string_view::npos) return std::nullopt;
+  const std::string_view number = name.substr(at + kTile.size());
+  TiledAlgorithm tiled{std::string(name.substr(0, at)), 0};
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), tiled.steps);
+  if (error != std::errc() || end != number.data() + number.size() || tiled.steps < 1) return std::nullopt;
+  return tiled;
+}
+
+bool is_tiled(std::string_view name) noexcept { return name.find(kTile) != std::string_view::npos; }
 
 std::int64_t tile_steps(const Kernel& kernel) {
   const Axis axis(kernel.problem);
@@ -54,44 +74,53 @@ std::int64_t tile_steps(const Kernel& kernel) {
 }
 
 Kernel tile_kernel(const Kernel& kernel, std::int64_t steps) {
-  if (kernel.problem.is_fused()) throw std::invalid_argument("a fused convolution is not divided into tiles");
-  if (kernel.problem.is_mixed()) {
-    throw std::invalid_argument("a convolution of mixed layouts or data types is not divided into tiles");
-  }
   const Axis axis(kernel.problem);
   Kernel tile = kernel.with_mini_batch(1);
   Problem& problem = tile.problem;
   problem.padding[axis.index] = 0;
-  if (kernel.pass == Pass::backward_data) {
+  if (kernel.pass != Pass::backward_data) {
+    problem.output[axis.index] = steps;
+    problem.input[axis.index] = (steps - 1) * axis.stride + axis.reach + 1;
+  } else if (writes_own_rows(axis)) {
+    problem.input[axis.index] = steps;
+    problem.output[axis.index] = steps + axis.reach;
+    problem.padding[axis.index] = axis.reach;
+  } else {
     // The tile's y holds all rows that reach the rows of x. Its x begins with the first row that is reached
     // or that is asked for.
-    const std::int64_t begin = first_row(axis, kernel.pass);
+    const std::int64_t begin = first_row(axis);
     const std::int64_t end = floor_div(steps * axis.stride - 1 + axis.padding, axis.stride) + 1;
     problem.output[axis.index] = end - begin;
     problem.input[axis.index] = std::max((end - begin - 1) * axis.stride + axis.reach + 1,
                                          steps * axis.stride - (begin * axis.stride - axis.padding));
-  } else {
-    problem.output[axis.index] = steps;
-    problem.input[axis.index] = (steps - 1) * axis.stride + axis.reach + 1;
   }
   validate(problem);
   return tile;
 }
 
-TileCopies::TileCopies(const Problem& tile)
-    : y(aligned(x_rows(tile).bytes())), size(y + aligned(y_rows(tile).bytes())) {}
+Rows x_rows(const Problem& p) { return rows_of(p, p.in_channels, p.input, p.data_type, p.layout); }
+Rows y_rows(const Problem& p) { return rows_of(p, p.out_channels, p.output, p.type_of_y(), p.layout_of_y()); }
 
-Rows x_rows(const Problem& p) { return rows_of(p, p.in_channels, p.input); }
-Rows y_rows(const Problem& p) { return rows_of(p, p.out_channels, p.output); }
-
-TileOrigin tile_origin(const Kernel& kernel, std::int64_t step) {
-  const Axis axis(kernel.problem);
-  const std::int64_t y = step + first_row(axis, kernel.pass);
-  return {y * axis.stride - axis.padding, y};
-}
-
-std::int64_t first_row_written(const Kernel& kernel, std::int64_t step) {
-  return kernel.pass == Pass::backward_data ? step * Axis(kernel.problem).stride : step;
+PlacedTile::PlacedTile(const Kernel& whole, std::int64_t first_step, std::int64_t steps)
+    : kernel(tile_kernel(whole, steps)) {
+  const Axis axis(whole.problem), own(kernel.problem);
+  const auto is_outside = [](std::int64_t begin, std::int64_t count, std::int64_t all) {
+    return begin < 0 || begin + count > all;
+  };
+  if (whole.pass != Pass::backward_data) {
+    y = first_step;
+    x = y * axis.stride - axis.padding;
+    first = first_step;
+    last = first_step + steps;
+  } else {
+    y = first_step + first_row(axis);
+    x = writes_own_rows(axis) ? first_step : y * axis.stride - axis.padding;
+    first = first_step * axis.stride;
+    last = std::min((first_step + steps) * axis.stride, axis.input);
+  }
+  copies_y = is_outside(y, own.output, axis.output);
+  copies_x =
+      is_outside(x, own.input, axis.input) || (whole.pass == Pass::backward_data && !writes_own_rows(axis));
 }
 
 }  // namespace mucudnn

@@ -1,33 +1,42 @@
 // The geometry of tiles: parts of one sample along its first spatial axis (depth in 3-D, height in 2-D). Each
 // tile includes the halo that the filter reaches, so that even a mini-batch of one can be divided.
 //
-// A tile is copied into scratch memory, with zeros for the padding. There it is an ordinary kernel without
-// padding along that axis, and is measured as one. The tiles of a sample are chosen as the micro-batches of a
-// mini-batch are: by dynamic programming, here over the steps of the sample.
+// A tile is an ordinary kernel of one sample, on rows of the sample where they are. Tiles at the border of
+// the sample read padding, which must not appear at the tile's other side: their input is copied into scratch
+// memory, with zeros for the padding. All tiles of a sample but the last have the same number of steps. A
+// step is a row of y, or in backward_data as many rows of x as the stride.
+//
+// An algorithm that runs in tiles has a name of its own, such as `WINOGRAD_NONFUSED.tile=8` for tiles of 8
+// steps. So tiles are measured, cached, chosen and planned as any other algorithm of one sample is, and may
+// be slices of a mini-batch or of a channel group.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
 
 #include "core/kernel.hpp"
 
 namespace mucudnn {
 
-// Returns the number of steps that a sample can be divided into. A step is a row of y, or in backward_data as
-// many rows of x as the stride.
+// An algorithm that runs in tiles of some steps.
+struct TiledAlgorithm {
+  std::string algorithm;
+  std::int64_t steps = 0;
+};
+std::string to_text(const TiledAlgorithm& tiled);
+// Returns nothing for the name of an algorithm that does not run in tiles.
+std::optional<TiledAlgorithm> parse_tiled(std::string_view name);
+bool is_tiled(std::string_view name) noexcept;
+
+// Returns the number of steps of a sample.
 std::int64_t tile_steps(const Kernel& kernel);
 
 // Returns the kernel, of one sample, that computes a tile of `steps` steps. Tiles of equal size are equal
-// kernels, also in backward_data. Throws std::invalid_argument for fused convolutions.
+// kernels, wherever they are in the sample.
 Kernel tile_kernel(const Kernel& kernel, std::int64_t steps);
-
-// How a tile uses scratch memory, as offsets in bytes. The copy of the tile's part of x begins at 0, that of
-// y at `y`. The algorithm's workspace follows the copies, at `size`.
-struct TileCopies {
-  explicit TileCopies(const Problem& tile);
-  std::size_t y;
-  std::size_t size;
-};
 
 // The memory of one sample of a tensor, cut into rows of the first spatial axis.
 struct Rows {
@@ -40,15 +49,18 @@ struct Rows {
 Rows x_rows(const Problem& problem);
 Rows y_rows(const Problem& problem);
 
-// The rows of one sample that a tile's copies begin with. A row outside the sample is padding.
-struct TileOrigin {
-  std::int64_t x;
-  std::int64_t y;
-};
-// Returns the origin of the tile that begins at this step.
-TileOrigin tile_origin(const Kernel& kernel, std::int64_t step);
+// A tile at its place in the sample.
+struct PlacedTile {
+  PlacedTile(const Kernel& whole, std::int64_t first_step, std::int64_t steps);
 
-// Returns the first row that a step of the kernel writes. backward_filter writes no rows.
-std::int64_t first_row_written(const Kernel& kernel, std::int64_t step);
+  Kernel kernel;
+  std::int64_t x, y;  // the rows of the sample that the tile's tensors begin with
+  // True if a tensor of the tile has rows that are not its own: padding, or in backward_data rows of x that
+  // other tiles write.
+  bool copies_x, copies_y;
+  // The rows of the output that the tile computes, from `first` up to `last`. In backward_filter they mean
+  // nothing.
+  std::int64_t first, last;
+};
 
 }  // namespace mucudnn

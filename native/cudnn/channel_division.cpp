@@ -52,7 +52,7 @@ ChannelDivision::Prepared ChannelDivision::prepare(Engine& engine, const Part& p
                                                    const Slice& slice) const {
   const Kernel kernel = part.kernel.with_mini_batch(slice.micro_batch);
   const ChannelRange range(kernel_, part.first, part.channels, part.of_inputs);
-  const ChannelPitch pitch = slice_pitch(kernel_, range, slice.micro_batch);
+  const Pitch pitch = slice_pitch(kernel_, range, slice.micro_batch);
   Prepared packed{engine.prepare(kernel, slice.algorithm), false, 0};
   packed.workspace = packed.kernel->workspace();
   if (pitch.x == 0 && pitch.y == 0) return packed;

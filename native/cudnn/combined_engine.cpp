@@ -28,7 +28,7 @@ class CombinedEngine final : public Engine {
   }
 
   std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm,
-                                          const ChannelPitch& pitch) override {
+                                          const Pitch& pitch) override {
     const bool is_engine = has_engines_for(kernel.problem) && parse_engine_name(algorithm);
     return (is_engine ? graph_ : legacy_)->prepare(kernel, algorithm, pitch);
   }

@@ -18,6 +18,14 @@ void set_factor(Backend& operation, cudnnBackendAttributeName_t name, double val
   operation.set(name, static_cast<float>(value));
 }
 
+// Returns the sizes of a tensor that has these channels and rows in memory; 0 rows are its own.
+std::vector<std::int64_t> in_memory(std::vector<std::int64_t> sizes, std::int64_t channels,
+                                    std::int64_t rows) {
+  sizes[1] = channels;
+  if (rows != 0) sizes[2] = rows;
+  return sizes;
+}
+
 }  // namespace
 
 bool EngineNotes::has(cudnnBackendNumericalNote_t note) const {
@@ -71,29 +79,27 @@ std::int64_t ConvolutionGraph::operand_uid(std::size_t operation) {
 }
 
 ConvolutionGraph::ConvolutionGraph(const Context& context, const Kernel& kernel, const PlanTerms& terms,
-                                   const ChannelPitch& pitch)
+                                   const Pitch& pitch)
     : context_(context), graph_(context.library(), CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
   const Problem& p = kernel.problem;
-  const Backend& y =
-      tensor(kY, y_sizes(p), pitch.of_y(p), cudnn_type(p.type_of_y()), p.layout_of_y(), terms.alignment);
+  const Backend& y = tensor(kY, y_sizes(p), in_memory(y_sizes(p), pitch.of_y(p), pitch.y_rows),
+                            cudnn_type(p.type_of_y()), p.layout_of_y(), terms.alignment);
   const Backend& convolved = p.is_fused() ? intermediate(p, 0) : y;
-  add_convolution(kernel, terms, pitch.of_x(p), convolved);
-  add_epilogue(p, terms, convolved, y);
+  add_convolution(kernel, terms, pitch, convolved);
+  add_epilogue(p, terms, pitch, convolved, y);
   if (context.device() == nullptr) graph_.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, context.handle());
   graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations_);
   graph_.finalize("describing an operation graph");
 }
 
-// Makes a tensor with this number of channels in memory.
 const Backend& ConvolutionGraph::tensor(std::int64_t uid, const std::vector<std::int64_t>& sizes,
-                                        std::int64_t channels, cudnnDataType_t type, Layout layout,
-                                        std::int64_t alignment, bool is_virtual) {
-  std::vector<std::int64_t> in_memory = sizes;
-  in_memory[1] = channels;
+                                        const std::vector<std::int64_t>& sizes_in_memory,
+                                        cudnnDataType_t type, Layout layout, std::int64_t alignment,
+                                        bool is_virtual) {
   Backend& tensor = parts_.emplace_back(context_.library(), CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   tensor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, type);
   tensor.set(CUDNN_ATTR_TENSOR_DIMENSIONS, sizes);
-  tensor.set(CUDNN_ATTR_TENSOR_STRIDES, packed_strides(in_memory, layout));
+  tensor.set(CUDNN_ATTR_TENSOR_STRIDES, packed_strides(sizes_in_memory, layout));
   tensor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, uid);
   tensor.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, alignment);
   if (is_virtual) tensor.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, true);
@@ -103,7 +109,7 @@ const Backend& ConvolutionGraph::tensor(std::int64_t uid, const std::vector<std:
 
 // Makes the tensor between an operation of the epilogue and the operation before it.
 const Backend& ConvolutionGraph::intermediate(const Problem& p, std::size_t operation) {
-  return tensor(kFirstIntermediate + static_cast<std::int64_t>(operation), y_sizes(p), p.out_channels,
+  return tensor(kFirstIntermediate + static_cast<std::int64_t>(operation), y_sizes(p), y_sizes(p),
                 compute_type_of(p.data_type), p.layout_of_y(), 16, true);
 }
 
@@ -132,15 +138,15 @@ const Backend& ConvolutionGraph::function(const Problem& p, PointwiseKind kind) 
   return function;
 }
 
-void ConvolutionGraph::add_convolution(const Kernel& kernel, const PlanTerms& terms,
-                                       std::int64_t channels_of_x, const Backend& y) {
+void ConvolutionGraph::add_convolution(const Kernel& kernel, const PlanTerms& terms, const Pitch& pitch,
+                                       const Backend& y) {
   const Problem& p = kernel.problem;
   const OperationAttributes& attributes = attributes_of(kernel.pass);
   Backend& operation = operations_.emplace_back(context_.library(), attributes.operation);
   // cuDNN takes the number of groups from the channels of x and of w.
-  operation.set(attributes.x,
-                tensor(kX, x_sizes(p), channels_of_x, cudnn_type(p.data_type), p.layout, terms.alignment));
-  operation.set(attributes.w, tensor(kW, w_sizes(p), w_sizes(p)[1], cudnn_type(p.data_type), p.layout_of_w(),
+  operation.set(attributes.x, tensor(kX, x_sizes(p), in_memory(x_sizes(p), pitch.of_x(p), pitch.x_rows),
+                                     cudnn_type(p.data_type), p.layout, terms.alignment));
+  operation.set(attributes.w, tensor(kW, w_sizes(p), w_sizes(p), cudnn_type(p.data_type), p.layout_of_w(),
                                      terms.alignment));
   operation.set(attributes.y, y);
   operation.set(attributes.convolution, convolution(p));
@@ -150,8 +156,8 @@ void ConvolutionGraph::add_convolution(const Kernel& kernel, const PlanTerms& te
 }
 
 // Adds the operations of the epilogue, linked by intermediate tensors. The last operation writes y.
-void ConvolutionGraph::add_epilogue(const Problem& p, const PlanTerms& terms, const Backend& convolved,
-                                    const Backend& y) {
+void ConvolutionGraph::add_epilogue(const Problem& p, const PlanTerms& terms, const Pitch& pitch,
+                                    const Backend& convolved, const Backend& y) {
   const Backend* last = &convolved;
   for (std::size_t i = 0; i < p.epilogue.size(); ++i) {
     const auto& [kind, scale, factor] = p.epilogue[i];
@@ -164,9 +170,10 @@ void ConvolutionGraph::add_epilogue(const Problem& p, const PlanTerms& terms, co
       if (operand_of(kind) == Operand::channels) {
         for (std::size_t axis = 0; axis < sizes.size(); ++axis) sizes[axis] = axis == 1 ? sizes[axis] : 1;
       }
-      operation.set(
-          CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
-          tensor(operand_uid(i), sizes, sizes[1], cudnn_type(p.data_type), p.layout_of_y(), terms.alignment));
+      const std::int64_t rows = operand_of(kind) == Operand::like_y ? pitch.y_rows : 0;
+      operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
+                    tensor(operand_uid(i), sizes, in_memory(sizes, sizes[1], rows), cudnn_type(p.data_type),
+                           p.layout_of_y(), terms.alignment));
       set_factor(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, factor, p.data_type);
     }
     if (scale != 1) set_factor(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, scale, p.data_type);

@@ -61,7 +61,7 @@ class ConvolutionGraph {
 
   // Throws CallFailed if the library does not take the problem. The context must outlive the graph.
   ConvolutionGraph(const Context& context, const Kernel& kernel, const PlanTerms& terms,
-                   const ChannelPitch& pitch = {});
+                   const Pitch& pitch = {});
 
   // Appends the engines that the heuristics of a mode recommend, the best first. Throws CallFailed, also if
   // the heuristics do not know the problem.
@@ -75,15 +75,15 @@ class ConvolutionGraph {
 
  private:
   // Each of these functions stores the descriptor that it makes in parts_.
-  const Backend& tensor(std::int64_t uid, const std::vector<std::int64_t>& sizes, std::int64_t channels,
-                        cudnnDataType_t type, Layout layout, std::int64_t alignment, bool is_virtual = false);
+  const Backend& tensor(std::int64_t uid, const std::vector<std::int64_t>& sizes,
+                        const std::vector<std::int64_t>& sizes_in_memory, cudnnDataType_t type, Layout layout,
+                        std::int64_t alignment, bool is_virtual = false);
   const Backend& intermediate(const Problem& problem, std::size_t operation);
   const Backend& convolution(const Problem& problem);
   const Backend& function(const Problem& problem, PointwiseKind kind);
-  void add_convolution(const Kernel& kernel, const PlanTerms& terms, std::int64_t channels_of_x,
-                       const Backend& y);
-  void add_epilogue(const Problem& problem, const PlanTerms& terms, const Backend& convolved,
-                    const Backend& y);
+  void add_convolution(const Kernel& kernel, const PlanTerms& terms, const Pitch& pitch, const Backend& y);
+  void add_epilogue(const Problem& problem, const PlanTerms& terms, const Pitch& pitch,
+                    const Backend& convolved, const Backend& y);
   Backend engine(std::int64_t number) const;
 
   const Context& context_;

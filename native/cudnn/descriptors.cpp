@@ -1,5 +1,6 @@
 #include "cudnn/descriptors.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <vector>
 
@@ -16,9 +17,14 @@ std::vector<int> narrow(const std::vector<std::int64_t>& numbers) {
   return narrowed;
 }
 
-// Throws CallFailed if one sample has more elements than cuDNN's 32-bit strides can express.
-std::vector<int> narrow_strides(const std::vector<std::int64_t>& sizes_in_memory, Layout layout) {
-  const std::vector<std::int64_t> strides = packed_strides(sizes_in_memory, layout);
+// Throws CallFailed if one sample has more elements than cuDNN's 32-bit strides can express. A tile may
+// belong to a larger sample, because no address depends on the stride between a single sample and the next
+// one.
+std::vector<int> narrow_strides(const std::vector<std::int64_t>& sizes_in_memory, Layout layout,
+                                bool is_tile) {
+  std::vector<std::int64_t> strides = packed_strides(sizes_in_memory, layout);
+  if (is_tile && sizes_in_memory[0] == 1)
+    strides[0] = std::min<std::int64_t>(strides[0], std::numeric_limits<int>::max());
   if (strides[0] > std::numeric_limits<int>::max()) {
     throw CallFailed(
         "cudnnSetTensorNdDescriptor", CUDNN_STATUS_NOT_SUPPORTED, "CUDNN_STATUS_NOT_SUPPORTED",
@@ -53,22 +59,23 @@ cudnnTensorDescriptor_t ResizedTensor::resized(int axis, std::int64_t size) {
              : nullptr;
 }
 
-Descriptors::Descriptors(const Library& c, const Problem& p, const ChannelPitch& pitch)
+Descriptors::Descriptors(const Library& c, const Problem& p, const Pitch& pitch)
     : x(c, c.cudnnCreateTensorDescriptor, c.cudnnDestroyTensorDescriptor),
       y(c, c.cudnnCreateTensorDescriptor, c.cudnnDestroyTensorDescriptor),
       w(c, c.cudnnCreateFilterDescriptor, c.cudnnDestroyFilterDescriptor),
       convolution(c, c.cudnnCreateConvolutionDescriptor, c.cudnnDestroyConvolutionDescriptor) {
   const auto set_tensor = [&](cudnnTensorDescriptor_t descriptor, std::vector<std::int64_t> sizes,
-                              std::int64_t channels, DataType type, Layout layout) {
+                              std::int64_t channels, std::int64_t rows, DataType type, Layout layout) {
     const std::vector<int> narrow_sizes = narrow(sizes);
     sizes[1] = channels;
-    const std::vector<int> strides = narrow_strides(sizes, layout);
+    if (rows != 0) sizes[2] = rows;
+    const std::vector<int> strides = narrow_strides(sizes, layout, rows != 0);
     c.check(c.cudnnSetTensorNdDescriptor(descriptor, cudnn_type(type), 2 + p.dims, narrow_sizes.data(),
                                          strides.data()),
             "cudnnSetTensorNdDescriptor");
   };
-  set_tensor(x, x_sizes(p), pitch.of_x(p), p.data_type, p.layout);
-  set_tensor(y, y_sizes(p), pitch.of_y(p), p.type_of_y(), p.layout_of_y());
+  set_tensor(x, x_sizes(p), pitch.of_x(p), pitch.x_rows, p.data_type, p.layout);
+  set_tensor(y, y_sizes(p), pitch.of_y(p), pitch.y_rows, p.type_of_y(), p.layout_of_y());
   const auto format = p.layout_of_w() == Layout::nhwc ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW;
   c.check(
       c.cudnnSetFilterNdDescriptor(w, cudnn_type(p.data_type), format, 2 + p.dims, narrow(w_sizes(p)).data()),

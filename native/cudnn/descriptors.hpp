@@ -90,7 +90,7 @@ class ResizedTensor {
 
 // The descriptors of one problem. Throws CallFailed if the library refuses the problem.
 struct Descriptors {
-  Descriptors(const Library& library, const Problem& problem, const ChannelPitch& pitch = {});
+  Descriptors(const Library& library, const Problem& problem, const Pitch& pitch = {});
 
   LegacyDescriptors all() const { return {x, w, convolution, y}; }
 

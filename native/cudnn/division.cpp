@@ -1,5 +1,7 @@
 #include "cudnn/division.hpp"
 
+#include "core/tiles.hpp"
+
 namespace mucudnn {
 
 Tensors advanced(const Problem& problem, const Tensors& tensors, std::int64_t first) {
@@ -45,7 +47,7 @@ Division::Division(Engine& engine, Device& device, const Kernel& kernel, const s
     }
     if (steps_.empty() || prepared->workspace() > algorithms_workspace_) slice_with_most_workspace_ = slice;
     algorithms_workspace_ = std::max(algorithms_workspace_, prepared->workspace());
-    steps_.push_back({slice.micro_batch, prepared.get()});
+    steps_.push_back({slice.micro_batch, prepared.get(), is_tiled(slice.algorithm)});
   }
 }
 
@@ -74,7 +76,13 @@ void Division::run(cudnnHandle_t handle, const Arguments& arguments, const Scrat
   for (const Step& step : steps_) {
     Arguments at = advanced(kernel_, slice, first);
     at.beta = slice.beta;
-    step.prepared->execute(handle, at, algorithms);
+    try {
+      step.prepared->execute(handle, at, algorithms);
+    } catch (...) {
+      // Some tiles may have been added to the output, so the caller must begin again.
+      if (step.is_tiled) done = 0;
+      throw;
+    }
     sum.add_slice();
     first += step.micro_batch;
     if (!is_accumulated) done = first;

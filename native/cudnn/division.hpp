@@ -64,7 +64,8 @@ class Division final : public PreparedConfiguration {
   // The notes of each algorithm, as in Candidate::notes.
   std::vector<std::string> notes() const;
   void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override;
-  // Runs like the function above. If it throws, the output holds the result of only the first `done` samples.
+  // Runs like the function above. If it throws, the output holds the result of only the first `done` samples;
+  // after a tile failed, `done` is 0, and what the output holds means nothing.
   void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace,
            std::int64_t& done) const;
 
@@ -72,6 +73,7 @@ class Division final : public PreparedConfiguration {
   struct Step {
     std::int64_t micro_batch;
     const PreparedKernel* prepared;
+    bool is_tiled;
   };
 
   Device& device_;

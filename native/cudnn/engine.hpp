@@ -98,7 +98,7 @@ inline bool is_transform(const std::string& algorithm, const std::string& notes)
 // A note: the algorithm takes x and y that are some channels of larger tensors, in the same workspace.
 constexpr const char* kStrided = "strided";
 // Returns the pitch for which the library is asked: that of tensors with twice the kernel's channels.
-inline ChannelPitch pitch_of_halves(const Problem& p) { return {2 * p.in_channels, 2 * p.out_channels}; }
+inline Pitch pitch_of_halves(const Problem& p) { return {2 * p.in_channels, 2 * p.out_channels}; }
 
 // One algorithm of a kernel, as the library describes it.
 struct Candidate {
@@ -140,7 +140,7 @@ class Engine {
   virtual Enumeration enumerate(const Kernel& kernel) = 0;
   // Throws EngineError if the algorithm is unknown or cannot run on tensors of this pitch.
   virtual std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm,
-                                                  const ChannelPitch& pitch = {}) = 0;
+                                                  const Pitch& pitch = {}) = 0;
 };
 
 }  // namespace mucudnn

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <set>
 
+#include "core/tiles.hpp"
 #include "cudnn/convolution_graph.hpp"
 
 namespace mucudnn {
@@ -52,7 +53,7 @@ struct Planned {
 
 // The graphs that a kernel's execution plans are made from.
 struct Graphs {
-  Graphs(const Context& context, const Kernel& kernel, std::int64_t alignment, const ChannelPitch& pitch = {})
+  Graphs(const Context& context, const Kernel& kernel, std::int64_t alignment, const Pitch& pitch = {})
       : plain(context, kernel, {1, 0, alignment}, pitch) {
     if (adds_slices(kernel.pass)) adding.emplace(context, kernel, PlanTerms{1, 1, alignment}, pitch);
   }
@@ -101,14 +102,16 @@ class StrideProbe {
 class GraphKernel final : public PreparedKernel {
  public:
   GraphKernel(std::shared_ptr<const Context> context, const Kernel& kernel, const EngineName& name,
-              const ChannelPitch& pitch)
+              const Pitch& pitch)
       : context_(std::move(context)),
         kernel_(kernel),
         pitch_(pitch),
         name_(name),
-        alignment_(name.is_for_aligned ? 16 : usual_alignment(kernel.problem)),
+        alignment_(name.is_for_aligned ? 16 : usual_alignment(kernel.problem, pitch)),
         planned_(Graphs(*context_, kernel, alignment_, pitch).plan(name)) {
     const Problem& problem = kernel.problem;
+    if (alignment_ > usual_alignment(problem, pitch) && pitch.has_rows())
+      throw EngineError(to_text(name) + " is for aligned tensors, and the rows of a tile are not");
     if (!is_allowed(problem, planned_.plain.notes)) {
       throw EngineError(to_text(name) + " (" + planned_.plain.notes.text() +
                         ") is not allowed by the arithmetic '" + name_of(problem.math) + "' of " +
@@ -172,7 +175,7 @@ class GraphKernel final : public PreparedKernel {
 
   std::shared_ptr<const Context> context_;
   Kernel kernel_;
-  ChannelPitch pitch_;
+  Pitch pitch_;
   EngineName name_;
   std::int64_t alignment_;  // the alignment in bytes that `planned_` is for
   Planned planned_;
@@ -202,7 +205,7 @@ class GraphEngine final : public Engine {
   }
 
   std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm,
-                                          const ChannelPitch& pitch) override {
+                                          const Pitch& pitch) override {
     const auto name = parse_engine_name(algorithm);
     if (!name) {
       throw EngineError("'" + algorithm + "' names no engine of the graph API" +
@@ -270,11 +273,15 @@ class GraphEngine final : public Engine {
 
 }  // namespace
 
-std::int64_t usual_alignment(const Problem& p) {
-  const auto bytes = [&](std::int64_t sample, DataType type) {
-    return static_cast<std::uintptr_t>(p.mini_batch * sample) * size_of(type);
+std::int64_t usual_alignment(const Problem& p, const Pitch& pitch) {
+  const auto bytes = [](std::int64_t elements, DataType type) {
+    return static_cast<std::uintptr_t>(elements) * size_of(type);
   };
-  return alignment_of(bytes(p.x_sample(), p.data_type) | bytes(p.y_sample(), p.type_of_y()));
+  std::uintptr_t all =
+      bytes(p.mini_batch * p.x_sample(), p.data_type) | bytes(p.mini_batch * p.y_sample(), p.type_of_y());
+  if (pitch.x_rows != 0) all |= x_rows(p).size;  // a tile begins at any row
+  if (pitch.y_rows != 0) all |= y_rows(p).size;
+  return alignment_of(all);
 }
 
 std::unique_ptr<Engine> make_graph_engine(std::shared_ptr<const Context> context) {

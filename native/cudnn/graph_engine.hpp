@@ -20,7 +20,7 @@ namespace mucudnn {
 std::unique_ptr<Engine> make_graph_engine(std::shared_ptr<const Context> context);
 
 // Returns the alignment in bytes that execution plans assume. Slices that begin at multiples of their own
-// size, such as powers of two, have it.
-std::int64_t usual_alignment(const Problem& problem);
+// size, such as powers of two, have it. So do tiles in place, whose pitch has the rows of the whole sample.
+std::int64_t usual_alignment(const Problem& problem, const Pitch& pitch = {});
 
 }  // namespace mucudnn

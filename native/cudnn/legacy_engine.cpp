@@ -63,7 +63,7 @@ struct Heuristics {
 class LegacyKernel final : public PreparedKernel {
  public:
   LegacyKernel(std::shared_ptr<const Context> context, const Kernel& kernel, const std::string& algorithm,
-               const ChannelPitch& pitch)
+               const Pitch& pitch)
       : context_(std::move(context)),
         descriptors_(context_->library(), kernel.problem, pitch),
         pass_(kernel.pass),
@@ -176,7 +176,7 @@ class LegacyEngine final : public Engine {
   }
 
   std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm,
-                                          const ChannelPitch& pitch) override {
+                                          const Pitch& pitch) override {
     if (kernel.problem.is_fused()) {
       throw EngineError("the legacy API does not fuse '" + to_text(kernel.problem.epilogue) +
                         "': " + algorithm);

@@ -1,6 +1,13 @@
 #include "cudnn/tiling.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "core/tiles.hpp"
 #include "cudnn/filter_sum.hpp"
@@ -8,8 +15,16 @@
 namespace mucudnn {
 namespace {
 
+// The workspaces in KiB for which tiles are listed. The least is the size of a second-level cache.
+constexpr std::size_t kWorkspaces[] = {512,   1024,  2048,   4096,    8192,   16384,
+                                       32768, 65536, 262144, 1048576, 4194304};
+constexpr std::int64_t kProbe =
+    8;  // the workspace of an eighth of a sample shows how it grows with the steps
+constexpr int kMostCorrections = 3;
+constexpr std::int64_t kMostTiles = 1 << 16;  // a plan must not ask for any amount of memory
+
 char* at(char* tensor, const Rows& rows, std::int64_t row) {
-  return tensor + static_cast<std::size_t>(row) * rows.size;
+  return tensor + row * static_cast<std::int64_t>(rows.size);
 }
 
 // Copies the rows from `begin` on into a tile. Rows outside the sample become zeros.
@@ -37,68 +52,242 @@ void copy_out(Device& device, char* sample, const Rows& rows, char* tile, const 
                      stream);
 }
 
+class TiledKernel final : public PreparedKernel {
+ public:
+  // Throws EngineError if the algorithm cannot run the tiles.
+  TiledKernel(Engine& engine, Device& device, const Kernel& kernel, const TiledAlgorithm& tiled,
+              const Pitch& pitch)
+      : device_(device), kernel_(kernel), pitch_(pitch) {
+    const std::int64_t total = tile_steps(kernel);
+    if (tiled.steps >= total) {
+      throw EngineError("a sample of " + std::to_string(total) + " steps is not divided into tiles of " +
+                        std::to_string(tiled.steps));
+    }
+    if (total / tiled.steps >= kMostTiles)
+      throw EngineError("tiles of " + std::to_string(tiled.steps) + " steps are more than " +
+                        std::to_string(kMostTiles));
+    for (std::int64_t done = 0; done < total; done += tiled.steps)
+      add_step(engine, tiled.algorithm, {kernel, done, std::min(tiled.steps, total - done)});
+    // Each sample is a slice of the caller's sum, which is why even a few tiles are summed in fp32.
+    std::size_t slices = steps_.size() * static_cast<std::size_t>(kernel.problem.mini_batch);
+    if (adds_slices(kernel.pass)) slices = std::max(slices, kMostSlicesInPlace + 1);
+    accumulator_size_ = required_accumulator(device, kernel, slices);
+  }
+
+  std::size_t workspace() const override { return tiles_size_ + accumulator_size_; }
+  std::string notes() const override { return steps_.front().prepared->notes(); }
+
+  void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override {
+    if (workspace.size < this->workspace()) {
+      throw EngineError("the tiles need a workspace of " + std::to_string(this->workspace()) + " bytes, " +
+                        std::to_string(workspace.size) + " are given");
+    }
+    const Problem& problem = kernel_.problem;
+    Arguments sample = arguments;
+    SliceSum sum(device_, kernel_, accumulator_size_ > 0 ? workspace.data + aligned(tiles_size_) : nullptr,
+                 sample);
+    const std::size_t x = sample_size(x_rows(problem), pitch_.of_x(problem), problem.in_channels);
+    const std::size_t y = sample_size(y_rows(problem), pitch_.of_y(problem), problem.out_channels);
+    for (std::int64_t n = 0; n < problem.mini_batch; ++n) {
+      for (const Step& step : steps_) {
+        run_step(handle, step, sample, workspace.data);
+        sum.add_slice();
+      }
+      sample.tensors.x += x;
+      advance_y(sample, y);
+    }
+    sum.store();
+  }
+
+ private:
+  struct Step {
+    PlacedTile tile;
+    const PreparedKernel* prepared = nullptr;
+    bool copies_x = false, copies_y = false;
+    std::size_t y_at = 0, workspace_at = 0;  // the copies begin with that of x
+  };
+
+  static std::size_t sample_size(const Rows& rows, std::int64_t in_memory, std::int64_t channels) {
+    return rows.bytes() / static_cast<std::size_t>(channels) * static_cast<std::size_t>(in_memory);
+  }
+
+  void advance_y(Arguments& arguments, std::size_t bytes) const {
+    arguments.tensors.y += bytes;
+    if (arguments.fusion) arguments.fusion->z += bytes;
+    const Epilogue& epilogue = kernel_.problem.epilogue;
+    for (std::size_t i = 0; i < epilogue.size(); ++i) {
+      if (operand_of(epilogue[i].kind) == Operand::like_y) arguments.tensors.operands[i] += bytes;
+    }
+  }
+
+  bool reads_like_y() const {
+    const Epilogue& epilogue = kernel_.problem.epilogue;
+    return std::any_of(epilogue.begin(), epilogue.end(), [](const Pointwise& operation) {
+      return operand_of(operation.kind) == Operand::like_y && operation.factor != 0;
+    });
+  }
+
+  // Prepares a tile on the tensors where they are, except for those that must be copied. If the algorithm
+  // does not take such strides, both are copied.
+  void add_step(Engine& engine, const std::string& algorithm, const PlacedTile& tile) {
+    Step step{tile, nullptr, tile.copies_x, tile.copies_y};
+    if (takes_strides_) {
+      try {
+        step.prepared = &prepare(engine, algorithm, step);
+      } catch (const EngineError&) {
+        takes_strides_ = false;
+      }
+    }
+    if (!takes_strides_) {
+      step.copies_x = step.copies_y = true;
+      step.prepared = &prepare(engine, algorithm, step);
+    }
+    if (step.copies_x) step.y_at = aligned(x_rows(tile.kernel.problem).bytes());
+    step.workspace_at = step.y_at;
+    if (step.copies_y) step.workspace_at += aligned(y_rows(tile.kernel.problem).bytes());
+    tiles_size_ = std::max(tiles_size_, step.workspace_at + step.prepared->workspace());
+    steps_.push_back(step);
+  }
+
+  const PreparedKernel& prepare(Engine& engine, const std::string& algorithm, const Step& step) {
+    const Problem& problem = kernel_.problem;
+    const bool is_pitched = (pitch_.x != 0 && problem.layout == Layout::nhwc) ||
+                            (pitch_.y != 0 && problem.layout_of_y() == Layout::nhwc);
+    if ((step.copies_x || step.copies_y) && is_pitched)
+      throw EngineError("rows with the channels of others between them are not copied");
+    if (step.copies_y && reads_like_y())
+      throw EngineError(algorithm + " takes packed tensors only, so it fuses no addition in tiles");
+    const std::int64_t rows_of_x = step.copies_x ? 0 : x_rows(problem).count;
+    const std::int64_t rows_of_y = step.copies_y ? 0 : y_rows(problem).count;
+    auto& prepared = prepared_[{x_rows(step.tile.kernel.problem).count, step.copies_x, step.copies_y}];
+    if (prepared == nullptr) {
+      prepared = engine.prepare(step.tile.kernel, algorithm, {pitch_.x, pitch_.y, rows_of_x, rows_of_y});
+    }
+    return *prepared;
+  }
+
+  void run_step(cudnnHandle_t handle, const Step& step, const Arguments& sample, char* scratch) const {
+    const Problem &whole = kernel_.problem, &part = step.tile.kernel.problem;
+    const Rows x = x_rows(whole), y = y_rows(whole), x_tile = x_rows(part), y_tile = y_rows(part);
+    const Pass pass = kernel_.pass;
+    Arguments tile = sample;
+    if (step.copies_x) {
+      tile.tensors.x = scratch;
+      if (pass != Pass::backward_data || sample.beta != 0)
+        copy_in(device_, scratch, x_tile, sample.tensors.x, x, step.tile.x, sample.stream);
+    } else {
+      tile.tensors.x = at(tile.tensors.x, x, step.tile.x);
+    }
+    if (step.copies_y) {
+      char* const copy = tile.tensors.y = scratch + step.y_at;
+      if (pass != Pass::forward || sample.beta != 0)
+        copy_in(device_, copy, y_tile, sample.tensors.y, y, step.tile.y, sample.stream);
+      if (tile.fusion && tile.fusion->z_scale != 0) {
+        // The legacy API's z may be y itself.
+        copy_in(device_, copy, y_tile, const_cast<char*>(sample.fusion->z), y, step.tile.y, sample.stream);
+      }
+      if (tile.fusion) tile.fusion->z = copy;
+    } else {
+      advance_y(tile, static_cast<std::size_t>(step.tile.y) * y.size);
+    }
+    step.prepared->execute(handle, tile, {scratch + step.workspace_at, step.prepared->workspace()});
+    const auto& [first, last] = std::pair(step.tile.first, step.tile.last);
+    if (pass == Pass::forward && step.copies_y)
+      copy_out(device_, sample.tensors.y, y, tile.tensors.y, y_tile, step.tile.y, first, last, sample.stream);
+    if (pass == Pass::backward_data && step.copies_x)
+      copy_out(device_, sample.tensors.x, x, tile.tensors.x, x_tile, step.tile.x, first, last, sample.stream);
+  }
+
+  Device& device_;
+  Kernel kernel_;
+  Pitch pitch_;
+  std::map<std::tuple<std::int64_t, bool, bool>, std::unique_ptr<PreparedKernel>> prepared_;
+  std::vector<Step> steps_;
+  bool takes_strides_ = true;
+  std::size_t tiles_size_ = 0;
+  std::size_t accumulator_size_ = 0;
+};
+
+class TilingEngine final : public Engine {
+ public:
+  TilingEngine(std::unique_ptr<Engine> engine, Device& device)
+      : engine_(std::move(engine)), device_(device) {}
+
+  cudnnHandle_t handle() const override { return engine_->handle(); }
+
+  Enumeration enumerate(const Kernel& kernel) override {
+    Enumeration all = engine_->enumerate(kernel);
+    if (kernel.problem.mini_batch > 1 || most_slices(kernel.pass, kernel.problem.data_type) == 1) return all;
+    std::vector<Candidate> tiles;
+    for (const Candidate& whole : all.candidates) {
+      if (whole.status == "CUDNN_STATUS_SUCCESS") add_tiles(kernel, whole, tiles);
+    }
+    std::move(tiles.begin(), tiles.end(), std::back_inserter(all.candidates));
+    return all;
+  }
+
+  std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm,
+                                          const Pitch& pitch) override {
+    const auto tiled = parse_tiled(algorithm);
+    if (!tiled) return engine_->prepare(kernel, algorithm, pitch);
+    return std::make_unique<TiledKernel>(*engine_, device_, kernel, *tiled, pitch);
+  }
+
+ private:
+  // Returns the workspace of an algorithm in tiles of some steps; nothing if it cannot run them.
+  std::optional<std::size_t> workspace_of(const Kernel& kernel, const TiledAlgorithm& tiled) {
+    try {
+      return TiledKernel(*engine_, device_, kernel, tiled, {}).workspace();
+    } catch (const EngineError&) {
+      return std::nullopt;
+    }
+  }
+
+  void add_tiles(const Kernel& kernel, const Candidate& whole, std::vector<Candidate>& tiles) {
+    if (whole.workspace <= kWorkspaces[0] << 10) return;
+    const std::int64_t total = tile_steps(kernel), probe = (total + kProbe - 1) / kProbe;
+    const auto probed = workspace_of(kernel, {whole.algorithm, probe});
+    if (!probed) return;
+    const double slope = std::max((static_cast<double>(whole.workspace) - static_cast<double>(*probed)) /
+                                      static_cast<double>(total - probe),
+                                  1.0);
+    // Some channels of a larger tensor would need other copies.
+    std::string notes = whole.notes;
+    if (const std::size_t at = notes.find(kStrided); at != std::string::npos)
+      notes.erase(at > 0 ? at - 1 : 0, std::strlen(kStrided) + (at > 0));
+    std::int64_t last = 0;
+    for (const std::size_t kib : kWorkspaces) {
+      const std::size_t limit = kib << 10;
+      if (limit >= whole.workspace) break;
+      const double room = static_cast<double>(limit) - static_cast<double>(*probed);
+      auto steps = probe + static_cast<std::int64_t>(room / slope);
+      for (int tries = 0; tries < kMostCorrections && steps > last; ++tries) {
+        // Tiles of equal length take as much workspace as the longest of unequal ones.
+        steps = std::min(steps, total - 1);
+        const std::int64_t count = (total + steps - 1) / steps;
+        const TiledAlgorithm tiled{whole.algorithm, (total + count - 1) / count};
+        if (tiled.steps <= last) break;
+        const auto workspace = workspace_of(kernel, tiled);
+        if (!workspace) break;
+        if (*workspace <= limit) {
+          last = tiled.steps;
+          tiles.push_back({to_text(tiled), whole.status, *workspace, notes});
+          break;
+        }
+        const double excess = static_cast<double>(*workspace - limit) / slope;
+        steps = tiled.steps - std::max<std::int64_t>(1, static_cast<std::int64_t>(excess));
+      }
+    }
+  }
+
+  std::unique_ptr<Engine> engine_;
+  Device& device_;
+};
+
 }  // namespace
 
-Tiling::Tiling(Engine& engine, Device& device, const Kernel& kernel, const std::vector<Tile>& tiles)
-    : device_(device), kernel_(kernel) {
-  const std::int64_t total = tile_steps(kernel);
-  std::int64_t done = 0;
-  for (const Tile& tile : tiles) {
-    if (tile.steps < 1 || tile.steps > total - done) break;
-    auto& prepared = prepared_[{tile.steps, tile.algorithm}];
-    const Kernel of_tile = tile_kernel(kernel, tile.steps);
-    if (prepared == nullptr) prepared = engine.prepare(of_tile, tile.algorithm);
-    tile_workspace_ = std::max(tile_workspace_, TileCopies(of_tile.problem).size + prepared->workspace());
-    steps_.push_back({done, done + tile.steps, prepared.get(), of_tile.problem});
-    done += tile.steps;
-  }
-  if (done != total || steps_.size() != tiles.size()) {
-    throw std::invalid_argument("the tiles do not add up to the " + std::to_string(total) + " steps of " +
-                                name_of(kernel.pass));
-  }
-  const auto slices = steps_.size() * static_cast<std::size_t>(kernel.problem.mini_batch);
-  accumulator_size_ = required_accumulator(device, kernel, slices);
-}
-
-void Tiling::run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const {
-  require(workspace, "the tiles need");
-  const Problem& problem = kernel_.problem;
-  Arguments sample = arguments;
-  SliceSum sum(device_, kernel_, accumulator_size_ > 0 ? workspace.data + aligned(tile_workspace_) : nullptr,
-               sample);
-  for (std::int64_t n = 0; n < problem.mini_batch; ++n) {
-    for (const Step& step : steps_) {
-      run_tile(handle, step, sample, workspace.data);
-      sum.add_slice();
-    }
-    sample.tensors.x += x_rows(problem).bytes();
-    sample.tensors.y += y_rows(problem).bytes();
-  }
-  sum.store();
-}
-
-void Tiling::run_tile(cudnnHandle_t handle, const Step& step, const Arguments& sample, char* scratch) const {
-  const TileCopies copies(step.problem);
-  Arguments tile = sample;
-  tile.tensors.x = scratch;
-  tile.tensors.y = scratch + copies.y;
-  const Rows x = x_rows(kernel_.problem), y = y_rows(kernel_.problem);
-  const Rows x_tile = x_rows(step.problem), y_tile = y_rows(step.problem);
-  const TileOrigin origin = tile_origin(kernel_, step.begin);
-  const Pass pass = kernel_.pass;
-  if (pass != Pass::backward_data || sample.beta != 0)
-    copy_in(device_, tile.tensors.x, x_tile, sample.tensors.x, x, origin.x, sample.stream);
-  if (pass != Pass::forward || sample.beta != 0)
-    copy_in(device_, tile.tensors.y, y_tile, sample.tensors.y, y, origin.y, sample.stream);
-  step.prepared->execute(handle, tile, {scratch + copies.size, step.prepared->workspace()});
-  const std::int64_t first = first_row_written(kernel_, step.begin);
-  const std::int64_t last = first_row_written(kernel_, step.end);
-  if (pass == Pass::forward) {
-    copy_out(device_, sample.tensors.y, y, tile.tensors.y, y_tile, origin.y, first, last, sample.stream);
-  } else if (pass == Pass::backward_data) {
-    copy_out(device_, sample.tensors.x, x, tile.tensors.x, x_tile, origin.x, first, std::min(x.count, last),
-             sample.stream);
-  }
+std::unique_ptr<Engine> make_tiling_engine(std::unique_ptr<Engine> engine, Device& device) {
+  return std::make_unique<TilingEngine>(std::move(engine), device);
 }
 
 }  // namespace mucudnn

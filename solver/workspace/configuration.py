@@ -46,6 +46,23 @@ Slices: TypeAlias = tuple[tuple[int, str], ...]
 """The (size, algorithm) of each part of a configuration, in order, as engines take them."""
 
 
+_TILE = ".tile="
+
+
+def tile_of(algorithm: str) -> tuple[str, int] | None:
+    """Return the algorithm and the length of its tiles, or None for an algorithm without tiles.
+
+    `WINOGRAD.tile=8` divides each sample along its height, or depth, into tiles of 8 steps.
+    """
+    name, tile, steps = algorithm.rpartition(_TILE)
+    return (name, int(steps)) if tile and steps.isdecimal() else None
+
+
+def is_tiled(algorithm: str) -> bool:
+    """Return whether an algorithm runs in tiles of its samples."""
+    return _TILE in algorithm
+
+
 def check_part(part: Part, name: str) -> None:
     """Raise a ValueError with the figure if a part's size, time or workspace is out of range.
 
@@ -137,6 +154,11 @@ class Configuration(Sequential[MicroConfiguration]):
     def mini_batch(self) -> int:
         """The sum of the parts' sizes."""
         return sum(part.micro_batch for part in self.parts)
+
+    @property
+    def is_divided(self) -> bool:
+        """True if the mini-batch or a sample is divided."""
+        return len(self.parts) > 1 or is_tiled(self.parts[0].algorithm)
 
 
 class Infeasible(Exception):  # noqa: N818 (a fixed public name)

@@ -7,7 +7,8 @@ from random import Random
 from scripts import Call, Step, Threads
 from shim_cases import algorithms, write_plan
 
-from mucudnn._native import Engine, parse_descriptor
+from mucudnn._native import Engine, EngineError, parse_descriptor, tile_steps
+from mucudnn.problems.kernels import Kernel
 
 
 def kernels_in(steps: Iterable[Step]) -> set[tuple[str, str]]:
@@ -30,6 +31,19 @@ def parts(random: Random, mini_batch: int) -> list[int]:
     return sorted(sizes, reverse=True)
 
 
+def slice_of(random: Random, engine: Engine, kernel: Kernel, runnable: list[str]) -> tuple[int, str]:
+    """Return a slice of all samples of a kernel, sometimes in tiles."""
+    algorithm, steps = random.choice(runnable), tile_steps(kernel)
+    if steps < 2 or random.random() < 0.6:
+        return kernel.mini_batch, algorithm
+    tiled = kernel.mini_batch, f"{algorithm}.tile={random.randrange(1, steps)}"
+    try:
+        engine.prepare(kernel, [tiled])
+    except EngineError:
+        return kernel.mini_batch, algorithm
+    return tiled
+
+
 def write_random_plan(engine: Engine, path: Path, scripts: Iterable[Iterable[Step]]) -> Path:
     """Write a plan that divides most kernels of some programs, in the descriptors of both APIs."""
     random, kernels = Random("plan"), {}
@@ -39,7 +53,10 @@ def write_random_plan(engine: Engine, path: Path, scripts: Iterable[Iterable[Ste
         problem = parse_descriptor(text)[0]
         runnable = algorithms(engine, problem, pass_)
         configurations = [
-            [(size, random.choice(runnable)) for size in parts(random, problem.mini_batch)]
+            [
+                slice_of(random, engine, Kernel(problem.replace(mini_batch=size), pass_), runnable)
+                for size in parts(random, problem.mini_batch)
+            ]
             for _ in range(random.choice((1, 2)))
         ]
         # On the host engine, kernels of the graph API in fp32 are `strict`.

@@ -19,6 +19,8 @@ def geometry(number: int, mini_batch: int) -> Problem:
     is_plain = random.random() < 0.5  # all algorithms run a plain problem
     sizes = (4, 5, 6, 7, 8, 9) if dims == 2 else (3, 4, 5)
     input_ = tuple(random.choice(sizes) for _ in range(dims))
+    if mini_batch == 1:  # large enough for algorithms in tiles
+        input_ = tuple(8 * size - 1 for size in input_) if dims == 2 else (4 * input_[0], *input_[1:])
     if is_plain:
         kernel, stride, dilation, groups = (3,) * dims, (1,) * dims, (1,) * dims, random.choice((1, 1, 2))
         padding = (1,) * dims

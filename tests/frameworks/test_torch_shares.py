@@ -6,20 +6,19 @@ from needs_torch import torch
 from mucudnn._native import Problem
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import Configuration, MicroConfiguration, Tile, Tiling
+from mucudnn.solver import Configuration, MicroConfiguration
 from mucudnn.torch.layers.sharing import plans_of_layers
 
 nn = torch.nn
 
 LEAN = Configuration((MicroConfiguration(4, "LEAN", 2.0, 0),))
 HUNGRY = Configuration((MicroConfiguration(4, "HUNGRY", 1.0, 4096),))
-TILES = Tiling((Tile(6, "LEAN", 0.25, 0),))
 
 
-def planned(problem: Problem, count: int, *, tiles: Tiling | None = None) -> PlanKernel:
+def planned(problem: Problem, count: int) -> PlanKernel:
     """Return a kernel one of whose `count` occurrences takes workspace."""
     shares = ((1, HUNGRY), (count - 1, LEAN))
-    return PlanKernel(Kernel(problem, "forward"), count, LEAN, (LEAN, HUNGRY), tiles, shares)
+    return PlanKernel(Kernel(problem, "forward"), count, LEAN, (LEAN, HUNGRY), shares)
 
 
 def image(**other: object) -> Problem:
@@ -59,12 +58,6 @@ def test_layers_that_may_run_other_kernels_all_take_the_least_workspace() -> Non
     """Make three layers for a kernel that the plan counts twice: nothing says which one has another input."""
     layers = [nn.Conv2d(4, 4, 3) for _ in range(3)]
     assert choices(Plan({}, (planned(image(), 2),)), layers) == [["LEAN"]] * 3
-
-
-def test_tiles_stay_with_the_choice_that_they_were_compared_with() -> None:
-    plan = Plan({}, (planned(image(), 2, tiles=TILES),))
-    first, second = (Plan.parse(text) for text in plans_of_layers(plan, [nn.Conv2d(4, 4, 3) for _ in "ab"]))
-    assert (first.kernels[0].tiles, second.kernels[0].tiles) == (None, TILES)
 
 
 def test_without_shares_all_layers_follow_the_plan_itself() -> None:

@@ -46,9 +46,9 @@ def test_the_rows_are_what_later_calls_run(model: nn.Module, monkeypatch: pytest
 
 def test_the_choices_of_a_plan_are_shown(model: nn.Module) -> None:
     plan = mt.plan(model, X, workspace="64KiB")
-    planned = {(k.pass_, micro_batches(k.tiles or k.chosen, " + ")) for k in plan.kernels}
+    planned = {(k.pass_, micro_batches(k.chosen, " + ")) for k in plan.kernels}
     choices = mt.summary(mt.convert(model, plan=plan), X).choices
-    assert {(one.pass_, (one.micro_batches or "").removeprefix("tiles ")) for one in choices} == planned
+    assert {(one.pass_, one.micro_batches or "") for one in choices} == planned
 
 
 def test_a_layer_that_pytorch_computes_says_so() -> None:

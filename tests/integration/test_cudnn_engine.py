@@ -44,7 +44,7 @@ problem = Problem(mini_batch=7, in_channels=3, out_channels=5, input=(9, 8), ker
 algorithm = "IMPLICIT_GEMM" if {pass_!r} == "forward" else "ALGO_1"
 divided = lambda e, p, pass_, *m: e.execute(Kernel(p, pass_), [(4, algorithm), (3, algorithm)], *m, beta=0.5)
 tiled = lambda e, p, pass_, *m: e.execute(
-    Kernel(p, pass_), [(5, algorithm), (4, algorithm)], *m, beta=0.5, tiles=True
+    Kernel(p, pass_), [(4, algorithm + ".tile=5"), (3, algorithm)], *m, beta=0.5
 )
 for execute in (divided, tiled):
     for ours, expected in zip(run(cuda, problem, {pass_!r}, execute), run(host, problem, {pass_!r}, execute)):

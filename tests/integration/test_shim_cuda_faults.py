@@ -70,7 +70,7 @@ def test_the_program_does_not_notice_a_call_that_fails_under_a_plan(
     configuration = [(2, parts[name], 1.0, 0)] * 3
     problem, _, _ = parse_descriptor(one["problem"])
     plan = tmp_path / "one.plan"
-    row = (problem, one["pass_"], 1, configuration, [configuration], [], [], [])
+    row = (problem, one["pass_"], 1, configuration, [configuration], [], [])
     plan.write_text(format_plan(header, [row]))
     following = {"MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan)}
     check_attempts(one, "once", tmp_path, {**libraries, **following})

@@ -12,8 +12,7 @@ from clients import HABITS, Case, Programs, Ran, decoded
 from programs import SHIM, preload
 from reference import OUTPUT, PASSES
 
-from mucudnn._native import Engine, format_plan, parse_descriptor, tile_steps
-from mucudnn.problems.kernels import Kernel
+from mucudnn._native import Engine, format_plan, parse_descriptor
 
 KINDS = ("odd mini-batch", "groups", "stride", "3-D", "3-D, channels last", "fp64")
 
@@ -23,8 +22,8 @@ def write_single_sample_plan(
 ) -> dict[str, str]:
     """Write a plan that divides the case into single samples, and return the environment that uses it.
 
-    The samples use the two GEMM algorithms alternately. With `other_answers` the plan also has tiles and a
-    share, by an algorithm that no library has.
+    The samples use the two GEMM algorithms alternately. With `other_answers` the plan also has a share, by an
+    algorithm that no library has.
     """
     names = ("IMPLICIT_GEMM", "GEMM") if case.pass_ == "forward" else ("ALGO_1", "ALGO_0")
     if case.problem.data_type == "f64":
@@ -32,10 +31,9 @@ def write_single_sample_plan(
     parts = [(1, names[sample % 2], 1.0, 0) for sample in range(case.problem.mini_batch)]
     header = {"engine": engine.kind, "device": engine.device, "library": engine.library}
     plan = folder / "single.plan"
-    tiles = [(tile_steps(Kernel(case.problem, case.pass_)), "NO_SUCH", 0.5, 0)]
     share = (1, [(case.problem.mini_batch, "NO_SUCH", 0.5, 0)])
-    others = (tiles, [share]) if other_answers else ([], [])
-    plan.write_text(format_plan(header, [(case.problem, case.pass_, 1, parts, [], *others, [])]))
+    shares = [share] if other_answers else []
+    plan.write_text(format_plan(header, [(case.problem, case.pass_, 1, parts, [], shares, [])]))
     return {
         "LD_PRELOAD": preload(SHIM),
         "MUCUDNN_LIBRARY": "host",
@@ -67,7 +65,7 @@ def write_group_plan(engine: Engine, case: Case, folder: Path) -> dict[str, str]
         halves[1] = (4, halves[0][1])
     chosen = [(batch, "NO_SUCH", 1.0, 0)]
     header = {"engine": engine.kind, "device": engine.device, "library": engine.library}
-    kernel = (case.problem, case.pass_, 1, chosen, [], [], [], halves)
+    kernel = (case.problem, case.pass_, 1, chosen, [], [], halves)
     Path(environment["MUCUDNN_PLAN"]).write_text(format_plan(header, [kernel]))
     return environment
 
@@ -95,7 +93,7 @@ def test_a_client_of_each_habit_is_divided(
 
 
 @pytest.mark.parametrize("pass_", PASSES)
-def test_where_a_plan_has_tiles_and_shares_beside_its_choice_the_choice_is_followed(
+def test_where_a_plan_has_shares_beside_its_choice_the_choice_is_followed(
     pass_: str, engine: Engine, programs: Programs, host_engine: dict[str, str], tmp_path: Path
 ) -> None:
     case = Case(parse_descriptor(PROBLEMS["odd mini-batch"])[0], pass_)

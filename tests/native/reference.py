@@ -10,8 +10,9 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from mucudnn._native import STRIDED, Engine, Problem, group_copies, group_kernel, tile_copies, tile_kernel
+from mucudnn._native import STRIDED, Engine, Problem, group_copies, group_kernel
 from mucudnn.problems.kernels import Kernel
+from mucudnn.solver import is_tiled
 
 Array = npt.NDArray[np.float64]
 PASSES = ("forward", "backward_data", "backward_filter")
@@ -150,6 +151,9 @@ class CheckedKernel:
         """Return the workspace of a division in bytes."""
         most = 0
         for size, algorithm in parts:
+            if is_tiled(algorithm):  # the engine lists few of them
+                most = max(most, self.engine.prepare(self.kernel.at(size), [(size, algorithm)]).workspace)
+                continue
             candidates = self.engine.enumerate(self.kernel.at(size))
             most = max(most, next(c.workspace for c in candidates if c.algorithm == algorithm))
         return most + self.engine.accumulator_size(self.kernel, len(parts))
@@ -168,28 +172,13 @@ class CheckedKernel:
         over: float | None = None,
     ) -> Array:
         """Return the output of a division. Before the run it holds random values, or `over` everywhere."""
-        return self._run(self.workspace(parts), parts, alpha, beta, over, tiles=False)
-
-    def run_tiles(
-        self,
-        parts: list[tuple[int, str]],
-        *,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        over: float | None = None,
-    ) -> Array:
-        """Return the output of tiles, like `run` for a division."""
-        return self._run(self.tile_workspace(parts), parts, alpha, beta, over, tiles=True)
-
-    def tile_workspace(self, parts: list[tuple[int, str]]) -> int:
-        """Return the workspace of tiles in bytes."""
-        most = 0
-        for steps, algorithm in parts:
-            candidates = self.engine.enumerate(tile_kernel(self.kernel, steps))
-            own = next(c.workspace for c in candidates if c.algorithm == algorithm)
-            most = max(most, own + tile_copies(self.kernel, steps))
-        slices = len(parts) * self.problem.mini_batch
-        return most + self.engine.accumulator_size(self.kernel, slices)
+        self._fill_output(over)
+        x, w, y, *operands = self.memory.values()
+        self.engine.execute(
+            self.kernel, parts, x, w, y, self.engine.allocate(self.workspace(parts)),
+            alpha=alpha, beta=beta, operands=operands,
+        )  # fmt: skip
+        return self._load(OUTPUT[self.pass_])
 
     def run_groups(
         self,
@@ -226,24 +215,6 @@ class CheckedKernel:
                 most = max(most, own.workspace + copies + accumulator)
         return most
 
-    def _run(
-        self,
-        workspace: int,
-        parts: list[tuple[int, str]],
-        alpha: float,
-        beta: float,
-        over: float | None,
-        *,
-        tiles: bool,
-    ) -> Array:
-        self._fill_output(over)
-        x, w, y, *operands = self.memory.values()
-        self.engine.execute(
-            self.kernel, parts, x, w, y, self.engine.allocate(workspace),
-            alpha=alpha, beta=beta, tiles=tiles, operands=operands,
-        )  # fmt: skip
-        return self._load(OUTPUT[self.pass_])
-
     def _fill_output(self, over: float | None) -> None:
         name = OUTPUT[self.pass_]
         memory, count = self.memory[name], int(np.prod(self.shapes[name]))
@@ -276,6 +247,7 @@ class CheckedKernel:
 
     def tolerance(self, algorithm: str, *, alpha: float = 1.0, beta: float = 0.0) -> float:
         """Return the largest allowed norm of the error of an algorithm's result."""
+        algorithm = algorithm.partition(".")[0]
         if algorithm in ROUNDINGS:
             scale = ROUNDINGS[algorithm] * self.norm(alpha=alpha, beta=beta)
         else:

@@ -108,7 +108,7 @@ def write_plan(
             (channels, [(size, name, 0.5, 0) for size, name in parts])
             for channels, parts in (groups or {}).get((text, pass_), [])
         ]
-        rows.append((parse_descriptor(text)[0], pass_, 1, options[0], options, [], [], beside))
+        rows.append((parse_descriptor(text)[0], pass_, 1, options[0], options, [], beside))
     path.write_text(format_plan({**identity(engine), **header}, rows))
     return path
 

@@ -15,21 +15,26 @@ from hypothesis import strategies as st
 from reference import EPSILON, Array, CheckedKernel, cancelling_values, convolve
 
 import mucudnn
-from mucudnn._native import Engine, EngineError, Problem, most_slices, most_slices_in_place, tile_steps
+from mucudnn._native import (
+    Engine,
+    EngineError,
+    Problem,
+    most_slices,
+    most_slices_in_place,
+    parse_descriptor,
+    tile_steps,
+)
 from mucudnn.arrays.devices import device_named
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import SUCCESS, Measurement
 from mucudnn.errors import UsageError
 from mucudnn.listener import Listener
-from mucudnn.measuring import bench as measuring
 from mucudnn.measuring.bench import machine_of
-from mucudnn.measuring.runners import Exhaustive
-from mucudnn.plans.parts.tiles import fastest_tiles
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.plans.verify import verify
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import POLICIES
-from mucudnn.solver import Configuration, MicroConfiguration, Tile, Tiling
+from mucudnn.solver import Configuration, MicroConfiguration, is_tiled
 
 GRADIENT = "backward_filter"
 PROBLEM = Problem(
@@ -68,8 +73,8 @@ def in_slices(*sizes: int, workspace: int = 2**20) -> Configuration:
     return Configuration(tuple(MicroConfiguration(size, "ALGO_1", 1.0, workspace) for size in sizes))
 
 
-def plan_of(chosen: Configuration, *others: Configuration, tiles: Tiling | None = None) -> Plan:
-    return Plan({}, (PlanKernel(Kernel(PROBLEM, GRADIENT), 1, chosen, (chosen, *others), tiles),))
+def plan_of(chosen: Configuration, *others: Configuration) -> Plan:
+    return Plan({}, (PlanKernel(Kernel(PROBLEM, GRADIENT), 1, chosen, (chosen, *others)),))
 
 
 # --- the number of slices ---
@@ -113,10 +118,10 @@ def test_divisions_of_a_filter_gradient_in_fp16_are_refused(engine: Engine, size
 
 @pytest.mark.parametrize("mini_batch", [1, 8])
 def test_tiles_of_a_filter_gradient_in_fp16_are_refused(mini_batch: int, engine: Engine) -> None:
-    problem = PROBLEM.replace(mini_batch=mini_batch)
-    half = tile_steps(Kernel(problem, GRADIENT)) // 2
-    with pytest.raises(EngineError, match=re.escape(REFUSED.format(2 * mini_batch))):
-        engine.prepare(Kernel(problem, GRADIENT), [(half, "ALGO_1")] * 2, tiles=True)
+    kernel = Kernel(PROBLEM.replace(mini_batch=mini_batch), GRADIENT)
+    half = tile_steps(kernel) // 2
+    with pytest.raises(EngineError, match=r"in f16 in \d+ slices is refused"):
+        engine.prepare(kernel, [(mini_batch, f"ALGO_1.tile={half}")])
 
 
 # --- decisions ---
@@ -172,11 +177,11 @@ def test_only_the_whole_mini_batch_of_such_a_gradient_is_measured(
     assert {row.micro_batch for row in rows} == {8}
 
 
-def test_no_tiles_of_such_a_gradient_are_searched(engine: Engine, cache_path: Path) -> None:
-    problem = PROBLEM.replace(mini_batch=1)
-    with Cache.open(cache_path) as cache:
-        bench = measuring.Bench(engine, cache, Listener(), Exhaustive())
-        assert fastest_tiles(bench, Kernel(problem, GRADIENT), "all", 2**20) is None
+def test_no_tiles_of_such_a_gradient_are_listed(engine: Engine) -> None:
+    large = parse_descriptor("ic16ih128_oc16_kh3_ph1")[0]
+    for data_type in ("f16", "bf16"):
+        names = [c.algorithm for c in engine.enumerate(Kernel(large.replace(data_type=data_type), GRADIENT))]
+        assert any(map(is_tiled, names)) == (data_type == "bf16")
 
 
 # --- plans edited by hand that divide such a gradient ---
@@ -196,17 +201,13 @@ def test_a_plan_that_divides_a_gradient_in_fp16_is_refused(sizes: tuple[int, ...
 
 
 def test_a_plan_that_tiles_a_gradient_in_fp16_is_refused() -> None:
-    tiles = Tiling((Tile(6, "ALGO_1", 1.0, 2**20),) * 2)
-    with pytest.raises(UsageError, match=re.escape(REFUSED.format(16))):
-        call(plan_of(in_slices(8), tiles=tiles))
+    tiles = Configuration((MicroConfiguration(8, "ALGO_1.tile=6", 1.0, 2**20),))
+    with pytest.raises(UsageError, match="slices is refused"):
+        call(plan_of(tiles))
 
 
 def test_verifying_such_a_plan_says_so(engine: Engine) -> None:
-    tiles = Tiling((Tile(6, "ALGO_1", 1.0, 2**20),) * 2)
-    (finding,) = verify(plan_of(in_slices(4, 4), tiles=tiles), engine, Listener(), run=True)
-    assert [
-        complaint.startswith(REFUSED.format(count))
-        for complaint, count in zip(finding.complaints, (2, 16), strict=True)
-    ] == [True, True]
+    (finding,) = verify(plan_of(in_slices(4, 4)), engine, Listener(), run=True)
+    assert [complaint.startswith(REFUSED.format(2)) for complaint in finding.complaints] == [True]
     (holds,) = verify(plan_of(in_slices(8)), engine, Listener(), run=True)
     assert holds.complaints == ()

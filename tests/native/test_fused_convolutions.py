@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import EPILOGUES, EPSILON, PASSES, CheckedKernel, operand_shapes
 
-from mucudnn._native import Engine, EngineError, Problem, parse_descriptor, tile_kernel
+from mucudnn._native import Engine, EngineError, Problem, parse_descriptor
 from mucudnn.problems.kernels import Kernel
 
 ENGINES = ["eng0", "eng2", "eng2_k2=0", "eng2_k2=4", "eng5", "eng7"]  # the numbers of the legacy algorithms
@@ -69,10 +69,6 @@ def test_an_algorithm_that_does_not_fuse_says_so(engine: Engine) -> None:
     problem = fused(PLAIN, "+bias+relu")
     with pytest.raises(EngineError, match=r"the legacy API does not fuse '\+bias\+relu': GEMM"):
         engine.prepare(Kernel(problem, "forward"), [(6, "GEMM")])
-    with pytest.raises(ValueError, match="a fused convolution is not divided into tiles"):
-        tile_kernel(Kernel(problem, "forward"), 3)
-    with pytest.raises(ValueError, match="not divided into tiles"):
-        engine.prepare(Kernel(problem, "forward"), [(9, "eng0")], tiles=True)
 
 
 @pytest.mark.parametrize("factors", [{"alpha": 2.0}, {"beta": 1.0}])

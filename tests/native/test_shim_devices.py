@@ -120,7 +120,7 @@ def plan_for(device: str, path: Path, *, grouped: bool = False) -> Path:
     header = {"engine": "cudnn", "device": f"{device}, compute capability 0.0", "library": library}
     parts = [(2, "IMPLICIT_GEMM", 1.0, 0)] * 3
     groups = [(4, parts), (2, parts)] if grouped else []
-    kernel = (parse_descriptor(SMALL)[0], "forward", 1, parts, [parts], [], [], groups)
+    kernel = (parse_descriptor(SMALL)[0], "forward", 1, parts, [parts], [], groups)
     path.write_text(format_plan(header, [kernel]))
     return path
 

@@ -40,7 +40,7 @@ def write_journal(engine: Engine, cache: Path, descriptor: str) -> None:
     for size in (1, 2, 4, 8):
         part = [(size, "ALGO_1", float(size**2), 0)]
         problem = problem_of({"problem": descriptor}).replace(mini_batch=size)
-        rows.append((problem, GRADIENT, 1, part, [part], [], [], []))
+        rows.append((problem, GRADIENT, 1, part, [part], [], []))
     header = {**identity(engine), "threads": "1"}
     cache.with_name(cache.name + ".journal").write_text(format_plan(header, rows))
 

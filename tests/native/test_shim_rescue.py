@@ -62,7 +62,7 @@ def plan_for_the_device(path: Path) -> Path:
     }
     parts = [(5, "eng0", 1.0, 0)]
     path.write_text(
-        format_plan(header, [(parse_descriptor(ANOTHER)[0], "forward", 1, parts, [parts], [], [], [])])
+        format_plan(header, [(parse_descriptor(ANOTHER)[0], "forward", 1, parts, [parts], [], [])])
     )
     return path
 

@@ -150,8 +150,8 @@ def test_the_result_is_that_of_packed_tensors_and_the_channels_next_to_it_are_un
         assert np.array_equal(strided.parts[output].whole, expected)
 
 
-@pytest.mark.parametrize("strides", [(512, 128, 8, 1), (128, 64, 8, 1), (256, 64, 16, 2), (1024, 1, 128, 8)])
+@pytest.mark.parametrize("strides", [(520, 130, 8, 1), (128, 64, 8, 1), (256, 64, 16, 2), (1024, 1, 128, 8)])
 def test_other_strides_are_refused(strides: tuple[int, ...]) -> None:
     kernel = Kernel(x=abi.tensor((2, 4, 8, 8), strides=strides))
     assert kernel.workspace_size("Forward", abi.FORWARD["IMPLICIT_GEMM"])[0] == NOT_SUPPORTED
-    assert "some channels of others" in abi.last_error()
+    assert "some channels or rows of others" in abi.last_error()

@@ -1,14 +1,23 @@
-"""Tiles along depth or height, with halo, are exact for any kernel, stride, dilation and padding."""
+"""Algorithms in tiles along depth or height, with halo, are exact for any kernel, stride and padding."""
 
 import numpy as np
 import pytest
-from drawn_problems import divisions, problems
+from drawn_problems import problems
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from reference import PASSES, CheckedKernel
 
-from mucudnn._native import Engine, EngineError, Problem, most_slices, tile_copies, tile_kernel, tile_steps
+from mucudnn._native import (
+    Engine,
+    EngineError,
+    Problem,
+    most_slices,
+    parse_descriptor,
+    tile_kernel,
+    tile_steps,
+)
 from mucudnn.problems.kernels import Kernel
+from mucudnn.solver import tile_of
 
 ALL_TYPES = ("f32", "f64", "f16", "bf16")
 SMALL = Kernel(
@@ -31,63 +40,128 @@ def test_tiles_are_as_exact_as_their_algorithms(
     engine: Engine, data: st.DataObject, problem: Problem, pass_: str, alpha: float, beta: float
 ) -> None:
     kernel = Kernel(problem, pass_)
-    most = most_slices(kernel)
-    assume(problem.mini_batch <= most)
+    assume(tile_steps(kernel) > 1 and most_slices(kernel) > 1)
     checked = CheckedKernel(engine, kernel)
-    parts = [
-        (steps, data.draw(st.sampled_from(runnable(engine, kernel, steps))))
-        for steps in data.draw(divisions(tile_steps(kernel), most))
-    ]
+    steps = data.draw(st.integers(1, tile_steps(kernel) - 1))
+    algorithm = data.draw(st.sampled_from(runnable(engine, kernel, steps)))
+    size = data.draw(st.sampled_from([1, problem.mini_batch]))
+    parts = [(size, f"{algorithm}.tile={steps}")] * (problem.mini_batch // size)
     exact = checked.exact(alpha=alpha, beta=beta)
-    tiled = checked.run_tiles(parts, alpha=alpha, beta=beta, over=None if beta else np.nan)
+    tiled = checked.run(parts, alpha=alpha, beta=beta, over=None if beta else np.nan)
     # Winograd's own tiles begin elsewhere than in the undivided run, whose error is therefore no bound.
-    worst = max(checked.tolerance(algorithm, alpha=alpha, beta=beta) for _, algorithm in parts)
-    assert np.linalg.norm(tiled - exact) <= 2 * worst
+    assert np.linalg.norm(tiled - exact) <= 2 * checked.tolerance(algorithm, alpha=alpha, beta=beta)
 
 
 def runnable(engine: Engine, kernel: Kernel, steps: int) -> list[str]:
-    """Return the names of the algorithms that run a tile."""
-    found = engine.enumerate(tile_kernel(kernel, steps))
-    return [c.algorithm for c in found if c.status == "CUDNN_STATUS_SUCCESS"]
+    """Return the names of the algorithms that run all tiles of a kernel."""
+    total = tile_steps(kernel)
+    return [
+        name
+        for name in succeeding(engine, tile_kernel(kernel, steps))
+        if total % steps == 0 or name in succeeding(engine, tile_kernel(kernel, total % steps))
+    ]
+
+
+def succeeding(engine: Engine, kernel: Kernel) -> list[str]:
+    return [c.algorithm for c in engine.enumerate(kernel) if c.status == "CUDNN_STATUS_SUCCESS"]
 
 
 @given(problem=problems(), pass_=passes)
-def test_a_tile_is_a_problem_of_one_sample_without_padding_along_the_axis(
-    problem: Problem, pass_: str
-) -> None:
+def test_a_tile_is_a_problem_of_one_sample(problem: Problem, pass_: str) -> None:
     kernel = Kernel(problem, pass_)
     steps = tile_steps(kernel)
     tile = tile_kernel(kernel, steps).problem
-    assert (tile.mini_batch, tile.padding[0], tile.padding[1:]) == (1, 0, problem.padding[1:])
+    assert (tile.mini_batch, tile.padding[1:]) == (1, problem.padding[1:])
     if pass_ == "backward_data":
         assert steps == -(-problem.input[0] // problem.stride[0])
         assert tile.input[0] >= problem.input[0]
     else:
-        assert tile.output[0] == steps == problem.output[0]
+        assert (tile.padding[0], tile.output[0]) == (0, steps)
+        assert steps == problem.output[0]
 
 
-def test_bf16_filter_gradients_of_many_tiles_are_summed_in_fp32(engine: Engine) -> None:
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_the_inner_tiles_read_and_write_the_tensors_where_they_are(
+    layout: str, pass_: str, engine: Engine
+) -> None:
+    """Run an algorithm without a workspace: what its tiles need are the copies of the border's input."""
+    problem = parse_descriptor(f"f32:{layout}:ic2ih64iw8_oc2_kh3_ph1")[0]
+    algorithm = "IMPLICIT_GEMM" if pass_ == "forward" else "ALGO_1"
+    rows = 18  # 16 steps with a halo of one row on both sides
+    needed = engine.prepare(Kernel(problem, pass_), [(1, f"{algorithm}.tile=16")]).workspace
+    assert needed == -(-rows * 8 * 2 * 4 // 256) * 256
+
+
+def test_bf16_filter_gradients_of_tiles_are_summed_in_fp32(engine: Engine) -> None:
     problem = Problem(
         mini_batch=1, in_channels=2, out_channels=2, input=(64, 8), kernel=(3, 3), padding=1, data_type="bf16"
     )
     checked = CheckedKernel(engine, Kernel(problem, "backward_filter"))
     exact = checked.exact()
-    one, many = (checked.run_tiles([(64 // n, "ALGO_1")] * n) for n in (1, 64))
+    one, many = (checked.run([(1, name)]) for name in ("ALGO_1", "ALGO_1.tile=1"))
     assert np.linalg.norm(many - exact) <= 2 * np.linalg.norm(one - exact)
 
 
-def test_tiles_that_do_not_add_up_are_refused(engine: Engine) -> None:
-    checked = CheckedKernel(engine, SMALL)
-    scratch = engine.allocate(4096)
-    for parts in ([(4, "IMPLICIT_GEMM")], [(9, "IMPLICIT_GEMM")], [(8, "IMPLICIT_GEMM"), (0, "GEMM")], []):
-        with pytest.raises(ValueError, match="the tiles do not add up to the 8 steps of forward"):
-            engine.execute(SMALL, parts, *checked.memory.values(), scratch, tiles=True)
+def test_tiles_of_an_f16_filter_gradient_are_refused(engine: Engine) -> None:
+    kernel = Kernel(SMALL.problem.replace(data_type="f16"), "backward_filter")
+    with pytest.raises(EngineError, match="is refused: the sum of a slice may overflow"):
+        engine.prepare(kernel, [(1, "ALGO_1.tile=4")])
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ("8", "a sample of 8 steps is not divided into tiles of 8"),
+        ("0", "has no algorithm 'IMPLICIT_GEMM.tile=0'"),
+        ("-1", "has no algorithm"),
+        ("4x", "has no algorithm"),
+        ("99999999999999999999", "has no algorithm"),
+    ],
+)
+def test_a_number_of_steps_that_divides_nothing_is_refused(engine: Engine, steps: str, reason: str) -> None:
+    with pytest.raises(EngineError, match=reason):
+        engine.prepare(SMALL, [(1, f"IMPLICIT_GEMM.tile={steps}")])
+
+
+def test_a_plan_cannot_ask_for_any_number_of_tiles(engine: Engine) -> None:
+    kernel = Kernel(parse_descriptor("ic1ih2000000iw1_oc1_kh1")[0], "forward")
+    with pytest.raises(EngineError, match="more than 65536"):
+        engine.prepare(kernel, [(1, "IMPLICIT_GEMM.tile=1")])
 
 
 def test_tiles_say_how_much_workspace_they_lack(engine: Engine) -> None:
     checked = CheckedKernel(engine, SMALL)
-    needed = tile_copies(SMALL, 4)
-    assert needed == 512 + 256  # 2 channels of 6 rows of x and of 4 rows of y, each aligned to 256 bytes
-    parts, little = [(4, "IMPLICIT_GEMM")] * 2, engine.allocate(needed - 1)
-    with pytest.raises(EngineError, match=f"need a workspace of {needed} bytes, {needed - 1} are given"):
-        engine.execute(SMALL, parts, *checked.memory.values(), little, tiles=True)
+    parts = [(1, "IMPLICIT_GEMM.tile=4")]
+    needed = engine.prepare(SMALL, parts).workspace
+    little = engine.allocate(needed - 1)
+    with pytest.raises(EngineError, match=f"needs a workspace of {needed} bytes, {needed - 1} are given"):
+        engine.execute(SMALL, parts, *checked.memory.values(), little)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_the_listed_tiles_are_the_longest_that_fit_some_workspaces(engine: Engine, pass_: str) -> None:
+    kernel = Kernel(parse_descriptor("ic16ih96_oc16_kh3_ph1")[0], pass_)
+    total = tile_steps(kernel)
+    listed = {
+        c.algorithm: c.workspace for c in engine.enumerate(kernel) if c.status == "CUDNN_STATUS_SUCCESS"
+    }
+    tiled = {name: tiles for name in listed if (tiles := tile_of(name))}
+    assert {whole for whole, _ in tiled.values()} == {
+        n for n in listed if listed[n] > 2**19 and n not in tiled
+    }
+    for name, (whole, steps) in tiled.items():
+        assert listed[name] == engine.prepare(kernel, [(1, name)]).workspace < listed[whole]
+        limit = 2**19
+        while limit < listed[name]:
+            limit *= 2
+        count = -(-total // steps)
+        longer = -(-total // (count - 1))  # one tile less
+        assert count == 2 or engine.prepare(kernel, [(1, f"{whole}.tile={longer}")]).workspace > limit
+
+
+def test_only_kernels_of_one_sample_list_tiles(engine: Engine) -> None:
+    problem = parse_descriptor("ic16ih96_oc16_kh3_ph1")[0]
+    for size in (1, 2):
+        names = succeeding(engine, Kernel(problem.replace(mini_batch=size), "forward"))
+        assert any(map(tile_of, names)) == (size == 1)

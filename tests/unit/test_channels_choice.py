@@ -18,7 +18,7 @@ from mucudnn.arrays import dispatch
 from mucudnn.arrays.call import PassCall
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import SUCCESS, Comparison, Measurement, PartsComparison
+from mucudnn.costs.records import SUCCESS, Comparison, GroupsComparison, Measurement
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench, RecordedBench
 from mucudnn.measuring.runners import Exhaustive, Race
@@ -30,7 +30,7 @@ from mucudnn.plans.result import Result, to_json, to_plan, total_workspace
 from mucudnn.problems.kernels import Kernel
 from mucudnn.report.gather import gather
 from mucudnn.report.page import render
-from mucudnn.solver import ChannelGroup, ChannelGroups, Configuration, MicroConfiguration, Tile, Tiling
+from mucudnn.solver import ChannelGroup, ChannelGroups, Configuration, MicroConfiguration
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 
@@ -46,9 +46,6 @@ WHOLE = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", 1e9, 0),))
 def bench(engine: Engine) -> Iterator[Bench]:
     with Cache.in_memory(Path("none")) as cache:
         yield Bench(engine, cache, Listener(), Exhaustive())
-
-
-faster_groups = partial(parts.faster_parts, tiles=False)
 
 
 def kernel(text: str, pass_: str = "forward") -> Kernel:
@@ -148,12 +145,12 @@ def test_groups_are_measured_as_the_ordinary_kernels_that_they_are(bench: Bench)
 @pytest.mark.parametrize("policy", ["undivided", "power_of_two"])
 def test_an_undivided_policy_divides_no_channels(bench: Bench, policy: str) -> None:
     whole = fill(bench, "forward", 1e6)
-    found = faster_groups(bench, whole, policy, LIMIT, None)
+    found = parts.faster_groups(bench, whole, policy, LIMIT, None)
     assert (found is None) is (policy == "undivided")
 
 
 def test_without_a_limit_there_is_nothing_to_gain(bench: Bench) -> None:
-    assert faster_groups(bench, FORWARD, "power_of_two", None, WHOLE) is None
+    assert parts.faster_groups(bench, FORWARD, "power_of_two", None, WHOLE) is None
 
 
 def test_the_comparison_with_a_division_is_kept(bench: Bench) -> None:
@@ -161,7 +158,7 @@ def test_the_comparison_with_a_division_is_kept(bench: Bench) -> None:
     assert found is not None
     first = parts.are_faster(bench, FORWARD, found, WHOLE)
     assert parts.are_faster(bench, FORWARD, found, WHOLE) is first
-    assert bench.cache.query("SELECT count(*) FROM tile_comparisons") == [(1,)]
+    assert bench.cache.query("SELECT count(*) FROM group_comparisons") == [(1,)]
 
 
 @pytest.mark.parametrize("stock_over_groups", [0.5, 2.0])
@@ -173,7 +170,7 @@ def test_groups_must_beat_the_engines_best_and_the_prediction_of_stock(
     stock = Configuration((MicroConfiguration(2, "STOCK", found.time_ms * stock_over_groups, 0),))
     for beats_the_engine in (True, False):
         monkeypatch.setattr(parts, "are_faster", lambda *_, beats=beats_the_engine: beats)
-        chosen = faster_groups(bench, FORWARD, "power_of_two", LIMIT, stock)
+        chosen = parts.faster_groups(bench, FORWARD, "power_of_two", LIMIT, stock)
         assert (chosen == found) is (beats_the_engine and stock_over_groups > 1)
 
 
@@ -181,8 +178,8 @@ def test_groups_that_promise_less_than_stock_are_not_run_whole(bench: Bench) -> 
     found = channels.propose_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
     assert found is not None
     stock = Configuration((MicroConfiguration(2, "STOCK", found.time_ms * 0.99, 0),))
-    assert faster_groups(bench, FORWARD, "power_of_two", LIMIT, stock) is None
-    assert bench.cache.query("SELECT count(*) FROM tile_comparisons") == [(0,)]
+    assert parts.faster_groups(bench, FORWARD, "power_of_two", LIMIT, stock) is None
+    assert bench.cache.query("SELECT count(*) FROM group_comparisons") == [(0,)]
 
 
 def test_a_program_that_waits_gets_one_round_of_a_long_comparison(
@@ -193,11 +190,11 @@ def test_a_program_that_waits_gets_one_round_of_a_long_comparison(
     bench.runner = Race(is_hurried=True)
     close = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", found.time_ms * 1.04, 0),))
     assert not parts.are_faster(bench, FORWARD, found, close)
-    assert bench.cache.query("SELECT count(*) FROM tile_comparisons") == [(0,)]
+    assert bench.cache.query("SELECT count(*) FROM group_comparisons") == [(0,)]
     parts.are_faster(bench, FORWARD, found, WHOLE)  # it promises to take 1e9 ms
-    compared = bench.cache.parts_comparison(bench.machine, FORWARD, WHOLE, found)
+    compared = bench.cache.groups_comparison(bench.machine, FORWARD, WHOLE, found)
     assert compared is not None
-    assert (compared.division_spread_ms, compared.tiles_spread_ms) == (0.0, 0.0)
+    assert (compared.division_spread_ms, compared.groups_spread_ms) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -220,7 +217,6 @@ def test_an_array_convolved_in_groups_gives_what_it_gives_whole(
     whole = function(*operands, workspace=0)
     monkeypatch.setattr(channels, "divide_channels", lambda sets, *_, limit, **_more: halves(sets, limit))
     monkeypatch.setattr(parts, "are_faster", lambda *_: True)
-    monkeypatch.setattr(parts, "propose_tiles", lambda *_: None)
     monkeypatch.setattr(channels, "lacks_an_algorithm", lambda *_: True)
     in_groups = function(*operands, workspace=LIMIT)
     ready = list(dispatch._prepared.values())[-1]
@@ -264,16 +260,6 @@ def test_groups_of_a_plan_are_run_and_nothing_is_measured(
     assert not cache_path.exists()
 
 
-def test_a_plan_runs_the_faster_of_tiles_and_groups() -> None:
-    [planned] = plan_with_groups("forward").kernels
-    slow, fast = (Tiling((Tile(10, "A", ms, 0),)) for ms in (1.5, 0.5))  # for one of two samples
-    for tiles, expected in ((slow, planned.groups), (fast, fast), (None, planned.groups)):
-        both = PlanKernel(planned.kernel, 1, planned.chosen, (), tiles, groups=planned.groups)
-        assert both.parts == expected
-    assert planned.with_parts(fast).parts == fast
-    assert planned.with_parts(None).parts is None
-
-
 def decided(bench: Bench, limits: Limits) -> Result:
     """Return a result with a choice that takes far too long."""
     fill(bench, "forward", 1e6)
@@ -287,7 +273,7 @@ def decided(bench: Bench, limits: Limits) -> Result:
 
 def with_groups(bench: Bench, before: Result, *, run: bool = True) -> Result:
     made = bench.made.total()
-    decisions = parts.add_parts(bench, before.decisions, before.policy, before.limits, run=run, tiles=False)
+    decisions = parts.add_groups(bench, before.decisions, before.policy, before.limits, run=run)
     return replace(before, decisions=tuple(decisions), new_measurements=bench.made.total() - made)
 
 
@@ -299,20 +285,20 @@ def test_a_result_has_groups_where_they_beat_the_choice_and_its_plan_keeps_both(
     before = decided(bench, limits)
     result = with_groups(bench, before)
     [decision] = result.decisions
-    assert decision.parts is not None
-    assert decision.parts.workspace <= LIMIT
+    assert decision.groups is not None
+    assert decision.groups.workspace <= LIMIT
     assert decision.chosen == before.decisions[0].chosen
-    compared = bench.cache.parts_comparison(bench.machine, FORWARD, decision.chosen, decision.parts)
+    compared = bench.cache.groups_comparison(bench.machine, FORWARD, decision.chosen, decision.groups)
     assert compared is not None
-    assert decision.time_ms == compared.tiles_ms
+    assert decision.time_ms == compared.groups_ms
     assert result.new_measurements > 1
     assert with_groups(bench, before).new_measurements == 0
     [planned] = to_plan(result).kernels
-    assert (planned.chosen, planned.groups) == (decision.chosen, decision.parts)
+    assert (planned.chosen, planned.groups) == (decision.chosen, decision.groups)
     [row] = to_json(result)["kernels"]
-    assert row["groups"]["measured_ms"] == to_json(result)["total"]["divided_ms"] == compared.tiles_ms
+    assert row["groups"]["measured_ms"] == to_json(result)["total"]["divided_ms"] == compared.groups_ms
     assert row["divided"]["time_ms"] == decision.chosen.time_ms
-    assert total_workspace(result) == decision.parts.workspace
+    assert total_workspace(result) == decision.groups.workspace
 
 
 def test_groups_that_run_slower_than_the_choice_are_dropped(
@@ -320,7 +306,7 @@ def test_groups_that_run_slower_than_the_choice_are_dropped(
 ) -> None:
     monkeypatch.setattr(parts, "LEAST_SPEEDUP", float("inf"))
     [decision] = with_groups(bench, decided(bench, Limits(workspace=LIMIT))).decisions
-    assert (decision.parts, decision.parts_ms) == (None, None)
+    assert (decision.groups, decision.groups_ms) == (None, None)
 
 
 @pytest.mark.parametrize("limits", [Limits(workspace=LIMIT), Limits(total=LIMIT)], ids=["wr", "wd"])
@@ -331,24 +317,24 @@ def test_without_a_run_predictions_decide_about_groups_and_a_replay_decides_the_
     monkeypatch.setattr(parts, "_compare", None)  # nothing is run whole
     result = with_groups(bench, before, run=False)
     [decision] = result.decisions
-    assert decision.parts is not None
-    assert decision.parts_ms is None
-    assert decision.time_ms == decision.parts.time_ms
+    assert decision.groups is not None
+    assert decision.groups_ms is None
+    assert decision.time_ms == decision.groups.time_ms
     assert result.new_measurements > 0
     recorded = RecordedBench(bench.machine, bench.cache, Listener())
     replayed = with_groups(recorded, before, run=False)
     assert replayed == replace(result, new_measurements=0)
-    quick = replace(decision.parts.parts[0].configuration.parts[0], time_ms=1e-9)
+    quick = replace(decision.groups.parts[0].configuration.parts[0], time_ms=1e-9)
     fast = replace(before.decisions[0], divided=Configuration((quick,)), comparison=None)
     assert with_groups(recorded, replace(before, decisions=(fast,)), run=False).decisions == (fast,)
 
 
 def test_a_replay_believes_a_recorded_comparison_rather_than_the_prediction(bench: Bench) -> None:
     before = decided(bench, Limits(workspace=LIMIT))
-    groups = with_groups(bench, before, run=False).decisions[0].parts
+    groups = with_groups(bench, before, run=False).decisions[0].groups
     assert groups is not None
-    lost = PartsComparison(1.0, 2.0, 0.0, 0.0)
-    bench.cache.add_parts_comparison(bench.machine, FORWARD, before.decisions[0].chosen, groups, lost)
+    lost = GroupsComparison(1.0, 2.0, 0.0, 0.0)
+    bench.cache.add_groups_comparison(bench.machine, FORWARD, before.decisions[0].chosen, groups, lost)
     recorded = RecordedBench(bench.machine, bench.cache, Listener())
     assert with_groups(recorded, before, run=False) == before
 
@@ -356,12 +342,12 @@ def test_a_replay_believes_a_recorded_comparison_rather_than_the_prediction(benc
 def test_a_report_shows_groups_and_counts_them_in_its_curves(bench: Bench) -> None:
     result = with_groups(bench, decided(bench, Limits(workspace=LIMIT)), run=False)
     [decision] = result.decisions
-    assert decision.parts is not None
+    assert decision.groups is not None
     found = gather("net", result, bench.costs([FORWARD]))
-    assert found.even.at(LIMIT) == found.divided.at(LIMIT) == decision.parts.time_ms
-    assert found.workspace_of(found.kernels[0]) == found.workspace == decision.parts.workspace
+    assert found.even.at(LIMIT) == found.divided.at(LIMIT) == decision.groups.time_ms
+    assert found.workspace_of(found.kernels[0]) == found.workspace == decision.groups.workspace
     page = render(found, date(2026, 3, 4))
-    for line in micro_batches(decision.parts).split("\n"):
+    for line in micro_batches(decision.groups).split("\n"):
         assert f'<span class="part">{line}</span>' in page
     assert "groups of channels, instead of 1×2 IMPLICIT_GEMM" in page
 

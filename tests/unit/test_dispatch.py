@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import mucudnn
-from mucudnn._native import Engine, tile_steps
+from mucudnn._native import Engine
 from mucudnn.arrays import dispatch, views
 from mucudnn.arrays.call import PassCall, limit_of
 from mucudnn.arrays.devices import ArrayDevice
@@ -32,7 +32,7 @@ from mucudnn.plans.result import to_plan
 from mucudnn.problems import shapes
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
-from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration, Tiling
+from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 
@@ -55,13 +55,11 @@ def measured_algorithms(path: Path) -> dict[int, set[str]]:
         return found
 
 
-def computes_everything(choice: Configuration | Tiling | ChannelGroups) -> bool:
-    """Return whether the parts add to all samples, all channels and all lines of KERNEL's output."""
+def computes_everything(choice: Configuration | ChannelGroups) -> bool:
+    """Return whether the parts add to all samples and all channels of KERNEL's output."""
     if isinstance(choice, ChannelGroups):
         each = [computes_everything(group.configuration) for group in choice.parts]
         return choice.channels == W.shape[0] and all(each)
-    if isinstance(choice, Tiling):
-        return choice.steps == tile_steps(KERNEL)
     return choice.mini_batch == X.shape[0]
 
 

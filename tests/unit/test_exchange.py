@@ -12,12 +12,19 @@ from hypothesis import strategies as st
 from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.exchange import SCHEMA, format_rows, parse_rows
-from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Listed, Machine, Measurement, PartsComparison
+from mucudnn.costs.records import (
+    CANNOT_ACCUMULATE,
+    Comparison,
+    GroupsComparison,
+    Listed,
+    Machine,
+    Measurement,
+)
 from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, TABLES, Row
 from mucudnn.costs.shipped import SystemDatabase, file_name
 from mucudnn.errors import MucudnnError, NewerFileError
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import Configuration, MicroConfiguration, Tile, Tiling
+from mucudnn.solver import ChannelGroup, ChannelGroups, Configuration, MicroConfiguration
 
 HERE = Machine("host", "a device", "a library 1.0", 1)
 THERE = Machine("host", "another device", "a library 1.0", 1)
@@ -131,7 +138,7 @@ def test_times_of_other_zones_are_compared_as_times() -> None:
     [
         ("not json", "it is not JSON"),
         ("[1]", "not a JSON object"),
-        ('{"kind": "thing"}', "not one of measurement, comparison, tile_comparison, enumeration, step_time"),
+        ('{"kind": "thing"}', "not one of measurement, comparison, group_comparison, enumeration, step_time"),
         ('{"kind": "measurement"}', "there is no accumulator"),
         (line(extra=1), "'extra' is not a column"),
         (line(threads="1"), "threads is '1', not int"),
@@ -249,13 +256,13 @@ def test_rows_of_schema_1_are_imported(tmp_path: Path) -> None:
     assert {table for table, _ in expected} == {*TABLES}
 
 
-def test_a_comparison_of_tiles_is_kept_by_the_division_and_the_tiles() -> None:
-    tiles, other = Tiling((Tile(3, "A", 1.0, 0),)), Tiling((Tile(2, "A", 1.0, 0), Tile(1, "A", 1.0, 0)))
-    compared = PartsComparison(10.0, 4.0, 0.1, 0.2)
+def test_a_comparison_of_groups_is_kept_by_the_division_and_the_groups() -> None:
+    groups, other = (ChannelGroups((ChannelGroup(n, HALVES),) * (8 // n)) for n in (4, 2))
+    compared = GroupsComparison(10.0, 4.0, 0.1, 0.2)
     with Cache.in_memory(Path("none")) as cache:
-        cache.add_parts_comparison(HERE, KERNEL, HALVES, tiles, compared)
-        assert cache.parts_comparison(HERE, KERNEL, HALVES, tiles) == compared
-        assert cache.parts_comparison(HERE, KERNEL, WHOLE, tiles) is None
-        assert cache.parts_comparison(HERE, KERNEL, HALVES, other) is None
+        cache.add_groups_comparison(HERE, KERNEL, HALVES, groups, compared)
+        assert cache.groups_comparison(HERE, KERNEL, HALVES, groups) == compared
+        assert cache.groups_comparison(HERE, KERNEL, WHOLE, groups) is None
+        assert cache.groups_comparison(HERE, KERNEL, HALVES, other) is None
         assert cache.comparison(HERE, KERNEL, WHOLE, HALVES) is None
     assert compared.speedup == 2.5

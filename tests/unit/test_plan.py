@@ -10,7 +10,7 @@ from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError
 from mucudnn.plans.any_plan import read_plan
 from mucudnn.plans.plan import Plan, PlanKernel, write_plan
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import Configuration, MicroConfiguration, Tile, Tiling
+from mucudnn.solver import Configuration, MicroConfiguration
 
 WHOLE = Configuration((MicroConfiguration(8, "LEAN", 8.5, 0),))
 HALVES = Configuration((MicroConfiguration(4, "HUNGRY", 2.25, 4096),) * 2)
@@ -143,9 +143,9 @@ def test_a_plan_of_version_1_is_read() -> None:
     assert str(forward.problem) == "f32:nchw:default:g1mb8_ic4ih5iw5_oc4oh3ow3_kh3kw3_sh1sw1_ph0pw0_dh0dw0"
     assert [(p.micro_batch, p.algorithm, p.time_ms) for p in forward.chosen.parts] == [(2, "HUNGRY", 2.5)] * 4
     assert forward.chosen in forward.desirable
-    assert forward.tiles == Tiling((Tile(2, "HUNGRY", 0.25, 2**20), Tile(1, "LEAN", 0.125, 0)))
+    assert forward.desirable[1].parts == (MicroConfiguration(1, "HUNGRY.tile=2", 1.75, 2**19),) * 8
     assert (forward.shares, forward.groups) == ((), None)
-    assert (gradient.pass_, gradient.count, gradient.tiles) == ("backward_filter", 3, None)
+    assert (gradient.pass_, gradient.count) == ("backward_filter", 3)
     assert [(count, str(share)) for count, share in gradient.shares] == [(1, "8*1 HUNGRY"), (2, "1*8 LEAN")]
     assert wide.groups is not None
     assert str(wide.groups) == "2*2 (4*2 HUNGRY)"
@@ -157,5 +157,5 @@ def test_a_notebook_shows_a_plan_as_a_table() -> None:
     text = odd._repr_html_()
     assert "device &lt;b&gt;a &amp; b" in text
     assert text.count("<tr>") == 1 + len(plan.kernels) + 2  # a row for each share
-    assert "<td>tiles of a sample 1×2 HUNGRY + 1×1 LEAN</td><td>3</td><td>1 MiB</td>" in text
+    assert "<td>2×2 channels (4×2 HUNGRY)</td><td>5</td><td>1 MiB</td>" in text
     assert "<td>4×2 HUNGRY</td><td>10</td><td>2 MiB</td>" in text

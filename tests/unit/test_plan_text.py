@@ -15,7 +15,6 @@ from mucudnn._native import (
     parse_candidates,
     parse_journal,
     parse_plan,
-    tile_steps,
 )
 from mucudnn.problems.kernels import Kernel
 
@@ -55,7 +54,6 @@ def plans(draw: st.DrawFn) -> tuple[dict[str, str], list[tuple[object, ...]]]:
         )
         option = [(total, "GEMM", draw(st.floats(0, 1e9)), draw(st.integers(0, 2**62)))]
         pass_ = draw(st.sampled_from(["forward", "backward_data", "backward_filter"]))
-        tiles = draw(st.sampled_from([[], [(tile_steps(Kernel(problem, pass_)), "GEMM", 1.5, 64)]]))
         count = draw(st.integers(1, 9))
         shares = draw(st.sampled_from([[], [(count, chosen)], [(1, option), (count, chosen)]]))
         channels = divided_channels(Kernel(problem, pass_))
@@ -63,18 +61,18 @@ def plans(draw: st.DrawFn) -> tuple[dict[str, str], list[tuple[object, ...]]]:
         if channels > 2:
             groups = draw(st.sampled_from([[], groups, [(channels - 2, option), (1, chosen), (1, chosen)]]))
         count = sum(n for n, _ in shares) or count
-        kernels.append((problem, pass_, count, chosen, [option], tiles, shares, groups))
+        kernels.append((problem, pass_, count, chosen, [option], shares, groups))
     return draw(
         st.dictionaries(st.sampled_from(["device", "engine", "mode"]), st.sampled_from(["a b", ""]))
     ), kernels
 
 
 def test_a_plan_has_the_documented_text() -> None:
-    assert format_plan(HEADER, [(PROBLEM, "forward", 3, QUARTERS, [QUARTERS, WHOLE], [], [], [])]) == TEXT
+    assert format_plan(HEADER, [(PROBLEM, "forward", 3, QUARTERS, [QUARTERS, WHOLE], [], [])]) == TEXT
 
 
 def test_it_reads_back_with_the_desirable_set_by_workspace() -> None:
-    assert parse_plan(TEXT) == (HEADER, [(PROBLEM, "forward", 3, QUARTERS, [WHOLE, QUARTERS], [], [], [])])
+    assert parse_plan(TEXT) == (HEADER, [(PROBLEM, "forward", 3, QUARTERS, [WHOLE, QUARTERS], [], [])])
 
 
 @given(plans())
@@ -135,7 +133,7 @@ def test_a_journal_document_cannot_either_and_the_others_are_read() -> None:
 def test_a_plan_that_could_not_be_read_again_is_not_written() -> None:
     singles = [(1, "A", 1.0, 0)] * 65536
     with pytest.raises(ValueError, match="the plan has 1114112 parts up to here"):
-        format_plan({}, [(HUGE, "forward", 1, singles, [singles] * 16, [], [], [])])
+        format_plan({}, [(HUGE, "forward", 1, singles, [singles] * 16, [], [])])
 
 
 def test_the_largest_plans_of_real_networks_are_read() -> None:
@@ -145,7 +143,7 @@ def test_the_largest_plans_of_real_networks_are_read() -> None:
         for count in range(1, 70)
     ]
     option = [(1, "GEMM", 1.0, 0)] * 1024
-    kernels = [(problem, "forward", 1, option, [option] * 5, [], [], []) for problem in problems]
+    kernels = [(problem, "forward", 1, option, [option] * 5, [], []) for problem in problems]
     assert parse_plan(format_plan({}, kernels))[1][-1][4] == [option] * 5
 
 
@@ -188,7 +186,7 @@ def test_a_fused_convolution_has_a_forward_pass_only() -> None:
 
 
 def test_a_plan_has_each_kernel_once() -> None:
-    kernel = (PROBLEM, "forward", 1, WHOLE, [], [], [], [])
+    kernel = (PROBLEM, "forward", 1, WHOLE, [], [], [])
     with pytest.raises(ValueError, match="twice"):
         format_plan({}, [kernel, kernel])
     block = TEXT[TEXT.index("kernel") : TEXT.index("end")]
@@ -202,49 +200,7 @@ def test_values_outside_the_grammar_are_refused_on_writing() -> None:
     with pytest.raises(ValueError, match="'device' cannot stand"):
         format_plan({"device": "two\nlines"}, [])
     with pytest.raises(ValueError, match="'has space' is not the name of an algorithm"):
-        format_plan({}, [(PROBLEM, "forward", 1, [(64, "has space", 1.0, 0)], [], [], [], [])])
-
-
-IN_TILES = f"""\
-mucudnn plan 1
-{TEXT.splitlines()[4]}
-choose 4*16:WINOGRAD_NONFUSED:3.25:14155776
-tiles 3*16:WINOGRAD_NONFUSED:0.5:4096 1*8:IMPLICIT_GEMM:0.25:2048
-option 1*64:IMPLICIT_GEMM:25.5:0
-end 1
-"""
-TILES = [(16, "WINOGRAD_NONFUSED", 0.5, 4096)] * 3 + [(8, "IMPLICIT_GEMM", 0.25, 2048)]
-
-
-def test_a_kernel_may_have_tiles_in_addition_to_its_choice() -> None:
-    kernel = (PROBLEM, "forward", 3, QUARTERS, [WHOLE], TILES, [], [])
-    assert format_plan({}, [kernel]) == IN_TILES
-    assert parse_plan(IN_TILES) == ({}, [kernel])
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("1*8", "1*7", "line 4: the tiles add up to 55, not to the 56 steps of a sample"),
-        ("3*16", "4*16", "line 4: the tiles do not add up to the 56 steps of a sample"),
-        ("3*16", "57*1", "line 4: 57 repeats of a part are not possible in the 56 steps of a sample"),
-        ("option 1*64:IMPLICIT_GEMM:25.5:0", "tiles 1*56:GEMM:1:0", "line 5: tiles a second time"),
-        ("choose 4*16:WINOGRAD_NONFUSED:3.25:14155776\n", "", "line 5: the kernel above has no choice"),
-        ("dw0", "dw0+relu", "line 4: a fused convolution is not divided into tiles"),
-    ],
-)
-def test_tiles_that_do_not_fit_their_kernel_are_refused_by_line(old: str, new: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        parse_plan(IN_TILES.replace(old, new, 1))
-
-
-def test_tiles_of_a_gradient_add_to_its_steps_which_are_as_many_rows_as_the_stride() -> None:
-    strided = Problem(mini_batch=1, in_channels=4, out_channels=4, input=(9, 9), kernel=(3, 3), stride=2)
-    whole, tiles = [(1, "ALGO_1", 1.0, 0)], [(5, "ALGO_1", 1.0, 0)]
-    kernel = (strided, "backward_data", 1, whole, [], tiles, [], [])
-    assert parse_plan(format_plan({}, [kernel])) == ({}, [kernel])
-    with pytest.raises(ValueError, match="the tiles do not add up to the 4 steps of a sample"):
-        format_plan({}, [(strided, "forward", 1, whole, [], tiles, [], [])])
+        format_plan({}, [(PROBLEM, "forward", 1, [(64, "has space", 1.0, 0)], [], [], [])])
 
 
 IN_GROUPS = f"""\
@@ -259,14 +215,14 @@ GROUPS = [(32, QUARTERS), *[(16, [(32, "GEMM", 1.5, 64), (32, "FFT", 1.0, 8)])] 
 
 
 def test_a_kernel_may_have_groups_of_channels_in_addition_to_its_choice() -> None:
-    kernel = (PROBLEM, "forward", 3, WHOLE, [WHOLE], [], [], GROUPS)
+    kernel = (PROBLEM, "forward", 3, WHOLE, [WHOLE], [], GROUPS)
     assert format_plan({}, [kernel]) == IN_GROUPS
     assert parse_plan(IN_GROUPS) == ({}, [kernel])
 
 
 def test_groups_of_a_filter_gradient_may_divide_the_input_channels() -> None:
     groups = [(-32, QUARTERS)] * 2
-    kernel = (PROBLEM, "backward_filter", 3, WHOLE, [WHOLE], [], [], groups)
+    kernel = (PROBLEM, "backward_filter", 3, WHOLE, [WHOLE], [], groups)
     text = format_plan({}, [kernel])
     assert "groups 2*in32 4*16:" in text
     assert parse_plan(text) == ({}, [kernel])
@@ -309,7 +265,7 @@ def test_groups_that_do_not_add_to_the_channels_are_not_written() -> None:
     with pytest.raises(
         ValueError, match="the groups add up to 32, not to the 64 channels that forward divides"
     ):
-        format_plan({}, [(PROBLEM, "forward", 3, WHOLE, [], [], [], [(32, WHOLE)])])
+        format_plan({}, [(PROBLEM, "forward", 3, WHOLE, [], [], [(32, WHOLE)])])
 
 
 APART = f"""\
@@ -324,7 +280,7 @@ end 1
 
 
 def test_identical_kernels_may_have_shares_in_addition_to_the_common_choice() -> None:
-    kernel = (PROBLEM, "forward", 3, WHOLE, [WHOLE], [], [(1, QUARTERS), (2, WHOLE)], [])
+    kernel = (PROBLEM, "forward", 3, WHOLE, [WHOLE], [(1, QUARTERS), (2, WHOLE)], [])
     assert format_plan({}, [kernel]) == APART
     assert parse_plan(APART) == ({}, [kernel])
 
@@ -347,7 +303,7 @@ def test_shares_that_do_not_fit_their_kernel_are_refused_by_line(old: str, new: 
 
 def test_shares_that_do_not_add_to_the_count_are_not_written() -> None:
     with pytest.raises(ValueError, match="the shares add up to 2, not to the kernel's count of 3"):
-        format_plan({}, [(PROBLEM, "forward", 3, WHOLE, [], [], [(2, WHOLE)], [])])
+        format_plan({}, [(PROBLEM, "forward", 3, WHOLE, [], [(2, WHOLE)], [])])
 
 
 KERNEL = TEXT.splitlines()[4]

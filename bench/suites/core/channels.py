@@ -20,7 +20,7 @@ from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.runners import Race
 from mucudnn.output.text import micro_batches
 from mucudnn.plans.decide import Limits, decide
-from mucudnn.plans.parts.parts import faster_parts
+from mucudnn.plans.parts.parts import faster_groups
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.problems.sources import Flags, read_kernels
 from mucudnn.sizes import format_size, parse_size
@@ -64,7 +64,7 @@ def _run(bench: Bench, kernel: Kernel, cases: dict[str, str]) -> Iterator[Record
             continue
         chosen = decision.chosen
         details["ways"] = micro_batches(chosen, " + ")
-        groups = faster_parts(bench, kernel, POLICY, limit, chosen, tiles=False)
+        groups = faster_groups(bench, kernel, POLICY, limit, chosen)
         if groups is None:
             yield Record(BENCH, case, SPEEDUP, 1.0, "ratio", details)
             continue

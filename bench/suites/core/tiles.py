@@ -1,65 +1,87 @@
-"""One sample in tiles within 64 MiB, against the fastest whole algorithm within the limit and without one."""
+"""Large samples in tiles, against the fastest undivided algorithm within the same limit.
+
+The layers are those of video decoders, 3-D U-Nets and image networks. Chosen configuration and best
+undivided algorithm are run whole and interleaved, with one thread and with two.
+"""
 
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Iterator
-from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from bench.lib.host import host_bench, run_whole
+from bench.lib.host import run_whole
 from bench.lib.record import Record
+from mucudnn._native import Engine, host_library, parse_descriptor, second_lowest
+from mucudnn.cli.terminal import Terminal
+from mucudnn.costs.cache import Cache
 from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.benchmark import benchmark
-from mucudnn.plans.parts.tiles import fastest_tiles
+from mucudnn.measuring.runners import Race
+from mucudnn.plans.decide import Decision, Limits
+from mucudnn.plans.optimizer import optimize
 from mucudnn.problems.kernels import Kernel
-from mucudnn.problems.sources import Flags, read_kernels
-from mucudnn.solver import Configuration, MicroConfiguration
 
-LIMIT = 64 * 2**20
-MOST_FLOPS = 1e11  # about one second a run
-ROUNDS = 3
+MIB = 2**20
+LIMITS: dict[str, int | None] = {"1 MiB": MIB, "8 MiB": 8 * MIB, "64 MiB": 64 * MIB, "no limit": None}
+LAYERS = (
+    "ic3ih512_oc64_kh3_ph1",
+    "ic64ih256_oc64_kh3_ph1",
+    "ic128ih128_oc128_kh3_ph1",
+    "ic256ih64_oc256_kh3_ph1",
+    "ic32ih192_oc32_kh3_ph1",
+    "ic16ih384_oc16_kh5_ph2",
+    "ic16id48ih48iw48_oc16_kd3kh3kw3_pd1ph1pw1",
+    "ic32id32ih32iw32_oc32_kd3kh3kw3_pd1ph1pw1",
+    "ic64id16ih32iw32_oc64_kd3kh3kw3_pd1ph1pw1",
+    "ic48id5ih64iw64_oc48_kd3kh3kw3_pd1ph1pw1",
+    "ic32id9ih96iw96_oc32_kd3kh3kw3_pd1ph1pw1",
+    "ic24id4ih128iw128_oc24_kd3kh3kw3_pd1ph1pw1",
+)
+ROUNDS = 7
+RESUMES = True
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--layers", type=int, default=len(LAYERS), help="measure the first layers alone")
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:
-    """Compare the kernels of a 3-D U-Net and of an image decoder.
+    """Compare the layers at both mini-batches and all limits."""
+    for threads in (1, 2):
+        engine = Engine(host_library(), threads=threads)
+        for mini_batch in (1, 4):
+            for layer in LAYERS[: options.layers]:
+                kernel = Kernel(parse_descriptor(f"mb{mini_batch}_{layer}")[0], "forward")
+                names = {text: f"mb{mini_batch}_{layer}, {text}, {threads} threads" for text in LIMITS}
+                with TemporaryDirectory() as folder, Cache.open(Path(folder) / "cache.sqlite") as cache:
+                    bench = Bench(engine, cache, Terminal(), Race())
+                    for text, name in names.items():
+                        if name not in options.done:
+                            yield _compare(bench, kernel, LIMITS[text], name)
 
-    Kernels whose fastest algorithm fits into the limit anyway have no figure: tiles cannot help them.
-    """
-    networks = (read_kernels(name, Flags(batch=1), ("forward",)) for name in ("unet3d", "image_vae"))
-    with host_bench() as bench:
-        for kernel in chain.from_iterable(networks):
-            if kernel.problem.flops <= MOST_FLOPS:
-                yield from _kernel(bench, kernel)
+
+def _compare(bench: Bench, kernel: Kernel, limit: int | None, name: str) -> Record:
+    (decision,) = optimize(bench, [kernel], "power_of_two", Limits(workspace=limit)).decisions
+    return Record(
+        "tiles", name, "speedup over undivided", _speedup(bench, decision), "ratio", _details(decision)
+    )
 
 
-def _kernel(bench: Bench, kernel: Kernel) -> list[Record]:
-    benchmark(bench, [kernel], "undivided", comparing=False)
-    measured = bench.costs([kernel]).measurements[kernel]
-    whole = [part for m in measured if (part := m.part()) is not None]
-    fastest = min(whole, key=_time)
-    within = min((part for part in whole if part.workspace <= LIMIT), key=_time)
-    if fastest == within:
-        return []
-    tiles = fastest_tiles(bench, kernel, "power_of_two", LIMIT)
-    assert tiles is not None
-    ways = (tiles, Configuration((within,)), Configuration((fastest,)))
-    times = run_whole(bench.engine, kernel, ways, ROUNDS).values()
-    tiled_ms, within_ms, fastest_ms = map(statistics.median, times)
-    details = {
-        "tiles": f"{len(tiles.parts)} of up to {tiles.parts[0].steps} steps",
-        "tile_algorithm": tiles.parts[0].algorithm,
-        "tile_workspace_mib": round(tiles.workspace / 2**20, 1),
-        "within": within.algorithm,
-        "unlimited": fastest.algorithm,
-        "unlimited_workspace_mib": round(fastest.workspace / 2**20, 1),
-        "ms": [round(ms, 1) for ms in (tiled_ms, within_ms, fastest_ms)],
+def _speedup(bench: Bench, decision: Decision) -> float:
+    if decision.undivided is None or decision.best == decision.undivided:
+        return 1.0
+    ways = (decision.best, decision.undivided)
+    best_ms, undivided_ms = map(
+        second_lowest, run_whole(bench.engine, decision.kernel, ways, ROUNDS).values()
+    )
+    return undivided_ms / best_ms
+
+
+def _details(decision: Decision) -> dict[str, object]:
+    return {
+        "chosen": str(decision.best),
+        "undivided": str(decision.undivided),
+        "workspace_mib": round(decision.best.workspace / MIB, 2),
     }
-    return [
-        Record("tiles", kernel.name, "speedup within the limit", within_ms / tiled_ms, "ratio", details),
-        Record("tiles", kernel.name, "time of the unlimited", tiled_ms / fastest_ms, "ratio", details),
-    ]
-
-
-def _time(part: MicroConfiguration) -> float:
-    return part.time_ms

@@ -50,7 +50,7 @@ def measure(options: argparse.Namespace) -> list[Record]:
 def _plan() -> str:
     """Return a plan that divides PROBLEM into single samples, with the algorithm that the loop asks for."""
     parts = [(1, "IMPLICIT_GEMM", 1.0, 0)] * SLICES
-    return format_plan(_identity(_engine()), [(PROBLEM, "forward", 1, parts, [], [], [], [])])
+    return format_plan(_identity(_engine()), [(PROBLEM, "forward", 1, parts, [], [], [])])
 
 
 def _journal() -> str:
@@ -62,7 +62,7 @@ def _journal() -> str:
         if listed.status == "CUDNN_STATUS_SUCCESS"
     ]
     header = {**_identity(engine), "threads": "1"}
-    return format_plan(header, [(problem, "forward", 1, options[0], options, [], [], [])])
+    return format_plan(header, [(problem, "forward", 1, options[0], options, [], [])])
 
 
 def _engine() -> Engine:

@@ -65,7 +65,7 @@ def measure_costs(
         desirable[kernel] = tuple(desirable_configurations(rows, kernel))
         if not desirable[kernel]:
             raise nothing_fits(kernel, (), None)
-        whole = [row for row in rows if row.micro_batch == kernel.mini_batch]
+        whole = [row for row in rows if row.is_undivided(kernel.mini_batch)]
         undivided[kernel] = [*desirable[kernel], *desirable_configurations(whole, kernel)][-1]
     modelled = model_costs(network, device, divide=False)
     return replace(

@@ -40,7 +40,7 @@ def _make_kernel(planned: PlannedKernel, count: int) -> dict[str, Any]:
     whole = [
         option
         for option in planned.desirable
-        if len(option.parts) == 1 and option.workspace <= chosen.workspace
+        if not option.is_divided and option.workspace <= chosen.workspace
     ]
     best = whole[-1].parts[0] if whole else None
     return kernel_json(kernel, count, best, chosen, None)

@@ -1,1 +1,1 @@
-"""Parts other than micro-batches: tiles of single samples, and groups of channels."""
+"""Groups of channels, which a plan may have beside its division of the mini-batch."""

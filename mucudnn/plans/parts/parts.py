@@ -1,4 +1,4 @@
-"""Parts that a plan has in addition to the choice: tiles of single samples and groups of channels.
+"""Groups of channels that a plan has in addition to the choice.
 
 Like divisions of the mini-batch, they fit a kernel into a limit. Because they make copies, which no
 measurement of an algorithm includes, they are run whole, interleaved with the division, before they are used.
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mucudnn._native import MOST_ROUNDS, Division, Engine, second_lowest
-from mucudnn.costs.records import PartsComparison
+from mucudnn.costs.records import GroupsComparison
 from mucudnn.errors import NothingFitsError
 from mucudnn.forks import no_fork
 from mucudnn.listener import Listener
@@ -17,10 +17,8 @@ from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.measuring.source import runs_stock
 from mucudnn.plans.decide import LEAST_SPEEDUP, Decision, Limits, choose_within
 from mucudnn.plans.parts.channels import measure_groups, propose_groups
-from mucudnn.plans.parts.tiles import propose_tiles
-from mucudnn.plans.plan import Parts, predicted_ms
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import ChannelGroups, Configuration, Slices, Tiling
+from mucudnn.solver import ChannelGroups, Configuration, Slices
 
 _ROUNDS = MOST_ROUNDS
 # In a hurry: the least gain that is worth a comparison, and the ms for its rounds. One round is always made.
@@ -28,31 +26,29 @@ _LEAST_GAIN, _HURRIED_MS = 0.05, 25.0
 
 
 def prepare(
-    engine: Engine, kernel: Kernel, chosen: Configuration | Parts, slices: Slices | None = None
+    engine: Engine, kernel: Kernel, chosen: Configuration | ChannelGroups, slices: Slices | None = None
 ) -> Division:
-    """Prepare a configuration, or tiles or groups of channels. Raises EngineError, ValueError.
+    """Prepare a configuration or groups of channels. Raises EngineError, ValueError.
 
     `slices` prepares only some slices of a configuration, of which `kernel` must then consist.
     """
     if isinstance(chosen, ChannelGroups):
         return engine.prepare_groups(kernel, chosen.groups, chosen.of_inputs)
-    return engine.prepare(kernel, slices or chosen.slices, tiles=isinstance(chosen, Tiling))
+    return engine.prepare(kernel, slices or chosen.slices)
 
 
-def slice_count(kernel: Kernel, chosen: Configuration | Parts) -> int:
+def slice_count(chosen: Configuration | ChannelGroups) -> int:
     """Return the most slices that are added to one filter gradient."""
-    if isinstance(chosen, ChannelGroups):
-        return chosen.slice_count
-    return len(chosen.parts) * (kernel.mini_batch if isinstance(chosen, Tiling) else 1)
+    return chosen.slice_count if isinstance(chosen, ChannelGroups) else len(chosen.parts)
 
 
-def add_parts(
-    bench: Bench, decisions: Sequence[Decision], policy: str, limits: Limits, *, run: bool, tiles: bool
+def add_groups(
+    bench: Bench, decisions: Sequence[Decision], policy: str, limits: Limits, *, run: bool
 ) -> list[Decision]:
-    """Return the decisions with the groups of channels, and with `tiles` the tiles, that are faster.
+    """Return the decisions with the groups of channels that are faster.
 
-    With a total (WD), parts may use the workspace of the choice. A kernel whose identical kernels differ gets
-    no parts. With `run` parts and choice are run whole, otherwise their predictions are compared.
+    With a total (WD), groups may use the workspace of the choice. A kernel whose identical kernels differ
+    gets no groups. With `run` groups and choice are run whole, otherwise their predictions are compared.
     """
     allowed = {
         decision.kernel: limit
@@ -68,99 +64,99 @@ def add_parts(
     for decision in listener.track(decisions, "Running groups of channels whole"):
         kernel, chosen = decision.kernel, decision.chosen
         if kernel in allowed:
-            parts = faster_parts(bench, kernel, policy, allowed[kernel], chosen, run=run, tiles=tiles)
-            if parts is not None:
-                measured_ms = time_of(bench, kernel, parts, chosen) if run else None
-                decision = replace(decision, parts=parts, parts_ms=measured_ms)
+            groups = faster_groups(bench, kernel, policy, allowed[kernel], chosen, run=run)
+            if groups is not None:
+                measured_ms = time_of(bench, kernel, groups, chosen) if run else None
+                decision = replace(decision, groups=groups, groups_ms=measured_ms)
         extended.append(decision)
     return extended
 
 
-def faster_parts(
+def faster_groups(
     bench: Bench, kernel: Kernel, policy: str, limit: int | None, chosen: Configuration | None,
-    *, run: bool = True, tiles: bool = True,
-) -> Parts | None:  # fmt: skip
-    """Return the fastest tiles or groups within `limit` bytes of workspace that are faster than `chosen`.
+    *, run: bool = True,
+) -> ChannelGroups | None:  # fmt: skip
+    """Return the fastest groups within `limit` bytes of workspace, if they are faster than `chosen`.
 
     `chosen` is a division of the mini-batch, or None if no division fits. Makes the missing measurements.
     """
     if limit is None or policy == "undivided":
         return None
-    proposals = (
-        propose_tiles(bench, kernel, policy, limit, chosen) if tiles else None,
-        propose_groups(bench, kernel, policy, limit),
-    )
-    faster = [
-        parts
-        for parts in proposals
-        if parts is not None and _is_faster(bench, kernel, policy, limit, parts, chosen, run)
-    ]
-    return min(faster, key=lambda parts: time_of(bench, kernel, parts, chosen), default=None)
+    groups = propose_groups(bench, kernel, policy, limit)
+    if groups is None or not _is_faster(bench, kernel, policy, limit, groups, chosen, run):
+        return None
+    return groups
 
 
 def _is_faster(
-    bench: Bench, kernel: Kernel, policy: str, limit: int, parts: Parts, chosen: Configuration | None,
-    run: bool,
+    bench: Bench, kernel: Kernel, policy: str, limit: int, groups: ChannelGroups,
+    chosen: Configuration | None, run: bool,
 ) -> bool:  # fmt: skip
-    """Return whether parts within a limit are faster than the division of the mini-batch, if there is one.
+    """Return whether groups within a limit are faster than the division of the mini-batch, if there is one.
 
-    A division with STOCK counts with its predicted time alone: the parts are compared with the best
+    A division with STOCK counts with its predicted time alone: the groups are compared with the best
     configuration of the engine, and their time in that comparison with the predicted time of `chosen`.
     """
     if chosen is None:
         return True
     if not runs_stock(chosen):
-        return are_faster(bench, kernel, parts, chosen, run)
-    if not _are_promising(bench, kernel, parts, chosen):
+        return are_faster(bench, kernel, groups, chosen, run)
+    if not _are_promising(bench, kernel, groups, chosen):
         return False
     try:
         own = choose_within(bench.without_source().costs([kernel]), kernel, policy, limit)
     except NothingFitsError:
-        return predicted_ms(kernel.mini_batch, parts) < chosen.time_ms
-    return are_faster(bench, kernel, parts, own, run) and time_of(bench, kernel, parts, own) < chosen.time_ms
+        return groups.time_ms < chosen.time_ms
+    return (
+        are_faster(bench, kernel, groups, own, run) and time_of(bench, kernel, groups, own) < chosen.time_ms
+    )
 
 
-def are_faster(bench: Bench, kernel: Kernel, parts: Parts, division: Configuration, run: bool = True) -> bool:
-    """Return whether tiles or channel groups are faster than a division of the mini-batch alone.
+def are_faster(
+    bench: Bench, kernel: Kernel, groups: ChannelGroups, division: Configuration, run: bool = True
+) -> bool:
+    """Return whether groups of channels are faster than a division of the mini-batch alone.
 
-    Both are run whole, the tiles or groups with their copies, unless the cache has the comparison or no gain
+    Both are run whole, the groups with their copies, unless the cache has the comparison or no gain
     is predicted. Without `run` the prediction replaces a missing comparison.
     """
-    known = bench.cache.parts_comparison(bench.machine, kernel, division, parts)
+    known = bench.cache.groups_comparison(bench.machine, kernel, division, groups)
     if known is None and not run:
-        return division.time_ms / predicted_ms(kernel.mini_batch, parts) > LEAST_SPEEDUP
+        return division.time_ms / groups.time_ms > LEAST_SPEEDUP
     if known is None:
-        if not _are_promising(bench, kernel, parts, division):
+        if not _are_promising(bench, kernel, groups, division):
             return False
-        known = _compare(bench, kernel, parts, division)
-        bench.cache.add_parts_comparison(bench.machine, kernel, division, parts, known)
+        known = _compare(bench, kernel, groups, division)
+        bench.cache.add_groups_comparison(bench.machine, kernel, division, groups, known)
     return known.speedup > LEAST_SPEEDUP
 
 
-def time_of(bench: Bench, kernel: Kernel, parts: Parts, division: Configuration | None) -> float:
-    """Return the ms of tiles or channel groups in the comparison with a division, else the predicted ms."""
-    compared = division and bench.cache.parts_comparison(bench.machine, kernel, division, parts)
-    return compared.tiles_ms if compared else predicted_ms(kernel.mini_batch, parts)
+def time_of(bench: Bench, kernel: Kernel, groups: ChannelGroups, division: Configuration | None) -> float:
+    """Return the ms of groups in the comparison with a division, else the predicted ms."""
+    compared = division and bench.cache.groups_comparison(bench.machine, kernel, division, groups)
+    return compared.groups_ms if compared else groups.time_ms
 
 
-def _are_promising(bench: Bench, kernel: Kernel, parts: Parts, division: Configuration) -> bool:
-    """Return whether parts are predicted to be faster; in a hurry, by at least the least gain."""
+def _are_promising(bench: Bench, kernel: Kernel, groups: ChannelGroups, division: Configuration) -> bool:
+    """Return whether groups are predicted to be faster; in a hurry, by at least the least gain."""
     least = 1 - _LEAST_GAIN if bench.runner.is_hurried else 1
-    return predicted_ms(kernel.mini_batch, parts) < division.time_ms * least
+    return groups.time_ms < division.time_ms * least
 
 
-def _compare(bench: Bench, kernel: Kernel, parts: Parts, division: Configuration) -> PartsComparison:
+def _compare(
+    bench: Bench, kernel: Kernel, groups: ChannelGroups, division: Configuration
+) -> GroupsComparison:
     with no_fork:
         from mucudnn.measuring.times import spread
     engine = bench.engine
     bench.extent(kernel)
     tensors = Tensors.random(engine, kernel.problem, extent(kernel.problem))
-    prepared = [prepare(engine, kernel, way) for way in (division, parts)]
+    prepared = [prepare(engine, kernel, way) for way in (division, groups)]
     workspace = allocate_workspace(engine, max(way.workspace for way in prepared))
     rounds = _ROUNDS
     if bench.runner.is_hurried:
-        taken = predicted_ms(kernel.mini_batch, parts) + division.time_ms
+        taken = groups.time_ms + division.time_ms
         rounds = max(1, min(_ROUNDS, int(_HURRIED_MS / max(taken, 1e-3))))
     times = engine.compare(prepared, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds)
     bench.made["compared"] += 1
-    return PartsComparison(*map(second_lowest, times), *map(spread, times))
+    return GroupsComparison(*map(second_lowest, times), *map(spread, times))

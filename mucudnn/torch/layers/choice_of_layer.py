@@ -6,7 +6,6 @@ from mucudnn.arrays.call import PassCall, geometry
 from mucudnn.arrays.dispatch import decided
 from mucudnn.output.text import micro_batches
 from mucudnn.problems.descriptor import short_text
-from mucudnn.solver import Tiling
 from mucudnn.torch.operators.operands import Operands
 from mucudnn.torch.operators.options import Options, plan_of
 
@@ -15,10 +14,10 @@ from mucudnn.torch.operators.options import Options, plan_of
 class LayerChoice:
     """The choice for one pass of one layer; `kernel` is its short descriptor.
 
-    `micro_batches` is a text such as `4×16 WINOGRAD_NONFUSED`, or `tiles 3×16 WINOGRAD_NONFUSED` if each
-    sample is divided into tiles, whose lengths the text has. `time_ms` is the predicted time, and
-    `workspace` the bytes that the pass uses. `parts` is the number of micro-batches, tiles or groups. All
-    four are None for a pass that PyTorch computes, and `reason` says why it does.
+    `micro_batches` is a text such as `4×16 WINOGRAD_NONFUSED`, or `1×1 WINOGRAD_NONFUSED in tiles of 8` if
+    the samples are divided as well. `time_ms` is the predicted time, and `workspace` the bytes that the pass
+    uses. `parts` is the number of micro-batches or groups. All four are None for a pass that PyTorch
+    computes, and `reason` says why it does.
     """
 
     layer: str
@@ -45,8 +44,6 @@ def choice_of_pass(name: str, call: PassCall, options: Options) -> LayerChoice:
         return stock_choice(name, call, "not measured yet, and missing in the plan and the cache")
     chosen = ready.configuration
     text = micro_batches(chosen, " + ")
-    if isinstance(chosen, Tiling):
-        text = f"tiles {text}"
     figures = ready.predicted_ms, ready.workspace, len(chosen.parts)
     return LayerChoice(name, call.pass_, short_text(ready.problem), text, *figures)
 

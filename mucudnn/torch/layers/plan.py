@@ -45,9 +45,9 @@ def plan(
     The model runs once on `example_input` (a tensor, or a tuple of arguments), uncompiled, to find the shapes
     of every nn.Conv1d, 2d and 3d that can be divided. The plan has its forward pass, and the backward passes
     whose gradients are enabled and needed. The model's buffers and the random number generators keep their
-    state. Then every kernel is measured in a race, decided and run whole, as by `mucudnn optimize`. If tiles
-    of each sample or groups of channels are even faster, the plan has them in addition to the configuration.
-    With `thorough` every algorithm is measured at every size, in many runs.
+    state. Then every kernel is measured in a race, decided and run whole, as by `mucudnn optimize`. If groups
+    of channels are even faster, the plan has them in addition to the configuration. With `thorough` every
+    algorithm is measured at every size, in many runs.
 
     Each pass of each convolution uses at most `workspace` bytes ("64MiB", "none"; by default
     MUCUDNN_WORKSPACE_LIMIT). With `total_workspace` all passes together use at most that many bytes, for
@@ -70,7 +70,7 @@ def plan(
     listener, policy = LogListener(), settings.BATCH_POLICY.read()
     with Cache.of_user(listener, needed=False) as cache:
         bench = Bench(device.engine, cache, listener, Exhaustive() if thorough else Race(), source)
-        planned = to_plan(optimize(bench, kernels, policy, limits, tiles=True))
+        planned = to_plan(optimize(bench, kernels, policy, limits))
     if any(runs_stock(c) for kernel in planned.kernels for c in kernel.answers):
         planned.header[FRAMEWORK] = source.machine.library
     return planned

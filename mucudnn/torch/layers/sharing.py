@@ -26,12 +26,10 @@ def plans_of_layers(plan: Plan, layers: Sequence[Any]) -> list[str]:
 
 
 def _choose_share(planned: PlanKernel, layer: int, layers: int) -> PlanKernel:
-    """Return a kernel with the choice for one layer, and with its tiles if they belong to this choice."""
+    """Return a kernel with the choice for one layer."""
     if not planned.shares:
         return planned
-    chosen = share_of_layer(planned, layer, layers)
-    tiles = planned.tiles if chosen == planned.chosen else None
-    return replace(planned, chosen=chosen, tiles=tiles, shares=())
+    return replace(planned, chosen=share_of_layer(planned, layer, layers), shares=())
 
 
 def _may_run(problem: Problem, layer: Any) -> bool:

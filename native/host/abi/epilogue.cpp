@@ -137,7 +137,7 @@ void convolve_forward(const Variant& variant, const Kernel& kernel, const Tensor
                       void* workspace) {
   const Problem& problem = kernel.problem;
   if (residual.scale != 0 && residual.data != tensors.y) {
-    if (tensors.pitch.of_y(problem) == problem.out_channels) {
+    if (tensors.pitch.of_y(problem) == problem.out_channels && tensors.pitch.y_rows == 0) {
       std::memcpy(tensors.y, residual.data,
                   static_cast<std::size_t>(problem.mini_batch * problem.y_sample()) * size_of(y.type));
     } else {

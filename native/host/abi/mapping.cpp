@@ -34,11 +34,12 @@ bool is_packed(const cudnnTensorStruct& tensor, Layout layout) {
   return mucudnn::is_packed(tensor.sizes, tensor.strides, tensor.dims, layout);
 }
 
-// Returns the channels that a tensor has in memory; nothing if the engine's algorithms cannot address it.
-std::optional<std::int64_t> channels_in_memory(const cudnnTensorStruct& tensor, Layout layout) {
+// Returns the sizes that a tensor has in memory; nothing if the engine's algorithms cannot address it.
+std::optional<SizesInMemory> sizes_in_memory(const cudnnTensorStruct& tensor, Layout layout) {
   constexpr std::int64_t kMost = std::numeric_limits<int>::max();  // the most that BLAS takes
-  const auto channels = mucudnn::channels_in_memory(tensor.sizes, tensor.strides, tensor.dims, layout);
-  return channels && *channels <= kMost ? channels : std::nullopt;
+  const auto sizes = mucudnn::sizes_in_memory(tensor.sizes, tensor.strides, tensor.dims, layout);
+  const bool is_tile = sizes && sizes->rows != 0;
+  return sizes && sizes->channels <= kMost && (!is_tile || tensor.strides[1] <= kMost) ? sizes : std::nullopt;
 }
 
 // Returns the sizes of y that the legacy API's descriptors give.
@@ -150,10 +151,11 @@ Problem problem_of(const cudnnConvolutionStruct& convolution, const cudnnTensorS
     not_supported("the host engine pads the same before and after");
   }
   const auto all_have = [&](Layout layout) {
-    return channels_in_memory(x, layout) && is_packed(w, layout) && channels_in_memory(y, layout);
+    return sizes_in_memory(x, layout) && is_packed(w, layout) && sizes_in_memory(y, layout);
   };
   if (!all_have(Layout::nchw) && !all_have(Layout::nhwc)) {
-    not_supported("x, w and y must be packed, all NCHW or all NHWC; x and y may be some channels of others");
+    not_supported(
+        "x, w and y must be packed, all NCHW or all NHWC; x and y may be some channels or rows of others");
   }
   problem.layout = all_have(Layout::nchw) ? Layout::nchw : Layout::nhwc;
   problem.groups = convolution.groups;
@@ -180,8 +182,10 @@ Tensors tensors_of(Pass pass, const void* first_input, const void* second_input,
   return tensors;
 }
 
-ChannelPitch pitch_of(const Problem& problem, const cudnnTensorStruct& x, const cudnnTensorStruct& y) {
-  return {channels_in_memory(x, problem.layout).value(), channels_in_memory(y, problem.layout).value()};
+Pitch pitch_of(const Problem& problem, const cudnnTensorStruct& x, const cudnnTensorStruct& y) {
+  const SizesInMemory of_x = sizes_in_memory(x, problem.layout).value();
+  const SizesInMemory of_y = sizes_in_memory(y, problem.layout).value();
+  return {of_x.channels, of_y.channels, of_x.rows, of_y.rows};
 }
 
 std::optional<Algorithm> engine_algorithm(Pass pass, std::int64_t number) {

@@ -67,9 +67,9 @@ Kernel kernel_of(const Descriptors& descriptors);
 // they were packed. Throws Failure, BAD_PARAM, if one of them is NULL.
 Tensors tensors_of(Pass pass, const void* first, const void* second, void* output);
 
-// Returns the channels that x and y have in memory, for the descriptors that problem_of() made the problem
-// from.
-ChannelPitch pitch_of(const Problem& problem, const cudnnTensorStruct& x, const cudnnTensorStruct& y);
+// Returns the channels and rows that x and y have in memory, for the descriptors that problem_of() made the
+// problem from.
+Pitch pitch_of(const Problem& problem, const cudnnTensorStruct& x, const cudnnTensorStruct& y);
 
 // Returns the engine's algorithm behind the enumerator of a pass; nothing if the engine does not have it, or
 // if the number is not an enumerator.

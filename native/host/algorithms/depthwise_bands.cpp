@@ -24,7 +24,7 @@ std::vector<Axis> axes_of(const Kernel& kernel, int i) {
 
 }  // namespace
 
-Bands::Bands(const Kernel& kernel, const ChannelPitch& in_memory) {
+Bands::Bands(const Kernel& kernel, const Pitch& in_memory) {
   const Problem& p = kernel.problem;
   lanes = transforms::kernels().depthwise.lanes;
   blocks = ceil_div(p.groups, lanes);

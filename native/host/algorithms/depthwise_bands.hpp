@@ -61,7 +61,7 @@ struct Read {
 
 class Bands {
  public:
-  explicit Bands(const Kernel& kernel, const ChannelPitch& pitch = {});
+  explicit Bands(const Kernel& kernel, const Pitch& pitch = {});
 
   // Returns whether a thread's memory holds a band, and what threads share.
   bool fit() const;

@@ -70,7 +70,7 @@ void multiply(const Lowering& l, const float* source, const float* filter, float
   const bool nchw = l.layout == Layout::nchw, direct = in_place(l);
   const std::int64_t m = l.result_channels, k = l.rows(), n = columns_at_once(l, tile_size);
   const std::int64_t column_stride = nchw ? n : k;
-  const std::int64_t direct_stride = nchw ? l.columns() : l.result_pitch;
+  const std::int64_t direct_stride = nchw ? l.result_plane : l.result_pitch;
   const std::int64_t result_stride = direct ? direct_stride : nchw ? n : m;
   const std::int64_t result_step = nchw ? 1 : result_stride;
 
@@ -83,7 +83,7 @@ void multiply(const Lowering& l, const float* source, const float* filter, float
     if (k == 0) std::fill_n(product, m * n, 0.0f);  // no tap touches these positions
     for_each_part({0, l.columns()}, n, [&](Range part) {
       float* const to =
-          direct ? result + group * m * (nchw ? l.columns() : 1) + part.begin * result_step : product;
+          direct ? result + group * m * (nchw ? l.result_plane : 1) + part.begin * result_step : product;
       const auto multiply_columns = [&](std::int64_t begin, std::int64_t end) {
         const Range range{part.begin + begin, part.begin + end};
         float* c = columns + begin * (nchw ? 1 : k);
@@ -115,7 +115,7 @@ void multiply_gradient(const Lowering& l, const Lowering& g, const float* x, con
   const std::int64_t m = l.result_channels, k = l.rows(), n = columns_at_once(l, tile_size);
   const std::int64_t y_channels = direct ? g.source_pitch : m;
   const std::int64_t y_step = nchw ? 1 : y_channels;
-  const std::int64_t y_stride = !nchw ? y_channels : direct ? l.columns() : n;
+  const std::int64_t y_stride = !nchw ? y_channels : direct ? g.source_plane : n;
 
   for (std::int64_t group = 0; group < l.groups; ++group) {
     float* const to = whole ? w + group * m * k : product;
@@ -125,7 +125,7 @@ void multiply_gradient(const Lowering& l, const Lowering& g, const float* x, con
         gather_columns(l, x, group, {0, k}, range, columns + begin * (nchw ? 1 : k), nchw ? n : k);
         if (!direct) gather_columns(g, y, group, {0, m}, range, packed_y + begin * y_step, y_stride);
       });
-      const float* d = direct ? y + group * m * (nchw ? l.columns() : 1) + part.begin * y_step : packed_y;
+      const float* d = direct ? y + group * m * (nchw ? g.source_plane : 1) + part.begin * y_step : packed_y;
       const float keep = part.begin > 0 ? 1 : whole ? beta : 0;
       const auto multiply_columns = [&](std::int64_t begin, std::int64_t end) {
         const float* c = columns + begin * (nchw ? n : 1);

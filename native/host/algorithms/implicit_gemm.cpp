@@ -53,16 +53,16 @@ struct Place {
 };
 
 // Returns some columns of a tensor, from one channel on, as a matrix in the tensor; null if they are not a
-// matrix there. `channels` are those that the tensor has in memory.
+// matrix there. `channels` are those that the tensor has in memory, `plane` values apart in NCHW.
 template <typename A>
 Place<A> place_in_tensor(Layout layout, A* tensor, std::int64_t channels, std::int64_t channel,
-                         std::int64_t positions, Range columns) {
+                         std::int64_t positions, std::int64_t plane, Range columns) {
   const std::int64_t image = columns.begin / positions, first = columns.begin % positions;
   if (layout == Layout::nhwc && fits_blas(channels)) {
     return {tensor + columns.begin * channels + channel, channels};
   }
-  if (layout == Layout::nchw && first + columns.size() <= positions && fits_blas(positions)) {
-    return {tensor + (image * channels + channel) * positions + first, positions};
+  if (layout == Layout::nchw && first + columns.size() <= positions && fits_blas(plane)) {
+    return {tensor + (image * channels + channel) * plane + first, plane};
   }
   return {nullptr, 0};
 }
@@ -73,8 +73,9 @@ Matrix<F> columns_of(const Lowering& l, const S* source, std::int64_t group, Ran
                      F* buffer) {
   if constexpr (std::is_same_v<S, F>) {
     if (l.is_pointwise()) {
-      const auto place = place_in_tensor(l.layout, source, l.source_pitch,
-                                         group * l.source_channels + rows.begin, l.positions(), columns);
+      const auto place =
+          place_in_tensor(l.layout, source, l.source_pitch, group * l.source_channels + rows.begin,
+                          l.positions(), l.source_plane, columns);
       if (place.data != nullptr) return {place.data, place.stride};
     }
   }
@@ -144,7 +145,7 @@ Place<A> place_of(const Lowering& l, S* result, std::int64_t group, Range channe
   if constexpr (std::is_same_v<S, A>) {
     if (l.is_whole() && l.rows() > 0 && l.rows() <= kDepth) {
       return place_in_tensor(l.layout, result, l.result_pitch, group * l.result_channels + channels.begin,
-                             l.positions(), columns);
+                             l.positions(), l.result_plane, columns);
     }
   }
   return {nullptr, 0};
@@ -291,9 +292,7 @@ void run(const Kernel& kernel, const Tensors& tensors, double alpha, double beta
 
 std::optional<std::size_t> workspace_size(const Kernel&, int) { return 0; }
 
-void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void*, int) {
-  if (depthwise::takes(kernel)) return depthwise::convolve(kernel, tensors, alpha, beta);
-  if (scattering::takes(kernel)) return scattering::convolve(kernel, tensors, alpha, beta);
+void multiply(const Kernel& kernel, const Tensors& tensors, double alpha, double beta) {
   switch (kernel.problem.data_type) {
     case DataType::f32:
       return run<float, float, float>(kernel, tensors, alpha, beta);
@@ -307,6 +306,13 @@ void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double
       }
       return run<BFloat16, float, float>(kernel, tensors, alpha, beta);
   }
+}
+
+void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void*, int) {
+  const bool is_whole = !tensors.pitch.has_rows();  // the other parts read whole samples
+  if (is_whole && depthwise::takes(kernel)) return depthwise::convolve(kernel, tensors, alpha, beta);
+  if (is_whole && scattering::takes(kernel)) return scattering::convolve(kernel, tensors, alpha, beta);
+  multiply(kernel, tensors, alpha, beta);
 }
 
 }  // namespace

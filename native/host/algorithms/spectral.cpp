@@ -64,8 +64,8 @@ class Convolution {
     x_ = static_cast<S*>(tensors.x);
     w_ = static_cast<S*>(tensors.w);
     y_ = static_cast<S*>(tensors.y);
-    x_pitch_ = tensors.pitch.of_x(problem_);
-    y_pitch_ = tensors.pitch.of_y(problem_);
+    x_pitch_ = {tensors.pitch.of_x(problem_), tensors.pitch.plane_of_x(problem_)};
+    y_pitch_ = {tensors.pitch.of_y(problem_), tensors.pitch.plane_of_y(problem_)};
     if (pass_ == Pass::backward_data) {
       // From here on x_ is the input and y_ the output.
       std::swap(x_, y_);
@@ -86,6 +86,11 @@ class Convolution {
  private:
   enum class Tiles { overlapping, disjoint };
   enum class Access { read, write, update };
+
+  // The channels of a tensor in memory, and the pixels from one to the next if they come first.
+  struct InMemory {
+    std::int64_t channels, plane;
+  };
 
   // Some output channels, and the memory for their spectra.
   struct Part {
@@ -127,7 +132,7 @@ class Convolution {
     const Access writing = beta == 0 ? Access::write : Access::update;
     Correlation::Stack out = shape_.out;
     out.channels = part.channels;
-    S* const y = y_ + part.first * (channels_last() ? 1 : out.depth * out.height * out.width);
+    S* const y = y_ + part.first * (channels_last() ? 1 : y_pitch_.plane);
     if (pass_ == Pass::backward_filter) {
       for_each_block(y, y_pitch_, out, part.out, Tiles::disjoint, Access::read, kernels.analyse_gradient);
       multiply(method_, division(), Transpose::yes, shape_.backward_filter(), in_, part.out, part.filter,
@@ -166,8 +171,8 @@ class Convolution {
   // Calls body(block) for blocks of channels of all images, in bands of tile rows so short that their pixels
   // stay in the cache.
   template <typename Body>
-  void for_each_block(S* data, std::int64_t pitch, const Correlation::Stack& image, const Spectrum& spectrum,
-                      Tiles tiles, Access access, Body&& body) const {
+  void for_each_block(S* data, const InMemory& memory, const Correlation::Stack& image,
+                      const Spectrum& spectrum, Tiles tiles, Access access, Body&& body) const {
     const bool overlapping = tiles == Tiles::overlapping;
     ImageBlock whole{};
     whole.step_height = shape_.step_height;
@@ -191,9 +196,8 @@ class Convolution {
     const std::int64_t packed_floats =
         block_channels * (packed_pixels + method_.tile_height * tile_row_columns);
     const std::int64_t copied_floats = in_place() ? 0 : block_channels * packed_pixels;
-    const std::int64_t pixels = image.depth * image.height * image.width;
-    const std::int64_t pixel_stride = channels_last() ? pitch : 1;
-    const std::int64_t channel_stride = channels_last() ? 1 : pixels;
+    const std::int64_t pixel_stride = channels_last() ? memory.channels : 1;
+    const std::int64_t channel_stride = channels_last() ? 1 : memory.plane;
 
     const bool by_channels = along_ == Along::in_channels && overlapping;
     parallel_for(images * blocks * bands, [&](std::int64_t begin, std::int64_t end) {
@@ -222,7 +226,7 @@ class Convolution {
         block.spectrum = spectrum;
         block.spectrum.data += tile * spectrum.row_stride + channel;
         S* const first_pixel =
-            data + n * pitch * pixels + channel * channel_stride +
+            data + n * memory.channels * memory.plane + channel * channel_stride +
             (z * image.height * image.width + rows.first * image.width + columns.first) * pixel_stride;
         if (in_place()) {
           if constexpr (std::is_same_v<S, float>) block.image = first_pixel;
@@ -332,7 +336,7 @@ class Convolution {
   const Correlation shape_;
   Spectrum in_, out_, filter_;
   S *x_, *w_, *y_;
-  std::int64_t x_pitch_, y_pitch_;  // the channels in memory
+  InMemory x_pitch_, y_pitch_;
   Along along_;
 };
 

@@ -11,7 +11,7 @@ struct Tensors {
   void* x;
   void* w;
   void* y;
-  ChannelPitch pitch{};
+  Pitch pitch{};
 };
 
 }  // namespace mucudnn::host

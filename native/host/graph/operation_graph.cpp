@@ -47,7 +47,7 @@ void require_real(const Tensor& tensor) {
 
 // Returns whether the algorithms take a tensor as it is: packed, or some channels of one that is.
 bool has_layout(const cudnnTensorStruct& tensor, Layout layout) {
-  return channels_in_memory(tensor.sizes, tensor.strides, tensor.dims, layout).has_value();
+  return sizes_in_memory(tensor.sizes, tensor.strides, tensor.dims, layout).has_value();
 }
 
 bool is_narrow(cudnnDataType_t type) { return type == CUDNN_DATA_HALF || type == CUDNN_DATA_BFLOAT16; }

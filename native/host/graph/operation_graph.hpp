@@ -20,7 +20,7 @@ struct Copy {
 // A graph that the host engine can run: one convolution, with pointwise steps in place after a forward one.
 struct Fusion {
   Kernel kernel;
-  ChannelPitch pitch;
+  Pitch pitch;
   std::int64_t x = 0, w = 0, y = 0;  // unique ids
   cudnnTensorStruct output;
   double alpha = 1;

@@ -245,7 +245,7 @@ void gather_nhwc_column(const Lowering& l, const S* image, const Problem::Sizes&
 template <typename S, typename A>
 void gather_columns(const Lowering& l, const S* source, std::int64_t group, Range rows, Range columns, A* to,
                     std::int64_t stride) {
-  const std::int64_t plane = l.volume<&Axis::source>(), channels = l.source_pitch;
+  const std::int64_t plane = l.source_plane, channels = l.source_pitch;
   if (l.layout == Layout::nchw) {
     const auto gather = moves_planes(l) ? gather_nchw_row_by_planes<S, A> : gather_nchw_row<S, A>;
     for (std::int64_t row = rows.begin; row < rows.end; ++row, to += stride) {
@@ -266,7 +266,7 @@ void gather_columns(const Lowering& l, const S* source, std::int64_t group, Rang
 template <typename S, typename A>
 void store(const Lowering& l, const A* from, std::int64_t stride, std::int64_t group, Range channels,
            Range columns, A beta, S* result) {
-  const std::int64_t plane = l.volume<&Axis::result>(), all_channels = l.result_pitch;
+  const std::int64_t plane = l.result_plane, all_channels = l.result_pitch, positions = l.positions();
   const std::int64_t channel = group * l.result_channels + channels.begin;
   const auto& [d, h, w] = l.axes;
   const auto pixel_of = [&, &d = d, &h = h, &w = w](const Run& run) {
@@ -277,9 +277,9 @@ void store(const Lowering& l, const A* from, std::int64_t stride, std::int64_t g
   };
   if (l.layout == Layout::nchw) {
     if (l.is_whole()) {
-      for_each_part({columns.begin - columns.begin % plane, columns.end}, plane, [&](Range image) {
+      for_each_part({columns.begin - columns.begin % positions, columns.end}, positions, [&](Range image) {
         const Range part{std::max(image.begin, columns.begin), image.end};
-        S* to = result + (image.begin / plane * all_channels + channel) * plane + part.begin % plane;
+        S* to = result + (image.begin / positions * all_channels + channel) * plane + part.begin % positions;
         for (std::int64_t i = 0; i < channels.size(); ++i) {
           store_row(from + i * stride + (part.begin - columns.begin), part.size(), beta, to + i * plane);
         }

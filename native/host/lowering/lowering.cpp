@@ -8,7 +8,7 @@ namespace mucudnn::host {
 namespace {
 
 // Returns a lowering of y to x if `of_y`, else of x to y, without its axes.
-Lowering between(const Problem& p, const ChannelPitch& pitch, bool of_y) {
+Lowering between(const Problem& p, const Pitch& pitch, bool of_y) {
   Lowering l{p.layout,
              false,
              p.mini_batch,
@@ -17,10 +17,13 @@ Lowering between(const Problem& p, const ChannelPitch& pitch, bool of_y) {
              p.out_channels / p.groups,
              pitch.of_x(p),
              pitch.of_y(p),
+             pitch.plane_of_x(p),
+             pitch.plane_of_y(p),
              {}};
   l.transposed = of_y;
   if (of_y) std::swap(l.source_channels, l.result_channels);
   if (of_y) std::swap(l.source_pitch, l.result_pitch);
+  if (of_y) std::swap(l.source_plane, l.result_plane);
   return l;
 }
 
@@ -36,7 +39,7 @@ bool Lowering::is_whole() const {
   return std::all_of(axes.begin(), axes.end(), [](const Axis& a) { return a.positions == a.result; });
 }
 
-Lowering lower_forward(const Problem& p, const ChannelPitch& pitch) {
+Lowering lower_forward(const Problem& p, const Pitch& pitch) {
   Lowering l = between(p, pitch, false);
   for (int i = 0; i < 3; ++i) {
     l.axes[i] = {p.output[i], p.kernel[i], p.input[i], -p.padding[i], p.stride[i], p.dilation[i],
@@ -52,8 +55,18 @@ Range Axis::inside(std::int64_t tap) const {
   return {std::min(begin, positions), std::min(end, positions)};
 }
 
-Lowering lower_gradient(const Problem& p, const Lowering& forward, const ChannelPitch& pitch) {
-  Lowering l{p.layout, false, p.mini_batch, p.groups, p.out_channels / p.groups, 1, pitch.of_y(p), 1, {}};
+Lowering lower_gradient(const Problem& p, const Lowering& forward, const Pitch& pitch) {
+  Lowering l{p.layout,
+             false,
+             p.mini_batch,
+             p.groups,
+             p.out_channels / p.groups,
+             1,
+             pitch.of_y(p),
+             1,
+             pitch.plane_of_y(p),
+             1,
+             {}};
   for (int i = 0; i < 3; ++i) {
     const Axis& x = forward.axes[i];
     l.axes[i] = {x.positions, 1, p.output[i], x.result_first, 1, 1, 1, 0, 1, p.output[i], x.result_first, 1};
@@ -63,7 +76,7 @@ Lowering lower_gradient(const Problem& p, const Lowering& forward, const Channel
 
 // Tap r reads input position i for output (i + padding - r * dilation) / stride, if that is a whole number.
 // Along i = residue + stride * o, every (stride / gcd)-th tap gives a whole number.
-Lowering lower_backward_data(const Problem& p, const Problem::Sizes& residue, const ChannelPitch& pitch) {
+Lowering lower_backward_data(const Problem& p, const Problem::Sizes& residue, const Pitch& pitch) {
   Lowering l = between(p, pitch, true);
   for (int i = 0; i < 3; ++i) {
     const std::int64_t stride = p.stride[i], dilation = p.dilation[i], at = residue[i] + p.padding[i];

@@ -46,6 +46,7 @@ struct Lowering {
   std::int64_t mini_batch, groups;
   std::int64_t source_channels, result_channels;  // channels of one group
   std::int64_t source_pitch, result_pitch;        // channels that the tensors have in memory
+  std::int64_t source_plane, result_plane;        // values from one channel to the next in NCHW
   std::array<Axis, 3> axes;                       // depth, height, width
 
   template <std::int64_t Axis::* member>
@@ -73,14 +74,13 @@ struct Lowering {
   bool is_whole() const;
 };
 
-Lowering lower_forward(const Problem& problem, const ChannelPitch& pitch = {});
+Lowering lower_forward(const Problem& problem, const Pitch& pitch = {});
 // Lowers y to the columns of a pointwise product, the other factor of backward_filter, at the positions of a
 // lowering of x.
-Lowering lower_gradient(const Problem& problem, const Lowering& forward, const ChannelPitch& pitch);
+Lowering lower_gradient(const Problem& problem, const Lowering& forward, const Pitch& pitch);
 
 // Lowers one residue of backward_data. Along each axis it lies in [0, min(stride, input)).
-Lowering lower_backward_data(const Problem& problem, const Problem::Sizes& residue,
-                             const ChannelPitch& pitch = {});
+Lowering lower_backward_data(const Problem& problem, const Problem::Sizes& residue, const Pitch& pitch = {});
 
 // Cuts a lowering into blocks of positions, each with the taps that read more than padding there. Returns the
 // lowering itself if that saves too little.
@@ -92,7 +92,7 @@ std::vector<Lowering> taps_without_padding(const Lowering& lowering);
 
 // Calls body(lowering) for the lowerings of forward or of backward_data, whose results are disjoint.
 template <typename Body>
-void for_each_lowering(const Kernel& kernel, const ChannelPitch& pitch, const Body& body) {
+void for_each_lowering(const Kernel& kernel, const Pitch& pitch, const Body& body) {
   const Problem& problem = kernel.problem;
   const auto for_each_block = [&](const Lowering& whole) {
     for (const Lowering& block : positions_without_padding(whole)) body(block);
@@ -111,7 +111,7 @@ void for_each_lowering(const Kernel& kernel, const ChannelPitch& pitch, const Bo
 
 // Calls body(lowering of x, lowering of y) for backward_filter. Each call computes other taps.
 template <typename Body>
-void for_each_gradient(const Problem& problem, const ChannelPitch& pitch, const Body& body) {
+void for_each_gradient(const Problem& problem, const Pitch& pitch, const Body& body) {
   for (const Lowering& taps : taps_without_padding(lower_forward(problem, pitch))) {
     body(taps, lower_gradient(problem, taps, pitch));
   }

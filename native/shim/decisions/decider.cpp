@@ -5,14 +5,16 @@
 #include "core/locked_file.hpp"
 #include "core/log.hpp"
 #include "cudnn/combined_engine.hpp"
+#include "cudnn/tiling.hpp"
 #include "shim/decisions/notes.hpp"
 
 namespace mucudnn::shim {
 namespace {
 
-std::unique_ptr<Engine> make_engine(Api api, std::shared_ptr<const Context> context) {
-  return api == Api::legacy ? make_legacy_engine(std::move(context))
-                            : make_combined_engine(std::move(context));
+std::unique_ptr<Engine> make_engine(Api api, std::shared_ptr<const Context> context, Device& device) {
+  return make_tiling_engine(
+      api == Api::legacy ? make_legacy_engine(std::move(context)) : make_combined_engine(std::move(context)),
+      device);
 }
 
 // Returns whether `test` holds for the algorithm of each part.
@@ -42,18 +44,23 @@ bool has_stock(const Configuration& configuration) {
                      [](const auto& part) { return part.algorithm == kStock; });
 }
 
+void describe_algorithms(PreparedChoice& choice) {
+  choice.is_legacy = all_algorithms(choice, is_legacy);
+  choice.has_tiles = !all_algorithms(choice, [](const std::string& name) { return !is_tiled(name); });
+}
+
 // Makes a choice from the plan's figures. The workspace and the determinism are not in the plan; they are
 // filled in when the choice is prepared.
 PreparedChoice choice_of(const Configuration& configuration) {
   PreparedChoice choice{configuration, nullptr, 0, time_of(configuration)};
-  choice.is_legacy = all_algorithms(choice, is_legacy);
+  describe_algorithms(choice);
   return choice;
 }
 
 PreparedChoice choice_of(const PlanGroups& groups) {
   PreparedChoice choice{{}, nullptr, 0, time_of(groups)};
   choice.groups = groups;
-  choice.is_legacy = all_algorithms(choice, is_legacy);
+  describe_algorithms(choice);
   return choice;
 }
 
@@ -115,7 +122,7 @@ std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const K
                                                    const Listed* own) {
   const PlanKernel* const plan = find_planned(kernel);
   if (plan == nullptr && options_.mode != Mode::online) return nullptr;
-  const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle));
+  const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle), *device_);
   if (plan != nullptr) return follow_plan(*engine, kernel, api, *plan, refused);
   auto measured =
       measurements_->find_or_measure(*engine, kernel, api, may_measure && !is_capturing(handle), {own, {}});
@@ -234,7 +241,7 @@ void Decider::make_ready(Engine& engine, const Kernel& kernel, PreparedChoice& c
 
 void Decider::make_ready(cudnnHandle_t handle, const Kernel& kernel, Api api, PreparedChoice& choice) const {
   if (choice.is_ready()) return;
-  make_ready(*make_engine(api, std::make_shared<const Context>(library_, handle)), kernel, choice);
+  make_ready(*make_engine(api, std::make_shared<const Context>(library_, handle), *device_), kernel, choice);
 }
 
 Decider::Permissions Decider::permissions(Pass pass, const std::vector<Listed>& undivided,
@@ -265,11 +272,12 @@ std::optional<PreparedChoice> Decider::prepare_slices(cudnnHandle_t handle, cons
 
 std::vector<std::string> Decider::replacements(cudnnHandle_t handle, const Kernel& kernel, Api api,
                                                std::int64_t workspace) const {
-  const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle));
+  const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle), *device_);
   std::vector<std::string> names;
   for (const Listed& candidate : runnable_algorithms(engine->enumerate(kernel))) {
     if ((!options_.strict || !is_transform(candidate.algorithm, candidate.notes)) &&
-        is_deterministic(candidate.notes) && candidate.workspace <= workspace)
+        is_deterministic(candidate.notes) && candidate.workspace <= workspace &&
+        !is_tiled(candidate.algorithm))
       names.push_back(candidate.algorithm);
   }
   return names;

@@ -4,6 +4,7 @@
 #include "core/channels.hpp"
 #include "core/log.hpp"
 #include "core/reuse.hpp"
+#include "core/tiles.hpp"
 #include "shim/decisions/measurements.hpp"
 #include "shim/decisions/notes.hpp"
 
@@ -145,7 +146,7 @@ bool Measurements::lacks_an_algorithm(const Kernel& kernel, Api api) {
          std::any_of(listed->second.begin(), listed->second.end(), [&](const Listed& candidate) {
            const bool is_meant = !options_.strict || !is_transform(candidate.algorithm, candidate.notes);
            const auto is_same = [&](const auto& part) { return part.algorithm == candidate.algorithm; };
-           return is_meant && candidate.workspace > limit &&
+           return is_meant && !is_tiled(candidate.algorithm) && candidate.workspace > limit &&
                   time_where(is_same, 0) < fastest * (1 - kLeastGain);
          });
 }

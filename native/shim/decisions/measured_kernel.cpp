@@ -55,6 +55,7 @@ std::optional<PreparedChoice> MeasuredKernel::fastest(const Permission& permissi
     for (const Measured& candidate : measured_) {
       if (candidate.part.workspace <= most &&
           permission.allows(candidate.is_deterministic, shim::is_legacy(candidate.part.algorithm)) &&
+          (permission.may_tile || !is_tiled(candidate.part.algorithm)) &&
           (!in_place || is_in_place(candidate.part))) {
         parts.push_back(&candidate.part);
       }
@@ -84,6 +85,7 @@ PreparedChoice MeasuredKernel::choice_of(Configuration configuration) const {
                                   [&](const Measured& candidate) { return candidate.part == part; });
     choice.is_deterministic = choice.is_deterministic && its->is_deterministic;
     choice.is_legacy = choice.is_legacy && shim::is_legacy(part.algorithm);
+    choice.has_tiles = choice.has_tiles || is_tiled(part.algorithm);
   }
   choice.time_ms = time_of(configuration);
   choice.workspace = workspace_of(configuration);

@@ -6,7 +6,9 @@
 
 #include "core/accumulation.hpp"
 #include "core/log.hpp"
+#include "core/tiles.hpp"
 #include "cudnn/combined_engine.hpp"
+#include "cudnn/tiling.hpp"
 #include "shim/decisions/notes.hpp"
 
 namespace mucudnn::shim {
@@ -159,6 +161,8 @@ KernelRace Measurements::race_of(Journal::Entry& entry, const Kernel& kernel, Ap
       owns.push_back(*caller.own);
     } else if (api == Api::legacy) {
       owns = candidates_of(entry, size, api);
+      const auto is_ours = [](const Listed& listed) { return is_tiled(listed.algorithm); };
+      owns.erase(std::remove_if(owns.begin(), owns.end(), is_ours), owns.end());
     }
     permissions = permissions_of(owns, options_.workspace_limit);
   }
@@ -235,7 +239,8 @@ void Measurements::time_alone(cudnnHandle_t handle, const std::function<void(Eng
   library_->check(library_->cudnnGetStream(handle, &stream), "cudnnGetStream");
   device_.without_disturbing_captures([&] {
     if (engine_ == nullptr)
-      engine_ = make_combined_engine(std::make_shared<const Context>(library_, device_.stream()));
+      engine_ = make_tiling_engine(
+          make_combined_engine(std::make_shared<const Context>(library_, device_.stream())), device_);
     device_.wait(stream);  // the program's own work must not run while we time
     work(*engine_);
   });

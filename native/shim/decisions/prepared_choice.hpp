@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/plan.hpp"
+#include "core/tiles.hpp"
 #include "cudnn/channel_division.hpp"
 
 namespace mucudnn::shim {
@@ -26,12 +27,13 @@ struct PreparedChoice {
   double time_ms = 0;
   bool is_deterministic = false;
   bool is_legacy = true;                              // true if all its algorithms are of the legacy API
+  bool has_tiles = false;                             // true if one of its algorithms runs in tiles
   PlanGroups groups{};                                // if there are any, the configuration is empty
   std::shared_ptr<const ChannelDivision> channels{};  // runs the groups
 
   bool is_ready() const noexcept { return division != nullptr || channels != nullptr; }
-  // Returns whether the choice divides the convolution: along the mini-batch or along the channels.
-  bool is_divided() const noexcept { return configuration.size() > 1 || !groups.empty(); }
+  // Returns whether the choice divides the convolution: along the mini-batch, the channels or a sample.
+  bool is_divided() const noexcept { return configuration.size() > 1 || !groups.empty() || has_tiles; }
   std::vector<std::string> notes() const { return channels ? channels->notes() : division->notes(); }
 };
 
@@ -73,8 +75,10 @@ struct Permission {
   std::int64_t limit = -1;  // the most bytes of workspace; below 0, only the caller's own call
   bool deterministic_only = true;
   bool legacy_only = false;
-  // Groups of channels need an output that the call writes and does not read.
+  // If a group of channels or a tile fails, the call is made again as a whole. So it must not read its
+  // output, for example to add to it.
   bool may_group = false;
+  bool may_tile = false;
 
   bool allows(bool is_deterministic, bool is_legacy) const noexcept {
     return (is_deterministic || !deterministic_only) && (is_legacy || !legacy_only);

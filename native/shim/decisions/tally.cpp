@@ -56,6 +56,7 @@ std::string Tally::beginning() const {
   const std::int64_t all = divided_ + exchanged_ + rescued_ + lacking_ + passed_through();
   if (all == 0) return {};
   std::string text = std::to_string(divided_) + " of " + std::to_string(all) + " convolutions divided";
+  if (tiled_ > 0) text += ", " + std::to_string(tiled_) + " of them in tiles";
   if (exchanged_ > 0) text += ", " + std::to_string(exchanged_) + " by a faster algorithm";
   if (rescued_ > 0) text += ", " + std::to_string(rescued_) + " in slices that fit the program's workspace";
   if (lacking_ > 0) text += ", " + std::to_string(lacking_) + " in smaller slices for lack of memory";
@@ -83,6 +84,7 @@ std::string Tally::summary() const {
 
 void Tally::reset() noexcept {
   divided_ = 0;
+  tiled_ = 0;
   exchanged_ = 0;
   rescued_ = 0;
   lacking_ = 0;

@@ -12,7 +12,10 @@ namespace mucudnn::shim {
 
 class Tally {
  public:
-  void divided(std::int64_t workspace) noexcept { count(divided_, workspace); }
+  void divided(std::int64_t workspace, bool has_tiles) noexcept {
+    count(divided_, workspace);
+    if (has_tiles) count(tiled_);
+  }
   void exchanged(std::int64_t workspace) noexcept { count(exchanged_, workspace); }
   void rescued() noexcept { count(rescued_); }
   void lacked_memory() noexcept { count(lacking_); }
@@ -43,6 +46,7 @@ class Tally {
   std::string beginning() const;
 
   Counter divided_{0};
+  Counter tiled_{0};                // divided calls with an algorithm in tiles
   Counter exchanged_{0};            // undivided, but by another algorithm than the caller's
   Counter rescued_{0};              // in slices, because the caller's workspace was too small
   Counter lacking_{0};              // in slices, because the library found no memory

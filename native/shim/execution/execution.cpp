@@ -37,6 +37,11 @@ bool may_group(const LegacyCall& call, const Kernel& kernel) {
   return value_of(call.beta, kernel.problem.data_type) == 0;
 }
 
+// Returns whether tiles may run the call. The tensor that a fused call adds has the output's tiles.
+bool may_tile(const LegacyCall& call, const Kernel& kernel) {
+  return may_group(call, kernel) || (call.fusion && call.fusion->z != call.y);
+}
+
 // Fills in the kernel and the choice of `decision`. Returns why the call passes through, if it does.
 Obstacle fill(State& state, const LegacyCall& call, CallDecision& decision) {
   if (!is_complete(call)) return "a pointer is NULL";
@@ -50,8 +55,9 @@ Obstacle fill(State& state, const LegacyCall& call, CallDecision& decision) {
   if (call.fusion && !may_be_exchanged(state, *call.fusion)) return "fused without an activation";
   const KnownKernel* const known = state.find_or_decide(call.handle, *decision.seen, false);
   if (known == nullptr) return state.reason_for_unknown();
-  decision.choice = known->choice_for(call.algorithm, bytes(call.workspace.usable()),
-                                      may_group(call, decision.seen->kernel));
+  decision.choice =
+      known->choice_for(call.algorithm, bytes(call.workspace.usable()),
+                        may_group(call, decision.seen->kernel), may_tile(call, decision.seen->kernel));
   if (decision.choice == nullptr) {
     // XLA without autotuning passes an address with 0 bytes, and the algorithm that needs no workspace.
     const bool is_empty = call.workspace.data != nullptr && call.workspace.size == 0;
@@ -65,14 +71,17 @@ Obstacle fill(State& state, const LegacyCall& call, CallDecision& decision) {
 bool run_choice(State& state, SeenKernel& seen, const PreparedChoice& choice, cudnnHandle_t handle,
                 const Arguments& arguments, const Scratch& workspace, std::int64_t& done) noexcept {
   try {
-    if (choice.channels != nullptr) {
-      Arguments on_stream = arguments;  // the copies go to the stream of the library's calls
+    Arguments on_stream = arguments;
+    if (choice.channels != nullptr || choice.has_tiles) {  // their copies go to the stream of the calls
       state.library().check(state.library().cudnnGetStream(handle, &on_stream.stream), "cudnnGetStream");
+    }
+    if (choice.channels != nullptr) {
       choice.channels->run(handle, on_stream, workspace);
     } else {
-      choice.division->run(handle, arguments, workspace, done);
+      choice.division->run(handle, on_stream, workspace, done);
     }
-    choice.is_divided() ? state.tally().divided(choice.workspace) : state.tally().exchanged(choice.workspace);
+    choice.is_divided() ? state.tally().divided(choice.workspace, choice.has_tiles)
+                        : state.tally().exchanged(choice.workspace);
     return true;
   } catch (const std::exception& error) {
     state.tally().passed("a call to the library failed");

@@ -26,6 +26,16 @@ std::optional<Arguments> arguments_of(const ExecutionPlan& plan, const Shadow& p
   return Arguments{tensors, c.alpha, c.beta};
 }
 
+// Returns whether an operation adds the output itself. If a tile fails, the plan is executed as a whole,
+// which must not add what other tiles wrote.
+bool reads_its_output(const Problem& problem, const Tensors& tensors) {
+  for (std::size_t i = 0; i < problem.epilogue.size(); ++i) {
+    const auto& [kind, scale, factor] = problem.epilogue[i];
+    if (operand_of(kind) == Operand::like_y && factor != 0 && tensors.operands[i] == tensors.y) return true;
+  }
+  return false;
+}
+
 // Returns the workspace of a variant pack, which gives the address without the size.
 Scratch workspace_of(State& state, const ExecutionPlan& plan, const Shadow& pack) {
   auto* const data = static_cast<char*>(pack.value<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, nullptr));
@@ -111,6 +121,8 @@ CallResult execute(State& state, const ExecutionPlan& plan, cudnnHandle_t handle
                                                                             : plan.without_workspace;
     if (!choice || is_callers_own(*choice, plan.own.algorithm.c_str()))
       return pass_on("nothing within the workspace");
+    if (choice->has_tiles && reads_its_output(plan.seen->kernel.problem, arguments->tensors))
+      return pass_on("the output is an operand, too");
     const CallResult result =
         run(state, *choice, {*plan.seen, handle, *arguments, workspace, plan.own.algorithm});
     return result.is_final ? result : refuse(result.status);

@@ -1,0 +1,140 @@
+"""The drop-in computes a single large sample in tiles, on the program's own tensors."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import shim_cases
+from graph_numbers import LEGACY_NUMBERS
+from reference import EPILOGUES, PASSES
+from shim_cases import ENUMERATORS, case, check_results, problem_of, run_alone, run_under_shim
+from shim_journal import journal_in
+from shim_modes import following, measurements, run_online
+
+from mucudnn._native import Engine
+
+SHAPES = (
+    "mb1_ic3ih23iw9_oc5_kh3_ph1",
+    "mb1_g2ic6ih19iw7_oc4_kh3kw2_sh2_ph1",
+    "mb2_ic3id11ih6iw7_oc5_kd2kh3kw3_pd1ph1pw1_dd0dh1dw0",
+)
+KINDS = [*product(("f32", "f64", "f16", "bf16"), ("nchw", "nhwc"), SHAPES)]
+LARGE = "f32:nchw:{math}:g1mb1_ic16ih96iw96_oc16oh96ow96_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
+HABITS = ("get", "find", "graph")
+
+
+def math_of(habit: str, data_type: str) -> str:
+    return "fma" if habit == "graph" and data_type == "f32" else "default"
+
+
+def numbers(habit: str) -> dict[str, dict[str, int]]:
+    return LEGACY_NUMBERS if habit == "graph" else ENUMERATORS
+
+
+def planned(
+    engine: Engine, cases: list[dict[str, Any]], path: Path, steps: int
+) -> tuple[Path, list[list[int]]]:
+    """Write a plan with an algorithm in tiles for each case. Return it with the numbers of the algorithms."""
+    kernels, used = {}, []
+    for index, one in enumerate(cases):
+        problem, legacy = problem_of(one), numbers(one["habit"])[one["pass_"]]
+        names = [
+            name
+            for name in shim_cases.algorithms(engine, problem.replace(mini_batch=1), one["pass_"])
+            if name in legacy or name.removeprefix("eng").isdecimal()
+        ]
+        name = names[index % len(names)]
+        used.append([legacy[name] if name in legacy else int(name[3:])])
+        part = (1, f"{name}.tile={steps}")
+        kernels[str(problem), one["pass_"]] = [[part] * problem.mini_batch]
+    return shim_cases.write_plan(engine, path, kernels), used
+
+
+@pytest.mark.parametrize("steps", [1, 4, 7])
+@pytest.mark.parametrize("habit", HABITS)
+def test_tiles_of_a_plan_are_exact_for_every_type_layout_and_shape(
+    habit: str, steps: int, engine: Engine, tmp_path: Path
+) -> None:
+    cases = [
+        case(problem_of({"problem": f"{type_}:{layout}:{math_of(habit, type_)}:{body}"}), pass_, habit)
+        for (type_, layout, body), pass_ in product(KINDS, PASSES)
+        if (pass_, type_) != ("backward_filter", "f16")
+    ]
+    plan, used = planned(engine, cases, tmp_path / "tiles.plan", steps)
+    found = run_under_shim(cases, tmp_path, **following(plan, "4MiB"))
+    assert found.summary.startswith(f"{len(cases)} of {len(cases)} convolutions divided")
+    check_results(cases, found, used, tmp_path)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_bias_activation_and_addition_are_computed_with_their_tiles(
+    layout: str, engine: Engine, tmp_path: Path
+) -> None:
+    cases = [
+        case(problem_of({"problem": f"{type_}:{layout}:{math_of('graph', type_)}:{body}{epilogue}"}),
+             "forward", "graph")
+        for type_, body, epilogue in product(("f32", "bf16"), SHAPES, EPILOGUES)
+    ]  # fmt: skip
+    plan, used = planned(engine, cases, tmp_path / "fused.plan", 4)
+    found = run_under_shim(cases, tmp_path, **following(plan, "4MiB"))
+    assert found.summary.startswith(f"{len(cases)} of {len(cases)} convolutions divided")
+    check_results(cases, found, used, tmp_path)
+
+
+def test_a_call_that_reads_its_output_is_not_divided_into_tiles(engine: Engine, tmp_path: Path) -> None:
+    legacy = [case(LARGE.format(math="default"), pass_, beta=0.5) for pass_ in PASSES]
+    added = LARGE.format(math="fma") + "+add+bias+relu"
+    cases = [*legacy, case(added, "forward", "graph", alias={"operand0": "y"})]
+    plan, _ = planned(engine, cases, tmp_path / "tiles.plan", 16)
+    found = run_under_shim(cases, tmp_path, **following(plan, "16MiB"))
+    assert found.summary.startswith("0 of 4 convolutions divided")
+    assert [facts["statuses"] for facts in found.facts] == [[0]] * 4
+    for output, alone in zip(found.outputs, run_alone(cases, tmp_path).outputs, strict=True):
+        np.testing.assert_array_equal(output, alone)
+
+
+def test_an_ignored_addition_of_the_output_may_be_divided(engine: Engine, tmp_path: Path) -> None:
+    problem = LARGE.format(math="fma") + "+add0+bias+relu"  # PyTorch's cudnn_convolution_relu
+    cases = [case(problem, "forward", "graph", alias={"operand0": "y"}, over=float("nan"))]
+    plan, used = planned(engine, cases, tmp_path / "tiles.plan", 16)
+    found = run_under_shim(cases, tmp_path, **following(plan, "16MiB"))
+    assert found.summary.startswith("1 of 1 convolutions divided")
+    check_results(cases, found, used, tmp_path)
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_without_a_plan_tiles_are_measured_and_chosen_where_they_are_fastest(
+    habit: str, tmp_path: Path
+) -> None:
+    cases = [case(LARGE.format(math=math_of(habit, "f32")), pass_, habit) for pass_ in PASSES]
+    limit = {"MUCUDNN_WORKSPACE_LIMIT": "1MiB"}
+    run_online(tmp_path, *cases, **limit)
+    lines = journal_in(tmp_path).read_text().splitlines(keepends=True)
+    assert any(line.startswith("candidates ") and ".tile=" in line for line in lines)
+
+    def quick(line: str) -> str:
+        name, _, *rest = line.split()[1].split(":")
+        return f"measured {name}:{0.001 if '.tile=' in name else 1000.0}:{':'.join(rest)}\n"
+
+    edited = [quick(line) if line.startswith("measured ") else line for line in lines]
+    for index, line in enumerate(edited):  # the race may have measured no tiles of a kernel
+        if line.startswith("candidates "):
+            tiled = [word.split(":") for word in line.split() if ".tile=" in word]
+            edited[index] = (
+                "".join(
+                    f"measured {name}:0.001:{size}:0.001:0.001:0\n"
+                    for name, size, *_ in tiled
+                    if int(size) <= 2**20 and f"measured {name}:" not in "".join(lines)
+                )
+                + line
+            )
+    journal_in(tmp_path).write_text("".join(edited))
+    found = run_online(tmp_path, *cases, **limit)
+    assert measurements(found) == 0
+    assert found.summary.startswith("3 of 3 convolutions divided, 3 of them in tiles")
+    assert all(facts["workspace"] <= 2**20 for facts in found.facts)
+    check_results(cases, found, [list(numbers(habit)[pass_].values()) for pass_ in PASSES], tmp_path)
