@@ -1,6 +1,7 @@
 """`mucudnn memory`: plan a training step within a memory budget."""
 
 import argparse
+import math
 from pathlib import Path
 
 from mucudnn.cli import options, outputs
@@ -9,6 +10,7 @@ from mucudnn.cli.memory_table import show_plan
 from mucudnn.cli.terminal import Terminal, opened_cache, show_json
 from mucudnn.errors import UsageError
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.budget import parse_budget
 from mucudnn.measuring.engines import open_engine
 from mucudnn.measuring.modelled_device import DEVICES, ModelledDevice, find_device
 from mucudnn.measuring.runners import Exhaustive
@@ -83,6 +85,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-divide", action="store_true", help="divide no mini-batch")
     parser.add_argument("--exact", action="store_true", help="let the solver search until it has the optimum")
     parser.add_argument(
+        "--seconds", type=options.checked(parse_budget), default=math.inf, metavar="TIME",
+        help="the time that planning may take, such as 5s; the plan then depends on the machine's speed "
+        "(default: none)",
+    )  # fmt: skip
+    parser.add_argument(
         "--batch", type=options.checked(options.parse_batch), metavar="N",
         help="mini-batch size of a bundled network (default: 64)",
     )  # fmt: skip
@@ -119,9 +126,10 @@ def run(arguments: argparse.Namespace) -> None:
         offload=not arguments.no_offload,
         host_memory=arguments.host_memory,
         exact=arguments.exact,
+        seconds=arguments.seconds,
     )
     name = arguments.network if arguments.network in TRAINABLE else Path(arguments.network).stem
-    plan = plan_network(network, _find_costs(arguments, network), limits, name=name)
+    plan = plan_network(network, _find_costs(arguments, network), limits, name=name, listener=Terminal())
     if arguments.output:
         plan.write(arguments.output)
     if arguments.page:

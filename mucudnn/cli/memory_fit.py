@@ -1,6 +1,7 @@
 """The answer of `mucudnn memory` without a limit: the mini-batches and the devices that fit."""
 
 import argparse
+import math
 from typing import Any
 
 from mucudnn.cli.terminal import Terminal, show, show_json, table
@@ -19,6 +20,7 @@ from mucudnn.sizes import format_size
 _ROWS = 6  # the most powers of two in the table, up to the largest mini-batch
 _PLANNING = {
     "policy": "joint", "workspace": None, "host_memory": None, "bandwidth": None, "exact": False,
+    "seconds": math.inf,
     "no_recompute": False, "no_offload": False, "no_divide": False, "output": None, "page": None,
 }  # fmt: skip
 
@@ -71,7 +73,7 @@ class _Question:
             left = self.memory - self._count_optimizer(network).state
             Terminal().message(f"planning mini-batch {_batch_of(network)} on {self._device.name}")
             try:
-                planned_ms = plan_network(network, costs, MemoryOptions(left)).time_ms
+                planned_ms = plan_network(network, costs, MemoryOptions(left), listener=Terminal()).time_ms
             except NothingFitsError:
                 planned_ms = None
         return {

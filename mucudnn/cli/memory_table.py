@@ -32,9 +32,10 @@ def show_plan(plan: MemoryPlan) -> None:
     sources = ", ".join(f"{name} {source}" for name, source in plan.sources.items() if name != "device")
     head = f"{plan.network}, mini-batch {plan.batch}, on {plan.device}, policy {plan.policy} ({sources})"
     show(head, figures, _list_choices(plan), _describe_kernels(plan))
-    if plan.cut is not None:
-        less = f"a plan may take up to {plan.cut:.1%} less time, and another run may find it"
-        show(f"the planner ran out of time: {less}")
+    if plan.bound_ms:
+        show(f"no plan takes less than {milliseconds(plan.bound_ms)} ms, {plan.gap:.1%} less than this one")
+    if plan.is_cut:
+        show("the planner ran out of the time that --seconds gave it, and another run may plan differently")
 
 
 def _list_choices(plan: MemoryPlan) -> str:

@@ -1,6 +1,7 @@
 """Networks: the steps of a training step or of an inference in order, and the questions that planners ask."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 
 from mucudnn.errors import UsageError, shown
@@ -73,13 +74,13 @@ class Network:
         """Return the kernels of all steps, with identical ones merged."""
         return merge_kernels(kernel for step in self.steps for kernel in step.kernels)
 
-    @property
+    @cached_property
     def turn(self) -> int:
         """The index of the first backward step, or the number of steps if there is none."""
         backward = (index for index, step in enumerate(self.steps) if step.backward_of)
         return next(backward, len(self.steps))
 
-    @property
+    @cached_property
     def saved(self) -> tuple[Tensor, ...]:
         """The tensors that a planner may remove from memory until the backward steps need them.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from ..forks import no_fork
 from ..highs import make_solver
 from ..workspace.configuration import Infeasible
-from .joint_program import MEMORY_UNITS, Terms
+from .joint_program import MEMORY_UNITS
+from .program import Amount, Program, Terms
 from .timeline import required_bytes
 from .training import Choice, TrainingStep, offload_selected
 
@@ -27,7 +27,8 @@ def find_floor(
     if not (work.fits_host(choices) and (offload or not recompute)):
         choices = _solve(work, offload, recompute)
     runs = work.runs(work.least_workspace)
-    return max(required_bytes(runs, work.tensors, choices, work.link), default=0), choices
+    tensors = work.settle(work.least_workspace)
+    return max(required_bytes(runs, tensors, choices, work.link), default=0), choices
 
 
 def check_floor(memory: int, floor: int) -> None:
@@ -42,51 +43,52 @@ def check_floor(memory: int, floor: int) -> None:
 
 def _solve(work: TrainingStep, offload: bool, recompute: bool) -> tuple[Choice, ...]:
     """Return the choice with the smallest largest step, if copies took no time."""
-    with no_fork:
-        import pulp
-
-    tensors = work.tensors
+    tensors = work.settle(work.least_workspace)
     keep = offload_selected(False for _ in tensors)
     runs = work.runs(work.least_workspace)
-    most = max(required_bytes(runs, tensors, keep, work.link), default=0)
-    units = MEMORY_UNITS / max(most, 1)
-    problem = pulp.LpProblem("floor", pulp.LpMinimize)
-    peak = problem.add_variable("peak", lowBound=0)
-    problem += peak
-    resident: list[Terms] = [[] for _ in runs]
-    constant = [run.fixed for run in runs]
-    workspace = [problem.add_variable(f"w{s}", lowBound=run.workspace * units) for s, run in enumerate(runs)]
+    kept = required_bytes(runs, tensors, keep, work.link)
+    units = MEMORY_UNITS / max(max(kept, default=0), 1)
+    program = Program("floor")
+    peak = program.number()
+    away = Amount(program)
+    changes: list[Terms] = [[] for _ in runs]  # each step's changes of the bytes that are gone
+    workspace = [program.number(run.workspace * units) for run in runs]
     gone, replayed = [], []
-    for i, tensor in enumerate(tensors):
-        o, r = (problem.add_variable(f"{name}{i}", cat=pulp.LpBinary) for name in "or")
+    for tensor in tensors:
+        o, r = program.binary(), program.binary()
         gone.append(o)
         replayed.append(r)
-        problem += o + r <= int(tensor.is_idle)
+        program.add([(o, 1), (r, 1)], "<=", int(tensor.is_idle))
         if not offload:
-            problem += o <= 0
+            program.add([(o, 1)], "<=", 0)
         if not (recompute and tensor.replay):
-            problem += r <= 0
-        for s in range(tensor.produced_at, tensor.last_use + 1):
-            constant[s] += tensor.bytes
-            if tensor.last_forward_use < s < tensor.first_backward_use:
-                resident[s] += [(o, -tensor.bytes * units), (r, -tensor.bytes * units)]
+            program.add([(r, 1)], "<=", 0)
+        size = tensor.bytes * units
+        if tensor.is_idle:
+            changes[tensor.last_forward_use + 1] += [(o, size), (r, size)]
+            changes[tensor.first_backward_use] += [(o, -size), (r, -size)]
     for i, tensor in enumerate(tensors):
         if tensor.replay is None:
             continue
         step = tensor.first_backward_use
-        problem += workspace[step] - tensor.replay.workspace * units * replayed[i] >= 0
+        program.add([(workspace[step], 1), (replayed[i], -tensor.replay.workspace * units)], ">=", 0)
         for j in tensor.replay.sources:
-            problem += replayed[i] + replayed[j] <= 1
-            early = problem.add_variable(f"e{i}_{j}", lowBound=0)  # the source is back for the replay
-            problem += early - replayed[i] - gone[j] >= -1
-            for s in range(step, tensors[j].first_backward_use):
-                resident[s].append((early, tensors[j].bytes * units))
-    for s, terms in enumerate(resident):
-        problem += peak - pulp.LpAffineExpression([*terms, (workspace[s], 1)]) >= constant[s] * units
+            program.add([(replayed[i], 1), (replayed[j], 1)], "<=", 1)
+            if step < tensors[j].first_backward_use:
+                early = program.number()  # the source is back for the replay
+                program.add([(early, 1), (replayed[i], -1), (gone[j], -1)], ">=", -1)
+                changes[step].append((early, -tensors[j].bytes * units))
+                changes[tensors[j].first_backward_use].append((early, tensors[j].bytes * units))
+    for s, run in enumerate(runs):
+        for variable, size in changes[s]:
+            away.grow(variable, size)
+        held = (kept[s] - run.workspace) * units
+        program.add([(peak, 1), (workspace[s], -1), *away.now()], ">=", held)
     if work.host_memory is not None:
-        host = pulp.LpAffineExpression((o, t.bytes * units) for o, t in zip(gone, tensors, strict=True))
-        problem += host <= work.host_memory * units
-    problem.solve(make_solver(NODES, mip_rel_gap=0, mip_abs_gap=0))
+        host = [(o, t.bytes * units) for o, t in zip(gone, tensors, strict=True)]
+        program.add(host, "<=", work.host_memory * units)
+    program.minimise([(peak, 1.0)], make_solver(NODES, mip_rel_gap=0, mip_abs_gap=0))
+    problem, pulp = program.problem, program.pulp
     is_solved = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
     # PuLP calls an interrupted solver's answer feasible even if there is none.
     if not is_solved or not math.isfinite(problem.solverModel.getInfo().objective_function_value):

@@ -2,7 +2,7 @@
 
 The binaries are o (offload) and r (recompute) for each tensor, and x for each configuration of each kernel.
 z says that a tensor is still on the device in a step after its last forward use, and y that it is back in a
-step before its first backward use; both reach `window` steps. d and h are the milliseconds of each tensor's
+step before its first backward use; both reach WINDOW steps. d and h are the milliseconds of each tensor's
 copies out and in during a step. A step lasts as long as its work and the copies of either engine.
 
 A pause before a step lasts as long as the copies in it. A tensor may leave in the pause after its last
@@ -16,29 +16,21 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-import operator
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from ..forks import no_fork
 from ..highs import make_solver
+from .program import Program, Terms
 from .timeline import WINDOW, required_bytes
 from .training import Choice, Run, TrainingStep, offload_selected
-
-if TYPE_CHECKING:
-    import pulp
 
 NODES = 100  # HiGHS visits at most this many nodes of its search tree
 
 # HiGHS accepts a constraint violated by 1e-6. In these units, that is 1e-12 of the memory.
 MEMORY_UNITS = 1e6
-
-RELATIONS: dict[str, Callable[[Any, Any], Any]] = {"<=": operator.le, ">=": operator.ge, "==": operator.eq}
-Terms: TypeAlias = list[tuple[Any, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +58,6 @@ def solve(
     *,
     gap: float,
     time_limit: float,
-    window: int = WINDOW,
     recompute: bool = True,
     offload: bool = True,
     faster_than: float = math.inf,
@@ -80,13 +71,12 @@ def solve(
         memory: the most bytes in memory.
         gap: the relative gap at which the solver stops. Above 0, it also stops after NODES nodes.
         time_limit: seconds after which the solver stops.
-        window: the number of steps during which a tensor may still be on the device, or be back early.
         recompute: False to recompute nothing.
         offload: False to offload nothing.
         faster_than: milliseconds of an answer that the caller has. The solver ends earlier because it need
             not find a slower one.
     """
-    program = _Program(work, memory, window, recompute, offload)
+    program = _Program(work, memory, recompute, offload)
     return program.solve(gap, time_limit, faster_than)
 
 
@@ -94,37 +84,34 @@ def solve(
 class _Scratch:
     """The choice of a step's workspace: a binary for each size, and each kernel's configuration within it."""
 
-    chosen: list[pulp.LpVariable]
+    chosen: list[Any]
     within: list[dict[int, int]]
 
 
 class _Program:
     """The variables and constraints."""
 
-    def __init__(self, work: TrainingStep, memory: int, window: int, recompute: bool, offload: bool) -> None:
-        with no_fork:
-            import pulp  # imported late, because it loads slowly and only few callers need it
-
-        self._pulp, self._work, self._window = pulp, work, window
-        self._problem = pulp.LpProblem("memory", pulp.LpMinimize)
+    def __init__(self, work: TrainingStep, memory: int, recompute: bool, offload: bool) -> None:
+        self._program = Program("memory")
+        self._work = work
         # HiGHS's tolerances are absolute, so times count in thousandths of the slowest answer.
         slowest = work.runs(work.least_workspace)
         copies = sum(work.link.out_ms(t.bytes) + work.link.in_ms(t.bytes) for t in work.tensors)
         self._unit = max(sum(run.time_ms for run in slowest) + copies, 1e-9) / 1e3
         self._bytes = MEMORY_UNITS / max(memory, 1)
         count = range(len(work.steps))
-        self._time = [self._number(f"T{s}") for s in count]
-        self._pause = [self._number(f"g{s}") for s in count]
-        self._workspace = [self._number(f"w{s}") for s in count]
+        self._time = [self._program.number() for s in count]
+        self._pause = [self._program.number() for s in count]
+        self._workspace = [self._program.number() for s in count]
         self._work_terms: list[Terms] = [[] for _ in count]
         self._resident: list[Terms] = [[] for _ in count]
         self._constant = [float(step.fixed) for step in work.steps]
         self._copies: dict[tuple[str, int, bool], Terms] = defaultdict(list)  # (direction, step, in pause)
 
-        self._offloaded = [self._binary(f"o{i}") for i in range(len(work.tensors))]
-        self._recomputed = [self._binary(f"r{i}") for i in range(len(work.tensors))]
-        self._back: list[dict[int, pulp.LpVariable]] = []
-        self._stays: list[list[pulp.LpVariable]] = []
+        self._offloaded = [self._program.binary() for i in range(len(work.tensors))]
+        self._recomputed = [self._program.binary() for i in range(len(work.tensors))]
+        self._back: list[dict[int, Any]] = []
+        self._stays: list[list[Any]] = []
         self._fetched: list[dict[int, Terms]] = []  # the copies in that end before a replay's step
         self._replays = [self._find_replays(i) for i in range(len(work.tensors))]
         for i, tensor in enumerate(work.tensors):
@@ -147,16 +134,16 @@ class _Program:
             self._add(host, "<=", work.host_memory * self._bytes)
 
     def solve(self, gap: float, time_limit: float, faster_than: float) -> Decision:
-        pulp, problem = self._pulp, self._problem
-        problem += pulp.LpAffineExpression((variable, 1) for variable in (*self._time, *self._pause))
-        problem.solve(
+        pulp, problem = self._program.pulp, self._program.problem
+        self._program.minimise(
+            ((variable, 1.0) for variable in (*self._time, *self._pause)),
             make_solver(
                 None if gap == 0 else NODES,
                 mip_rel_gap=gap,
                 mip_abs_gap=0,
                 time_limit=time_limit,
                 objective_bound=faster_than / self._unit,
-            )
+            ),
         )
         status, info = problem.solverModel.getModelStatus(), problem.solverModel.getInfo()
         is_cut = status == type(status).kTimeLimit
@@ -187,10 +174,10 @@ class _Program:
         gone, need = tensor.last_forward_use + 1, tensor.first_backward_use
         for step in (*range(tensor.produced_at, gone), *range(need, tensor.last_use + 1)):
             self._constant[step] += tensor.bytes
-        late = range(gone, min(gone + self._window, need))
-        early = range(max(need - self._window, gone), need)
-        stays = {s: self._binary(f"z{i}_{s}") for s in late}
-        back = {s: self._binary(f"y{i}_{s}") for s in early}
+        late = range(gone, min(gone + WINDOW, need))
+        early = range(max(need - WINDOW, gone), need)
+        stays = {s: self._program.binary() for s in late}
+        back = {s: self._program.binary() for s in early}
         self._back.append(back)
         self._stays.append(list(stays.values()))
         for s in range(gone, need):
@@ -264,7 +251,7 @@ class _Program:
         options = _Scratch([], [])
         for size in sizes:
             within = {k: bisect.bisect_right(workspaces[k], size) - 1 for k, _ in kernels}
-            x = self._binary(f"x{step}_{size}")
+            x = self._program.binary()
             options.chosen.append(x)
             options.within.append(within)
             milliseconds = sum(kernel.configurations[within[k]].time_ms for k, kernel in kernels)
@@ -287,17 +274,11 @@ class _Program:
             longest = self._pause[s] if in_pause else self._time[s]
             self._add([(longest, 1), *((variable, -1) for variable, _ in copies)], ">=", 0)
 
-    def _copy(self, i: int, direction: str, step: int, in_pause: bool) -> pulp.LpVariable:
+    def _copy(self, i: int, direction: str, step: int, in_pause: bool) -> Any:
         """Return the milliseconds of a tensor's copy in a step, or in the pause before it."""
-        variable = self._number(f"{direction}{i}_{step}{'p' if in_pause else ''}")
+        variable = self._program.number()
         self._copies[direction, step, in_pause].append((variable, 1))
         return variable
 
-    def _binary(self, name: str) -> pulp.LpVariable:
-        return self._problem.add_variable(name, cat=self._pulp.LpBinary)
-
-    def _number(self, name: str) -> pulp.LpVariable:
-        return self._problem.add_variable(name, lowBound=0)
-
     def _add(self, terms: Terms, relation: str, value: float) -> None:
-        self._problem += RELATIONS[relation](self._pulp.LpAffineExpression(terms), value)
+        self._program.add(terms, relation, value)

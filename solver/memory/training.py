@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 from ..workspace.configuration import Costed
@@ -41,14 +41,17 @@ class Replay:
     """The way to compute a tensor again, just before its first backward use.
 
     Args:
-        time_ms: milliseconds of the steps that run again.
+        time_ms: milliseconds of the steps that run again, without `kernels`.
         sources: the saved tensors that these steps read, which must be in memory then.
-        workspace: bytes that these steps need besides sources and result.
+        workspace: bytes that these steps need besides sources, result and the workspace of `kernels`.
+        kernels: the kernels of these steps, which run again with the configuration of their forward step,
+            because equal bits need equal algorithms.
     """
 
     time_ms: float
     sources: tuple[int, ...] = ()
     workspace: int = 0
+    kernels: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _check_time("time_ms of a replay", self.time_ms)
@@ -160,6 +163,9 @@ class TrainingStep:
         for tensor in self.tensors:
             if tensor.last_use >= len(self.steps):
                 raise ValueError(f"there is no step {tensor.last_use}, the last use of tensor {tensor.name}")
+            for k in tensor.replay.kernels if tensor.replay else ():
+                if not 0 <= k < len(self.kernels):
+                    raise ValueError(f"there is no kernel {k}, which the replay of {tensor.name} names")
         check_replays(self.tensors)
 
     def runs(self, configurations: Sequence[int]) -> list[Run]:
@@ -174,6 +180,22 @@ class TrainingStep:
             Run(milliseconds, step.fixed, scratch)
             for milliseconds, step, scratch in zip(time_ms, self.steps, workspace, strict=True)
         ]
+
+    def settle(self, configurations: Sequence[int]) -> tuple[SavedTensor, ...]:
+        """Return the tensors, with the kernels' time and workspace added to those of their replays."""
+        return tuple(self._settle(tensor, configurations) for tensor in self.tensors)
+
+    def _settle(self, tensor: SavedTensor, configurations: Sequence[int]) -> SavedTensor:
+        replay = tensor.replay
+        if replay is None or not replay.kernels:
+            return tensor
+        time_ms, most = replay.time_ms, 0
+        for k in replay.kernels:
+            configuration = self.kernels[k].configurations[configurations[k]]
+            time_ms += configuration.time_ms
+            most = max(most, configuration.workspace)
+        settled = Replay(time_ms, replay.sources, replay.workspace + most)
+        return replace(tensor, replay=settled)
 
     @property
     def least_workspace(self) -> list[int]:

@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 
 from .copies import CopySteps
 from .timeline import Timeline, simulate
-from .training import Choice, TrainingStep, offload_selected
+from .training import Choice, SavedTensor, TrainingStep, offload_selected
 
 StaticPolicy: TypeAlias = Literal["none", "all", "conv"]
 Algorithms: TypeAlias = Literal["memory", "performance"]
@@ -31,12 +31,14 @@ class Trial:
     Attributes:
         choices: the choice for each tensor, keep or offload.
         configurations: the index of each kernel's configuration.
+        tensors: the saved tensors.
         schedule: the steps that bound the copies.
         timeline: the simulated training step, without a limit.
     """
 
     choices: tuple[Choice, ...]
     configurations: tuple[int, ...]
+    tensors: tuple[SavedTensor, ...]
     schedule: dict[int, CopySteps]
     timeline: Timeline
 
@@ -109,7 +111,7 @@ def fastest_within(work: TrainingStep, free: Sequence[int]) -> list[int]:
 def _try(work: TrainingStep, choices: Sequence[Choice], configurations: Sequence[int]) -> Trial:
     schedule = bound_copies(work, choices)
     timeline = simulate(work.runs(configurations), work.tensors, choices, work.link, schedule=schedule)
-    return Trial(tuple(choices), tuple(configurations), schedule, timeline)
+    return Trial(tuple(choices), tuple(configurations), work.settle(configurations), schedule, timeline)
 
 
 def try_dynamic(work: TrainingStep, memory: int) -> Trial | None:

@@ -2,16 +2,14 @@
 
 import json
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
 from command_line import Capture, error_of, json_of, output_of
 
 import mucudnn
-from mucudnn.cli import main, memory
+from mucudnn.cli import main
 from mucudnn.plans.memory.plan import MemoryPlan
-from mucudnn.plans.memory.planning import MemoryOptions
 from mucudnn.problems.bundled import bundled_network
 from tests.unit.networks import TRAINING
 
@@ -20,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("cache_path")
 ALEXNET = ["memory", "alexnet", "--batch", "128", "--device", "titanx"]
 KEYS = (
     "schema", "network", "batch", "device", "costs", "policy", "memory", "floor", "peak", "average",
-    "time_ms", "unlimited_ms", "exposed_ms", "tensors", "kernels",
+    "time_ms", "unlimited_ms", "exposed_ms", "bound_ms", "tensors", "kernels",
 )  # fmt: skip
 
 
@@ -32,13 +30,18 @@ def test_the_table_has_the_figures_and_the_tensors(capsys: Capture) -> None:
     assert re.search(r"offload: \d+ of 13 saved tensors", text)
 
 
-def test_the_table_says_if_the_clock_stopped_the_planner(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert "out of time" not in output_of(capsys, [*ALEXNET, "--memory", "840MiB"])
-    monkeypatch.setattr(memory, "MemoryOptions", partial(MemoryOptions, time_limit=0.0))
-    text = " ".join(output_of(capsys, [*ALEXNET, "--memory", "840MiB"]).split())
-    assert re.search(r"ran out of time: a plan may take up to \d+\.\d% less time", text)
+def test_the_table_says_how_near_the_plan_is_to_the_best(capsys: Capture) -> None:
+    text = output_of(capsys, [*ALEXNET, "--memory", "840MiB"])
+    least, less = re.search(r"no plan takes less than ([\d.]+) ms, ([\d.]+)% less", text).groups()  # type: ignore[union-attr]
+    step = re.search(r"training step +([\d.]+) ms", text)
+    assert step is not None
+    assert float(less) == pytest.approx(100 * (1 - float(least) / float(step[1])), abs=0.2)
+
+
+def test_the_table_says_if_the_clock_stopped_the_planner(capsys: Capture) -> None:
+    assert "--seconds" not in output_of(capsys, [*ALEXNET, "--memory", "840MiB"])
+    text = " ".join(output_of(capsys, [*ALEXNET, "--memory", "840MiB", "--seconds", "0"]).split())
+    assert "ran out of the time that --seconds gave it" in text
 
 
 def test_json_has_the_documented_keys(capsys: Capture) -> None:

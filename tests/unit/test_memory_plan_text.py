@@ -57,12 +57,31 @@ def test_a_plan_read_again_is_the_same() -> None:
     assert MemoryPlan.parse(str(PLAN)) == PLAN
 
 
-def test_a_plan_says_how_much_the_clock_may_have_cost() -> None:
-    cut = replace(PLAN, cut=0.03)
+def test_a_plan_says_whether_the_clock_ended_its_search() -> None:
+    cut = replace(PLAN, is_cut=True)
     assert MemoryPlan.parse(str(cut)) == cut
-    assert "cut" not in str(PLAN).split()
-    with pytest.raises(UsageError, match="cut cannot be 'much'"):
-        MemoryPlan.parse(str(cut).replace("cut 0.03", 'cut "much"'))
+    assert "is_cut" not in str(PLAN)
+    with pytest.raises(UsageError, match="is_cut cannot be 'yes'"):
+        MemoryPlan.parse(str(cut).replace("is_cut true", 'is_cut "yes"'))
+
+
+def test_the_gap_is_the_most_that_another_plan_could_save() -> None:
+    assert replace(PLAN, bound_ms=6.6).gap == pytest.approx(0.2)
+    assert replace(PLAN, bound_ms=8.2500001).gap == 0
+
+
+def test_a_lower_plan_is_made_when_it_is_first_read() -> None:
+    calls: list[MemoryPlan] = []
+
+    def plan_lower() -> MemoryPlan:
+        calls.append(PLAN)
+        return replace(PLAN, memory=2000)
+
+    plan: MemoryPlan = replace(PLAN, lower=plan_lower)  # type: ignore[arg-type]
+    assert not calls
+    assert plan.lower == plan.lower == replace(PLAN, memory=2000)
+    assert len(calls) == 1
+    assert MemoryPlan.parse(str(plan)) == plan
 
 
 def test_the_sources_of_operations_are_kept() -> None:
@@ -81,14 +100,14 @@ def test_a_plan_for_less_memory_follows_in_the_same_text(tmp_path: Path) -> None
     ("old", "new", "message"),
     [
         ("mucudnn memory plan 1", "mucudnn plan 1", "line 1: this is not a mucudnn memory plan"),
-        ('"recompute"', '"forget"', "line 27: the choice for the relu cannot be 'forget'"),
+        ('"recompute"', '"forget"', "line 28: the choice for the relu cannot be 'forget'"),
         ("time_ms 8.25", "time_ms NaN", "line 14: Out of range float values are not JSON compliant"),
         ("time_ms 8.25", "time_ms 1e999", "line 14: Out of range float values are not JSON compliant"),
-        ('"the relu"', '"\\ud800"', "line 27: 'utf-8' codec can't encode character"),
-        ("inputs ", "inputs " + "[" * 100_000, "line 17: it is nested too deeply"),
-        ("floor 1000\n", "", "line 28: the memory plan has no floor"),
-        ("end 5", "end 4", "line 29: the memory plan should end 4 steps, it has 5"),
-        ("end 5\n", "", "line 29: the text stops"),
+        ('"the relu"', '"\\ud800"', "line 28: 'utf-8' codec can't encode character"),
+        ("inputs ", "inputs " + "[" * 100_000, "line 18: it is nested too deeply"),
+        ("floor 1000\n", "", "line 29: the memory plan has no floor"),
+        ("end 5", "end 4", "line 30: the memory plan should end 4 steps, it has 5"),
+        ("end 5\n", "", "line 30: the text stops"),
         ("peak 2200", "peak many", "line 10: it is not JSON: Expecting value"),
         ("peak 2200", 'peak "2200"', "line 10: peak cannot be '2200'"),
         ("peak 2200", "peek 2200", "line 10: 'peek' is not an entry of a memory plan"),

@@ -137,8 +137,8 @@ class TestDecisions:
             decision = decide_memory(work, memory, policy=policy)
             assert decision.timeline.peak <= memory
             again = simulate(
-                work.runs(decision.configurations), work.tensors, decision.choices, work.link,
-                memory=memory, schedule=decision.schedule,
+                work.runs(decision.configurations), work.settle(decision.configurations), decision.choices,
+                work.link, memory=memory, schedule=decision.schedule,
             )  # fmt: skip
             assert again == decision.timeline
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -21,17 +21,20 @@ from mucudnn.solver.memory.joint_program import Decision
 from mucudnn.solver.memory.planner import decide_memory
 from mucudnn.solver.memory.timeline import required_bytes, simulate
 from mucudnn.solver.memory.training import Choice, KernelChoice, StepCost, TrainingStep
-from tests.unit.training_steps import chain, chains, configuration, valid_choices
+from tests.unit.training_steps import (
+    all_decisions,
+    chain,
+    chains,
+    configuration,
+    networks,
+    valid_choices,
+)
 from tests.unit.vgg16_on_titan_x import vgg16
 
 
-def all_decisions(work: TrainingStep) -> list[tuple[tuple[Choice, ...], tuple[int, ...]]]:
-    configurations = itertools.product(*(range(len(kernel.configurations)) for kernel in work.kernels))
-    return list(itertools.product(valid_choices(work), configurations))
-
-
 def need_of(work: TrainingStep, choices: Sequence[Choice]) -> int:
-    return max(required_bytes(work.runs(work.least_workspace), work.tensors, choices, work.link))
+    tensors = work.settle(work.least_workspace)
+    return max(required_bytes(work.runs(work.least_workspace), tensors, choices, work.link))
 
 
 def find_best_time(work: TrainingStep, memory: int) -> float:
@@ -39,20 +42,11 @@ def find_best_time(work: TrainingStep, memory: int) -> float:
     times = []
     for choices, configurations in all_decisions(work):
         try:
-            runs = work.runs(configurations)
-            times.append(simulate(runs, work.tensors, choices, work.link, memory=memory).time_ms)
+            runs, tensors = work.runs(configurations), work.settle(configurations)
+            times.append(simulate(runs, tensors, choices, work.link, memory=memory).time_ms)
         except Infeasible:
             continue
     return min(times)
-
-
-@st.composite
-def networks(draw: st.DrawFn) -> tuple[TrainingStep, int]:
-    """Draw a training step with few kernels, and memory a little above its floor."""
-    work = draw(chains(4))
-    kernels = draw(st.permutations(work.kernels))[:4]
-    work = replace(work, kernels=tuple(kernels), link=replace(work.link, piece=1, frees_pieces=False))
-    return work, find_floor(work)[0] + draw(st.integers(0, 15))
 
 
 class TestJoint:
@@ -79,7 +73,7 @@ class TestJoint:
         assert recompute or "recompute" not in decision.choices
         again = simulate(
             work.runs(decision.configurations),
-            work.tensors,
+            work.settle(decision.configurations),
             decision.choices,
             work.link,
             memory=memory,
@@ -108,7 +102,7 @@ class TestJoint:
         decision = decide_memory(work, 10**6)
         assert decision.choices == ("keep",) * 3
         assert list(decision.configurations) == work.fastest
-        assert (decision.source, decision.timeline.exposed_ms) == ("none", 0.0)
+        assert decision.timeline.exposed_ms == 0.0
         assert decision.bound_ms == decision.timeline.time_ms
 
     def test_a_tensor_that_need_not_go_stays(self) -> None:
@@ -121,22 +115,20 @@ class TestJoint:
         [Decision(None, (), 0.0), Decision(("keep", "keep", "keep"), (1,), 0.0)],
         ids=["none in time", "too much memory"],
     )
-    def test_a_greedy_decision_takes_the_place_of_an_answer_that_does_not_fit(
+    def test_an_answer_of_the_integer_program_that_does_not_fit_is_ignored(
         self, answer: Decision, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(joint_program, "solve", lambda *_, **__: answer)
         work = make_work()
         memory, _ = find_floor(work)
-        decision = decide_memory(work, memory)
-        assert decision.source in ("greedy", "vdnn")
-        assert decision.timeline.peak <= memory
+        assert decide_memory(work, memory).timeline.peak <= memory
 
     @pytest.mark.parametrize("part", [0.5, 0.6])
-    def test_a_slower_clock_changes_no_decision(self, part: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_clock_changes_a_decision(self, part: float, monkeypatch: pytest.MonkeyPatch) -> None:
         work = vgg16(64)
         memory = int(part * decide_memory(work, 2**60).timeline.peak)
         expected = decide_memory(work, memory)
-        ticks = itertools.count(0.0, 0.05)  # seconds, one tick each time that the planner looks
+        ticks = itertools.count(0.0, 1000.0)  # seconds, one tick each time that the planner looks
         monkeypatch.setattr(time, "monotonic", lambda: next(ticks))
         decision = decide_memory(work, memory)
         assert not decision.is_cut
@@ -150,16 +142,32 @@ class TestJoint:
         assert decision.timeline.peak <= memory
         assert decision.bound_ms <= decision.timeline.time_ms
 
-    def test_a_solver_that_stops_without_an_answer_leaves_the_greedy_decision(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(joint_program, "NODES", 0)
-        work = vgg16(64)
-        memory = decide_memory(work, 2**60).timeline.peak // 2
-        decision = decide_memory(work, memory)
-        assert decision.source == "greedy"
-        assert not decision.is_cut
-        assert decision.timeline.peak <= memory
+    def test_its_stages_are_tracked(self) -> None:
+        seen: list[tuple[int, int]] = []
+
+        def track(stages: Iterable[None], title: str, total: int) -> Iterator[None]:
+            for number, stage in enumerate(stages, 1):
+                seen.append((number, total))
+                yield stage
+
+        work = make_work()
+        decide_memory(work, find_floor(work)[0], track=track)
+        assert 0 < len(seen) <= seen[0][1]
+
+    @given(networks())
+    def test_it_is_no_slower_than_the_integer_program(self, drawn: tuple[TrainingStep, int]) -> None:
+        work, memory = drawn
+        numbers = replace(work, tensors=work.settle(work.least_workspace))
+        answer = joint_program.solve(numbers, memory, gap=1e-3, time_limit=60.0)
+        assert answer.choices is not None
+        try:
+            timeline = simulate(
+                work.runs(answer.configurations), work.settle(answer.configurations), answer.choices,
+                work.link, memory=memory,
+            )  # fmt: skip
+        except Infeasible:  # replays with other configurations need more memory than the program counts
+            return
+        assert decide_memory(work, memory).timeline.time_ms <= timeline.time_ms * (1 + 1e-9)
 
     @pytest.mark.parametrize("part", [0.9, 1.0, 1.1])
     def test_the_program_need_not_find_an_answer_that_is_slower_than_a_known_one(self, part: float) -> None:

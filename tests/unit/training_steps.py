@@ -1,12 +1,14 @@
 """Training steps of small random networks, and a simulation of one in ticks of a millisecond."""
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
 from mucudnn.solver import Configuration, MicroConfiguration
 from mucudnn.solver.memory.copies import Link
+from mucudnn.solver.memory.floor import find_floor
 from mucudnn.solver.memory.training import (
     Choice,
     KernelChoice,
@@ -64,6 +66,33 @@ def chains(draw: st.DrawFn, most: int = 5) -> TrainingStep:
             kernels.append(KernelChoice(step, (slower, configuration(float(fast), more))))
     link = Link(1000, 1000, draw(st.integers(1, 10)), draw(st.booleans()))
     return TrainingStep(steps, chain(sizes, replays), tuple(kernels), link)
+
+
+@st.composite
+def with_replayed_kernels(draw: st.DrawFn, works: st.SearchStrategy[TrainingStep]) -> TrainingStep:
+    """Draw a training step in which some replays run the kernels of the step that wrote their tensor."""
+    work = draw(works)
+    tensors = list(work.tensors)
+    for i, tensor in enumerate(tensors):
+        again = tuple(k for k, kernel in enumerate(work.kernels) if kernel.step == tensor.produced_at)
+        if tensor.replay and again and draw(st.booleans()):
+            tensors[i] = replace(tensor, replay=replace(tensor.replay, kernels=again))
+    return replace(work, tensors=tuple(tensors))
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> tuple[TrainingStep, int]:
+    """Draw a training step with few kernels, and memory a little above its floor."""
+    work = draw(chains(4))
+    kernels = draw(st.permutations(work.kernels))[:4]
+    link = replace(work.link, piece=1, frees_pieces=False)
+    work = draw(with_replayed_kernels(st.just(replace(work, kernels=tuple(kernels), link=link))))
+    return work, find_floor(work)[0] + draw(st.integers(0, 15))
+
+
+def all_decisions(work: TrainingStep) -> list[tuple[tuple[Choice, ...], tuple[int, ...]]]:
+    configurations = itertools.product(*(range(len(kernel.configurations)) for kernel in work.kernels))
+    return list(itertools.product(valid_choices(work), configurations))
 
 
 def valid_choices(work: TrainingStep) -> list[tuple[Choice, ...]]:

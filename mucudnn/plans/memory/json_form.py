@@ -11,7 +11,7 @@ from mucudnn.solver import Configuration
 
 _FIELDS = (
     "network", "batch", "device", "costs", "policy", "memory", "floor", "peak", "average", "time_ms",
-    "unlimited_ms", "exposed_ms",
+    "unlimited_ms", "exposed_ms", "bound_ms",
 )  # fmt: skip
 
 

@@ -7,8 +7,9 @@ the packs, because packs are the events that a program can observe.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from mucudnn.errors import UsageError
 from mucudnn.input import AnyPath, path_of, read_document
@@ -26,6 +27,21 @@ from mucudnn.solver.memory.timeline import Timeline, simulate
 from mucudnn.solver.memory.training import Run
 
 
+class _Lower:
+    """The attribute `lower` of a plan, which makes that plan when it is read for the first time."""
+
+    def __get__(self, plan: MemoryPlan | None, _: type) -> MemoryPlan | None:
+        if plan is None:
+            return None  # the default of the field
+        if callable(plan.__dict__["_lower"]):
+            plan.__dict__["_lower"] = plan.__dict__["_lower"]()
+        lower: MemoryPlan | None = plan.__dict__["_lower"]
+        return lower
+
+    def __set__(self, plan: MemoryPlan, lower: MemoryPlan | Callable[[], MemoryPlan | None] | None) -> None:
+        plan.__dict__["_lower"] = lower
+
+
 @dataclass(frozen=True)
 class MemoryPlan:
     """The decision for a training step within `memory` bytes. All sizes are bytes, all times milliseconds.
@@ -41,9 +57,11 @@ class MemoryPlan:
     - `unlimited_ms`: the training step on the same costs without a limit, undivided.
     - `host_bytes`: the size of the slab. `link`: the copy engines.
     - `tensors`: all managed tensors by order. `fetch_order`: the offloaded ones, in the order of copies in.
-    - `lower`: a plan for less memory, None at the floor. `seconds`: the time that planning took.
-    - `cut`: None if the planner finished, so that the plan does not depend on the machine's speed. Otherwise
-      it ran out of time, and `cut` is the most that a plan could save, as a fraction of `time_ms`.
+    - `lower`: a plan for less memory, None at the floor, which is planned when it is first read or written.
+    - `seconds`: the time that planning took.
+    - `bound_ms`: the least time that any plan within the memory takes, proven; 0 for the policies of vDNN.
+    - `is_cut`: True if the planner ran out of the seconds that it was given, so that the plan depends on the
+      machine's speed.
     """
 
     network: str
@@ -68,10 +86,19 @@ class MemoryPlan:
     host_bytes: int = 0
     least_bytes: int = LEAST_BYTES
     sources: dict[str, str] = field(default_factory=dict)
-    lower: MemoryPlan | None = None
-    cut: float | None = None
+    lower: MemoryPlan | None = _Lower()  # type: ignore[assignment]
+    bound_ms: float = 0.0
+    is_cut: bool = False
     traced: Network | None = field(default=None, compare=False, repr=False)
     seconds: float = field(default=0.0, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_lower": self.lower}
+
+    @property
+    def gap(self) -> float:
+        """The most that another plan could save, as a fraction of `time_ms`, and 1 if `bound_ms` is 0."""
+        return max(1 - self.bound_ms / self.time_ms, 0.0) if self.time_ms else 0.0
 
     @property
     def piece(self) -> int:

@@ -1,15 +1,16 @@
 """The memory planner: from a network and its costs to a memory plan."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mucudnn.errors import NothingFitsError, UsageError, shown
+from mucudnn.listener import Listener
 from mucudnn.plans.decide import nothing_fits
 from mucudnn.plans.memory.events import Events, find_events
 from mucudnn.plans.memory.parts import PlannedKernel, PlannedStep, PlannedTensor
 from mucudnn.plans.memory.plan import MemoryPlan
-from mucudnn.plans.memory.replayed_kernels import settle_replays
 from mucudnn.plans.memory.traced import Saved, Trace
 from mucudnn.plans.memory.training_step import Costs, Work, count_work
 from mucudnn.problems.kernels import Kernel
@@ -17,9 +18,10 @@ from mucudnn.problems.network import Network
 from mucudnn.sizes import format_size
 from mucudnn.solver import Configuration, Infeasible
 from mucudnn.solver.memory.copies import CopySteps
-from mucudnn.solver.memory.planner import TIME_LIMIT, decide_memory
+from mucudnn.solver.memory.planner import decide_memory
 
 POLICIES = ("joint", "none", "all", "conv", "dynamic")
+QUIET = Listener()
 ALIGNMENT = 512  # bytes; PyTorch allocates multiples of them, and so does the slab
 
 
@@ -31,7 +33,8 @@ class MemoryOptions:
     - `workspace`: the most bytes of each kernel's workspace, None for no limit.
     - `policy`: joint, or a policy of vDNN.
     - `recompute`, `offload`: False to forbid it.
-    - `exact`: ask the solver for the optimum. `time_limit`: seconds for the search, which mostly ends sooner.
+    - `exact`: also ask the solver for the optimum of the integer program.
+    - `seconds`: end the search after these, which makes the plan depend on the machine's speed.
     """
 
     memory: int
@@ -41,21 +44,25 @@ class MemoryOptions:
     offload: bool = True
     host_memory: int | None = None
     exact: bool = False
-    time_limit: float = TIME_LIMIT
+    seconds: float = math.inf
 
 
-def plan_network(network: Network, costs: Costs, options: MemoryOptions, *, name: str = "") -> MemoryPlan:
+def plan_network(
+    network: Network, costs: Costs, options: MemoryOptions, *, name: str = "", listener: Listener = QUIET
+) -> MemoryPlan:
     """Return the memory plan of a network that was not traced. Raises UsageError, NothingFitsError."""
     allowed = limit_workspace(costs, options.workspace)
     work = count_work(network, allowed, host_memory=options.host_memory)
-    return _plan(network, work, allowed, options, name, None)
+    return _plan(network, work, allowed, options, name, None, listener)
 
 
-def plan_trace(trace: Trace, costs: Costs, options: MemoryOptions, *, name: str = "") -> MemoryPlan:
+def plan_trace(
+    trace: Trace, costs: Costs, options: MemoryOptions, *, name: str = "", listener: Listener = QUIET
+) -> MemoryPlan:
     """Return the memory plan of a traced model. Raises UsageError, NothingFitsError."""
     allowed = limit_workspace(costs, options.workspace)
     work = count_trace(trace, allowed, options.host_memory)
-    return _plan(trace.network, work, allowed, options, name, trace)
+    return _plan(trace.network, work, allowed, options, name, trace, listener)
 
 
 def count_trace(trace: Trace, costs: Costs, host_memory: int | None) -> Work:
@@ -84,7 +91,13 @@ def limit_workspace(costs: Costs, workspace: int | None) -> Costs:
 
 
 def _plan(
-    network: Network, work: Work, allowed: Costs, options: MemoryOptions, name: str, trace: Trace | None
+    network: Network,
+    work: Work,
+    allowed: Costs,
+    options: MemoryOptions,
+    name: str,
+    trace: Trace | None,
+    listener: Listener,
 ) -> MemoryPlan:
     if options.policy not in POLICIES:
         raise UsageError(f"{shown(options.policy)} is not a policy: there are {', '.join(POLICIES)}")
@@ -100,13 +113,11 @@ def _plan(
             recompute=options.recompute,
             offload=options.offload,
             exact=options.exact,
-            time_limit=options.time_limit,
+            time_limit=options.seconds,
+            track=listener.track,
         )
     except Infeasible as error:
         raise NothingFitsError(_explain(name, options, error)) from None
-    if trace is not None:
-        replayed = {name: steps for name, (steps, _) in trace.replays().items()}
-        work, decision = settle_replays(work, decision, replayed, options.memory)
     timeline = decision.timeline
     runs = work.numbers.runs(decision.configurations)
     offloaded = [i for i, choice in enumerate(decision.choices) if choice == "offload"]
@@ -114,7 +125,7 @@ def _plan(
     events: dict[int, Events] = {}
     peak = timeline.peak
     if trace is not None:
-        saved, choices = work.numbers.tensors, decision.choices
+        saved, choices = decision.tensors, decision.choices
         events, held = find_events(trace, saved, choices, runs, timeline, options.memory)
         peak = max(held)
     places = _lay_out_slab(work, offloaded)
@@ -123,7 +134,7 @@ def _plan(
     for i, tensor in enumerate(work.tensors):
         planned = PlannedTensor(
             tensor.name, tensor.shape, tensor.data_type, tensor.bytes, decision.choices[i],
-            work.numbers.tensors[i], i, slab_offset=places.get(i), copies=decision.schedule.get(i, no_bounds),
+            decision.tensors[i], i, slab_offset=places.get(i), copies=decision.schedule.get(i, no_bounds),
         )  # fmt: skip
         if trace is not None:
             planned = _add_events(planned, trace.saved[i], events.get(i))
@@ -162,7 +173,8 @@ def _plan(
         inputs=() if trace is None else trace.inputs,
         host_bytes=sum(_aligned(work.tensors[i].bytes) for i in offloaded),
         sources=allowed.sources,
-        cut=max(1 - decision.bound_ms / timeline.time_ms, 0.0) if decision.is_cut else None,
+        bound_ms=decision.bound_ms,
+        is_cut=decision.is_cut,
         traced=network,
         seconds=decision.seconds,
     )

@@ -30,11 +30,11 @@ _MAGIC = "mucudnn memory plan "
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("network", "device", "costs", "policy", "model"), (str,)),
     **dict.fromkeys(("batch", "memory", "floor", "peak", "host_bytes", "least_bytes"), (int,)),
-    **dict.fromkeys(("average", "time_ms", "unlimited_ms", "exposed_ms"), (int, float)),
+    **dict.fromkeys(("average", "time_ms", "unlimited_ms", "exposed_ms", "bound_ms"), (int, float)),
     **dict.fromkeys(("inputs", "fetch_order"), (list,)),
     "sources": (dict,),
 }
-_ENTRIES = {**_TYPES, "cut": (int, float)}  # a plan need not have a `cut`
+_ENTRIES = {**_TYPES, "is_cut": (bool,)}  # a plan need not have it
 _PARTS = {"tensor": "tensors", "kernel": "kernels", "step": "steps"}
 
 
@@ -53,8 +53,8 @@ def _lines(plan: MemoryPlan) -> Iterator[str]:
     for name in _TYPES:
         yield f"{name} {_json(getattr(plan, name))}"
     yield f"link {_json(asdict(plan.link))}"
-    if plan.cut is not None:
-        yield f"cut {_json(plan.cut)}"
+    if plan.is_cut:
+        yield "is_cut true"
     for step in plan.steps:
         yield f"step {_json(asdict(step))}"
     for tensor in plan.tensors:
@@ -107,7 +107,7 @@ def _read(fields: dict[str, Any], entry: str) -> None:
         fields[keyword] = Link(**value)
     elif keyword not in _ENTRIES:
         raise UsageError(f"{shown(keyword)} is not an entry of a memory plan")
-    elif not isinstance(value, _ENTRIES[keyword]) or isinstance(value, bool):
+    elif not isinstance(value, _ENTRIES[keyword]) or isinstance(value, bool) is not (keyword == "is_cut"):
         raise UsageError(f"{keyword} cannot be {shown(value)}")
     else:
         fields[keyword] = tuple(value) if isinstance(value, list) else value
@@ -140,9 +140,12 @@ def _check_version(line: str) -> None:
 def _without_defaults(tensor: PlannedTensor) -> dict[str, Any]:
     defaults = PlannedTensor(tensor.name, (), "", 0, "keep", tensor.saved)
     needed = ("name", "shape", "data_type", "bytes", "choice", "saved")
+    values = asdict(tensor)
+    if tensor.saved.replay:
+        del values["saved"]["replay"]["kernels"]  # time and workspace have them
     return {
         name: value
-        for name, value in asdict(tensor).items()
+        for name, value in values.items()
         if name in needed or getattr(tensor, name) != getattr(defaults, name)
     }
 

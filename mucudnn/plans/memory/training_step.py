@@ -117,16 +117,19 @@ def count_work(
             fixed[step] -= size
         counted.append(managed)
     times = dict(zip((step.name for step in network.steps), step_ms, strict=True))
-    ready = tuple(
-        _add_replay(network, tensor, index, counted, times, costs, replays) if tensor.bytes else tensor
-        for tensor in counted
-    )
     places = [
         (number, KernelPlace(step, kernel))
         for number, step in enumerate(network.steps)
         for kernel in step.kernels
         for _ in range(kernel.count)
     ]
+    kernels: dict[str, list[int]] = {}
+    for k, (_, place) in enumerate(places):
+        kernels.setdefault(place.step.name, []).append(k)
+    ready = tuple(
+        _add_replay(network, tensor, index, counted, times, kernels, replays) if tensor.bytes else tensor
+        for tensor in counted
+    )
     choices = {
         kernel: tuple(Cost(choice.time_ms, choice.workspace) for choice in configurations)
         for kernel, configurations in costs.kernels.items()
@@ -173,7 +176,7 @@ def _add_replay(
     index: Mapping[str, int],
     counted: Sequence[SavedTensor],
     times: Mapping[str, float],
-    costs: Costs,
+    kernels: Mapping[str, Sequence[int]],
     replays: Mapping[str, tuple[Sequence[str], Sequence[str]]] | None,
 ) -> SavedTensor:
     """Return the tensor, with a replay if its sources are in memory when it is computed again."""
@@ -192,10 +195,8 @@ def _add_replay(
     numbers = tuple(index[name] for name in sources)
     if any(not _is_back(counted[number], saved) for number in numbers):
         return saved
-    kernels = [kernel for step in steps for kernel in step.kernels]
     time_ms = sum(times[step.name] for step in steps)
-    time_ms += sum(costs.kernels[kernel][0].time_ms * kernel.count for kernel in kernels)
-    scratch = max((costs.kernels[kernel][0].workspace for kernel in kernels), default=0)
+    again = tuple(k for step in steps for k in kernels.get(step.name, ()))
     written = [network.tensor(name) for step in steps for name in step.writes]
     overwritten = {tensor.in_place_of for tensor in written}
     between = sum(
@@ -205,7 +206,7 @@ def _add_replay(
     )
     return SavedTensor(
         saved.name, saved.bytes, saved.produced_at, saved.last_forward_use, saved.first_backward_use,
-        saved.last_use, Replay(time_ms, numbers, scratch + between), saved.is_kernel_input,
+        saved.last_use, Replay(time_ms, numbers, between, again), saved.is_kernel_input,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -97,8 +98,9 @@ def plan_memory(
         if modelled is not None
         else _measure(model, trace.network, rate)
     )
-    plan = plan_trace(trace, costs, options, name=type(model).__name__)
-    return replace(plan, lower=_plan_lower(trace, costs, options, plan))
+    plan = plan_trace(trace, costs, options, name=type(model).__name__, listener=LogListener())
+    # `MemoryPlan.lower` calls this once it is read, because a lower plan takes as long as this one.
+    return replace(plan, lower=partial(_plan_lower, trace, costs, options, plan))  # type: ignore[arg-type]
 
 
 def _plan_lower(trace: Trace, costs: Costs, options: MemoryOptions, plan: MemoryPlan) -> MemoryPlan | None:
@@ -107,7 +109,9 @@ def _plan_lower(trace: Trace, costs: Costs, options: MemoryOptions, plan: Memory
     if less >= options.memory:
         return None
     try:
-        return plan_trace(trace, costs, replace(options, memory=less), name=plan.network)
+        return plan_trace(
+            trace, costs, replace(options, memory=less), name=plan.network, listener=LogListener()
+        )
     except NothingFitsError:
         return None
 

@@ -1,0 +1,221 @@
+"""The search for a fast decision: dives and greedy choices, then changes that make the best of them faster.
+
+It ends by counts and by the distance to the bound, so that equal training steps get equal decisions on every
+machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..workspace.configuration import TIE
+from .descent import Descent
+from .dives import dive
+from .evaluation import KEEP, Codes, CopyRules, Evaluator, Integers
+from .fluid_program import FluidProgram
+from .greedy import choose_cheapest
+
+GAP = 1e-3  # a decision as near to the bound ends the search
+NEAR = 5e-3  # and a start as near ends the dives
+EVALUATIONS = 20_000
+SIMULATIONS = 3000
+SIMULATED_STEPS = 700_000  # the sum over all simulations, for large networks
+IMPROVED = 3  # starts that are improved, unless they are FAR slower than the best one
+FAR = 1.1
+SMALL = 200  # with as many steps at most, more dives are cheap
+PROGRAM_STEPS = 10_000  # the sum over all programs, for large networks; there are FEW at least
+FEW = 3
+# The factors of bandwidth and memory of the programs; without bandwidth, nothing is offloaded.
+FACTORS = ((1.0, 1.0), (1.0, 0.97), (0.0, 1.0), (0.7, 1.0), (0.4, 1.0))
+MORE_FACTORS = ((1.0, 0.93), (0.7, 0.97), (0.4, 0.93), (0.7, 0.9))
+SLOW_FACTORS = ((1.0, 0.97), (0.7, 1.0))  # with slow replays
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A decision and its time."""
+
+    time_ms: float
+    codes: Codes
+    configurations: Integers
+    rules: CopyRules
+
+
+class Search:
+    """A search for the fastest decision within a memory.
+
+    Args:
+        evaluator: the training step.
+        memory: the most bytes at any time.
+        smallest: starts, of which at least the first fits with the least workspaces.
+        offload, recompute: False to forbid it.
+        has_time: False once the search must end.
+
+    Attributes:
+        bound_ms: the milliseconds that every decision takes at least.
+        best: the fastest decision so far.
+    """
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        memory: int,
+        smallest: Sequence[Codes],
+        *,
+        offload: bool,
+        recompute: bool,
+        has_time: Callable[[], bool],
+    ) -> None:
+        self._evaluator, self._memory, self._has_time = evaluator, memory, has_time
+        self._offload, self._recompute = offload, recompute
+        work = evaluator.work
+        self.bound_ms = math.fsum(run.time_ms for run in work.runs(work.fastest))
+        self._starts: list[Candidate] = []
+        self._seen: set[bytes] = set()
+        for codes in smallest:
+            self._start(codes)
+        self.best = self._starts[0]
+
+    @property
+    def stages(self) -> int:
+        """The most stages of `run`."""
+        return len(self._variants()) + 1 + IMPROVED
+
+    def run(self) -> Iterator[None]:
+        """Search, and yield after each stage."""
+        for bandwidth, memory, is_slow in self._variants():
+            if not self._has_time():
+                break
+            program = FluidProgram(
+                self._evaluator,
+                int(self._memory * memory),
+                bandwidth=bandwidth or 1.0,
+                offload=self._offload and bandwidth > 0,
+                recompute=self._recompute,
+                is_slow=is_slow,
+            )
+            is_bound = (bandwidth, memory, is_slow) == (1.0, 1.0, False)
+            self._dive(program, is_bound=is_bound, offload=self._offload and bandwidth > 0)
+            yield
+            if self.best.time_ms <= self.bound_ms * (1 + NEAR):
+                break
+        else:
+            self._start_greedily()
+            yield
+        yield from self._improve()
+
+    def improve(self, codes: Codes, configurations: Integers, rules: CopyRules) -> None:
+        """Take a decision, with changes that make it faster, if it then is the fastest."""
+        for each in (configurations, self._evaluator.fit(codes, self._memory)):
+            time_ms = self._evaluator.time_ms(codes, each, self._memory, rules)
+            if time_ms < FAR * self.best.time_ms:
+                self._descend(Candidate(time_ms, codes, each, rules), EVALUATIONS, self._most_simulations)
+
+    def keep_more(self) -> None:
+        """Keep each tensor that need not leave, the largest first, because hidden copies cost nothing."""
+        best, sizes = self.best, self._evaluator.bytes
+        gone = np.flatnonzero((best.codes != KEEP) & (sizes > 0))
+        for i in gone[np.argsort(-sizes[gone], kind="stable")][: self._most_simulations // 4]:
+            codes = best.codes.copy()
+            codes[i] = KEEP
+            limit = best.time_ms * (1 + TIE)
+            time_ms = self._evaluator.time_ms(
+                codes, best.configurations, self._memory, best.rules, faster_than=limit
+            )
+            if time_ms < limit:
+                best = Candidate(min(time_ms, best.time_ms), codes, best.configurations, best.rules)
+        self.best = best
+
+    @property
+    def _most_simulations(self) -> int:
+        return min(SIMULATIONS, SIMULATED_STEPS // max(self._evaluator.steps, 1))
+
+    def _variants(self) -> list[tuple[float, float, bool]]:
+        """Return the factors of bandwidth and memory of each program, and whether its replays are slow."""
+        more = MORE_FACTORS if self._evaluator.steps <= SMALL else ()
+        variants = [(*factors, False) for factors in (*FACTORS, *more)]
+        tensors = self._evaluator.work.tensors
+        if any(tensor.replay and tensor.replay.kernels for tensor in tensors):
+            variants += [(*factors, True) for factors in (*SLOW_FACTORS, *more)]
+        if not self._offload:  # the bandwidth does not matter
+            variants = [each for each in variants if each[0] == 1.0]
+        if not self._recompute:
+            variants = [each for each in variants if each[0] > 0]
+        return variants[: max(FEW, PROGRAM_STEPS // max(self._evaluator.steps, 1))]
+
+    def _dive(self, program: FluidProgram, *, is_bound: bool, offload: bool) -> None:
+        bound_ms = program.solve()
+        if bound_ms == math.inf:
+            return
+        if is_bound:
+            self.bound_ms = max(self.bound_ms, bound_ms)
+        codes = dive(program)
+        if codes is None:
+            return
+        for means in dict.fromkeys((offload, self._offload)):
+            # The answer may not fit, because the program frees parts of tensors: more of them leave.
+            fitting = choose_cheapest(
+                self._evaluator, self._memory, codes, offload=means, recompute=self._recompute, hidden=0.0
+            )
+            if fitting is not None:
+                self._start(fitting)
+                return
+
+    def _start_greedily(self) -> None:
+        """Add starts that are chosen without a program."""
+        keep = np.full(len(self._evaluator.bytes), KEEP, dtype=np.int8)
+        for recompute in dict.fromkeys((self._recompute, False)):
+            for hidden in (1.0, 0.5, 0.0):
+                cheapest = choose_cheapest(
+                    self._evaluator,
+                    self._memory,
+                    keep,
+                    offload=self._offload,
+                    recompute=recompute,
+                    hidden=hidden,
+                )
+                if cheapest is not None:
+                    self._start(cheapest)
+
+    def _start(self, codes: Codes) -> None:
+        """Add a start, with the rules of copies under which it is faster."""
+        if codes.tobytes() in self._seen:
+            return
+        self._seen.add(codes.tobytes())
+        configurations = self._evaluator.fit(codes, self._memory)
+        rules = (CopyRules(is_early=True), CopyRules()) if self._offload else (CopyRules(),)
+        times = [self._evaluator.time_ms(codes, configurations, self._memory, each) for each in rules]
+        fastest = min(range(len(rules)), key=times.__getitem__)
+        self._starts.append(Candidate(times[fastest], codes, configurations, rules[fastest]))
+        self._starts.sort(key=lambda each: each.time_ms)  # stable
+        self.best = self._starts[0]
+
+    def _improve(self) -> Iterator[None]:
+        """Improve the best starts, each with a half of what is left of the counts."""
+        starts = [each for each in self._starts[:IMPROVED] if each.time_ms <= FAR * self._starts[0].time_ms]
+        evaluations, simulations = EVALUATIONS, self._most_simulations
+        for number, start in enumerate(starts, 1):
+            if self.best.time_ms <= self.bound_ms * (1 + GAP) or not self._has_time():
+                break
+            share = 1 if number == IMPROVED else 2
+            used = self._descend(start, evaluations // share, simulations // share)
+            evaluations, simulations = evaluations - used[0], simulations - used[1]
+            yield
+
+    def _descend(self, start: Candidate, evaluations: int, simulations: int) -> tuple[int, int]:
+        """Improve a start. Return how many evaluations and simulations this took."""
+        evaluator = self._evaluator
+        before = evaluator.evaluations, evaluator.simulations
+        descent = Descent(
+            evaluator, self._memory, start.codes, start.configurations, start.rules, start.time_ms,
+            offload=self._offload, recompute=self._recompute, target_ms=self.bound_ms * (1 + GAP),
+            evaluations=evaluations, simulations=simulations, has_time=self._has_time,
+        )  # fmt: skip
+        descent.run()
+        if descent.time_ms < self.best.time_ms * (1 - TIE):
+            self.best = Candidate(descent.time_ms, descent.codes, descent.configurations, start.rules)
+        return evaluator.evaluations - before[0], evaluator.simulations - before[1]
