@@ -1,31 +1,52 @@
 """The bundled networks for the memory planner: forward networks for a mini-batch.
 
 Sizes follow the papers, except that AlexNet, OverFeat and GoogLeNet are the variants of convnet-benchmarks,
-which the vDNN paper trained.
+which the vDNN paper trained. Names that end in -2014 are these networks as that paper counts their memory.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
+from dataclasses import replace
 
 from mucudnn.errors import UsageError, shown
 from mucudnn.problems.layers import Layers
 from mucudnn.problems.network import Network
 from mucudnn.problems.steps import Tensor
 
+OF_2014 = "-2014"
 
-def bundled_network(
-    name: str, batch: int, data_type: str = "f32", layout: str = "nchw", *, pools_by_indices: bool = True
-) -> Network:
-    """Return the forward network of this name. Raises UsageError."""
+
+def bundled_network(name: str, batch: int, data_type: str = "f32", layout: str = "nchw") -> Network:
+    """Return the forward network of this name. Raises UsageError.
+
+    In a network of 2014, a max pooling saves its result and no indices.
+    """
     if name not in NETWORKS:
         near = difflib.get_close_matches(name.lower(), NETWORKS, n=1)
         hint = f": did you mean {near[0]}?" if near else "."
         raise UsageError(f"{shown(name)} is not a bundled network{hint} There are {', '.join(NETWORKS)}")
     build, shape = NETWORKS[name]
-    layers = Layers(batch, *shape, data_type=data_type, layout=layout, pools_by_indices=pools_by_indices)
+    by_indices = not name.endswith(OF_2014)
+    layers = Layers(batch, *shape, data_type=data_type, layout=layout, pools_by_indices=by_indices)
     return layers.finish(build(layers, layers.input))
+
+
+def training_step(name: str, batch: int, data_type: str = "f32", layout: str = "nchw") -> Network:
+    """Return the training step of this network. Raises UsageError.
+
+    In a network of 2014, the gradient of a ReLU that works in place is computed in place.
+    """
+    network = bundled_network(name, batch, data_type, layout).with_backward()
+    if not name.endswith(OF_2014):
+        return network
+    overwritten = {f"{t.in_place_of}.grad": f"{t.name}.grad" for t in network.tensors if t.in_place_of}
+    tensors = [
+        replace(tensor, in_place_of=overwritten.get(tensor.name, tensor.in_place_of))
+        for tensor in network.tensors
+    ]
+    return Network(tuple(tensors), network.steps)
 
 
 def _classify(net: Layers, x: Tensor, *hidden: int) -> Tensor:
@@ -188,3 +209,4 @@ NETWORKS: dict[str, tuple[Callable[[Layers, Tensor], Tensor], tuple[int, ...]]] 
     "unet3d": (_unet3d, (3, 116, 132, 132)),
     "convnext": (_convnext, (3, 224, 224)),
 }
+NETWORKS |= {f"{name}{OF_2014}": NETWORKS[name] for name in ("alexnet", "overfeat", "googlenet", "vgg16")}

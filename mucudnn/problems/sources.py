@@ -21,7 +21,10 @@ from mucudnn.problems.kernels import DEFAULT_BATCH, Kernel, merge_kernels
 if TYPE_CHECKING:
     from mucudnn.problems.network import Network
 
-TRAINABLE = ("alexnet", "convnext", "googlenet", "overfeat", "resnet18", "resnet50", "unet3d", "vgg16")
+TRAINABLE = (
+    "alexnet", "alexnet-2014", "convnext", "googlenet", "googlenet-2014", "overfeat", "overfeat-2014",
+    "resnet18", "resnet50", "unet3d", "vgg16", "vgg16-2014",
+)  # fmt: skip
 """The networks of `mucudnn.problems.bundled`."""
 
 _LISTS = Path(__file__).parent / "networks"
@@ -51,12 +54,11 @@ def read_network(
     networks; a file has its own. Raises UsageError, MucudnnError.
     """
     with no_fork:
-        from mucudnn.problems.bundled import bundled_network
+        from mucudnn.problems.bundled import training_step
         from mucudnn.problems.network import Network
 
     if source in TRAINABLE:
-        forward = bundled_network(source, batch or DEFAULT_BATCH, data_type or "f32", layout or "nchw")
-        return forward.with_backward()
+        return training_step(source, batch or DEFAULT_BATCH, data_type or "f32", layout or "nchw")
     if source in bundled_networks():
         raise UsageError(
             f"'{source}' is a list of convolutions without the tensors of a training step: give "

@@ -6,14 +6,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bench.suites.memory.planning import paper_network
 from mucudnn._native import Problem
 from mucudnn.errors import NothingFitsError, UsageError
 from mucudnn.measuring.modelled_device import DEVICES, find_device, modelled_configurations
 from mucudnn.plans.memory.costs import model_costs
 from mucudnn.plans.memory.planning import MemoryOptions, limit_workspace, plan_network
 from mucudnn.plans.memory.training_step import count_work
-from mucudnn.problems.bundled import bundled_network
+from mucudnn.problems.bundled import bundled_network, training_step
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.network import Network
 from mucudnn.report.memory_curve import stack_memory
@@ -184,9 +183,14 @@ class TestPlans:
         assert max(curve.layers["weights"]) > 0
 
     def test_a_gradient_in_place_takes_no_extra_memory(self) -> None:
-        usual = bundled_network("vgg16", 2, pools_by_indices=False).with_backward()
-        assert max(paper_network("vgg16", 2).resident()) <= max(usual.resident())
-        assert sum(paper_network("vgg16", 2).resident()) < sum(usual.resident())
+        usual = bundled_network("vgg16-2014", 2).with_backward()
+        in_place = training_step("vgg16-2014", 2)
+        assert max(in_place.resident()) <= max(usual.resident())
+        assert sum(in_place.resident()) < sum(usual.resident())
+
+    def test_a_network_of_2014_saves_no_indices(self) -> None:
+        assert all(tensor.data_type == "f32" for tensor in training_step("vgg16-2014", 2).tensors)
+        assert any(tensor.data_type != "f32" for tensor in training_step("vgg16", 2).tensors)
 
 
 def test_offload_with_recomputation_is_no_slower_than_recomputation_alone() -> None:

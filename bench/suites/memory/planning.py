@@ -10,7 +10,6 @@ import argparse
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from bench.lib.baseline import baseline_bytes
@@ -20,7 +19,7 @@ from mucudnn.measuring.modelled_device import find_device
 from mucudnn.plans.memory.costs import model_costs
 from mucudnn.plans.memory.planning import MemoryOptions, plan_network
 from mucudnn.plans.memory.training_step import count_work
-from mucudnn.problems.bundled import bundled_network
+from mucudnn.problems.bundled import bundled_network, training_step
 from mucudnn.problems.network import Network
 from mucudnn.problems.steps import PRESENT
 from mucudnn.solver.memory.floor import find_floor
@@ -52,7 +51,7 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
     for name, batch in PAPER:
         yield _find_baseline(name, batch)
         yield _average(name, batch)
-    work = paper_network("vgg16", 256)
+    work = training_step("vgg16-2014", 256)
     yield _run_slowest(work)
     yield from _find_least(work)
     for limit in LIMITS:
@@ -63,20 +62,6 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
         yield from _solve(name, batch, device)
 
 
-def paper_network(name: str, batch: int) -> Network:
-    """Return a training step as the paper of vDNN counts it.
-
-    A max pooling saves its result and no indices, and the gradient of an in-place ReLU is computed in place.
-    """
-    network = bundled_network(name, batch, pools_by_indices=False).with_backward()
-    overwritten = {f"{t.in_place_of}.grad": f"{t.name}.grad" for t in network.tensors if t.in_place_of}
-    tensors = [
-        replace(tensor, in_place_of=overwritten.get(tensor.name, tensor.in_place_of))
-        for tensor in network.tensors
-    ]
-    return Network(tuple(tensors), network.steps)
-
-
 def _find_baseline(name: str, batch: int) -> Record:
     size = baseline_bytes(bundled_network(name, batch)) / GIB
     details = {"definition": "2 x weights + 2 x features, each memory once, joins not counted"}
@@ -85,7 +70,7 @@ def _find_baseline(name: str, batch: int) -> Record:
 
 def _average(name: str, batch: int) -> Record:
     """Return the mean over time of all bytes but weights and their gradients."""
-    network = paper_network(name, batch)
+    network = training_step(f"{name}-2014", batch)
     device = find_device("titanx")
     work = count_work(network, model_costs(network, device, divide=False))
     timeline = try_static(work.numbers, "all", "memory").timeline
