@@ -203,7 +203,7 @@ def decided(call: PassCall, plan: PlanOrPath | None) -> Prepared | None:
 
 
 class _Choice(NamedTuple):
-    """What runs: a configuration or channel groups. STOCK undivided, if it fits, and the rows that chose."""
+    """The configuration or channel groups that run, STOCK undivided if it fits, and the rows that chose."""
 
     configuration: Configuration | ChannelGroups
     undivided_stock: MicroConfiguration | None = None
