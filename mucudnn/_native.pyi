@@ -314,12 +314,21 @@ MOST_SLICES_IN_PLACE: int
 class Engine:
     """A library with the cuDNN ABI, and the device it computes on."""
 
-    def __init__(self, library: str, *, threads: int = 1, cuda: bool = False, cudart: str = "") -> None:
+    def __init__(
+        self,
+        library: str,
+        *,
+        threads: int = 1,
+        cuda: bool = False,
+        cudart: str = "",
+        constant_filters: bool = False,
+    ) -> None:
         """Load `library`: a path, or a name that the loader finds. Raises EngineError.
 
         The host engine computes in the machine's memory, unless `cuda` is set, and on `threads` threads;
         every other library on the current CUDA device. `cudart` is the CUDA runtime to open where none is
-        loaded and the loader finds none by its name.
+        loaded and the loader finds none by its name. With `constant_filters`, the host engine measures runs
+        with kept filters (see `Division.keep_filter`), and is another `library`.
         """
     @property
     def kind(self) -> str:
@@ -466,12 +475,29 @@ class KernelTimer:
         Raises EngineError if the algorithm cannot run, ValueError if the timer has less workspace.
         """
 
+class KeptFilter:
+    """A filter in the form that the algorithms of a division compute with."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+    def matches(self, w: int) -> bool:
+        """Return whether one value of each output channel of the filter at this address is as it was."""
+
 class Division:
     """A configuration made ready, to be run any number of times, from any thread."""
 
     @property
     def workspace(self) -> int:
         """Bytes needed."""
+    @property
+    def kept_filter_size(self) -> int:
+        """The bytes that `keep_filter` allocates; 0 if all algorithms compute with the tensor's own form."""
+    def keep_filter(self, w: int) -> KeptFilter:
+        """Return the filter at this address in the form that the algorithms compute with.
+
+        Raises MemoryError, EngineError.
+        """
     def execute(
         self,
         x: Memory,
@@ -493,8 +519,11 @@ class Division:
         alpha: float = 1.0,
         beta: float = 0.0,
         stream: int = 0,
+        kept: KeptFilter | None = None,
     ) -> None:
         """Run on the device's addresses of packed tensors, whose sizes are the caller's business.
+
+        With a kept filter of `w`, which this division made, the bits are the same.
 
         The work of a CUDA device is put on the stream, a cudaStream_t, and the device must be the current
         one. Calls at the same time, or on several streams, need a workspace each.

@@ -50,6 +50,7 @@ class PassCall(NamedTuple):
     threads: int | None = None  # threads of the host engine; None stands for MUCUDNN_THREADS
     promise: Promise = Promise()
     deterministic: bool = False  # True if the algorithms must give the same bits in each run
+    constant_filter: bool = False  # True if runs on the CPU may keep w in the algorithms' own form
 
 
 def geometry(call: PassCall) -> tuple[Problem, dict[str, Shape]]:

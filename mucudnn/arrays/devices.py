@@ -4,7 +4,7 @@ from collections import defaultdict
 from functools import cache
 
 from mucudnn import settings
-from mucudnn._native import Division, Engine, Memory
+from mucudnn._native import Division, Engine, KeptFilter, Memory
 from mucudnn.arrays import views
 from mucudnn.errors import NoEngineError, NothingFitsError, UsageError
 from mucudnn.measuring.engines import open_engine
@@ -36,14 +36,15 @@ class ArrayDevice:
         beta: float,
         stream: int,
         owner: object,
+        kept: KeptFilter | None = None,
     ) -> None:
         """Run a division on addresses, with `size` bytes of workspace that no other call uses meanwhile.
 
-        The library of `owner`, one of the arrays, may lend the workspace.
+        The library of `owner`, one of the arrays, may lend the workspace. The division made `kept` of w.
         Raises NothingFitsError if there is no memory for it.
         """
         if not size:
-            division.run(x, w, y, None, alpha, beta, stream)
+            division.run(x, w, y, None, alpha, beta, stream, kept)
             return
         if self.engine.kind == "cudnn" and (lent := self._lend(owner, size)) is not None:
             division.run(x, w, y, self.engine.borrow(lent[0], size), alpha, beta, stream)
@@ -51,7 +52,7 @@ class ArrayDevice:
         free = self._free[stream]
         workspace = self._take(free, size)
         try:
-            division.run(x, w, y, workspace, alpha, beta, stream)
+            division.run(x, w, y, workspace, alpha, beta, stream, kept)
         finally:
             free.append(workspace)
 
@@ -88,20 +89,20 @@ def _no_memory(size: int) -> NothingFitsError:
     return NothingFitsError(f"there is no memory for a workspace of {format_size(size)}")
 
 
-def device_named(name: str, threads: int | None = None) -> ArrayDevice:
+def device_named(name: str, threads: int | None = None, constant_filters: bool = False) -> ArrayDevice:
     """Return the device of a name: `cpu` for the host engine, such as `cuda:0` for cuDNN.
 
-    The host engine runs on `threads` threads; None stands for MUCUDNN_THREADS. Raises NoEngineError, and
-    UsageError if that variable cannot be read.
+    The host engine runs on `threads` threads; None stands for MUCUDNN_THREADS. With `constant_filters` it
+    measures runs with kept filters. Raises NoEngineError, and UsageError if that variable cannot be read.
     """
     if name != "cpu":
         return _cuda_device(name)
-    return _host_device(settings.THREADS.read() if threads is None else threads)
+    return _host_device(settings.THREADS.read() if threads is None else threads, constant_filters)
 
 
 @cache
-def _host_device(threads: int) -> ArrayDevice:
-    return ArrayDevice(open_engine("host", threads))
+def _host_device(threads: int, constant_filters: bool) -> ArrayDevice:
+    return ArrayDevice(open_engine("host", threads, constant_filters=constant_filters))
 
 
 @cache

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from mucudnn import settings
-from mucudnn._native import Division, Engine, EngineError, Problem, refusal_of_slices
+from mucudnn._native import Division, Engine, EngineError, KeptFilter, Problem, refusal_of_slices
 from mucudnn.arrays.call import (
     LogListener,
     PassCall,
@@ -96,6 +96,19 @@ class Prepared:
         """The bytes of workspace that a run uses."""
         return max(self._workspace, self.configuration.workspace) if self.stock else self._workspace
 
+    @property
+    def kept_filter_size(self) -> int:
+        """The bytes that `keep_filter` takes; 0 if the division's algorithms read w as it is."""
+        return self._division.kept_filter_size if self._division else 0
+
+    def keep_filter(self, w: int) -> KeptFilter:
+        """Return the filter at this address in the algorithms' own form. Raises NothingFitsError."""
+        assert self._division is not None
+        try:
+            return self._division.keep_filter(w)
+        except (EngineError, MemoryError) as error:
+            raise _make_error(error) from None
+
     def run(
         self,
         x: int,
@@ -105,17 +118,21 @@ class Prepared:
         beta: float = 0.0,
         stream: int = 0,
         owner: object = None,
+        kept: KeptFilter | None = None,
     ) -> None:
         """Run the engine's samples on the addresses of tensors of these shapes; any thread may call this.
 
         A CUDA device runs the work on `stream`. If `owner` is one of the tensors, its library lends the
         workspace on such a device. If there is no memory for it, the convolution is divided further, down to
-        single samples, with one warning. Raises NothingFitsError, MucudnnError.
+        single samples, with one warning. `kept` is what `keep_filter` made of w. Raises NothingFitsError,
+        MucudnnError.
         """
         assert self._division is not None
 
         def attempt(division: Division) -> None:
-            run = partial(self._device.run, division, x, w, y, division.workspace, alpha, beta, stream, owner)
+            own = kept if division is self._division else None
+            size = division.workspace
+            run = partial(self._device.run, division, x, w, y, size, alpha, beta, stream, owner, own)
             run() if self._watch is None else self._watch.run(run, x, w, y)
 
         try:
@@ -184,12 +201,16 @@ def prepare_slices(call: PassCall, micro_batch: int, algorithm: str) -> Prepared
     Nothing is measured. Raises MucudnnError, EngineError.
     """
     problem, shapes = geometry(call)
-    device = device_named(call.device, call.threads)
+    device = _device_of(call)
     count, rest = divmod(problem.mini_batch, micro_batch)
     slices = [*[(micro_batch, algorithm)] * count, *([(rest, algorithm)] if rest else [])]
     division = device.engine.prepare(Kernel(problem, call.pass_), slices)
     parts = tuple(MicroConfiguration(size, algorithm, 0.0, division.workspace) for size, _ in slices)
     return Prepared(call, problem, Configuration(parts), shapes, None, device, division, division.workspace)
+
+
+def _device_of(call: PassCall) -> ArrayDevice:
+    return device_named(call.device, call.threads, call.constant_filter)
 
 
 def decided(call: PassCall, plan: PlanOrPath | None) -> Prepared | None:
@@ -215,7 +236,7 @@ def _prepare(
 ) -> Prepared:
     problem, shapes = geometry(call)
     kernel = Kernel(problem, call.pass_)
-    device = device_named(call.device, call.threads)
+    device = _device_of(call)
     if doubt := doubt_limit(call.workspace):
         LogListener().message(f"Warning: {doubt}")
     known = Plan() if plan is None else known_plan(plan)
@@ -365,7 +386,7 @@ def is_measured(call: PassCall, plan: PlanOrPath | None, source: Source | None) 
     kernel, limit = Kernel(geometry(call)[0], call.pass_), limit_of(call.workspace)
     if plan is not None and known_plan(plan).find(kernel) is not None:
         return True
-    engine = device_named(call.device, call.threads).engine
+    engine = _device_of(call).engine
     with user_cache(LogListener()) as cache:
         bench = Bench(engine, cache, Listener(), _runner(source), source, call.deterministic)
         return _has_measurements(bench, kernel, settings.BATCH_POLICY.read(), limit)
@@ -389,7 +410,7 @@ def measurements_of(
     if plan is not None and known_plan(plan).find(kernel) is not None:
         return
     listener, policy, before = LogListener(), settings.BATCH_POLICY.read(), None
-    engine = device_named(call.device, call.threads).engine
+    engine = _device_of(call).engine
     while True:
         with user_cache(listener) as cache:
             bench = Bench(engine, cache, Listener(), _runner(source), source, call.deterministic)

@@ -12,11 +12,11 @@ from mucudnn.input import expanded
 SONAME = "libcudnn.so.9"
 
 
-def open_engine(choice: str, threads: int) -> Engine:
+def open_engine(choice: str, threads: int, *, constant_filters: bool = False) -> Engine:
     """Open the engine for `auto`, `host`, `cudnn` or the path of a library.
 
-    `auto` is `cudnn` where that works, else `host`. `threads` applies to engines on the CPU.
-    Raises NoEngineError.
+    `auto` is `cudnn` where that works, else `host`. `threads` applies to engines on the CPU. With
+    `constant_filters` the host engine measures runs with kept filters. Raises NoEngineError.
     """
     if choice == "cudnn":
         return _open_cudnn()
@@ -29,7 +29,8 @@ def open_engine(choice: str, threads: int) -> Engine:
     if not os.path.isfile(path):
         raise NoEngineError(f"there is no engine '{choice}': give auto, host, cudnn or the path of a library")
     try:
-        return Engine(path, threads=threads, cudart=_installed_cudart())
+        cudart = _installed_cudart()
+        return Engine(path, threads=threads, cudart=cudart, constant_filters=constant_filters)
     except EngineError as error:
         raise NoEngineError(f"{path}: {error}") from None
 

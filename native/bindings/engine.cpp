@@ -9,6 +9,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.hpp"
+#include "bindings/kept_filter.hpp"
 #include "bindings/kernel.hpp"
 #include "core/channels.hpp"
 #include "core/tiles.hpp"
@@ -122,25 +123,27 @@ class PyTimer;
 // A library, its device, and the number of threads that it runs with.
 class PyEngine {
  public:
-  PyEngine(const std::string& path, int threads, bool cuda, const std::string& cudart)
+  PyEngine(const std::string& path, int threads, bool cuda, const std::string& cudart, bool constant_filters)
       : library_(std::make_shared<Library>(path)),
         is_cuda_(cuda || !library_->is_host()),
+        constant_filters_(constant_filters),
         threads_(is_cuda_ ? 1 : threads) {
     if (threads < 1)
       throw std::invalid_argument("threads is " + std::to_string(threads) + ": it must be at least 1");
+    if (constant_filters && is_cuda_) throw std::invalid_argument("only the host engine keeps filters");
     device_ = is_cuda_ ? make_cuda_device(cudart)
                        : make_host_device(library_->host_description(), library_->host_team);
     context_ = std::make_shared<const Context>(library_, device_->stream());
     // Without a CUDA device the library is the host engine, whose graph API offers its legacy algorithms
     // again.
-    engine_ =
-        make_tiling_engine(is_cuda_ ? make_combined_engine(context_) : make_plain_engine(context_), *device_);
+    engine_ = make_tiling_engine(
+        is_cuda_ ? make_combined_engine(context_) : make_plain_engine(context_, constant_filters), *device_);
     handles_ = std::make_unique<Handles>(library_);
   }
 
   std::string kind() const { return is_cuda_ ? "cudnn" : "host"; }
   std::string device() const { return device_->name(); }
-  std::string library() const { return library_->name(); }
+  std::string library() const { return library_->name() + (constant_filters_ ? ", constant filters" : ""); }
   int threads() const { return threads_; }
   int device_number() const { return device_->number(); }
   std::string device_properties() const { return device_properties_of(*context_); }
@@ -214,7 +217,7 @@ class PyEngine {
   }
 
   std::shared_ptr<Library> library_;
-  bool is_cuda_;
+  bool is_cuda_, constant_filters_;
   int threads_;
   std::shared_ptr<Device> device_;
   std::shared_ptr<const Context> context_;
@@ -233,6 +236,15 @@ class PyDivision {
   const Problem& problem() const { return problem_; }
   const PreparedConfiguration& configuration() const { return *configuration_; }
   std::size_t workspace() const { return configuration_->workspace(); }
+  std::size_t kept_filter_size() const { return configuration_->kept_filter_size(); }
+
+  std::unique_ptr<PyKeptFilter> keep_filter(std::uintptr_t w) const {
+    const py::gil_scoped_release release;
+    engine_.use_threads();
+    const char* const data = reinterpret_cast<const char*>(w);
+    return std::make_unique<PyKeptFilter>(problem_, data,
+                                          KeptFilter(*engine_.device_, *configuration_, data));
+  }
 
   // Runs on the engine's own handle and stream.
   void execute(const Memory& x, const Memory& w, const Memory& y, const Memory* workspace, double alpha,
@@ -245,11 +257,17 @@ class PyDivision {
   }
 
   void run(std::uintptr_t x, std::uintptr_t w, std::uintptr_t y, const Memory* workspace, double alpha,
-           double beta, std::uintptr_t stream) const {
+           double beta, std::uintptr_t stream, const PyKeptFilter* kept) const {
     const Tensors tensors{reinterpret_cast<char*>(x), reinterpret_cast<char*>(w), reinterpret_cast<char*>(y)};
     engine_.handles_->with(reinterpret_cast<cudaStream_t>(stream), [&](cudnnHandle_t handle) {
       engine_.use_threads();
-      configuration_->run(handle, {tensors, alpha, beta, {}, reinterpret_cast<cudaStream_t>(stream)},
+      configuration_->run(handle,
+                          {tensors,
+                           alpha,
+                           beta,
+                           {},
+                           reinterpret_cast<cudaStream_t>(stream),
+                           kept == nullptr ? nullptr : kept->data()},
                           to_scratch(workspace));
     });
   }
@@ -377,8 +395,9 @@ void bind_engine(py::module_& module) {
   module.attr("MOST_ROUNDS") = kMostRounds;
 
   py::class_<PyEngine>(module, "Engine")
-      .def(py::init<const std::string&, int, bool, const std::string&>(), py::arg("library"), py::kw_only(),
-           py::arg("threads") = 1, py::arg("cuda") = false, py::arg("cudart") = "")
+      .def(py::init<const std::string&, int, bool, const std::string&, bool>(), py::arg("library"),
+           py::kw_only(), py::arg("threads") = 1, py::arg("cuda") = false, py::arg("cudart") = "",
+           py::arg("constant_filters") = false)
       .def_property_readonly("kind", &PyEngine::kind)
       .def_property_readonly("device", &PyEngine::device)
       .def_property_readonly("library", &PyEngine::library)
@@ -422,13 +441,19 @@ void bind_engine(py::module_& module) {
       .def("measure", &PyTimer::measure, py::arg("micro_batch"), py::arg("algorithm"), py::arg("workspace"),
            py::arg("hopeless_ms") = std::numeric_limits<double>::infinity());
 
+  py::class_<PyKeptFilter>(module, "KeptFilter")
+      .def_property_readonly("size", &PyKeptFilter::size)
+      .def("matches", &PyKeptFilter::matches, py::arg("w"));
+
   py::class_<PyDivision>(module, "Division")
       .def_property_readonly("workspace", &PyDivision::workspace)
+      .def_property_readonly("kept_filter_size", &PyDivision::kept_filter_size)
+      .def("keep_filter", &PyDivision::keep_filter, py::arg("w"), py::keep_alive<0, 1>())
       .def("execute", &PyDivision::execute, py::arg("x"), py::arg("w"), py::arg("y"),
            py::arg("workspace").none(true), py::kw_only(), py::arg("alpha") = 1.0, py::arg("beta") = 0.0,
            py::arg("operands") = Operands())
       .def("run", &PyDivision::run, py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true),
-           py::arg("alpha") = 1.0, py::arg("beta") = 0.0, py::arg("stream") = 0);
+           py::arg("alpha") = 1.0, py::arg("beta") = 0.0, py::arg("stream") = 0, py::arg("kept") = nullptr);
 
   module.def("accumulator_size", py::overload_cast<const Kernel&, std::size_t>(&accumulator_size),
              py::arg("kernel"), py::arg("parts"));

@@ -165,6 +165,9 @@ const std::vector<Setting>& settings() {
        {"0", "1"}},
       {"MUCUDNN_BUDGET", "the time that measurements of Python programs and commands may take, such as 30s",
        Kind::file, [](const Value&, Options&) {}},  // only Python reads it
+      {"MUCUDNN_KEPT_FILTERS",
+       "the most memory for filters that PyTorch models in eval mode keep transformed", Kind::size,
+       [](const Value&, Options&) {}},  // only Python reads it
       {"MUCUDNN_LOG",
        "messages under `mucudnn run`: off, warning, summary, info or debug",
        Kind::name,

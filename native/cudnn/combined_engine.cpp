@@ -13,10 +13,14 @@ namespace {
 class CombinedEngine final : public Engine {
  public:
   // Uses the graph API for all problems, or for fused and mixed ones only.
-  CombinedEngine(const std::shared_ptr<const Context>& context, bool for_all)
-      : legacy_(make_legacy_engine(context)), graph_(make_graph_engine(context)), for_all_(for_all) {}
+  CombinedEngine(const std::shared_ptr<const Context>& context, bool for_all, bool constant_filters)
+      : legacy_(make_legacy_engine(context)),
+        graph_(make_graph_engine(context)),
+        for_all_(for_all),
+        constant_filters_(constant_filters) {}
 
   cudnnHandle_t handle() const override { return legacy_->handle(); }
+  bool has_constant_filters() const override { return constant_filters_; }
 
   Enumeration enumerate(const Kernel& kernel) override {
     Enumeration all = legacy_->enumerate(kernel);
@@ -40,17 +44,17 @@ class CombinedEngine final : public Engine {
 
   std::unique_ptr<Engine> legacy_;
   std::unique_ptr<Engine> graph_;
-  bool for_all_;
+  bool for_all_, constant_filters_;
 };
 
 }  // namespace
 
 std::unique_ptr<Engine> make_combined_engine(std::shared_ptr<const Context> context) {
-  return std::make_unique<CombinedEngine>(context, true);
+  return std::make_unique<CombinedEngine>(context, true, false);
 }
 
-std::unique_ptr<Engine> make_plain_engine(std::shared_ptr<const Context> context) {
-  return std::make_unique<CombinedEngine>(context, false);
+std::unique_ptr<Engine> make_plain_engine(std::shared_ptr<const Context> context, bool constant_filters) {
+  return std::make_unique<CombinedEngine>(context, false, constant_filters);
 }
 
 }  // namespace mucudnn

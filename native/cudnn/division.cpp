@@ -36,6 +36,7 @@ Division::Division(Engine& engine, Device& device, const Kernel& kernel, const s
     : device_(device), kernel_(kernel) {
   const std::vector<Slice> ordered = in_order(slices, kernel.problem.mini_batch);
   accumulator_size_ = required_accumulator(device, kernel, slices.size());
+  std::map<const PreparedKernel*, std::size_t> kept_filters;  // their offsets
   for (const Slice& slice : ordered) {
     auto& prepared = prepared_[{slice.micro_batch, slice.algorithm}];
     if (prepared == nullptr) {
@@ -47,7 +48,17 @@ Division::Division(Engine& engine, Device& device, const Kernel& kernel, const s
     }
     if (steps_.empty() || prepared->workspace() > algorithms_workspace_) slice_with_most_workspace_ = slice;
     algorithms_workspace_ = std::max(algorithms_workspace_, prepared->workspace());
-    steps_.push_back({slice.micro_batch, prepared.get(), is_tiled(slice.algorithm)});
+    const auto [kept, is_new] = kept_filters.try_emplace(prepared.get(), kept_filter_size_);
+    if (is_new) kept_filter_size_ += aligned(prepared->kept_filter_size());
+    steps_.push_back({slice.micro_batch, prepared.get(), is_tiled(slice.algorithm), kept->second});
+  }
+}
+
+void Division::keep_filter(const char* w, char* kept) const {
+  const PreparedKernel* last = nullptr;
+  for (const Step& step : steps_) {
+    if (step.prepared != last) step.prepared->keep_filter(w, kept + step.kept_filter_at);
+    last = step.prepared;
   }
 }
 
@@ -76,6 +87,9 @@ void Division::run(cudnnHandle_t handle, const Arguments& arguments, const Scrat
   for (const Step& step : steps_) {
     Arguments at = advanced(kernel_, slice, first);
     at.beta = slice.beta;
+    if (at.kept_filter != nullptr)
+      at.kept_filter =
+          step.prepared->kept_filter_size() == 0 ? nullptr : at.kept_filter + step.kept_filter_at;
     try {
       step.prepared->execute(handle, at, algorithms);
     } catch (...) {

@@ -59,6 +59,8 @@ class Division final : public PreparedConfiguration {
   Division(Engine& engine, Device& device, const Kernel& kernel, const std::vector<Slice>& slices);
 
   std::size_t workspace() const override { return algorithms_workspace_ + accumulator_size_; }
+  std::size_t kept_filter_size() const override { return kept_filter_size_; }
+  void keep_filter(const char* w, char* kept) const override;
   // The slice whose algorithm needs the most workspace.
   const Slice& slice_with_most_workspace() const { return slice_with_most_workspace_; }
   // The notes of each algorithm, as in Candidate::notes.
@@ -74,6 +76,7 @@ class Division final : public PreparedConfiguration {
     std::int64_t micro_batch;
     const PreparedKernel* prepared;
     bool is_tiled;
+    std::size_t kept_filter_at;  // the offset of the algorithm's kept filter
   };
 
   Device& device_;
@@ -83,6 +86,7 @@ class Division final : public PreparedConfiguration {
   std::size_t algorithms_workspace_ = 0;
   Slice slice_with_most_workspace_;
   std::size_t accumulator_size_ = 0;
+  std::size_t kept_filter_size_ = 0;
 };
 
 }  // namespace mucudnn

@@ -70,7 +70,8 @@ struct Arguments {
   double alpha = 1;
   double beta = 0;
   std::optional<Fusion> fusion{};
-  cudaStream_t stream = nullptr;  // the handle's stream, for copies between the library's calls
+  cudaStream_t stream = nullptr;      // the handle's stream, for copies between the library's calls
+  const char* kept_filter = nullptr;  // the kept filter of tensors.w; null if there is none
 };
 
 // Returns whether the library would give the same status at any other time: it can run the problem, or it can
@@ -128,7 +129,12 @@ class PreparedKernel {
   // The notes, as in Candidate::notes. The handle that the kernel was prepared on must still exist. Throws
   // CallFailed.
   virtual std::string notes() const = 0;
-  // Throws EngineError.
+  // Returns the bytes of a kept filter: a filter in the form that the algorithm computes with, made once for
+  // many executions. It is 0 if that is the tensor's own form.
+  virtual std::size_t kept_filter_size() const { return 0; }
+  // Writes the filter `w` in that form. `kept` must be aligned to kAlignment. Throws EngineError.
+  virtual void keep_filter(const char* /*w*/, char* /*kept*/) const {}
+  // The bits are the same with and without a kept filter. Throws EngineError.
   virtual void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const = 0;
 };
 
@@ -137,6 +143,9 @@ class Engine {
   virtual ~Engine() = default;
   // The handle that enumerate(), prepare() and measurements use.
   virtual cudnnHandle_t handle() const = 0;
+  // Returns whether the engine is for filters that stay the same, so that runs with kept filters are
+  // measured.
+  virtual bool has_constant_filters() const { return false; }
   virtual Enumeration enumerate(const Kernel& kernel) = 0;
   // Throws EngineError if the algorithm is unknown or cannot run on tensors of this pitch.
   virtual std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm,

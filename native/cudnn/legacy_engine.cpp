@@ -72,9 +72,19 @@ class LegacyKernel final : public PreparedKernel {
     context_->library().check(get_workspace_size(context_->library(), context_->handle(), pass_,
                                                  descriptors_.all(), algorithm_, workspace_),
                               ("preparing " + algorithm).c_str());
+    if (!context_->library().is_host() || pass_ == Pass::backward_filter) return;
+    const mucudnnHostConvolution convolution = host_convolution();
+    context_->library().check(context_->library().get_kept_filter_size(&convolution, &kept_filter_size_),
+                              ("preparing " + algorithm).c_str());
   }
 
   std::size_t workspace() const override { return workspace_; }
+  std::size_t kept_filter_size() const override { return kept_filter_size_; }
+  void keep_filter(const char* w, char* kept) const override {
+    if (kept_filter_size_ == 0) return;
+    const mucudnnHostConvolution convolution = host_convolution();
+    context_->library().check(context_->library().keep_filter(&convolution, w, kept), "keeping a filter");
+  }
   std::string notes() const override {
     return Heuristics(*context_, pass_, descriptors_.all()).notes_on(algorithm_);
   }
@@ -87,16 +97,28 @@ class LegacyKernel final : public PreparedKernel {
                           alpha.data(), beta.data(), tensors.x,          tensors.w,
                           tensors.y,    workspace,   arguments.fusion,   descriptors_.y};
     const Library& library = context_->library();
+    if (arguments.kept_filter != nullptr) {
+      const mucudnnHostConvolution convolution = host_convolution();
+      library.check(library.convolve(&convolution, alpha.data(), tensors.x, tensors.w, arguments.kept_filter,
+                                     tensors.y, workspace.data, workspace.size, beta.data()),
+                    legacy_algorithm(pass_, algorithm_));
+      return;
+    }
     library.check(mucudnn::execute(library, call), legacy_algorithm(pass_, algorithm_));
   }
 
  private:
+  mucudnnHostConvolution host_convolution() const {
+    const LegacyDescriptors& all = descriptors_.all();
+    return {static_cast<int>(pass_), all.x, all.w, all.convolution, all.y, algorithm_};
+  }
+
   std::shared_ptr<const Context> context_;
   Descriptors descriptors_;
   Pass pass_;
   unsigned algorithm_;
   bool is_double_;
-  std::size_t workspace_ = 0;
+  std::size_t workspace_ = 0, kept_filter_size_ = 0;
 };
 
 // Asks the library about tensors that are some channels of larger ones, and notes the statuses in `asked`.

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <new>
+#include <type_traits>
 
 #include "cudnn/engine.hpp"
 
@@ -34,10 +35,16 @@ void Library::find_functions(void* opened, const std::string& path) {
   MUCUDNN_CUDNN_FUNCTIONS(MUCUDNN_FIND)
   MUCUDNN_BACKEND_FUNCTIONS(MUCUDNN_FIND)
 #undef MUCUDNN_FIND
-  set_host_threads = reinterpret_cast<decltype(set_host_threads)>(dlsym(opened, "mucudnnHostSetThreads"));
-  describe_host = reinterpret_cast<decltype(describe_host)>(dlsym(opened, "mucudnnHostDescribe"));
-  host_team = reinterpret_cast<decltype(host_team)>(dlsym(opened, "mucudnnHostTeam"));
-  meet_host_team = reinterpret_cast<decltype(meet_host_team)>(dlsym(opened, "mucudnnHostMeetTeam"));
+  const auto find_own = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(opened, name));
+  };
+  find_own(set_host_threads, "mucudnnHostSetThreads");
+  find_own(describe_host, "mucudnnHostDescribe");
+  find_own(host_team, "mucudnnHostTeam");
+  find_own(meet_host_team, "mucudnnHostMeetTeam");
+  find_own(get_kept_filter_size, "mucudnnHostGetKeptFilterSize");
+  find_own(keep_filter, "mucudnnHostKeepFilter");
+  find_own(convolve, "mucudnnHostConvolve");
 }
 
 std::string Library::name() const {

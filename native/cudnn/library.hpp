@@ -6,6 +6,7 @@
 #include <string>
 
 #include "abi/cudnn_backend.h"
+#include "abi/host.h"
 
 namespace mucudnn {
 
@@ -24,11 +25,14 @@ class Library {
   MUCUDNN_BACKEND_FUNCTIONS(MUCUDNN_DECLARE)
 #undef MUCUDNN_DECLARE
 
-  // Only the host engine has these functions: see native/host/abi/library.cpp.
+  // Only the host engine has these functions: see native/host/abi/library.cpp and native/abi/host.h.
   void (*set_host_threads)(int) = nullptr;
   const char* (*describe_host)() = nullptr;
   int (*host_team)(clockid_t* helpers, int most, int* count) = nullptr;
   void (*meet_host_team)() = nullptr;
+  decltype(&mucudnnHostGetKeptFilterSize) get_kept_filter_size = nullptr;
+  decltype(&mucudnnHostKeepFilter) keep_filter = nullptr;
+  decltype(&mucudnnHostConvolve) convolve = nullptr;
   // Returns the CPU, the instruction set and the OpenBLAS kernels. Only the host engine has them.
   std::string host_description() const;
   bool is_host() const { return describe_host != nullptr; }

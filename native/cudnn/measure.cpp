@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "cudnn/division.hpp"
+#include "cudnn/kept_filter.hpp"
 
 namespace mucudnn {
 namespace {
@@ -47,6 +48,12 @@ std::size_t slices_in(const Problem& problem, const Extent& region) {
   return slices;
 }
 
+// Returns the kept filter of `w` if the engine is for constant filters, else none.
+template <typename Prepared>
+KeptFilter kept_filter_of(const Engine& engine, Device& device, const Prepared& prepared, const char* w) {
+  return engine.has_constant_filters() ? KeptFilter(device, prepared, w) : KeptFilter();
+}
+
 }  // namespace
 
 std::size_t Extent::total() const { return std::accumulate(operands.begin(), operands.end(), x + w + y); }
@@ -86,13 +93,14 @@ std::vector<RunTime> measure(Engine& engine, Device& device, const Kernel& kerne
   const Problem& problem = kernel.problem;
   check_sizes(problem, region);
   const auto prepared = engine.prepare(kernel, algorithm);
+  const KeptFilter kept = kept_filter_of(engine, device, *prepared, region.tensors.w);
   const std::size_t slices = slices_in(problem, region.size);
   std::size_t next = 0;
   const auto run = [&] {
     const Tensors at =
         advanced(problem, region.tensors, static_cast<std::int64_t>(next) * problem.mini_batch);
     next = (next + 1) % slices;
-    prepared->execute(engine.handle(), {at}, workspace);
+    prepared->execute(engine.handle(), {at, 1, 0, {}, nullptr, kept.data()}, workspace);
   };
   const auto ms_of = [&](const RunTime& time) { return estimate({time}, algorithm).time_ms; };
   device.make_present(workspace.data, std::min(workspace.size, prepared->workspace()));
@@ -132,11 +140,14 @@ std::vector<RunTime> measure(Engine& engine, Device& device, const Kernel& kerne
 std::vector<std::vector<double>> compare(Engine& engine, Device& device,
                                          const std::vector<const PreparedConfiguration*>& configurations,
                                          const Tensors& tensors, const Scratch& workspace, int rounds) {
+  std::vector<KeptFilter> kept;
+  for (const PreparedConfiguration* const configuration : configurations)
+    kept.push_back(kept_filter_of(engine, device, *configuration, tensors.w));
   const auto run_round = [&] {
     std::vector<RunTime> times;
-    for (const PreparedConfiguration* const configuration : configurations) {
-      times.push_back(device.time(
-          [&] { configuration->run(engine.handle(), {tensors, 1, 0, {}, device.stream()}, workspace); }));
+    for (std::size_t i = 0; i < configurations.size(); ++i) {
+      const Arguments arguments{tensors, 1, 0, {}, device.stream(), kept[i].data()};
+      times.push_back(device.time([&] { configurations[i]->run(engine.handle(), arguments, workspace); }));
     }
     return times;
   };

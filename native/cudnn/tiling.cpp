@@ -214,6 +214,7 @@ class TilingEngine final : public Engine {
       : engine_(std::move(engine)), device_(device) {}
 
   cudnnHandle_t handle() const override { return engine_->handle(); }
+  bool has_constant_filters() const override { return engine_->has_constant_filters(); }
 
   Enumeration enumerate(const Kernel& kernel) override {
     Enumeration all = engine_->enumerate(kernel);

@@ -105,6 +105,22 @@ def test_frozen_inference_folds_batch_norms_and_runs_the_engine(dims: int, runs:
     assert runs == {"forward": 4}
 
 
+def test_frozen_filters_are_kept_once(runs: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_pass, "choose", lambda *_: EngineChoice(4, "WINOGRAD_NONFUSED"))
+    made = list[int]()
+    keep = dispatch.Prepared.keep_filter
+    monkeypatch.setattr(dispatch.Prepared, "keep_filter", lambda *args: made.append(1) or keep(*args))
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, bias=False)).eval(), image()
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        compiled = torch.compile(mt.convert(copy.deepcopy(model)))
+        results = [compiled(x) for _ in range(3)]
+        for result in results:
+            assert torch.equal(result, results[0])
+        torch.testing.assert_close(results[0], model(x), rtol=1e-4, atol=1e-5)
+    assert runs == {"forward": 6}
+    assert len(made) == 2
+
+
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_a_training_step_runs_all_three_passes_in_the_engine(dims: int, runs: Counter[str]) -> None:
     model, x = network(dims), image(dims)

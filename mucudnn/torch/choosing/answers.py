@@ -41,6 +41,7 @@ class CallKey(NamedTuple):
     autocast: torch.dtype | None  # the type that autocast casts to
     limit: int | str | None  # the workspace limit
     source: TorchSource  # PyTorch with its flags and threads
+    constant_filter: bool  # True if w may be kept in the algorithms' own form
 
     def text(self) -> str:
         """Return a text that equal calls share in any process and on any machine."""
@@ -87,6 +88,7 @@ def keep(key: CallKey, answer: Answer) -> None:
 def key_of(
     x: Tensor, w: Tensor, bias: Tensor | None, workspace: int | str | None, caller: Any,
     stride: Sizes, padding: str | Sizes, dilation: Sizes, groups: int, padding_mode: str = "zeros",
+    constant_filter: bool = False,
 ) -> CallKey | None:  # fmt: skip
     """Return the key of a call; None under a compiler or a tracer, and for tensors that are not strided."""
     # Every call in a converted model runs these lines, so they avoid calls to Python functions.
@@ -106,6 +108,7 @@ def key_of(
             None if bias is None else (bias.shape, bias.dtype), needed,
             torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None,
             os.environ.get(_LIMIT) if workspace is None else workspace, stock.source_of(device),
+            constant_filter,
         )  # fmt: skip
     except RuntimeError:  # nested and compressed sparse tensors have no shape or no strides
         return None

@@ -187,7 +187,7 @@ def _measure_gain(
             if not may_measure:
                 return 0.0
             try:
-                times = _time_interleaved(key, operands)
+                times = _time_interleaved(key, operands, ready)
             except RuntimeError:  # such as a lack of memory
                 return predicted
             if not times:  # a later process compares again
@@ -205,10 +205,10 @@ def _call_ms(x: Tensor, passes: int) -> float:
     return _CALL_WITH_GRADIENTS_MS if passes > 1 else _CALL_MS
 
 
-def _time_interleaved(key: CallKey, operands: Operands) -> dict[str, float]:
+def _time_interleaved(key: CallKey, operands: Operands, ready: dict[str, Prepared]) -> dict[str, float]:
     """Return the ms of all passes with our operators and with PyTorch's own; none if all were disturbed."""
     x, w, bias, options, *_ = operands
-    x, w, needed = x.detach(), w.detach(), key.needed
+    x, w, needed = x.detach(), w.detach(), key.needed  # w has kept filters of its own
     arguments = passes.stock_arguments(options)
 
     def run_stock() -> None:
@@ -218,7 +218,7 @@ def _time_interleaved(key: CallKey, operands: Operands) -> dict[str, float]:
             torch.ops.aten.convolution_backward(dy, x, w, sizes, *arguments, needed)
 
     def run_ours() -> None:
-        passes.run_forward(x, w, bias, options)
+        passes.run_forward(x, w, bias, options, ready["forward"])
         if needed[0]:
             passes.run_backward("backward_data", dy, w, x.shape, options)
         if needed[1]:

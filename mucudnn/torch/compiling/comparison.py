@@ -24,7 +24,7 @@ from mucudnn.torch.compiling.operators import (
     random_operands,
     run,
 )
-from mucudnn.torch.operators import device_times, passes, stock
+from mucudnn.torch.operators import device_times, kept_filters, passes, stock
 
 # The ways in which a compiled convolution runs, as the cache names them; the engine's way follows `_ENGINE`.
 # The epilogue is the pass over the result that is due if the engine runs, because Inductor fuses ReLU and
@@ -78,7 +78,7 @@ def digest_of_choices() -> str:
 
 def _times(call: CompiledCall, packed: Packed | None) -> Mapping[str, float]:
     kernel, machine = Kernel(call.problem, call.pass_), stock.source_of("cpu").machine
-    step = digest(("compiled", "packed" if packed else "plain", call.workspace))
+    step = digest(("compiled", "packed" if packed else "plain", call.workspace, call.constant_filter))
     with user_cache(LogListener()) as cache:
         times = cache.step_times(machine, kernel, step)
         if not times:
@@ -100,8 +100,11 @@ def _measure(call: CompiledCall, packed: Packed | None) -> dict[str, float]:
     runs: dict[str, Callable[[], object]] = {_INDUCTOR: run_stock, _EPILOGUE: lambda: torch.relu_(y)}
     for choice in choices(call):
         runs[f"{_ENGINE}{choice}"] = partial(run, call, choice, first, second)
-    with device_times.quiet("cpu"):
-        return dict(zip(runs, _least_of_second_runs([*runs.values()]), strict=True))
+    try:
+        with device_times.quiet("cpu"):
+            return dict(zip(runs, _least_of_second_runs([*runs.values()]), strict=True))
+    finally:
+        kept_filters.forget(w)  # those of algorithms that are not chosen
 
 
 def _least_of_second_runs(runs: Sequence[Callable[[], object]]) -> list[float]:

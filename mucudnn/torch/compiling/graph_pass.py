@@ -119,7 +119,7 @@ class _Graph:
             return
         opaque = getattr(self._module, packed.target)
         shape = (_shape(node)[1], _shape(x)[1] // groups, *opaque.shape[-(len(_shape(x)) - 2) :])
-        call = self._call("forward", x, shape, stride, padding, dilation, groups)
+        call = self._call("forward", x, shape, stride, padding, dilation, groups, constant_filter=True)
         if call is None:
             return
         w = opaque.to_dense().reshape(shape)
@@ -186,8 +186,9 @@ class _Graph:
             self._graph.erase_node(node)
 
     def _call(
-        self, pass_: str, x: fx.Node, w: Sequence[int], stride: Any, padding: Any, dilation: Any, groups: int
-    ) -> CompiledCall | None:
+        self, pass_: str, x: fx.Node, w: Sequence[int], stride: Any, padding: Any, dilation: Any, groups: int,
+        *, constant_filter: bool = False,
+    ) -> CompiledCall | None:  # fmt: skip
         value = x.meta["val"]
         if value.dtype not in _TYPES or value.device.type != "cpu":
             return None
@@ -199,7 +200,15 @@ class _Graph:
         )
         sizes = tuple(stride), tuple(padding), tuple(dilation)
         return CompiledCall(
-            pass_, tuple(value.shape), tuple(w), value.dtype, *sizes, groups, last, self._workspace
+            pass_,
+            tuple(value.shape),
+            tuple(w),
+            value.dtype,
+            *sizes,
+            groups,
+            last,
+            self._workspace,
+            constant_filter,
         )
 
     def _choose(
@@ -232,7 +241,7 @@ class _Graph:
 
 def _tail(call: CompiledCall, choice: EngineChoice) -> tuple[Any, ...]:
     sizes = [list(size) for size in (call.stride, call.padding, call.dilation)]
-    return *sizes, call.groups, call.channels_last, call.workspace, *choice
+    return *sizes, call.groups, call.channels_last, call.workspace, call.constant_filter, *choice
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:

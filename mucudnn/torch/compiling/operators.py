@@ -25,7 +25,7 @@ from mucudnn.torch.tracing.recorder import DATA_TYPES
 
 SCHEMA = (
     "SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups, bool channels_last, str workspace, "
-    "SymInt micro_batch, str algorithm"
+    "bool constant_filter, SymInt micro_batch, str algorithm"
 )
 _TENSORS = {
     "forward": "Tensor x, Tensor w",
@@ -47,6 +47,9 @@ class CompiledCall(NamedTuple):
     groups: int
     channels_last: bool  # the memory format of all three tensors
     workspace: str  # the limit
+    constant_filter: bool = (
+        False  # True if freezing has made w a constant, which the engine may keep in its own form
+    )
 
     @property
     def y(self) -> tuple[int, ...]:
@@ -59,7 +62,7 @@ class CompiledCall(NamedTuple):
         """The options of mucudnn's other operators."""
         last = "wxy" if self.channels_last else ""
         sizes = self.stride, self.padding, self.dilation, self.groups
-        return Options(*sizes, last, self.workspace, None, fallback=True)
+        return Options(*sizes, last, self.workspace, None, True, None, self.constant_filter)
 
     @property
     def call(self) -> PassCall:
@@ -69,7 +72,7 @@ class CompiledCall(NamedTuple):
             self.pass_, "cpu", DATA_TYPES[self.data_type], "nhwc" if self.channels_last else "nchw",
             x, w, None if self.pass_ == "forward" else y,
             self.stride, self.padding, self.dilation, self.groups, self.workspace,
-            threads=passes.host_threads(),
+            threads=passes.host_threads(), constant_filter=self.constant_filter,
         )  # fmt: skip
 
     @property
@@ -95,7 +98,8 @@ def choices(call: CompiledCall) -> list[EngineChoice]:
     caches. 16-bit filter gradients stay whole, because each slice would round its sum.
     """
     kernel, limit = Kernel(call.problem, call.pass_), limit_of(call.workspace)
-    engine, n = device_named("cpu", passes.host_threads()).engine, kernel.mini_batch
+    engine = device_named("cpu", passes.host_threads(), call.constant_filter).engine
+    n = kernel.mini_batch
     must_be_whole = call.pass_ == "backward_filter" and call.data_type is not torch.float32
     sizes = [n] if must_be_whole else [n, *(2**e for e in range(n.bit_length() - 1, -1, -1) if 2**e < n)]
     largest, smallest = dict[str, int](), list[str]()
@@ -146,9 +150,10 @@ def _call(pass_: str, first: Tensor, second: Tensor, *arguments: Any) -> tuple[C
     else:
         result, *arguments = arguments  # type: ignore[assignment]
         x, w = (tuple(result), shapes[1]) if pass_ == "backward_data" else (shapes[0], tuple(result))
-    stride, padding, dilation, groups, last, limit, *choice = arguments
+    stride, padding, dilation, groups, last, limit, is_constant, *choice = arguments
     sizes = tuple(stride), tuple(padding), tuple(dilation)
-    return CompiledCall(pass_, x, w, first.dtype, *sizes, groups, last, limit), EngineChoice(*choice)
+    call = CompiledCall(pass_, x, w, first.dtype, *sizes, groups, last, limit, is_constant)
+    return call, EngineChoice(*choice)
 
 
 def _result_shape(call: CompiledCall) -> Ints:

@@ -15,6 +15,7 @@ from mucudnn.torch.layers.converted import CONVERTED, RESTORED, Converted
 from mucudnn.torch.layers.settings import ConversionSettings
 from mucudnn.torch.layers.sharing import plans_of_layers
 from mucudnn.torch.layers.transposed import MODULE_OF_LEAVES
+from mucudnn.torch.operators import kept_filters
 from mucudnn.torch.operators.operands import spelled
 
 Model = TypeVar("Model")
@@ -142,6 +143,7 @@ def restore(model: Model) -> Model:
     for module in modules.modules():
         transposed.restore(module)
         if isinstance(module, Converted):
+            kept_filters.forget(module.weight)
             with no_fork:
                 module.__class__ = RESTORED.get(type(module), type(module))
                 for name in ("_mucudnn", "_mucudnn_name", "__module__"):

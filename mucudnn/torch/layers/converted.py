@@ -18,7 +18,7 @@ from mucudnn.torch.layers import functional
 from mucudnn.torch.layers.choice_of_layer import choice_of_forward
 from mucudnn.torch.layers.settings import ConversionSettings
 from mucudnn.torch.layers.stock_class import stock_class_of
-from mucudnn.torch.operators import passes
+from mucudnn.torch.operators import kept_filters, passes
 from mucudnn.torch.operators.operands import Operands, prepare_operands
 from mucudnn.torch.operators.passes import can_divide
 
@@ -36,6 +36,7 @@ class Converted:
     # because `restore` cannot replace the subclass of this class that parametrization made.
     _mucudnn: ConversionSettings | None = None
     _mucudnn_name: str | None = None  # the layer's name in its model, for the log
+    weight: Tensor
 
     def _conv_forward(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Run the convolution with mucudnn's operators or with PyTorch's own."""
@@ -142,7 +143,27 @@ def _key_of(
     return answers.key_of(
         input, weight, bias, settings.workspace, settings.key,
         module.stride, module.padding, module.dilation, module.groups, module.padding_mode,
+        _has_constant_filter(module, input, weight, settings),
     )  # fmt: skip
+
+
+def _has_constant_filter(module: Any, input: Tensor, weight: Tensor, settings: ConversionSettings) -> bool:
+    """Return whether a call may keep the weight in the algorithms' own form: in eval mode, without gradients.
+
+    A plan says what runs without kept filters. A call in training frees what the weight has kept.
+    """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    if module.training:
+        kept_filters.forget(weight)
+        return False
+    return (
+        not torch.is_grad_enabled()
+        and type(weight) is nn.Parameter
+        and input.is_cpu
+        and settings.handle is None
+        and kept_filters.can_keep(weight)
+    )
 
 
 def operands_of(
@@ -152,6 +173,8 @@ def operands_of(
     input, *sizes = _padded(module, input)
     options: Any = {"workspace": settings.workspace, "plan": settings.handle, "fallback": True}
     options["promise"] = settings.promise_text
+    if not passes.is_followed(input, weight, bias):
+        options["constant_filter"] = _has_constant_filter(module, input, weight, settings)
     return prepare_operands(weight.dim() - 2, input, weight, bias, *sizes, **options)
 
 

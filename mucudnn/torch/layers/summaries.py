@@ -18,7 +18,7 @@ from mucudnn.torch.layers.choice_of_layer import LayerChoice, choice_of_pass, st
 from mucudnn.torch.layers.convert import converted_layers
 from mucudnn.torch.layers.converted import CALL_REASON, STEPS_REASON, operands_of, reason_for_stock
 from mucudnn.torch.layers.one_run import run_once
-from mucudnn.torch.operators import ops
+from mucudnn.torch.operators import kept_filters, ops
 from mucudnn.torch.operators.operands import Operands
 from mucudnn.torch.operators.passes import can_divide, needed_passes
 
@@ -32,6 +32,7 @@ class Summary:
     """The choices for the convolutions of a model, shown as a table in text and in notebooks."""
 
     choices: tuple[LayerChoice, ...]
+    kept_filters: int = 0  # the bytes of the transformed filters that the layers keep in eval mode
 
     def __str__(self) -> str:
         rows = [
@@ -65,6 +66,8 @@ class Summary:
             )
         if ours and not divided:
             yield "None is divided: no division within the limit was faster than the best undivided choice."
+        if self.kept_filters:
+            yield f"The kept filters of eval mode take {format_size(self.kept_filters)}."
         for reason, count in Counter(choice.reason for choice in self.choices if choice.reason).items():
             yield f"{count} of {len(self.choices)} passes by PyTorch's own convolutions: {reason}"
 
@@ -82,14 +85,15 @@ def summary(model: Any, example_input: Any = None) -> Summary:
     enabled and needed. After a comparison of whole steps, it shows what runs as its result.
 
     Predicted times are sums of the micro-batches' times, in milliseconds. The workspace is in bytes in the
-    choices, and has a unit in the table.
+    choices, and has a unit in the table. The transformed filters that the layers keep in eval mode take
+    memory beyond it.
 
     Raises UsageError (a ValueError) for a model that is not converted, and without an example input for a
     model that has not compared a step yet.
     """
     layers = converted_layers(model)
     if example_input is None:
-        return Summary(tuple(_list_choices_so_far(layers)))
+        return Summary(tuple(_list_choices_so_far(layers)), _kept_filters(layers))
     choices: list[LayerChoice] = []
 
     def record(module: Any, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> None:
@@ -109,7 +113,11 @@ def summary(model: Any, example_input: Any = None) -> Summary:
     finally:
         for hook in hooks:
             hook.remove()
-    return Summary(tuple(choices))
+    return Summary(tuple(choices), _kept_filters(layers))
+
+
+def _kept_filters(layers: dict[Any, str]) -> int:
+    return sum(kept_filters.size(layer.weight) for layer in layers)
 
 
 def _list_choices_so_far(layers: dict[Any, str]) -> Iterator[LayerChoice]:
@@ -129,6 +137,8 @@ def _list_choices_so_far(layers: dict[Any, str]) -> Iterator[LayerChoice]:
         kind = x.device.type
         with torch.autocast(kind, key.autocast, enabled=key.autocast is not None):
             operands = operands_of(module, x, module.weight, module.bias, module._mucudnn)
+            options = operands.options._replace(constant_filter=key.constant_filter)
+            operands = operands._replace(options=options)
             for call in operands.calls(passes_of(key)).values():
                 name = layers[module]
                 if is_ours:

@@ -53,11 +53,12 @@ class Operands(NamedTuple):
 def prepare_operands(
     dims: int, x: Tensor, w: Tensor, bias: Tensor | None, stride: Sizes, padding: str | Sizes,
     dilation: Sizes, groups: int, *, workspace: int | str | None, plan: PlanOrPath | None, fallback: bool,
-    promise: str | None = None,
+    promise: str | None = None, constant_filter: bool = False,
 ) -> Operands:  # fmt: skip
     """Bring the arguments of `conv1d`, `conv2d` or `conv3d` into the operator's form.
 
-    `dims` is the number of spatial axes. With `fallback` the operator warns and runs PyTorch's own
+    `dims` is the number of spatial axes. With `constant_filter` the weight may be kept in the algorithms' own
+    form, unless autocast casts it. With `fallback` the operator warns and runs PyTorch's own
     convolution instead of raising. Raises UsageError, ArgumentTypeError.
     """
     for name, tensor in (("input", x), ("weight", w)):
@@ -70,6 +71,7 @@ def prepare_operands(
             f"conv{dims}d takes an input of {dims + 2} axes, or {dims + 1} without the batch, and a weight "
             f"of {dims + 2}: input has {x.dim()}, weight {w.dim()}"
         )
+    own_w = w
     x, w, bias = autocast(x, w, bias)
     batched = x.dim() == dims + 2
     if not batched:
@@ -90,8 +92,9 @@ def prepare_operands(
     exact = passes.is_plain(x) and passes.is_plain(w) and not torch.compiler.is_compiling()
     last = channels_last(x, w, bias, strides, paddings, dilations, groups, exact=exact)
     options = Options(
-        strides, paddings, dilations, groups, last, spelled(workspace), handle_of(plan), fallback, promise
-    )
+        strides, paddings, dilations, groups, last, spelled(workspace), handle_of(plan), fallback, promise,
+        constant_filter and w is own_w,
+    )  # fmt: skip
     return Operands(x, w, bias, options, batched)
 
 

@@ -23,7 +23,7 @@ from mucudnn.arrays.dispatch import Prepared, prepared
 from mucudnn.arrays.views import View
 from mucudnn.errors import MucudnnError, MucudnnWarning, UsageError
 from mucudnn.promises import STRICT, promise_named
-from mucudnn.torch.operators import stock
+from mucudnn.torch.operators import kept_filters, stock
 from mucudnn.torch.operators.compiler_marks import keep_result
 from mucudnn.torch.operators.formats import strides
 from mucudnn.torch.operators.options import Ints, Options, plan_of
@@ -56,6 +56,7 @@ def call_of(
         tuple(options.stride), tuple(options.padding), tuple(options.dilation), options.groups,
         options.workspace, STRICT if promise.is_strict else math,
         host_threads() if view.device == "cpu" else None, promise, deterministic,
+        options.constant_filter and view.device == "cpu" and pass_ == "forward",
     )  # fmt: skip
 
 
@@ -191,7 +192,9 @@ def run_forward(
             arrays.check_same("x", vx, "bias", arrays.read_tensor(bias.contiguous(), "bias"))
             y.copy_(bias.view(1, -1, *(1,) * (y.dim() - 2)))
         if ready.own:
-            ready.run(vx.address, vw.address, y.data_ptr(), 1.0, 0.0 if bias is None else 1.0, vx.stream, x)
+            kept = kept_filters.find(w, vw.address, ready) if ready.call.constant_filter else None
+            beta = 0.0 if bias is None else 1.0
+            ready.run(vx.address, vw.address, y.data_ptr(), 1.0, beta, vx.stream, x, kept)
         _run_slices("forward", ready, x, w, y, options, bias)
         return _restrided(y, "y", options)
     except FAILURES as error:

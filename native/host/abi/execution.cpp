@@ -2,6 +2,8 @@
 
 #include <memory>
 
+#include "abi/host.h"
+
 namespace mucudnn::host {
 namespace {
 
@@ -21,18 +23,45 @@ struct Memory {
   const void *first, *second;
   void *output, *workspace;
   std::size_t workspace_size;
+  const void* kept_filter = nullptr;
 };
+
+void run(const Descriptors& descriptors, const Memory& memory, unsigned algorithm, const void* alpha,
+         const void* beta) {
+  require("alpha, beta", {alpha, beta});
+  Tensors tensors = tensors_of(descriptors.pass, memory.first, memory.second, memory.output);
+  const Kernel kernel = kernel_of(descriptors);
+  tensors.pitch = pitch_of(kernel.problem, *descriptors.x, *descriptors.y);
+  tensors.kept_filter = memory.kept_filter;
+  const cudnnDataType_t type = descriptors.x->type;
+  run(legacy_algorithm(kernel.pass, algorithm), kernel, tensors, scale_of(alpha, type), scale_of(beta, type),
+      memory.workspace, memory.workspace_size);
+}
 
 cudnnStatus_t execute(cudnnHandle_t handle, const Descriptors& descriptors, const Memory& memory,
                       unsigned algorithm, const void* alpha, const void* beta) {
   return guarded([&] {
-    require("handle, alpha, beta", {handle, alpha, beta});
-    Tensors tensors = tensors_of(descriptors.pass, memory.first, memory.second, memory.output);
-    const Kernel kernel = kernel_of(descriptors);
-    tensors.pitch = pitch_of(kernel.problem, *descriptors.x, *descriptors.y);
-    const cudnnDataType_t type = descriptors.x->type;
-    run(legacy_algorithm(kernel.pass, algorithm), kernel, tensors, scale_of(alpha, type),
-        scale_of(beta, type), memory.workspace, memory.workspace_size);
+    require("handle", {handle});
+    run(descriptors, memory, algorithm, alpha, beta);
+  });
+}
+
+// Returns the descriptors of a pass that reads a filter. Throws Failure, BAD_PARAM.
+Descriptors descriptors_of(const mucudnnHostConvolution& its) {
+  if (its.pass == static_cast<int>(Pass::forward)) return {its.x, its.w, its.convolution, its.y};
+  if (its.pass == static_cast<int>(Pass::backward_data)) return {its.w, its.y, its.convolution, its.x};
+  bad_parameter("the pass " + std::to_string(its.pass) + " does not read a filter");
+}
+
+// Calls body(variant, kernel) with an algorithm that can run the convolution.
+template <typename Body>
+cudnnStatus_t with_kernel(const mucudnnHostConvolution* convolution, const Body& body) {
+  return guarded([&] {
+    require("convolution", {convolution});
+    const Kernel kernel = kernel_of(descriptors_of(*convolution));
+    const auto algorithm = legacy_algorithm(kernel.pass, convolution->algorithm);
+    required_workspace(algorithm, kernel);
+    body(Variant(*algorithm), kernel);
   });
 }
 
@@ -104,5 +133,37 @@ extern "C" {
   }
 MUCUDNN_PASSES(MUCUDNN_DEFINE)
 #undef MUCUDNN_DEFINE
+
+#pragma GCC visibility push(default)
+
+cudnnStatus_t mucudnnHostGetKeptFilterSize(const mucudnnHostConvolution* convolution, size_t* size) {
+  return with_kernel(convolution, [&](const auto& variant, const auto& kernel) {
+    require("size", {size});
+    *size = kept_filter_size(variant, kernel);
+  });
+}
+
+cudnnStatus_t mucudnnHostKeepFilter(const mucudnnHostConvolution* convolution, const void* w, void* kept) {
+  return with_kernel(convolution, [&](const auto& variant, const auto& kernel) {
+    require("w, kept", {w, kept});
+    if (kept_filter_size(variant, kernel) == 0) not_supported("the algorithm reads the filter as it is");
+    keep_filter(variant, kernel, w, kept);
+  });
+}
+
+cudnnStatus_t mucudnnHostConvolve(const mucudnnHostConvolution* convolution, const void* alpha, void* x,
+                                  const void* w, const void* kept, void* y, void* workspace,
+                                  size_t workspace_size, const void* beta) {
+  return guarded([&] {
+    require("convolution", {convolution});
+    const Descriptors descriptors = descriptors_of(*convolution);
+    run(descriptors,
+        descriptors.pass == mucudnn::Pass::forward ? Memory{x, w, y, workspace, workspace_size, kept}
+                                                   : Memory{w, y, x, workspace, workspace_size, kept},
+        convolution->algorithm, alpha, beta);
+  });
+}
+
+#pragma GCC visibility pop
 
 }  // extern "C"

@@ -9,11 +9,14 @@
 
 namespace mucudnn::host {
 
-// The two functions keep the contract of those in convolution.hpp.
+// The functions keep the contracts of those in convolution.hpp.
 struct Implementation {
   std::optional<std::size_t> (*workspace_size)(const Kernel& kernel, int tile_size);
   void (*convolve)(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void* workspace,
                    int tile_size);
+  // Null if the algorithm reads the filter in the tensor's own form.
+  std::size_t (*kept_filter_size)(const Kernel& kernel);
+  void (*keep_filter)(const Kernel& kernel, const void* w, void* kept);
 };
 
 extern const Implementation kImplicitGemm, kExplicitGemm, kWinograd, kFft;

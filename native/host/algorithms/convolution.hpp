@@ -31,4 +31,14 @@ std::optional<std::size_t> workspace_size(const Variant& variant, const Kernel& 
 void convolve(const Variant& variant, const Kernel& kernel, const Tensors& tensors, double alpha, double beta,
               void* workspace);
 
+// Returns the bytes of the filter in the form that the algorithm computes with; 0 if that is the tensor's
+// own, in backward_filter, and for more than 256 MiB. The caller may call it only if workspace_size()
+// returned a size.
+std::size_t kept_filter_size(const Variant& variant, const Kernel& kernel);
+
+// Writes the filter `w` in that form to `kept`, which must be aligned to 64 bytes. With it, convolve()
+// returns the same bits for the same variant and kernel. If the number of threads is another one, it reads w
+// itself.
+void keep_filter(const Variant& variant, const Kernel& kernel, const void* w, void* kept);
+
 }  // namespace mucudnn::host

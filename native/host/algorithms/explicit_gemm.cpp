@@ -179,6 +179,6 @@ void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double
 
 }  // namespace
 
-const Implementation kExplicitGemm{workspace_size, convolve};
+const Implementation kExplicitGemm{workspace_size, convolve, nullptr, nullptr};
 
 }  // namespace mucudnn::host

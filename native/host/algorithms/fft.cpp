@@ -21,8 +21,14 @@ void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double
   spectral::convolve(method(), kernel, tensors, alpha, beta, workspace);
 }
 
+std::size_t kept_filter_size(const Kernel& kernel) { return spectral::kept_filter_size(method(), kernel); }
+
+void keep_filter(const Kernel& kernel, const void* w, void* kept) {
+  spectral::keep_filter(method(), kernel, w, kept);
+}
+
 }  // namespace
 
-const Implementation kFft{workspace_size, convolve};
+const Implementation kFft{workspace_size, convolve, kept_filter_size, keep_filter};
 
 }  // namespace mucudnn::host

@@ -317,6 +317,6 @@ void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double
 
 }  // namespace
 
-const Implementation kImplicitGemm{workspace_size, convolve};
+const Implementation kImplicitGemm{workspace_size, convolve, nullptr, nullptr};
 
 }  // namespace mucudnn::host

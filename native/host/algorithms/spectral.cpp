@@ -31,6 +31,9 @@ std::int64_t size(const Planes& planes) { return planes.rows * planes.row_stride
 // A thread computes output channels on its own only if it gets at least this many blocks of 16.
 constexpr std::int64_t least_share = 2;
 
+// In front of a kept filter: the number of shares into which its spectra are divided.
+constexpr std::int64_t header_floats = Planes::line_floats;
+
 std::int64_t planes_of(const Method& method) { return method.real_planes + 2 * method.complex_planes; }
 
 // Returns the sizes of the pass. If the spectra of the filter are larger than the caches, the output channels
@@ -47,6 +50,11 @@ Correlation shape_of(const Method& method, const Kernel& kernel) {
   const std::int64_t blocks = ceil_div(ceil_div(shape.out.channels, parts), block_channels);
   shape.divide_outputs((blocks < 2 * least_share ? blocks : ceil_div(blocks, 2) * 2) * block_channels);
   return shape;
+}
+
+// Returns the floats of the filter's spectra of one part.
+std::int64_t part_floats(const Method& method, const Correlation& shape) {
+  return planes_of(method) * shape.filter_planes.plane_stride();
 }
 
 // S is the type in the tensors.
@@ -72,15 +80,21 @@ class Convolution {
       std::swap(x_pitch_, y_pitch_);
     }
     along_ = choose_along();
+    const auto* const header = static_cast<const std::int64_t*>(tensors.kept_filter);
+    if (header != nullptr && *header == most_shares()) keep_in(const_cast<void*>(tensors.kept_filter));
   }
 
   void run(float alpha, float beta) const {
     for_each_block(x_, x_pitch_, shape_.in, in_, Tiles::overlapping, Access::read,
                    method_.kernels.analyse_image);
-    for (std::int64_t first = 0; first < shape_.out.channels; first += shape_.part_channels) {
-      run_part({first, std::min(shape_.part_channels, shape_.out.channels - first), out_, filter_}, alpha,
-               beta);
-    }
+    for_each_share([&](const Part& share) { run_steps(share, alpha, beta); });
+  }
+
+  // Writes the spectra of the filter behind a header.
+  void keep_filter(void* kept) {
+    *static_cast<std::int64_t*>(kept) = most_shares();
+    keep_in(kept);
+    for_each_share([&](const Part& share) { analyse_filter(share); });
   }
 
  private:
@@ -98,20 +112,38 @@ class Convolution {
     Spectrum out, filter;
   };
 
-  // Runs the pass for the output channels of the part. The spectra of `in` must be there. If the filter's
-  // spectra are the larger ones, each thread computes its share of the channels from beginning to end,
-  // because two cores without a common cache would otherwise spend most of the time on cache lines that the
-  // other wrote.
-  void run_part(const Part& part, float alpha, float beta) const {
-    const std::int64_t blocks = ceil_div(part.channels, block_channels), shares = threads();
-    if (along_ != Along::out_channels || blocks < shares * least_share) {
-      return run_steps(part, alpha, beta);
-    }
-    parallel_for(shares, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        run_steps(share_of(part, blocks * i / shares, blocks * (i + 1) / shares), alpha, beta);
+  // Calls body(share) for the shares of all parts. If the filter's spectra are the larger ones, each thread
+  // computes its share of the channels from beginning to end, because two cores without a common cache would
+  // otherwise spend most of the time on cache lines that the other wrote.
+  template <typename Body>
+  void for_each_share(const Body& body) const {
+    Spectrum filter = filter_;
+    for (std::int64_t first = 0; first < shape_.out.channels; first += shape_.part_channels) {
+      const Part part{first, std::min(shape_.part_channels, shape_.out.channels - first), out_, filter};
+      if (is_kept_) filter.data += part_floats(method_, shape_);
+      const std::int64_t blocks = ceil_div(part.channels, block_channels), shares = most_shares();
+      if (shares == 1 || blocks < shares * least_share) {
+        body(part);
+        continue;
       }
-    });
+      parallel_for(shares, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+          body(share_of(part, blocks * i / shares, blocks * (i + 1) / shares));
+        }
+      });
+    }
+  }
+
+  std::int64_t most_shares() const { return along_ == Along::out_channels ? threads() : 1; }
+
+  // From here on the spectra of the filter are behind the header of `kept`, part by part.
+  void keep_in(void* kept) {
+    filter_.data = static_cast<float*>(kept) + header_floats;
+    is_kept_ = true;
+  }
+
+  void analyse_filter(const Part& part) const {
+    for_each_block(part, Access::read, method_.kernels.analyse_filter);
   }
 
   // Returns the share that has the blocks of channels [first, last). The spectra of a share are contiguous in
@@ -126,7 +158,8 @@ class Convolution {
             spectrum(part.out, shape_.out_planes), spectrum(part.filter, shape_.filter_planes)};
   }
 
-  // Runs the pass for the output channels of the part, one step after the other.
+  // Runs the pass for the output channels of the part, one step after the other. The spectra of `in` must be
+  // there.
   void run_steps(const Part& part, float alpha, float beta) const {
     const auto& kernels = method_.kernels;
     const Access writing = beta == 0 ? Access::write : Access::update;
@@ -140,7 +173,7 @@ class Convolution {
       for_each_block(part, writing,
                      [&](const FilterBlock& block) { kernels.synthesise_filter(block, alpha, beta); });
     } else {
-      for_each_block(part, Access::read, kernels.analyse_filter);
+      if (!is_kept_) analyse_filter(part);
       multiply(method_, division(), Transpose::no, shape_.forward(), in_, part.filter, part.out,
                {shape_.out_planes.rows, part.channels});
       for_each_block(y, y_pitch_, out, part.out, Tiles::disjoint, writing,
@@ -338,6 +371,7 @@ class Convolution {
   S *x_, *w_, *y_;
   InMemory x_pitch_, y_pitch_;
   Along along_;
+  bool is_kept_ = false;  // true if filter_ has the spectra of all parts, and they are there
 };
 
 }  // namespace
@@ -364,15 +398,39 @@ std::optional<std::size_t> workspace_size(const Method& method, const Kernel& ke
   return static_cast<std::size_t>(plane * planes) * sizeof(float);
 }
 
+namespace {
+
+// Calls body with a value of the type in the tensors.
+template <typename Body>
+void with_type(DataType type, const Body& body) {
+  if (type == DataType::f16) return body(Half{});
+  if (type == DataType::bf16) return body(BFloat16{});
+  body(float{});
+}
+
+}  // namespace
+
 void convolve(const Method& method, const Kernel& kernel, const Tensors& tensors, double alpha, double beta,
               void* workspace) {
-  const auto run = [&](auto type) {
+  with_type(kernel.problem.data_type, [&](auto type) {
     Convolution<decltype(type)>(method, kernel, tensors, static_cast<float*>(workspace))
         .run(static_cast<float>(alpha), static_cast<float>(beta));
-  };
-  if (kernel.problem.data_type == DataType::f16) return run(Half{});
-  if (kernel.problem.data_type == DataType::bf16) return run(BFloat16{});
-  run(float{});
+  });
+}
+
+std::size_t kept_filter_size(const Method& method, const Kernel& kernel) {
+  const Correlation shape = shape_of(method, kernel);
+  const std::int64_t parts = ceil_div(shape.out.channels, shape.part_channels);
+  return static_cast<std::size_t>(header_floats + parts * part_floats(method, shape)) * sizeof(float);
+}
+
+void keep_filter(const Method& method, const Kernel& kernel, const void* w, void* kept) {
+  with_type(kernel.problem.data_type, [&](auto type) {
+    // The spectra of the images are neither read nor written.
+    Convolution<decltype(type)>(method, kernel, {nullptr, const_cast<void*>(w), nullptr},
+                                static_cast<float*>(kept))
+        .keep_filter(kept);
+  });
 }
 
 }  // namespace mucudnn::host::spectral

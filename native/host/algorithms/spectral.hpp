@@ -19,4 +19,8 @@ std::optional<std::size_t> workspace_size(const Method& method, const Kernel& ke
 void convolve(const Method& method, const Kernel& kernel, const Tensors& tensors, double alpha, double beta,
               void* workspace);
 
+// The spectra of the filter, as in convolution.hpp.
+std::size_t kept_filter_size(const Method& method, const Kernel& kernel);
+void keep_filter(const Method& method, const Kernel& kernel, const void* w, void* kept);
+
 }  // namespace mucudnn::host::spectral

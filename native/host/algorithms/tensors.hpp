@@ -12,6 +12,7 @@ struct Tensors {
   void* w;
   void* y;
   Pitch pitch{};
+  const void* kept_filter = nullptr;  // made by keep_filter() from w, which the algorithm then need not read
 };
 
 }  // namespace mucudnn::host

@@ -45,8 +45,18 @@ void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double
   spectral::convolve(*method(image.problem), image, tensors, alpha, beta, workspace);
 }
 
+std::size_t kept_filter_size(const Kernel& kernel) {
+  const Kernel image = as_image(kernel);
+  return spectral::kept_filter_size(*method(image.problem), image);
+}
+
+void keep_filter(const Kernel& kernel, const void* w, void* kept) {
+  const Kernel image = as_image(kernel);
+  spectral::keep_filter(*method(image.problem), image, w, kept);
+}
+
 }  // namespace
 
-const Implementation kWinograd{workspace_size, convolve};
+const Implementation kWinograd{workspace_size, convolve, kept_filter_size, keep_filter};
 
 }  // namespace mucudnn::host

@@ -1,0 +1,33 @@
+// A filter in the form that an algorithm computes with.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "cudnn/device.hpp"
+
+namespace mucudnn {
+
+class KeptFilter {
+ public:
+  KeptFilter() = default;
+  // Makes the kept filter of `w` for a PreparedKernel or a PreparedConfiguration. Throws std::bad_alloc and
+  // EngineError.
+  template <typename Prepared>
+  KeptFilter(Device& device, const Prepared& prepared, const char* w)
+      : size_(prepared.kept_filter_size()),
+        data_(size_ == 0 ? nullptr : device.allocate(size_),
+              [&device](void* data) { device.release(data); }) {
+    if (data_ != nullptr) prepared.keep_filter(w, static_cast<char*>(data_.get()));
+  }
+
+  std::size_t size() const { return size_; }
+  // Null if the algorithm computes with the tensor's own form.
+  const char* data() const { return static_cast<const char*>(data_.get()); }
+
+ private:
+  std::size_t size_ = 0;
+  std::shared_ptr<void> data_;
+};
+
+}  // namespace mucudnn
