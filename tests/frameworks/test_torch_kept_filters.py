@@ -22,8 +22,9 @@ X = torch.linspace(-1, 1, 2 * 16 * 9 * 8).reshape(2, 16, 9, 8)
 def _winograd_is_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Winograd be the choice for all forward passes, and forget what earlier tests decided."""
 
-    def decide(engine: Any, kernel: Kernel, *_: Any) -> tuple[Configuration, None]:
-        return Configuration((MicroConfiguration(kernel.mini_batch, "WINOGRAD_NONFUSED", 1.0, 0),)), None
+    def decide(engine: Any, kernel: Kernel, *_: Any) -> dispatch._Choice:
+        part = MicroConfiguration(kernel.mini_batch, "WINOGRAD_NONFUSED", 1.0, 0)
+        return dispatch._Choice(Configuration((part,)))
 
     monkeypatch.setattr(dispatch, "_decide", decide)
     dispatch._prepared.clear()
