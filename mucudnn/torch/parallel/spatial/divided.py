@@ -19,12 +19,14 @@ from mucudnn.errors import ArgumentTypeError, UsageError
 from mucudnn.torch.layers.functional import DividedInput
 from mucudnn.torch.parallel.spatial.exchange.exchange import ALONE, Exchange, Owners
 from mucudnn.torch.parallel.spatial.exchange.sharing import compare
+from mucudnn.torch.parallel.spatial.pending import compute_before
 from mucudnn.torch.parallel.spatial.refusing import NotInTableError, check_gradient, name_of
 from mucudnn.torch.parallel.spatial.windows import Span, Window, product, windows_of
 
 Handler = Callable[..., Any]
 AnyHandler = TypeVar("AnyHandler", bound=Handler)
 _table: dict[Any, Handler] = {}
+_of_divided: set[Handler] = set()  # handlers whose first tensor has to be divided
 _READING_NO_VALUES = (Tensor.to, Tensor.type_as)  # they read only the type and device of another tensor
 _KNOWING = sys.stdlib_module_names | {"torch", "mucudnn"}  # dataclasses.replace makes an object of the class
 _ASKING = {"is_tensor", "isinstance", "_isinstance"}  # functions of PyTorch that ask for their callers
@@ -126,7 +128,7 @@ class Divided(DividedInput):
         if not torch.is_grad_enabled():
             for argument in args:
                 if isinstance(argument, Divided):
-                    check_gradient(argument.local)
+                    check_gradient(argument._typed)
         if not torch.compiler.is_compiling() and func not in _READING_NO_VALUES:
             _compare_whole(func, (*args, *(kwargs or {}).values()))
         return _run(func, args, kwargs or {})
@@ -158,6 +160,11 @@ class Divided(DividedInput):
 
         return call
 
+    @property
+    def _typed(self) -> Tensor:
+        """A tensor with the type, the device and the history of the part."""
+        return self.local
+
     def size(self, axis: int | None = None) -> Any:
         """Return the shape of the whole, or its length on one axis."""
         return self.shape if axis is None else self.shape[axis]
@@ -186,7 +193,7 @@ class Divided(DividedInput):
 
     def is_floating_point(self) -> bool:
         """Return whether the elements are floating-point numbers."""
-        return bool(self.local.is_floating_point())
+        return bool(self._typed.is_floating_point())
 
     @property
     def ndim(self) -> int:
@@ -211,22 +218,22 @@ class Divided(DividedInput):
     @property
     def dtype(self) -> torch.dtype:
         """The data type."""
-        return self.local.dtype
+        return self._typed.dtype
 
     @property
     def device(self) -> torch.device:
         """The device of this rank's part."""
-        return self.local.device
+        return self._typed.device
 
     @property
     def is_cuda(self) -> bool:
         """True if this rank's part is on a CUDA device."""
-        return bool(self.local.is_cuda)
+        return bool(self._typed.is_cuda)
 
     @property
     def requires_grad(self) -> bool:
         """True if autograd follows the tensor."""
-        return bool(self.local.requires_grad)
+        return bool(self._typed.requires_grad)
 
     def __repr__(self) -> str:
         axes = ", ".join(f"axis {axis} over {owners.ranks} ranks" for axis, owners in self.division.axes)
@@ -294,8 +301,12 @@ def _room_of(frame: FrameType) -> str:
 
 def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run the handler of a function, or the function on gathered tensors if the handler refuses."""
+    compute_before(function, args, kwargs)
     handler = _table.get(function)
     reason = ""
+    if handler in _of_divided and args and not isinstance(args[0], Divided):
+        reason = f"{name_of(function)} of a whole tensor with a divided one is not in the table"
+        handler = None
     if handler is not None and kwargs.get("out") is None:
         options = {name: value for name, value in kwargs.items() if name != "out"}
         try:
@@ -335,10 +346,15 @@ def local_shape(shape: Sequence[int], division: Division) -> tuple[int, ...]:
 
 
 def handles(*functions: Any) -> Callable[[AnyHandler], AnyHandler]:
-    """Register a handler for functions. It is called as `handler(function, *args, **kwargs)`."""
+    """Register a handler for functions. It is called as `handler(function, *args, **kwargs)`.
+
+    If its first argument is annotated as Divided, calls with a whole first tensor run on gathered tensors.
+    """
 
     def register(handler: AnyHandler) -> AnyHandler:
         _table.update(dict.fromkeys(functions, handler))
+        if list(inspect.get_annotations(handler).values())[1:2] == [Divided]:
+            _of_divided.add(handler)
         return handler
 
     return register

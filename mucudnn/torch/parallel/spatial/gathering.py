@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from mucudnn.errors import ArgumentTypeError, MucudnnWarning
 from mucudnn.torch.parallel.spatial.border import gather, redivide
 from mucudnn.torch.parallel.spatial.divided import Divided, handles
+from mucudnn.torch.parallel.spatial.pending import writes
 from mucudnn.torch.parallel.spatial.refusing import check_enclosing, name_of
 
 _READING = {Tensor.tolist, Tensor.item, Tensor.numpy, Tensor.__array__, Tensor.__repr__, Tensor.__format__}
@@ -56,9 +57,9 @@ def run_on_whole(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], r
     )
     first = args[0] if args and isinstance(args[0], Divided) else None
     if first is not None:
-        whole_args = (wholes[id(first)].clone() if _writes(function) else whole_args[0], *whole_args[1:])
+        whole_args = (wholes[id(first)].clone() if writes(function) else whole_args[0], *whole_args[1:])
     result = function(*whole_args, **whole_kwargs)
-    if first is not None and _writes(function):
+    if first is not None and writes(function):
         return _written(function, first, whole_args[0])
     if function in _READING:
         return result
@@ -74,12 +75,6 @@ def divide_again(whole: Tensor, sources: Sequence[Divided]) -> Any:
         ):
             return redivide(whole, source.division)
     return whole
-
-
-def _writes(function: Any) -> bool:
-    """Return whether a function changes its first argument."""
-    name = getattr(function, "__name__", "")
-    return (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
 
 
 def _written(function: Any, x: Divided, changed: Tensor) -> Divided:

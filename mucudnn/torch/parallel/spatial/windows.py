@@ -27,6 +27,11 @@ class Span(NamedTuple):
         lo = max(self.lo, other.lo)
         return Span(lo, max(lo, min(self.hi, other.hi)))
 
+    def nearest(self, size: int) -> "Span":
+        """Return the rows that exist on an axis of this size, or else the existing row next to the span."""
+        lo = min(max(self.lo, 0), size - 1)
+        return Span(lo, max(min(self.hi, size), lo + 1))
+
     def moved(self, rows: int) -> "Span":
         """Return the span with both ends moved up by a number of rows."""
         return Span(self.lo + rows, self.hi + rows)

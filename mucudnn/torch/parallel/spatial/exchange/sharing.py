@@ -92,10 +92,14 @@ def _digest(x: Tensor) -> Tensor:
     """Return a sum of all elements with different weights, and the norm."""
     flat = (torch.view_as_real(x.resolve_conj()) if x.is_complex() else x).reshape(-1)
     sums = torch.zeros(2, dtype=torch.float64, device=x.device)
-    for i, piece in enumerate(flat.split(_PIECE)):
-        values = piece.double().nan_to_num(0.0, 1.0, -1.0)
-        weights = torch.arange(i * _PIECE + 1, i * _PIECE + 1 + len(piece), device=x.device).double()
-        sums += torch.stack([(values * (weights * _GOLDEN).frac()).sum(), values.square().sum()])
+    weights = (torch.arange(1, min(_PIECE, len(flat)) + 1, device=x.device).double() * _GOLDEN).frac()
+    for i, piece in enumerate(flat.split(_PIECE), 1):
+        values = piece.double()
+        square = values @ values
+        if not square.isfinite():
+            values = values.nan_to_num(0.0, 1.0, -1.0)
+            square = values @ values
+        sums += torch.stack([values @ weights[: len(piece)] * (i * _GOLDEN % 1.0), square])
     return torch.stack([sums[0], sums[1].sqrt()])
 
 

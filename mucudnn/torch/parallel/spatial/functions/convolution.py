@@ -20,6 +20,7 @@ from mucudnn.torch.operators.options import Options, handle_of
 from mucudnn.torch.operators.passes import can_divide
 from mucudnn.torch.parallel.spatial.divided import Divided, handles, local_shape
 from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, connected_empty
+from mucudnn.torch.parallel.spatial.functions.padding import Padded, pad_axes
 from mucudnn.torch.parallel.spatial.refusing import refuse
 from mucudnn.torch.parallel.spatial.windows import (
     convolved_size,
@@ -28,6 +29,7 @@ from mucudnn.torch.parallel.spatial.windows import (
     sliding,
     transposed,
     transposed_size,
+    windows_of,
     with_rows,
 )
 
@@ -206,24 +208,55 @@ def _convolve(
     strides, dilations = for_each_axis(stride, dims), for_each_axis(dilation, dims)
     reaches = [reach(k, d) for k, d in zip(w.shape[2:], dilations, strict=True)]
     paddings = _paddings(padding, dims, strides, reaches)
-    exchanges, own_padding, shape = [], [0] * dims, [x.shape[0], w.size(0)]
-    for i, (before, after) in enumerate(paddings):
-        axis = i + 2
-        size = convolved_size(x.shape[axis], paddings[i], strides[i], reaches[i])
+    shape = [x.shape[0], w.size(0)]
+    for axis, (around, stride_, span) in enumerate(zip(paddings, strides, reaches, strict=True), 2):
+        size = convolved_size(x.shape[axis], around, stride_, span)
         if size < 1:
             raise UsageError(
                 f"the padded axis {axis} of {tuple(x.shape)} is shorter than the filter of {tuple(w.shape)}"
             )
         shape.append(size)
-        if axis not in x.divided_axes and before == after:
+    exchanges, own_padding, part = [], [0] * dims, None
+    if isinstance(x, Padded) and x.may_join(paddings) and x.division.numerics != "same":
+        part, paddings = _window_of_padded(x, shape, paddings, strides, reaches)
+    for i, (before, after) in enumerate(paddings):
+        if before == after and (i + 2 not in x.divided_axes or part is not None):
             own_padding[i] = before
         else:
-            exchanges.append(x.exchange_for(axis, size, sliding(strides[i], before, reaches[i])))
+            exchanges.append(x.exchange_for(i + 2, shape[i + 2], sliding(strides[i], before, reaches[i])))
     local = Local(
         tuple(exchanges), (0,) * len(exchanges), strides, tuple(own_padding), dilations, False, (0,) * dims,
         groups, local_shape(shape, x.division), same=x.division.numerics == "same", **engine,
     )  # fmt: skip
-    return _apply(x, w, bias, shape, local)
+    return _apply(x, w, bias, shape, local, part)
+
+
+def _window_of_padded(
+    x: Padded, shape: Sequence[int], paddings: Sequence[tuple[int, int]], strides: Sequence[int],
+    reaches: Sequence[int],
+) -> tuple[Tensor, list[tuple[int, int]]]:  # fmt: skip
+    """Return the rows of a padded tensor that this rank reads for a result of this shape, and further zeros.
+
+    Otherwise ranks would exchange rows for the padding and again for the convolution, and copy their part
+    each time.
+    """
+    part, around, further = x.source.local, list(x.around), list(paddings)
+    for axis in x.divided_axes:
+        if axis < 2:
+            continue
+        before, i = around[axis][0] + paddings[axis - 2][0], axis - 2
+        owners, size = x.owners(axis), x.source.shape[axis]
+        wanted = windows_of(owners.parts(shape[axis]), sliding(strides[i], before, reaches[i]))
+        rows = wanted
+        if x.mode == "replicate":
+            rows = tuple(span.nearest(size) if span.size else span for span in wanted)
+        part = x.source.exchange(axis, rows).fetch(part)
+        due, own = wanted[owners.rank], rows[owners.rank]
+        missing = min(max(own.lo - due.lo, 0), due.size - own.size)
+        around[axis], further[i] = (missing, due.size - own.size - missing), (0, 0)
+    if part.numel() and any(map(any, around)):
+        part = pad_axes(part, around, x.mode)
+    return part, further
 
 
 @handles(divided_functions.conv1d, divided_functions.conv2d, divided_functions.conv3d)
@@ -272,9 +305,11 @@ def _convolve_transposed(
     return _apply(x, w, bias, shape, local)
 
 
-def _apply(x: Divided, w: Tensor, bias: Tensor | None, shape: Sequence[int], local: Local) -> Divided:
-    part, w, bias = autocast(x.local, w, bias)
-    return x.with_local(_Convolution.apply(part, w, bias, local), shape)
+def _apply(
+    x: Divided, w: Tensor, bias: Tensor | None, shape: Sequence[int], local: Local, part: Tensor | None = None
+) -> Divided:
+    part, w, bias = autocast(x.local if part is None else part, w, bias)
+    return Divided(_Convolution.apply(part, w, bias, local), shape, x.division)
 
 
 def _check(function: Any, x: Any, w: Any, channels: int) -> Divided:

@@ -1,7 +1,8 @@
 """Batch, group and instance norms of divided tensors, which save their input and two numbers a statistic.
 
-Statistics take two passes, the mean and then the squared distances from it, because the difference of E[x²]
-and E[x]² loses all digits if the mean is large.
+The difference of E[x²] and E[x]² loses all digits if the mean is large. So a batch norm takes two passes, for
+the mean and then for the squared distances from it. A norm of each sample puts the means and variances of the
+ranks together (Chan et al., 1979), which PyTorch computes in one pass.
 """
 
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ class Norm(NamedTuple):
     values: int  # values of a statistic over all ranks
     eps: float
     ranks: tuple[str, ...]  # the process groups over which to sum
+    place: int = 0  # the place of this rank among them, for the statistics of a sample
+    sharing: int = 1  # their number
 
     def view(self, x: Tensor) -> Tensor:
         """Return x with three axes, of which `reduced` share a statistic."""
@@ -40,6 +43,24 @@ class Norm(NamedTuple):
         """Return the sums over all ranks, of a view."""
         return add_up(x.sum(self.reduced, keepdim=True), self.ranks)
 
+    def of_samples(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and variance of each group of channels, (samples, groups, 1), over all ranks."""
+        # For each rank the number of values, their mean, and the sum of squared distances from it.
+        table = x.new_zeros(self.sharing, 3, x.size(0), self.groups, 1)
+        values = x.numel() // max(x.size(0) * self.groups, 1)
+        if values:
+            sizes = x.size(0), x.size(1), values * self.groups // x.size(1)
+            _, mean, scale = torch.ops.aten.native_group_norm(
+                x.contiguous(), None, None, *sizes, self.groups, self.eps
+            )
+            table[self.place, 0] = values
+            table[self.place, 1] = mean[..., None]
+            table[self.place, 2] = values * (scale.square().reciprocal() - self.eps)[..., None]
+        counts, means, squares = add_up(table, self.ranks).unbind(1)
+        mean = (counts * means).sum(0) / self.values
+        squares = squares + counts * (means - mean).square()
+        return mean, squares.sum(0) / self.values
+
 
 class _Norm(torch.autograd.Function):
     """A norm over statistics that several ranks share."""
@@ -49,18 +70,16 @@ class _Norm(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return this rank's part of the result, and the means and variances."""
-        wide = norm.view(x.float() if x.dtype in (torch.float16, torch.bfloat16) else x)
-        mean = norm.sum(wide) / norm.values
-        distance = wide - mean
-        variance = norm.sum(distance.square()) / norm.values
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        if norm.groups and norm.eps > 0:
+            mean, variance = norm.of_samples(wide)
+        else:
+            mean = norm.sum(norm.view(wide)) / norm.values
+            variance = norm.sum((norm.view(wide) - mean).square()) / norm.values
         scale = (variance + norm.eps).rsqrt()
         ctx.norm = norm
         ctx.save_for_backward(x, weight, mean, scale)
-        y = _by_channel(distance, x.shape)
-        factor = scale.repeat_interleave(x.size(1) // scale.size(1), 1)  # for each channel
-        y.mul_(factor if weight is None else factor * weight.to(y.dtype)[:, None])
-        if bias is not None:
-            y.add_(bias.to(y.dtype)[:, None])
+        y = _scaled(wide, mean, variance, weight, bias, norm.eps)
         ctx.mark_non_differentiable(mean, variance)
         # Not a view, because a module that works in place, such as nn.ReLU(inplace=True), may follow.
         return torch.ops.aten._unsafe_view(y.to(x.dtype), x.shape), mean, variance
@@ -88,6 +107,17 @@ class _Norm(torch.autograd.Function):
         n3.addcmul_(g3, factor[:, None])
         dx = normalized.mul_(scale)
         return dx.reshape(x.shape).to(x.dtype), dweight, dbias, None
+
+
+def _scaled(
+    x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """Return x normalized by the statistics of each channel or of each group, in one pass."""
+    channels, rows = x.size(1), mean.size(0) * x.size(1)
+    statistics = [s.repeat_interleave(channels // s.size(1), 1).reshape(rows) for s in (mean, variance)]
+    scales = [None if w is None else w.to(x.dtype).repeat(rows // channels) for w in (weight, bias)]
+    flat = x.reshape(x.size(0) // mean.size(0), rows, product(x.shape[2:]))
+    return F.batch_norm(flat, statistics[0], statistics[1], scales[0], scales[1], False, 0.0, eps)
 
 
 def _by_channel(x: Tensor, shape: Sequence[int]) -> Tensor:
@@ -170,8 +200,12 @@ def _instance_norm_of_torch(
 
 def _by_sample(x: Divided, groups: int, weight: Any, bias: Any, eps: float) -> Divided:
     count = x.numel() // max(x.shape[0] * groups, 1)
-    ranks = tuple(owners.group for axis, owners in x.division.axes if axis)  # others have other samples
-    y, _, _ = _Norm.apply(x.local, weight, bias, Norm(groups, count, eps, ranks))
+    ranks, place, sharing = [], 0, 1
+    for axis, owners in x.division.axes:
+        if axis:  # the owners of the samples have other samples
+            ranks.append(owners.group)
+            place, sharing = place * owners.ranks + owners.rank, sharing * owners.ranks
+    y, _, _ = _Norm.apply(x.local, weight, bias, Norm(groups, count, eps, tuple(ranks), place, sharing))
     return x.with_local(y)
 
 
