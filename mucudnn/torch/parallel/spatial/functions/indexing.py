@@ -113,6 +113,9 @@ def _listed(function: Any, x: Divided, axis: int, cut: Any) -> Divided:
 def _set_item(function: Any, x: Any, key: Any, value: Any) -> None:
     if not isinstance(x, Divided):
         raise refuse(function, "into a whole one is not in the table")
+    if isinstance(key, Tensor | Divided) and key.dtype == torch.bool:
+        _fill(function, x, key, value)
+        return
     index = _keys(x, key, function)
     if any(cut is None or not (isinstance(cut, slice) or _is_integer(cut)) for cut in index):
         raise refuse(function, "with these keys is not in the table")
@@ -126,18 +129,25 @@ def _set_item(function: Any, x: Any, key: Any, value: Any) -> None:
         target.local.fill_(value)
 
 
+def _fill(function: Any, x: Divided, mask: Any, value: Any) -> None:
+    """Set the elements that a mask chooses to a number."""
+    if mask.shape != x.shape or isinstance(value, Divided) or (isinstance(value, Tensor) and value.dim()):
+        raise refuse(function, "with this mask or these values is not in the table")
+    x.local.masked_fill_(matching_part(mask, x.shape, x.division), value)
+
+
 @handles(*functions_named("index_select"))
-def _index_select(function: Any, x: Any, dim: int, index: Tensor) -> Any:
+def _index_select(function: Any, x: Divided, dim: int, index: Tensor) -> Any:
     return _listed(function, x, axis_of(x, dim), index)
 
 
 @handles(*functions_named("gather", "take_along_dim"))
-def _gather_elements(function: Any, x: Any, dim: int, index: Any, **kwargs: Any) -> Any:
+def _gather_elements(function: Any, x: Divided, dim: int, index: Any, **kwargs: Any) -> Any:
     return resized(x, function(x.local, whole_axis(x, function, dim), _places(function, x, index), **kwargs))
 
 
 @handles(*functions_named("scatter", "scatter_", "scatter_add", "scatter_add_"))
-def _scatter(function: Any, x: Any, dim: int, index: Any, src: Any, **kwargs: Any) -> Any:
+def _scatter(function: Any, x: Divided, dim: int, index: Any, src: Any, **kwargs: Any) -> Any:
     axis = whole_axis(x, function, dim)
     source = _places(function, x, src) if isinstance(src, Tensor | Divided) else src
     return x.with_local(function(x.local, axis, _places(function, x, index), source, **kwargs))

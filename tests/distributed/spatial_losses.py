@@ -1,0 +1,143 @@
+"""Losses of segmentation, from PyTorch, MONAI and segmentation-models-pytorch, on divided predictions."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
+
+from mucudnn.errors import MucudnnWarning
+from mucudnn.torch import spatial
+from mucudnn.torch.parallel.spatial import gathering
+
+SAMPLES, CLASSES, ROWS, COLUMNS = 2, 3, 7, 6
+Loss = Callable[[Any, Any], Any]
+
+
+def pytorch_losses() -> dict[str, Loss]:
+    """Return losses as training scripts write them, of logits and labels (N, 1, H, W)."""
+
+    def dice(x: Any, labels: Any) -> Any:
+        p, t = x.softmax(1), F.one_hot(labels[:, 0], CLASSES).movedim(-1, 1)
+        return 1 - (2 * (p * t).sum((0, 2, 3)) / (p + t).sum((0, 2, 3))).mean()
+
+    def focal(x: Any, labels: Any) -> Any:
+        nll = F.cross_entropy(x, labels[:, 0], reduction="none")
+        return ((1 - (-nll).exp()) ** 2 * nll).mean()
+
+    weights = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    return {
+        "dice": dice,
+        "focal": focal,
+        "cross entropy with weights": lambda x, labels: F.cross_entropy(x, labels[:, 0], weights),
+        "cross entropy, ignored": lambda x, labels: F.cross_entropy(x, labels[:, 0], ignore_index=1),
+        "negative log-likelihood": lambda x, labels: F.nll_loss(
+            F.log_softmax(x, 1), labels[:, 0], weights, ignore_index=2
+        ),
+        "weighted binary": lambda x, labels: F.binary_cross_entropy_with_logits(
+            x[:, :1], labels.clamp(max=1).to(x.dtype), pos_weight=weights[1]
+        ),
+        "binary of probabilities": lambda x, labels: F.binary_cross_entropy(
+            x[:, :1].sigmoid(), labels.clamp(max=1).to(x.dtype)
+        ),
+    }
+
+
+def monai_losses() -> dict[str, Loss]:
+    """Return MONAI's losses of Dice, Focal and Tversky."""
+    from monai import losses
+
+    options = {"to_onehot_y": True, "softmax": True}
+    return {
+        "Dice": losses.DiceLoss(**options),
+        "Dice, batch": losses.DiceLoss(**options, include_background=False, squared_pred=True, batch=True),
+        "Dice, weights": losses.DiceLoss(**options, jaccard=True, weight=[0.2, 0.5, 0.3], reduction="sum"),
+        "Dice, ignored": losses.DiceLoss(to_onehot_y=True, sigmoid=True, ignore_index=1),
+        "Dice and cross entropy": losses.DiceCELoss(**options),
+        "Dice and Focal": losses.DiceFocalLoss(**options),
+        "generalized Dice": losses.GeneralizedDiceLoss(**options),
+        "Focal": losses.FocalLoss(to_onehot_y=True),
+        "Focal, softmax": losses.FocalLoss(to_onehot_y=True, use_softmax=True, alpha=0.3, gamma=1.5),
+        "Focal, weights": losses.FocalLoss(to_onehot_y=True, weight=[0.2, 0.5, 0.3], reduction="sum"),
+        "Focal, ignored": losses.FocalLoss(to_onehot_y=True, ignore_index=2),
+        "Tversky": losses.TverskyLoss(**options),
+    }
+
+
+def smp_losses() -> dict[str, Loss]:
+    """Return the losses of segmentation-models-pytorch."""
+    from bench.suites.devices.spatial_zoo import ready
+
+    ready()  # the package imports torchvision
+    from segmentation_models_pytorch import losses
+
+    def of_one_class(loss: Any) -> Loss:
+        return lambda x, labels: loss(x[:, :1], labels.clamp(max=1).to(x.dtype))
+
+    def of_classes(loss: Any) -> Loss:
+        return lambda x, labels: loss(x, labels[:, 0])
+
+    reduced = {"reduction": "sum", "reduced_threshold": 0.5}
+    return {
+        "Focal, binary": of_one_class(losses.FocalLoss("binary", alpha=0.25)),
+        "Focal, reduced": of_one_class(losses.FocalLoss("binary", **reduced)),
+        "Focal, binary, ignored": of_one_class(losses.FocalLoss("binary", ignore_index=1)),
+        "Focal, classes": of_classes(losses.FocalLoss("multiclass")),
+        "Focal, normalized": of_classes(losses.FocalLoss("multiclass", normalized=True)),
+        "Focal, ignored": of_classes(losses.FocalLoss("multiclass", ignore_index=2)),
+        "Focal, weights": of_classes(losses.FocalLoss("multiclass", class_weights=[0.2, 0.5, 0.3])),
+        "Dice, binary": of_one_class(losses.DiceLoss("binary")),
+        "Dice, classes": of_classes(losses.DiceLoss("multiclass")),
+        "Jaccard": of_classes(losses.JaccardLoss("multiclass")),
+        "Tversky": of_classes(losses.TverskyLoss("multiclass")),
+        "soft cross entropy": of_classes(losses.SoftCrossEntropyLoss(smooth_factor=0.1)),
+        "soft binary": of_one_class(losses.SoftBCEWithLogitsLoss()),
+    }
+
+
+LOSSES = {"torch": pytorch_losses, "monai": monai_losses, "segmentation_models_pytorch": smp_losses}
+
+
+def loss_errors(package: str) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """Return the largest error of each loss of a package and of its gradient, and what it gathered.
+
+    The labels are whole tensors, and then divided as the predictions. fp64 stays fp64 where a loss converts
+    to fp32.
+    """
+    from bench.suites.devices.spatial_survey import precise
+
+    mesh = spatial.init_mesh("cpu", part=dist.get_world_size(), timeout=60)
+    errors: dict[str, Any] = {}
+    gathered: dict[str, list[str]] = {}
+    generator = torch.Generator().manual_seed(4)
+    x = 3 * torch.randn(SAMPLES, CLASSES, ROWS, COLUMNS, dtype=torch.float64, generator=generator)
+    labels = torch.randint(CLASSES, (SAMPLES, 1, ROWS, COLUMNS), generator=generator)
+    for name, loss in LOSSES[package]().items():
+        whole, mine = x.clone().requires_grad_(), x.clone().requires_grad_()
+        with precise():
+            due = loss(whole, labels)
+        due.backward()
+        noted: list[Any] = []
+        for targets in labels, spatial.divide(labels, mesh, {2: "part"}):
+            mine.grad = None
+            with warnings.catch_warnings(), patch.object(gathering, "listeners", [noted.append]), precise():
+                warnings.simplefilter("ignore", MucudnnWarning)
+                try:
+                    value = loss(spatial.divide(mine, mesh, {2: "part"}), targets)
+                except Exception as error:
+                    errors[name] = f"{type(error).__name__}: {error}"
+                    break
+            value.backward()
+            scale = whole.grad.abs().max()
+            error = max(
+                float((value - due).detach().abs() / due.detach().abs()),
+                float((mine.grad - whole.grad).abs().max() / scale),
+            )
+            errors[name] = max(error, errors.get(name, 0.0))
+        gathered[name] = sorted({event.function for event in noted})
+    return errors, gathered
