@@ -13,6 +13,7 @@ from mucudnn.torch.parallel.spatial.data import HyperslabDataset
 from mucudnn.torch.parallel.spatial.divided import Divided
 from mucudnn.torch.parallel.spatial.exchange.agreement import DivergedError
 from mucudnn.torch.parallel.spatial.functions import (  # noqa: F401 (their import fills the table)
+    attention,
     contraction,
     convolution,
     dropout,

@@ -51,6 +51,34 @@ def _attention(x: Any, **options: Any) -> Any:
     return y.transpose(1, 2).flatten(2).transpose(1, 2).reshape(x.shape) + x
 
 
+def _padded(x: Any, pad: tuple[int, ...], mode: str = "constant", size: int = 3, **options: Any) -> Any:
+    """Pad an image and convolve it."""
+    return F.conv2d(F.pad(x, pad, mode), _weights(3, x.shape[1], size, size), **options)
+
+
+def _padded_twice(x: Any) -> Any:
+    """Use a padded image in two layers, and otherwise, and change the image itself meanwhile."""
+    y = x * 2
+    padded = F.pad(y, (1, 1, 1, 1))
+    first = F.conv2d(padded, _weights(3, 4, 3, 3))
+    y.mul_(3)
+    z = F.conv2d(padded, _weights(3, 4, 3, 3)) + first * F.relu(y[:, :3], inplace=True)
+    return torch.cat([z, padded[:, :, 1:-1, 1:-1]], 1)
+
+
+def _multi_head(x: Any, keys: Any = None, train: bool = False, dropout: float = 0.0, **options: Any) -> Any:
+    """Attend to the image itself, or to whole keys, with PyTorch's module."""
+    torch.manual_seed(3)
+    module = nn.MultiheadAttention(
+        CHANNELS, 2, dropout, batch_first=True, kdim=3 if keys is not None else None, dtype=torch.float64,
+        vdim=5 if keys is not None else None,
+    ).train(train)  # fmt: skip
+    tokens = x.flatten(2).transpose(1, 2)
+    key, value = (tokens.sin(), tokens.cos()) if keys is None else (keys[..., :3], keys[..., 3:])
+    y, weights = module(tokens, key, value, **options)
+    return y if weights is None else torch.cat([y, weights[..., :5].reshape(*y.shape[:2], -1)], -1)
+
+
 def _by_hand(x: Any) -> Any:
     tokens = x.flatten(2).transpose(1, 2)
     scores = (tokens @ tokens.transpose(-2, -1) / 3).softmax(-1)
@@ -69,6 +97,18 @@ def _set(x: Any) -> Any:
     y[:, 1] = 2.0
     y[:, 2:] = y[:, :2] * 3
     return y
+
+
+def _set_by_mask(x: Any) -> Any:
+    y = x * 2
+    y[x > 0.5] = 1.5
+    y[_weights(*y.shape) > 1] = 0.0
+    return y
+
+
+def _scattered_into_whole(x: Any) -> Any:
+    whole = torch.zeros(2, 3, 7, 6, dtype=x.dtype)
+    return whole.scatter_(1, (x[:, :1].detach() > 0).long(), 1.0) * x[:, :1]
 
 
 def _written(x: Any) -> Any:
@@ -134,6 +174,8 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "classes": _one_hot,
     "scattered": _scattered,
     "set": _set,
+    "set by a mask": _set_by_mask,
+    "scattered into a whole tensor": _scattered_into_whole,
     "written into a whole tensor": _written,
     "sampled": lambda x: F.grid_sample(x, _weights(2, 7, 6, 2).tanh(), align_corners=False),
     "sampled elsewhere": lambda x: F.grid_sample(x, _weights(2, 3, 5, 2).tanh(), align_corners=True),
@@ -146,7 +188,23 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "attention": _attention,
     "causal attention": lambda x: _attention(x, is_causal=True),
     "masked attention": lambda x: _attention(x, attn_mask=_weights(42, 42)),
+    "attention with dropout": lambda x: _attention(x, dropout_p=1e-13),
     "attention by hand": _by_hand,
+    "multi-head attention": lambda x: _multi_head(x, need_weights=False),
+    "multi-head attention with weights": lambda x: _multi_head(
+        x, key_padding_mask=_weights(2, 42).exp(), attn_mask=_weights(42, 42)
+    ),
+    "multi-head attention with masks": lambda x: _multi_head(
+        x, need_weights=False, key_padding_mask=_weights(2, 42) > 0.3, attn_mask=_weights(4, 42, 42) > 1
+    ),
+    "multi-head attention with dropout": lambda x: _multi_head(x, train=True, dropout=1e-13),
+    "attention to whole keys": lambda x: _multi_head(x, _weights(2, 9, 8)),
+    "edges, convolved": lambda x: _padded(x, (1, 1, 1, 1), "replicate"),
+    "many edges, convolved": lambda x: _padded(x, (0, 2, 9, 4), "replicate", stride=3, dilation=2),
+    "zeros, convolved": lambda x: _padded(x, (1, 1, 2, 1), size=2, padding=(1, 0)),
+    "many zeros, convolved": lambda x: _padded(x, (0, 2, 9, 4), stride=(4, 1)),
+    "edges, convolved with zeros": lambda x: _padded(x, (1, 1, 1, 1), "replicate", padding=1),
+    "padded twice": _padded_twice,
     "linear attention": _linear_attention,
     "einsum": lambda x: torch.einsum("nchw,cd->ndhw", x, _weights(4, 3)),
     "einsum over rows": lambda x: torch.einsum("nchw,ndhw->ncd", x, x.sin()),
@@ -187,7 +245,7 @@ class Block(nn.Module):
 
 GATHERING = {
     "sampled", "sampled elsewhere", "Fourier", "sorted rows", "numbers", "normalized features",
-    "written into a whole tensor", "samples one by one", "channels first",
+    "written into a whole tensor", "scattered into a whole tensor", "samples one by one", "channels first",
 }  # fmt: skip
 """The functions that run on gathered tensors, because they read the whole sample or are not known."""
 

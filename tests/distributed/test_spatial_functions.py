@@ -19,9 +19,8 @@ def test_a_transformer_block_stays_divided_along_the_sequence() -> None:
     for error, share, gatherings, text in worlds.run(3, spatial_functions.transformer):
         assert error <= 1e-12
         assert share == 1.0
-        assert gatherings == ["attention (MultiheadAttention), multi_head_attention_forward"] * 2
+        assert not gatherings
         assert "2 of 2 convolutions and linear layers ran divided, with 100% of the multiplications" in text
-        assert "gathered: attention (MultiheadAttention)" in text
 
 
 def test_a_gathering_warns_once_with_the_layer_and_its_bytes() -> None:

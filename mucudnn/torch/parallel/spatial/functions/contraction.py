@@ -1,4 +1,4 @@
-"""Matrix products, `einsum` and attention of divided tensors.
+"""Matrix products and `einsum` of divided tensors.
 
 A product is described by labels, as in `einsum`. The divided label of the largest operand stays divided: the
 others are divided along the same label, or gathered where they lack it. If the product sums over that label,
@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import UsageError
-from mucudnn.torch.parallel.spatial.border import matching_part, redistribute, shared
+from mucudnn.torch.parallel.spatial.border import redistribute, shared
 from mucudnn.torch.parallel.spatial.divided import Divided, Division, functions_named, handles
 from mucudnn.torch.parallel.spatial.exchange.exchange import Owners, add_up
 from mucudnn.torch.parallel.spatial.refusing import refuse
@@ -121,52 +120,3 @@ def _einsum(function: Any, equation: str, *operands: Any) -> Any:
     if not arrow or "." in equation or len(labels) != len(operands):
         raise refuse(function, f"of {equation!r} is not in the table")
     return contract(function, operands, labels, output, lambda *parts: torch.einsum(equation, *parts))
-
-
-@handles(F.scaled_dot_product_attention)
-def _attention(
-    function: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> Any:  # fmt: skip
-    """Return attention of the rank's own queries; keys and values of a divided sequence are gathered."""
-    tensors = (query, key, value)
-    axes = query.dim() - 1
-    if (
-        dropout_p
-        or enable_gqa
-        or any(x.dim() != query.dim() or x.shape[:-2] != query.shape[:-2] for x in tensors)
-        or any(isinstance(x, Divided) and axes in x.divided_axes for x in tensors)
-    ):
-        raise refuse(function, "with these arguments is not in the table")
-    home = query if isinstance(query, Divided) else _samples_only(function, tensors)
-    shared_by_all = [name for name, axis in home.division.by_name.items() if axis < axes - 1]
-    others = home.division.keeping(shared_by_all)
-    q = query.local if isinstance(query, Divided) else redistribute(query, others).local
-    k, v = (_keys(x, others, home.division) for x in (key, value))
-    scores = (*query.shape[:-1], key.shape[-2])
-    if is_causal:
-        attn_mask = torch.ones(scores[-2:], dtype=torch.bool, device=q.device).tril()
-    if attn_mask is not None:
-        attn_mask = matching_part(attn_mask, scores, home.division)
-    local = function(q, k, v, attn_mask, scale=scale)
-    return Divided(local, [*query.shape[:-1], value.shape[-1]], home.division)
-
-
-def _samples_only(function: Any, tensors: Sequence[Any]) -> Divided:
-    """Return the first divided tensor, if it is divided along samples and heads alone."""
-    home: Divided = next(x for x in tensors if isinstance(x, Divided))
-    if any(axis >= home.dim() - 2 for axis in home.divided_axes):
-        raise refuse(function, "with whole queries is not in the table")
-    return home
-
-
-def _keys(x: Any, others: Division, all_axes: Division) -> Tensor:
-    """Return keys or values with the whole sequence, divided along samples and heads as the queries are."""
-    if isinstance(x, Divided):
-        x = redistribute(x, others) if others.axes else x.gather()
-        return x.local if isinstance(x, Divided) else x
-    part = shared(x, all_axes)
-    for axis, owners in others.axes:
-        own = owners.own(x.size(axis))
-        part = part.narrow(axis, own.lo, own.size)
-    return part
