@@ -64,6 +64,7 @@ PROGRAMS = {
         Program("peak", "core", 1, "memory of a call beyond its arrays"),
         Program("workspace", "core", 3, "AlexNet's time against workspace, with a picture"),
         Program("race", "core", 1, "the race between algorithms, on recorded times"),
+        Program("known", "core", 0.5, "what a race saves by similar kernels, on recorded times"),
         Program("solver", "core", 1, "time of the decisions"),
         Program("cache", "core", 1, "time of a warm cache"),
         Program("networks", "networks", 20, "eight networks against stock PyTorch, N=16, 64 MiB"),

@@ -19,6 +19,7 @@ from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.exchange import format_rows, parse_rows
 from mucudnn.costs.file import UnwritableError
 from mucudnn.costs.journal import JournalError, journal_of, take_journal
+from mucudnn.costs.records import UNLIKELY
 from mucudnn.errors import MucudnnError, UsageError, shown
 from mucudnn.input import read_text
 from mucudnn.output.files import write_lines
@@ -210,7 +211,7 @@ _MACHINES = f"""
       SELECT device, library, threads, 'enumerations' counted FROM enumerations
       UNION ALL
       SELECT device, library, threads, CASE WHEN time_ms ISNULL THEN 'failures' ELSE 'measurements' END
-      FROM measurements
+      FROM measurements WHERE status <> '{UNLIKELY}'
       UNION ALL SELECT device, library, threads, 'comparisons' FROM comparisons
       UNION ALL SELECT device, library, threads, 'group_comparisons' FROM group_comparisons
       UNION ALL SELECT device, library, threads, 'step_times' FROM step_times

@@ -7,6 +7,9 @@ from mucudnn._native import STRIDED
 from mucudnn.solver import MicroConfiguration, is_tiled
 
 SUCCESS = "CUDNN_STATUS_SUCCESS"
+# The status of an algorithm that is predicted to be too slow for the kernel's mini-batch to be measured. Its
+# workspace is that of a far faster algorithm: within a smaller limit the prediction does not hold.
+UNLIKELY = "unlikely"
 PLANNING = "planned"  # the engine of a machine on which nothing is measured
 FRAMEWORK = "framework"  # the engine of a machine that has the rows of STOCK and STOCK_SLICE
 # STOCK is the framework's own operator. A row of STOCK is one undivided call. A row of STOCK_SLICE is a call

@@ -13,7 +13,7 @@ from mucudnn.costs.exchange import checked_row
 from mucudnn.costs.file import DamagedError, Database, UnwritableError
 from mucudnn.costs.records import RACED
 from mucudnn.costs.salvage import copy_in_memory, replace_damaged
-from mucudnn.costs.schema import MEASUREMENT, MORE_UNDISTURBED, TABLES, UNDISTURBED, Row, Table
+from mucudnn.costs.schema import MEASUREMENT, MORE_UNDISTURBED, NOT_UNLIKELY, TABLES, UNDISTURBED, Row, Table
 from mucudnn.errors import raised_here
 from mucudnn.forks import no_fork
 from mucudnn.listener import Listener
@@ -111,7 +111,7 @@ class CacheRows:
 
         Of two rows with the same key, the later one wins, or else the row that is already here. A time from a
         race does not replace a time from many runs. An undisturbed time replaces a disturbed one, even a
-        later one, and never the reverse.
+        later one, and never the reverse. A row that an algorithm is unlikely replaces no measurement.
         """
         taken = list(rows)
 
@@ -121,7 +121,7 @@ class CacheRows:
                 if table is MEASUREMENT:
                     if RACED in (row["notes"] or "").split():
                         later += f" AND ' ' || {table.name}.notes || ' ' LIKE '% {RACED} %'"
-                    later = f"{UNDISTURBED} AND ({later} OR {MORE_UNDISTURBED})"
+                    later = f"{UNDISTURBED} AND ({later} OR {MORE_UNDISTURBED}) AND {NOT_UNLIKELY}"
                 self.query(*table.upsert(row, f"WHERE {later}"))
 
         return self.attempt(lambda: self._count_changes(work))

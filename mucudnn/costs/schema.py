@@ -14,6 +14,7 @@ import mucudnn
 from mucudnn._native import Problem, parse_descriptor
 from mucudnn.costs.records import (
     CANNOT_ACCUMULATE,
+    UNLIKELY,
     Comparison,
     GroupsComparison,
     Machine,
@@ -160,6 +161,7 @@ MEASUREMENT = Table(
 # undisturbed row replaces a disturbed one.
 UNDISTURBED = "(excluded.busy_tries = 0 OR measurements.busy_tries > 0)"
 MORE_UNDISTURBED = "(excluded.busy_tries = 0 AND measurements.busy_tries > 0)"
+NOT_UNLIKELY = f"(excluded.status <> '{UNLIKELY}' OR measurements.status = '{UNLIKELY}')"
 COMPARISON = Table(
     "comparison",
     "comparisons",

@@ -1,4 +1,4 @@
-"""Times of the host engine's algorithms by formula, for choices that no clock decides.
+"""Times of the host engine's algorithms by formula, for choices without a clock and to measure less.
 
 A time is linear in the work and in the bytes of a call. `python -m bench.suites.core.fit_model` fitted the
 factors to recorded times of ResNet-18, VGG-11, SqueezeNet and MobileNetV2, fp32, on one thread with AVX-512.
@@ -67,6 +67,11 @@ def work_of(kernel: Kernel, size: int, workspace: int) -> Work:
 def family(kernel: Kernel, algorithm: str) -> tuple[str, str, bool]:
     """Return what the factors depend on: the pass, the algorithm, and whether the kernel is grouped."""
     return kernel.pass_, algorithm, kernel.problem.groups > 1
+
+
+def is_modelled(kernel: Kernel, algorithm: str) -> bool:
+    """Return whether the factors of an algorithm were fitted to measurements."""
+    return family(kernel, algorithm) in _FACTORS
 
 
 def modelled_ms(kernel: Kernel, size: int, algorithm: str, workspace: int) -> float:

@@ -6,11 +6,20 @@ from itertools import groupby, islice
 from math import isinf
 
 from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, EngineError, Timing
-from mucudnn.costs.records import CANNOT_ACCUMULATE, STOCK, STOCK_SLICE, SUCCESS, Machine, Measurement
+from mucudnn.costs.records import (
+    CANNOT_ACCUMULATE,
+    STOCK,
+    STOCK_SLICE,
+    SUCCESS,
+    UNLIKELY,
+    Machine,
+    Measurement,
+)
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.budget import spell_budget
 from mucudnn.measuring.buffers import Tensors
 from mucudnn.measuring.close_candidates import find_close, measure_close
+from mucudnn.measuring.likely import find_unlikely
 from mucudnn.measuring.runners import RaceTimer
 from mucudnn.measuring.source import StockTimer, stock_row
 from mucudnn.measuring.worklist import Task, Worklist
@@ -43,7 +52,7 @@ def find_missing(
     for kernel in kernels if runner.measures else ():
         sizes = usable_sizes(policy, kernel)
         rows = _rows(bench, kernel, again)
-        known = _measured_pairs(bench, rows)
+        known, unlikely = _measured_pairs(bench, rows), _known_unlikely(bench, kernel, rows, limits[0])
         if not {size for size, _ in known}.issuperset(sizes):
             bench.extent(kernel)
         tasks = _stock_tasks(bench, kernel, sizes, known)
@@ -53,6 +62,7 @@ def find_missing(
             for candidate in listed
             if (size, candidate.algorithm) not in known
             and (limit is None or candidate.workspace <= limit)
+            and candidate.algorithm not in unlikely
             and runner.admits(kernel, candidate.algorithm)
         ]
         if next(runner.upcoming(bench.engine, tasks, rows, missing), None) is None:
@@ -100,7 +110,31 @@ def measure(bench: Bench, missing: Worklist, *, most: int | None = None) -> None
 
 def _measured_pairs(bench: Bench, rows: Iterable[Measurement]) -> set[tuple[int, str]]:
     """Return the (micro-batch size, algorithm) pairs whose measurements are exact enough for the bench."""
-    return {(m.micro_batch, m.algorithm) for m in rows if bench.runner.believes(m)}
+    return {(m.micro_batch, m.algorithm) for m in rows if m.status != UNLIKELY and bench.runner.believes(m)}
+
+
+def _known_unlikely(bench: Bench, kernel: Kernel, rows: Iterable[Measurement], limit: int | None) -> set[str]:
+    """Return the algorithms that an earlier race left out, within this limit or a smaller one."""
+    if bench.runner.is_complete:
+        return set()
+    return {
+        row.algorithm
+        for row in rows
+        if row.status == UNLIKELY
+        and row.micro_batch == kernel.mini_batch
+        and (limit is None or row.workspace <= limit)
+    }
+
+
+def _leave_out_unlikely(bench: Bench, kernel: Kernel, tasks: list[Task], limit: int | None) -> list[Task]:
+    """Return the tasks that a race should do, and keep the algorithms that it leaves out in the cache."""
+    if bench.runner.is_complete:
+        return tasks
+    unlikely = find_unlikely(bench, kernel, [task for task in tasks if not task.is_stock], limit)
+    for algorithm, workspace in unlikely.items():
+        row = Measurement(kernel.mini_batch, algorithm, UNLIKELY, workspace, bench.runner.note)
+        bench.cache.add(bench.machine, kernel, row)
+    return [task for task in tasks if task.algorithm not in unlikely]
 
 
 def _stock_tasks(
@@ -128,6 +162,7 @@ def _claim_tasks(bench: Bench, missing: Worklist, rows: dict[Kernel, list[Measur
         rows[kernel] = _rows(bench, kernel, missing.again)
         known = _measured_pairs(bench, rows[kernel])
         left = [task for task in group if (task.micro_batch, task.algorithm) not in known]
+        left = _leave_out_unlikely(bench, kernel, left, missing.limits[0])
         for task in bench.runner.upcoming(bench.engine, left, rows[kernel], missing):
             if bench.budget.is_spent:
                 yield from _least_tasks(kernel, left, rows[kernel])
