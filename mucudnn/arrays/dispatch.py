@@ -38,6 +38,7 @@ from mucudnn.listener import Listener
 from mucudnn.measuring import estimate  # noqa: F401 (so that no call imports it, see `lazy`)
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
+from mucudnn.measuring.budget import applied_budget
 from mucudnn.measuring.measure import find_missing, measure
 from mucudnn.measuring.runners import Race, Runner
 from mucudnn.measuring.source import Source, runs_stock
@@ -61,6 +62,7 @@ class Prepared:
 
     `stock` has the sizes of the slices that the caller's framework runs, after the engine's `own` samples.
     `undivided_stock` is STOCK's undivided call; None if it exceeds the limit, cannot run or was not measured.
+    `is_provisional` says that there was no time to measure, so that a model chose for now.
     """
 
     call: PassCall
@@ -75,6 +77,7 @@ class Prepared:
     undivided_stock: MicroConfiguration | None = None
     _rescue: Rescue | None = None  # None for tiles, which are as small as can be, and batch-invariant slices
     _watch: Watch | None = None  # None on a GPU, for plans, and for parts and slices that have no rows
+    is_provisional: bool = False
 
     @property
     def own(self) -> int:
@@ -171,7 +174,8 @@ def prepared(
     """Return the division for a call on this stream: the plan's choice, else the fastest within the limit.
 
     With a `source` its division may have slices of STOCK, which the caller runs. With `may_measure` False,
-    NotMeasuredError is raised for a kernel that the cache lacks.
+    NotMeasuredError is raised for a kernel that the cache lacks. Within a paced budget that is spent, a model
+    of the costs chooses instead, until a later call has time to measure.
 
     A kernel that was never measured is measured now, and the cache keeps the measurements. A kernel that the
     plan does not have is an error; with `only_plan` False it is decided as if there were no plan.
@@ -185,14 +189,22 @@ def prepared(
     identity = plan if isinstance(plan, str | PurePath) else id(plan)
     key = (call, os.environ.get(settings.WORKSPACE_LIMIT.variable), identity, only_plan, source, may_measure)
     ready = _prepared[key]
-    if ready is None:
-        with _deciding:  # another thread may have decided meanwhile
-            try:
-                ready = _prepared[key] or _prepare(call, plan, only_plan, source, may_measure)
-            except (EngineError, MemoryError) as error:
-                raise _make_error(error) from None
-            _prepared[key] = ready
+    if ready is None or (ready.is_provisional and _has_time()):
+        with _deciding:
+            ready = _prepared[key]  # another thread may have decided meanwhile
+            if ready is None or ready.is_provisional:
+                try:
+                    ready = _prepare(call, plan, only_plan, source, may_measure)
+                except (EngineError, MemoryError) as error:
+                    raise _make_error(error) from None
+                _prepared[key] = ready
     return ready
+
+
+def _has_time() -> bool:
+    """Return whether a decision is being made that may measure now."""
+    budget = applied_budget()
+    return budget is not None and not budget.is_spent
 
 
 def prepare_slices(call: PassCall, micro_batch: int, algorithm: str) -> Prepared:
@@ -229,6 +241,7 @@ class _Choice(NamedTuple):
     configuration: Configuration | ChannelGroups
     undivided_stock: MicroConfiguration | None = None
     rows: Sequence[Measurement] = ()  # empty if none chose
+    is_provisional: bool = False
 
 
 def _prepare(
@@ -288,7 +301,7 @@ def _prepare(
         watch = Watch.over(device.engine, kernel, configuration, choice.rows, limit)
     return Prepared(
         call, problem, configuration, shapes, plan, device, division, needed, stock, choice.undivided_stock,
-        rescue, watch,
+        rescue, watch, choice.is_provisional,
     )  # fmt: skip
 
 
@@ -359,6 +372,12 @@ def _decide(
             return _Choice(fixed_choice(bench, kernel, policy, limit))
         if may_measure:
             benchmark(bench, [kernel], policy, limits=(limit,))
+        if (
+            bench.budget.is_paced
+            and bench.budget.is_spent
+            and not _has_measurements(bench, kernel, policy, limit)
+        ):
+            return _Choice(fixed_choice(bench, kernel, policy, limit), is_provisional=True)
         costs = bench.costs([kernel])
         if not may_measure and not _has_measurements(bench, kernel, policy, limit):
             raise NotMeasuredError(f"{kernel} was not measured")

@@ -6,10 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import ClassVar
 
 from mucudnn import settings
 from mucudnn.errors import UsageError, shown
 
+# A program's measurements take this many times as long as its own work at most, or as this much of a pause.
+# Its first steps are then about 5 times as slow as PyTorch's.
+_SHARE, _MOST_S = 1.5, 5.0
 _SECONDS = {"ms": 1e-3, "s": 1.0, "": 1.0, "min": 60.0, "h": 3600.0}
 _TIME = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]*)", re.ASCII)
 
@@ -34,6 +38,8 @@ def spell_budget(seconds: float) -> str:
 
 class Budget:
     """The seconds that measurements may take, and those that they took so far."""
+
+    is_paced: ClassVar[bool] = False
 
     def __init__(self, seconds: float = math.inf, clock: Callable[[], float] = time.perf_counter) -> None:
         self.seconds = seconds
@@ -70,8 +76,45 @@ class Budget:
             _applied.reset(token)
 
 
+class PacedBudget(Budget):
+    """A budget that grows while a program works, so that its steps do not wait long for measurements.
+
+    What it has no time for is not measured yet, not even what a choice cannot do without: the program runs
+    something else meanwhile.
+    """
+
+    is_paced: ClassVar[bool] = True
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        super().__init__(0.0, clock)
+        self.is_reported = True
+        self._last: float | None = None  # the end of the latest measurements, or the latest call
+
+    def note_call(self) -> None:
+        """Note a call of the program, whose work since the latest one earns time for measurements."""
+        now = self._clock()
+        if self._last is not None:
+            # A pause, as in a notebook, must not lead to a long wait.
+            self.seconds += _SHARE * min(now - self._last, _MOST_S)
+        self._last = now
+
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        """Count the time of the block, which is not the program's own."""
+        try:
+            with super().spending():
+                yield
+        finally:
+            self._last = self._clock()
+
+
 _applied: ContextVar[Budget | None] = ContextVar("mucudnn_budget", default=None)
 _of_process: dict[str, Budget] = {}  # keys are texts of MUCUDNN_BUDGET
+
+
+def applied_budget() -> Budget | None:
+    """Return the budget of the block that decides now; None outside of such blocks."""
+    return _applied.get()
 
 
 def current_budget() -> Budget:

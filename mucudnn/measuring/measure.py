@@ -94,7 +94,8 @@ def measure(bench: Bench, missing: Worklist, *, most: int | None = None) -> None
         largest[task.kernel] = max(task.workspace, largest.get(task.kernel, 0))
     rows: dict[Kernel, list[Measurement]] = {}  # read by the race of each kernel
     unmeasured, budget = islice(_claim_tasks(bench, missing, rows), most), bench.budget
-    title = "Measuring" if isinf(budget.seconds) else f"Measuring within {spell_budget(budget.seconds)}"
+    is_endless = budget.is_paced or isinf(budget.seconds)
+    title = "Measuring" if is_endless else f"Measuring within {spell_budget(budget.seconds)}"
     progress = bench.listener.track(unmeasured, title, total=len(missing.tasks))
     with budget.spending():
         for kernel, tasks in groupby(progress, key=lambda task: task.kernel):
@@ -165,7 +166,8 @@ def _claim_tasks(bench: Bench, missing: Worklist, rows: dict[Kernel, list[Measur
         left = _leave_out_unlikely(bench, kernel, left, missing.limits[0])
         for task in bench.runner.upcoming(bench.engine, left, rows[kernel], missing):
             if bench.budget.is_spent:
-                yield from _least_tasks(kernel, left, rows[kernel])
+                if not bench.budget.is_paced:
+                    yield from _least_tasks(kernel, left, rows[kernel])
                 break
             yield task
 

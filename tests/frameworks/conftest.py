@@ -33,6 +33,17 @@ def _measured_at_once(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
+def _decided_at_once(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let decisions take any time, because the steps of these tests are too short to earn it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.module.__name__ != "test_torch_pace":
+            from mucudnn.measuring.budget import PacedBudget
+
+            patch.setattr(PacedBudget, "is_spent", False)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
 def _engine_alone(request: pytest.FixtureRequest) -> Iterator[None]:
     """Let STOCK seem slow, so that these tests run the engine; the file of its own tests sets its times."""
     with pytest.MonkeyPatch.context() as patch:

@@ -2,15 +2,21 @@
 
 import math
 from pathlib import Path
+from typing import cast
 
 import pytest
 from fake_engine import FakeEngine
+from hypothesis import given
+from hypothesis import strategies as st
 from optimizer_cases import KERNELS, run
 
+from mucudnn._native import Engine
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import UsageError
 from mucudnn.listener import Listener
-from mucudnn.measuring.budget import Budget, current_budget, parse_budget, spell_budget
+from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.budget import Budget, PacedBudget, current_budget, parse_budget, spell_budget
+from mucudnn.measuring.measure import find_missing, measure
 from mucudnn.measuring.runners import Exhaustive, Race, Runner
 from mucudnn.plans.result import Result, to_json
 
@@ -128,3 +134,52 @@ def test_blocks_within_a_counted_block_are_not_counted_twice() -> None:
         now += 2
         assert budget.is_spent
     assert budget.is_spent
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 3)), max_size=30))
+def test_a_paced_budget_spends_in_proportion_to_the_programs_own_work(
+    calls: list[tuple[float, float]],
+) -> None:
+    now = own_s = spent_s = 0.0
+    budget = PacedBudget(lambda: now)
+    for work_s, measuring_s in calls:
+        budget.note_call()
+        while not budget.is_spent and measuring_s > 0:
+            with budget.spending():
+                now += measuring_s
+            spent_s += measuring_s
+            measuring_s /= 2
+            if measuring_s < 0.1:
+                break
+        assert spent_s <= 1.5 * own_s + 3 + 1e-6
+        now += work_s
+        own_s += work_s
+
+
+def test_a_pause_of_a_program_earns_no_more_than_some_seconds() -> None:
+    now = 0.0
+    budget = PacedBudget(lambda: now)
+    budget.note_call()
+    assert budget.is_spent
+    now += 3600
+    budget.note_call()
+    assert 0 < budget.seconds < 30
+
+
+def test_measurements_earn_nothing() -> None:
+    now = 0.0
+    budget = PacedBudget(lambda: now)
+    budget.note_call()
+    with budget.spending():
+        now += 10
+    budget.note_call()
+    assert budget.seconds == 0
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_within_a_paced_budget_that_is_spent_nothing_is_measured(path: Path, runner: Runner) -> None:
+    engine = FakeEngine()
+    with PacedBudget().applied(), Cache.open(path) as cache:
+        bench = Bench(cast(Engine, engine), cache, Listener(), runner)
+        measure(bench, find_missing(bench, KERNELS, "power_of_two"))
+    assert engine.calls["measure"] == 0

@@ -14,6 +14,7 @@ from mucudnn._native import MOST_ROUNDS, second_lowest
 from mucudnn.arrays.call import LogListener
 from mucudnn.arrays.dispatch import Prepared, is_measured, measurements_of
 from mucudnn.arrays.user_cache import one_cache, user_cache
+from mucudnn.measuring.budget import current_budget
 from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import promise_named
 from mucudnn.solver import Configuration
@@ -54,8 +55,12 @@ def decide(
 
     With `tune` "eager", the missing measurements are made once the call has come again. Until then the answer
     is NOT_YET, because many programs have ever new shapes. If the caller named a limit or a promise, they are
-    made in the first call, because PyTorch's own operator keeps neither. With "background" the tuner makes
-    them between two calls to the layer. With "never" nothing is measured, and with "now" everything.
+    made from the first call on, because PyTorch's own operator keeps neither. Unless there is a budget, the
+    program's own work limits the time of its decisions: until there is time, the answer is not final, and
+    PyTorch runs the call, or mucudnn's operators if there is a limit or a promise.
+
+    With "background" the tuner makes the measurements between two calls to the layer. With "never" nothing is
+    measured, and with "now" everything.
 
     A call under a compiler, a tracer, a mode or a transform has no answer. Neither has a failing call, whose
     error mucudnn's operators then raise or warn about.
@@ -68,21 +73,29 @@ def decide(
             waiting.submit(key, sightings.timed(_decide_in_parts(key, operands, is_own)))
         waiting.wait_after_step(layer)
         return NOT_YET
-    if tune == "eager" and not _is_due(key, operands, sightings, layer):
-        return NOT_YET
-    with sightings.deciding():
+    if tune == "eager":
+        sightings.note_call()
+        if not _is_due(key, operands, sightings, layer):
+            return NOT_YET
+    with sightings.deciding(is_paced=tune == "eager"):
         answer = _decide(key, operands, is_own, may_measure=tune != "never")
     if answer is None and tune == "never":
         answer = LEFT_TO_PYTORCH
-    if answer is not None:
+    if answer is not None and answer.is_final:
         keep(key, answer)
     return answer
 
 
+def _is_bound(key: CallKey, operands: Operands) -> bool:
+    """Return whether the caller named a limit or a promise, which PyTorch's own operator does not keep."""
+    return key.limit is not None or bool(str(promise_named(operands.options.promise)))
+
+
 def _is_due(key: CallKey, operands: Operands, sightings: Sightings, layer: Hashable) -> bool:
     """Return whether to decide about a call now: it has come again, nothing need be measured, or it fails."""
-    is_bound = key.limit is not None or str(promise_named(operands.options.promise))
-    if is_bound or sightings.earns_measuring(key, layer):
+    if _is_bound(key, operands):
+        return True
+    if sightings.earns_measuring(key, layer) and not sightings.must_wait:
         return True
     try:
         calls = operands.calls(passes_of(key)).values()
@@ -139,6 +152,8 @@ def _decide(key: CallKey, operands: Operands, is_own: bool, *, may_measure: bool
         return None
     finally:
         key.source.release()
+    if gain is None:
+        return Answer(1.0, is_final=False) if _is_bound(key, operands) else NOT_YET
     if gain < _LEAST_GAIN:
         return LEFT_TO_PYTORCH
     answer = Answer(gain, is_divided=any(map(_is_divided, ready.values())), saved_ms=_saved_ms(ready, gain))
@@ -158,8 +173,10 @@ def _saved_ms(ready: dict[str, Prepared], gain: float) -> float:
     return 0.0 if None in parts else gain * sum(part.time_ms for part in parts if part)
 
 
-def _gain(key: CallKey, operands: Operands, ready: dict[str, Prepared], may_measure: bool) -> float:
-    """Return the share of PyTorch's time that the prepared passes save."""
+def _gain(key: CallKey, operands: Operands, ready: dict[str, Prepared], may_measure: bool) -> float | None:
+    """Return the share of PyTorch's time that the prepared passes save; None if a later call must decide."""
+    if any(division.is_provisional for division in ready.values()):
+        return None
     if all(division.is_stock for division in ready.values()):
         return 0.0
     stock_parts = [division.undivided_stock for division in ready.values()]
@@ -176,8 +193,11 @@ def _gain(key: CallKey, operands: Operands, ready: dict[str, Prepared], may_meas
 
 def _measure_gain(
     key: CallKey, operands: Operands, ready: dict[str, Prepared], predicted: float, may_measure: bool
-) -> float:
-    """Return the gain of our operators by interleaved runs, unless the cache has the times of both."""
+) -> float | None:
+    """Return the gain of our operators by interleaved runs, unless the cache has the times of both.
+
+    Return None if a paced budget has no time for the runs.
+    """
     x = operands.x
     kernel, machine = Kernel(ready["forward"].problem, "forward"), key.source.machine
     call = digest(f"{pass_}: {division.configuration}" for pass_, division in ready.items())
@@ -186,6 +206,9 @@ def _measure_gain(
         if not times:
             if not may_measure:
                 return 0.0
+            budget = current_budget()
+            if budget.is_paced and budget.is_spent:
+                return None
             try:
                 times = _time_interleaved(key, operands, ready)
             except RuntimeError:  # such as a lack of memory

@@ -4,13 +4,15 @@ To measure a call takes as long as several calls, which a program whose every st
 never earn back. Such a program runs PyTorch's own convolutions.
 """
 
+import os
 import time
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
+from mucudnn import settings
 from mucudnn.arrays.recent import Recent
-from mucudnn.measuring.budget import Budget
+from mucudnn.measuring.budget import Budget, PacedBudget, current_budget
 from mucudnn.torch.choosing.answers import CallKey
 from mucudnn.torch.choosing.background import Work
 
@@ -34,6 +36,7 @@ class Sightings:
 
     def __init__(self, budget: Budget | None = None) -> None:
         self._budget = budget  # None for that of the process
+        self._pace = PacedBudget()  # if there is no other one
         self.deciding_s = 0.0  # the seconds that decisions took, measurements included
         self._counts: Recent[tuple[Hashable, int], int] = Recent(_MOST_CALLS)
         self._layers: Recent[Hashable, _Layer] = Recent(_MOST_LAYERS)
@@ -66,12 +69,30 @@ class Sightings:
         """Note that the cache does not know a shape of this layer."""
         self._layer(layer).unknown += 1
 
+    def note_call(self) -> None:
+        """Note an undecided call: the program's work since the latest one earns time for decisions."""
+        self._pace.note_call()
+
+    @property
+    def must_wait(self) -> bool:
+        """True if decisions have taken so much of the program's time that the next ones have to wait."""
+        return self._is_paced and self._pace.is_spent
+
+    @property
+    def _is_paced(self) -> bool:
+        return self._budget is None and not os.environ.get(settings.BUDGET.variable)
+
     @contextmanager
-    def deciding(self) -> Iterator[None]:
-        """Add the time of the block to that of the decisions, and let the program's budget apply to it."""
-        start = time.perf_counter()
+    def deciding(self, *, is_paced: bool = False) -> Iterator[None]:
+        """Add the time of the block to that of the decisions, and let the program's budget apply to it.
+
+        If nobody named a budget and the decisions of a program `is_paced`, they wait for its own work.
+        """
+        start, budget = time.perf_counter(), self._budget or current_budget()
+        if is_paced and self._is_paced:
+            budget = self._pace
         try:
-            with nullcontext() if self._budget is None else self._budget.applied():
+            with budget.applied(), budget.spending() if budget is self._pace else nullcontext():
                 yield
         finally:
             self.deciding_s += time.perf_counter() - start

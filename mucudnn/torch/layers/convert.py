@@ -59,9 +59,12 @@ def convert(
     compare whole steps.
 
     `budget` is the time that the model's measurements may take, such as "30s" or "2min"; the default is
-    MUCUDNN_BUDGET, or no end. Once it is spent, each kernel gets only the measurements that a choice cannot
-    do without: PyTorch's own convolution, and an algorithm that runs undivided. The best choice so far
-    stays until a later process, which makes the rest within its own budget.
+    MUCUDNN_BUDGET. Once it is spent, each kernel gets only the measurements that a choice cannot do without:
+    PyTorch's own convolution, and an algorithm that runs undivided. The best choice so far stays until a
+    later process, which makes the rest within its own budget. Without a budget, "eager" paces itself: the
+    decisions take at most 1.5 times as long as the program's own work so far, and those that have to wait are
+    made in later steps. Until then PyTorch runs a call, or what a model of the costs chooses if you named a
+    limit or a promise. With the budget "none" a step makes all of its decisions.
 
     With `remeasure`, as with MUCUDNN_REMEASURE=1, this process uses no measurement from before this call.
 

@@ -127,7 +127,7 @@ def _choose(
         answer = decide(key, operands, is_own, settings.sightings, id(module), settings.tune)
     settings.note_choice(key, answer)
     is_ours = settings.tune == "eager" if answer is None else answer.gain > 0
-    if is_ours or (answer is not None and answer.is_final):
+    if is_ours if answer is None else answer.is_final:
         _log_choice(module, operands, is_ours)
     return operands if is_ours else None
 

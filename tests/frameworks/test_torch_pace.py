@@ -1,0 +1,148 @@
+"""Without a budget, the decisions of a program take time in proportion to its own work."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from needs_torch import mt, torch
+
+from mucudnn.arrays import dispatch
+from mucudnn.costs.cache import Cache, default_path
+from mucudnn.measuring.budget import PacedBudget
+from mucudnn.measuring.runners import RaceTimer
+from mucudnn.torch.choosing import answers
+
+nn = torch.nn
+X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+WORK_S, MEASUREMENT_S = 0.5, 0.2  # a layer with its gradients, and a measurement
+MOST_STEPS = 100
+
+
+class Clock:
+    """A clock that a layer's work and measurements move on."""
+
+    def __init__(self) -> None:
+        self.now = self.measured_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def measure(self) -> None:
+        self.now += MEASUREMENT_S
+        self.measured_s += MEASUREMENT_S
+
+
+@pytest.fixture
+def clock(cache_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made, measure = Clock(), RaceTimer.measure
+
+    def measure_on_clock(timer: RaceTimer, task: Any) -> Any:
+        made.measure()
+        return measure(timer, task)
+
+    monkeypatch.setattr(RaceTimer, "measure", measure_on_clock)
+    return made
+
+
+def converted(clock: Clock, **options: Any) -> nn.Module:
+    """Return a converted network whose layers work on the clock."""
+    torch.manual_seed(1)
+    sizes = (3, 4, 5, 6)
+    model = nn.Sequential(*(nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise(sizes)))
+    mt.convert(model, **options)
+    model[0]._mucudnn.sightings._pace = PacedBudget(clock)
+    return model
+
+
+def step(clock: Clock, model: nn.Module) -> torch.Tensor:
+    x = X.clone().requires_grad_()
+    y = x
+    for layer in model:
+        y = layer(y)
+        clock.now += WORK_S
+    y.square().sum().backward()
+    return y.detach()
+
+
+def steps_until_decided(clock: Clock, model: nn.Module) -> list[float]:
+    """Run steps until all layers are decided. Return the seconds that each step measured."""
+    measured = []
+    while len(answers._answers.everything()) < len(model):
+        before = clock.measured_s
+        step(clock, model)
+        measured.append(clock.measured_s - before)
+        assert len(measured) < MOST_STEPS
+    return measured
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"workspace": "1MiB"}, {"numerics": "strict"}], ids=["free", "limit", "strict"]
+)
+def test_no_step_measures_much_longer_than_the_program_works(clock: Clock, options: dict[str, Any]) -> None:
+    model = converted(clock, **options)
+    measured = steps_until_decided(clock, model)
+    for count in range(1, len(measured) + 1):
+        assert sum(measured[:count]) <= 1.5 * count * len(model) * WORK_S + MEASUREMENT_S
+    assert len(measured) > 1, "the first step has no time for everything"
+
+
+@pytest.mark.parametrize("options", [{}, {"workspace": "1MiB"}], ids=["free", "limit"])
+def test_paced_decisions_measure_the_same_as_decisions_at_once(
+    clock: Clock, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def kept() -> set[tuple[str, str]]:
+        with Cache.open(default_path()) as cache:
+            return {*cache.query("SELECT DISTINCT problem, pass FROM measurements")}
+
+    steps_until_decided(clock, converted(clock, **options))
+    paced = kept()
+    monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "other.sqlite"))
+    monkeypatch.setattr(dispatch, "_prepared", dispatch.Recent(4096))
+    monkeypatch.setattr(answers, "_answers", dispatch.Recent(2048))
+    at_once = converted(clock, budget="none", **options)
+    assert len(steps_until_decided(clock, at_once)) == 1
+    assert kept() == paced
+
+
+def test_until_there_is_time_pytorch_runs_a_call_without_a_limit(clock: Clock) -> None:
+    model = converted(clock)
+    own = nn.Sequential(*(nn.Conv2d(layer.in_channels, layer.out_channels, 3, padding=1) for layer in model))
+    own.load_state_dict(model.state_dict())
+    assert torch.equal(model[0](X), own[0](X))
+    assert not dispatch._prepared
+
+
+def test_until_there_is_time_a_model_chooses_within_a_limit_and_later_steps_decide_again(
+    clock: Clock,
+) -> None:
+    model = converted(clock, workspace="1MiB")
+    model[0](X)
+    provisional = [*dispatch._prepared.everything().values()]
+    assert len(provisional) == 2, "the forward pass and the filter gradient"
+    assert all(ready.is_provisional and ready.workspace <= 2**20 for ready in provisional)
+    steps_until_decided(clock, model)
+    assert not any(ready.is_provisional for ready in dispatch._prepared.everything().values())
+
+
+def test_a_later_process_decides_from_the_cache_in_its_first_step(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for options in ({}, {"workspace": "1MiB"}):
+        steps_until_decided(clock, converted(clock, **options))
+        monkeypatch.setattr(dispatch, "_prepared", dispatch.Recent(4096))
+        monkeypatch.setattr(answers, "_answers", dispatch.Recent(2048))
+        before = clock.measured_s
+        assert len(steps_until_decided(clock, converted(clock, **options))) == 1
+        assert clock.measured_s == before
+        monkeypatch.setattr(answers, "_answers", dispatch.Recent(2048))
+
+
+def test_a_summary_with_an_input_decides_at_once(clock: Clock) -> None:
+    model = converted(clock, workspace="1MiB")
+    model(X)
+    choices = mt.summary(model, X).choices
+    assert all(choice.micro_batches is not None for choice in choices)
+    assert not any(ready.is_provisional for ready in dispatch._prepared.everything().values())
