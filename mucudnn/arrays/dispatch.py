@@ -78,6 +78,7 @@ class Prepared:
     _rescue: Rescue | None = None  # None for tiles, which are as small as can be, and batch-invariant slices
     _watch: Watch | None = None  # None on a GPU, for plans, and for parts and slices that have no rows
     is_provisional: bool = False
+    is_busy: bool = False  # True if other programs disturbed a measurement that it depends on
 
     @property
     def own(self) -> int:
@@ -243,6 +244,15 @@ class _Choice(NamedTuple):
     rows: Sequence[Measurement] = ()  # empty if none chose
     is_provisional: bool = False
 
+    @property
+    def is_busy(self) -> bool:
+        """True if other programs disturbed a measurement that the choice depends on."""
+        parts = self.configuration.parts if isinstance(self.configuration, Configuration) else ()
+        used = {(part.micro_batch, part.algorithm) for part in parts}
+        if self.undivided_stock is not None:
+            used.add((self.undivided_stock.micro_batch, STOCK))
+        return any(row.busy_tries and (row.micro_batch, row.algorithm) in used for row in self.rows)
+
 
 def _prepare(
     call: PassCall, plan: PlanOrPath | None, only_plan: bool, source: Source | None, may_measure: bool
@@ -301,7 +311,7 @@ def _prepare(
         watch = Watch.over(device.engine, kernel, configuration, choice.rows, limit)
     return Prepared(
         call, problem, configuration, shapes, plan, device, division, needed, stock, choice.undivided_stock,
-        rescue, watch, choice.is_provisional,
+        rescue, watch, choice.is_provisional, choice.is_busy,
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """`mucudnn cache`: show the cache, and carry measurements between hosts."""
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from rich.table import Table
 
 from mucudnn._native import parse_descriptor
 from mucudnn.cli import options, outputs
+from mucudnn.cli.cached_choices import ALGORITHM, DIVIDED, LEFT, CachedChoices
 from mucudnn.cli.examples import format_examples
 from mucudnn.cli.terminal import Terminal, show, show_json, table
 from mucudnn.costs.cache import Cache, default_path
@@ -26,7 +28,7 @@ from mucudnn.output.files import write_lines
 from mucudnn.output.streams import results
 from mucudnn.output.text import milliseconds
 from mucudnn.problems.descriptor import short_text
-from mucudnn.sizes import format_size
+from mucudnn.sizes import format_size, spell_limit
 
 HELP = "look at the cache of measurements, and carry it between hosts"
 DESCRIPTION = (
@@ -68,7 +70,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
     declare("path", _path, "print where the cache is")
     declare("info", _info, "print how much is in it, machine by machine")
-    declare("list", _list, "print the kernels in it")
+    declare(
+        "list",
+        _list,
+        "print the kernels in it, and the choices that their measurements lead to",
+        "The choices are for the largest measured mini-batch, within MUCUDNN_WORKSPACE_LIMIT.",
+    )
     declare(
         "check",
         _check,
@@ -266,13 +273,26 @@ def _list(path: Path, arguments: argparse.Namespace) -> None:
         nothing = {"path": str(path), "kernels": []}
         _print(arguments, nothing, f"{path} does not exist yet", "Next: mucudnn benchmark alexnet")
         return
-    rows = table("kernel", "pass", "library", ">threads", ">sizes", ">measured")
+    rows = table("kernel", "pass", "library", ">threads", ">measured", ">N", "choice", ">ms", "machine")
+    kernels, ways = [], Counter[str]()
     with Cache.read_only(path) as cache:
-        kernel_rows = cache.query(_KERNELS)
-    for key, pass_, _, *cells in kernel_rows:
-        rows.add_row(_format_kernel(key), pass_, *map(str, cells))
-    kernels = [dict(zip(_KERNEL_KEYS, row, strict=True)) for row in kernel_rows]
-    _print(arguments, {"path": str(path), "kernels": kernels}, rows)
+        choices = CachedChoices(cache)
+        for row in cache.query(_KERNELS):
+            key, pass_, _, library, threads, _, measured = row
+            choice = choices.find(*row[:5])
+            cells = ["–"] * 4
+            if choice is not None:
+                ways[choice.way] += 1
+                ways["busy"] += choice.is_busy
+                state = "busy" if choice.is_busy else "quiet"
+                cells = [str(choice.mini_batch), choice.configuration, milliseconds(choice.time_ms), state]
+            rows.add_row(_format_kernel(key), pass_, library, str(threads), str(measured), *cells)
+            chosen = None if choice is None else choice._asdict()
+            kernels.append({**dict(zip(_KERNEL_KEYS, row, strict=True)), "choice": chosen})
+    content = {"path": str(path), "kernels": kernels}
+    counts = ", ".join(f"{ways[way]} {way}" for way in (DIVIDED, ALGORITHM, LEFT))
+    busy = f"{ways['busy']} of them from a busy machine, see mucudnn cache check"
+    _print(arguments, content, rows, "", f"Choices within {spell_limit(choices.limit)}: {counts}; {busy}")
 
 
 _DISTURBED = """

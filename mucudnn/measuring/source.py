@@ -65,13 +65,14 @@ def costs_with_stock(costs: CostTable, cache: Cache, source: Source) -> CostTabl
     return replace(
         costs,
         measurements={
-            kernel: [*rows, *_stock_rows(cache.measurements(source.machine, kernel), kernel)]
+            kernel: [*rows, *stock_rows(cache.measurements(source.machine, kernel), kernel)]
             for kernel, rows in costs.measurements.items()
         },
     )
 
 
-def _stock_rows(rows: Sequence[Measurement], kernel: Kernel) -> list[Measurement]:
+def stock_rows(rows: Sequence[Measurement], kernel: Kernel) -> list[Measurement]:
+    """Return a framework's rows as those of STOCK for a kernel: the whole mini-batch, and slices of it."""
     return [
         replace(row, algorithm=STOCK)
         for row in rows

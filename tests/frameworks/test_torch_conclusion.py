@@ -38,7 +38,8 @@ def test_the_sentence_counts_the_calls_and_compares_the_gain(monkeypatch: pytest
     decided = [(DIVIDED, False), (DIVIDED, True), (ALGORITHM, False), (LEFT_TO_PYTORCH, False)]
     assert say(monkeypatch, decided, {"choices": 75.0, "stock": 120.0, "mixture": 60.0}) == (
         "4 convolutions: 1 divided, 1 by another algorithm, 2 left to PyTorch; a step takes 60.00 ms instead "
-        "of 120.0 ms (2.00×, predicted 1.50×); deciding took 1.2 s; mucudnn.torch.summary(model) shows more"
+        "of 120.0 ms (2.00×, predicted 1.50×); deciding took 1.2 s, on a quiet machine; "
+        "mucudnn.torch.summary(model) shows more"
     )
 
 
@@ -48,6 +49,15 @@ def test_the_sentence_says_by_how_much_choices_lost(monkeypatch: pytest.MonkeyPa
     )
     assert say(monkeypatch, [(LEFT_TO_PYTORCH, True)] * 2, {}).startswith(
         "2 convolutions: 2 left to PyTorch; deciding"
+    )
+
+
+def test_the_sentence_says_how_many_convolutions_later_runs_measure_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    busy = [(answer._replace(is_busy=True), False) for answer in (DIVIDED, LEFT_TO_PYTORCH)]
+    assert "deciding took 1.2 s, on a busy machine: later runs measure 2 again; mucudnn" in say(
+        monkeypatch, [*busy, (ALGORITHM, False)], {}
     )
 
 

@@ -154,9 +154,11 @@ def _decide(key: CallKey, operands: Operands, is_own: bool, *, may_measure: bool
         key.source.release()
     if gain is None:
         return Answer(1.0, is_final=False) if _is_bound(key, operands) else NOT_YET
+    is_busy = any(division.is_busy for division in ready.values())
     if gain < _LEAST_GAIN:
-        return LEFT_TO_PYTORCH
-    answer = Answer(gain, is_divided=any(map(_is_divided, ready.values())), saved_ms=_saved_ms(ready, gain))
+        return LEFT_TO_PYTORCH._replace(is_busy=is_busy)
+    is_divided, saved_ms = any(map(_is_divided, ready.values())), _saved_ms(ready, gain)
+    answer = Answer(gain, is_divided=is_divided, is_busy=is_busy, saved_ms=saved_ms)
     if not is_own:
         return answer
     return answer._replace(options=options, ready=ready["forward"] if x.is_cpu else None)

@@ -15,11 +15,9 @@ def sentence(
 
     `step_ms` has the ms of the step by way; it is empty if no step was compared.
     """
-    ours = [
-        answer
-        for _, call, is_stock in calls
-        if not is_stock and (answer := answers.find(call)) is not None and answer.gain
-    ]
+    decided = [(answers.find(call), is_stock) for _, call, is_stock in calls]
+    ours = [answer for answer, is_stock in decided if answer is not None and not is_stock and answer.gain]
+    busy = sum(answer is not None and answer.is_busy for answer, _ in decided)
     divided = sum(answer.is_divided for answer in ours)
     counts = {
         "divided": divided,
@@ -30,7 +28,8 @@ def sentence(
     parts = [f"{len(calls)} convolution{'s' * (len(calls) != 1)}: {texts}"]
     if step_ms:
         parts.append(_compare(step_ms, [answer.saved_ms for answer in ours]))
-    parts.append(f"deciding took {deciding_s:.1f} s")
+    again = f"a busy machine: later runs measure {busy} again" if busy else "a quiet machine"
+    parts.append(f"deciding took {deciding_s:.1f} s, on {again}")
     return f"{'; '.join(parts)}; mucudnn.torch.summary(model) shows more"
 
 
