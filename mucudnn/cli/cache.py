@@ -273,22 +273,26 @@ def _list(path: Path, arguments: argparse.Namespace) -> None:
         nothing = {"path": str(path), "kernels": []}
         _print(arguments, nothing, f"{path} does not exist yet", "Next: mucudnn benchmark alexnet")
         return
-    rows = table("kernel", "pass", "library", ">threads", ">measured", ">N", "choice", ">ms", "machine")
-    kernels, ways = [], Counter[str]()
+    kernels, ways, lines = [], Counter[str](), []
     with Cache.read_only(path) as cache:
         choices = CachedChoices(cache)
         for row in cache.query(_KERNELS):
             key, pass_, _, library, threads, _, measured = row
-            choice = choices.find(*row[:5])
-            cells = ["–"] * 4
+            choice, cells = choices.find(*row[:5]), ["–"] * 4
             if choice is not None:
                 ways[choice.way] += 1
                 ways["busy"] += choice.is_busy
                 state = "busy" if choice.is_busy else "quiet"
                 cells = [str(choice.mini_batch), choice.configuration, milliseconds(choice.time_ms), state]
-            rows.add_row(_format_kernel(key), pass_, library, str(threads), str(measured), *cells)
+            if library not in choices.frameworks:  # the choices of an engine have these rows
+                lines.append([library, _format_kernel(key), pass_, str(threads), str(measured), *cells])
             chosen = None if choice is None else choice._asdict()
             kernels.append({**dict(zip(_KERNEL_KEYS, row, strict=True)), "choice": chosen})
+    hidden = int(len({library for library, *_ in lines}) == 1)  # a single library needs no column
+    heads = ("library", "kernel", "pass", ">threads", ">measured", ">N", "choice", ">ms", "machine")
+    rows = table(*heads[hidden:])
+    for line in lines:
+        rows.add_row(*line[hidden:])
     content = {"path": str(path), "kernels": kernels}
     counts = ", ".join(f"{ways[way]} {way}" for way in (DIVIDED, ALGORITHM, LEFT))
     busy = f"{ways['busy']} of them from a busy machine, see mucudnn cache check"

@@ -37,6 +37,7 @@ class CachedChoices:
         self.limit: int | None = settings.WORKSPACE_LIMIT.read()
         machines = cache.machines()
         self._engines = {machine.identity: machine for machine in machines if machine.engine != FRAMEWORK}
+        self.frameworks = {machine.library for machine in machines if machine.engine == FRAMEWORK}
         self._frameworks = [machine for machine in machines if machine.engine == FRAMEWORK]
 
     def find(self, key: str, pass_: str, device: str, library: str, threads: int) -> CachedChoice | None:
