@@ -10,7 +10,7 @@ import argparse
 import gzip
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,8 +24,8 @@ from mucudnn.measuring.likely import find_unlikely
 from mucudnn.measuring.worklist import Task
 from mucudnn.problems.kernels import Kernel
 
-NETWORKS = ("resnet50-16", "vgg11-16", "squeezenet1_1-16", "mobilenet_v2-16")
-KNOWN = "resnet18-16"
+NETWORKS = ("resnet50", "vgg11", "squeezenet1_1", "mobilenet_v2")
+KNOWN = "resnet18"
 LIMIT = LIMITS["64 MiB"]
 MACHINE = Machine("host", "the recorded processor", "the recorded library", 1)
 STOCKS = (STOCK, STOCK_SLICE)
@@ -34,14 +34,13 @@ STOCKS = (STOCK, STOCK_SLICE)
 def measure(options: argparse.Namespace) -> Iterator[Record]:
     """Play the races of each network."""
     for name in NETWORKS:
-        path = TABLES / f"{name}.jsonl.gz"
-        network = list(zip(kernels_of(path), read_tables(path), strict=True))
+        network = recorded(name)
         best_ms = sum(costs.count * costs.best_ms(LIMIT, costs.medians) for _, costs in network)
         stock_ms = sum(costs.count * costs.medians[costs.mini_batch, STOCK] for _, costs in network)
         details = {"kernels": len(network), "stock_ms": stock_ms}
         for knowledge in ("nothing", "the model", KNOWN):
             timed, paid_ms, chosen_ms, slowest = play(network, knowledge)
-            case = f"{name}, 64 MiB, knowing {knowledge}"
+            case = f"{name} after {knowledge}"
             yield Record("known", case, "algorithms timed", timed, "measurements", details)
             yield Record("known", case, "measuring", paid_ms / 1e3, "s", details)
             yield Record("known", case, "choice over the best", chosen_ms / best_ms, "ratio", details)
@@ -57,8 +56,7 @@ def play(network: list[tuple[Kernel, Costs]], knowledge: str) -> tuple[int, floa
     timed, paid_ms, chosen_ms, slowest = 0, 0.0, 0.0, 1.0
     with Cache.in_memory(Path("none")) as cache:
         if knowledge == KNOWN:
-            path = TABLES / f"{KNOWN}.jsonl.gz"
-            for kernel, costs in zip(kernels_of(path), read_tables(path), strict=True):
+            for kernel, costs in recorded(KNOWN):
                 keep(cache, kernel, costs, race(costs, LIMIT)[0])
         for kernel, costs in network:
             reduced = costs if knowledge == "nothing" else likely(cache, kernel, costs)
@@ -89,7 +87,10 @@ def keep(cache: Cache, kernel: Kernel, costs: Costs, measured: Times) -> None:
             cache.add(MACHINE, kernel, Measurement(size, name, SUCCESS, costs.workspaces[size, name], "", ms))
 
 
-def kernels_of(path: Path) -> Iterable[Kernel]:
-    """Return the kernels of a recorded network, in the order of `read_tables`."""
+def recorded(name: str) -> list[tuple[Kernel, Costs]]:
+    """Return the kernels of a recorded network, N=16, with their costs."""
+    path = TABLES / f"{name}-16.jsonl.gz"
     with gzip.open(path, "rt", encoding="utf-8") as file:
-        return [Kernel(parse_descriptor(line["problem"])[0], line["pass"]) for line in map(json.loads, file)]
+        lines = [json.loads(line) for line in file]
+    kernels = [Kernel(parse_descriptor(line["problem"])[0], line["pass"]) for line in lines]
+    return list(zip(kernels, read_tables(path), strict=True))
