@@ -118,7 +118,7 @@ QUESTIONS: dict[str, tuple[Row, ...]] = {
          by_case("race", "drop-in, legacy: choice", ", 64 MiB")),
     ),
     "known": (
-        ("algorithms that a race measures within 64 MiB, N=16, after nothing, the cost model or a network", "",
+        ("algorithms that a race measures, 64 MiB, N=16, after nothing, the cost model, or a network", "",
          by_case("known", "algorithms timed", unit="measurements")),
         ("the time of all runs", "", by_case("known", "measuring", unit="s")),
         ("time of the choices over the best of all recorded times", "at most 1.02",

@@ -50,7 +50,8 @@ class Budget:
     @property
     def is_spent(self) -> bool:
         """True if only what a choice cannot do without may still be measured."""
-        running_s = 0.0 if self._since is None else self._clock() - self._since
+        since = self._since  # another thread may end its block
+        running_s = 0.0 if since is None else self._clock() - since
         return self._spent_s + running_s >= self.seconds
 
     @contextmanager
@@ -59,11 +60,11 @@ class Budget:
         if self._since is not None:
             yield
             return
-        self._since = self._clock()
+        self._since = start = self._clock()
         try:
             yield
-        finally:
-            self._spent_s += self._clock() - self._since
+        finally:  # another thread may have ended its block meanwhile
+            self._spent_s += self._clock() - start
             self._since = None
 
     @contextmanager

@@ -11,6 +11,7 @@ from needs_torch import mt, torch
 
 from mucudnn.arrays import dispatch
 from mucudnn.costs.cache import Cache, default_path
+from mucudnn.errors import MucudnnWarning
 from mucudnn.measuring.budget import PacedBudget
 from mucudnn.measuring.runners import RaceTimer
 from mucudnn.torch.choosing import answers
@@ -146,3 +147,22 @@ def test_a_summary_with_an_input_decides_at_once(clock: Clock) -> None:
     choices = mt.summary(model, X).choices
     assert all(choice.micro_batches is not None for choice in choices)
     assert not any(ready.is_provisional for ready in dispatch._prepared.everything().values())
+
+
+def test_a_budget_that_cannot_be_read_leaves_the_calls_to_pytorch(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUCUDNN_BUDGET", "soon")
+    model = converted(clock)
+    with pytest.warns(MucudnnWarning, match="MUCUDNN_BUDGET: 'soon' is not a budget"):
+        step(clock, model)
+
+
+def test_threads_may_decide_at_once() -> None:
+    budget = PacedBudget()
+    first, second = budget.spending(), budget.spending()
+    with first:
+        budget._since = None  # another thread has not seen the first block yet
+        with second:
+            pass
+    assert not budget.is_spent or budget.seconds == 0

@@ -7,11 +7,12 @@ never earn back. Such a program runs PyTorch's own convolutions.
 import os
 import time
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
 from mucudnn import settings
 from mucudnn.arrays.recent import Recent
+from mucudnn.errors import UsageError
 from mucudnn.measuring.budget import Budget, PacedBudget, current_budget
 from mucudnn.torch.choosing.answers import CallKey
 from mucudnn.torch.choosing.background import Work
@@ -88,11 +89,17 @@ class Sightings:
 
         If nobody named a budget and the decisions of a program `is_paced`, they wait for its own work.
         """
-        start, budget = time.perf_counter(), self._budget or current_budget()
-        if is_paced and self._is_paced:
+        start, budget = time.perf_counter(), self._budget
+        if budget is None and is_paced and self._is_paced:
             budget = self._pace
+        elif budget is None:
+            with suppress(UsageError):  # the decision raises it, too, and PyTorch runs the call
+                budget = current_budget()
         try:
-            with budget.applied(), budget.spending() if budget is self._pace else nullcontext():
+            with (
+                nullcontext() if budget is None else budget.applied(),
+                self._pace.spending() if budget is self._pace else nullcontext(),
+            ):
                 yield
         finally:
             self.deciding_s += time.perf_counter() - start
