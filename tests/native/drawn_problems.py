@@ -4,6 +4,9 @@ from hypothesis import strategies as st
 
 from mucudnn._native import Problem
 
+TRANSFORMS = ("WINOGRAD_NONFUSED", "FFT_TILING")
+LINES = tuple(kernel for taps in (3, 5, 7) for kernel in ((1, taps), (taps, 1)))
+
 
 @st.composite
 def problems(
@@ -49,3 +52,27 @@ def divisions(draw: st.DrawFn, mini_batch: int, most: int | None = None) -> list
         sizes.append(draw(st.integers(1, mini_batch)))
         mini_batch -= sizes[-1]
     return sizes
+
+
+@st.composite
+def transformed_problems(draw: st.DrawFn, *, most_samples: int = 3) -> Problem:
+    """Draw images and volumes that both transforms take, of several blocks of channels or of few."""
+    depth = draw(st.sampled_from(((), (), (1,), (3,))))
+    kernel = draw(st.sampled_from(((3, 3), (3, 3), *LINES, (5, 2), (1, 1))))
+    dilation = tuple(draw(st.integers(1, 5)) for _ in kernel)
+    input_ = tuple(draw(st.integers(1, 19)) for _ in kernel)
+    extent = tuple(d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True))
+    least = tuple(max(0, (e - i + 1) // 2) for e, i in zip(extent, input_, strict=True))
+    padding = tuple(draw(st.integers(p, max(p, e - 1))) for p, e in zip(least, extent, strict=True))
+    ones = tuple(1 for _ in depth)
+    return Problem(
+        mini_batch=draw(st.integers(1, most_samples)),
+        in_channels=draw(st.sampled_from((1, 3, 16, 19))),
+        out_channels=draw(st.sampled_from((1, 4, 16, 21))),
+        input=(*(4 for _ in depth), *input_),
+        kernel=(*depth, *kernel),
+        padding=(*ones, *padding) if depth == (3,) else (*(0 for _ in depth), *padding),
+        dilation=(*ones, *dilation),
+        data_type=draw(st.sampled_from(("f32", "f16", "bf16"))),
+        layout=draw(st.sampled_from(("nchw", "nhwc"))),
+    )

@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from drawn_problems import divisions
+from drawn_problems import TRANSFORMS, divisions, transformed_problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_transformed_convolutions import TRANSFORMS, transformed_problems
 
 from mucudnn._native import Division, Engine, KeptFilter, Problem, host_library
 from mucudnn.costs.records import SUCCESS
