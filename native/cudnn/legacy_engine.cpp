@@ -72,7 +72,7 @@ class LegacyKernel final : public PreparedKernel {
     context_->library().check(get_workspace_size(context_->library(), context_->handle(), pass_,
                                                  descriptors_.all(), algorithm_, workspace_),
                               ("preparing " + algorithm).c_str());
-    if (!context_->library().is_host() || pass_ == Pass::backward_filter) return;
+    if (context_->library().get_kept_filter_size == nullptr || pass_ == Pass::backward_filter) return;
     const mucudnnHostConvolution convolution = host_convolution();
     context_->library().check(context_->library().get_kept_filter_size(&convolution, &kept_filter_size_),
                               ("preparing " + algorithm).c_str());
