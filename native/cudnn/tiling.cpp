@@ -18,9 +18,8 @@ namespace {
 // The workspaces in KiB for which tiles are listed. The least is the size of a second-level cache.
 constexpr std::size_t kWorkspaces[] = {512,   1024,  2048,   4096,    8192,   16384,
                                        32768, 65536, 262144, 1048576, 4194304};
-constexpr std::int64_t kProbe =
-    8;  // the workspace of an eighth of a sample shows how it grows with the steps
-constexpr int kMostCorrections = 3;
+constexpr int kMostTries = 6;     // tiles whose workspace is asked for each of these
+constexpr double kMostWaste = 4;  // a tile takes at most this multiple of its share of the whole workspace
 constexpr std::int64_t kMostTiles = 1 << 16;  // a plan must not ask for any amount of memory
 
 char* at(char* tensor, const Rows& rows, std::int64_t row) {
@@ -244,14 +243,40 @@ class TilingEngine final : public Engine {
     }
   }
 
+  // The workspace of tiles by their steps.
+  using Workspaces = std::map<std::int64_t, std::size_t>;
+
+  // Returns the longest tiles within a limit and their workspace. `known` has shorter tiles and the whole
+  // sample, and takes what is asked. Because algorithms pad the rows, the workspace grows in steps, and
+  // a prediction from two lengths is only the next length to ask for.
+  std::optional<Workspaces::value_type> longest_within(const Kernel& kernel, const std::string& algorithm,
+                                                       std::size_t limit, Workspaces& known) {
+    for (int tries = 0; tries < kMostTries; ++tries) {
+      const auto above =
+          std::find_if(known.begin(), known.end(), [&](const auto& tile) { return tile.second > limit; });
+      const auto [high, high_size] = *above;
+      const bool is_lowest = above == known.begin();
+      const auto [low, low_size] = is_lowest ? Workspaces::value_type{0, 0} : *std::prev(above);
+      if (high - low < 2) break;
+      const double slope =
+          (static_cast<double>(high_size) - static_cast<double>(low_size)) / static_cast<double>(high - low);
+      const auto predicted = low + static_cast<std::int64_t>(
+                                       (static_cast<double>(limit) - static_cast<double>(low_size)) / slope);
+      const std::int64_t next = std::clamp(predicted, low + 1, high - 1);
+      const auto size = workspace_of(kernel, {algorithm, next});
+      if (!size) return std::nullopt;
+      known[next] = *size;
+    }
+    const auto above =
+        std::find_if(known.begin(), known.end(), [&](const auto& tile) { return tile.second > limit; });
+    return above == known.begin() ? std::nullopt : std::optional(*std::prev(above));
+  }
+
   void add_tiles(const Kernel& kernel, const Candidate& whole, std::vector<Candidate>& tiles) {
     if (whole.workspace <= kWorkspaces[0] << 10) return;
-    const std::int64_t total = tile_steps(kernel), probe = (total + kProbe - 1) / kProbe;
-    const auto probed = workspace_of(kernel, {whole.algorithm, probe});
-    if (!probed) return;
-    const double slope = std::max((static_cast<double>(whole.workspace) - static_cast<double>(*probed)) /
-                                      static_cast<double>(total - probe),
-                                  1.0);
+    const std::int64_t total = tile_steps(kernel);
+    Workspaces known{{total, whole.workspace}};
+    const double step = static_cast<double>(whole.workspace) / static_cast<double>(total);
     // Some channels of a larger tensor would need other copies.
     std::string notes = whole.notes;
     if (const std::size_t at = notes.find(kStrided); at != std::string::npos)
@@ -260,24 +285,12 @@ class TilingEngine final : public Engine {
     for (const std::size_t kib : kWorkspaces) {
       const std::size_t limit = kib << 10;
       if (limit >= whole.workspace) break;
-      const double room = static_cast<double>(limit) - static_cast<double>(*probed);
-      auto steps = probe + static_cast<std::int64_t>(room / slope);
-      for (int tries = 0; tries < kMostCorrections && steps > last; ++tries) {
-        // Tiles of equal length take as much workspace as the longest of unequal ones.
-        steps = std::min(steps, total - 1);
-        const std::int64_t count = (total + steps - 1) / steps;
-        const TiledAlgorithm tiled{whole.algorithm, (total + count - 1) / count};
-        if (tiled.steps <= last) break;
-        const auto workspace = workspace_of(kernel, tiled);
-        if (!workspace) break;
-        if (*workspace <= limit) {
-          last = tiled.steps;
-          tiles.push_back({to_text(tiled), whole.status, *workspace, notes});
-          break;
-        }
-        const double excess = static_cast<double>(*workspace - limit) / slope;
-        steps = tiled.steps - std::max<std::int64_t>(1, static_cast<std::int64_t>(excess));
-      }
+      const auto longest = longest_within(kernel, whole.algorithm, limit, known);
+      if (!longest || longest->first == last) continue;
+      const auto [steps, size] = *longest;
+      last = steps;
+      if (static_cast<double>(size) > kMostWaste * step * static_cast<double>(steps)) continue;
+      tiles.push_back({to_text(TiledAlgorithm{whole.algorithm, steps}), whole.status, size, notes});
     }
   }
 
