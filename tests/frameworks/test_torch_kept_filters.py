@@ -23,8 +23,8 @@ def _winograd_is_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Winograd be the choice for all forward passes, and forget what earlier tests decided."""
 
     def decide(engine: Any, kernel: Kernel, *_: Any) -> dispatch._Choice:
-        part = MicroConfiguration(kernel.mini_batch, "WINOGRAD_NONFUSED", 1.0, 0)
-        return dispatch._Choice(Configuration((part,)))
+        whole = MicroConfiguration(kernel.mini_batch, "WINOGRAD_NONFUSED", 1.0, 0)
+        return dispatch._Choice(Configuration((whole,)))
 
     monkeypatch.setattr(dispatch, "_decide", decide)
     dispatch._prepared.clear()

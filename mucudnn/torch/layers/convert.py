@@ -82,8 +82,8 @@ def convert(
     they have run. `torch.fx` treats converted modules as leaves, so a traced model stays converted.
 
     Quantization and `torch.jit.script` look for PyTorch's own classes: restore the model first.
-    `torch.jit.trace` and `torch.export` with strict=True keep a model divided, but no other process knows its
-    plan. `torch.export` with strict=False and ONNX get PyTorch's own convolutions.
+    `torch.jit.trace` keeps a model divided, and so does `torch.export` with strict=True, except in PyTorch
+    2.9; no other process knows its plan. ONNX and every other `torch.export` get PyTorch's own convolutions.
 
     On the CPU, `torch.compile` with Inductor keeps PyTorch's convolutions except those for which the engine
     is measured faster while the model is compiled. Other backends, models with a plan and GPUs get operators
