@@ -40,8 +40,8 @@ def apply(model: Model, plan: AnyPlan | AnyPath) -> Model:
     step uses the lower point. Wrap the model in DistributedDataParallel after `apply`. Copies and pickles of
     the model have no memory plan. Nothing is moved in regions compiled by torch.compile.
 
-    **A spatial plan** gathers divided tensors before the layers, and over the mesh dimensions, that it names.
-    Divide the model's input with the plan's `mesh` and `axes`.
+    **A spatial plan** gathers divided tensors before the layers, and over the mesh dimensions, that it names,
+    and divides whole tensors again. Divide the model's input with the plan's `mesh` and `axes`.
 
     Raises:
         ArgumentTypeError: the model is not a torch.nn.Module, or the plan is not a plan.
@@ -60,12 +60,11 @@ def apply(model: Model, plan: AnyPlan | AnyPath) -> Model:
     if isinstance(plan, MemoryPlan):
         return training.apply_memory(model, plan)
     with no_fork:
-        from mucudnn.torch.parallel.spatial.planning.choosing import (
-            gather_as_planned,
-        )  # needs a newer PyTorch
+        # Imported late, because it needs a newer PyTorch.
+        from mucudnn.torch.parallel.spatial.planning.following import divide_as_planned
 
     _stop_gathering(model)
-    _gathers[model] = gather_as_planned(model, plan.layers, plan.stages)
+    _gathers[model] = divide_as_planned(model, plan.layers, plan.stages)
     return model
 
 

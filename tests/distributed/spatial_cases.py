@@ -301,6 +301,43 @@ def partly_gathered(names: tuple[str, ...]) -> float:
     return max(compare(model, expected), largest(y.gather(), y64))
 
 
+class Bottleneck(nn.Module):
+    """An autoencoder with a dense layer in the middle, after which its tensors are whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.dense = nn.Conv2d(1, 2, 3, padding=1), nn.Linear(84, 84)
+        self.decoder = nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(), nn.Conv2d(2, 1, 3, padding=1))
+
+    def forward(self, x: Any) -> Any:
+        y = self.encoder(x)
+        return self.decoder(self.dense(y.flatten(1)).reshape(y.shape))
+
+
+def divided_again() -> tuple[float, list[int], list[int]]:
+    """Return the error of a model that a plan divides again, and its layers' ranks before and with the plan."""
+    torch.manual_seed(5)
+    model, x = Bottleneck().double(), torch.randn(2, 1, 7, 6, dtype=torch.float64)
+    expected = copy.deepcopy(model)
+    y64 = expected(x)
+    y64.square().mean().backward()
+    world, link = dist.get_world_size(), spatial.Link(0.0, 1e15)
+    plan = spatial.plan(model, (1, 1, 7, 6), world=world, link=link, time_ms=volume, rate=1e15)
+    mesh = spatial.init_mesh("cpu", **plan.mesh)
+    with spatial.report(model) as before:
+        model(spatial.divide(x, mesh, plan.axes))
+    mucudnn.torch.apply(model, plan)
+    with spatial.report(model) as after:
+        y = model(spatial.divide(x, mesh, plan.axes))
+    model.zero_grad()
+    y.square().mean().backward()
+    mean_of_gradients(model)
+    assert largest(mucudnn.torch.apply(copy.deepcopy(expected), plan)(x), y64) == 0  # undivided as before
+    error = max(compare(model, expected), largest(y.gather(), y64))
+    ranks = [[layer.ranks for layer in run.layers if "Conv" in layer.kind] for run in (before, after)]
+    return error, ranks[0], ranks[1]
+
+
 def dropped_after_gather() -> bool:
     """Return whether ranks with copies of a part drop the same elements."""
     mesh = spatial.init_mesh("cpu", depth=2, height=2)

@@ -149,6 +149,12 @@ def test_layers_gathered_over_some_dimensions_get_the_undivided_gradients(names:
         assert error <= 1e-12
 
 
+def test_a_plan_divides_whole_tensors_again() -> None:
+    for error, before, after in worlds.run(2, spatial_cases.divided_again):
+        assert error <= 1e-12
+        assert (before, after) == ([2, 1, 1], [2, 2, 2])
+
+
 def test_ranks_with_copies_of_a_part_drop_the_same_elements() -> None:
     assert worlds.run(4, spatial_cases.dropped_after_gather) == [True] * 4
 

@@ -97,6 +97,46 @@ def test_what_follows_an_operator_outside_the_table_is_divided_again() -> None:
     assert [layer.sizes for layer in layers] == [(2, 1), (2, 1)]
 
 
+class Dense(nn.Module):
+    """An autoencoder with a dense layer in the middle, after which the model's tensors are whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(1, 2, 3, padding=1), nn.Conv2d(2, 2, 3, padding=1)
+        self.dense = nn.Linear(512, 512)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.one(x)
+        return self.two(self.dense(y.flatten(1)).reshape(y.shape))
+
+
+def test_a_whole_tensor_is_divided_again_where_that_pays() -> None:
+    shape = (1, 1, 16, 16)
+    planned = spatial.plan(Dense(), shape, world=2, link=FAST, time_ms=multiplications, rate=1e15)
+    [name] = planned.mesh
+    assert planned.stages == (SpatialStage("two", (name,)),)
+    assert [layer.place for layer in planned.layers] == ["divided"] * 2
+    assert planned.gather_before is None
+    slow = spatial.Link(1e-3, 1e9)  # a message takes longer than the second convolution
+    planned = spatial.plan(Dense(), shape, world=2, link=slow, time_ms=multiplications, rate=1e15)
+    assert all(candidate.stages == (SpatialStage("two", ()),) for candidate in planned.candidates)
+
+
+def test_a_small_middle_is_gathered_and_the_large_layers_behind_are_divided_again() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.AvgPool2d(64), *(nn.Conv2d(8, 8, 3, padding=1) for _ in range(3)),
+        nn.Upsample(scale_factor=64), nn.Conv2d(8, 8, 3, padding=1),
+    )  # fmt: skip
+    planned = spatial.plan(
+        model, (1, 1, 512, 512), world=2, link=spatial.Link(1e-6, 1e12), time_ms=multiplications, rate=1e15
+    )
+    [name] = planned.mesh
+    # The last small layer is divided as well, because its gradient is small when it is gathered.
+    assert [layer.place for layer in planned.layers] == ["divided", "whole", "whole", "divided", "divided"]
+    assert planned.stages == (SpatialStage("2", ()), SpatialStage("4", (name,)))
+    assert planned.gather_before == "2"
+
+
 def test_a_convolution_that_pads_its_input_itself_is_timed_with_the_padded_shape() -> None:
     class Causal(nn.Conv3d):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -18,10 +18,10 @@ T = TypeVar("T", bound="SpatialStage | SpatialLayer | SpatialCandidate | Spatial
 
 @dataclass(frozen=True)
 class SpatialStage:
-    """A place in a model where ranks gather the parts of a divided tensor.
+    """A place in a model where ranks gather the parts of a tensor, or divide it again.
 
-    `before` names the layer that follows. `divided` are the dimensions of the mesh that still divide the
-    tensor from there on.
+    `before` names the layer that follows. `divided` are the dimensions of the mesh that divide the inputs of
+    layers from there on.
     """
 
     before: str
@@ -47,7 +47,7 @@ class SpatialLayer:
 
 @dataclass(frozen=True)
 class SpatialCandidate:
-    """A mesh with its best gatherings (`stages`): milliseconds of a step and bytes on a rank."""
+    """A mesh: milliseconds of a step and bytes on a rank with its best places to gather and divide again."""
 
     mesh: dict[str, int]
     gather_before: str | None
@@ -59,10 +59,10 @@ class SpatialCandidate:
 
 @dataclass(frozen=True)
 class SpatialPlan:
-    """The chosen mesh, the axes that it divides, and the layers before which the tensor is gathered.
+    """The chosen mesh, the axes that it divides, and the layers before which tensors are gathered or divided.
 
-    `stages` are these layers in their order. `gather_before` is the layer before which the tensor becomes
-    whole, None if it stays divided to the end. Times are measured for the convolutions and modelled for the
+    `stages` are these layers in their order. `gather_before` is the first layer before which the tensor
+    becomes whole, None if there is none. Times are measured for the convolutions and modelled for the
     link; `notes` say so, with the model's constants.
     """
 

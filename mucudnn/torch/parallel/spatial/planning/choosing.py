@@ -1,15 +1,12 @@
-"""The costs of a divided model, and the best places to gather on each mesh."""
+"""The costs of a divided model, and the best places to gather and to divide again on each mesh."""
 
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import inf
-from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from mucudnn import settings
 from mucudnn.arrays.call import LogListener, PassCall, geometry, limit_of
@@ -23,7 +20,7 @@ from mucudnn.plans.decide import choose_within
 from mucudnn.plans.devices.spatial_plan import SpatialCandidate, SpatialLayer, SpatialStage
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.solver.devices.gathering import gatherings
-from mucudnn.torch.parallel.spatial.divided import Divided
+from mucudnn.torch.parallel.spatial.planning.following import divide_as_planned
 from mucudnn.torch.parallel.spatial.planning.tracing import (
     NAMES,
     Layer,
@@ -62,37 +59,8 @@ class Link:
         return 1e3 * (messages * self.latency + size / self.bandwidth)
 
 
-def gather_as_planned(
-    model: nn.Module, layers: Sequence[SpatialLayer], stages: Sequence[SpatialStage]
-) -> list[RemovableHandle]:
-    """Gather the input of each layer over all dimensions of the mesh that its stage does not keep divided.
-
-    Removing the handles undoes it.
-    """
-    starts = {stage.before: stage.divided for stage in stages}
-    divided: tuple[str, ...] | None = None
-    hooks = {}
-    for layer in layers:
-        divided = starts.get(layer.name, divided)
-        if divided is not None:
-            hooks[layer.name] = partial(_gather_inputs, divided)
-    return [
-        model.get_submodule(name).register_forward_pre_hook(hook, prepend=True)
-        for name, hook in hooks.items()
-    ]
-
-
-def _gather_inputs(divided: tuple[str, ...], module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(
-        x.gather(*names)
-        if isinstance(x, Divided) and (names := [name for name in x.division.names if name not in divided])
-        else x
-        for x in inputs
-    )
-
-
 class Chooser:
-    """The choice of the best places to gather for each mesh. Parts that meshes share are traced once."""
+    """The choice of the best division of each layer, for each mesh. Meshes share the parts that they trace."""
 
     def __init__(
         self,
@@ -114,7 +82,7 @@ class Chooser:
     def choose(
         self, mesh: dict[str, int], samples: int, sizes: tuple[int, ...], limit: int | None
     ) -> tuple[SpatialCandidate, tuple[SpatialLayer, ...]] | None:
-        """Return the fastest way to gather that fits the limit, or the smallest if none fits."""
+        """Return the fastest way to divide the layers that fits the limit, or the smallest if none fits."""
         stages = [
             tuple(size if keep else 1 for size, keep in zip(sizes, kept, strict=True))
             for kept in itertools.product(*((True, False) if size > 1 else (True,) for size in sizes))
@@ -131,11 +99,8 @@ class Chooser:
             [[cost.time_ms + cost.exchange_ms + cost.others_ms for cost in of_stages] for of_stages in costs],
             list(saved),
             [
-                [
-                    [self._move(part, layer, k, a, b) for b in stages]
-                    for part, a in zip(parts, stages, strict=True)
-                ]
-                for k, layer in enumerate(parts[-1].layers)
+                [[self._move(k, before, after) for after in parts] for before in parts]
+                for k in range(len(parts[-1].layers))
             ],
         )
         best: tuple[SpatialCandidate, tuple[SpatialLayer, ...]] | None = None
@@ -144,7 +109,7 @@ class Chooser:
             if best is not None and limit is not None and way.memory + more > limit and way is not ways[-1]:
                 continue
             layers = tuple(costs[k][stage] for k, stage in enumerate(way.stages))
-            switches = self._switches(layers, way.stages, stages)
+            switches = self._switches(way.stages, stages, parts)
             needed = self._bytes(samples, sizes, layers, switches, way.stages, parts)
             more = needed - way.memory
             fits = limit is None or needed <= limit
@@ -179,24 +144,35 @@ class Chooser:
     def _kernels(self, layer: Layer) -> list[Kernel]:
         return kernels_of(layer, self._passes, _TYPES.get(self._dtype, "f32"), self._device)
 
-    def _move(self, part: Part, layer: Layer, k: int, a: tuple[int, ...], b: tuple[int, ...]) -> float:
-        """Return the milliseconds of gathering before layer k, from the stage `a` to the stage `b`."""
-        if a == b:
-            return 0.0
-        if k == 0 or any(y not in (x, 1) for x, y in zip(a, b, strict=True)):
+    def _move(self, k: int, before: Part, after: Part) -> float:
+        """Return the milliseconds to divide the input of layer k as another part does; infinity at first.
+
+        Gathering sends rows forward and their gradients back, and dividing again sends gradients only.
+        """
+        if k == 0:
+            return 0.0 if before is after else inf
+        if k >= min(len(before.layers), len(after.layers)):
             return inf
-        if k < len(part.layers) and product(part.layers[k].sizes) == 1:  # the model has gathered it itself
-            return 0.0
-        size = product(layer.x) * self._dtype.itemsize * (1 / product(b) - 1 / product(a))
-        messages = sum(x - 1 for x, y in zip(a, b, strict=True) if x != y)
-        return self._link.time_ms(messages, size) * (2 if self._training else 1)
+        layer = after.layers[k]
+        arrived, wanted = before.layers[k].arrived, layer.sizes
+        kept = [min(a, b) for a, b in zip(arrived, wanted, strict=True)]
+        gathered, divided = self._transfer(layer, kept, arrived), self._transfer(layer, kept, wanted)
+        return 2 * gathered + divided if self._training else gathered
+
+    def _transfer(self, layer: Layer, few: Sequence[int], many: Sequence[int]) -> float:
+        """Return the milliseconds in which parts of a layer's input on many ranks become parts on few."""
+        size = product(layer.x) * self._dtype.itemsize * (1 / product(few) - 1 / product(many))
+        return self._link.time_ms(sum(b - 1 for a, b in zip(few, many, strict=True) if a != b), size)
 
     def _switches(
-        self, layers: Sequence[SpatialLayer], way: Sequence[int], stages: Sequence[tuple[int, ...]]
+        self, way: Sequence[int], stages: Sequence[tuple[int, ...]], parts: Sequence[Part]
     ) -> tuple[SpatialStage, ...]:
-        switches = []
-        for layer, (before, after) in zip(layers[1:], itertools.pairwise(way), strict=True):
-            if before != after:
+        """Return the layers whose inputs are gathered or divided again, by the plan or against the model."""
+        switches: list[SpatialStage] = []
+        for k, (before, after) in enumerate(itertools.pairwise((way[0], *way))):
+            layer = parts[after].layers[k]
+            as_model = switches or layer.arrived == layer.sizes
+            if before != after or not as_model:
                 kept = tuple(name for name, size in zip(NAMES, stages[after], strict=False) if size > 1)
                 switches.append(SpatialStage(layer.name, kept))
         return tuple(switches)
@@ -211,7 +187,7 @@ class Chooser:
         parts: Sequence[Part],
     ) -> int:
         """Return the most bytes that a rank holds, with the largest workspace."""
-        handles = gather_as_planned(self._meta, layers, switches)
+        handles = divide_as_planned(self._meta, layers, switches)
         x = whole_or_part((samples, *self._shape[1:]), sizes, self._dtype)
         try:
             held = peak_bytes(self._meta, x, self._training)

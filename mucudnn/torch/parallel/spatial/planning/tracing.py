@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from mucudnn.errors import ArgumentTypeError, UsageError
 from mucudnn.torch.parallel.spatial.divided import Divided, Division, local_shape
 from mucudnn.torch.parallel.spatial.exchange.exchange import Owners
+from mucudnn.torch.parallel.spatial.planning.following import divided_over
 from mucudnn.torch.parallel.spatial.windows import convolved_size, paired, reach, transfers
 from mucudnn.torch.tracing.trace import errors_of_a_run_without_data
 
@@ -27,14 +28,16 @@ class Layer:
     """A convolution as a rank runs it, with everything before the next convolution.
 
     `x` and `y` are shapes of whole tensors, and `sizes` the numbers of ranks over which each spatial axis of
-    the input is divided. The other figures count up to the next convolution: the bytes that autograd saves,
-    the bytes that other operators read and write, and the messages and bytes from other ranks.
+    the input is divided. `arrived` are those with which the model passes the input, before it is divided
+    again. The other figures count up to the next convolution: the bytes that autograd saves, the bytes that
+    other operators read and write, and the messages and bytes from other ranks.
     """
 
     name: str
     module: Any
     x: tuple[int, ...]
     sizes: tuple[int, ...]
+    arrived: tuple[int, ...]
     y: tuple[int, ...] = ()
     saved: int = 0
     moved: int = 0
@@ -69,9 +72,12 @@ def whole_or_part(shape: Sequence[int], sizes: Sequence[int], dtype: torch.dtype
 def trace_part(
     model: nn.Module, shape: Sequence[int], sizes: Sequence[int], dtype: torch.dtype, training: bool
 ) -> Part:
-    """Run a model without data forward, with each spatial axis divided over `sizes` ranks."""
-    counter = _Counter(model)
+    """Run a model without data forward, with each spatial axis divided over `sizes` ranks.
+
+    The input of a convolution that arrives whole is divided again.
+    """
     x = whole_or_part(shape, sizes, dtype)
+    counter = _Counter(model, x.division if isinstance(x, Divided) else None)
     handles = [
         handle
         for module in model.modules()
@@ -132,6 +138,11 @@ def _rows_read(module: Any, i: int, layer: Layer) -> int:
     return (outputs - 1) * stride + span - 2 * pad
 
 
+def _ranks(x: Any) -> tuple[int, ...]:
+    """Return the numbers of ranks over which the spatial axes of a tensor are divided."""
+    return tuple(x.owners(axis).ranks if isinstance(x, Divided) else 1 for axis in range(2, x.dim()))
+
+
 def _tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
@@ -164,10 +175,11 @@ class _Live(TorchDispatchMode):
 class _Counter(TorchDispatchMode):
     """A mode that counts the bytes and messages of each convolution and of the operators after it."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, division: Division | None) -> None:
         super().__init__()
         self.layers: list[Layer] = []
-        self._before = Layer("", None, (), ())
+        self._division = division
+        self._before = Layer("", None, (), (), ())
         self._names = {module: name for name, module in model.named_modules()}
         self._own = {p.untyped_storage()._cdata for p in model.parameters()}
         self._saved: dict[int, Tensor] = {}  # kept alive, so that no two storages have the same address
@@ -176,16 +188,18 @@ class _Counter(TorchDispatchMode):
     def _now(self) -> Layer:
         return self.layers[-1] if self.layers else self._before
 
-    def begin(self, module: Any, args: tuple[Any, ...]) -> None:
-        """Begin a convolution."""
-        x = args[0]
-        sizes = [x.owners(a).ranks if isinstance(x, Divided) else 1 for a in range(2, x.dim())]
-        layer = Layer(self._names[module], module, tuple(x.shape), tuple(sizes))
+    def begin(self, module: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Begin a convolution, and return its input divided."""
+        x, arrived, division = args[0], _ranks(args[0]), self._division
+        if division is not None:
+            x = divided_over(x, division, division.names)
+        layer = Layer(self._names[module], module, tuple(x.shape), _ranks(x), arrived)
         if not self.layers:
             first = self._before
             layer.saved, layer.moved = first.saved, first.moved
             layer.messages, layer.received = first.messages, first.received
         self.layers.append(layer)
+        return x, *args[1:]
 
     def end(self, module: Any, args: tuple[Any, ...], y: Any) -> None:
         """Note the result of a convolution, and the input that a module pads itself before it convolves."""
