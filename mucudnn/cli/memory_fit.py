@@ -9,7 +9,14 @@ from mucudnn.errors import NothingFitsError, UsageError
 from mucudnn.measuring.modelled_device import ModelledDevice, find_device
 from mucudnn.output.text import milliseconds
 from mucudnn.plans.memory.costs import model_costs
-from mucudnn.plans.memory.fit import CONTEXT, Fit, OptimizerBytes, fit_network, largest, name_optimizer
+from mucudnn.plans.memory.fit import (
+    Fit,
+    OptimizerBytes,
+    Surroundings,
+    fit_network,
+    largest,
+    name_optimizer,
+)
 from mucudnn.plans.memory.planning import MemoryOptions, plan_network
 from mucudnn.plans.memory.training_step import Costs, count_work
 from mucudnn.problems.kernels import DEFAULT_BATCH
@@ -57,7 +64,7 @@ class _Question:
 
     def __init__(self, arguments: argparse.Namespace, device: ModelledDevice) -> None:
         self._arguments, self._device = arguments, device
-        self.memory = device.memory - CONTEXT
+        self.memory = device.memory
         self._fits: dict[int | None, tuple[Network, Costs, Fit]] = {}
 
     def fit(self, batch: int | None) -> Fit:
@@ -70,7 +77,7 @@ class _Question:
         unlimited_ms = count_work(network, costs).unlimited_ms
         planned_ms = unlimited_ms if fit.fits else None
         if not fit.fits and fit.fits_with_plan:
-            left = self.memory - self._count_optimizer(network).state
+            left = self.memory - self._count_optimizer(network).state - self._device.context
             Terminal().message(f"planning mini-batch {_batch_of(network)} on {self._device.name}")
             try:
                 planned_ms = plan_network(network, costs, MemoryOptions(left), listener=Terminal()).time_ms
@@ -90,7 +97,8 @@ class _Question:
             network = read_network(given.network, batch=batch, data_type=given.dtype, layout=given.layout)
             costs = model_costs(network, self._device)
             optimizer = self._count_optimizer(network)
-            fit = fit_network(network, costs, memory=self.memory, optimizer=optimizer)
+            beside = Surroundings(optimizer, self._device.context)
+            fit = fit_network(network, costs, memory=self.memory, surroundings=beside)
             self._fits[batch] = network, costs, fit
         return self._fits[batch]
 
@@ -107,9 +115,9 @@ def _show_batches(
     for row in rows:
         needs = (format_size(row["peak"]), format_size(row["floor"]), f"{milliseconds(row['time_ms'])} ms")
         figures.add_row(str(row["batch"]), *needs, _compare(row))
-    free = f"{format_size(device.memory - CONTEXT)} beside CUDA's own"
+    sizes = f"{format_size(device.memory)}, of which CUDA takes {format_size(device.context)}"
     show(
-        f"{arguments.network} on {device.name}, {free}, {_name(arguments)} (all times modelled)",
+        f"{arguments.network} on {device.name}, {sizes}, {_name(arguments)} (all times modelled)",
         figures,
     )
     if most is not None:

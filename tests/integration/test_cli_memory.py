@@ -171,7 +171,7 @@ def test_without_memory_the_table_says_which_batches_fit(capsys: Capture) -> Non
 def test_devices_are_compared_for_a_batch(capsys: Capture) -> None:
     command = ["memory", "vgg16", "--batch", "400", "--devices", "rtx4090,h200"]
     text = output_of(capsys, command)
-    assert re.search(r"rtx4090 +23.2 GiB .*with a plan +\d", text)
+    assert re.search(r"rtx4090 +24 GiB .*with a plan +\d", text)
     assert re.search(r"h200 +130 GiB .*yes .* 1\.00", text)
 
 

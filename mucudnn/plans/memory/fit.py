@@ -1,7 +1,7 @@
 """The memory that a training step takes without a plan, and the least that it takes with one."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from mucudnn.plans.memory.planning import count_trace
@@ -12,11 +12,6 @@ from mucudnn.solver.memory.floor import find_floor
 
 OPTIMIZERS = {"sgd": (0, 0), "momentum": (1, 0), "adam": (2, 1), "adamw": (2, 1)}
 """The copies of all parameters that an optimizer keeps, and those that its step allocates on a GPU."""
-CONTEXT = 848 * 2**20
-"""The bytes of the CUDA context, of loaded libraries and of cuBLAS's workspaces, on any device.
-
-Measured on an H200 with PyTorch 2.11 and CUDA 13, after training steps of seven models of torchvision.
-"""
 
 
 @dataclass(frozen=True)
@@ -28,7 +23,8 @@ class Fit:
         peak: the most bytes at once without a plan.
         floor: the most bytes at once with the plan that needs the least.
         parts: the bytes of each kind at the peak: parameters, gradients, input, activations, workspace,
-            optimizer and rounding. They add up to `peak`.
+            optimizer, buckets (of DistributedDataParallel), context (of CUDA and its libraries) and rounding.
+            They add up to `peak`.
     """
 
     memory: int | None
@@ -54,17 +50,29 @@ class OptimizerBytes(NamedTuple):
     scratch: int = 0
 
 
+class Surroundings(NamedTuple):
+    """The memory that a training step shares the device with, in bytes.
+
+    `accumulates` says that the gradients of earlier steps are in memory when the step begins.
+    """
+
+    optimizer: OptimizerBytes = OptimizerBytes()
+    context: int = 0
+    buckets: int = 0
+    accumulates: bool = False
+
+
 def fit_trace(
-    trace: Trace, costs: Costs, *, memory: int | None, optimizer: OptimizerBytes, block: int
+    trace: Trace, costs: Costs, *, memory: int | None, surroundings: Surroundings, block: int
 ) -> Fit:
     """Return the memory of a traced model, whose tensors the allocator rounds up to whole blocks."""
     work = count_trace(trace, costs, None)
-    return _fit(trace.network, work, costs, memory, optimizer, block, trace.held)
+    return _fit(trace.network, work, costs, memory, surroundings, block, trace.held)
 
 
-def fit_network(network: Network, costs: Costs, *, memory: int, optimizer: OptimizerBytes) -> Fit:
+def fit_network(network: Network, costs: Costs, *, memory: int, surroundings: Surroundings) -> Fit:
     """Return the memory of a network that was not traced. Raises UsageError without backward steps."""
-    return _fit(network, count_work(network, costs), costs, memory, optimizer, 1, {})
+    return _fit(network, count_work(network, costs), costs, memory, surroundings, 1, {})
 
 
 def name_optimizer(name: str, parameters: int) -> OptimizerBytes:
@@ -78,12 +86,17 @@ def _fit(
     work: Work,
     costs: Costs,
     memory: int | None,
-    optimizer: OptimizerBytes,
+    surroundings: Surroundings,
     block: int,
     held: Mapping[str, int],
 ) -> Fit:
-    parts = _parts(network, costs, block, held)
-    floor, _ = find_floor(work.numbers)
+    optimizer = surroundings.optimizer
+    earlier = _earlier_gradients(network) if surroundings.accumulates else [0] * len(network.steps)
+    parts = _parts(network, costs, block, held, earlier)
+    steps = tuple(
+        replace(step, fixed=step.fixed + size) for step, size in zip(work.numbers.steps, earlier, strict=True)
+    )
+    floor, _ = find_floor(replace(work.numbers, steps=steps))
     at_end = {
         "parameters": _bytes_of(network, "parameter", None),
         "gradients": _bytes_of(network, "gradient", None),
@@ -93,21 +106,42 @@ def _fit(
     if update > sum(parts.values()):  # the optimizer's step takes more than the backward pass
         parts = {**dict.fromkeys(parts, 0), **at_end, "optimizer": optimizer.scratch}
     parts["optimizer"] += optimizer.state
-    return Fit(memory, sum(parts.values()), max(floor, update) + optimizer.state, parts)
+    parts |= {"buckets": surroundings.buckets, "context": surroundings.context}
+    always = optimizer.state + surroundings.buckets + surroundings.context
+    return Fit(memory, sum(parts.values()), max(floor, update) + always, parts)
 
 
-def _parts(network: Network, costs: Costs, block: int, held: Mapping[str, int]) -> dict[str, int]:
+def _earlier_gradients(network: Network) -> list[int]:
+    """Return the bytes that gradients of earlier steps take beside this step's, during each step.
+
+    A gradient is added to the earlier one as soon as it is there, and both exist during its own step.
+    """
+    sizes = [
+        (network.lifetimes[t.name].alive.start, t.bytes) for t in network.tensors if t.kind == "gradient"
+    ]
+    earlier = [sum(size for _, size in sizes)] * len(network.steps)
+    for begin, size in sizes:
+        for step in range(begin + 1, len(earlier)):
+            earlier[step] -= size
+    return earlier
+
+
+def _parts(
+    network: Network, costs: Costs, block: int, held: Mapping[str, int], earlier: Sequence[int]
+) -> dict[str, int]:
     """Return the bytes of each kind at the step that takes the most."""
-    resident = count_resident(network, block, held)
+    resident = [
+        now + before for now, before in zip(count_resident(network, block, held), earlier, strict=True)
+    ]
     workspace = [
         max((costs.undivided[kernel].workspace for kernel in step.kernels), default=0)
         for step in network.steps
     ]
     place = max(range(len(resident)), key=lambda step: resident[step] + workspace[step])
-    exact = count_resident(network, 1, held)[place]
+    exact = count_resident(network, 1, held)[place] + earlier[place]
     kinds = {
         "parameters": _bytes_of(network, "parameter", place),
-        "gradients": _bytes_of(network, "gradient", place),
+        "gradients": _bytes_of(network, "gradient", place) + earlier[place],
         "input": _bytes_of(network, "input", place),
     }
     return {

@@ -9,13 +9,14 @@ from weakref import WeakSet, finalize
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from mucudnn.errors import UsageError, shown
 from mucudnn.measuring.modelled_device import find_device
 from mucudnn.plans.memory.costs import model_costs
-from mucudnn.plans.memory.fit import Fit, OptimizerBytes, fit_trace, largest
+from mucudnn.plans.memory.fit import Fit, OptimizerBytes, Surroundings, fit_trace, largest
 from mucudnn.plans.memory.planning import ALIGNMENT
 from mucudnn.sizes import parse_size
 from mucudnn.torch.tracing.trace import trace_model
@@ -42,22 +43,27 @@ def will_it_fit(
     device: str | None = None,
     optimizer: Optimizer = None,
     autocast: torch.dtype | None = None,
+    accumulate: bool = False,
 ) -> Fit:
     """Return the memory that a training step of the model takes, without a plan and with the least plan.
 
     Nothing runs: the model and the input may be on any device, also on "meta". Counted are parameters,
     gradients, the optimizer's state and what its step takes, the input, activations, workspaces of the
-    fastest undivided algorithms, and the rounding of PyTorch's allocator. The CUDA context, some hundred MiB,
-    and fragmentation are not.
+    fastest undivided algorithms, the rounding of PyTorch's allocator, the buckets of DistributedDataParallel,
+    and what CUDA takes for itself: a constant of the device, or on a present GPU what is taken now, if that
+    is more. Attention counts in its plain form, which takes more than fused kernels do. The allocator's
+    fragmentation is not counted.
 
     Args:
-        model: a model in training mode.
+        model: a model in training mode, also in DistributedDataParallel.
         example_input: a tensor or a tuple of arguments.
-        memory: bytes, or text such as "24GiB"; by default that of the `device`, or of the present GPU.
+        memory: bytes of the device, or text such as "24GiB"; by default those of `device`, or of the present
+            GPU.
         device: a modelled device, such as "h100"; its speed decides which algorithm needs a workspace.
         optimizer: an optimizer of torch.optim, or "sgd", "momentum", "adam", "adamw", "adafactor", "adam8bit"
             or "adamw8bit".
         autocast: the type of torch.autocast around the forward pass.
+        accumulate: True if the gradients of earlier steps are in memory when the step begins.
 
     Returns:
         An object with `fits`, `fits_with_plan`, `peak`, `floor` and `parts`, all in bytes.
@@ -67,11 +73,16 @@ def will_it_fit(
     """
     kind = "cuda" if torch.cuda.is_available() else "cpu"
     around = nullcontext() if autocast is None else torch.autocast(kind, autocast)
+    buckets = 0
+    if isinstance(model, DistributedDataParallel):
+        if not model.gradient_as_bucket_view:  # the buckets are copies of the gradients
+            buckets = sum(int(p.nbytes) for p in model.parameters() if p.requires_grad)
+        model = model.module
     with around:
         trace = trace_model(model, example_input)
     costs = model_costs(trace.network, find_device(device or _DEVICE))
-    bytes_ = _memory_of(memory, device)
-    return fit_trace(trace, costs, memory=bytes_, optimizer=_bytes_of(model, optimizer), block=ALIGNMENT)
+    beside = Surroundings(_bytes_of(model, optimizer), _context_of(memory, device), buckets, accumulate)
+    return fit_trace(trace, costs, memory=_memory_of(memory, device), surroundings=beside, block=ALIGNMENT)
 
 
 def largest_batch(
@@ -82,6 +93,7 @@ def largest_batch(
     device: str | None = None,
     optimizer: Optimizer = None,
     autocast: torch.dtype | None = None,
+    accumulate: bool = False,
     plan: bool = True,
 ) -> int:
     """Return the largest batch with which a training step fits, or 0 if a single sample does not.
@@ -104,8 +116,9 @@ def largest_batch(
 
     def need(size: int) -> int:
         fit = will_it_fit(
-            model, of_batch(size), memory=limit, device=device, optimizer=optimizer, autocast=autocast
-        )
+            model, of_batch(size), memory=memory, device=device, optimizer=optimizer, autocast=autocast,
+            accumulate=accumulate,
+        )  # fmt: skip
         return fit.floor if plan else fit.peak
 
     small, large = need(_PROBES[0]), need(_PROBES[1])
@@ -119,6 +132,15 @@ def _memory_of(memory: int | str | None, device: str | None) -> int | None:
     if device is not None:
         return find_device(device).memory
     return int(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
+
+
+def _context_of(memory: int | str | None, device: str | None) -> int:
+    """Return the bytes that CUDA takes, or that it and other programs take now on the present GPU."""
+    context = find_device(device or _DEVICE).context
+    if memory is not None or device is not None or not torch.cuda.is_available():
+        return context
+    free, total = torch.cuda.mem_get_info()
+    return max(context, int(total - free - torch.cuda.memory_reserved()))
 
 
 def _bytes_of(model: nn.Module, optimizer: Optimizer) -> OptimizerBytes:
