@@ -172,7 +172,7 @@ def test_devices_are_compared_for_a_batch(capsys: Capture) -> None:
     command = ["memory", "vgg16", "--batch", "400", "--devices", "rtx4090,h200"]
     text = output_of(capsys, command)
     assert re.search(r"rtx4090 +24 GiB .*with a plan +\d", text)
-    assert re.search(r"h200 +130 GiB .*yes .* 1\.00", text)
+    assert re.search(r"h200 +131 GiB .*yes .* 1\.00", text)
 
 
 def test_flags_of_a_plan_need_the_memory(capsys: Capture) -> None:
