@@ -14,11 +14,10 @@ from mucudnn.measuring.budget import parse_budget
 from mucudnn.measuring.engines import open_engine
 from mucudnn.measuring.modelled_device import DEVICES, ModelledDevice, find_device
 from mucudnn.measuring.runners import Exhaustive
-from mucudnn.output.files import write_lines
+from mucudnn.plans.memory.budgets import plan_budgets
 from mucudnn.plans.memory.costs import measure_costs, model_costs
 from mucudnn.plans.memory.fit import OPTIMIZERS
 from mucudnn.plans.memory.json_form import memory_json
-from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.memory.planning import POLICIES, MemoryOptions, plan_network
 from mucudnn.plans.memory.training_step import Costs
 from mucudnn.problems.network import Network
@@ -97,7 +96,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layout", choices=("nchw", "nhwc"), help="order of the axes (default: nchw)")
     parser.add_argument(
         "--page", type=options.checked(options.parse_output), metavar="HTML",
-        help="write a page that shows the memory against the time",
+        help="write a page that shows memory and tensors against the time, and plans for other budgets",
     )  # fmt: skip
     outputs.add_output(parser, "PLAN", "write the plan to this file")
     options.add_json(parser)
@@ -129,11 +128,15 @@ def run(arguments: argparse.Namespace) -> None:
         seconds=arguments.seconds,
     )
     name = arguments.network if arguments.network in TRAINABLE else Path(arguments.network).stem
-    plan = plan_network(network, _find_costs(arguments, network), limits, name=name, listener=Terminal())
+    costs, terminal = _find_costs(arguments, network), Terminal()
+    plan = plan_network(network, costs, limits, name=name, listener=terminal)
     if arguments.output:
         plan.write(arguments.output)
     if arguments.page:
-        _write_page(plan, arguments.page)
+        from mucudnn.report.memory_page import write_page
+
+        budgets = plan_budgets(network, costs, limits, listener=terminal)
+        write_page(plan, arguments.page, budgets=budgets)
     if arguments.json:
         show_json(memory_json(plan))
     else:
@@ -152,12 +155,6 @@ def _find_costs(arguments: argparse.Namespace, network: Network) -> Costs:
         link = device.link_of(arguments.bandwidth)
         source = "modelled" if arguments.bandwidth is None else "given"
         return measure_costs(network, bench, device, link, policy=policy, link_source=source)
-
-
-def _write_page(plan: MemoryPlan, path: Path) -> None:
-    from mucudnn.report.memory_page import render
-
-    write_lines(path, [render(plan)], "the page")
 
 
 def _parse_devices(text: str) -> list[ModelledDevice]:

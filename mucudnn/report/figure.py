@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
@@ -32,6 +33,8 @@ PALETTE = {
 # The page of a memory plan stacks five kinds, and needs two more colours.
 MEMORY_PALETTE = PALETTE | {"gradient": ("#0a7d6c", "#4fd1b9"), "workspace": ("#7a4bc2", "#b79bff")}
 LIGHT = {role: light for role, (light, _) in MEMORY_PALETTE.items()}
+
+_HOVER = "hover:"
 
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text, and takes the page's font
@@ -107,6 +110,11 @@ class SizeScale:
         return 1.25 * self._largest
 
 
+def hover(artist: Artist, text: str) -> None:
+    """Let a page show a text while the pointer is on a part of a figure."""
+    artist.set_gid(_HOVER + printable(text))
+
+
 def inline_svg(figure: Figure, name: str, label: str) -> str:
     """Return the figure as an `<svg>` element that takes its colours from the page.
 
@@ -118,6 +126,7 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
         figure.savefig(text, format="svg", metadata=nothing)
     _, tag, svg = re.split(r"(<svg\b.*?>)", text.getvalue(), maxsplit=1, flags=re.DOTALL)
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(f'<g id="{_HOVER}([^"]*)">', r"<g><title>\1</title>", svg)
     used = set(re.findall(r'(?:url\(|href=")#([^")]+)', svg))
     svg = re.sub(r' id="([^"]*)"', lambda id: f' id="{name}-{id[1]}"' if id[1] in used else "", svg)
     svg = re.sub(r'(url\(|href=")#', rf"\g<1>#{name}-", svg)

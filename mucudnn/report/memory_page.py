@@ -1,13 +1,17 @@
 """The page of a memory plan: memory against time, the figures, the tensors and the convolutions."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
 from mucudnn import __version__
+from mucudnn.input import AnyPath, path_of
+from mucudnn.output.files import write_lines
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.report.figure import LIGHT, MEMORY_PALETTE, inline_svg, style
 from mucudnn.report.memory_curve import KINDS, MemoryCurve, stack_memory
+from mucudnn.report.memory_plots import CHOICES, budgets_plot, find_lives, lives_plot
 from mucudnn.report.templates import open_template
 from mucudnn.sizes import format_size
 from mucudnn.solver.memory.timeline import Timeline
@@ -18,7 +22,27 @@ ROLES = {
 }  # fmt: skip
 
 
-def render(plan: MemoryPlan) -> str:
+def write_page(
+    plan: MemoryPlan,
+    path: AnyPath,
+    *,
+    budgets: Sequence[MemoryPlan] = (),
+    recorded: Timeline | None = None,
+) -> None:
+    """Write the page of a plan to a file, whole or not at all.
+
+    Args:
+        plan: the plan.
+        path: the file, which is replaced.
+        budgets: plans for other budgets, with which the page shows what less memory costs.
+        recorded: what `mucudnn.torch.record_timeline` recorded, drawn as a line over the plan's memory.
+
+    Raises MucudnnError.
+    """
+    write_lines(path_of(path, "page"), [render(plan, budgets, recorded)], "the page")
+
+
+def render(plan: MemoryPlan, budgets: Sequence[MemoryPlan] = (), recorded: Timeline | None = None) -> str:
     """Return the page as HTML text, without scripts or references to other files."""
     timeline = plan.simulate()
     curve = stack_memory(plan, timeline)
@@ -27,15 +51,25 @@ def render(plan: MemoryPlan) -> str:
         f"Memory against time: the peak of {format_size(timeline.peak)} is in step "
         f"{plan.steps[peak_step].name}, {format_size(plan.memory)} are allowed."
     )
+    lives = find_lives(plan, timeline)
+    drawn: dict[str, dict[str, str]] = {"figures": {}, "lives": {}, "budgets": {}}
     with style():
-        figures = {
-            name: inline_svg(memory_plot(plan, timeline, curve, wide=name == "wide"), name, label)
-            for name in ("wide", "narrow")
-        }
+        for name in ("wide", "narrow"):
+            wide = name == "wide"
+            figure = memory_plot(plan, timeline, curve, recorded, wide=wide)
+            drawn["figures"][name] = inline_svg(figure, name, label)
+            figure = lives_plot(lives, timeline, wide=wide)
+            drawn["lives"][name] = inline_svg(figure, f"lives-{name}", "When each tensor is on the device")
+            if budgets:
+                figure = budgets_plot(budgets, plan, wide=wide)
+                drawn["budgets"][name] = inline_svg(figure, f"budgets-{name}", "Time against memory")
     kernels = Counter((k.kernel.pass_, k.step, k.chosen) for k in plan.kernels)
     return open_template("memory.html.j2").render(
         plan=plan,
-        figures=figures,
+        **drawn,
+        recorded=recorded,
+        lives_shown=len(lives),
+        choices=CHOICES,
         kinds=KINDS,
         roles=ROLES,
         palette=MEMORY_PALETTE,
@@ -50,8 +84,13 @@ def _find_step(timeline: Timeline, moment: float) -> int:
     return max(i for i, start in enumerate(timeline.starts_ms) if start <= moment)
 
 
-def memory_plot(plan: MemoryPlan, timeline: Timeline, curve: MemoryCurve, *, wide: bool) -> Figure:
-    """Draw the bytes of each kind against time, with the limit and the peak, and the copies below them."""
+def memory_plot(
+    plan: MemoryPlan, timeline: Timeline, curve: MemoryCurve, recorded: Timeline | None, *, wide: bool
+) -> Figure:
+    """Draw the bytes of each kind against time, with the limit and the peak, and the copies below them.
+
+    The line of a recorded step begins with it, and is as long as it took.
+    """
     width, height = (720, 380) if wide else (340, 360)
     left, lanes = 58, 46
     figure = Figure(figsize=(width / 72, height / 72), dpi=72)
@@ -66,6 +105,12 @@ def memory_plot(plan: MemoryPlan, timeline: Timeline, curve: MemoryCurve, *, wid
         top = [low + size / gib for low, size in zip(base, layer, strict=True)]
         axes.fill_between(moments, base, top, step="post", color=LIGHT[ROLES[kind]], linewidth=0)
         base = top
+    longest, highest = moments[-1], timeline.peak / gib
+    if recorded is not None and recorded.memory:
+        line = [*recorded.memory, (recorded.time_ms, recorded.memory[-1][1])]
+        times, sizes = [moment * per_ms for moment, _ in line], [size / gib for _, size in line]
+        axes.step(times, sizes, where="post", color=LIGHT["ink"], linewidth=1)
+        longest, highest = max(longest, times[-1]), max(highest, *sizes)
     limit, peak = plan.memory / gib, timeline.peak / gib
     at = moments[curve.peak]
     if limit < 1.5 * peak:
@@ -80,8 +125,8 @@ def memory_plot(plan: MemoryPlan, timeline: Timeline, curve: MemoryCurve, *, wid
         f"peak {format_size(timeline.peak)}", (at, peak), xytext=(-8 if is_right else 8, 20),
         textcoords="offset points", ha="right" if is_right else "left", color=LIGHT["chosen"],
     )  # fmt: skip
-    axes.set_xlim(0, moments[-1] if moments[-1] else 1)
-    axes.set_ylim(0, 1.2 * max(peak, limit if limit < 1.5 * peak else 0))
+    axes.set_xlim(0, longest or 1)
+    axes.set_ylim(0, 1.2 * max(highest, limit if limit < 1.5 * peak else 0))
     axes.set_ylabel("GiB")
     axes.tick_params(labelbottom=False)
     for row, direction in enumerate(("in", "out")):

@@ -10,9 +10,14 @@ from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import SUCCESS, Machine, Measurement
 from mucudnn.extras import install_command
+from mucudnn.measuring.modelled_device import find_device
+from mucudnn.plans.memory.costs import model_costs
+from mucudnn.plans.memory.planning import MemoryOptions, plan_network
+from mucudnn.problems.bundled import bundled_network
 from mucudnn.problems.kernels import PASSES
 from mucudnn.problems.policies import micro_batch_sizes
 from mucudnn.problems.sources import Flags, read_kernels
+from mucudnn.report.memory_page import write_page
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 
@@ -120,6 +125,23 @@ def test_the_page_says_what_more_memory_would_buy(page: Path, browser: Browser) 
         assert heading in text
     assert "IMPLICIT_GEMM" in text
     assert browser.evaluate("[...document.querySelectorAll('table')].every(table => table.caption)")
+
+
+def test_pointing_at_a_tensor_shows_its_name(memory_page: Path, browser: Browser) -> None:
+    browser.open(memory_page, width=1280)
+    titles = browser.evaluate("[...document.querySelectorAll('svg title')].map(title => title.textContent)")
+    assert any(title.startswith("conv1.relu: ") for title in titles)
+    assert any(", offload, away from " in title for title in titles)
+    assert any(title.startswith("this plan: 840 MiB, ") for title in titles)
+
+
+def test_a_recorded_step_is_drawn_beside_its_plan(tmp_path: Path) -> None:
+    network = bundled_network("alexnet", 16).with_backward()
+    plan = plan_network(network, model_costs(network, find_device("h200")), MemoryOptions(2**40))
+    write_page(plan, tmp_path / "page.html", recorded=plan.simulate())
+    text = (tmp_path / "page.html").read_text("utf-8")
+    assert "during a recorded step, whose peak was" in text
+    assert "What less memory costs" not in text
 
 
 def test_the_page_of_a_large_network_is_light(page: Path) -> None:
