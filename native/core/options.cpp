@@ -149,7 +149,7 @@ const std::vector<Setting>& settings() {
        store_name<&Options::strict>,
        {"fast", "strict"}},
       {"MUCUDNN_BATCH_INVARIANT",
-       "1: the bits of a sample's result depend on no other sample; the drop-in cannot promise it",
+       "1: the bits of a sample's result depend on no other sample; the drop-in runs each sample alone",
        Kind::name,
        store_name<&Options::batch_invariant>,
        {"0", "1"}},

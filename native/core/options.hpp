@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/log.hpp"
+#include "core/problem.hpp"
 #include "core/reuse.hpp"
 
 namespace mucudnn {
@@ -26,12 +27,15 @@ struct Options {
   std::string plan;  // paths of files; empty: none
   std::string record;
   std::string cache;
-  bool strict = false;  // exclude FFT and Winograd
-  bool batch_invariant = false;
-  bool thorough = false;   // measure every algorithm at every size, instead of a race between them
-  bool remeasure = false;  // measure again what earlier processes measured
-  int threads = 1;         // threads of the host engine
+  bool strict = false;           // exclude FFT and Winograd
+  bool batch_invariant = false;  // the bits of a sample's result depend on no other sample
+  bool thorough = false;         // measure every algorithm at every size, instead of a race between them
+  bool remeasure = false;        // measure again what earlier processes measured
+  int threads = 1;               // threads of the host engine
   LogLevel log_level = LogLevel::summary;
+
+  // Returns whether `batch_invariant` covers a pass. A filter gradient is a sum over the mini-batch.
+  bool keeps_samples_apart(Pass pass) const { return batch_invariant && !adds_slices(pass); }
 };
 
 // An environment variable that the package and the drop-in read.

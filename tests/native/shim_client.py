@@ -9,6 +9,7 @@ It prints cuDNN's answers to each case as JSON. A case is a dictionary with thes
 - over: a value that fills the output before each run
 - repeat: the number of runs
 - cancelling: if given, the operands are reference.cancelling_values with this `largest`
+- first, of: if given, the samples are those from `first` on of a mini-batch of `of`, and their sums cancel
 - device, capturing, others_capturing: settings of the CUDA runtime in wrapped_cudart.py
 
 LARGEST_FILE in the environment is the size that no file but RESULTS.npz may exceed, as on a full disk.
@@ -88,6 +89,21 @@ def operands(problem: Problem, largest: float | None = None) -> dict[str, Bytes]
         name: to_bytes(random.random(int(np.prod(shape))) - 0.5, type_of(problem, name))
         for name, shape in shapes(problem).items()
     }
+
+
+def samples(problem: Problem, first: int, of: int) -> dict[str, Bytes]:
+    """Return the operands of the samples from `first` on of a mini-batch of `of`, the same in each call.
+
+    Their sums cancel, and their terms differ much in size, so that the order of additions shows.
+    """
+    random, memory = np.random.default_rng(7), {}
+    for name, shape in shapes(problem).items():
+        is_divided = name == "x" or shape == shapes(problem)["y"]
+        drawn = (of, *shape[1:]) if is_divided else shape
+        values = random.standard_normal(drawn) * 2.0 ** random.integers(-6, 6, drawn)
+        own = values[first : first + problem.mini_batch] if is_divided else values
+        memory[name] = to_bytes(own.reshape(-1), type_of(problem, name))
+    return memory
 
 
 def from_memory(problem: Problem, name: str, stored: Bytes) -> npt.NDArray[np.float64]:
@@ -235,6 +251,8 @@ class Convolution:
 def run(client: Client, case: dict[str, Any]) -> tuple[dict[str, Any], Bytes]:
     problem = parse_descriptor(case["problem"])[0]
     memory = operands(problem, case.get("cancelling"))
+    if "of" in case:
+        memory = samples(problem, case["first"], case["of"])
     output = OUTPUT[case["pass_"]]
     if case.get("device") is not None:
         assert ctypes.CDLL("libcudart.so.13").cudaSetDevice(case["device"]) == 0

@@ -7,6 +7,7 @@
 #include "cudnn/combined_engine.hpp"
 #include "cudnn/tiling.hpp"
 #include "shim/decisions/notes.hpp"
+#include "shim/decisions/sample_slices.hpp"
 
 namespace mucudnn::shim {
 namespace {
@@ -96,13 +97,22 @@ void Decider::read_plan() {
     if (plan.header[key] == value) continue;
     throw std::invalid_argument("its " + key + " is '" + plan.header[key] + "', here it is '" + value + "'");
   }
+  bool is_ignored = false;
   for (PlanKernel& planned : plan.kernels) {
     if (planned.chosen.empty()) continue;
+    if (options_.keeps_samples_apart(planned.kernel.pass)) {
+      is_ignored = true;
+      continue;
+    }
     if (has_stock(planned.chosen)) {
       log(LogLevel::info, "left to the program, because its plan is STOCK: " + to_text(planned.kernel));
       continue;
     }
     plan_.emplace(planned.kernel, std::move(planned));
+  }
+  if (is_ignored) {
+    log(LogLevel::warning, "MUCUDNN_BATCH_INVARIANT=1: only the filter gradients follow the plan '" +
+                               options_.plan + "', since its other choices depend on the mini-batch");
   }
 }
 
@@ -120,6 +130,10 @@ const PlanKernel* Decider::find_planned(const Kernel& kernel) const {
 std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const Kernel& kernel, Api api,
                                                    bool may_measure, std::vector<Slice>& refused,
                                                    const Listed* own) {
+  if (options_.keeps_samples_apart(kernel.pass)) {
+    const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle), *device_);
+    return divide_into_samples(*engine, kernel, api, refused);
+  }
   const PlanKernel* const plan = find_planned(kernel);
   if (plan == nullptr && options_.mode != Mode::online) return nullptr;
   const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle), *device_);
@@ -151,6 +165,27 @@ std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const K
     return std::make_unique<const KnownKernel>(kernel.pass, std::move(choices), permitted,
                                                std::vector<std::size_t>());
   }
+}
+
+std::unique_ptr<const KnownKernel> Decider::divide_into_samples(Engine& engine, const Kernel& kernel, Api api,
+                                                                std::vector<Slice>& refused) const {
+  const Kernel plain = with_invariant_math(kernel);
+  const auto samples = static_cast<std::size_t>(kernel.problem.mini_batch);
+  std::vector<PreparedChoice> choices;
+  for (const std::string& algorithm :
+       algorithms_of_a_sample(engine, *library_, plain.with_mini_batch(1), options_)) {
+    PreparedChoice choice = choice_of(Configuration(samples, MicroConfiguration{1, algorithm}));
+    choice.is_deterministic = true;
+    choices = prepare_each(engine, plain, {std::move(choice)}, refused);
+    if (!choices.empty()) break;
+  }
+  Permissions permitted{};
+  if (api == Api::legacy) {
+    permitted = permissions(kernel.pass, runnable_algorithms(engine.enumerate(kernel)),
+                            choices.empty() ? -1 : choices.front().workspace);
+  }
+  return std::make_unique<const KnownKernel>(kernel.pass, std::move(choices), permitted,
+                                             std::vector<std::size_t>());
 }
 
 std::unique_ptr<const KnownKernel> Decider::follow_plan(Engine& engine, const Kernel& kernel, Api api,

@@ -53,6 +53,10 @@ class Decider {
   void read_plan();
   bool is_capturing(cudnnHandle_t handle) const;
   const PlanKernel* find_planned(const Kernel& kernel) const;
+  // Divides a kernel into its samples, all run by one algorithm that follows from the kernel without its
+  // mini-batch. Nothing is measured.
+  std::unique_ptr<const KnownKernel> divide_into_samples(Engine& engine, const Kernel& kernel, Api api,
+                                                         std::vector<Slice>& refused) const;
   std::unique_ptr<const KnownKernel> follow_plan(Engine& engine, const Kernel& kernel, Api api,
                                                  const PlanKernel& plan, std::vector<Slice>& refused) const;
   // Returns the groups of channels that were measured to be fast, or are measured now if `may_measure`. They

@@ -89,9 +89,9 @@ std::string KnownKernel::text() const {
   }
   std::string text;
   for (const PreparedChoice& choice : choices) {
-    char time[32];
-    std::snprintf(time, sizeof time, "%.4g", choice.time_ms);
-    text += (text.empty() ? "" : ", or ") + describe(choice) + " in " + time + " ms with " +
+    char time[32] = "";  // a choice without measurements has no time
+    if (choice.time_ms > 0) std::snprintf(time, sizeof time, " in %.4g ms", choice.time_ms);
+    text += (text.empty() ? "" : ", or ") + describe(choice) + time + " with " +
             std::to_string(choice.workspace) + " bytes of workspace";
   }
   if (text.empty()) return "nothing can run it";

@@ -40,6 +40,11 @@ bool Tally::note_above_limit(Obstacle reason) noexcept {
   return slot != nullptr && !slot->is_above_limit.exchange(true, std::memory_order_relaxed);
 }
 
+bool Tally::note_broken_promise(Obstacle reason) noexcept {
+  Reason* const slot = slot_of(reason);
+  return slot != nullptr && !slot->breaks_promise.exchange(true, std::memory_order_relaxed);
+}
+
 void Tally::count(Counter& counter, std::int64_t workspace) noexcept {
   count(counter);
   std::int64_t most = most_workspace_.load(std::memory_order_relaxed);

@@ -20,8 +20,9 @@ class Tally {
   void rescued() noexcept { count(rescued_); }
   void lacked_memory() noexcept { count(lacking_); }
   void passed(Obstacle reason) noexcept;
-  // Returns whether this is the first call for the reason, so that the user is warned once.
+  // Each returns whether this is the first call for the reason, so that the user is warned once.
   bool note_above_limit(Obstacle reason) noexcept;
+  bool note_broken_promise(Obstacle reason) noexcept;
 
   // Returns "12 of 14 convolutions divided, 2 passed through (reason)"; empty if there were none.
   std::string text() const;
@@ -34,7 +35,7 @@ class Tally {
   struct Reason {
     std::atomic<const char*> text{nullptr};
     Counter calls{0};
-    std::atomic<bool> is_above_limit{false};
+    std::atomic<bool> is_above_limit{false}, breaks_promise{false};
   };
 
   // Compares reasons by address. Returns null if other reasons have taken all slots.

@@ -39,7 +39,7 @@ cudnnStatus_t make_cuda_graph(Real real, cudnnHandle_t handle, cudnnBackendDescr
                        [] { return "no CUDA graph: the program's own plan is above the workspace limit"; });
       return CUDNN_STATUS_NOT_SUPPORTED_CUDA_GRAPH_NATIVE_API;
     }
-    state->tally().passed("put into a CUDA graph");
+    state->passed("put into a CUDA graph", known->convolution.recognised.kernel.pass);
   }
   return real(handle, plan, pack, graph);
 }
@@ -136,7 +136,10 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   const EntryGuard guard(is_active());
   State* const state = state_if_active();
   const auto known = plan_of(state, plan);
-  if (known == nullptr) return mucudnn_real_cudnnBackendExecute(handle, plan, pack);
+  if (known == nullptr) {
+    if (state != nullptr) state->note_unknown_plan(plan);
+    return mucudnn_real_cudnnBackendExecute(handle, plan, pack);
+  }
   if (const CallResult result = execute(*state, *known, handle, pack); result.is_final) return result.status;
   const cudnnStatus_t status = mucudnn_real_cudnnBackendExecute(handle, plan, pack);
   const CallResult result = rescue(*state, *known, handle, pack, status);

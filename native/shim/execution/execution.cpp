@@ -63,7 +63,7 @@ Obstacle fill(State& state, const LegacyCall& call, CallDecision& decision) {
     const bool is_empty = call.workspace.data != nullptr && call.workspace.size == 0;
     return is_empty ? "the program brings a workspace of 0 bytes" : "nothing within the workspace";
   }
-  if (known->is_callers_own(*decision.choice, call.algorithm)) return "the caller's own choice is the best";
+  if (known->is_callers_own(*decision.choice, call.algorithm)) return kOwnIsBest;
   return {};
 }
 
@@ -84,7 +84,7 @@ bool run_choice(State& state, SeenKernel& seen, const PreparedChoice& choice, cu
                         : state.tally().exchanged(choice.workspace);
     return true;
   } catch (const std::exception& error) {
-    state.tally().passed("a call to the library failed");
+    state.passed("a call to the library failed", seen.kernel.pass);
     state.warn_once(seen, [&] {
       return describe(choice) + " failed after " + std::to_string(done) + " samples: " + error.what();
     });
@@ -109,7 +109,7 @@ CallDecision decide_call(State& state, const LegacyCall& call) noexcept {
 void count_passed(State& state, const CallDecision& decision, const LegacyCall& call) noexcept {
   if (!decision.obstacle) return;
   const RecursionGuard guard;
-  state.tally().passed(decision.obstacle);
+  state.passed(decision.obstacle, call.pass);
   // Ask the library for the workspace only if the call may take more than the limit.
   if (bytes(call.workspace.size) > state.limit().value_or(kNoLimit))
     state.warn_above_limit(decision.seen.get(), decision.obstacle,

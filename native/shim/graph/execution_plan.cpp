@@ -98,7 +98,7 @@ CallResult execute(State& state, const ExecutionPlan& plan, cudnnHandle_t handle
     return {status, !plan.own_fits(state.answers())};
   };
   const auto pass_on = [&](Obstacle reason) {
-    state.tally().passed(reason);
+    state.passed(reason, plan.convolution.recognised.kernel.pass);
     state.warn_above_limit(plan.seen.get(), reason, plan.own.workspace);
     return refuse(CUDNN_STATUS_BAD_PARAM);
   };

@@ -139,7 +139,7 @@ Obstacle fill(State& state, const Shadow& shadow, const Shadow& graph, const Bac
   if (!made.choice && made.own.workspace > made.least_answer)
     made.choice = prepare_choice(state, handle, made, permission, kNoLimit);
   if (!made.choice) return "nothing within the workspace";
-  if (is_callers_own(*made.choice, made.own.algorithm.c_str())) return "the caller's own choice is the best";
+  if (is_callers_own(*made.choice, made.own.algorithm.c_str())) return kOwnIsBest;
   if (made.choice->workspace > 0) made.without_workspace = prepare_choice(state, handle, made, permission, 0);
   // Report enough workspace for the program's own plan too, if the limit allows it. That plan then still runs
   // if the division fails, or if the program makes a CUDA graph.
@@ -199,7 +199,8 @@ std::shared_ptr<const ExecutionPlan> plan_of_graph(State& state, const Shadow& s
   made->convolution = recognise_graph(graph);
   if (!made->convolution.is_convolution) return nullptr;
   made->obstacle = fill(state, shadow, graph, plan, *made);
-  if (made->seen == nullptr) return made;
+  if (made->seen == nullptr || state.keeps_samples_apart(made->convolution.recognised.kernel.pass))
+    return made;
   try {
     fit_free_memory(state, handle_of(shadow, graph), *made);
   } catch (const EngineError&) {
@@ -245,9 +246,10 @@ std::shared_ptr<const ExecutionPlan> make_execution_plan(State& state,
     const auto config = shadow->referred_one(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
     if (config == nullptr) return plan_from_json(state, *shadow, finalized);
     const auto graph = graph_of(*config);
-    if (graph == nullptr) return nullptr;
+    if (graph == nullptr) return state.note_unread_plan(), nullptr;
     return plan_of_graph(state, *shadow, *graph, finalized, is_made_by_number(*config));
   } catch (const std::exception&) {
+    state.note_unread_plan();
     return nullptr;  // the library does not describe this plan, so it passes through
   }
 }

@@ -38,7 +38,12 @@ void in_child() {
 }
 
 std::unique_ptr<State> make_state(const RealLibrary& real) {
-  if (real.handle == nullptr || real.options.mode == Mode::off) return nullptr;
+  if (real.handle == nullptr) return nullptr;
+  if (real.options.mode == Mode::off) {
+    if (real.options.batch_invariant)
+      log(LogLevel::warning, "MUCUDNN_BATCH_INVARIANT=1 is not kept, because the drop-in is off");
+    return nullptr;
+  }
   try {
     return std::make_unique<State>(real.options, std::make_shared<const Library>(real.handle, real.path));
   } catch (const EngineError& error) {
@@ -135,7 +140,7 @@ const KnownKernel* State::find_or_decide(cudnnHandle_t handle, SeenKernel& seen,
   if (const KnownKernel* known = seen.known.load(std::memory_order_acquire)) return known;
   if (device_ == nullptr || (seen.looked_up.load(std::memory_order_acquire) && !may_measure)) return nullptr;
   std::unique_lock<std::mutex> lock(seen.deciding, std::defer_lock);
-  if (may_measure || options_.mode == Mode::plan) {
+  if (may_measure || options_.mode == Mode::plan || keeps_samples_apart(seen.kernel.pass)) {
     lock.lock();
   } else if (!lock.try_lock()) {
     return nullptr;  // another thread may be measuring the kernel, and an execution never waits for that
@@ -233,8 +238,35 @@ void State::warn_above_limit(SeenKernel* seen, Obstacle reason, std::int64_t wor
   if (tally_.note_above_limit(reason)) warn(text);
 }
 
+void State::warn_of_broken_promise(Obstacle reason) noexcept {
+  if (!tally_.note_broken_promise(reason)) return;
+  warn([&] {
+    return "MUCUDNN_BATCH_INVARIANT=1 is not kept (" + std::string(reason.text()) +
+           "): the bits of such results may depend on the mini-batch";
+  });
+}
+
+void State::passed(Obstacle reason, Pass pass) noexcept {
+  tally_.passed(reason);
+  if (keeps_samples_apart(pass) && reason.text() != kOwnIsBest) warn_of_broken_promise(reason);
+}
+
+void State::note_unread_plan() noexcept {
+  if (options_.batch_invariant) warn_of_broken_promise("an execution plan with unknown attributes");
+}
+
+void State::note_unknown_plan(cudnnBackendDescriptor_t plan) noexcept {
+  if (options_.batch_invariant && shadows_.find(plan) == nullptr)
+    warn_of_broken_promise("an execution plan from before the first handle");
+}
+
+void State::note_rescue() noexcept {
+  if (options_.batch_invariant) warn_of_broken_promise("too little memory or workspace");
+}
+
 void State::note_small_workspace(std::size_t needed, std::size_t available) noexcept {
   tally_.rescued();
+  note_rescue();
   if (has_warned_of_small_workspace_.exchange(true)) return;
   warn([&] {
     return "the program brings the workspace that it read for another convolution: a call that needs " +
@@ -244,6 +276,7 @@ void State::note_small_workspace(std::size_t needed, std::size_t available) noex
 
 void State::note_lack_of_memory() noexcept {
   tally_.lacked_memory();
+  note_rescue();
   if (has_warned_of_memory_.exchange(true)) return;
   warn([] { return "cuDNN found no memory for a convolution: it runs in smaller slices"; });
 }

@@ -41,6 +41,8 @@ class State {
   const Library& library() const { return *library_; }
   Tally& tally() { return tally_; }
   std::optional<std::int64_t> limit() const { return options_.workspace_limit; }
+  // Returns whether the bits of a sample's result in this pass must depend on no other sample.
+  bool keeps_samples_apart(Pass pass) const { return options_.keeps_samples_apart(pass); }
   Shadows& shadows() { return shadows_; }
   WorkspaceAnswers& answers() { return answers_; }
 
@@ -78,6 +80,14 @@ class State {
   // or once for each reason if the convolution is not recognised.
   void warn_above_limit(SeenKernel* seen, Obstacle reason, std::int64_t workspace) noexcept;
 
+  // Counts a call that passes through. Warns once for each reason if the promise of batch_invariant covers
+  // the pass, and is not kept therefore.
+  void passed(Obstacle reason, Pass pass) noexcept;
+  // Warn in the same way that an execution plan passes through which may compute a convolution: the
+  // attributes of its graph are not known, or the program made it before its first handle.
+  void note_unread_plan() noexcept;
+  void note_unknown_plan(cudnnBackendDescriptor_t plan) noexcept;
+
   // Count a rescued call and warn once: it runs in slices because the program brings less workspace than the
   // call needs, or because the library found no memory for it.
   void note_small_workspace(std::size_t needed, std::size_t available) noexcept;
@@ -93,6 +103,10 @@ class State {
   void restart_in_child() noexcept;
 
  private:
+  // Warns once for each reason that the bits of some samples may depend on the mini-batch.
+  void warn_of_broken_promise(Obstacle reason) noexcept;
+  void note_rescue() noexcept;  // warns in this way that a call runs in slices of the rescue
+
   static constexpr std::size_t kMostDevices = 256;
   static std::size_t index(int device) { return static_cast<std::size_t>(device); }
 
