@@ -39,6 +39,9 @@ class Promise(NamedTuple):
         return ", ".join(words + ["choice=fixed"] * (self.choice == "fixed"))
 
 
+USUAL = Promise()
+
+
 @cache
 def promise_named(text: str | None) -> Promise:
     """Return the promise that `str` wrote; for None the usual one, of variables that are read once."""

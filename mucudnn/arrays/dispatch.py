@@ -21,7 +21,6 @@ from mucudnn.arrays.call import (
     make_exact,
 )
 from mucudnn.arrays.devices import ArrayDevice, device_named
-from mucudnn.arrays.fixed import fixed_choice, invariant_choice
 from mucudnn.arrays.recent import Recent
 from mucudnn.arrays.rescue import Rescue
 from mucudnn.arrays.user_cache import user_cache
@@ -44,13 +43,14 @@ from mucudnn.measuring.runners import Race, Runner
 from mucudnn.measuring.source import Source, runs_stock
 from mucudnn.output.text import micro_batches
 from mucudnn.plans.decide import choose_within, keep_undivided
+from mucudnn.plans.fixed import fixed_choice, invariant_choice
 from mucudnn.plans.parts.parts import faster_groups, prepare, slice_count
-from mucudnn.plans.plan import Plan, PlanKernel
+from mucudnn.plans.plan import LIMIT, Plan, PlanKernel
 from mucudnn.plans.verify import machine_differences
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.shapes import Shape
-from mucudnn.sizes import doubt_limit, format_size
+from mucudnn.sizes import doubt_limit, format_size, parse_limit
 from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration, Slices, is_tiled
 
 _logger = logging.getLogger("mucudnn")
@@ -269,6 +269,11 @@ def _prepare(
         if elsewhere:
             raise UsageError(f"the plan cannot be followed here: {'; '.join(elsewhere)}")
         limit = None if call.workspace is None else limit_of(call.workspace)
+        if call.promise.batch_invariant and not known.promise.batch_invariant:
+            raise UsageError(
+                "the plan does not promise batch_invariant, because its choices depend on the mini-batch: "
+                "make the plan with it"
+            )
         configuration = _choose_planned(planned, limit)
         if call.deterministic:
             _check_deterministic(device.engine, kernel, configuration)
@@ -278,7 +283,7 @@ def _prepare(
     elif plan is not None and only_plan:
         raise _make_missing_error(known, kernel)
     else:
-        limit = limit_of(call.workspace)
+        limit = _limit_beside(known, call)
         choice = _decide(device.engine, kernel, limit, source, may_measure, call)
         configuration = choice.configuration
     if refusal := refusal_of_slices(kernel, slice_count(configuration)):
@@ -313,6 +318,13 @@ def _prepare(
         call, problem, configuration, shapes, plan, device, division, needed, stock, choice.undivided_stock,
         rescue, watch, choice.is_provisional, choice.is_busy,
     )  # fmt: skip
+
+
+def _limit_beside(plan: Plan, call: PassCall) -> int | None:
+    """Return the limit of a call that a plan lacks. A batch-invariant plan has it, since it chooses, too."""
+    if call.workspace is None and plan.promise.batch_invariant and LIMIT in plan.header:
+        return parse_limit(plan.header[LIMIT])
+    return limit_of(call.workspace)
 
 
 def _slices_of(configuration: Configuration | ChannelGroups) -> Slices:

@@ -32,6 +32,8 @@ EXAMPLES = (
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     options.add_kernel_options(parser)
+    options.add_batch_invariant(parser)
+    options.add_choice(parser)
     options.add_decision_options(parser)
     written = "write the choices, with each kernel's desirable set, to this plan file"
     outputs.add_output(parser, "PLAN", written)

@@ -54,7 +54,8 @@ def show_result(result: Result, network: str, next_command: str) -> None:
         add_row(_make_total_cells("total apart", apart(result)))
     batches = {decision.kernel.problem.mini_batch for decision in result.decisions}
     batch = f", mini-batch {batches.pop()}" if len(batches) == 1 else ""
-    head = f"{network}: {', '.join(passes)}{batch}, within {within}"
+    promised = f", {result.promise}" if str(result.promise) else ""
+    head = f"{network}: {', '.join(passes)}{batch}, within {within}{promised}"
     sentences = list(filter(None, map(_explain, names, result.decisions)))
     if all(decision.best == decision.undivided and not decision.shares for decision in result.decisions):
         sentences.append(_explain_undivided(result))
@@ -66,6 +67,8 @@ def show_result(result: Result, network: str, next_command: str) -> None:
     times = (
         "Times are of whole runs. A plan keeps the predicted ones: the sums of its micro-batches' times."
         if ran
+        else "Times are modelled: they order the choices, and nothing was measured."
+        if not result.promise.is_timed
         else "Times are predicted: the sums of the micro-batches' times. Nothing was run whole."
     )
     sentences = [*map(prose, sentences), *[""] * bool(sentences)]

@@ -15,7 +15,7 @@ from mucudnn.plans.decide import Limits
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.problems.policies import POLICIES
 from mucudnn.problems.sources import Flags, bundled_networks, read_kernels
-from mucudnn.promises import NUMERICS, STRICT, promise_of
+from mucudnn.promises import CHOICES, NUMERICS, STRICT, Promise, promise_of
 from mucudnn.sizes import parse_limit, parse_size
 
 T = TypeVar("T")
@@ -74,12 +74,7 @@ def add_kernel_options(parser: argparse.ArgumentParser) -> None:
         choices=("default", "tf32", "fma"),
         help="arithmetic allowed: cuDNN's default, tensor cores for f32 too, or none (default: default)",
     )
-    parser.add_argument(
-        "--numerics",
-        choices=NUMERICS,
-        help="strict: each result is a sum over its own window, without FFT, Winograd and TF32, whatever "
-        "--math says (default: fast)",
-    )
+    add_numerics(parser, "without FFT, Winograd and TF32, whatever --math says")
     parser.add_argument(
         "--passes", type=checked(parse_passes), default=("forward",), metavar="PASSES",
         help=f"{', '.join(PASSES)}, several joined by commas, or all (default: forward)",
@@ -102,6 +97,36 @@ def add_kernel_options(parser: argparse.ArgumentParser) -> None:
         help="library to compute with: NVIDIA's on a GPU (cudnn), the one for the CPU that comes with "
         "mucudnn (host), or another library with cuDNN's functions (default: auto, which is cudnn where "
         "that works, else host)",
+    )
+
+
+def add_numerics(parser: argparse.ArgumentParser, exclusion: str) -> None:
+    """Declare the flag for the arithmetic."""
+    parser.add_argument(
+        "--numerics",
+        choices=NUMERICS,
+        help=f"strict: each result is a sum over its own window, {exclusion} (default: fast)",
+    )
+
+
+def add_batch_invariant(parser: argparse.ArgumentParser) -> None:
+    """Declare the flag for results that depend on no other sample."""
+    parser.add_argument(
+        "--batch-invariant",
+        action="store_const",
+        const=True,
+        help="the bits of a sample's result and of its data gradient depend neither on the other samples nor "
+        "on their number: one algorithm runs every mini-batch, and no time chooses it",
+    )
+
+
+def add_choice(parser: argparse.ArgumentParser) -> None:
+    """Declare the flag for choices that no clock makes."""
+    parser.add_argument(
+        "--choice",
+        choices=CHOICES,
+        help="fixed: measure nothing, and choose by a model of the costs, equally on equal machines "
+        "(default: measured)",
     )
 
 
@@ -178,6 +203,12 @@ def kernels_of(arguments: argparse.Namespace) -> list[Kernel]:
     return read_kernels(arguments.network, flags, arguments.passes)
 
 
+def promise_in(arguments: argparse.Namespace) -> Promise:
+    """Return the promise of the flags; without a flag, that of the environment. Raises UsageError."""
+    invariant, choice = (getattr(arguments, name, None) for name in ("batch_invariant", "choice"))
+    return promise_of(arguments.numerics, invariant, choice)
+
+
 def policy_of(arguments: argparse.Namespace) -> str:
     """Return the policy of the flag; without the flag, that of the environment."""
     return str(arguments.batch_policy or settings.BATCH_POLICY.read())
@@ -213,10 +244,10 @@ def kernel_flags(arguments: argparse.Namespace) -> list[str]:
     """Return the user's flags that select the kernels, for the command to type next."""
     flags = []
     of_problem = "--batch", "--dtype", "--layout", "--math", "--numerics"
-    for flag in (*of_problem, "--batch-policy", "--threads", "--engine"):
-        value = getattr(arguments, flag[2:].replace("-", "_"))
+    for flag in (*of_problem, "--batch-invariant", "--choice", "--batch-policy", "--threads", "--engine"):
+        value = getattr(arguments, flag[2:].replace("-", "_"), None)
         if value is not None:
-            flags += [flag, str(value)]
+            flags += [flag] if value is True else [flag, str(value)]
     if arguments.passes != ("forward",):
         flags += ["--passes", ",".join(arguments.passes)]
     return flags

@@ -48,7 +48,10 @@ class CannotRunError(MucudnnError):
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.usage = "mucudnn run [-h] [--workspace SIZE] [--plan PLAN] [--online] [--thorough] -- COMMAND..."
+    parser.usage = (
+        "mucudnn run [-h] [--workspace SIZE] [--plan PLAN] [--online] [--numerics fast|strict] "
+        "[--batch-invariant] [--thorough] -- COMMAND..."
+    )
     parser.add_argument(
         "--workspace", type=options.checked(parse_limit), default=UNSET, metavar="SIZE",
         help="the most workspace of one convolution, such as 64MiB, or none for no limit (default: what the "
@@ -66,6 +69,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--thorough",
         action="store_true",
         help="measure every algorithm at every size, in many runs, instead of a race between them",
+    )
+    options.add_numerics(parser, "without FFT and Winograd; the program's own math type may allow TF32")
+    parser.add_argument(
+        "--batch-invariant",
+        action="store_true",
+        help="the bits of a sample's result and of its data gradient depend neither on the other samples nor "
+        "on their number: each sample runs alone, by one algorithm for all mini-batches",
     )
     add_command(parser)
 
@@ -102,6 +112,10 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
             if not os.path.isfile(plan):
                 raise UsageError(f"the plan {plan} cannot be read again by the program: give a file")
         variables[settings.PLAN.variable] = os.path.abspath(plan)
+    if arguments.numerics:
+        variables[settings.NUMERICS.variable] = arguments.numerics
+    if arguments.batch_invariant:
+        variables[settings.BATCH_INVARIANT.variable] = "1"
     if arguments.thorough:
         variables[settings.MEASURING.variable] = "thorough"
     try:

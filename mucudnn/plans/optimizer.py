@@ -10,10 +10,12 @@ from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench, RecordedBench
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.plans.decide import Decision, Limits, decide, sum_times
+from mucudnn.plans.fixed import decide_without_clock
 from mucudnn.plans.parts.parts import add_groups
 from mucudnn.plans.result import Result
 from mucudnn.plans.whole_runs import WholeRuns
 from mucudnn.problems.kernels import Kernel
+from mucudnn.promises import USUAL, Promise
 
 
 def optimize(
@@ -23,6 +25,7 @@ def optimize(
     limits: Limits,
     *,
     run: bool = True,
+    promise: Promise = USUAL,
 ) -> Result:
     """Make the missing measurements and choose a configuration for each kernel.
 
@@ -31,10 +34,18 @@ def optimize(
     too, and the fastest is chosen. Groups of channels replace a slower choice. Once the bench's budget is
     spent, the choices are made from what is measured by then, and nothing more is run whole.
 
-    Raises MucudnnError, NothingFitsError.
+    If no clock may choose, by the `promise`, nothing is measured, and a model's times order the choices.
+
+    Raises MucudnnError, NothingFitsError, and UsageError for a total with a batch-invariant promise.
     """
+    if not promise.is_timed:
+        decided = decide_without_clock(
+            bench, kernels, policy, limits, batch_invariant=promise.batch_invariant
+        )
+        return Result(bench.machine, policy, limits, 0, tuple(decided), promise)
     with bench.budget.spending():
-        return _optimize(bench, kernels, policy, limits, run=run)
+        result = _optimize(bench, kernels, policy, limits, run=run)
+    return replace(result, promise=promise)
 
 
 def _optimize(bench: Bench, kernels: Sequence[Kernel], policy: str, limits: Limits, *, run: bool) -> Result:

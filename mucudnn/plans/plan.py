@@ -12,7 +12,7 @@ from mucudnn.output.table import html_table
 from mucudnn.output.text import micro_batches
 from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
-from mucudnn.promises import STRICT
+from mucudnn.promises import NUMERICS, STRICT, Promise, promise_named
 from mucudnn.sizes import format_size
 from mucudnn.solver import (
     ChannelGroup,
@@ -21,6 +21,9 @@ from mucudnn.solver import (
     MicroConfiguration,
     Shares,
 )
+
+# The header's fields for the text of a promise, and for the limit of each kernel.
+PROMISE, LIMIT = "promise", "workspace_limit"
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,11 @@ class Plan:
         return next((planned for planned in self.kernels if planned.kernel == kernel), None)
 
     @property
-    def is_strict(self) -> bool:
-        """True if all kernels have strict arithmetic."""
-        return bool(self.kernels) and all(kernel.problem.math == STRICT for kernel in self.kernels)
+    def promise(self) -> Promise:
+        """The promise that the choices keep. They are strict if all kernels have strict arithmetic."""
+        promise = promise_named(self.header.get(PROMISE, ""))
+        is_strict = bool(self.kernels) and all(kernel.problem.math == STRICT for kernel in self.kernels)
+        return promise._replace(numerics=NUMERICS[is_strict])
 
     @property
     def digest(self) -> str:
@@ -148,6 +153,11 @@ class Plan:
         version, and ArgumentTypeError if `path` is not a path.
         """
         return read_document(path, "plan", parse_plan_text)
+
+
+def promise_fields(promise: Promise) -> dict[str, str]:
+    """Return the header's fields of a promise, which are none for the usual one."""
+    return {PROMISE: text} if (text := str(promise)) else {}
 
 
 def write_plan(plan: Plan, path: AnyPath) -> None:

@@ -8,20 +8,22 @@ from typing import Any
 from mucudnn.costs.records import Machine
 from mucudnn.plans.decide import Decision, Limits
 from mucudnn.plans.json_forms import cost_json, groups_json, kernel_fields, machine_json
-from mucudnn.plans.plan import Plan, PlanKernel
+from mucudnn.plans.plan import LIMIT, Plan, PlanKernel, promise_fields
 from mucudnn.problems.kernels import Kernel
+from mucudnn.promises import USUAL, Promise
 from mucudnn.solver import Configuration, MicroConfiguration
 
 
 @dataclass(frozen=True)
 class Result:
-    """The decisions for a network, with the machine, policy and limits that they were made for."""
+    """The decisions for a network, with the machine, policy, limits and promise that they were made for."""
 
     machine: Machine
     policy: str
     limits: Limits
     new_measurements: int
     decisions: tuple[Decision, ...]
+    promise: Promise = USUAL
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ def to_json(result: Result) -> dict[str, Any]:
         "mode": limits.mode,
         **machine_json(result.machine),
         "policy": result.policy,
+        "promise": result.promise._asdict(),
         "workspace_limit": limits.workspace,
         "total_workspace": limits.total,
         "new_measurements": result.new_measurements,
@@ -136,8 +139,9 @@ def to_plan(result: Result) -> Plan:
         **{name: str(value) for name, value in machine_json(result.machine).items()},
         "policy": result.policy,
         "mode": limits.mode,
-        "workspace_limit": _format_limit(limits.workspace),
+        LIMIT: _format_limit(limits.workspace),
         "total_workspace": _format_limit(limits.total),
+        **promise_fields(result.promise),
     }
     kernels = [
         PlanKernel(

@@ -66,10 +66,12 @@ def machine_differences(
 def verify(plan: Plan, engine: Engine, listener: Listener, *, run: bool) -> list[KernelCheck]:
     """Look up the choice, the shares and the groups of each kernel in the library.
 
-    With `run`, time each choice whole unless it has complaints, or has STOCK, which needs PyTorch. Raises
+    With `run`, time each choice whole unless it has complaints, or has STOCK, which needs PyTorch. Modelled
+    times, of a choice that no clock made, are not compared. Raises
     MucudnnError if a kernel's tensors take more than half of the memory that is available at the start.
     """
     cap = engine.available_memory // 2
+    run = run and plan.promise.is_timed
     checks = []
     for kernel in listener.track(plan.kernels, "Verifying"):
         complaints = tuple(_find_complaints(kernel, engine))

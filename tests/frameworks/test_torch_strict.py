@@ -72,13 +72,13 @@ def test_a_strict_model_says_so_keeps_it_and_compares_no_whole_steps(model: nn.M
 
 def test_a_strict_plan_makes_a_model_strict(x: Tensor, model: nn.Module) -> None:
     plan = mt.plan(model, torch.rand_like(x), workspace="none", numerics="strict")
-    assert plan.is_strict
+    assert plan.promise.is_strict
     assert not any("WINOGRAD" in line or "FFT" in line for line in str(plan).splitlines())
     expected = not_finite(model(x))
     mt.convert(model, plan=plan)
     assert "numerics=strict" in str(model)
     assert torch.equal(not_finite(model(x)), expected)
-    assert not mt.plan(mt.restore(model), torch.rand_like(x), workspace="none").is_strict
+    assert not mt.plan(mt.restore(model), torch.rand_like(x), workspace="none").promise.is_strict
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")

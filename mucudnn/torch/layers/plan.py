@@ -39,6 +39,8 @@ def plan(
     total_workspace: int | str | None = None,
     thorough: bool = False,
     numerics: str | None = None,
+    batch_invariant: bool | None = None,
+    choice: str | None = None,
 ) -> Plan:
     """Return a plan that says how to divide each convolution of a model, for `convert(model, plan=...)`.
 
@@ -52,10 +54,11 @@ def plan(
     Each pass of each convolution uses at most `workspace` bytes ("64MiB", "none"; by default
     MUCUDNN_WORKSPACE_LIMIT). With `total_workspace` all passes together use at most that many bytes, for
     programs in which every pass keeps its own workspace. Identical layers may then run different
-    configurations, which makes better use of a small total. `numerics` is as in `convert`.
-    `mucudnn.write_plan` writes the plan to a file.
+    configurations, which makes better use of a small total. `numerics`, `batch_invariant` and `choice` are as
+    in `convert`, and the plan's header keeps them. `mucudnn.write_plan` writes the plan to a file.
 
-    Raises UsageError (a ValueError) for a model without convolutions and for both limits at once,
+    Raises UsageError (a ValueError) for a model without convolutions and for both limits at once, also for a
+    total with `batch_invariant`,
     MixedDevicesError for convolutions on several devices, and NothingFitsError; the last two are
     RuntimeErrors.
     """
@@ -65,12 +68,13 @@ def plan(
         limits = Limits(workspace=limit_of(workspace))
     else:
         limits = Limits(total=parse_size(str(total_workspace)))
-    name, device, kernels = _kernels(model, example_input, ConversionSettings(promise=promise_of(numerics)))
+    promise = promise_of(numerics, batch_invariant, choice)
+    name, device, kernels = _kernels(model, example_input, ConversionSettings(promise=promise))
     source = stock.source_of(name)
     listener, policy = LogListener(), settings.BATCH_POLICY.read()
     with Cache.of_user(listener, needed=False) as cache:
         bench = Bench(device.engine, cache, listener, Exhaustive() if thorough else Race(), source)
-        planned = to_plan(optimize(bench, kernels, policy, limits))
+        planned = to_plan(optimize(bench, kernels, policy, limits, promise=promise))
     if any(runs_stock(c) for kernel in planned.kernels for c in kernel.answers):
         planned.header[FRAMEWORK] = source.machine.library
     return planned

@@ -1,5 +1,6 @@
 """The settings that `convert` gives a module, and the class that runs the module in the present step."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 from weakref import WeakSet
@@ -9,10 +10,11 @@ from torch import Tensor
 
 from mucudnn import settings
 from mucudnn.arrays.call import LogListener
+from mucudnn.errors import MucudnnWarning
 from mucudnn.forks import no_fork
 from mucudnn.measuring.budget import Budget, spell_budget
 from mucudnn.plans.plan import Plan
-from mucudnn.promises import Promise, promise_of
+from mucudnn.promises import USUAL, Promise, promise_of
 from mucudnn.sizes import spell_limit
 from mucudnn.torch.choosing.answers import Answer, CallKey
 from mucudnn.torch.choosing.sightings import Sightings
@@ -25,8 +27,8 @@ from mucudnn.torch.operators.options import handle_of
 class ConversionSettings:
     """The options that `convert` gives a module, which are pickled with it.
 
-    Unpickling registers the plan in the process. Without a promise the modules are strict if the plan is,
-    or else promise what the variables say.
+    Unpickling registers the plan in the process. Without a promise the modules keep the plan's, or else
+    promise what the variables say.
     """
 
     def __init__(
@@ -38,8 +40,8 @@ class ConversionSettings:
         budget_s: float | None = None,
     ) -> None:
         known = None if plan is None else Plan.parse(plan)
-        if promise is None and known is not None and known.is_strict:
-            promise = promise_of("strict")
+        if promise is None and known is not None and known.promise != USUAL:
+            promise = known.promise
         self.workspace = workspace
         self.promise = promise or promise_of()
         self.tune = tune if self.promise.is_timed else "eager"  # else nothing is measured
@@ -87,6 +89,12 @@ class ConversionSettings:
         if key is not None and self.comparison is not None:
             gain = answer.gain if answer is not None and answer.is_final else None
             self.comparison.note_choice(key, gain)
+
+    def warn_if_not_kept(self, input: Tensor) -> None:
+        """Warn that PyTorch's own convolution of this input does not keep the promise, if there is one."""
+        if self.promise_text and not torch.compiler.is_compiling() and 0 not in input.shape:
+            text = f"PyTorch itself runs a convolution, whose result does not promise '{self.promise}'"
+            warnings.warn(text, MucudnnWarning, stacklevel=2)
 
     def leave_to_pytorch(self, is_left: bool) -> None:
         """Switch the modules to their stock classes or back.

@@ -6,22 +6,57 @@ device: if a slice gives a sample other bits than the sample gets alone, the min
 sample.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
 from mucudnn._native import Engine
-from mucudnn.arrays.recent import Recent
 from mucudnn.costs.records import Measurement
 from mucudnn.costs.table import CostTable
+from mucudnn.errors import UsageError
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.modelled_costs import modelled_costs
-from mucudnn.plans.decide import choose_within, fastest_configuration, nothing_fits
+from mucudnn.plans.decide import (
+    Decision,
+    Limits,
+    choose_within,
+    decide,
+    fastest_configuration,
+    nothing_fits,
+)
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration
 
 _POLICY = "power_of_two"
 _REFERENCE = 8  # the mini-batch whose fastest algorithm runs every mini-batch
-_tried: Recent[tuple[object, ...], bool] = Recent(4096)
+_tried: dict[tuple[object, ...], bool] = {}
+
+
+def decide_without_clock(
+    bench: Bench, kernels: Sequence[Kernel], policy: str, limits: Limits, *, batch_invariant: bool
+) -> list[Decision]:
+    """Choose a configuration for each kernel without measuring.
+
+    Raises NothingFitsError, and UsageError for a total with `batch_invariant`.
+    """
+    if batch_invariant and limits.mode == "wd":
+        raise UsageError(
+            "a division of a total depends on the mini-batch, so it cannot be batch-invariant: give a limit "
+            "for each kernel instead"
+        )
+    rows: dict[Kernel, Sequence[Measurement]] = {}
+    for kernel in kernels:
+        rows |= modelled_costs(bench, kernel, policy).measurements
+    decisions = decide(CostTable(bench.machine, rows, complete=False), policy, limits, bench.listener)
+    if not batch_invariant:
+        return decisions
+    choices = [invariant_choice(bench, kernel, limits.workspace) for kernel in kernels]
+    return [
+        replace(decision, divided=choice, desirable=(choice,))
+        for decision, choice in zip(decisions, choices, strict=True)
+    ]
 
 
 def fixed_choice(bench: Bench, kernel: Kernel, policy: str, limit: int | None) -> Configuration:
@@ -66,10 +101,9 @@ def _rows_of(algorithm: str, costs: CostTable, kernel: Kernel) -> list[Measureme
 def _is_invariant(engine: Engine, kernel: Kernel, algorithm: str) -> bool:
     """Return whether a sample gets the bits that it gets alone, at each place and beside any neighbours."""
     key = engine.device, engine.library, engine.threads, str(kernel.problem), kernel.pass_, algorithm
-    known = _tried[key]
-    if known is None:
-        known = _tried[key] = _try(engine, kernel, algorithm)
-    return known
+    if key not in _tried:
+        _tried[key] = _try(engine, kernel, algorithm)
+    return _tried[key]
 
 
 def _try(engine: Engine, kernel: Kernel, algorithm: str) -> bool:
