@@ -6,6 +6,7 @@ from mucudnn.cli.terminal import show, table
 from mucudnn.output.text import milliseconds
 from mucudnn.plans.memory.parts import PlannedTensor
 from mucudnn.plans.memory.plan import MemoryPlan
+from mucudnn.plans.plan import PROMISE
 from mucudnn.sizes import format_size
 
 _SHOWN = 8  # the most names listed for a choice
@@ -31,6 +32,7 @@ def show_plan(plan: MemoryPlan) -> None:
     figures.add_row("waits for copies", f"{milliseconds(plan.exposed_ms)} ms")
     sources = ", ".join(f"{name} {source}" for name, source in plan.sources.items() if name != "device")
     head = f"{plan.network}, mini-batch {plan.batch}, on {plan.device}, policy {plan.policy} ({sources})"
+    head += f", {plan.header[PROMISE]}" if PROMISE in plan.header else ""
     show(head, figures, _list_choices(plan), _describe_kernels(plan))
     if plan.bound_ms:
         show(f"no plan takes less than {milliseconds(plan.bound_ms)} ms, {plan.gap:.1%} less than this one")

@@ -14,6 +14,7 @@ from mucudnn.errors import UsageError, shown
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.problems.steps import DATA_TYPES
+from mucudnn.promises import STRICT
 from mucudnn.solver import Configuration, MicroConfiguration, desirable_set
 from mucudnn.solver.memory.copies import Link
 
@@ -129,8 +130,10 @@ def _algorithms(device: ModelledDevice, kernel: Kernel, size: int) -> list[Micro
     - for a 3x3 filter with stride 1: fused Winograd F(2x2, 3x3), and non-fused Winograd F(4x4, 3x3), whose
       workspace holds all transformed tensors;
     - on tensor cores: a product that copies input and result to channels-last, unless they have that layout.
+
+    Strict arithmetic excludes Winograd, and in fp32 the tensor cores, which round to TF32.
     """
-    problem = kernel.problem.replace(mini_batch=size)
+    problem, is_strict = kernel.problem.replace(mini_batch=size), kernel.problem.math == STRICT
     bytes_of = DATA_TYPES[problem.data_type]
     x, y, w = (bytes_of * n for n in (problem.x_elements, problem.y_elements, problem.w_elements))
     flops = 2 * problem.y_elements * (problem.in_channels // problem.groups) * math.prod(problem.kernel)
@@ -138,7 +141,7 @@ def _algorithms(device: ModelledDevice, kernel: Kernel, size: int) -> list[Micro
     gemm = flops / (EFFICIENCY * device.flops) * 1e3
     algorithms = [MicroConfiguration(size, "IMPLICIT_GEMM", max(gemm, traffic), 0)]
     is_winograd = all(n == 3 for n in problem.kernel) and problem.dims == 2 and problem.groups == 1
-    if is_winograd and all(n == 1 for n in (*problem.stride, *problem.dilation)):
+    if is_winograd and not is_strict and all(n == 1 for n in (*problem.stride, *problem.dilation)):
         transforms = int(2.25 * (x + y) + 4 * w)
         moved = (x + y + w + 2 * transforms) / device.bandwidth * 1e3
         algorithms += [
@@ -146,7 +149,7 @@ def _algorithms(device: ModelledDevice, kernel: Kernel, size: int) -> list[Micro
             MicroConfiguration(size, "WINOGRAD_NONFUSED", gemm / 4 + moved, transforms),
         ]
     peak = device.tensor_flops.get(problem.data_type)
-    if peak is not None:
+    if peak is not None and not (is_strict and problem.data_type == "f32"):
         copies = 0 if problem.layout == "nhwc" else x + y
         product = flops / (EFFICIENCY * peak) * 1e3
         moved = 2 * copies / device.bandwidth * 1e3

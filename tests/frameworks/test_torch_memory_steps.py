@@ -10,45 +10,22 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from memory_on_cpu import run_on_cpu
 from needs_torch import mt, torch
 from torch.utils.checkpoint import checkpoint
 
 from mucudnn.errors import MucudnnWarning
-from mucudnn.torch.training import apply, runtime
+from mucudnn.torch.training import apply
 from mucudnn.torch.training.apply import runtime_of
 from mucudnn.torch.training.planned_step import Record
 
 nn = torch.nn
-CPU = torch.device("cpu")
-
-
-class LanesAtOnce:
-    """The lanes of a device without streams, on which each copy ends before the program goes on."""
-
-    def __init__(self, device: torch.device, piece: int) -> None:
-        self.device, self.recording, self.copies = device, None, 0
-
-    def copy(self, to: torch.Tensor, source: torch.Tensor, direction: str, order: int) -> None:
-        to.copy_(source)
-        self.copies += 1
-
-    def wait(self, waiting: Any, moment: Any) -> None:
-        """Do nothing: no copy is under way."""
-
-    def wait_for(self, moment: Any) -> None:
-        """Do nothing: no copy is under way."""
 
 
 @pytest.fixture(autouse=True)
 def _on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (apply, runtime):
-        monkeypatch.setattr(module, "device_of", lambda model: CPU)
+    run_on_cpu(monkeypatch)
     monkeypatch.setattr(apply, "_divide", lambda *_: None)
-    monkeypatch.setattr(runtime, "pin", lambda size: torch.empty(size, dtype=torch.uint8))
-    monkeypatch.setattr(runtime, "Lanes", LanesAtOnce)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: None)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "h200")
 
 
 class Calling(nn.Module):

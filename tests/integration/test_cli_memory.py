@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("cache_path")
 ALEXNET = ["memory", "alexnet", "--batch", "128", "--device", "titanx"]
 KEYS = (
     "schema", "network", "batch", "device", "costs", "policy", "memory", "floor", "peak", "average",
-    "time_ms", "unlimited_ms", "exposed_ms", "bound_ms", "tensors", "kernels",
+    "time_ms", "unlimited_ms", "exposed_ms", "bound_ms", "promise", "tensors", "kernels",
 )  # fmt: skip
 
 

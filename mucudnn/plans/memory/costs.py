@@ -1,15 +1,19 @@
 """The costs of a network: measured on a device, or modelled by a roofline."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from mucudnn.costs.records import Measurement
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.modelled_device import ModelledDevice, modelled_configurations, modelled_ms
 from mucudnn.plans.decide import desirable_configurations, nothing_fits
+from mucudnn.plans.fixed import invariant_choice
 from mucudnn.plans.memory.training_step import Costs
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.network import Network
 from mucudnn.problems.policies import usable_sizes
+from mucudnn.promises import USUAL, Promise
 from mucudnn.solver import Configuration
 from mucudnn.solver.memory.copies import Link
 
@@ -49,11 +53,14 @@ def measure_costs(
     *,
     policy: str = DIVIDED,
     link_source: str = "measured",
+    promise: Promise = USUAL,
+    limit: int | None = None,
 ) -> Costs:
     """Return the costs of a network, with its kernels measured on a bench and other steps modelled.
 
-    Measures what the cache lacks. The model uses the rates of `device`. Raises MucudnnError, and
-    NothingFitsError for a kernel that no algorithm can run.
+    Measures what the cache lacks. The model uses the rates of `device`. With a batch-invariant promise each
+    kernel that it covers has one configuration within the `limit`. Raises MucudnnError, and NothingFitsError
+    for a kernel that no algorithm can run.
     """
     kernels = network.kernels()
     benchmark(bench, kernels, policy)
@@ -67,6 +74,8 @@ def measure_costs(
             raise nothing_fits(kernel, (), None)
         whole = [row for row in rows if row.is_undivided(kernel.mini_batch)]
         undivided[kernel] = [*desirable[kernel], *desirable_configurations(whole, kernel)][-1]
+        if promise.batch_invariant and kernel.pass_ != "backward_filter":
+            desirable[kernel] = (_timed(invariant_choice(bench, kernel, limit), rows),)
     modelled = model_costs(network, device, divide=False)
     return replace(
         modelled,
@@ -76,3 +85,9 @@ def measure_costs(
         link=link,
         sources={"kernels": "measured", "steps": "modelled", "link": link_source, "device": device.source},
     )
+
+
+def _timed(choice: Configuration, rows: Sequence[Measurement]) -> Configuration:
+    """Return a configuration with the measured times of its parts in place of modelled ones."""
+    measured = {(row.micro_batch, row.algorithm): part for row in rows if (part := row.part()) is not None}
+    return Configuration(tuple(measured.get((p.micro_batch, p.algorithm), p) for p in choice.parts))

@@ -5,8 +5,10 @@ from typing import Any
 
 from mucudnn.plans.memory.parts import PlannedKernel
 from mucudnn.plans.memory.plan import MemoryPlan
+from mucudnn.plans.plan import PROMISE
 from mucudnn.plans.result import kernel_json
 from mucudnn.problems.kernels import Kernel
+from mucudnn.promises import promise_named
 from mucudnn.solver import Configuration
 
 _FIELDS = (
@@ -28,6 +30,7 @@ def memory_json(plan: MemoryPlan) -> dict[str, Any]:
         counts[planned.kernel, planned.chosen] += 1
     return {
         **{name: getattr(plan, name) for name in _FIELDS},
+        "promise": promise_named(plan.header.get(PROMISE, ""))._asdict(),
         "tensors": [
             {"name": tensor.name, "bytes": tensor.bytes, "choice": tensor.choice} for tensor in plan.tensors
         ],

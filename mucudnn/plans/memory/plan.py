@@ -62,6 +62,7 @@ class MemoryPlan:
     - `bound_ms`: the least time that any plan within the memory takes, proven; 0 for the policies of vDNN.
     - `is_cut`: True if the planner ran out of the seconds that it was given, so that the plan depends on the
       machine's speed.
+    - `header`: the fields of the modules' own plans. With a promise it has the promise and the limit.
     """
 
     network: str
@@ -89,6 +90,7 @@ class MemoryPlan:
     lower: MemoryPlan | None = _Lower()  # type: ignore[assignment]
     bound_ms: float = 0.0
     is_cut: bool = False
+    header: dict[str, str] = field(default_factory=dict)
     traced: Network | None = field(default=None, compare=False, repr=False)
     seconds: float = field(default=0.0, compare=False)
 
@@ -116,7 +118,9 @@ class MemoryPlan:
             if k.module == module and (k.kernel not in own or k.workspace < own[k.kernel].workspace):
                 own[k.kernel] = k
         chosen = own.values()
-        return Plan({}, tuple(PlanKernel(k.kernel, 1, k.chosen, k.desirable or (k.chosen,)) for k in chosen))
+        return Plan(
+            self.header, tuple(PlanKernel(k.kernel, 1, k.chosen, k.desirable or (k.chosen,)) for k in chosen)
+        )
 
     def check(
         self, *, model: str | None = None, inputs: Sequence[str] | None = None, device: str | None = None

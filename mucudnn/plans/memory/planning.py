@@ -13,9 +13,11 @@ from mucudnn.plans.memory.parts import PlannedKernel, PlannedStep, PlannedTensor
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.memory.traced import Saved, Trace
 from mucudnn.plans.memory.training_step import Costs, Work, count_work
+from mucudnn.plans.plan import LIMIT, promise_fields
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.network import Network
-from mucudnn.sizes import format_size
+from mucudnn.promises import USUAL, Promise
+from mucudnn.sizes import format_size, spell_limit
 from mucudnn.solver import Configuration, Infeasible
 from mucudnn.solver.memory.copies import CopySteps
 from mucudnn.solver.memory.planner import decide_memory
@@ -31,6 +33,7 @@ class MemoryOptions:
 
     - `memory`: bytes for all that the training step allocates. `host_memory`: of the slab, None for no limit.
     - `workspace`: the most bytes of each kernel's workspace, None for no limit.
+    - `promise`: what the results promise, in the costs' kernels too.
     - `policy`: joint, or a policy of vDNN.
     - `recompute`, `offload`: False to forbid it.
     - `exact`: also ask the solver for the optimum of the integer program.
@@ -45,6 +48,7 @@ class MemoryOptions:
     host_memory: int | None = None
     exact: bool = False
     seconds: float = math.inf
+    promise: Promise = USUAL
 
 
 def plan_network(
@@ -173,11 +177,17 @@ def _plan(
         inputs=() if trace is None else trace.inputs,
         host_bytes=sum(_aligned(work.tensors[i].bytes) for i in offloaded),
         sources=allowed.sources,
+        header=_header(options),
         bound_ms=decision.bound_ms,
         is_cut=decision.is_cut,
         traced=network,
         seconds=decision.seconds,
     )
+
+
+def _header(options: MemoryOptions) -> dict[str, str]:
+    fields = promise_fields(options.promise)
+    return {**fields, LIMIT: spell_limit(options.workspace)} if fields else {}
 
 
 def _explain(name: str, options: MemoryOptions, error: Infeasible) -> str:

@@ -34,7 +34,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("inputs", "fetch_order"), (list,)),
     "sources": (dict,),
 }
-_ENTRIES = {**_TYPES, "is_cut": (bool,)}  # a plan need not have it
+_ENTRIES = {**_TYPES, "is_cut": (bool,), "header": (dict,)}  # a plan need not have the last two
 _PARTS = {"tensor": "tensors", "kernel": "kernels", "step": "steps"}
 
 
@@ -55,6 +55,8 @@ def _lines(plan: MemoryPlan) -> Iterator[str]:
     yield f"link {_json(asdict(plan.link))}"
     if plan.is_cut:
         yield "is_cut true"
+    if plan.header:
+        yield f"header {_json(plan.header)}"
     for step in plan.steps:
         yield f"step {_json(asdict(step))}"
     for tensor in plan.tensors:
@@ -107,10 +109,19 @@ def _read(fields: dict[str, Any], entry: str) -> None:
         fields[keyword] = Link(**value)
     elif keyword not in _ENTRIES:
         raise UsageError(f"{shown(keyword)} is not an entry of a memory plan")
-    elif not isinstance(value, _ENTRIES[keyword]) or isinstance(value, bool) is not (keyword == "is_cut"):
+    elif (
+        not isinstance(value, _ENTRIES[keyword])
+        or isinstance(value, bool) is not (keyword == "is_cut")
+        or not _has_texts(value)
+    ):
         raise UsageError(f"{keyword} cannot be {shown(value)}")
     else:
         fields[keyword] = tuple(value) if isinstance(value, list) else value
+
+
+def _has_texts(value: object) -> bool:
+    """Return whether all values of an object are texts; true of everything else."""
+    return not isinstance(value, dict) or all(isinstance(text, str) for text in value.values())
 
 
 def _finish(fields: dict[str, Any], entry: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.plans.memory.parts import LEAST_BYTES
 from mucudnn.plans.memory.traced import Trace
 from mucudnn.problems.network import Network
+from mucudnn.promises import STRICT
 from mucudnn.torch.operators.passes import math_of
 from mucudnn.torch.tracing.recorder import DATA_TYPES, Recorder
 from mucudnn.torch.tracing.saved import tensors_in
@@ -52,12 +53,17 @@ def spell_inputs(example_input: Any) -> tuple[str, ...]:
     )
 
 
-def trace_model(model: nn.Module, example_input: Any, least_bytes: int = LEAST_BYTES) -> Trace:
-    """Return the network with its saved tensors. Raises UsageError as `trace` does."""
+def trace_model(
+    model: nn.Module, example_input: Any, least_bytes: int = LEAST_BYTES, *, strict: bool = False
+) -> Trace:
+    """Return the network with its saved tensors, and with `strict` arithmetic.
+
+    Raises UsageError as `trace` does.
+    """
     if not isinstance(model, nn.Module):
         raise UsageError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
     _check_modules(model)
-    recorder = Recorder(_math_of(model))
+    recorder = Recorder(STRICT if strict else _math_of(model))
     device, lower = _autocast_of()
     # Autocast does not support the device meta, so fake tensors replace it.
     fake = nullcontext() if lower is None else FakeTensorMode(allow_non_fake_inputs=True)

@@ -10,6 +10,7 @@ from torch import Tensor
 from mucudnn.errors import MucudnnError
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.shapes import problem_of
+from mucudnn.promises import STRICT
 from mucudnn.torch.operators.formats import channels_last, strides
 
 _aten = torch.ops.aten
@@ -19,7 +20,7 @@ _DATA_TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16
 def kernels_of(function: Any, args: tuple[Any, ...], name: str, math: str) -> list[Kernel]:
     """Return the kernels that an operation runs, if it is a convolution that mucudnn supports.
 
-    `math` is the math mode of fp32; other types have none.
+    `math` is the math mode of fp32; of the others, other types have strict arithmetic alone.
     """
     if function is _aten.convolution.default:
         x, w, _, stride, padding, dilation, transposed, _, groups = args
@@ -38,7 +39,7 @@ def kernels_of(function: Any, args: tuple[Any, ...], name: str, math: str) -> li
     x_shape, w_shape = ((s[0], *s[2:], s[1]) if is_last else s for s in (large, tuple(w.shape)))
     layout = "nhwc" if is_last else "nchw"
     sizes = tuple(stride), tuple(padding), tuple(dilation)
-    math_mode = math if x.dtype == torch.float32 else "default"
+    math_mode = math if x.dtype == torch.float32 or math == STRICT else "default"
     try:
         problem = problem_of(_DATA_TYPES[x.dtype], layout, x_shape, w_shape, *sizes, groups, math_mode)
     except MucudnnError:

@@ -7,6 +7,7 @@ from torch import nn
 
 from mucudnn.errors import UsageError
 from mucudnn.plans.memory.plan import MemoryPlan
+from mucudnn.plans.plan import LIMIT
 from mucudnn.sizes import spell_limit
 from mucudnn.torch.layers import convert as modules
 from mucudnn.torch.tracing.trace import fingerprint
@@ -75,4 +76,4 @@ def _divide(model: nn.Module, plan: MemoryPlan, names: list[str]) -> None:
         module = model.get_submodule(name)
         own = plan.for_module(name)
         limit = max(kernel.chosen.workspace for kernel in own.kernels)
-        modules.divide(module, name, spell_limit(limit), str(own))
+        modules.divide(module, name, own.header.get(LIMIT, spell_limit(limit)), str(own))

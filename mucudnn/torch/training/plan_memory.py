@@ -23,6 +23,7 @@ from mucudnn.plans.memory.traced import Trace
 from mucudnn.plans.memory.training_step import Costs
 from mucudnn.problems.network import Network
 from mucudnn.problems.shapes import whole_number
+from mucudnn.promises import promise_of
 from mucudnn.sizes import parse_size
 from mucudnn.solver.memory.copies import Link
 from mucudnn.torch.tracing.trace import trace_model
@@ -44,6 +45,8 @@ def plan_memory(
     bandwidth: float | None = None,
     exact: bool = False,
     device: str | None = None,
+    numerics: str | None = None,
+    batch_invariant: bool | None = None,
 ) -> MemoryPlan:
     """Return a plan with which a training step of the model fits `memory` bytes, as fast as possible.
 
@@ -65,11 +68,15 @@ def plan_memory(
         bandwidth: bytes per second in each direction between host and device; by default it is measured.
         exact: True to search until the optimum is found.
         device: plan with modelled costs of a device: "titanx", "a100", "h100", "h200" or "gh200".
+        numerics: the arithmetic of the convolutions, as in `convert`.
+        batch_invariant: what the results promise, as in `convert`. Each convolution and each data gradient
+            then has one configuration, whatever memory there is.
 
     Raises:
         NothingFitsError: the memory is below the floor, which the message names.
         UsageError: the model is on the CPU and no device is given, is in evaluation mode, needs no gradients,
-            is sharded by FSDP, or cannot be traced; or a size or policy cannot be used.
+            is sharded by FSDP, or cannot be traced; or a size or policy cannot be used. Also for a modelled
+            device with batch_invariant, which only the device itself shows.
     """
     _check_model(model)
     if policy not in POLICIES:
@@ -81,12 +88,18 @@ def plan_memory(
         recompute=recompute,
         host_memory=None if host_memory is None else _read_bytes("host_memory", host_memory),
         exact=exact,
+        promise=promise_of(numerics, batch_invariant),
     )
     rate = _read_bandwidth(bandwidth)
     modelled = None if device is None else find_device(device)
     if modelled is None:
         device_of(model)
-    trace = trace_model(model, example_input)
+    elif options.promise.batch_invariant:
+        raise UsageError(
+            f"batch_invariant is tried on the device, and {shown(device)} is only modelled: plan on that "
+            "GPU, without device="
+        )
+    trace = trace_model(model, example_input, strict=options.promise.is_strict)
     if trace.network.turn == len(trace.network.steps):
         raise UsageError(
             "no result of the model needs a gradient, so that nothing is saved: enable gradients and "
@@ -96,7 +109,7 @@ def plan_memory(
     costs = (
         model_costs(trace.network, modelled, bandwidth=rate)
         if modelled is not None
-        else _measure(model, trace.network, rate)
+        else _measure(model, trace.network, rate, options)
     )
     plan = plan_trace(trace, costs, options, name=type(model).__name__, listener=LogListener())
     # `MemoryPlan.lower` calls this once it is read, because a lower plan takes as long as this one.
@@ -152,7 +165,7 @@ def _read_bandwidth(value: object) -> float | None:
     return float(value)
 
 
-def _measure(model: nn.Module, network: Network, bandwidth: float | None) -> Costs:
+def _measure(model: nn.Module, network: Network, bandwidth: float | None, options: MemoryOptions) -> Costs:
     """Return costs with kernels, memory and link measured on the model's GPU."""
     device = device_of(model)
     rates = measure_rates(device)
@@ -161,6 +174,8 @@ def _measure(model: nn.Module, network: Network, bandwidth: float | None) -> Cos
     with Cache.of_user(listener, needed=False) as cache:
         bench = Bench(device_named(f"cuda:{device.index or 0}").engine, cache, listener, Exhaustive())
         source = "measured" if bandwidth is None else "given"
-        costs = measure_costs(network, bench, rates, link, link_source=source)
+        costs = measure_costs(
+            network, bench, rates, link, link_source=source, promise=options.promise, limit=options.workspace
+        )
     name = torch.cuda.get_device_name(device)
     return replace(costs, device=name)
