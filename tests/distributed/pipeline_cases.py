@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+import mucudnn.torch as mt
 from mucudnn.errors import MucudnnError
 from mucudnn.torch.pipeline import BidirectionalPipeline
 
@@ -119,6 +120,26 @@ def train(
         for (stage, _), module in pipeline.modules.items()
     }
     return losses, gradients, pipeline.live
+
+
+def make_convolutions(depth: int) -> list[nn.Module]:
+    """Return stages whose results do not depend on the mini-batch."""
+    torch.manual_seed(depth)
+    stages = (nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.Tanh()) for _ in range(depth))
+    return [mt.convert(stage, batch_invariant=True) for stage in stages]
+
+
+def results_of_convolutions(schedule: str, depth: int, x: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return the results that reach this rank, each with the numbers of its samples."""
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def loss(output: Tensor, numbers: Tensor) -> Tensor:
+        seen.append((numbers, output.detach().clone()))
+        return output.square().mean()
+
+    mesh = make_mesh(depth)
+    BidirectionalPipeline(make_convolutions(depth), mesh, loss, schedule).step(x, torch.arange(len(x)))
+    return seen
 
 
 def error_of(depth: int, change: str) -> str:

@@ -47,6 +47,18 @@ def test_a_pipeline_has_the_losses_and_gradients_of_the_undivided_model(
             assert live == 1
 
 
+@pytest.mark.parametrize("schedule", ["gpipe", "gems"])
+def test_batch_invariant_stages_give_a_sample_the_bits_of_the_undivided_model(schedule: str) -> None:
+    torch.manual_seed(1)
+    x = torch.randn(SAMPLES, 4, 9, 9)
+    with torch.no_grad():
+        expected = torch.nn.Sequential(*cases.make_convolutions(2))(x)
+    seen = [each for rank in worlds.run(2, cases.results_of_convolutions, schedule, 2, x) for each in rank]
+    assert sorted(int(n) for numbers, _ in seen for n in numbers) == list(range(SAMPLES))
+    assert all(len(numbers) < SAMPLES for numbers, _ in seen)
+    assert all(torch.equal(result, expected[numbers]) for numbers, result in seen)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

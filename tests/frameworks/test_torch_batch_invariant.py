@@ -3,16 +3,20 @@
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import mucudnn.torch as mt
+from bench.suites.networks.zoo import build
 from mucudnn.arrays.dispatch import prepared
-from mucudnn.errors import UsageError
+from mucudnn.errors import MucudnnWarning, UsageError
 from mucudnn.promises import Promise
 from mucudnn.torch.operators.operands import prepare_operands
 
@@ -144,6 +148,74 @@ def test_a_network_gives_a_sample_the_same_bits_in_each_batch(numerics: str) -> 
         assert all(
             torch.equal(model(x[i : i + n]), whole[i : i + n]) for n in (1, 2, 4) for i in range(9 - n)
         )
+
+
+@pytest.mark.parametrize("numerics", ["fast", "strict"])
+@pytest.mark.parametrize(("name", "shape"), [("resnet18", (3, 64, 64)), ("unet3d", (1, 16, 16, 16))])
+def test_whole_networks_give_a_sample_the_same_bits_in_each_batch(
+    name: str, shape: tuple[int, ...], numerics: str
+) -> None:
+    if name == "resnet18" and find_spec("torchvision") is None:
+        pytest.skip("there is no torchvision")
+    model: Any = mt.convert(build(name).eval(), batch_invariant=True, numerics=numerics)
+    if name == "resnet18":
+        model.fc = nn.Identity()  # PyTorch's matrix products depend on the mini-batch
+    torch.manual_seed(3)
+    x = torch.randn(6, *shape)
+    with torch.no_grad():
+        whole = model(x)
+        for n, first in ((1, 0), (1, 5), (2, 3), (3, 1), (5, 1)):
+            assert torch.equal(model(x[first : first + n]), whole[first : first + n]), (n, first)
+
+
+@pytest.mark.parametrize("backend", ["", "aot_eager"])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_transposed_convolutions_keep_the_bits(dims: int, backend: str) -> None:
+    torch.manual_seed(3)
+    kind = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[dims - 1]
+    model = nn.Sequential(
+        (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1](4, 40, 1), kind(40, 6, 3, 2, 1, output_padding=1)
+    )
+    x = torch.randn(8, 4, *[5] * dims)
+    expected = model(x)
+    mt.convert(model, batch_invariant=True)
+    run = torch.compile(model, backend=backend) if backend else model
+    whole = run(x)
+    torch.testing.assert_close(whole, expected)
+    for n, first in ((1, 0), (1, 7), (3, 2)):
+        assert torch.equal(run(x[first : first + n]), whole[first : first + n])
+    assert type(mt.restore(model)[1]) is kind
+
+
+def test_a_warning_says_where_pytorch_runs_a_convolution() -> None:
+    x = torch.randn(2, 3, 8, 8, dtype=torch.complex64)
+    for make in (nn.Conv2d, nn.ConvTranspose2d):
+        layers = nn.Conv2d(3, 3, 1), make(3, 3, 3, dtype=torch.complex64)
+        model = mt.convert(nn.Sequential(*layers), batch_invariant=True)
+        with pytest.warns(MucudnnWarning, match="whose result does not promise 'batch_invariant'"):
+            model[1](x)
+        with warnings.catch_warnings(action="error"):
+            mt.convert(mt.restore(model))[1](x)
+
+
+def test_a_planned_and_a_compiled_network_keep_the_bits() -> None:
+    torch.manual_seed(3)
+    model, x = Net().eval(), torch.randn(8, 3, 32, 32)
+    with torch.no_grad():
+        plan = mt.plan(model, x, workspace="1MiB", batch_invariant=True)
+        whole = mt.convert(model, plan=plan)(x)
+        compiled = torch.compile(model, backend="aot_eager")
+        for run in (model, compiled):
+            for n, first in ((1, 0), (1, 7), (3, 2)):
+                assert torch.equal(run(x[first : first + n]), whole[first : first + n])
+    assert "batch_invariant" in str(model)
+
+
+def test_a_call_refuses_a_plan_without_the_promise() -> None:
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 3)), torch.randn(2, 3, 8, 8)
+    plan = mt.plan(model, x, choice="fixed")
+    with pytest.raises(UsageError, match="the plan does not promise batch_invariant"):
+        mt.conv2d(x, model[0].weight, model[0].bias, plan=plan, batch_invariant=True)
 
 
 def test_two_empty_caches_give_the_same_bits_where_the_choice_is_fixed(tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ def convert(
     plan's, or MUCUDNN_NUMERICS, or "fast". With `batch_invariant` the bits of a sample's result and of its
     data gradient depend neither on the other samples nor on their number. With the `choice` "fixed" nothing
     is measured: a model of the costs chooses, equally on equal machines. Models with any of these do not
-    compare whole steps.
+    compare whole steps, and their transposed convolutions promise the same. A MucudnnWarning says where
+    PyTorch itself runs a convolution, which promises nothing.
 
     `budget` is the time that the model's measurements may take, such as "30s" or "2min"; the default is
     MUCUDNN_BUDGET. Once it is spent, each kernel gets only the measurements that a choice cannot do without:
@@ -119,6 +120,10 @@ def convert(
     settings = {own: ConversionSettings(limit, own, tune, promise, budget_s) for own in set(plans)}
     for module, own in zip(layers, plans, strict=True):
         _divide(module, names[module], settings[own])
+    kept = next(iter(settings.values()))
+    if kept.promise_text:
+        for module in names:
+            transposed.follow(module, kept)
     return model
 
 
@@ -127,7 +132,7 @@ def divide(module: Any, name: str, workspace: str, plan: str) -> None:
     settings = ConversionSettings(workspace, plan)
     if type(module) in CONVERTED or isinstance(module, Converted):
         _divide(module, name, settings)
-    transposed.follow_plan(module, settings)
+    transposed.follow(module, settings)
 
 
 def _divide(module: Any, name: str, settings: ConversionSettings) -> None:

@@ -120,6 +120,7 @@ def _choose(
         settings.note_choice(key, answer)
         return Operands(input, weight, bias, answer.options, True, answer.ready)
     if not can_divide(input, weight):
+        settings.warn_if_not_kept(input)
         return None
     operands = operands_of(module, input, weight, bias, settings)
     if answer is None and key is not None:

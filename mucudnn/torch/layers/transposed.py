@@ -1,4 +1,4 @@
-"""Transposed convolutions that follow a plan, computed by the backward data pass of a convolution."""
+"""Transposed convolutions that follow a plan or keep a promise, as backward data passes of convolutions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,14 +16,14 @@ Operands = tuple[Tensor, Tensor, Tensor | None]
 
 
 class _Transposed:
-    """A base class in front of PyTorch's module, whose kernels follow the module's plan."""
+    """A base class in front of PyTorch's module, whose kernels follow the module's settings."""
 
-    _mucudnn_planned: Any = None  # ConversionSettings with a plan
+    _mucudnn_settings: Any = None  # ConversionSettings
 
     def forward(self: Any, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """Return what PyTorch's module returns."""
-        settings = self._mucudnn_planned
-        operands = None if settings is None else _operands(self, input)
+        settings = self._mucudnn_settings
+        operands = None if settings is None else _operands(self, input, settings)
         if operands is not None:
             output_padding = self._output_padding(
                 input, output_size, self.stride, self.padding, self.kernel_size, input.dim() - 2,
@@ -31,6 +31,8 @@ class _Transposed:
             )  # fmt: skip
             if all(extra < stride for extra, stride in zip(output_padding, self.stride, strict=True)):
                 return _run(self, operands, output_padding, settings)
+        if settings is not None:
+            settings.warn_if_not_kept(input)
         # `super()` would fail if another thread restored the module meanwhile.
         return _RUN_STOCK[len(self.kernel_size)](self, input, output_size)
 
@@ -59,29 +61,31 @@ _RUN_STOCK: dict[int, Any] = {dims: stock.forward for dims, stock in enumerate(_
 MODULE_OF_LEAVES = "torch.nn"
 
 
-def follow_plan(module: Any, settings: Any) -> None:
-    """Make a transposed convolution follow the plan of these settings; leave other modules alone."""
+def follow(module: Any, settings: Any) -> None:
+    """Make a transposed convolution follow these settings; leave other modules alone."""
     if type(module) in _PLANNED or isinstance(module, _Transposed):
         module.__class__ = _PLANNED.get(type(module), type(module))
         module.__module__ = MODULE_OF_LEAVES
-        module._mucudnn_planned = settings
+        module._mucudnn_settings = settings
 
 
 def restore(module: Any) -> None:
-    """Undo `follow_plan`."""
+    """Undo `follow`."""
     if isinstance(module, _Transposed):
         module.__class__ = _STOCK.get(type(module), type(module))
-        for name in ("_mucudnn_planned", "__module__"):
+        for name in ("_mucudnn_settings", "__module__"):
             module.__dict__.pop(name, None)
 
 
-def _operands(module: Any, input: Any) -> Operands | None:
+def _operands(module: Any, input: Any, settings: Any) -> Operands | None:
     """Return the input, the weight and the bias in the types that autocast casts to.
 
-    Return None under compilers and transforms, and for a call that mucudnn's operators cannot run or that
-    PyTorch refuses, because its operator for the backward data pass would accept wrong shapes and types.
+    Return None under transforms, under compilers unless there is a promise to keep, and for a call that
+    mucudnn's operators cannot run or that PyTorch refuses, because its operator for the backward data pass
+    would accept wrong shapes and types.
     """
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or is_transformed():
+    is_left_to_compiler = torch.compiler.is_compiling() and not settings.promise_text
+    if is_left_to_compiler or torch.jit.is_tracing() or is_transformed():
         return None
     w = module.weight
     if not can_divide(input, w) or input.dim() != w.dim() or input.shape[1] != w.shape[0]:
