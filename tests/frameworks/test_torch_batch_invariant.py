@@ -209,6 +209,7 @@ def test_a_planned_and_a_compiled_network_keep_the_bits() -> None:
             for n, first in ((1, 0), (1, 7), (3, 2)):
                 assert torch.equal(run(x[first : first + n]), whole[first : first + n])
     assert "batch_invariant" in str(model)
+    assert "Promised: batch_invariant." in str(mt.summary(model, x))
 
 
 def test_a_call_refuses_a_plan_without_the_promise() -> None:

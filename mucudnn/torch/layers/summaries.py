@@ -33,6 +33,7 @@ class Summary:
 
     choices: tuple[LayerChoice, ...]
     kept_filters: int = 0  # the bytes of the transformed filters that the layers keep in eval mode
+    promise: str = ""  # the text of the promise that the results keep
 
     def __str__(self) -> str:
         rows = [
@@ -66,6 +67,8 @@ class Summary:
             )
         if ours and not divided:
             yield "None is divided: no division within the limit was faster than the best undivided choice."
+        if self.promise:
+            yield f"Promised: {self.promise}."
         if self.kept_filters:
             yield f"The kept filters of eval mode take {format_size(self.kept_filters)}."
         for reason, count in Counter(choice.reason for choice in self.choices if choice.reason).items():
@@ -93,7 +96,7 @@ def summary(model: Any, example_input: Any = None) -> Summary:
     """
     layers = converted_layers(model)
     if example_input is None:
-        return Summary(tuple(_list_choices_so_far(layers)), _kept_filters(layers))
+        return Summary(tuple(_list_choices_so_far(layers)), _kept_filters(layers), _promise(layers))
     choices: list[LayerChoice] = []
 
     def record(module: Any, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> None:
@@ -113,11 +116,15 @@ def summary(model: Any, example_input: Any = None) -> Summary:
     finally:
         for hook in hooks:
             hook.remove()
-    return Summary(tuple(choices), _kept_filters(layers))
+    return Summary(tuple(choices), _kept_filters(layers), _promise(layers))
 
 
 def _kept_filters(layers: dict[Any, str]) -> int:
     return sum(kept_filters.size(layer.weight) for layer in layers)
+
+
+def _promise(layers: dict[Any, str]) -> str:
+    return "; ".join({layer._mucudnn.promise_text: None for layer in layers if layer._mucudnn.promise_text})
 
 
 def _list_choices_so_far(layers: dict[Any, str]) -> Iterator[LayerChoice]:
