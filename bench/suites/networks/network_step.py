@@ -4,8 +4,8 @@ usage: python -m bench.suites.networks.network_step NETWORK --limits LIMIT... --
 
 Each LIMIT, such as `64MiB` or `64MiB strict`, makes one converted copy of the model, which begins with an
 empty cache. Stock PyTorch and all copies run interleaved. The peak of the memory is measured for stock
-PyTorch and each limit in a forked process of its own. The times are not: a forked process cannot share
-PyTorch's threads, so programs that fork run slower.
+PyTorch and each limit in a forked process of its own, unless `--times-only` says otherwise. The times are
+not: a forked process cannot share PyTorch's threads, so programs that fork run slower.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--inference", action="store_true")
     parser.add_argument("--caches", type=Path, required=True, help="folder for the cache of each limit")
     parser.add_argument("--seconds", type=float, default=20.0, help="time for the rounds")
+    parser.add_argument("--times-only", action="store_true", help="measure no peaks")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # a forked process would lack the other threads, and wait for them
     model, x = build(arguments.network), sample_of(arguments.network, arguments.batch)
@@ -56,14 +57,13 @@ def main() -> None:
     threads, inference, folder = arguments.threads, arguments.inference, arguments.caches
     measured = {
         limit: forked(partial(peak, model, x, limit, threads, inference, folder))
-        for limit in (None, *arguments.limits)
+        for limit in (() if arguments.times_only else (None, *arguments.limits))
     }
     keep_freed_memory()
     load_libraries(threads, folder)
     figures = interleave(model, x, arguments.limits, inference, folder, arguments.seconds)
-    figures["peak"] = measured[None]()
-    for limit in arguments.limits:
-        figures["limits"][limit]["peak"] = measured[limit]()
+    for limit, finish in measured.items():
+        (figures if limit is None else figures["limits"][limit])["peak"] = finish()
     print(json.dumps(figures))
 
 

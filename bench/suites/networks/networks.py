@@ -141,6 +141,7 @@ def measure_case(bench: str, case: Case, limits: Sequence[str], rounds_s: float)
     """Yield a record for each limit; without a value if the case's process fails, with the reason."""
     arguments = [case.network, "--batch", str(case.batch), "--threads", str(case.threads)]
     arguments += ["--inference"] if case.inference else []
+    arguments += ["--times-only"] if bench == "promises" else []  # the peaks are those of `networks`
     arguments += ["--seconds", str(rounds_s), "--limits", *limits]
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -152,7 +153,8 @@ def measure_case(bench: str, case: Case, limits: Sequence[str], rounds_s: float)
     shared = {key: timed[key] for key in ("stock_ms", "rounds", "steps")}
     for limit in limits:
         details = {**timed["limits"][limit], **shared}
-        details["peak"] /= max(timed["peak"], 1)
+        if "peak" in timed:
+            details["peak"] /= max(timed["peak"], 1)
         yield Record(bench, name(case, limit), SPEEDUP, details.pop("speedup"), "ratio", details)
 
 

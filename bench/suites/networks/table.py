@@ -53,8 +53,11 @@ def promises_table(records: Iterable[Record]) -> list[str]:
             columns.append(values)
             lines.append((network, *(f"{value:.2f}" for value in values)))
     if columns:
-        means = map(statistics.geometric_mean, zip(*columns, strict=True))
+        means = [statistics.geometric_mean(column) for column in zip(*columns, strict=True)]
+        count = len(PROMISES)
+        over_fast = (mean / means[place // count * count] for place, mean in enumerate(means))
         lines.append(("geometric mean", *(f"{mean:.2f}" for mean in means)))
+        lines.append(("its ratio to fast", *(f"{ratio:.2f}" for ratio in over_fast)))
     words = ("fast", "strict", "batch-invariant")
     head = ("network", *(f"{mode}, {word}" for mode in ("training", "inference") for word in words))
     return [f"{SPEEDUP} within {LIMIT}, N=16, two threads", "", *table(head, lines)]
