@@ -315,7 +315,7 @@ class Bottleneck(nn.Module):
 
 
 def divided_again() -> tuple[float, list[int], list[int]]:
-    """Return the error of a model that a plan divides again, and its layers' ranks before and with the plan."""
+    """Return the error of a model that a plan divides again, and its layers' ranks without and with it."""
     torch.manual_seed(5)
     model, x = Bottleneck().double(), torch.randn(2, 1, 7, 6, dtype=torch.float64)
     expected = copy.deepcopy(model)

@@ -142,7 +142,9 @@ def test_tiles_say_how_much_workspace_they_lack(engine: Engine) -> None:
 @pytest.mark.parametrize("pass_", PASSES)
 def test_the_listed_tiles_are_the_longest_that_fit_some_workspaces(engine: Engine, pass_: str) -> None:
     kernel = Kernel(parse_descriptor("ic16ih96_oc16_kh3_ph1")[0], pass_)
-    listed = {c.algorithm: c.workspace for c in engine.enumerate(kernel) if c.status == "CUDNN_STATUS_SUCCESS"}
+    listed = {
+        c.algorithm: c.workspace for c in engine.enumerate(kernel) if c.status == "CUDNN_STATUS_SUCCESS"
+    }
     tiled = {name: tiles for name in listed if (tiles := tile_of(name))}
     assert {"WINOGRAD_NONFUSED"} < {whole for whole, _ in tiled.values()}
     for name, (whole, steps) in tiled.items():

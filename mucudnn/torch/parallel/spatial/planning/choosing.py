@@ -60,7 +60,7 @@ class Link:
 
 
 class Chooser:
-    """The choice of the best division of each layer, for each mesh. Meshes share the parts that they trace."""
+    """The choice of the best division of each layer for each mesh. Meshes share the parts that they trace."""
 
     def __init__(
         self,
