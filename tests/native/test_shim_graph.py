@@ -20,6 +20,7 @@ from wrapped_library import build_wrapper
 
 from mucudnn._native import Engine, divided_channels, host_library, most_slices
 from mucudnn.problems.kernels import Kernel
+from mucudnn.solver import is_tiled
 
 
 def graph(problem: str, pass_: str, **more: Any) -> dict[str, Any]:
@@ -29,7 +30,8 @@ def graph(problem: str, pass_: str, **more: Any) -> dict[str, Any]:
 def runnable(engine: Engine, one: dict[str, Any], size: int) -> list[str]:
     """Return the algorithms that run a case at this size, engines and legacy algorithms alternately."""
     candidates = engine.enumerate(Kernel(problem_of(one), one["pass_"]).at(size))
-    return [c.algorithm for c in candidates if c.status == "CUDNN_STATUS_SUCCESS"]
+    names = [c.algorithm for c in candidates if c.status == "CUDNN_STATUS_SUCCESS"]
+    return [name for name in names if not is_tiled(name)]  # some tiles take no other beta than 0
 
 
 def number(pass_: str, algorithm: str) -> int:
