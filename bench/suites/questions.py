@@ -28,7 +28,7 @@ QUESTIONS: dict[str, tuple[Row, ...]] = {
          figure("efficiency")),
     ),
     "tiles": (
-        ("speedup of 12 layers over their best undivided algorithm, both within 1 MiB, N=1", "above 1",
+        ("speedup of large layers over their best undivided algorithm, both within 1 MiB, N=1", "above 1",
          mean("tiles", case="^mb1_.*, 1 MiB")),
         ("the same within 8 MiB", "at least 1.5", mean("tiles", case="^mb1_.*, 8 MiB")),
         ("the same within 64 MiB", "above 1", mean("tiles", case="^mb1_.*, 64 MiB")),

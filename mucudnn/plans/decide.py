@@ -181,7 +181,7 @@ def keep_undivided(
 
     Differences below LEAST_SPEEDUP may be chance. STOCK comes before the engine's algorithms.
     """
-    whole = [part for m in rows if m.micro_batch == kernel.mini_batch and (part := m.part())]
+    whole = [part for m in rows if m.is_undivided(kernel.mini_batch) and (part := m.part())]
     near = [
         part
         for part in whole

@@ -22,6 +22,7 @@ constexpr double kClose = 1.3;      // an algorithm up to this factor behind is 
 constexpr double kLeap = 4;         // sizes this factor apart have a size between them that is tried
 constexpr double kSlices = 0.5;     // slices of STOCK are tried where nothing is faster by more than this
 constexpr double kSecond = 1.15;    // an algorithm up to this factor behind is measured undivided too
+constexpr double kTileHope = 0.6;   // tiles that stay in the caches save up to the rest of the time
 constexpr double kBudget = 12;      // units that a race may spend
 constexpr double kFarBehind = 1.3;  // a first run this factor above the best time ends an algorithm's runs
 constexpr double kForever = std::numeric_limits<double>::infinity();
@@ -33,7 +34,8 @@ struct Algorithm {
   std::map<std::int64_t, double> rows;  // ms for one sample
   std::map<std::int64_t, std::int64_t> workspaces;
   std::map<std::int64_t, std::size_t> open;  // the index of a candidate
-  bool is_tiled = false;                     // it divides a sample
+  std::int64_t steps = 0;                    // the length of its tiles; 0 if it has none
+  std::size_t whole = 0;                     // the place of the algorithm without tiles
 
   bool has_begun() const { return !rows.empty() && !open.empty(); }
 };
@@ -106,12 +108,12 @@ class Field {
     double done = kForever, hope = kForever;
     Index best;
     for (const Algorithm& own : algorithms_) {
-      if (own.is_tiled) continue;
+      if (own.steps > 0) continue;
       const auto whole = own.rows.find(mini_batch_);
       if (whole != own.rows.end() && &own != find(kStock)) done = std::min(done, whole->second);
       const auto open = own.open.find(mini_batch_);
-      if (open == own.open.end() || own.rows.empty()) continue;
-      const double predicted = predict(own, mini_batch_);
+      if (open == own.open.end()) continue;
+      const double predicted = own.rows.empty() ? fastest_of_tiles(own) : predict(own, mini_batch_);
       if (predicted < hope) {
         hope = predicted;
         best = open->second;
@@ -121,10 +123,16 @@ class Field {
   }
 
  private:
-  Algorithm& algorithm_named(const std::string& name) {
-    const auto [at, is_new] = places_.try_emplace(name, algorithms_.size());
-    if (is_new) algorithms_.emplace_back().is_tiled = is_tiled(name);
-    return algorithms_[at->second];
+  Algorithm& algorithm_named(const std::string& name) { return algorithms_[place_of(name)]; }
+  std::size_t place_of(const std::string& name) {
+    if (const auto place = places_.find(name); place != places_.end()) return place->second;
+    const auto tiled = parse_tiled(name);
+    const std::size_t whole = tiled ? place_of(tiled->algorithm) : algorithms_.size();
+    Algorithm& added = algorithms_.emplace_back();
+    added.whole = whole;
+    if (tiled) added.steps = tiled->steps;
+    places_[name] = algorithms_.size() - 1;
+    return algorithms_.size() - 1;
   }
   const Algorithm* find(const char* name) const {
     const auto place = places_.find(name);
@@ -150,8 +158,13 @@ class Field {
     return spent > kBudget * stock_ms_.value_or(best_ms_) * static_cast<double>(mini_batch_);
   }
 
-  // Returns the smallest useful size of an algorithm that has not begun.
+  // Returns the smallest useful size of an algorithm that has not begun. Tiles come last.
   Index next_new() const {
+    const Index whole = next_new(false);
+    return whole ? whole : next_new(true);
+  }
+
+  Index next_new(bool in_tiles) const {
     Index choice;
     const std::int64_t probe = race_.is_on_gpu ? kProbeOnGpu : kProbe;
     const auto key = [&](std::size_t index) {
@@ -160,7 +173,8 @@ class Field {
       return static_cast<double>(candidate.workspace) / static_cast<double>(candidate.micro_batch);
     };
     for (const Algorithm& own : algorithms_) {
-      if (own.open.empty() || !is_new(own) || !may_win(own)) continue;
+      if (own.open.empty() || (own.steps > 0) != in_tiles || !is_new(own) || !may_win(own)) continue;
+      if (in_tiles && !may_tile(own)) continue;
       const std::size_t first = own.open.at(least_from(own.open, mini_batch_ / probe));
       if (!choice || key(first) < key(*choice)) choice = first;
     }
@@ -171,6 +185,30 @@ class Field {
   // that fit the caches.
   bool is_new(const Algorithm& own) const {
     return own.rows.empty() || own.rows.begin()->first == mini_batch_;
+  }
+
+  // Returns the ms for one sample of an algorithm's tiles; infinite before they are measured.
+  double fastest_of_tiles(const Algorithm& whole) const {
+    double fastest = kForever;
+    for (const Algorithm& tiles : algorithms_) {
+      if (&algorithms_[tiles.whole] == &whole && tiles.steps > 0)
+        fastest = std::min(fastest, least(tiles.rows));
+    }
+    return fastest;
+  }
+
+  // Returns whether the tiles of an algorithm may be tried now. The algorithm itself comes first, then longer
+  // tiles before shorter ones, which repeat more of the work at their borders. No tiles come after the
+  // algorithm is too far behind.
+  bool may_tile(const Algorithm& own) const {
+    double fastest = kForever;
+    for (const Algorithm& other : algorithms_) {
+      if (other.whole != own.whole) continue;
+      const bool is_before = other.steps == 0 || other.steps > own.steps;
+      if (is_before && other.rows.empty() && !other.open.empty()) return false;
+      fastest = std::min(fastest, least(other.rows));
+    }
+    return fastest == kForever || fastest * kTileHope < best_ms_;
   }
 
   // Returns whether a new algorithm could still win after the time that filling its workspace takes.

@@ -18,17 +18,18 @@ std::vector<int> narrow(const std::vector<std::int64_t>& numbers) {
 }
 
 // Throws CallFailed if one sample has more elements than cuDNN's 32-bit strides can express. A tile may
-// belong to a larger sample, because no address depends on the stride between a single sample and the next
-// one.
+// belong to a larger sample, because no address depends on the stride of an axis of size 1.
 std::vector<int> narrow_strides(const std::vector<std::int64_t>& sizes_in_memory, Layout layout,
                                 bool is_tile) {
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
   std::vector<std::int64_t> strides = packed_strides(sizes_in_memory, layout);
-  if (is_tile && sizes_in_memory[0] == 1)
-    strides[0] = std::min<std::int64_t>(strides[0], std::numeric_limits<int>::max());
-  if (strides[0] > std::numeric_limits<int>::max()) {
-    throw CallFailed(
-        "cudnnSetTensorNdDescriptor", CUDNN_STATUS_NOT_SUPPORTED, "CUDNN_STATUS_NOT_SUPPORTED",
-        "one sample has " + std::to_string(strides[0]) + " elements, cuDNN takes up to 2147483647");
+  for (std::size_t axis = 0; axis < strides.size(); ++axis) {
+    if (is_tile && sizes_in_memory[axis] == 1) strides[axis] = std::min(strides[axis], kMost);
+  }
+  const std::int64_t most = *std::max_element(strides.begin(), strides.end());
+  if (most > kMost) {
+    throw CallFailed("cudnnSetTensorNdDescriptor", CUDNN_STATUS_NOT_SUPPORTED, "CUDNN_STATUS_NOT_SUPPORTED",
+                     "one sample has " + std::to_string(most) + " elements, cuDNN takes up to 2147483647");
   }
   return narrow(strides);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -18,7 +19,8 @@ namespace {
 // The workspaces in KiB for which tiles are listed. The least is the size of a second-level cache.
 constexpr std::size_t kWorkspaces[] = {512,   1024,  2048,   4096,    8192,   16384,
                                        32768, 65536, 262144, 1048576, 4194304};
-constexpr int kMostTries = 6;     // tiles whose workspace is asked for each of these
+constexpr std::size_t kMostShares = 256;  // tiles take at least this share of the whole workspace
+constexpr int kMostTries = 6;             // tiles whose workspace is asked for each of these
 constexpr double kMostWaste = 4;  // a tile takes at most this multiple of its share of the whole workspace
 constexpr std::int64_t kMostTiles = 1 << 16;  // a plan must not ask for any amount of memory
 
@@ -220,8 +222,9 @@ class TilingEngine final : public Engine {
     if (kernel.problem.mini_batch > 1 || most_slices(kernel.pass, kernel.problem.data_type) == 1) return all;
     std::vector<Candidate> tiles;
     for (const Candidate& whole : all.candidates) {
-      if (whole.status == "CUDNN_STATUS_SUCCESS") add_tiles(kernel, whole, tiles);
+      if (is_runnable(whole)) add_tiles(kernel, whole, tile_steps(kernel), tiles);
     }
+    if (longest_steps(kernel) < tile_steps(kernel)) add_longest_tiles(kernel, tiles);
     std::move(tiles.begin(), tiles.end(), std::back_inserter(all.candidates));
     return all;
   }
@@ -234,6 +237,18 @@ class TilingEngine final : public Engine {
   }
 
  private:
+  static bool is_runnable(const Candidate& candidate) { return candidate.status == "CUDNN_STATUS_SUCCESS"; }
+
+  // Returns the steps of a sample, or of the longest tiles whose elements 32 bits can count.
+  static std::int64_t longest_steps(const Kernel& kernel) {
+    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+    const auto fits = [](const Problem& p) { return p.x_sample() <= kMost && p.y_sample() <= kMost; };
+    std::int64_t steps = tile_steps(kernel);
+    if (fits(kernel.problem)) return steps;
+    while (steps > 1 && !fits(tile_kernel(kernel, steps).problem)) steps = (steps + 1) / 2;
+    return steps;
+  }
+
   // Returns the workspace of an algorithm in tiles of some steps; nothing if it cannot run them.
   std::optional<std::size_t> workspace_of(const Kernel& kernel, const TiledAlgorithm& tiled) {
     try {
@@ -272,9 +287,27 @@ class TilingEngine final : public Engine {
     return above == known.begin() ? std::nullopt : std::optional(*std::prev(above));
   }
 
-  void add_tiles(const Kernel& kernel, const Candidate& whole, std::vector<Candidate>& tiles) {
+  // Adds tiles of a sample that is too large for 32 bits. Few engines take it as a whole, so the longest
+  // tiles stand for it.
+  void add_longest_tiles(const Kernel& kernel, std::vector<Candidate>& tiles) {
+    const std::int64_t steps = longest_steps(kernel);
+    for (Candidate& longest : engine_->enumerate(tile_kernel(kernel, steps)).candidates) {
+      const std::string tiled = to_text(TiledAlgorithm{longest.algorithm, steps});
+      const auto is_same = [&](const Candidate& candidate) { return candidate.algorithm == tiled; };
+      if (!is_runnable(longest) || std::any_of(tiles.begin(), tiles.end(), is_same)) continue;
+      const auto workspace = workspace_of(kernel, {longest.algorithm, steps});
+      if (!workspace) continue;
+      longest.workspace = *workspace;
+      add_tiles(kernel, longest, steps, tiles);
+      longest.algorithm = tiled;
+      tiles.push_back(longest);
+    }
+  }
+
+  // Adds the tiles of an algorithm whose workspace is known for `total` steps.
+  void add_tiles(const Kernel& kernel, const Candidate& whole, std::int64_t total,
+                 std::vector<Candidate>& tiles) {
     if (whole.workspace <= kWorkspaces[0] << 10) return;
-    const std::int64_t total = tile_steps(kernel);
     Workspaces known{{total, whole.workspace}};
     const double step = static_cast<double>(whole.workspace) / static_cast<double>(total);
     // Some channels of a larger tensor would need other copies.
@@ -285,6 +318,7 @@ class TilingEngine final : public Engine {
     for (const std::size_t kib : kWorkspaces) {
       const std::size_t limit = kib << 10;
       if (limit >= whole.workspace) break;
+      if (limit < whole.workspace / kMostShares) continue;
       const auto longest = longest_within(kernel, whole.algorithm, limit, known);
       if (!longest || longest->first == last) continue;
       const auto [steps, size] = *longest;

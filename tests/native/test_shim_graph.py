@@ -36,7 +36,8 @@ def runnable(engine: Engine, one: dict[str, Any], size: int) -> list[str]:
 
 def number(pass_: str, algorithm: str) -> int:
     """Return the number of an engine or legacy algorithm. On the host engine both have the same numbers."""
-    return int(algorithm[3:]) if algorithm.startswith("eng") else LEGACY_NUMBERS[pass_][algorithm]
+    name = algorithm.partition(".tile=")[0]
+    return int(name[3:]) if name.startswith("eng") else LEGACY_NUMBERS[pass_][name]
 
 
 def kinds() -> list[dict[str, Any]]:

@@ -199,3 +199,33 @@ def test_on_a_gpu_without_stock_every_algorithm_is_measured_however_many_there_a
     costs = {Candidate(1, f"A{i}", i): 1.5 for i in range(60)}
     assert len(list(run(costs, RaceGoal(1, is_on_gpu=True)))) == 60
     assert len(list(run(costs | {Candidate(1, STOCK, 0): 1.0}, RaceGoal(1, is_on_gpu=True)))) < 10
+
+
+TILED = {
+    Candidate(1, "SLOW", 400): 9.0,
+    Candidate(1, "SLOW.tile=9", 90): 6.0,
+    Candidate(1, "FAST", 800): 3.0,
+    Candidate(1, "FAST.tile=2", 20): 4.0,
+    Candidate(1, "FAST.tile=8", 80): 2.0,
+    Candidate(1, "FAST.tile=40", 300): 2.5,
+}
+
+
+def test_an_algorithm_comes_before_its_tiles_and_longer_tiles_before_shorter_ones() -> None:
+    """Measure no tiles of an algorithm that is far behind."""
+    names = [row.algorithm for row in run(TILED, RaceGoal(1, compares=True))]
+    assert names == ["SLOW", "FAST", "FAST.tile=40", "FAST.tile=8", "FAST.tile=2"]
+
+
+def test_tiles_are_measured_where_the_algorithm_does_not_fit() -> None:
+    names = [row.algorithm for row in run(TILED, RaceGoal(1, (100,), compares=True))]
+    assert names == ["FAST.tile=8", "FAST.tile=2", "SLOW.tile=9"]
+
+
+def test_an_algorithm_whose_tiles_are_fast_is_measured_undivided_for_comparison() -> None:
+    race = RaceGoal(1, (100,), compares=True)
+    rows = [row_of(candidate, ms) for candidate, ms in TILED.items() if candidate.workspace <= 100]
+    rows.append(row_of(Candidate(1, "OTHER", 0), 12.0))
+    left = [Candidate(1, "SLOW", 90), Candidate(1, "FAST", 95)]
+    expensive = [row_of(Candidate(1, f"A{i}", 0), 12.0) for i in range(60)]  # they take the whole budget
+    assert next_candidate(left, rows + expensive, race) == Candidate(1, "FAST", 95)

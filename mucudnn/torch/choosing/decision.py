@@ -166,7 +166,7 @@ def _decide(key: CallKey, operands: Operands, is_own: bool, *, may_measure: bool
 
 def _is_divided(division: Prepared) -> bool:
     chosen = division.configuration
-    return not isinstance(chosen, Configuration) or len(chosen.parts) > 1
+    return not isinstance(chosen, Configuration) or chosen.is_divided
 
 
 def _saved_ms(ready: dict[str, Prepared], gain: float) -> float:
