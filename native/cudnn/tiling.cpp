@@ -77,6 +77,15 @@ class TiledKernel final : public PreparedKernel {
 
   std::size_t workspace() const override { return tiles_size_ + accumulator_size_; }
   std::string notes() const override { return steps_.front().prepared->notes(); }
+  std::size_t kept_filter_size() const override { return kept_filter_size_; }
+
+  void keep_filter(const char* w, char* kept) const override {
+    const PreparedKernel* last = nullptr;
+    for (const Step& step : steps_) {
+      if (step.prepared != last) step.prepared->keep_filter(w, kept + step.kept_filter_at);
+      last = step.prepared;
+    }
+  }
 
   void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override {
     if (workspace.size < this->workspace()) {
@@ -106,6 +115,7 @@ class TiledKernel final : public PreparedKernel {
     const PreparedKernel* prepared = nullptr;
     bool copies_x = false, copies_y = false;
     std::size_t y_at = 0, workspace_at = 0;  // the copies begin with that of x
+    std::size_t kept_filter_at = 0;
   };
 
   static std::size_t sample_size(const Rows& rows, std::int64_t in_memory, std::int64_t channels) {
@@ -147,6 +157,10 @@ class TiledKernel final : public PreparedKernel {
     step.workspace_at = step.y_at;
     if (step.copies_y) step.workspace_at += aligned(y_rows(tile.kernel.problem).bytes());
     tiles_size_ = std::max(tiles_size_, step.workspace_at + step.prepared->workspace());
+    const std::int64_t rows = x_rows(tile.kernel.problem).count;
+    const auto [kept, is_new] = kept_filters_.try_emplace(rows, kept_filter_size_);
+    if (is_new) kept_filter_size_ += aligned(step.prepared->kept_filter_size());
+    step.kept_filter_at = kept->second;
     steps_.push_back(step);
   }
 
@@ -191,8 +205,12 @@ class TiledKernel final : public PreparedKernel {
     } else {
       advance_y(tile, static_cast<std::size_t>(step.tile.y) * y.size);
     }
+    if (tile.kept_filter != nullptr) {
+      tile.kept_filter =
+          step.prepared->kept_filter_size() == 0 ? nullptr : tile.kept_filter + step.kept_filter_at;
+    }
     step.prepared->execute(handle, tile, {scratch + step.workspace_at, step.prepared->workspace()});
-    const auto& [first, last] = std::pair(step.tile.first, step.tile.last);
+    const std::int64_t first = step.tile.first, last = step.tile.last;
     if (pass == Pass::forward && step.copies_y)
       copy_out(device_, sample.tensors.y, y, tile.tensors.y, y_tile, step.tile.y, first, last, sample.stream);
     if (pass == Pass::backward_data && step.copies_x)
@@ -203,10 +221,12 @@ class TiledKernel final : public PreparedKernel {
   Kernel kernel_;
   Pitch pitch_;
   std::map<std::tuple<std::int64_t, bool, bool>, std::unique_ptr<PreparedKernel>> prepared_;
+  std::map<std::int64_t, std::size_t> kept_filters_;  // their offsets, by the rows of a tile's x
   std::vector<Step> steps_;
   bool takes_strides_ = true;
   std::size_t tiles_size_ = 0;
   std::size_t accumulator_size_ = 0;
+  std::size_t kept_filter_size_ = 0;
 };
 
 class TilingEngine final : public Engine {

@@ -73,6 +73,20 @@ def test_a_kept_filter_changes_no_bit(data: st.DataObject, pass_: str, threads: 
     np.testing.assert_array_equal(run.bits(division, kept, beta), run.bits(division, None, beta))
 
 
+@pytest.mark.parametrize("pass_", ["forward", "backward_data"])
+@pytest.mark.parametrize("algorithm", TRANSFORMS)
+def test_tiles_of_equal_length_share_a_kept_filter(algorithm: str, pass_: str) -> None:
+    kernel = Kernel(IMAGE, pass_)
+    whole = ENGINES[1].prepare(kernel, [(2, algorithm)])
+    for steps, lengths in ((4, 2), (7, 2)):  # the last tile is shorter
+        division, run = ENGINES[1].prepare(kernel, [(1, f"{algorithm}.tile={steps}")] * 2), Run(kernel)
+        kept = division.keep_filter(run.filter)
+        assert whole.kept_filter_size <= kept.size <= lengths * (whole.kept_filter_size + 2**12)
+        np.testing.assert_array_equal(run.bits(division, kept), run.bits(division, None))
+        run.w[:] = 0
+        assert run.bits(division, kept).any()
+
+
 @pytest.mark.parametrize("problem", [IMAGE, DEEP], ids=["image", "deep"])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("algorithm", TRANSFORMS)
