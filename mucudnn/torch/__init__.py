@@ -6,6 +6,7 @@ The package needs the extra: `pip install 'mucudnn[torch]'`.
 """
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from mucudnn.errors import MissingExtraError
 from mucudnn.extras import install_command
@@ -16,16 +17,18 @@ try:
 except ImportError:
     raise MissingExtraError(f"mucudnn.torch needs PyTorch: {install_command('torch')}") from None
 
-from mucudnn.torch.apply_plan import apply, restore
 from mucudnn.torch.layers.convert import convert
 from mucudnn.torch.layers.functional import conv1d, conv2d, conv3d
 from mucudnn.torch.layers.plan import plan
 from mucudnn.torch.layers.summaries import summary
 from mucudnn.torch.operators import flops as _flops  # noqa: F401 (its import registers the formulas)
-from mucudnn.torch.tracing.trace import trace
-from mucudnn.torch.training.fit import largest_batch, will_it_fit
-from mucudnn.torch.training.plan_memory import plan_memory
-from mucudnn.torch.training.recording import record_timeline
+
+if TYPE_CHECKING:
+    from mucudnn.torch.apply_plan import apply, restore
+    from mucudnn.torch.tracing.trace import trace
+    from mucudnn.torch.training.fit import largest_batch, will_it_fit
+    from mucudnn.torch.training.plan_memory import plan_memory
+    from mucudnn.torch.training.recording import record_timeline
 
 __all__ = [
     "apply",
@@ -42,15 +45,27 @@ __all__ = [
     "trace",
     "will_it_fit",
 ]
-_MODULES = ("pipeline", "spatial")  # public too, but imported on first use
+_MODULES = ("pipeline", "spatial")  # public too; they need torch.distributed and a newer PyTorch
+# The modules of functions that few programs call. Their imports would take as long as all others.
+_PLACES = {
+    "apply": "apply_plan",
+    "largest_batch": "training.fit",
+    "plan_memory": "training.plan_memory",
+    "record_timeline": "training.recording",
+    "restore": "apply_plan",
+    "trace": "tracing.trace",
+    "will_it_fit": "training.fit",
+}
 
 
 def __getattr__(name: str) -> object:
-    """Import a public module on first use, because it needs torch.distributed and a newer PyTorch."""
-    if name not in _MODULES:
+    """Import a public module, or the module of a public function, on first use."""
+    if name not in _MODULES and name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with no_fork:
-        return import_module(f"{__name__}.{name}")
+        module = import_module(f"{__name__}.{_PLACES.get(name, name)}")
+    value = globals()[name] = module if name in _MODULES else getattr(module, name)
+    return value
 
 
 def __dir__() -> list[str]:

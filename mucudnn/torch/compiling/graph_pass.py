@@ -8,43 +8,24 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, fx
 
-from mucudnn.arrays.call import limit_of
-from mucudnn.forks import no_fork
 from mucudnn.sizes import spell_limit
 from mucudnn.torch.compiling import private
 from mucudnn.torch.compiling.comparison import Packed, choose, digest_of_choices
+from mucudnn.torch.compiling.limits import limits_of_traces
 from mucudnn.torch.compiling.operators import OPERATORS, CompiledCall, EngineChoice
-from mucudnn.torch.operators.compiler_marks import keep_result
 
 _logger = logging.getLogger("mucudnn")
 _aten = torch.ops.aten
 _RESULTS = ("backward_data", "backward_filter")  # the first two results of `aten.convolution_backward`
-# The workspace limits of the converted modules in a graph, by the object that accompanies its compilation.
-_limits_of_traces: WeakKeyDictionary[Any, list[int | None]] = WeakKeyDictionary()
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-@keep_result
-def is_left_to_inductor(workspace: str | None, device: torch.device) -> bool:
-    """Return whether the convolution that is traced now is left to the pass, within this workspace limit.
-
-    That is so if Inductor compiles the graph for the CPU. The first call sets the pass, after the user's own.
-    """
-    if device.type != "cpu" or private.inductor() is None or not private.is_traced_for_inductor():
-        return False
-    _set_pass()
-    limit = limit_of(workspace)
-    with no_fork:
-        _limits_of_traces.setdefault(private.present_trace(), []).append(limit)
-    return True
-
-
-def _set_pass() -> None:
+def set_pass() -> None:
+    """Let Inductor run the pass, after the user's own."""
     before = private.passes_before()
     if not any(isinstance(each, Swap) for each in before):
         private.set_pass(swap_after(before))
@@ -89,7 +70,7 @@ class Swap:
 
     def _limits(self) -> list[int | None]:
         trace = private.present_trace()
-        return [] if trace is None else _limits_of_traces.get(trace, [])
+        return [] if trace is None else limits_of_traces.get(trace, [])
 
 
 class _Graph:

@@ -13,7 +13,7 @@ from mucudnn.errors import UsageError
 from mucudnn.torch.choosing import answers
 from mucudnn.torch.choosing.answers import CallKey
 from mucudnn.torch.choosing.decision import decide
-from mucudnn.torch.compiling.graph_pass import is_left_to_inductor
+from mucudnn.torch.compiling.tracing import is_left_to_inductor
 from mucudnn.torch.layers import functional
 from mucudnn.torch.layers.choice_of_layer import choice_of_forward
 from mucudnn.torch.layers.settings import ConversionSettings
