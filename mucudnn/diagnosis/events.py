@@ -16,6 +16,7 @@ BACKWARD = "autograd::engine::evaluate_function"  # the beginning of the names o
 _MIRROR = "gpu_user_annotation"
 _IGNORED = (None, "Trace", "overhead")  # the profiler's own events
 _BACKENDS = ("gloo:", "mpi:", "nccl:", "ucc:", "xccl:")
+_COLLECTIVE_KERNELS = ("nccl", "msccl")  # NCCL's and RCCL's, and those of the latter's MSCCL algorithms
 _COMMUNICATING = ("c10d::", "_c10d_functional", "c10d_functional", "record_param_comms")
 _LATEST = 2.0**63  # nanoseconds since the epoch have 64 bits
 
@@ -152,9 +153,11 @@ def _operation_of(event: Event) -> str | None:
 def _kind_on_gpu(event: Event, operations: _Operations) -> str | None:
     if event.category != "kernel":
         return "data" if _is_loading(event) else None
-    operation, is_nccl = operations.of(event), event.name.lower().startswith("nccl")
-    if not is_nccl and _operation_of(event) is None:
+    name = event.name.lower()
+    is_collective = name.startswith(_COLLECTIVE_KERNELS) or "ncclkernel" in name
+    if not is_collective and _operation_of(event) is None:
         return "compute"
+    operation = operations.of(event)
     # NCCL runs all-to-all with the kernel for sends and receives, so the kernel's name does not decide.
     # PyTorch launches a batch of sends and receives under the name of neither.
     if operation == "coalesced" and "sendrecv" in event.name.lower():

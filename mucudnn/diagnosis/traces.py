@@ -14,7 +14,7 @@ MOST_BYTES = 2**30  # a trace that gzip packed has this limit before and after
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A span of time in which a rank did one kind of work, in milliseconds since the epoch."""
+    """A span of time in which a rank did one kind of work, in milliseconds since the first trace began."""
 
     start: float
     end: float
@@ -32,7 +32,7 @@ class Trace:
 
     Attributes:
         rank: the rank, or the position of the file on the command line if the trace does not say.
-        start: the first moment, in milliseconds since the epoch.
+        start: the first moment, in milliseconds since the first trace began.
         end: the last moment.
         steps: the training steps that the trace holds, at least 1.
         intervals: for each of `KINDS` its spans, sorted by start; they may overlap.
@@ -56,8 +56,9 @@ def read_traces(paths: Iterable[str | os.PathLike[str]]) -> list[Trace]:
     rank another trace has.
     """
     traces: dict[int, Trace] = {}
+    origin: int | None = None  # nanoseconds since the epoch, in which a float has no digits for a kernel
     for position, path in enumerate(paths):
-        trace = _read(Path(path), position)
+        trace, origin = _read(Path(path), position, origin)
         if trace.rank in traces:
             raise MucudnnError(
                 f"{path} is the trace of rank {trace.rank}, as another file is: give each rank's trace once"
@@ -66,16 +67,16 @@ def read_traces(paths: Iterable[str | os.PathLike[str]]) -> list[Trace]:
     return [traces[rank] for rank in sorted(traces)]
 
 
-def _read(path: Path, position: int) -> Trace:
+def _read(path: Path, position: int, origin: int | None) -> tuple[Trace, int]:
     try:
-        return _parse(read_packed(path, most=MOST_BYTES), position)
+        return _parse(read_packed(path, most=MOST_BYTES), position, origin)
     except OSError as error:
         raise MucudnnError(f"the trace {path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise MucudnnError(f"{path} is not a trace of torch.profiler: {error}") from None
 
 
-def _parse(text: bytes, position: int) -> Trace:
+def _parse(text: bytes, position: int, origin: int | None) -> tuple[Trace, int]:
     if not text:
         raise ValueError("it is empty")
     content = parse_json(text)
@@ -90,29 +91,35 @@ def _parse(text: bytes, position: int) -> Trace:
     if type(base) is not int or not 0 <= base < 2**63:
         raise ValueError("'baseTimeNanoseconds' is not a number of nanoseconds")
     events = list(read_events(content["traceEvents"]))
-    processes = {event.lane[0] for event in events if event.category in ("cpu_op", "user_annotation")}
+    processes = {event.lane[0] for event in events if event.category == "cpu_op"}
     if len(processes) > 1:
         raise ValueError(f"it holds the work of {len(processes)} processes: give each rank's own file")
     if info.get("backend") == "nccl" and not any(event.category == "kernel" for event in events):
         raise ValueError("it lacks the GPU's work: record it with ProfilerActivity.CUDA")
-    return _make_trace(rank if type(rank) is int and 0 <= rank < 2**31 else position, base / 1e6, events)
-
-
-def _make_trace(rank: int, base: float, events: list[Event]) -> Trace:
     kinds = classify(events)
     if not kinds:
         raise ValueError("it has no events with a time")
+    if origin is None:
+        origin = base + round(1e3 * min(event.start for event, _ in kinds))
+    rank = rank if type(rank) is int and 0 <= rank < 2**31 else position
+    return _make_trace(rank, (base - origin) / 1e3, kinds, is_pipeline(events)), origin
+
+
+def _make_trace(
+    rank: int, shift: float, kinds: list[tuple[Event, str | None]], is_of_pipeline: bool
+) -> Trace:
+    """Return a trace, whose events begin `shift` microseconds later than they say."""
     intervals: dict[str, list[Interval]] = {kind: [] for kind in KINDS}
     backward = []
     for event, kind in kinds:
-        interval = Interval(base + event.start / 1e3, base + event.end / 1e3, event.name)
+        start = event.start + shift  # before the length is added, which a large start would round
+        interval = Interval(start / 1e3, (start + event.length) / 1e3, event.name)
         if kind:
             intervals[kind].append(interval)
         if event.name.startswith(BACKWARD):
             backward.append(interval)
     for spans in intervals.values():
         spans.sort(key=lambda span: (span.start, span.end))
-    start = min(event.start for event, _ in kinds)
-    end = max(event.end for event, _ in kinds)
-    steps, pipeline = count_steps(kinds), is_pipeline(events)
-    return Trace(rank, base + start / 1e3, base + end / 1e3, steps, intervals, pipeline, backward)
+    start = (min(event.start for event, _ in kinds) + shift) / 1e3
+    end = (max(event.end for event, _ in kinds) + shift) / 1e3
+    return Trace(rank, start, end, count_steps(kinds), intervals, is_of_pipeline, backward)

@@ -111,20 +111,40 @@ def test_nccls_kernel_for_sends_and_receives_counts_as_the_operation_that_launch
 @pytest.mark.parametrize(
     ("name", "arguments", "cause"),
     [
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", {}, "reduce"),
-        ("ncclDevKernel_AllGather_RING_LL", {}, "reduce"),
-        ("ncclKernel_Broadcast_RING_LL_Sum_int8_t", {}, "reduce"),
-        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", {}, "reduce"),
+        # NCCL 2.14 and 2.17, as in the traces that HolisticTraceAnalysis publishes
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", {}, "reduce"),
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)", {}, "reduce"),
+        ("ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)", {}, "reduce"),
+        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)", {}, "reduce"),
+        # newer versions
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", {}, "reduce"),
+        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", {}, "reduce"),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", {}, "reduce"),
         (SEND_RECV, {}, "reduce"),  # nothing says that two ranks alone take part
-        ("ncclDevKernel_Generic_1", {"Collective name": "recv"}, "wait"),  # RCCL has one kernel for all
+        # RCCL, which has one kernel for all operations, and kernels for its MSCCL algorithms
+        ("ncclDevKernel_Generic(ncclDevComm*, channelMasks, ncclWork*)", {}, "reduce"),
+        ("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", {"Collective name": "recv"}, "wait"),
+        ("mscclKernel_Sum_half_Simple_false(ncclDevComm*, mscclAlgo*, mscclWork*)", {}, "reduce"),
         ("onecclKernel", {"Collective name": "allreduce"}, "reduce"),
-        ("reduce_kernel", {}, "compute"),
+        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float> >", {}, "compute"),
+        ("Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32_MI16x16x1", {}, "compute"),
     ],
 )
 def test_other_kernels_count_as_their_name_or_the_profiler_says(
     name: str, arguments: dict[str, Any], cause: str, tmp_path: Path
 ) -> None:
     assert causes(shares(tmp_path / "0.json", event(name, "kernel", 0, 10, args=arguments))) == {cause: 10}
+
+
+def test_short_kernels_keep_their_length_long_after_the_epoch(tmp_path: Path) -> None:
+    kernels = [event("gemm", "kernel", number / 100, 0.0013) for number in range(100)]
+    paths = []
+    for rank in range(2):
+        paths.append(write(tmp_path / f"{rank}.json", *kernels, rank=rank))
+        content = json.loads(paths[-1].read_text()) | {"baseTimeNanoseconds": 1_735_632_360_000_000_000 + rank}
+        paths[-1].write_text(json.dumps(content))
+    for rank in divide(read_traces(paths)):
+        assert rank.ms["compute"] == pytest.approx(0.13, rel=1e-6)
 
 
 def test_a_batch_of_sends_and_receives_is_a_receive(tmp_path: Path) -> None:
