@@ -6,6 +6,7 @@ from functools import cache
 from mucudnn import settings
 from mucudnn._native import Division, Engine, KeptFilter, Memory
 from mucudnn.arrays import views
+from mucudnn.arrays.call import PassCall
 from mucudnn.errors import NoEngineError, NothingFitsError, UsageError
 from mucudnn.measuring.engines import open_engine
 from mucudnn.sizes import format_size
@@ -98,6 +99,11 @@ def device_named(name: str, threads: int | None = None, constant_filters: bool =
     if name != "cpu":
         return _cuda_device(name)
     return _host_device(settings.THREADS.read() if threads is None else threads, constant_filters)
+
+
+def device_of(call: PassCall) -> ArrayDevice:
+    """Return the device that runs a call. Raises NoEngineError, UsageError."""
+    return device_named(call.device, call.threads, call.constant_filter)
 
 
 @cache

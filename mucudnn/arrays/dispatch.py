@@ -2,12 +2,11 @@
 
 import logging
 import os
-from collections.abc import Generator, Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
 from threading import Lock
-from typing import NamedTuple
 
 from mucudnn import settings
 from mucudnn._native import Division, Engine, EngineError, KeptFilter, Problem, refusal_of_slices
@@ -20,31 +19,22 @@ from mucudnn.arrays.call import (
     limit_of,
     make_exact,
 )
-from mucudnn.arrays.devices import ArrayDevice, device_named
+from mucudnn.arrays.choosing import Choice, choose
+from mucudnn.arrays.devices import ArrayDevice, device_of
 from mucudnn.arrays.recent import Recent
 from mucudnn.arrays.rescue import Rescue
-from mucudnn.arrays.user_cache import user_cache
 from mucudnn.arrays.watch import Watch
-from mucudnn.costs.records import DETERMINISTIC, FRAMEWORK, STOCK, Measurement
+from mucudnn.costs.records import DETERMINISTIC, FRAMEWORK, STOCK
 from mucudnn.errors import (
     MucudnnError,
     NothingFitsError,
-    NotMeasuredError,
     UsageError,
     raised_here,
 )
-from mucudnn.listener import Listener
-from mucudnn.measuring import estimate  # noqa: F401 (so that no call imports it, see `lazy`)
-from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.budget import applied_budget
-from mucudnn.measuring.measure import find_missing, measure
-from mucudnn.measuring.runners import Race, Runner
 from mucudnn.measuring.source import Source, runs_stock
 from mucudnn.output.text import micro_batches
-from mucudnn.plans.decide import choose_within, keep_undivided
-from mucudnn.plans.fixed import fixed_choice, invariant_choice
-from mucudnn.plans.parts.parts import faster_groups, prepare, slice_count
+from mucudnn.plans.parts.parts import prepare, slice_count
 from mucudnn.plans.plan import LIMIT, Plan, PlanKernel
 from mucudnn.plans.verify import machine_differences
 from mucudnn.problems.descriptor import short_text
@@ -102,8 +92,8 @@ class Prepared:
 
     @property
     def kept_filter_size(self) -> int:
-        """The bytes that `keep_filter` takes; 0 if the division's algorithms read w as it is."""
-        return self._division.kept_filter_size if self._division else 0
+        """The bytes that `keep_filter` takes; 0 if the algorithms read w as it is, or will be replaced."""
+        return self._division.kept_filter_size if self._division and not self.is_provisional else 0
 
     def keep_filter(self, w: int) -> KeptFilter:
         """Return the filter at this address in the algorithms' own form. Raises NothingFitsError."""
@@ -150,7 +140,6 @@ class Prepared:
 
 # The key is a call with everything else that its division depends on. An entry takes about 3 KB.
 _prepared: Recent[Hashable, Prepared] = Recent(4096)
-_AT_ONCE = 4  # measurements of a turn in the background
 _deciding = Lock()  # one decision at a time, because measurements would disturb each other
 
 
@@ -185,7 +174,7 @@ def prepared(
     kernel that the plan lacks and for a stream in capture, NoEngineError, NothingFitsError and MucudnnError.
     """
     if call.device != "cpu":
-        device_named(call.device).check_stream(stream)
+        device_of(call).check_stream(stream)
     call = make_exact(call)
     identity = plan if isinstance(plan, str | PurePath) else id(plan)
     key = (call, os.environ.get(settings.WORKSPACE_LIMIT.variable), identity, only_plan, source, may_measure)
@@ -214,16 +203,12 @@ def prepare_slices(call: PassCall, micro_batch: int, algorithm: str) -> Prepared
     Nothing is measured. Raises MucudnnError, EngineError.
     """
     problem, shapes = geometry(call)
-    device = _device_of(call)
+    device = device_of(call)
     count, rest = divmod(problem.mini_batch, micro_batch)
     slices = [*[(micro_batch, algorithm)] * count, *([(rest, algorithm)] if rest else [])]
     division = device.engine.prepare(Kernel(problem, call.pass_), slices)
     parts = tuple(MicroConfiguration(size, algorithm, 0.0, division.workspace) for size, _ in slices)
     return Prepared(call, problem, Configuration(parts), shapes, None, device, division, division.workspace)
-
-
-def _device_of(call: PassCall) -> ArrayDevice:
-    return device_named(call.device, call.threads, call.constant_filter)
 
 
 def decided(call: PassCall, plan: PlanOrPath | None) -> Prepared | None:
@@ -236,30 +221,12 @@ def decided(call: PassCall, plan: PlanOrPath | None) -> Prepared | None:
     return None
 
 
-class _Choice(NamedTuple):
-    """The configuration or channel groups that run, STOCK undivided if it fits, and the rows that chose."""
-
-    configuration: Configuration | ChannelGroups
-    undivided_stock: MicroConfiguration | None = None
-    rows: Sequence[Measurement] = ()  # empty if none chose
-    is_provisional: bool = False
-
-    @property
-    def is_busy(self) -> bool:
-        """True if other programs disturbed a measurement that the choice depends on."""
-        parts = self.configuration.parts if isinstance(self.configuration, Configuration) else ()
-        used = {(part.micro_batch, part.algorithm) for part in parts}
-        if self.undivided_stock is not None:
-            used.add((self.undivided_stock.micro_batch, STOCK))
-        return any(row.busy_tries and (row.micro_batch, row.algorithm) in used for row in self.rows)
-
-
 def _prepare(
     call: PassCall, plan: PlanOrPath | None, only_plan: bool, source: Source | None, may_measure: bool
 ) -> Prepared:
     problem, shapes = geometry(call)
     kernel = Kernel(problem, call.pass_)
-    device = _device_of(call)
+    device = device_of(call)
     if doubt := doubt_limit(call.workspace):
         LogListener().message(f"Warning: {doubt}")
     known = Plan() if plan is None else known_plan(plan)
@@ -277,14 +244,14 @@ def _prepare(
         configuration = _choose_planned(planned, limit)
         if call.deterministic:
             _check_deterministic(device.engine, kernel, configuration)
-        choice = _Choice(configuration)
+        choice = Choice(configuration)
         if isinstance(configuration, Configuration) and runs_stock(configuration):
             _check_stock(known, source)
     elif plan is not None and only_plan:
         raise _make_missing_error(known, kernel)
     else:
         limit = _limit_beside(known, call)
-        choice = _decide(device.engine, kernel, limit, source, may_measure, call)
+        choice = choose(device.engine, kernel, limit, source, may_measure, call)
         configuration = choice.configuration
     if refusal := refusal_of_slices(kernel, slice_count(configuration)):
         raise UsageError(f"the plan cannot be followed: {refusal}; make the plan again")
@@ -375,99 +342,6 @@ def _check_workspace(needed: int, stated: int, limit: int | None, plan: Plan) ->
         f"the plan cannot be followed: its choice needs {format_size(needed)} of workspace, but {allowed}; "
         "make the plan again"
     )
-
-
-def _decide(
-    engine: Engine, kernel: Kernel, limit: int | None, source: Source | None, may_measure: bool,
-    call: PassCall,
-) -> _Choice:  # fmt: skip
-    """Return the fastest configuration or parts within a limit, and STOCK undivided if that fits.
-
-    Raises NothingFitsError, NotMeasuredError.
-    """
-    listener, policy = LogListener(), settings.BATCH_POLICY.read()
-    with user_cache(listener) as cache:
-        bench = Bench(engine, cache, listener, _runner(source), source, call.deterministic)
-        if call.promise.batch_invariant:
-            return _Choice(invariant_choice(bench, kernel, limit))
-        if not call.promise.is_timed:
-            return _Choice(fixed_choice(bench, kernel, policy, limit))
-        if may_measure:
-            benchmark(bench, [kernel], policy, limits=(limit,))
-        if (
-            bench.budget.is_paced
-            and bench.budget.is_spent
-            and not _has_measurements(bench, kernel, policy, limit)
-        ):
-            return _Choice(fixed_choice(bench, kernel, policy, limit), is_provisional=True)
-        costs = bench.costs([kernel])
-        if not may_measure and not _has_measurements(bench, kernel, policy, limit):
-            raise NotMeasuredError(f"{kernel} was not measured")
-        try:
-            chosen = choose_within(costs, kernel, policy, limit)
-        except NothingFitsError:
-            groups = faster_groups(bench, kernel, policy, limit, None) if may_measure else None
-            if groups is None:
-                raise
-            return _Choice(groups)
-        rows = costs.measurements[kernel]
-        chosen = keep_undivided(chosen, rows, kernel, limit)
-        may_measure = may_measure and not bench.budget.is_spent
-        groups = faster_groups(bench, kernel, policy, limit, chosen) if may_measure else None
-        return _Choice(groups or chosen, _find_undivided_stock(rows, kernel, limit), rows)
-
-
-def _runner(source: Source | None) -> Runner:
-    """Return the way to measure for a call: a program with a framework waits for it in its first step."""
-    return Race(is_hurried=source is not None)
-
-
-def is_measured(call: PassCall, plan: PlanOrPath | None, source: Source | None) -> bool:
-    """Return whether a decision about a call needs no measurements. Raises MucudnnError."""
-    kernel, limit = Kernel(geometry(call)[0], call.pass_), limit_of(call.workspace)
-    if plan is not None and known_plan(plan).find(kernel) is not None:
-        return True
-    engine = _device_of(call).engine
-    with user_cache(LogListener()) as cache:
-        bench = Bench(engine, cache, Listener(), _runner(source), source, call.deterministic)
-        return _has_measurements(bench, kernel, settings.BATCH_POLICY.read(), limit)
-
-
-def _has_measurements(bench: Bench, kernel: Kernel, policy: str, limit: int | None) -> bool:
-    """Return whether the cache has all measurements that a decision within a limit needs."""
-    # A kernel that the cache does not know at all would make the engine list its algorithms.
-    is_known = bool(bench.costs([kernel]).measurements[kernel])
-    return is_known and not find_missing(bench, [kernel], policy, (limit,), again=False).tasks
-
-
-def measurements_of(
-    call: PassCall, plan: PlanOrPath | None, source: Source | None
-) -> Generator[None, None, None]:
-    """Make the measurements that a decision about a call lacks, and yield after every few of them.
-
-    At a yield nothing is held: no lock, no claim, no open cache and no tensors. Raises MucudnnError.
-    """
-    kernel, limit = Kernel(geometry(call)[0], call.pass_), limit_of(call.workspace)
-    if plan is not None and known_plan(plan).find(kernel) is not None:
-        return
-    listener, policy, before = LogListener(), settings.BATCH_POLICY.read(), None
-    engine = _device_of(call).engine
-    while True:
-        with user_cache(listener) as cache:
-            bench = Bench(engine, cache, Listener(), _runner(source), source, call.deterministic)
-            missing = find_missing(bench, [kernel], policy, (limit,))
-            if not missing.tasks or (before is not None and len(missing.tasks) >= before):
-                return  # nothing more can be measured
-            before = len(missing.tasks)
-            measure(bench, missing, most=_AT_ONCE)
-        yield
-
-
-def _find_undivided_stock(
-    costs: Sequence[Measurement], kernel: Kernel, limit: int | None
-) -> MicroConfiguration | None:
-    parts = [m.part() for m in costs if m.algorithm == STOCK and m.micro_batch == kernel.mini_batch]
-    return next((part for part in parts if part and (limit is None or part.workspace <= limit)), None)
 
 
 def _choose_planned(planned: PlanKernel, limit: int | None) -> Configuration | ChannelGroups:

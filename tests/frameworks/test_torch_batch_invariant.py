@@ -240,7 +240,7 @@ def test_two_empty_caches_give_the_same_bits_where_the_choice_is_fixed(tmp_path:
 
 
 def test_a_fixed_choice_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mucudnn.arrays.dispatch.benchmark", None)
+    monkeypatch.setattr("mucudnn.arrays.choosing.benchmark", None)
     x, w = torch.randn(4, 6, 11, 13), torch.randn(5, 6, 3, 3)
     result = mt.conv2d(x, w, choice="fixed")
     torch.testing.assert_close(result, torch.conv2d(x, w))

@@ -10,6 +10,7 @@ import pytest
 from needs_torch import mt, torch
 
 from mucudnn.arrays import dispatch
+from mucudnn.arrays.choosing import Choice
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 from mucudnn.torch.operators import kept_filters, passes
@@ -22,11 +23,11 @@ X = torch.linspace(-1, 1, 2 * 16 * 9 * 8).reshape(2, 16, 9, 8)
 def _winograd_is_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Winograd be the choice for all forward passes, and forget what earlier tests decided."""
 
-    def decide(engine: Any, kernel: Kernel, *_: Any) -> dispatch._Choice:
-        whole = MicroConfiguration(kernel.mini_batch, "WINOGRAD_NONFUSED", 1.0, 0)
-        return dispatch._Choice(Configuration((whole,)))
+    def decide(engine: Any, kernel: Kernel, *_: Any) -> Choice:
+        part = MicroConfiguration(kernel.mini_batch, "WINOGRAD_NONFUSED", 1.0, 0)
+        return Choice(Configuration((part,)))
 
-    monkeypatch.setattr(dispatch, "_decide", decide)
+    monkeypatch.setattr(dispatch, "choose", decide)
     dispatch._prepared.clear()
 
 

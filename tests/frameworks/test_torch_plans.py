@@ -9,7 +9,7 @@ from needs_torch import mt, torch
 from small_network import Network, X
 
 import mucudnn
-from mucudnn.arrays import dispatch
+from mucudnn.arrays import choosing, dispatch
 from mucudnn.arrays.recent import Recent
 from mucudnn.plans.plan import Plan
 from mucudnn.solver import Configuration, MicroConfiguration
@@ -72,7 +72,7 @@ def test_a_converted_model_follows_its_plan(
     plan = mt.plan(network, X)
     mucudnn.write_plan(plan, tmp_path / "a.plan")
     monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
-    monkeypatch.setattr(dispatch, "benchmark", None)  # measuring would fail
+    monkeypatch.setattr(choosing, "benchmark", None)  # measuring would fail
     for given in (plan, str(tmp_path / "a.plan"), tmp_path / "a.plan"):
         mt.convert(network, plan=given)(X).backward()
     chosen = {(k.problem, k.pass_): k.chosen for k in plan.kernels}

@@ -9,7 +9,7 @@ from needs_torch import mt, torch
 
 import mucudnn
 from mucudnn._native import RunTime, parse_descriptor
-from mucudnn.arrays import dispatch
+from mucudnn.arrays import choosing, dispatch
 from mucudnn.arrays.recent import Recent
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.records import FRAMEWORK, STOCK, STOCK_SLICE, SUCCESS
@@ -328,7 +328,7 @@ def test_close_predictions_are_settled_by_running_both(
     monkeypatch.setattr(dispatch.Prepared, "predicted_ms", 90.0)
     timed(lambda pass_, size, is_slice: 1e9 if is_slice else 100.0)
     monkeypatch.setattr(
-        dispatch, "choose_within", _without_stock(dispatch.choose_within)
+        choosing, "choose_within", _without_stock(choosing.choose_within)
     )  # so that the engine's configuration stays the choice of each pass
 
     def race(*_: object) -> dict[str, float]:
@@ -356,7 +356,7 @@ def test_a_gain_below_the_cost_of_a_call_is_ignored(
     cost_ms = call_ms + passes * decision._OPERATOR_MS
     monkeypatch.setattr(dispatch.Prepared, "predicted_ms", 1e-3)
     timed(lambda pass_, size, is_slice: 1e9 if is_slice else slower * cost_ms / passes)
-    monkeypatch.setattr(dispatch, "choose_within", _without_stock(dispatch.choose_within))
+    monkeypatch.setattr(choosing, "choose_within", _without_stock(choosing.choose_within))
     monkeypatch.setattr(decision, "_time_interleaved", lambda *_: {"stock": 1.0, "choices": 0.01})
     model, x = nn.Conv2d(4, 4, 3), torch.randn(4, 4, 9, 9, requires_grad=needs_gradients)
     with torch.set_grad_enabled(needs_gradients):

@@ -8,7 +8,7 @@ import pytest
 from needs_torch import mt, torch
 from small_network import Network, X
 
-from mucudnn.arrays import dispatch
+from mucudnn.arrays import choosing, dispatch
 from mucudnn.errors import UsageError
 from mucudnn.output.text import micro_batches
 from mucudnn.torch.layers.summaries import LayerChoice, Summary
@@ -39,7 +39,7 @@ def test_the_rows_are_what_later_calls_run(model: nn.Module, monkeypatch: pytest
     choices = mt.summary(model, X).choices
     known = {(str(p.configuration), p.workspace) for p in dispatch._prepared.values()}
     assert len(known) <= len(choices)
-    monkeypatch.setattr(dispatch, "benchmark", None)  # measuring would fail
+    monkeypatch.setattr(choosing, "benchmark", None)  # measuring would fail
     model(X).backward()
     assert mt.summary(model, X).choices == choices
 
@@ -129,3 +129,12 @@ def test_the_names_of_layers_are_pickled_and_restored_models_have_none(model: nn
     again = pickle.loads(pickle.dumps(model))
     assert again.signal._mucudnn_name == "signal"
     assert not [name for name in vars(mt.restore(again).signal) if "mucudnn" in name]
+
+
+@pytest.mark.parametrize("busy", [0, 2])
+def test_a_summary_counts_the_choices_of_a_busy_machine(busy: int) -> None:
+    choices = [
+        LayerChoice("conv", "forward", "kernel", "1×8 A", 1.0, 0, 1, is_busy=n < busy) for n in range(3)
+    ]
+    sentence = "2 of 3 were measured on a busy machine: later runs measure them again."
+    assert (sentence in str(Summary(tuple(choices)))) == (busy > 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from needs_torch import mt, torch
 
-from mucudnn.arrays import dispatch
+from mucudnn.arrays import choosing, dispatch
 from mucudnn.arrays.recent import Recent
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.errors import UsageError
@@ -99,7 +99,7 @@ def test_background_decides_as_eager_does(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_interrupt_loses_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    original, made = dispatch.benchmark, []
+    original, made = choosing.benchmark, []
 
     def interrupted(bench: Bench, *given: object, **more: object) -> None:
         original(bench, *given, **more)  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ def test_an_interrupt_loses_no_measurement(monkeypatch: pytest.MonkeyPatch) -> N
         if len(made) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(dispatch, "benchmark", interrupted)
+    monkeypatch.setattr(choosing, "benchmark", interrupted)
     network = mt.convert(model())
     with pytest.raises(KeyboardInterrupt):
         gradients(network)

@@ -14,7 +14,7 @@ import pytest
 
 import mucudnn
 from mucudnn._native import Engine
-from mucudnn.arrays import dispatch, views
+from mucudnn.arrays import choosing, devices, dispatch, views
 from mucudnn.arrays.call import PassCall, limit_of
 from mucudnn.arrays.devices import ArrayDevice
 from mucudnn.arrays.dispatch import prepared
@@ -66,7 +66,7 @@ def computes_everything(choice: Configuration | ChannelGroups) -> bool:
 @pytest.fixture
 def thorough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure all sizes and algorithms: those that a race measures depend on the times that it finds."""
-    monkeypatch.setattr(dispatch, "_runner", lambda _: Exhaustive())
+    monkeypatch.setattr(choosing, "_runner", lambda _: Exhaustive())
 
 
 @pytest.mark.usefixtures("thorough")
@@ -75,7 +75,7 @@ def test_a_kernel_is_measured_once_and_then_taken_from_the_process(
 ) -> None:
     first = prepared(CALL)
     assert set(measured_algorithms(cache_path)) == {1, 2, 4, 8}
-    monkeypatch.setattr(dispatch, "benchmark", None)
+    monkeypatch.setattr(choosing, "benchmark", None)
     assert prepared(CALL) is first
 
 
@@ -311,7 +311,7 @@ def test_concurrent_calls_do_not_disturb_each_other() -> None:
 
 def test_a_kernel_that_several_threads_need_first_is_decided_once(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Mock(side_effect=benchmark)
-    monkeypatch.setattr(dispatch, "benchmark", counted)
+    monkeypatch.setattr(choosing, "benchmark", counted)
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(prepared, [CALL] * 8))
     assert counted.call_count == 1
@@ -349,7 +349,7 @@ def test_nothing_is_decided_or_run_on_a_stream_that_a_cuda_graph_captures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = Mock(kind="cudnn", is_capturing=lambda stream: stream == 7)
-    monkeypatch.setattr(dispatch, "device_named", lambda *_: ArrayDevice(engine))
+    monkeypatch.setattr(devices, "device_named", lambda *_: ArrayDevice(engine))
     with pytest.raises(UsageError, match="a CUDA graph is being captured"):
         prepared(CALL._replace(device="cuda:0"), PLAN, stream=7)
     engine.prepare.assert_not_called()

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from mucudnn._native import MOST_ROUNDS, second_lowest
 from mucudnn.arrays.call import LogListener
-from mucudnn.arrays.dispatch import Prepared, is_measured, measurements_of
+from mucudnn.arrays.choosing import is_measured, measurements_of
+from mucudnn.arrays.dispatch import Prepared
 from mucudnn.arrays.user_cache import one_cache, user_cache
 from mucudnn.measuring.budget import current_budget
 from mucudnn.problems.kernels import Kernel

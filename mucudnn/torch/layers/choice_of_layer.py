@@ -17,7 +17,8 @@ class LayerChoice:
     `micro_batches` is a text such as `4×16 WINOGRAD_NONFUSED`, or `1×1 WINOGRAD_NONFUSED in tiles of 8` if
     the samples are divided as well. `time_ms` is the predicted time, and `workspace` the bytes that the pass
     uses. `parts` is the number of micro-batches or groups. All four are None for a pass that PyTorch
-    computes, and `reason` says why it does.
+    computes, and `reason` says why it does. `is_busy` says that other programs disturbed a measurement that
+    the choice depends on.
     """
 
     layer: str
@@ -28,6 +29,7 @@ class LayerChoice:
     workspace: int | None = None
     parts: int | None = None
     reason: str | None = None
+    is_busy: bool = False
 
 
 def choice_of_forward(name: str, operands: Operands, is_ours: bool) -> str:
@@ -45,7 +47,7 @@ def choice_of_pass(name: str, call: PassCall, options: Options) -> LayerChoice:
     chosen = ready.configuration
     text = micro_batches(chosen, " + ")
     figures = ready.predicted_ms, ready.workspace, len(chosen.parts)
-    return LayerChoice(name, call.pass_, short_text(ready.problem), text, *figures)
+    return LayerChoice(name, call.pass_, short_text(ready.problem), text, *figures, is_busy=ready.is_busy)
 
 
 def stock_choice(name: str, call: PassCall, reason: str) -> LayerChoice:

@@ -69,6 +69,8 @@ class Summary:
             yield "None is divided: no division within the limit was faster than the best undivided choice."
         if self.promise:
             yield f"Promised: {self.promise}."
+        if busy := sum(choice.is_busy for choice in ours):
+            yield f"{busy} of {len(ours)} were measured on a busy machine: later runs measure them again."
         if self.kept_filters:
             yield f"The kept filters of eval mode take {format_size(self.kept_filters)}."
         for reason, count in Counter(choice.reason for choice in self.choices if choice.reason).items():
