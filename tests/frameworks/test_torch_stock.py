@@ -12,7 +12,7 @@ from mucudnn._native import RunTime, parse_descriptor
 from mucudnn.arrays import choosing, dispatch
 from mucudnn.arrays.recent import Recent
 from mucudnn.costs.cache import Cache, default_path
-from mucudnn.costs.records import FRAMEWORK, STOCK, STOCK_SLICE, SUCCESS
+from mucudnn.costs.records import FRAMEWORK, STOCK, STOCK_SLICE, SUCCESS, UNLIKELY
 from mucudnn.costs.schema import ENUMERATION, MEASUREMENT
 from mucudnn.errors import UsageError
 from mucudnn.measuring import runners
@@ -21,7 +21,7 @@ from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 from mucudnn.torch.choosing import answers, decision
-from mucudnn.torch.operators import device_times, stock
+from mucudnn.torch.operators import device_times, passes, stock
 from mucudnn.torch.operators.operands import prepare_operands
 
 nn = torch.nn
@@ -392,7 +392,7 @@ def test_waiting_for_a_decision_records_no_failures_and_transforms_no_single_tap
         rows = list(cache.rows())
     measured = [row for table, row in rows if table is MEASUREMENT]
     listed = {(row["problem"], row["candidates"]) for table, row in rows if table is ENUMERATION}
-    assert {row["status"] for row in measured} == {SUCCESS}
+    assert SUCCESS in {row["status"] for row in measured} <= {SUCCESS, UNLIKELY}
     assert any("FFT" in text and "kh1kw1" in problem for problem, text in listed)
     transformed = {row["problem"] for row in measured if "FFT" in row["algorithm"]}
     assert all("kh3kw3" in problem for problem in transformed)
@@ -407,7 +407,9 @@ def test_a_race_runs_the_call_divided_and_undivided() -> None:
     assert key is not None
     assert key.needed == (True, True, True)
     with torch.no_grad():
-        times = decision._time_interleaved(key, operands)
+        calls = operands.calls(answers.passes_of(key)).items()
+        ready = {pass_: passes.ready_of(call, operands.options, 0) for pass_, call in calls}
+        times = decision._time_interleaved(key, operands, ready)
     assert times.keys() in (set(), {"stock", "choices"}), "a busy machine gives no times"
     assert all(ms > 0 for ms in times.values())
 
