@@ -10,7 +10,7 @@ import pytest
 
 import mucudnn
 from mucudnn._native import Engine, parse_descriptor
-from mucudnn.arrays import dispatch
+from mucudnn.arrays import devices, dispatch
 from mucudnn.arrays.call import PassCall
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Measurement
@@ -81,7 +81,7 @@ def test_tiles_are_chosen_within_a_limit_and_are_not_the_best_undivided(limits: 
 
 
 def dispatch_engine() -> Engine:
-    return dispatch.device_named("cpu").engine
+    return devices.device_named("cpu").engine
 
 
 @pytest.mark.parametrize("pass_", PASSES)

@@ -30,13 +30,16 @@ import mucudnn.torch
 from bench.lib.process import give_back_freed_memory, keep_freed_memory, peak_bytes
 from bench.suites.networks.networks import NETWORKS
 from bench.suites.networks.zoo import build, loss_of, sample_of
+from mucudnn.arrays import dispatch
 
 NARROW = 0.01  # the interval of a ratio is narrow if it reaches less than this share to either side
 SLOW_S = 10.0  # a stock step that takes longer has FEWEST_IF_SLOW rounds
 FEWEST, FEWEST_IF_SLOW = 5, 3
 TOGETHER_S = 0.1  # short steps run one after another for this time, with warm caches, as in a program
 _FEWEST_OF_INTERVAL = 6  # the range of fewer values is not an interval of 95 % of their median
-_MOST_EARLY = 420  # steps in which a model may compare its choices with PyTorch's own convolutions
+# A model makes its choices and compares them with PyTorch's own convolutions in fewer than this many steps, or
+# in fewer seconds if its steps are short, because they then have to earn the time for measurements.
+_MOST_EARLY, _MOST_EARLY_S = 420, 60.0
 
 
 def main() -> None:
@@ -142,7 +145,7 @@ def interleave(
         ours, cache = _converted(model, limit), _cache_of(caches, limit)
         stepped[limit] = _with_cache(cache, _stepper(ours, x, inference))
         early = [_timed(stepped[limit])]
-        while _way(ours) is None and len(early) < _MOST_EARLY:
+        while not _is_decided(ours) and (len(early) < _MOST_EARLY or sum(early) < _MOST_EARLY_S):
             early.append(_timed(stepped[limit]))
         figures[limit] = {
             "first": early[0] / min(stock_s), "early": sum(early) / min(stock_s), "early_steps": len(early),
@@ -225,6 +228,12 @@ def _way(model: torch.nn.Module) -> str | None:
     layers = (layer for module in model.modules() if (layer := getattr(module, "_mucudnn", None)))
     comparison = next(layers).comparison  # all layers share it; models with promises have none
     return "choices" if comparison is None else comparison.result
+
+
+def _is_decided(model: torch.nn.Module) -> bool:
+    """Return whether a model has made its choices, and compared whole steps if it does that."""
+    is_provisional = any(ready.is_provisional for ready in dispatch._prepared.everything().values())
+    return _way(model) is not None and not is_provisional
 
 
 def _cache_of(folder: Path, limit: str) -> Path:
