@@ -37,7 +37,7 @@ SLOW_S = 10.0  # a stock step that takes longer has FEWEST_IF_SLOW rounds
 FEWEST, FEWEST_IF_SLOW = 5, 3
 TOGETHER_S = 0.1  # short steps run one after another for this time, with warm caches, as in a program
 _FEWEST_OF_INTERVAL = 6  # the range of fewer values is not an interval of 95 % of their median
-# A model makes its choices and compares them with PyTorch's own convolutions in fewer than this many steps or,
+# A model makes its choices, and compares them with PyTorch's own convolutions, in fewer steps than this or,
 # if its steps are short, in fewer seconds, because they then have to earn the time for measurements.
 _MOST_EARLY, _MOST_EARLY_S = 420, 60.0
 
