@@ -55,7 +55,7 @@ def test_info_counts_the_rows_of_every_table(run: Run, cache_path: Path) -> None
     assert {name: counted[name] for name in ("enumerations", "measurements", "step_times")} == {
         "enumerations": 2, "measurements": 2, "step_times": 2,
     }  # fmt: skip
-    assert run("info")[1][5].endswith("0 comparisons, 0 tile comparisons, 2 step times")
+    assert run("info")[1][5].endswith("0 comparisons, 0 group comparisons, 2 step times")
 
 
 def test_caches_of_several_hosts_are_merged(run: Run, tmp_path: Path, cache_path: Path) -> None:

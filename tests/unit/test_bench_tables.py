@@ -220,4 +220,4 @@ def test_a_programs_minutes_are_those_of_its_last_run(
     for minutes in (9.0, 4.26):
         append(tmp_path / "core.jsonl", MACHINE, Record(TIME, "division", TIME, minutes, "minutes"))
     assert PROGRAMS["division"].duration == "4.3"
-    assert PROGRAMS["tiles"].duration == "about 2"
+    assert PROGRAMS["tiles"].duration == "about 25"
