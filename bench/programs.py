@@ -82,6 +82,7 @@ PROGRAMS = {
         ),
         Program("planning", "memory", 5, "memory plans on modelled devices", benches=("memory",)),
         Program("spatial", "devices", 10, "one sample over several ranks"),
+        Program("survey", "devices", 20, "models that people run, divided over two ranks", "spatial_survey"),
         Program("pipeline", "devices", 5, "schedules of pipelines, simulated and with stages that sleep"),
         Program("placement", "devices", 5, "operations on several modelled devices"),
         Program("causes", "devices", 2, "causes that are constructed, and found in traces"),

@@ -141,9 +141,7 @@ def test_short_kernels_keep_their_length_long_after_the_epoch(tmp_path: Path) ->
     paths = []
     for rank in range(2):
         paths.append(write(tmp_path / f"{rank}.json", *kernels, rank=rank))
-        content = json.loads(paths[-1].read_text()) | {
-            "baseTimeNanoseconds": 1_735_632_360 * 10**9 + rank
-        }
+        content = json.loads(paths[-1].read_text()) | {"baseTimeNanoseconds": 1_735_632_360 * 10**9 + rank}
         paths[-1].write_text(json.dumps(content))
     for rank in divide(read_traces(paths)):
         assert rank.ms["compute"] == pytest.approx(0.13, rel=1e-6)

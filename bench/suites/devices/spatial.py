@@ -3,8 +3,7 @@
 The program compares a list of layers with DTensor, and with PhysicsNeMo's ShardTensor if it can be imported:
 right, wrong or refused. It counts saved bytes and the ranks' processor time, and simulates more ranks by the
 α-β model. `--shard-tensor FOLDER` names a folder with PhysicsNeMo's packages.
-`--only survey` compares whole models of diffusers, MONAI, smp and timm, which must be installed, and takes
-about 20 minutes.
+`--only decoders` needs diffusers.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from typing import Any
 
 from bench.lib.ranks import launch, values
 from bench.lib.record import Record
-from bench.suites.devices.spatial_survey import survey_models
+from bench.suites.devices.spatial_decoders import measure_decoders
 from bench.suites.devices.spatial_systems import SYSTEMS, compare_layers
 
 LINK = (10e-6, 10e9)  # seconds a message and bytes a second: assumed, not measured
 MULTIPLICATIONS, RATE = 5e12, 1e12  # multiplications and bytes of memory a second: assumed, not measured
-PARTS = ("compare", "bytes", "work")
+PARTS = ("compare", "bytes", "work", "decoders")
 OPERATORS = ("convolutions", "exchange", "other operators")
 PAPER = {128: 0.82, 256: 6.59, 512: 52.7}  # GiB a sample, Oyama et al., 2020
 
@@ -36,10 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--worlds", nargs="+", type=int, default=[2], help="ranks of the comparison (default: 2)"
     )
-    parser.add_argument(
-        "--only", nargs="+", choices=(*PARTS, "survey"), default=PARTS, help="these parts alone"
-    )
-    parser.add_argument("--models", nargs="+", metavar="WORD", help="survey models with a word in their name")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="these parts alone")
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:
@@ -52,13 +48,12 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
         for world in options.worlds:
             for system in SYSTEMS:
                 yield from compare(world, system)
-    if "survey" in options.only:
-        for world in options.worlds:
-            yield from survey_models(world, options.models)
     if "bytes" in options.only:
         yield from measure_bytes()
     if "work" in options.only:
         yield from measure_work()
+    if "decoders" in options.only:
+        yield from measure_decoders()
 
 
 def compare(world: int, system: str) -> Iterator[Record]:

@@ -6,11 +6,14 @@ mucudnn counts as refused, and any other error as unclear.
 
 from __future__ import annotations
 
+import argparse
 import copy
 import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 from bench.lib.ranks import launch
@@ -20,26 +23,51 @@ from bench.suites.devices.spatial_zoo import make, ready
 
 RIGHT = 1e-11
 TIMEOUT = 300  # seconds a model
+TOGETHER = 11  # models that a world of ranks compares, one after the other
 
 
-def survey_models(ranks: int, words: Sequence[str] | None) -> Iterator[Record]:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the number of ranks, and a choice of models."""
+    parser.add_argument("--ranks", type=int, default=2, help="ranks that share each model (default: 2)")
+    parser.add_argument("--models", nargs="+", metavar="WORD", help="models with a word in their name")
+
+
+def measure(options: argparse.Namespace) -> Iterator[Record]:
     """Compare the models that have one of the words in their name, and count the outcomes."""
+    words, ranks = options.models, options.ranks
     names = [name for name in ZOO if not words or any(word.lower() in name.lower() for word in words)]
     counts: dict[str, list[str]] = {kind: [] for kind in ("right", "wrong", "refused", "unclear", "absent")}
-    for name in names:
-        outcome = survey([name], ranks)[name]
-        counts[outcome["outcome"]].append(name)
-        metric = "share of the convolution work that ran divided"
-        yield Record("spatial", f"{name}, {ranks} ranks", metric, outcome.get("share"), "", outcome)
+    shares = {}
+    for start in range(0, len(names), TOGETHER):
+        for name, outcome in survey(names[start : start + TOGETHER], ranks).items():
+            counts[outcome["outcome"]].append(name)
+            shares[name] = outcome.get("share")
+            metric = "share of the convolution work that ran divided"
+            yield Record("survey", f"{name}, {ranks} ranks", metric, shares[name], "", outcome)
     for kind, cases in counts.items():
-        details = {"of": len(names), "names": cases}
-        yield Record("spatial", f"survey, {ranks} ranks", f"models {kind}", len(cases), "", details)
+        details = {"of": len(names), "names": cases, "packages": versions()}
+        yield Record("survey", f"{ranks} ranks", f"models {kind}", len(cases), "", details)
+    for kind, is_video in (("video decoders", True), ("other models", False)):
+        known = [s for name, s in shares.items() if s is not None and ZOO[name].is_video_decoder == is_video]
+        yield Record("survey", kind, "least divided share", min(known, default=None), "", {"of": len(known)})
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages whose models are compared."""
+    return {
+        name: version(name) for name in sorted({entry.package for entry in ZOO.values()}) if find_spec(name)
+    }
 
 
 def survey(names: Sequence[str], ranks: int) -> dict[str, dict[str, Any]]:
-    """Return the outcome of each model on a new world of ranks; the worst of all ranks counts."""
+    """Return the outcome of each model on a new world of ranks; the worst of all ranks counts.
+
+    If the world fails, each model gets a world of its own.
+    """
     each = launch(ranks, compare_models, list(names), timeout=TIMEOUT * len(names))
     failed = next((str(answer) for answer in each if isinstance(answer, Exception)), None)
+    if failed is not None and len(names) > 1:
+        return {name: outcome for one in names for name, outcome in survey([one], ranks).items()}
     if failed is not None:
         return {name: {"outcome": "unclear", "why": failed} for name in names}
     order = ("unclear", "refused", "wrong", "absent", "right")
@@ -72,11 +100,11 @@ def compare_model(name: str, mesh: Any) -> dict[str, Any]:
         return {"outcome": "absent", "why": str(error)}
     expected = copy.deepcopy(model)
     whole, mine = x.clone().requires_grad_(), x.clone().requires_grad_()
-    with _precise():
+    with precise():
         due = expected(whole)
         weights = due.detach().sin() + 0.1
         (due * weights).sum().backward()
-    with warnings.catch_warnings(), spatial.report(model) as layers, _precise():
+    with warnings.catch_warnings(), spatial.report(model) as layers, precise():
         warnings.simplefilter("ignore")
         try:
             y = model(spatial.divide(mine, mesh, {entry.axis: "part"}))
@@ -99,7 +127,7 @@ def compare_model(name: str, mesh: Any) -> dict[str, Any]:
     }
 
 
-def _precise() -> Any:
+def precise() -> Any:
     """Return a mode in which models that convert tensors to fp32 meanwhile leave them in fp64."""
     import torch
     from torch.overrides import TorchFunctionMode
