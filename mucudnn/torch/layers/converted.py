@@ -161,6 +161,7 @@ def _has_constant_filter(module: Any, input: Tensor, weight: Tensor, settings: C
     return (
         not torch.is_grad_enabled()
         and type(weight) is nn.Parameter
+        and isinstance(input, Tensor)
         and input.is_cpu
         and settings.handle is None
         and kept_filters.can_keep(weight)
