@@ -6,11 +6,11 @@ from dataclasses import replace
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import FRAMEWORK, PLANNING, Machine
 from mucudnn.errors import MucudnnError, UsageError
+from mucudnn.forks import no_fork
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench, RecordedBench
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.plans.decide import Decision, Limits, decide, sum_times
-from mucudnn.plans.fixed import decide_without_clock
 from mucudnn.plans.parts.parts import add_groups
 from mucudnn.plans.result import Result
 from mucudnn.plans.whole_runs import WholeRuns
@@ -39,6 +39,9 @@ def optimize(
     Raises MucudnnError, NothingFitsError, and UsageError for a total with a batch-invariant promise.
     """
     if not promise.is_timed:
+        with no_fork:
+            from mucudnn.plans.fixed import decide_without_clock  # it imports numpy
+
         decided = decide_without_clock(
             bench, kernels, policy, limits, batch_invariant=promise.batch_invariant
         )

@@ -78,7 +78,7 @@ def test_what_will_be_measured_is_said_before(path: Path) -> None:
 def test_the_json_is_of_the_schema(path: Path) -> None:
     result = to_json(run(path, FakeEngine()))
     assert list(result) == [
-        "mode", "device", "library", "engine", "threads", "policy", "workspace_limit",
+        "mode", "device", "library", "engine", "threads", "policy", "promise", "workspace_limit",
         "total_workspace", "new_measurements", "kernels", "total",
     ]  # fmt: skip
     assert (result["mode"], result["engine"]) == ("wr", "host")
