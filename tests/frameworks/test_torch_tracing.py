@@ -99,7 +99,8 @@ def test_a_function_is_exported_for_any_batch(strict: bool) -> None:
         torch.testing.assert_close(run(X[:3], W), Calling()(X[:3], W))
 
 
-@pytest.mark.parametrize(("strict", "divided"), [(False, 0), (True, 2)])
+# PyTorch 2.9 traces PyTorch's own convolution in both modes.
+@pytest.mark.parametrize(("strict", "divided"), [(False, 0), (True, 0 if torch.__version__ < "2.10" else 2)])
 def test_a_converted_model_is_exported_and_where_strict_stays_divided(strict: bool, divided: int) -> None:
     model = mt.convert(network())
     dynamic = ({0: torch.export.Dim("n")},)
