@@ -128,6 +128,20 @@ def test_until_there_is_time_a_model_chooses_within_a_limit_and_later_steps_deci
     assert not any(ready.is_provisional for ready in dispatch._prepared.everything().values())
 
 
+def test_a_call_that_has_to_wait_is_prepared_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare, prepared = dispatch._prepare, []
+
+    def note(*arguments: Any) -> Any:
+        prepared.append(arguments)
+        return prepare(*arguments)
+
+    monkeypatch.setattr(dispatch, "_prepare", note)
+    model = converted(clock, workspace="1MiB")
+    for _ in range(9):
+        model[0](X)  # the clock stands still
+    assert len(prepared) == 2, "the forward pass and the filter gradient"
+
+
 def test_a_later_process_decides_from_the_cache_in_its_first_step(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

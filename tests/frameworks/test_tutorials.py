@@ -46,6 +46,7 @@ def test_a_tutorial_runs_and_prints_what_it_shows(page: Path, tmp_path: Path) ->
         **os.environ,
         "MUCUDNN_CACHE": str(tmp_path / "cache.sqlite"),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": "",
         "PYTHONWARNINGS": "ignore",
     }
     ended = subprocess.run(

@@ -156,6 +156,33 @@ def test_a_paced_budget_spends_in_proportion_to_the_programs_own_work(
         own_s += work_s
 
 
+def test_looking_for_what_to_measure_does_not_spend_what_short_steps_earn() -> None:
+    now = measured_s = 0.0
+    budget = PacedBudget(lambda: now)
+    for _ in range(1000):
+        now += 0.0003  # the program's own work
+        budget.note_call()
+        if budget.is_spent:
+            continue
+        with budget.spending():
+            now += 0.003
+            while not budget.is_spent:
+                now += 0.002
+                measured_s += 0.002
+    assert measured_s > 0.3
+
+
+def test_a_block_that_began_without_a_turn_measures_nothing() -> None:
+    now = 0.0
+    budget = PacedBudget(lambda: now)
+    budget.note_call()
+    now += 0.01
+    budget.note_call()
+    assert budget.seconds > 0
+    with budget.spending():
+        assert budget.is_spent
+
+
 def test_a_pause_of_a_program_earns_no_more_than_some_seconds() -> None:
     now = 0.0
     budget = PacedBudget(lambda: now)

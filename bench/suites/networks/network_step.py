@@ -103,7 +103,7 @@ def load_libraries(threads: int, caches: Path) -> None:
     torch.set_num_threads(threads)
     _use_cache(caches / "small.sqlite")
     small = torch.nn.Conv2d(1, 1, 1)
-    mucudnn.torch.convert(small, budget="none")  # decides now, so that `_is_decided` waits for the model alone
+    mucudnn.torch.convert(small, budget="none")  # so that `_is_decided` waits for the model alone
     for _ in range(2):  # a shape is measured when it comes again
         small(torch.ones(1, 1, 8, 8)).sum().backward()
 

@@ -76,14 +76,16 @@ def decide(
         return NOT_YET
     if tune == "eager":
         sightings.note_call()
+        if (waiting_answer := sightings.find_waiting(key)) is not None:
+            return waiting_answer
         if not _is_due(key, operands, sightings, layer):
             return NOT_YET
     with sightings.deciding(is_paced=tune == "eager"):
         answer = _decide(key, operands, is_own, may_measure=tune != "never")
     if answer is None and tune == "never":
         answer = LEFT_TO_PYTORCH
-    if answer is not None and answer.is_final:
-        keep(key, answer)
+    if answer is not None:
+        (keep if answer.is_final else sightings.note_waiting)(key, answer)
     return answer
 
 
