@@ -1,7 +1,8 @@
 """Times of the host engine's algorithms by formula, for choices without a clock and to measure less.
 
 A time is linear in the work and in the bytes of a call. `python -m bench.suites.core.fit_model` fitted the
-factors to recorded times of ResNet-18, VGG-11, SqueezeNet and MobileNetV2, fp32, on one thread with AVX-512.
+factors to recorded times of ResNets, VGG-11, SqueezeNet, MobileNetV2 and ConvNeXt, fp32, on one thread with
+AVX-512.
 Only the order of the algorithms matters.
 """
 
@@ -30,24 +31,24 @@ class Work(NamedTuple):
 
 # The milliseconds for a unit of each part of the work.
 _FACTORS = {
-    ("backward_data", "ALGO_0", False): Work(0.016, 0.12, 0.27, 0.14, 0.25, 0, 0.074),
-    ("backward_data", "ALGO_0", True): Work(0, 0.24, 1.9, 0, 43, 0, 0.13),
-    ("backward_data", "ALGO_1", False): Work(0.018, 0, 0.55, 0.46, 0.22, 0, 0.042),
-    ("backward_data", "ALGO_1", True): Work(0.098, -0, 0.3, 0.011, 5.5, 0.011, 0),
-    ("backward_data", "FFT_TILING", False): Work(0, 0.11, 0, 0.33, 2, 0.037, 0.14),
-    ("backward_data", "WINOGRAD_NONFUSED", False): Work(0.0037, 0.074, 0, 0.068, 1.2, 0.00041, 0.14),
-    ("backward_filter", "ALGO_0", False): Work(0.014, 0.077, 0.45, 0.43, 0.14, 0, 0.067),
-    ("backward_filter", "ALGO_0", True): Work(0.035, 0.57, 1.4, 0.0039, 37, 0.0039, 0.041),
-    ("backward_filter", "ALGO_1", False): Work(0.017, 0, 0.44, 0.42, 0.092, 0, 0.042),
-    ("backward_filter", "ALGO_1", True): Work(0.088, 0, 0.35, 0.0097, 0, 0.0097, 0),
-    ("backward_filter", "FFT_TILING", False): Work(0, 0.1, 0.36, 0, 1.6, 0.03, 0.16),
-    ("backward_filter", "WINOGRAD_NONFUSED", False): Work(0.0038, 0.085, 0, 0, 0, 0.00042, 0.14),
-    ("forward", "FFT_TILING", False): Work(0, 0.11, 0.42, 0.088, 0.85, 0.034, 0.14),
-    ("forward", "GEMM", False): Work(0.014, 0.1, 0.19, 0.26, 0.3, 0, 0.091),
-    ("forward", "GEMM", True): Work(0.055, 0.51, 1.3, 0.0061, 32, 0.0061, 0.039),
-    ("forward", "IMPLICIT_GEMM", False): Work(0.015, 0, 0.52, 0.69, 0.3, 0, 0.0068),
-    ("forward", "IMPLICIT_GEMM", True): Work(0.091, -0, 0.39, 0.01, 7.1, 0.01, 0),
-    ("forward", "WINOGRAD_NONFUSED", False): Work(0.004, 0.064, 0, 0, 0.43, 0.00044, 0.11),
+    ("backward_data", "ALGO_0", False): Work(0.017, 0.1, 0.25, 0.13, 0.34, 0, 0.074),
+    ("backward_data", "ALGO_0", True): Work(0.095, 0, 1.4, 0, 42, 0, 0.13),
+    ("backward_data", "ALGO_1", False): Work(0.018, 0, 0.52, 0.42, 0.32, 0, 0.044),
+    ("backward_data", "ALGO_1", True): Work(0.013, 0, 0.31, 0.42, 1.2, 0.42, 0),
+    ("backward_data", "FFT_TILING", False): Work(0, 0.089, 0, 0.019, 7.9, 0.057, 0.12),
+    ("backward_data", "WINOGRAD_NONFUSED", False): Work(0.004, 0.054, 0, 0.27, 1.4, 0.00044, 0.13),
+    ("backward_filter", "ALGO_0", False): Work(0.016, 0.071, 0.43, 0.38, 0.17, 0, 0.068),
+    ("backward_filter", "ALGO_0", True): Work(0.11, 0.3, 1, 0, 35, 0, 0.061),
+    ("backward_filter", "ALGO_1", False): Work(0.018, 0, 0.41, 0.39, 0.18, 0, 0.045),
+    ("backward_filter", "ALGO_1", True): Work(0.02, 0, 0.35, 0.31, 0.57, 0.31, 0),
+    ("backward_filter", "FFT_TILING", False): Work(0, 0.082, 0, 0, 7, 0.052, 0.15),
+    ("backward_filter", "WINOGRAD_NONFUSED", False): Work(0.004, 0.045, 0.23, 0.26, 0.84, 0.00045, 0.14),
+    ("forward", "FFT_TILING", False): Work(0, 0.085, 0.29, 0, 6.6, 0.052, 0.13),
+    ("forward", "GEMM", False): Work(0.016, 0.096, 0.19, 0.22, 0.34, 0, 0.087),
+    ("forward", "GEMM", True): Work(0.11, 0.24, 1.1, 0, 32, 0, 0.064),
+    ("forward", "IMPLICIT_GEMM", False): Work(0.016, 0, 0.49, 0.62, 0.35, 0, 0.014),
+    ("forward", "IMPLICIT_GEMM", True): Work(0.012, 0, 0.4, 0.4, 0.81, 0.4, 0),
+    ("forward", "WINOGRAD_NONFUSED", False): Work(0.0043, 0.037, 0, 0.28, 0.84, 0.00048, 0.11),
 }
 _OTHERS = Work(0.1, 0.5, 1.0, 1.0, 1.0, 0.1, 0.5)
 

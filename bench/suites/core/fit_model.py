@@ -18,6 +18,7 @@ from bench.lib.record import RESULTS
 from mucudnn._native import parse_descriptor
 from mucudnn.measuring.host_model import Work, family, modelled_ms, work_of
 from mucudnn.problems.kernels import Kernel
+from mucudnn.solver import is_tiled
 
 Row = tuple[int, str, int, float]  # micro-batch size, algorithm, workspace, milliseconds
 
@@ -49,7 +50,7 @@ def _recorded() -> Iterator[tuple[Kernel, list[Row]]]:
                 rows = [
                     (size, algorithm, workspace, statistics.median_low(sorted(times)[:3]))
                     for size, algorithm, workspace, times in line["rows"]
-                    if not algorithm.startswith("STOCK")
+                    if not algorithm.startswith("STOCK") and not is_tiled(algorithm)
                 ]
                 yield Kernel(parse_descriptor(line["problem"])[0], line["pass"]), rows
 
