@@ -22,6 +22,7 @@ from mucudnn.plans.memory.planning import POLICIES, MemoryOptions, plan_network
 from mucudnn.plans.memory.training_step import Costs
 from mucudnn.problems.network import Network
 from mucudnn.problems.sources import TRAINABLE, read_network
+from mucudnn.promises import Promise
 from mucudnn.report import check_installed
 from mucudnn.sizes import parse_limit, parse_size
 
@@ -94,6 +95,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--dtype", choices=("f32", "f16", "bf16"), help="data type (default: f32)")
     parser.add_argument("--layout", choices=("nchw", "nhwc"), help="order of the axes (default: nchw)")
+    options.add_numerics(parser, "without FFT, Winograd and TF32")
+    options.add_batch_invariant(parser)
     parser.add_argument(
         "--page", type=options.checked(options.parse_output), metavar="HTML",
         help="write a page that shows memory and tensors against the time, and plans for other budgets",
@@ -114,8 +117,13 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.page:
         check_installed()
         outputs.check(arguments.page, outputs.PAGE, force=arguments.force)
+    promise = options.promise_in(arguments)
     network = read_network(
-        arguments.network, batch=arguments.batch, data_type=arguments.dtype, layout=arguments.layout
+        arguments.network,
+        batch=arguments.batch,
+        data_type=arguments.dtype,
+        layout=arguments.layout,
+        math=options.strict_math(arguments),
     )
     limits = MemoryOptions(
         memory=arguments.memory,
@@ -126,9 +134,10 @@ def run(arguments: argparse.Namespace) -> None:
         host_memory=arguments.host_memory,
         exact=arguments.exact,
         seconds=arguments.seconds,
+        promise=promise,
     )
     name = arguments.network if arguments.network in TRAINABLE else Path(arguments.network).stem
-    costs, terminal = _find_costs(arguments, network), Terminal()
+    costs, terminal = _find_costs(arguments, network, promise), Terminal()
     plan = plan_network(network, costs, limits, name=name, listener=terminal)
     if arguments.output:
         plan.write(arguments.output)
@@ -143,9 +152,16 @@ def run(arguments: argparse.Namespace) -> None:
         show_plan(plan)
 
 
-def _find_costs(arguments: argparse.Namespace, network: Network) -> Costs:
+def _find_costs(arguments: argparse.Namespace, network: Network, promise: Promise) -> Costs:
     divide = not arguments.no_divide
+    if promise.batch_invariant and not divide:
+        raise UsageError("batch_invariant may need slices of one sample: leave --no-divide out")
     if arguments.device != "measured":
+        if promise.batch_invariant:
+            raise UsageError(
+                f"batch_invariant is tried on the device, and '{arguments.device}' is only modelled: give "
+                "--device measured"
+            )
         device = find_device(arguments.device)
         return model_costs(network, device, bandwidth=arguments.bandwidth, divide=divide)
     device, terminal = find_device("h200"), Terminal()
@@ -154,7 +170,10 @@ def _find_costs(arguments: argparse.Namespace, network: Network) -> Costs:
         policy = "power_of_two" if divide else "undivided"
         link = device.link_of(arguments.bandwidth)
         source = "modelled" if arguments.bandwidth is None else "given"
-        return measure_costs(network, bench, device, link, policy=policy, link_source=source)
+        return measure_costs(
+            network, bench, device, link, policy=policy, link_source=source, promise=promise,
+            limit=arguments.workspace,
+        )  # fmt: skip
 
 
 def _parse_devices(text: str) -> list[ModelledDevice]:

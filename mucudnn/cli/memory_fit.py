@@ -4,6 +4,7 @@ import argparse
 import math
 from typing import Any
 
+from mucudnn.cli.options import strict_math
 from mucudnn.cli.terminal import Terminal, show, show_json, table
 from mucudnn.errors import NothingFitsError, UsageError
 from mucudnn.measuring.modelled_device import ModelledDevice, find_device
@@ -28,6 +29,7 @@ _ROWS = 6  # the most powers of two in the table, up to the largest mini-batch
 _PLANNING = {
     "policy": "joint", "workspace": None, "host_memory": None, "bandwidth": None, "exact": False,
     "seconds": math.inf,
+    "batch_invariant": None,
     "no_recompute": False, "no_offload": False, "no_divide": False, "output": None, "page": None,
 }  # fmt: skip
 
@@ -94,7 +96,13 @@ class _Question:
     def _count(self, batch: int | None) -> tuple[Network, Costs, Fit]:
         if batch not in self._fits:
             given = self._arguments
-            network = read_network(given.network, batch=batch, data_type=given.dtype, layout=given.layout)
+            network = read_network(
+                given.network,
+                batch=batch,
+                data_type=given.dtype,
+                layout=given.layout,
+                math=strict_math(given),
+            )
             costs = model_costs(network, self._device)
             optimizer = self._count_optimizer(network)
             beside = Surroundings(optimizer, self._device.context)

@@ -197,10 +197,14 @@ def add_decision_options(parser: argparse.ArgumentParser) -> None:
 
 def kernels_of(arguments: argparse.Namespace) -> list[Kernel]:
     """Return the kernels that the flags ask for. Raises UsageError."""
-    is_strict = promise_of(arguments.numerics).is_strict
-    math = STRICT if is_strict else arguments.math
+    math = strict_math(arguments) or arguments.math
     flags = Flags(arguments.batch, arguments.dtype, arguments.layout, math)
     return read_kernels(arguments.network, flags, arguments.passes)
+
+
+def strict_math(arguments: argparse.Namespace) -> str | None:
+    """Return the math mode of strict arithmetic if the flags or the environment ask for it."""
+    return STRICT if promise_of(arguments.numerics).is_strict else None
 
 
 def promise_in(arguments: argparse.Namespace) -> Promise:

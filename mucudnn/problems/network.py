@@ -1,6 +1,6 @@
 """Networks: the steps of a training step or of an inference in order, and the questions that planners ask."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 
@@ -157,6 +157,14 @@ class Network:
             if edge.writer < cut <= edge.reader < self.turn
         }
         return tuple(crossing.values())
+
+    def with_math(self, math: str) -> "Network":
+        """Return the network with another math mode in all kernels. Raises ValueError."""
+        steps = []
+        for step in self.steps:
+            kernels = [replace(kernel, problem=kernel.problem.replace(math=math)) for kernel in step.kernels]
+            steps.append(replace(step, kernels=tuple(kernels)))
+        return replace(self, steps=tuple(steps))
 
     def with_backward(self) -> "Network":
         """Return the network of a training step: these steps, and then their backward steps in reverse order.

@@ -46,13 +46,23 @@ def bundled_networks() -> list[str]:
 
 
 def read_network(
-    source: str, *, batch: int | None = None, data_type: str | None = None, layout: str | None = None
+    source: str,
+    *,
+    batch: int | None = None,
+    data_type: str | None = None,
+    layout: str | None = None,
+    math: str | None = None,
 ) -> Network:
     """Return the training step of a bundled network or of a network file.
 
     A file with only forward steps gets its backward steps. Batch, data type and layout are for bundled
-    networks; a file has its own. Raises UsageError, MucudnnError.
+    networks; a file has its own. `math` is for both. Raises UsageError, MucudnnError.
     """
+    network = _read_network(source, batch, data_type, layout)
+    return network if math is None else network.with_math(math)
+
+
+def _read_network(source: str, batch: int | None, data_type: str | None, layout: str | None) -> Network:
     with no_fork:
         from mucudnn.problems.bundled import training_step
         from mucudnn.problems.network import Network

@@ -10,7 +10,9 @@ import pytest
 import mucudnn
 from mucudnn.cli import main
 from mucudnn.errors import UsageError
+from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.plan import Plan
+from mucudnn.problems.layers import Layers
 from mucudnn.promises import Promise
 
 NETWORK = "mb{}_ic16ih14_oc16_kh3_ph1"
@@ -98,6 +100,32 @@ def test_what_cannot_be_promised_is_refused(
     flags = [str(tmp_path / flag) if flag == "cache.sqlite" else flag for flag in flags]
     assert main(["optimize", NETWORK.format(4), "--engine", "host", "--batch-invariant", *flags]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_memory_plan_keeps_the_words_of_flags_and_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network, path = tmp_path / "net.network", tmp_path / "net.memory"
+    layers = Layers(6, 16, 14, 14)
+    layers.finish(layers.convolution("conv", layers.input, 16, 3, padding=1)).write(network)
+    command = ["memory", str(network), "--memory", "1GiB", "--output", str(path), "--force"]
+
+    def plan(*flags: str) -> MemoryPlan:
+        assert main([*command, *flags]) == 0
+        return MemoryPlan.read(path)
+
+    strict = plan("--numerics", "strict")
+    assert strict.header["promise"] == "numerics=strict"
+    assert {kernel.kernel.problem.math for kernel in strict.kernels} == {"strict"}
+    assert "numerics=strict" in capsys.readouterr().out
+    measured = plan("--device", "measured", "--workspace", str(LIMIT), "--batch-invariant")
+    assert measured.header["promise"] == "batch_invariant"
+    assert main(["plan", "show", str(path)]) == 0
+    assert "batch_invariant" in capsys.readouterr().out
+    for flags in ([], ["--device", "measured", "--no-divide"]):
+        assert main([*command, "--batch-invariant", *flags]) == 2
+    monkeypatch.setenv("MUCUDNN_NUMERICS", "strict")
+    assert plan() == strict
 
 
 def test_run_passes_the_words_to_the_drop_in(capfd: pytest.CaptureFixture[str]) -> None:
