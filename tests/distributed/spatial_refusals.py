@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.modules._functions import SyncBatchNorm
 from torch.utils.checkpoint import checkpoint
 
+import mucudnn.torch as mt
 from mucudnn.torch import spatial
 from mucudnn.torch.parallel.spatial.exchange import watching
 
@@ -37,6 +38,8 @@ def refusals() -> list[str]:
     mesh = spatial.init_mesh("cpu", depth=world)
     x = spatial.divide(torch.randn(2, 4, 8, 6), mesh, {2: "depth"})
     layer, nameless = nn.Conv2d(4, 4, 3, padding=1), init_device_mesh("cpu", (world,))
+    layers = nn.Sequential(nn.Conv2d(4, 4, 3), nn.ConvTranspose2d(4, 4, 3))
+    invariant = mt.convert(layers, batch_invariant=True)
     short, row = torch.ones(1, 1, 8), torch.ones(1, 1, 1)
     calls: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
         "a written result": (TypeError, "without out=", lambda: torch.sort(x, out=(x, x))),
@@ -65,6 +68,8 @@ def refusals() -> list[str]:
         "the axis of samples": (ValueError, "axis 0", lambda: spatial.divide(short, mesh, {0: "depth"})),
         "a short axis": (ValueError, "fewer than", lambda: spatial.divide(row, mesh, {2: "depth"})),
         "a mesh of another size": (ValueError, "be equal", lambda: spatial.init_mesh("cpu", depth=world + 1)),
+        "batch_invariant": (ValueError, "leave batch_invariant out", lambda: invariant[0](x)),
+        "batch_invariant, transposed": (ValueError, "leave batch_invariant out", lambda: invariant[1](x)),
         "a filter longer than the axis": (ValueError, "shorter", lambda: nn.Conv2d(4, 4, 9)(x)),
         "a part of another shape": (
             ValueError, "part",

@@ -244,10 +244,3 @@ def test_a_fixed_choice_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     x, w = torch.randn(4, 6, 11, 13), torch.randn(5, 6, 3, 3)
     result = mt.conv2d(x, w, choice="fixed")
     torch.testing.assert_close(result, torch.conv2d(x, w))
-
-
-def test_a_sample_divided_over_ranks_is_refused() -> None:
-    from mucudnn.torch.parallel.spatial.functions.convolution import _convolve_by_mucudnn
-
-    with pytest.raises(UsageError, match="leave batch_invariant out"):
-        _convolve_by_mucudnn(torch.conv2d, None, None, batch_invariant=True)

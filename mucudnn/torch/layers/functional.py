@@ -169,6 +169,12 @@ class DividedInput:
     """
 
 
+def check_divided_input(promise: Promise) -> None:
+    """Raise UsageError if the bits of a sample may not depend on its division over ranks."""
+    if promise.batch_invariant:
+        raise UsageError("a divided sample has other bits than a whole one: leave batch_invariant out")
+
+
 def overridden(function: Any, input: Any, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Any:
     """Let the `__torch_function__` of an argument or of a mode run a function of this module."""
     *sizes, workspace, plan, promise = arguments

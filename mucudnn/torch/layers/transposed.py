@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mucudnn.torch.layers.functional import DividedInput, check_divided_input
 from mucudnn.torch.operators.derivatives import convolve
 from mucudnn.torch.operators.formats import channels_last
 from mucudnn.torch.operators.operands import autocast
@@ -32,6 +33,8 @@ class _Transposed:
             if all(extra < stride for extra, stride in zip(output_padding, self.stride, strict=True)):
                 return _run(self, operands, output_padding, settings)
         if settings is not None:
+            if isinstance(input, DividedInput):
+                check_divided_input(settings.promise)
             settings.warn_if_not_kept(input)
         # `super()` would fail if another thread restored the module meanwhile.
         return _RUN_STOCK[len(self.kernel_size)](self, input, output_size)

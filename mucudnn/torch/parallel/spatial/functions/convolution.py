@@ -267,8 +267,7 @@ def _convolve_by_mucudnn(
     """Return a convolution whose local parts run in mucudnn."""
     workspace, plan = spelled(workspace), handle_of(plan)
     promise = promise_of(numerics, batch_invariant, choice)
-    if promise.batch_invariant:
-        raise UsageError("a divided sample has other bits than a whole one: leave batch_invariant out")
+    divided_functions.check_divided_input(promise)
     return _convolve(
         function, *args, workspace=workspace, plan=plan, promise=str(promise), by_mucudnn=True, **kwargs
     )
