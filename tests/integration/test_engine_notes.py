@@ -92,3 +92,37 @@ for arithmetic in ("f32 default", "f32 fma", "f16 default"):
     assert mine == theirs, arithmetic
 """,
     )
+
+
+def test_a_deterministic_program_gets_no_engine_whose_bits_differ_between_runs(
+    wrapper: Path, tmp_path: Path
+) -> None:
+    check_noted(
+        wrapper,
+        ("NONDETERMINISTIC",),
+        f"""
+os.environ["MUCUDNN_CACHE"] = {str(tmp_path / "cache.sqlite")!r}
+from mucudnn.arrays.call import PassCall
+from mucudnn.arrays.choosing import choose
+from mucudnn.arrays.dispatch import _check_deterministic
+from mucudnn.errors import UsageError
+from mucudnn.promises import Promise
+kernel = kernel_of("f32 default")
+def chosen_for(choice, deterministic):
+    call = PassCall("forward", "cuda:0", "f32", "nchw", (6, 4, 9, 8), (5, 4, 3, 3), None, 1, 1, 1, 1, None,
+                    promise=Promise(choice=choice), deterministic=deterministic)
+    return choose(noted, kernel, None, None, True, call).configuration
+usual = chosen_for("fixed", False)
+assert [part.algorithm for part in usual.parts] == ["eng0"]
+for choice in ("fixed", "measured"):
+    chosen = chosen_for(choice, True)
+    assert all(part.algorithm != "eng0" for part in chosen.parts)
+    _check_deterministic(noted, kernel, chosen)
+try:
+    _check_deterministic(noted, kernel, usual)
+except UsageError as error:
+    assert "its eng0 is not deterministic" in str(error)
+else:
+    raise AssertionError("a plan's algorithm was followed")
+""",
+    )
