@@ -20,6 +20,7 @@ from mucudnn.problems.sources import Flags, read_kernels
 
 pytestmark = pytest.mark.gpu
 
+PROMISES = Path(__file__).with_name("torch_promises.py")
 LEGACY = {"TORCH_CUDNN_V8_API_DISABLED": "1"}
 # PyTorch's legacy path does not use cuDNN for bf16.
 IN_LEGACY = ("f16", "tf32", "fma", "f16 volume channels_last", "f16 odd mini-batch")
@@ -146,6 +147,33 @@ def test_nan_goes_through_a_fused_relu_as_it_does_alone(only_with_cuda: None) ->
     )
     assert (ours.returncode, ours.stdout) == (own.returncode, own.stdout), ours.stderr
     assert own.returncode == 0, own.stderr
+
+
+def run_promises(
+    *flags: str, dtypes: tuple[str, ...] = ("float32", "float16"), **variables: str
+) -> tuple[list[int], str]:
+    """Return how many mini-batches gave other bits, how many NaN one NaN made, and stderr."""
+    run = [sys.executable, "-m", "mucudnn", "run", "--workspace", "none", *flags, "--"]
+    ran = subprocess.run(
+        [*run, sys.executable, str(PROMISES), *dtypes],
+        env=environment(**variables), capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    return [int(number) for number in ran.stdout.split()], ran.stderr
+
+
+@pytest.mark.parametrize("variables", [{}, LEGACY], ids=["graph API", "legacy API"])
+def test_the_words_of_run_are_kept(only_with_cuda: None, variables: dict[str, str]) -> None:
+    dtypes = ("float32", "float16", *(() if variables else ("bfloat16",)))  # as IN_LEGACY
+    (other_bits, _), stderr = run_promises("--batch-invariant", dtypes=dtypes, **variables)
+    assert (other_bits, "is not kept" in stderr) == (0, False), stderr
+    (_, nan), stderr = run_promises("--numerics", "strict", **variables)
+    assert nan == 16 * 9, stderr
+
+
+def test_without_the_words_bits_and_spread_differ(only_on_stand_in: None) -> None:
+    (other_bits, nan), _ = run_promises()
+    assert (other_bits > 0, nan > 16 * 9) == (True, True)  # or the test above shows nothing
 
 
 def test_switched_off_it_only_passes_calls_on(pytorch: Run) -> None:
