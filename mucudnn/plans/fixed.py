@@ -9,10 +9,6 @@ sample.
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-import numpy.typing as npt
-
-from mucudnn._native import Engine
 from mucudnn.costs.records import Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.errors import UsageError
@@ -26,12 +22,12 @@ from mucudnn.plans.decide import (
     fastest_configuration,
     nothing_fits,
 )
+from mucudnn.plans.trial import is_invariant
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration
 
 _POLICY = "power_of_two"
 _REFERENCE = 8  # the mini-batch whose fastest algorithm runs every mini-batch
-_tried: dict[tuple[object, ...], bool] = {}
 
 
 def decide_without_clock(
@@ -76,7 +72,7 @@ def invariant_choice(bench: Bench, kernel: Kernel, limit: int | None) -> Configu
     rows = _rows_of(algorithm, modelled_costs(bench, kernel, _POLICY), kernel)
     chosen = choose_within(CostTable(bench.machine, {kernel: rows}, complete=False), kernel, _POLICY, limit)
     sizes = {part.micro_batch for part in chosen.parts} - {1}
-    if all(_is_invariant(bench.engine, kernel.at(size), algorithm) for size in sizes):
+    if all(is_invariant(bench.engine, kernel.at(size), algorithm) for size in sizes):
         return chosen
     alone = next(part for row in rows if row.micro_batch == 1 and (part := row.part()))
     return Configuration((alone,) * kernel.mini_batch)
@@ -96,46 +92,3 @@ def _algorithm(bench: Bench, kernel: Kernel, limit: int | None) -> str:
 
 def _rows_of(algorithm: str, costs: CostTable, kernel: Kernel) -> list[Measurement]:
     return [row for row in costs.measurements[kernel] if row.algorithm == algorithm]
-
-
-def _is_invariant(engine: Engine, kernel: Kernel, algorithm: str) -> bool:
-    """Return whether a sample gets the bits that it gets alone, at each place and beside any neighbours."""
-    key = engine.device, engine.library, engine.threads, str(kernel.problem), kernel.pass_, algorithm
-    if key not in _tried:
-        _tried[key] = _try(engine, kernel, algorithm)
-    return _tried[key]
-
-
-def _try(engine: Engine, kernel: Kernel, algorithm: str) -> bool:
-    problem, n, random = kernel.problem, kernel.mini_batch, np.random.default_rng(1)
-    is_forward = kernel.pass_ == "forward"
-    elements = problem.x_elements // n, problem.y_elements // n
-    read, written = elements if is_forward else elements[::-1]
-
-    def values(count: int) -> npt.NDArray[np.float64]:
-        # The sums cancel, and their terms differ much in size, so that the order of additions shows.
-        return random.standard_normal(count) * 2.0 ** random.integers(-6, 6, count)
-
-    sample, filter_, added = values(read), values(problem.w_elements), values(written)
-
-    def run(samples: npt.NDArray[np.float64], count: int, beta: float) -> npt.NDArray[np.int64]:
-        before = np.tile(added, count)
-        kind, memory = problem.data_type, []
-        for contents in (samples, filter_, before):
-            memory.append(engine.allocate(problem.element_size * contents.size))
-            memory[-1].write(kind, contents)
-        own, w, out = memory
-        x, y = (own, out) if is_forward else (out, own)
-        division = engine.prepare(kernel.at(count), ((count, algorithm),))
-        division.execute(x, w, y, engine.allocate(division.workspace), beta=beta)
-        return out.read(kind, before.size).view(np.int64).reshape(count, written)
-
-    mixed = np.concatenate([values(read) for _ in range(n)]).reshape(n, read)
-    mixed[n // 2] = np.nan
-    mixed[[0, -1]] = sample
-    # PyTorch's functions write the bias first, and add the convolution to it.
-    return all(
-        bool((rows == run(sample, 1, beta)).all())
-        for beta in (0.0, 1.0)
-        for rows in (run(np.tile(sample, n), n, beta), run(mixed.ravel(), n, beta)[[0, -1]])
-    )

@@ -164,7 +164,7 @@ def run_promises(
 
 @pytest.mark.parametrize("variables", [{}, LEGACY], ids=["graph API", "legacy API"])
 def test_the_words_of_run_are_kept(only_with_cuda: None, variables: dict[str, str]) -> None:
-    dtypes = ("float32", "float16", *(() if variables else ("bfloat16",)))  # as IN_LEGACY
+    dtypes = ("float32", "float16", *(() if variables is LEGACY else ("bfloat16",)))
     (other_bits, _), stderr = run_promises("--batch-invariant", dtypes=dtypes, **variables)
     assert (other_bits, "is not kept" in stderr) == (0, False), stderr
     (_, nan), stderr = run_promises("--numerics", "strict", **variables)
