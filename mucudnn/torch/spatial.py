@@ -25,6 +25,7 @@ from mucudnn.torch.parallel.spatial.functions import (  # noqa: F401 (their impo
     padding,
     pooling,
     resampling,
+    sampling,
     shapes,
     statistics,
     whole_axes,

@@ -179,6 +179,29 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "written into a whole tensor": _written,
     "sampled": lambda x: F.grid_sample(x, _weights(2, 7, 6, 2).tanh(), align_corners=False),
     "sampled elsewhere": lambda x: F.grid_sample(x, _weights(2, 3, 5, 2).tanh(), align_corners=True),
+    "sampled beyond the edges": lambda x: F.grid_sample(
+        x, 2 * _weights(2, 9, 4, 2), padding_mode="border", align_corners=False
+    ),
+    "sampled from edge to edge": lambda x: F.grid_sample(
+        x, F.affine_grid(1.3 * torch.eye(2, 3, dtype=x.dtype)[None].repeat(2, 1, 1), [2, 4, 8, 5], True),
+        padding_mode="border", align_corners=True,
+    ),
+    "sampled in mirrors": lambda x: F.grid_sample(
+        x, 3 * _weights(2, 7, 6, 2), padding_mode="reflection", align_corners=True
+    ),
+    "sampled in mirrors of edges": lambda x: F.grid_sample(
+        x, 3 * _weights(2, 7, 6, 2), padding_mode="reflection", align_corners=False
+    ),
+    "nearest samples": lambda x: F.grid_sample(x, _weights(2, 7, 6, 2), "nearest", align_corners=False),
+    "cubic samples": lambda x: F.grid_sample(x, _weights(2, 7, 6, 2), "bicubic", align_corners=False),
+    "sampled at own places": lambda x: F.grid_sample(x, x[:, :2].movedim(1, -1), align_corners=False) + x,
+    "sampled at few places": lambda x: F.grid_sample(x, x[:, 2:, 1:3].movedim(1, -1), align_corners=True),
+    "a whole image, sampled": lambda x: F.grid_sample(
+        _weights(2, 3, 5, 8), x[:, :2].movedim(1, -1), align_corners=False
+    ),
+    "a sampled volume": lambda x: F.grid_sample(
+        x[:, :, None], _weights(2, 2, 7, 6, 3), padding_mode="border", align_corners=False
+    ),
     "a branch for tensors": _branches,
     "new tensors": lambda x: x + x.new_zeros(x.shape) + torch.ones_like(x) + x.new_full((4, 1, 1), 2.0),
     "largest": lambda x: x / x.abs().amax() + x.max() - x.amin((1, 2), keepdim=True),
@@ -244,7 +267,7 @@ class Block(nn.Module):
 
 
 GATHERING = {
-    "sampled", "sampled elsewhere", "Fourier", "sorted rows", "numbers", "normalized features",
+    "cubic samples", "Fourier", "sorted rows", "numbers", "normalized features",
     "written into a whole tensor", "scattered into a whole tensor", "samples one by one", "channels first",
 }  # fmt: skip
 """The functions that run on gathered tensors, because they read the whole sample or are not known."""

@@ -31,6 +31,14 @@ def from_first(mine: Tensor, groups: tuple[str, ...], device: torch.device) -> T
     return add_up((mine * int(is_first)).to(device), groups).to(mine.device)
 
 
+def from_each(row: Tensor, groups: tuple[str, ...]) -> Tensor:
+    """Return the rows of numbers of all ranks of the groups, in the order of their places."""
+    place, count = _place(groups)
+    table = row.new_zeros(count, len(row))
+    table[place] = row
+    return add_up(table, groups)
+
+
 def share_generators(groups: tuple[str, ...], device: torch.device) -> None:
     """Set PyTorch's generators of the CPU and of a device to the state that they have on the first rank.
 
@@ -80,10 +88,7 @@ def compare(function: str, tensors: Iterable[Tensor], groups: tuple[str, ...]) -
 def _is_same(x: Tensor, groups: tuple[str, ...]) -> bool:
     """Return whether all ranks of the groups have the same tensor, apart from rounding errors."""
     with torch.no_grad(), _disable_current_modes():  # modes may count operators, or replay them
-        place, count = _place(groups)
-        table = torch.zeros(count, 2, dtype=torch.float64, device=x.device)
-        table[place] = _digest(x.detach())
-        digests, norms = add_up(table, groups).unbind(1)
+        digests, norms = from_each(_digest(x.detach()), groups).unbind(1)
         tolerance = torch.finfo(x.dtype).eps ** 0.5 if x.dtype.is_floating_point or x.is_complex() else 0.0
         return not bool((digests - digests[0]).abs().max() > tolerance * norms.max())
 
