@@ -39,6 +39,22 @@ class Residual(nn.Module):
         return torch.relu(self.second(x) + x).mean((2, 3))
 
 
+class Casting(nn.Module):
+    """A model that enables autocast itself, twice for the same layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.second = nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            x = self.second(self.norm(self.first(x)).relu())
+        with torch.autocast("cpu", torch.bfloat16):
+            x = self.second(x).tanh()
+        return x.float().square()
+
+
 X = torch.empty(2, 3, 8, 8)
 
 
@@ -143,8 +159,11 @@ def test_the_fingerprint_distinguishes_models_and_ignores_values() -> None:
 
 @pytest.mark.parametrize(
     ("make", "shape"),
-    [(small, (2, 3, 8, 8)), (Residual, (2, 3, 8, 8)), (blocks, (2, 3, 16, 16)), (UNet3d, (1, 1, 8, 8, 8))],
-)
+    [
+        (small, (2, 3, 8, 8)), (Residual, (2, 3, 8, 8)), (blocks, (2, 3, 16, 16)), (UNet3d, (1, 1, 8, 8, 8)),
+        (Casting, (2, 3, 8, 8)),
+    ],
+)  # fmt: skip
 def test_a_real_run_saves_the_same_storages_in_the_same_order(
     make: Callable[[], nn.Module], shape: tuple[int, ...]
 ) -> None:

@@ -22,7 +22,7 @@ from mucudnn.torch.operators.passes import math_of
 from mucudnn.torch.tracing.recorder import DATA_TYPES, Recorder
 from mucudnn.torch.tracing.saved import tensors_in
 from mucudnn.torch.tracing.traced_network import make_network, make_trace
-from mucudnn.torch.tracing.traced_run import TracedRun
+from mucudnn.torch.tracing.traced_run import AutocastInsideError, TracedRun
 
 
 def trace(model: nn.Module, example_input: Any) -> Network:
@@ -63,19 +63,34 @@ def trace_model(
     if not isinstance(model, nn.Module):
         raise UsageError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
     _check_modules(model)
-    recorder = Recorder(STRICT if strict else _math_of(model))
+    math = STRICT if strict else _math_of(model)
     device, lower = _autocast_of()
+    try:
+        recorder, run = _run_without_data(model, example_input, math, device, lower)
+    except AutocastInsideError as inside:
+        recorder, run = _run_without_data(model, example_input, math, inside.device, None)
+    network = make_network(recorder)
+    inputs = spell_inputs(example_input)
+    return make_trace(network, recorder, run.calls, fingerprint(model), inputs, least_bytes)
+
+
+def _run_without_data(
+    model: nn.Module, example_input: Any, math: str, device: str, lower: torch.dtype | None
+) -> tuple[Recorder, TracedRun]:
+    """Run the model on tensors without data, under autocast to a type unless that is None.
+
+    Raises AutocastInsideError for the device meta if the forward pass enables autocast itself.
+    """
+    recorder = Recorder(math)
     # Autocast does not support the device meta, so fake tensors replace it.
-    fake = nullcontext() if lower is None else FakeTensorMode(allow_non_fake_inputs=True)
+    fake = nullcontext() if device == "meta" else FakeTensorMode(allow_non_fake_inputs=True)
     with errors_of_a_run_without_data(lambda: _running(model, recorder)), fake:
         twin = copy_without_memory(model, device)
         _leave_values_unread(twin)
         inputs = tree_map(lambda value: _without_memory(value, device), example_input)
         run = TracedRun(recorder, twin, inputs, device, lower)
         run.run()
-    network = make_network(recorder)
-    inputs = spell_inputs(example_input)
-    return make_trace(network, recorder, run.calls, fingerprint(model), inputs, least_bytes)
+    return recorder, run
 
 
 @contextmanager

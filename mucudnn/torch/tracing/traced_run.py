@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
+from mucudnn.errors import MucudnnError
 from mucudnn.torch.tracing.recorder import NO_NODE, Memory, Operation, Recorder
 from mucudnn.torch.tracing.saved import Layout, layout_of, tensors_in
 
@@ -31,12 +33,31 @@ class ModuleCall:
     is_once: bool
 
 
+class AutocastInsideError(MucudnnError):
+    """The forward pass enables autocast for a device itself, which has no effect on the device meta."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(f"the forward pass enables autocast for {device}")
+        self.device = device
+
+
 class _LikeCuda(TorchFunctionMode):
-    """A mode in which dropout saves what it saves on a GPU: a mask of one byte an element."""
+    """A mode in which dropout saves what it saves on a GPU: a mask of one byte an element.
+
+    On the device meta it raises AutocastInsideError at the first function under autocast.
+    """
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self._device = device
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if self._device == "meta":
+            for kind in ("cuda", "cpu"):
+                if torch.is_autocast_enabled(kind):
+                    raise AutocastInsideError(kind)
         if function in (nn.functional.dropout, torch.dropout):
             x, p, training, in_place = _dropout_arguments(*args, **(kwargs or {}))
             if training and 0 < p < 1 and not in_place:
@@ -78,9 +99,9 @@ class TracedRun:
         hooks = saved_tensors_hooks(recorder.pack, recorder.unpack)
         _watch(model, self)
         with recorder:
-            kind = "cpu" if self._lower is None else self._device
-            autocast = torch.autocast(kind, self._lower, enabled=self._lower is not None)
-            with hooks, _LikeCuda(), autocast:
+            # A disabled autocast here would keep the casts of an autocast in the forward pass to its end.
+            around = nullcontext() if self._lower is None else torch.autocast(self._device, self._lower)
+            with hooks, _LikeCuda(self._device), around:
                 outputs = tensors_in(model(*args))
             torch.clear_autocast_cache()  # the end of the program's own autocast does so too
             self._differentiate(outputs)

@@ -59,7 +59,7 @@ class Recipe:
         x = self.calls[0].view.of(self.source())
         if getattr(self.modules[0], "inplace", False):
             x = x.clone()
-        with torch.no_grad(), torch.autocast("cuda", dtype, enabled, cache_enabled=False):
+        with torch.no_grad(), torch.autocast(x.device.type, dtype, enabled, cache_enabled=False):
             for module, call in zip(self.modules, self.calls, strict=True):
                 with _without_effects(module, call.is_training):
                     x = module.forward(x)
@@ -153,7 +153,8 @@ class Calls:
             self._last.pop(name, None)
             if len(args) == 1 and isinstance(args[0], Tensor) and has_storage(args[0]):
                 (x,) = args
-                autocast = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+                kind = x.device.type
+                autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
                 self._last[name] = Call(reference(x), x._version, View(x), module.training, autocast)
 
     def _close(self, module: nn.Module, args: Any, output: Any) -> None:
