@@ -38,7 +38,8 @@ def apply(model: Model, plan: AnyPlan | AnyPath) -> Model:
     pass, the model restarts the pass once with the plan's next lower point, and keeps that point. If it runs
     out of memory while a tensor comes back in the backward pass, the error is the program's, and the next
     step uses the lower point. Wrap the model in DistributedDataParallel after `apply`. Copies and pickles of
-    the model have no memory plan. Nothing is moved in regions compiled by torch.compile.
+    the model have no memory plan. What modules save that torch.compile compiles stays on the device: compile
+    them before `plan_memory`.
 
     **A spatial plan** gathers divided tensors before the layers, and over the mesh dimensions, that it names,
     and divides whole tensors again. Divide the model's input with the plan's `mesh` and `axes`.

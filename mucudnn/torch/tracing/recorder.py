@@ -76,6 +76,7 @@ class Pack:
     module: str
     data_type: torch.dtype
     device: torch.device
+    is_compiled: bool
 
 
 class Recorder(TorchDispatchMode):
@@ -92,6 +93,7 @@ class Recorder(TorchDispatchMode):
         self.packs: list[Pack] = []
         self.unpacked: list[tuple[int, int]] = []  # (pack, step), in the order of unpacking
         self.is_backward = False
+        self.is_compiled = False  # while a module runs that torch.compile compiles in training
         self._known: dict[int, Memory] = {}
         self._references: list[StorageWeakRef] = []  # keep the addresses of storages from being reused
         self._held: list[tuple[Memory, StorageWeakRef]] = []  # activations that the program holds so far
@@ -146,7 +148,7 @@ class Recorder(TorchDispatchMode):
         self.packs.append(
             Pack(
                 memory, memory.name, len(self.operations), _newest_node(), layout_of(tensor), self.module,
-                tensor.dtype, tensor.device,
+                tensor.dtype, tensor.device, self.is_compiled,
             )
         )  # fmt: skip
         return len(self.packs) - 1, None if memory.kind == "activation" else tensor

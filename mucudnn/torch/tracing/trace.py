@@ -19,6 +19,7 @@ from mucudnn.plans.memory.traced import Trace
 from mucudnn.problems.network import Network
 from mucudnn.promises import STRICT
 from mucudnn.torch.operators.passes import math_of
+from mucudnn.torch.tracing.compiled import compiled_parts, ignored_compiler
 from mucudnn.torch.tracing.recorder import DATA_TYPES, Recorder
 from mucudnn.torch.tracing.saved import tensors_in
 from mucudnn.torch.tracing.traced_network import make_network, make_trace
@@ -38,8 +39,12 @@ def trace(model: nn.Module, example_input: Any) -> Network:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Return a text that is equal for models with the same modules and parameters, whatever their values."""
+    """Return a text that is equal for models with the same modules and parameters, whatever their values.
+
+    Modules that torch.compile compiles differ from the same modules uncompiled.
+    """
     lines = [f"{name} {type(module).__name__} {module.training}" for name, module in model.named_modules()]
+    lines += [f"{name} is compiled" for name in compiled_parts(model)]
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         lines.append(f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor.requires_grad}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
@@ -84,11 +89,11 @@ def _run_without_data(
     recorder = Recorder(math)
     # Autocast does not support the device meta, so fake tensors replace it.
     fake = nullcontext() if device == "meta" else FakeTensorMode(allow_non_fake_inputs=True)
-    with errors_of_a_run_without_data(lambda: _running(model, recorder)), fake:
+    with errors_of_a_run_without_data(lambda: _running(model, recorder)), fake, ignored_compiler():
         twin = copy_without_memory(model, device)
         _leave_values_unread(twin)
         inputs = tree_map(lambda value: _without_memory(value, device), example_input)
-        run = TracedRun(recorder, twin, inputs, device, lower)
+        run = TracedRun(recorder, twin, inputs, device, lower, compiled_parts(model))
         run.run()
     return recorder, run
 

@@ -74,15 +74,18 @@ def make_trace(
 ) -> Trace:
     """Return the trace, with the managed storages in the order of their first packs.
 
-    `model` is the model's fingerprint, `inputs` are the types and shapes of its inputs. Storages below
-    `least_bytes` are not managed.
+    `model` is the model's fingerprint, `inputs` are the types and shapes of its inputs. Not managed are
+    storages below `least_bytes`, and what a compiled module saves. A compiled module would not run while a
+    program notes single operations, so no operations run again beside one.
     """
+    _hold_for_compiled(recorder)
+    has_compiled = any(pack.is_compiled for pack in recorder.packs)
     managed: dict[int, list[tuple[int, Pack]]] = {}
     packed_at: list[int] = []
     managed_number: dict[int, int] = {}
     steps = len(network.steps)
     for number, pack in enumerate(recorder.packs):
-        if pack.memory.kind in nouns.PRESENT or pack.memory.bytes < least_bytes:
+        if pack.memory.kind in nouns.PRESENT or pack.memory.bytes < least_bytes or pack.is_compiled:
             continue
         managed.setdefault(id(pack.memory), []).append((len(packed_at), pack))
         managed_number[number] = len(packed_at)
@@ -100,7 +103,7 @@ def make_trace(
         _, first = packs[0]
         kept = Saved(first.memory.name, order, first.module, tuple(number for number, _ in packs))
         by_modules = _with_replay(kept, calls, first_packs, names_of_inputs, network)
-        if by_modules.modules and convolutions.isdisjoint(by_modules.replayed):
+        if has_compiled or (by_modules.modules and convolutions.isdisjoint(by_modules.replayed)):
             saved.append(by_modules)
             continue
         # Replaying single operations may do without the convolutions that replaying the block would run.
@@ -117,6 +120,14 @@ def make_trace(
         least_bytes,
         {memory.name: memory.held for memory in recorder.memories if memory.held >= 0},
     )
+
+
+def _hold_for_compiled(recorder: Recorder) -> None:
+    """Note that a compiled module holds what it saves until its backward steps have read it."""
+    for number, step in recorder.unpacked:
+        pack = recorder.packs[number]
+        if pack.is_compiled:
+            pack.memory.held = max(pack.memory.held, step)
 
 
 def _step_after(pack: Pack, recorder: Recorder) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from mucudnn.errors import MucudnnError
+from mucudnn.torch.tracing.compiled import is_within
 from mucudnn.torch.tracing.recorder import NO_NODE, Memory, Operation, Recorder
 from mucudnn.torch.tracing.saved import Layout, layout_of, tensors_in
 
@@ -75,9 +77,15 @@ class TracedRun:
     """A run of a model under the recorder, and the calls of its modules."""
 
     def __init__(
-        self, recorder: Recorder, model: nn.Module, inputs: Any, device: str, lower: torch.dtype | None
+        self,
+        recorder: Recorder,
+        model: nn.Module,
+        inputs: Any,
+        device: str,
+        lower: torch.dtype | None,
+        compiled: Collection[str],
     ) -> None:
-        self._device, self._lower = device, lower
+        self._device, self._lower, self._compiled = device, lower, compiled
         self.calls: list[ModuleCall] = []
         self.with_hooks = {
             name for name, inner in model.named_modules() if any(map(_has_hooks, inner.modules()))
@@ -148,6 +156,7 @@ class TracedRun:
     def begin(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note that a module begins with these arguments."""
         self._recorder.enter(name)
+        self._recorder.is_compiled |= name in self._compiled
         tensors = tensors_in((args, kwargs))
         memory = self._recorder.memory_of(tensors[0]) if len(tensors) == 1 else None
         source = memory.name if memory is not None and len(args) == 1 and not kwargs else ""
@@ -158,6 +167,7 @@ class TracedRun:
         """Note that a module ends with this result."""
         begin, source, layout = self._begun.pop()
         self._recorder.leave()
+        self._recorder.is_compiled &= name not in self._compiled
         memory = self._recorder.memory_of(result) if isinstance(result, Tensor) else None
         if self._recorder.is_backward:  # a checkpoint computes its region again
             return
@@ -166,7 +176,8 @@ class TracedRun:
         steps = range(begin, len(self._recorder.operations))
         is_random = any(operation.is_random for operation in self._recorder.operations[begin:])
         is_random |= any(isinstance(inner, _RANDOM) and inner.training for inner in module.modules())
-        is_once = is_random or name in self.with_hooks
+        is_once = is_random or name in self.with_hooks or is_within(name, self._compiled)
+        is_once |= any(is_within(part, [name]) for part in self._compiled)
         self.calls.append(ModuleCall(name, source, layout, memory.name, steps, is_once))
 
 

@@ -10,6 +10,7 @@ from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.plan import LIMIT
 from mucudnn.sizes import spell_limit
 from mucudnn.torch.layers import convert as modules
+from mucudnn.torch.tracing.compiled import is_compiled
 from mucudnn.torch.tracing.trace import fingerprint
 from mucudnn.torch.training.runtime import Runtime, check_unsharded, device_of
 
@@ -37,10 +38,10 @@ class _Planned:
 
 def apply_memory(model: Model, plan: MemoryPlan) -> Model:
     """Make a module train under a memory plan, in place, and return it: see `mucudnn.torch.apply`."""
-    if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
+    if is_compiled(model):
         raise UsageError(
-            "the model is compiled, and torch.compile saves the tensors of compiled regions itself: apply "
-            "the plan to the model around the compiled regions"
+            "the model is compiled as a whole, and a compiled module saves its tensors itself: compile parts "
+            "of the model instead, and plan it then"
         )
     restore_memory(model)
     check_unsharded(model)

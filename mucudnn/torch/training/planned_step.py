@@ -1,7 +1,7 @@
 """A planned training step, which keeps, copies or drops each tensor that autograd saves."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from threading import RLock
 from typing import Any
@@ -111,20 +111,22 @@ class Step:
         buffers: set[int],
         inputs: Sequence[Tensor],
         names: dict[torch.nn.Module, str],
+        compiled: Collection[torch.nn.Module],
         warn: Callable[[str], None],
         note_shortage: Callable[[], None],
     ) -> None:
         """Begin a step.
 
         `own` are the parameters, buffers and inputs, which stay on the device, by storage key. `buffers` are
-        the keys of the buffers. `warn` gets a message for each deviation from the plan, and `note_shortage`
-        is called if a copy in finds no memory.
+        the keys of the buffers. `names` has the modules except those that torch.compile compiles, `compiled`,
+        and what is within these: what they save stays on the device. `warn` gets a message for each deviation
+        from the plan, and `note_shortage` is called if a copy in finds no memory.
         """
         self._note_shortage = note_shortage
         self._schedule, self._lanes, self._slab, self._warn = schedule, lanes, slab, warn
         self._own, self._inputs, self._names = own, inputs, names
         self._modules = {name: module for module, name in names.items()}
-        self.calls = Calls(names, schedule.replayed, self._confirm)
+        self.calls = Calls(names, compiled, schedule.replayed, self._confirm)
         self.operations = Operations(own, buffers) if schedule.has_operations else None
         self._lock = RLock()
         self._packs = 0
@@ -138,7 +140,7 @@ class Step:
 
     def pack(self, tensor: Tensor) -> Saved | Kept:
         """Take a tensor that autograd saves."""
-        if not self._is_managed(tensor):
+        if self.calls.is_compiled or not self._is_managed(tensor):
             return Kept(tensor)
         with self._lock, self._unnoted():
             event = self._packs

@@ -4,10 +4,11 @@ A tensor is dropped only if the storages that the modules read and wrote in the 
 planned modules made it from the planned source.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import get_ident
+from functools import partial
 from typing import Any
 
 import torch
@@ -84,29 +85,47 @@ def _without_effects(module: nn.Module, is_training: bool) -> Iterator[None]:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether a hook other than ours may change what a module reads or returns."""
-    ours = 1
+    """Return whether a hook other than that of Calls may change what a module reads or returns."""
     return bool(
-        module._forward_pre_hooks
-        or module._forward_hooks
-        or len(nn.modules.module._global_forward_pre_hooks) > ours
-        or len(nn.modules.module._global_forward_hooks) > ours
+        module._forward_pre_hooks.keys() - {_KEY}
+        or module._forward_hooks.keys() - {_KEY}
+        or nn.modules.module._global_forward_pre_hooks
+        or nn.modules.module._global_forward_hooks
     )
+
+
+_KEY = "mucudnn"  # our hooks have it in the dictionaries of each module
+_thread = threading.local()  # its `calls` are those of the forward pass that the thread runs
+
+
+def _open(module: nn.Module, args: Any) -> None:
+    if not torch.compiler.is_compiling() and (calls := getattr(_thread, "calls", None)) is not None:
+        calls.open(module, args)
+
+
+def _close(module: nn.Module, args: Any, output: Any) -> None:
+    if not torch.compiler.is_compiling() and (calls := getattr(_thread, "calls", None)) is not None:
+        calls.close(module, output)
 
 
 class Calls:
     """The modules that run, and the last calls of those that recomputations need.
 
-    `on_close` is called after each call of such a module.
+    `on_close` is called after each call of such a module. `is_compiled` is true while a module of `compiled`
+    runs, which torch.compile compiles. Nothing within it is followed.
     """
 
     def __init__(
-        self, names: dict[nn.Module, str], replayed: frozenset[str], on_close: Callable[[], None]
+        self,
+        names: dict[nn.Module, str],
+        compiled: Collection[nn.Module],
+        replayed: frozenset[str],
+        on_close: Callable[[], None],
     ) -> None:
-        self._names, self._replayed, self._on_close = names, replayed, on_close
+        self._names, self._compiled, self._replayed, self._on_close = names, compiled, replayed, on_close
         self._running: list[str] = []
         self._last: dict[str, Call] = {}
-        self._thread = get_ident()
+        self.is_compiled = False
 
     @property
     def innermost(self) -> str:
@@ -115,18 +134,49 @@ class Calls:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Follow all calls to the named modules in a context."""
-        hooks = [
-            nn.modules.module.register_module_forward_pre_hook(self._open),
-            nn.modules.module.register_module_forward_hook(self._close, always_call=True),
-        ]
+        """Follow all calls to the named modules in a context.
+
+        The hooks belong to the modules and are always the same functions under the same key, because a
+        compiler compiles a module again when its hooks change, or when there are global ones.
+        """
+        for module in self._names:
+            module._forward_pre_hooks[_KEY] = _open
+            module._forward_hooks[_KEY] = _close
+            module._forward_hooks_always_called[_KEY] = True
+        _thread.calls = self
+        try:
+            with self._noted_compiled():
+                yield
+        finally:
+            _thread.calls = None
+            for module in self._names:
+                for hooks in (
+                    module._forward_pre_hooks, module._forward_hooks, module._forward_hooks_always_called
+                ):  # fmt: skip
+                    hooks.pop(_KEY, None)
+            self._running.clear()
+            self._last.clear()
+
+    @contextmanager
+    def _noted_compiled(self) -> Iterator[None]:
+        """Note in a context that a compiled module runs, around the function that its call runs."""
+        before: list[tuple[dict[str, Any], str, Any]] = []
+        for module in self._compiled:
+            place = "forward" if module._compiled_call_impl is None else "_compiled_call_impl"
+            before.append((vars(module), place, vars(module)[place]))
+            vars(module)[place] = partial(self._run_compiled, vars(module)[place])
         try:
             yield
         finally:
-            for hook in hooks:
-                hook.remove()
-            self._running.clear()
-            self._last.clear()
+            for attributes, place, function in before:
+                attributes[place] = function
+
+    def _run_compiled(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.is_compiled = True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.is_compiled = False
 
     def find(self, names: Sequence[str], source: Any, version: int | None) -> list[Call] | None:
         """Return the modules' last calls if they read a source and then each other's results, else None.
@@ -144,9 +194,10 @@ class Calls:
             source, version = call.written, call.written_version
         return chain
 
-    def _open(self, module: nn.Module, args: Any) -> None:
+    def open(self, module: nn.Module, args: Any) -> None:
+        """Note that a module begins with these arguments."""
         name = self._names.get(module)
-        if name is None or get_ident() != self._thread:
+        if name is None:
             return
         self._running.append(name)
         if name in self._replayed:
@@ -157,9 +208,10 @@ class Calls:
                 autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
                 self._last[name] = Call(reference(x), x._version, View(x), module.training, autocast)
 
-    def _close(self, module: nn.Module, args: Any, output: Any) -> None:
+    def close(self, module: nn.Module, output: Any) -> None:
+        """Note that a module ends with this result."""
         name = self._names.get(module)
-        if name is None or get_ident() != self._thread or not self._running:
+        if name is None or not self._running:
             return
         self._running.pop()
         call = self._last.get(name)

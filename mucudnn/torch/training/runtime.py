@@ -14,6 +14,7 @@ from mucudnn.errors import MixedDevicesError, MucudnnWarning, UsageError
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.sizes import format_size
 from mucudnn.torch.operators.compiler_marks import keep_result
+from mucudnn.torch.tracing.compiled import compiled_parts, is_within
 from mucudnn.torch.tracing.saved import key_of, tensors_in
 from mucudnn.torch.tracing.trace import spell_inputs
 from mucudnn.torch.training.offload import Lanes
@@ -32,6 +33,7 @@ class Runtime:
         """
         self._model, self._use = model, use
         self._device = device_of(model)
+        self._compiled = compiled_parts(model)
         self._is_inside = False
         self._warned: set[str] = set()
         self._is_short = False  # True after a backward pass ran out of memory
@@ -80,13 +82,20 @@ class Runtime:
         self, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any], inputs: list[Tensor]
     ) -> Any:
         own = {key_of(x): x for x in (*inputs, *self._model.parameters(), *self._model.buffers())}
-        names = {module: name for name, module in self._model.named_modules() if name}
+        names = {
+            module: name
+            for name, module in self._model.named_modules()
+            if name and not is_within(name, self._compiled)
+        }
         buffers = {key_of(buffer) for buffer in self._model.buffers()}
         step = Step(
-            self._schedule, self.lanes, self.slab, own, buffers, inputs, names, self.warn, self._note_shortage
-        )
+            self._schedule, self.lanes, self.slab, own, buffers, inputs, names, self._compiled.values(),
+            self.warn, self._note_shortage,
+        )  # fmt: skip
         noted = nullcontext() if step.operations is None else step.operations.followed()
-        hooks = saved_tensors_hooks(step.pack, lambda saved: saved.unpack())
+        # The compiler would compile this hook, too, where it runs a part of a module uncompiled.
+        pack = torch.compiler.disable(step.pack) if self._compiled else step.pack
+        hooks = saved_tensors_hooks(pack, lambda saved: saved.unpack())
         try:
             with self._alone(), step.calls.followed(), noted, hooks:
                 result = forward(*args, **kwargs)
@@ -107,6 +116,8 @@ class Runtime:
             return self._refuse("a CUDA graph is captured")
         if _has_foreign_hooks():
             return self._refuse("other saved_tensors_hooks or a checkpoint surround the model")
+        if compiled_parts(self._model) != self._compiled:
+            return self._refuse("modules were compiled, or no longer are, since the plan was applied")
         shapes = spell_inputs(tuple(inputs))
         if shapes != tuple(self.plan.inputs):
             return self._refuse(
@@ -229,8 +240,8 @@ def _has_foreign_hooks() -> bool:
 @keep_result  # one warning for each compilation
 def _warn_of_compiling() -> bool:
     warnings.warn(
-        "mucudnn: torch.compile saves the tensors of a compiled region by itself, so the memory plan is not "
-        "followed in it: apply plans to modules around compiled regions",
+        "mucudnn: torch.compile compiles the whole model, which then saves its tensors itself, so the memory "
+        "plan is not followed: compile parts of the model instead, before plan_memory",
         MucudnnWarning,
         stacklevel=2,
     )
