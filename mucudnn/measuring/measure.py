@@ -1,7 +1,8 @@
 """The benchmark driver, which finds the measurements that the cache lacks, makes them and caches them."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby, islice
 from math import isinf
 
@@ -93,13 +94,14 @@ def measure(bench: Bench, missing: Worklist, *, most: int | None = None) -> None
     for task in missing.tasks:
         largest[task.kernel] = max(task.workspace, largest.get(task.kernel, 0))
     rows: dict[Kernel, list[Measurement]] = {}  # read by the race of each kernel
-    unmeasured, budget = islice(_claim_tasks(bench, missing, rows), most), bench.budget
+    ends: dict[Kernel, Callable[[], None]] = {}
+    unmeasured, budget = islice(_claim_tasks(bench, missing, rows, ends), most), bench.budget
     is_endless = budget.is_paced or isinf(budget.seconds)
     title = "Measuring" if is_endless else f"Measuring within {spell_budget(budget.seconds)}"
     progress = bench.listener.track(unmeasured, title, total=len(missing.tasks))
     with budget.spending():
         for kernel, tasks in groupby(progress, key=lambda task: task.kernel):
-            _measure_kernel(bench, kernel, tasks, largest[kernel], rows[kernel])
+            _measure_kernel(bench, kernel, tasks, largest[kernel], rows[kernel], ends)
         is_spent = budget.is_spent
     if is_spent and not budget.is_reported:
         budget.is_reported = True
@@ -151,10 +153,16 @@ def _stock_tasks(
     ]
 
 
-def _claim_tasks(bench: Bench, missing: Worklist, rows: dict[Kernel, list[Measurement]]) -> Iterator[Task]:
+def _claim_tasks(
+    bench: Bench,
+    missing: Worklist,
+    rows: dict[Kernel, list[Measurement]],
+    ends: dict[Kernel, Callable[[], None]],
+) -> Iterator[Task]:
     """Claim one kernel after another, and yield the tasks that no other process has done by then.
 
-    The caller adds each measurement to the `rows` of its kernel before it asks for the next task.
+    The caller adds each measurement to the `rows` of its kernel before it asks for the next task. A function
+    that it puts into `ends` is called while the kernel is still claimed, so other processes wait for it.
     """
     kernels = [
         (kernel, list(group)) for kernel, group in groupby(missing.tasks, key=lambda task: task.kernel)
@@ -170,6 +178,11 @@ def _claim_tasks(bench: Bench, missing: Worklist, rows: dict[Kernel, list[Measur
                     yield from _least_tasks(kernel, left, rows[kernel])
                 break
             yield task
+        ends.pop(kernel, _nothing)()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _least_tasks(kernel: Kernel, tasks: Sequence[Task], rows: Sequence[Measurement]) -> Iterator[Task]:
@@ -212,11 +225,16 @@ def _name_claim(machine: Machine, kernel: Kernel) -> str:
 
 
 def _measure_kernel(
-    bench: Bench, kernel: Kernel, tasks: Iterable[Task], workspace: int, rows: list[Measurement]
+    bench: Bench,
+    kernel: Kernel,
+    tasks: Iterable[Task],
+    workspace: int,
+    rows: list[Measurement],
+    ends: dict[Kernel, Callable[[], None]],
 ) -> None:
     """Measure the tasks of one kernel, on tensors that are freed afterwards."""
     stock = StockOfKernel(bench, kernel, rows)
-    timer, is_measured = bench.runner.timer(stock, workspace), False
+    timer = bench.runner.timer(stock, workspace)
     for task in tasks:
         bench.made["measured"] += 1
         if task.is_stock:
@@ -231,13 +249,15 @@ def _measure_kernel(
             status = _read_status(error)
         rows.append(_make_measurement(bench, task, status, timing))
         bench.cache.add(bench.machine, kernel, rows[-1])
-        is_measured = is_measured or timing is not None
-    if is_measured and isinstance(timer, RaceTimer) and not bench.budget.is_spent:
-        _interleave_close(bench, kernel, timer, rows)
+        if timing is not None and isinstance(timer, RaceTimer):
+            ends[kernel] = partial(_interleave_close, bench, kernel, timer, rows)
+    ends.pop(kernel, _nothing)()  # if more tasks are left for later
 
 
 def _interleave_close(bench: Bench, kernel: Kernel, timer: RaceTimer, rows: list[Measurement]) -> None:
     """Measure the close candidates of a kernel again, interleaved, and replace their measurements."""
+    if bench.budget.is_spent:
+        return
     close = find_close(rows, kernel.mini_batch, timer.workspace)
     budget_ms = bench.runner.comparison_budget_ms(rows, kernel.mini_batch)
     try:

@@ -10,8 +10,14 @@ from mucudnn.plans.memory.training_step import Costs, Work, count_resident, coun
 from mucudnn.problems.network import Network
 from mucudnn.solver.memory.floor import find_floor
 
-OPTIMIZERS = {"sgd": (0, 0), "momentum": (1, 0), "adam": (2, 1), "adamw": (2, 1)}
-"""The copies of all parameters that an optimizer keeps, and those that its step allocates on a GPU."""
+OPTIMIZERS = {
+    "sgd": (0.0, 0), "momentum": (1.0, 0), "adam": (2.0, 1), "adamw": (2.0, 1),
+    "adam8bit": (0.5, 0), "adamw8bit": (0.5, 0),
+}  # fmt: skip
+"""The fp32 copies of all parameters that an optimizer keeps, and those that its step allocates on a GPU.
+
+The state of an optimizer in 8 bits is counted without the scales of its blocks.
+"""
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ def fit_network(network: Network, costs: Costs, *, memory: int, surroundings: Su
 def name_optimizer(name: str, parameters: int) -> OptimizerBytes:
     """Return the bytes of an optimizer in `OPTIMIZERS`, for trained parameters of that many bytes."""
     states, scratch = OPTIMIZERS[name]
-    return OptimizerBytes(states * parameters, scratch * parameters)
+    return OptimizerBytes(int(states * parameters), scratch * parameters)
 
 
 def _fit(
