@@ -1,6 +1,10 @@
 // The table from the processor's features to the kernels that are compiled for them.
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
+#include <string_view>
+
+#include <cblas.h>
 
 #include "host/transforms/transforms.hpp"
 
@@ -36,12 +40,23 @@ constexpr InstructionSet kInstructionSets[] = {
     {&baseline::table, [] { return true; }},
 };
 
+// OPENBLAS_CORETYPE makes OpenBLAS take the kernels of an older processor. Ours are then those of the same
+// processor, because the instruction set also says how OpenBLAS multiplies.
+bool is_excluded(const InstructionSet& set) {
+  const char* named = std::getenv("OPENBLAS_CORETYPE");
+  if (named == nullptr || *named == '\0') return false;
+  const std::string_view core = scipy_openblas_get_corename(), name = set.kernels->instruction_set;
+  const bool has_avx512 = core == "SkylakeX" || core == "Cooperlake" || core == "SapphireRapids";
+  const bool has_avx2 = has_avx512 || core == "Haswell" || core == "Zen";
+  return (name == "avx512" && !has_avx512) || (name == "avx2" && !has_avx2);
+}
+
 }  // namespace
 
 const Kernels& kernels() {
   static const Kernels& widest =
       *std::find_if(std::begin(kInstructionSets), std::end(kInstructionSets), [](const InstructionSet& set) {
-         return set.is_supported();
+         return set.is_supported() && !is_excluded(set);
        })->kernels;
   return widest;
 }
