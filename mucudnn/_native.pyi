@@ -539,7 +539,8 @@ class Memory:
     def fill(self, data_type: str, count: int, value: float) -> None: ...
     def read(self, data_type: str, count: int, first: int = 0) -> npt.NDArray[np.float64]:
         """Return `count` values from the `first` on. Raises ValueError where there are fewer."""
-    def write(self, data_type: str, values: npt.NDArray[np.float64]) -> None: ...
+    def write(self, data_type: str, values: npt.NDArray[np.float64], first: int = 0) -> None:
+        """Write values behind the `first`. Raises ValueError where they do not fit."""
 
 def accumulator_size(kernel: Kernel, parts: int) -> int | None:
     """Return what `Engine.accumulator_size` does for a device that can sum slices in fp32."""

@@ -72,7 +72,7 @@ def invariant_choice(bench: Bench, kernel: Kernel, limit: int | None) -> Configu
     rows = _rows_of(algorithm, modelled_costs(bench, kernel, _POLICY), kernel)
     chosen = choose_within(CostTable(bench.machine, {kernel: rows}, complete=False), kernel, _POLICY, limit)
     sizes = {part.micro_batch for part in chosen.parts} - {1}
-    if all(is_invariant(bench.engine, kernel.at(size), algorithm) for size in sizes):
+    if all(is_invariant(bench, kernel.at(size), algorithm) for size in sizes):
         return chosen
     alone = next(part for row in rows if row.micro_batch == 1 and (part := row.part()))
     return Configuration((alone,) * kernel.mini_batch)

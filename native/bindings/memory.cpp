@@ -24,15 +24,18 @@ std::size_t bytes_for(const Memory& memory, DataType type, std::size_t count) {
   return count * item;
 }
 
-// Calls `make(pointer)` to prepare `count` values in host memory, and copies them to the device.
+// Calls `make(pointer)` to prepare `count` values in host memory, and copies them to the device, behind the
+// `first` that are there.
 template <typename Make>
-void store(const Memory& memory, const std::string& type_name, std::size_t count, Make make) {
+void store(const Memory& memory, const std::string& type_name, std::size_t count, std::size_t first,
+           Make make) {
   const DataType type = data_type_named(type_name);
-  const std::size_t bytes = bytes_for(memory, type, count);
+  const std::size_t before = bytes_for(memory, type, first);
+  const std::size_t bytes = bytes_for(memory, type, first + count) - before;
   const py::gil_scoped_release release;
   std::vector<char> staging(bytes);
   make(type, staging.data());
-  memory.device().copy_from_host(memory.data(), staging.data(), bytes);
+  memory.device().copy_from_host(memory.data() + before, staging.data(), bytes);
 }
 
 // The number of different random values, which are repeated because making gigabytes of them would take
@@ -73,18 +76,18 @@ void bind_memory(py::module_& module) {
       .def(
           "fill",
           [](const Memory& memory, const std::string& type, std::size_t count, double value) {
-            store(memory, type, count, [=](DataType t, char* to) { fill(t, to, count, value); });
+            store(memory, type, count, 0, [=](DataType t, char* to) { fill(t, to, count, value); });
           },
           py::arg("data_type"), py::arg("count"), py::arg("value"))
       .def("read", &read, py::arg("data_type"), py::arg("count"), py::arg("first") = 0)
       .def(
           "write",
-          [](const Memory& memory, const std::string& type, const Values& values) {
+          [](const Memory& memory, const std::string& type, const Values& values, std::size_t first) {
             const double* from = values.data();
             const auto count = static_cast<std::size_t>(values.size());
-            store(memory, type, count, [=](DataType t, char* to) { from_double(t, from, to, count); });
+            store(memory, type, count, first, [=](DataType t, char* to) { from_double(t, from, to, count); });
           },
-          py::arg("data_type"), py::arg("values"));
+          py::arg("data_type"), py::arg("values"), py::arg("first") = 0);
 }
 
 }  // namespace mucudnn::python

@@ -1,6 +1,8 @@
 """A batch-invariant choice gives a sample the same bits in each mini-batch, at each place, on any problem."""
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -8,6 +10,7 @@ import pytest
 from drawn_problems import problems, transformed_problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from programs import run as run_program
 from reference import ALL_TYPES
 
 from mucudnn._native import Engine, Problem, host_library
@@ -114,3 +117,15 @@ def test_a_sample_has_the_same_bits_in_each_batch(
     samples[np.arange(n) != first] = np.nan
     beside_nan = run(bench, kernel, limit, samples, w, before, factors)
     np.testing.assert_array_equal(beside_nan[first], whole[first])
+
+
+@pytest.mark.parametrize("core", ["Haswell", "Prescott"])
+def test_the_code_for_older_processors_keeps_the_promises(core: str) -> None:
+    """Repeat the properties with AVX2, and with plain code, which OpenBLAS's variable switches to."""
+    tests = [
+        f"{Path(__file__)}::test_a_sample_has_the_same_bits_in_each_batch",
+        Path(__file__).with_name("test_strict.py"),
+    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *map(str, tests)]
+    done = run_program(*command, OPENBLAS_CORETYPE=core)
+    assert done.returncode == 0, done.stdout[-3000:]

@@ -25,7 +25,8 @@ class FakeMemory:
     def read(self, data_type: str, count: int, first: int = 0) -> np.ndarray:
         return self.values[data_type][first : first + count].astype(np.float64)
 
-    def write(self, data_type: str, values: np.ndarray) -> None:
+    def write(self, data_type: str, values: np.ndarray, first: int = 0) -> None:
+        assert first == 0
         assert values.size * TYPES[data_type]().itemsize <= self.size
         self.values[data_type] = values.astype(TYPES[data_type])
 
