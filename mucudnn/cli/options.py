@@ -203,7 +203,7 @@ def kernels_of(arguments: argparse.Namespace) -> list[Kernel]:
 
 
 def strict_math(arguments: argparse.Namespace) -> str | None:
-    """Return the math mode of strict arithmetic if the flags or the environment ask for it."""
+    """Return the math mode "strict" if the flags or MUCUDNN_NUMERICS ask for it, else None."""
     return STRICT if promise_of(arguments.numerics).is_strict else None
 
 

@@ -14,8 +14,9 @@ from mucudnn.errors import UsageError, shown
 # A program's measurements take this many times as long as its own work at most, or as this much of a pause.
 # Its first steps are then about 5 times as slow as PyTorch's.
 _SHARE, _MOST_S = 1.5, 5.0
-# To look for what to measure takes some ms, and short steps would spend them as fast as they earn them.
-_LEAST_TURN_S = 0.05
+# The seconds to earn before measurements begin. Finding out what to measure takes milliseconds, on which
+# short steps would otherwise spend all that they earn.
+_LEAST_S = 0.05
 _SECONDS = {"ms": 1e-3, "s": 1.0, "": 1.0, "min": 60.0, "h": 3600.0}
 _TIME = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]*)", re.ASCII)
 
@@ -83,7 +84,7 @@ class PacedBudget(Budget):
     """A budget that grows while a program works, so that its steps do not wait long for measurements.
 
     What it has no time for is not measured yet, not even what a choice cannot do without: the program runs
-    something else meanwhile. A block of measurements has a turn if enough was earned when it began.
+    something else meanwhile. A block of measurements measures only if enough was earned when it began.
     """
 
     is_paced: ClassVar[bool] = True
@@ -92,14 +93,14 @@ class PacedBudget(Budget):
         super().__init__(0.0, clock)
         self.is_reported = True
         self._last: float | None = None  # the end of the latest measurements, or the latest call
-        self._has_turn = False
+        self._may_measure = False
 
     @property
     def is_spent(self) -> bool:
-        """True if the block that runs may measure no more or, between blocks, if the next has no turn."""
+        """True if this block of measurements must end or, between blocks, if the next may not begin."""
         if self._since is None:
-            return self.seconds - self._spent_s < _LEAST_TURN_S
-        return not self._has_turn or super().is_spent
+            return self.seconds - self._spent_s < _LEAST_S
+        return not self._may_measure or super().is_spent
 
     def note_call(self) -> None:
         """Note a call of the program, whose work since the latest one earns time for measurements."""
@@ -113,7 +114,7 @@ class PacedBudget(Budget):
     def spending(self) -> Iterator[None]:
         """Count the time of the block, which is not the program's own."""
         if self._since is None:
-            self._has_turn = not self.is_spent
+            self._may_measure = not self.is_spent
         try:
             with super().spending():
                 yield

@@ -178,11 +178,12 @@ def _claim_tasks(
                     yield from _least_tasks(kernel, left, rows[kernel])
                 break
             yield task
-        ends.pop(kernel, _nothing)()
+        _finish(kernel, ends)
 
 
-def _nothing() -> None:
-    pass
+def _finish(kernel: Kernel, ends: dict[Kernel, Callable[[], None]]) -> None:
+    if end := ends.pop(kernel, None):
+        end()
 
 
 def _least_tasks(kernel: Kernel, tasks: Sequence[Task], rows: Sequence[Measurement]) -> Iterator[Task]:
@@ -251,7 +252,7 @@ def _measure_kernel(
         bench.cache.add(bench.machine, kernel, rows[-1])
         if timing is not None and isinstance(timer, RaceTimer):
             ends[kernel] = partial(_interleave_close, bench, kernel, timer, rows)
-    ends.pop(kernel, _nothing)()  # if more tasks are left for later
+    _finish(kernel, ends)  # if more tasks are left for later
 
 
 def _interleave_close(bench: Bench, kernel: Kernel, timer: RaceTimer, rows: list[Measurement]) -> None:

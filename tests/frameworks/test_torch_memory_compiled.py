@@ -74,7 +74,7 @@ X = torch.linspace(-1, 1, 4 * 3 * 40 * 40).reshape(4, 3, 40, 40)
 
 
 def train(model: Any) -> list[torch.Tensor]:
-    """Make three steps, and return the parameters and buffers."""
+    """Train for three steps. Return the parameters and buffers."""
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     for _ in range(3):
         model(X).square().mean().backward()

@@ -1,4 +1,4 @@
-"""Training loops as people write them give the same parameters under a memory plan, bit by bit."""
+"""Common training loops give bit-identical parameters with and without a memory plan."""
 
 import copy
 import warnings

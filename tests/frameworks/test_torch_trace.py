@@ -40,7 +40,7 @@ class Residual(nn.Module):
 
 
 class Casting(nn.Module):
-    """A model that enables autocast itself, twice for the same layer."""
+    """A model that calls one layer twice, each time within an autocast of its own."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ def benches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Bench]]:
 
 @st.composite
 def long_sums(draw: st.DrawFn) -> Problem:
-    """Draw problems with many channels, over whose sums OpenBLAS goes in another order for other sizes."""
+    """Draw problems with many channels, whose sums OpenBLAS may order by the size of the matrices."""
     size, kernel = draw(st.integers(1, 6)), draw(st.sampled_from((1, 3)))
     return Problem(
         mini_batch=draw(st.integers(1, MOST)),

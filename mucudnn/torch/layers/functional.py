@@ -169,7 +169,7 @@ class DividedInput:
     """
 
 
-def check_divided_input(promise: Promise) -> None:
+def check_promise_of_divided(promise: Promise) -> None:
     """Raise UsageError if the bits of a sample may not depend on its division over ranks."""
     if promise.batch_invariant:
         raise UsageError("a divided sample has other bits than a whole one: leave batch_invariant out")

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mucudnn.torch.layers.functional import DividedInput, check_divided_input
+from mucudnn.torch.layers.functional import DividedInput, check_promise_of_divided
 from mucudnn.torch.operators.derivatives import convolve
 from mucudnn.torch.operators.formats import channels_last
 from mucudnn.torch.operators.operands import autocast
@@ -34,7 +34,7 @@ class _Transposed:
                 return _run(self, operands, output_padding, settings)
         if settings is not None:
             if isinstance(input, DividedInput):
-                check_divided_input(settings.promise)
+                check_promise_of_divided(settings.promise)
             settings.warn_if_not_kept(input)
         # `super()` would fail if another thread restored the module meanwhile.
         return _RUN_STOCK[len(self.kernel_size)](self, input, output_size)

@@ -105,7 +105,7 @@ class Recorder(TorchDispatchMode):
         self._called_again: dict[int, tuple[str, int]] = {}  # the module that made a node in a backward step
 
     def enter(self, module: str) -> None:
-        """Note that a module begins."""
+        """Record the start of a call to a module."""
         call = self._calls.get(module, 0)
         self._calls[module] = call + 1
         self._modules.append((module, call))

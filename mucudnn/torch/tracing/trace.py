@@ -39,9 +39,10 @@ def trace(model: nn.Module, example_input: Any) -> Network:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Return a text that is equal for models with the same modules and parameters, whatever their values.
+    """Return a hash of a model's structure, not of its values.
 
-    Modules that torch.compile compiles differ from the same modules uncompiled.
+    It covers the types and modes of the modules, which of them torch.compile compiles, and the shapes and
+    types of parameters and buffers.
     """
     lines = [f"{name} {type(module).__name__} {module.training}" for name, module in model.named_modules()]
     lines += [f"{name} is compiled" for name in compiled_parts(model)]

@@ -154,7 +154,7 @@ class TracedRun:
                     used[new] = None
 
     def begin(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note that a module begins with these arguments."""
+        """Record the start of a call to a module."""
         self._recorder.enter(name)
         self._recorder.is_compiled |= name in self._compiled
         tensors = tensors_in((args, kwargs))
@@ -164,7 +164,7 @@ class TracedRun:
         self._begun.append((len(self._recorder.operations), source, layout))
 
     def end(self, name: str, module: nn.Module, result: Any) -> None:
-        """Note that a module ends with this result."""
+        """Record the end of a call to a module, and its result."""
         begin, source, layout = self._begun.pop()
         self._recorder.leave()
         self._recorder.is_compiled &= name not in self._compiled

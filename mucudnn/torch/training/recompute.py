@@ -98,14 +98,14 @@ _KEY = "mucudnn"  # our hooks have it in the dictionaries of each module
 _thread = threading.local()  # its `calls` are those of the forward pass that the thread runs
 
 
-def _open(module: nn.Module, args: Any) -> None:
+def _begin(module: nn.Module, args: Any) -> None:
     if not torch.compiler.is_compiling() and (calls := getattr(_thread, "calls", None)) is not None:
-        calls.open(module, args)
+        calls.begin(module, args)
 
 
-def _close(module: nn.Module, args: Any, output: Any) -> None:
+def _end(module: nn.Module, args: Any, output: Any) -> None:
     if not torch.compiler.is_compiling() and (calls := getattr(_thread, "calls", None)) is not None:
-        calls.close(module, output)
+        calls.end(module, output)
 
 
 class Calls:
@@ -140,12 +140,12 @@ class Calls:
         compiler compiles a module again when its hooks change, or when there are global ones.
         """
         for module in self._names:
-            module._forward_pre_hooks[_KEY] = _open
-            module._forward_hooks[_KEY] = _close
+            module._forward_pre_hooks[_KEY] = _begin
+            module._forward_hooks[_KEY] = _end
             module._forward_hooks_always_called[_KEY] = True
         _thread.calls = self
         try:
-            with self._noted_compiled():
+            with self._watching_compiled():
                 yield
         finally:
             _thread.calls = None
@@ -158,8 +158,8 @@ class Calls:
             self._last.clear()
 
     @contextmanager
-    def _noted_compiled(self) -> Iterator[None]:
-        """Note in a context that a compiled module runs, around the function that its call runs."""
+    def _watching_compiled(self) -> Iterator[None]:
+        """Keep `is_compiled` up to date in a context, by wrapping what calls to compiled modules run."""
         before: list[tuple[dict[str, Any], str, Any]] = []
         for module in self._compiled:
             place = "forward" if module._compiled_call_impl is None else "_compiled_call_impl"
@@ -194,8 +194,8 @@ class Calls:
             source, version = call.written, call.written_version
         return chain
 
-    def open(self, module: nn.Module, args: Any) -> None:
-        """Note that a module begins with these arguments."""
+    def begin(self, module: nn.Module, args: Any) -> None:
+        """Record the start of a call to a module."""
         name = self._names.get(module)
         if name is None:
             return
@@ -208,8 +208,8 @@ class Calls:
                 autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
                 self._last[name] = Call(reference(x), x._version, View(x), module.training, autocast)
 
-    def close(self, module: nn.Module, output: Any) -> None:
-        """Note that a module ends with this result."""
+    def end(self, module: nn.Module, output: Any) -> None:
+        """Record the end of a call to a module, and the version of its result."""
         name = self._names.get(module)
         if name is None or not self._running:
             return

@@ -93,7 +93,7 @@ class Runtime:
             self.warn, self._note_shortage,
         )  # fmt: skip
         noted = nullcontext() if step.operations is None else step.operations.followed()
-        # The compiler would compile this hook, too, where it runs a part of a module uncompiled.
+        # After a graph break in a compiled module, torch.compile would compile this hook, too.
         pack = torch.compiler.disable(step.pack) if self._compiled else step.pack
         hooks = saved_tensors_hooks(pack, lambda saved: saved.unpack())
         try:

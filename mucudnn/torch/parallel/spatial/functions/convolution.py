@@ -267,7 +267,7 @@ def _convolve_by_mucudnn(
     """Return a convolution whose local parts run in mucudnn."""
     workspace, plan = spelled(workspace), handle_of(plan)
     promise = promise_of(numerics, batch_invariant, choice)
-    divided_functions.check_divided_input(promise)
+    divided_functions.check_promise_of_divided(promise)
     return _convolve(
         function, *args, workspace=workspace, plan=plan, promise=str(promise), by_mucudnn=True, **kwargs
     )

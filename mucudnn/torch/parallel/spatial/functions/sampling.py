@@ -39,7 +39,7 @@ def _grid_sample(
     divided = [(axis, owners) for axis, owners in division.axes if axis > 1 and owners.group]
     for axis, _ in divided:
         at = input.dim() - 1 - axis
-        coordinates[at] = _positions(coordinates[at], input.shape[axis], options)
+        coordinates[at] = _to_rows(coordinates[at], input.shape[axis], options)
     positions = [coordinates[input.dim() - 1 - axis] for axis, _ in divided]
     window = input.local
     for (axis, _), rows_read in zip(divided, _windows(function, positions, divided), strict=True):
@@ -66,7 +66,7 @@ def _of_whole(function: Any, image: Tensor, grid: Divided, options: dict[str, An
     return Divided(F.grid_sample(whole, grid.local, **options), shape, division)
 
 
-def _positions(coordinate: Tensor, size: int, options: dict[str, Any]) -> Tensor:
+def _to_rows(coordinate: Tensor, size: int, options: dict[str, Any]) -> Tensor:
     """Return the rows that coordinates from −1 to 1 mean, within the image or less than a row beside it.
 
     At an edge that stops a position, its gradient is zero, as in PyTorch.
@@ -74,7 +74,7 @@ def _positions(coordinate: Tensor, size: int, options: dict[str, Any]) -> Tensor
     align, padding = options["align_corners"], options["padding_mode"]
     position = (coordinate + 1) / 2 * (size - 1) if align else ((coordinate + 1) * size - 1) / 2
     if padding == "reflection":
-        position = _reflected(position, 0.0 if align else -0.5, size - 1.0 if align else size - 0.5)
+        position = _reflect(position, 0.0 if align else -0.5, size - 1.0 if align else size - 0.5)
     if padding == "zeros":
         position = position.clamp(-1, size)
     else:
@@ -83,7 +83,7 @@ def _positions(coordinate: Tensor, size: int, options: dict[str, Any]) -> Tensor
     return position.round() if options["mode"] == "nearest" else position
 
 
-def _reflected(position: Tensor, low: float, high: float) -> Tensor:
+def _reflect(position: Tensor, low: float, high: float) -> Tensor:
     """Return positions that are reflected at both ends until they lie between them."""
     span = high - low
     if not span:
@@ -95,7 +95,10 @@ def _reflected(position: Tensor, low: float, high: float) -> Tensor:
 
 
 def _windows(function: Any, positions: list[Tensor], divided: list[tuple[int, Owners]]) -> list[list[Span]]:
-    """Return for each divided axis the windows of its owners, which are equal along the other axes."""
+    """Return the rows of each divided axis that each of its parts needs.
+
+    All ranks with the same part of an axis get the same rows: those that any of them reads.
+    """
     ends = [
         torch.stack([p.min(), p.max()]) if p.numel() else p.new_tensor([torch.inf, -torch.inf])
         for p in (position.detach().double() for position in positions)
