@@ -52,6 +52,17 @@ def test_the_sentence_says_by_how_much_choices_lost(monkeypatch: pytest.MonkeyPa
     )
 
 
+@pytest.mark.parametrize(
+    "step_ms",
+    [{"choices": 1.0, "mixture": 2.0}, {"stock": 1.0}],
+    ids=["without stock", "only stock"],
+)
+def test_the_sentence_compares_nothing_without_the_times_of_both_sides(
+    monkeypatch: pytest.MonkeyPatch, step_ms: dict[str, float]
+) -> None:
+    assert say(monkeypatch, [(DIVIDED, False)], step_ms).startswith("1 convolution: 1 divided; deciding")
+
+
 def test_the_sentence_says_how_many_convolutions_later_runs_measure_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -13,7 +13,8 @@ def sentence(
 ) -> str:
     """Return a sentence about the calls of a step, each with its module and whether PyTorch's own runs it.
 
-    `step_ms` has the ms of the step by way; it is empty if no step was compared.
+    `step_ms` has the ms of the step by way, without ways that other programs disturbed too much. It is empty
+    if no step was compared.
     """
     decided = [(answers.find(call), is_stock) for _, call, is_stock in calls]
     ours = [answer for answer, is_stock in decided if answer is not None and not is_stock and answer.gain]
@@ -26,7 +27,7 @@ def sentence(
     }
     texts = ", ".join(f"{count} {text}" for text, count in counts.items() if count)
     parts = [f"{len(calls)} convolution{'s' * (len(calls) != 1)}: {texts}"]
-    if step_ms:
+    if STOCK_WAY in step_ms and not step_ms.keys().isdisjoint((CHOICES, MIXTURE)):
         parts.append(_compare(step_ms, [answer.saved_ms for answer in ours]))
     again = f"a busy machine: later runs measure {busy} again" if busy else "a quiet machine"
     parts.append(f"deciding took {deciding_s:.1f} s, on {again}")
