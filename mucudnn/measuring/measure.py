@@ -172,13 +172,19 @@ def _claim_tasks(
         known = _measured_pairs(bench, rows[kernel])
         left = [task for task in group if (task.micro_batch, task.algorithm) not in known]
         left = _leave_out_unlikely(bench, kernel, left, missing.limits[0])
-        for task in bench.runner.upcoming(bench.engine, left, rows[kernel], missing):
-            if bench.budget.is_spent:
-                if not bench.budget.is_paced:
-                    yield from _least_tasks(kernel, left, rows[kernel])
-                break
-            yield task
-        _finish(kernel, ends)
+        is_over = False
+        while not is_over:
+            is_over = True
+            for task in bench.runner.upcoming(bench.engine, list(left), rows[kernel], missing):
+                if bench.budget.is_spent:
+                    if not bench.budget.is_paced:
+                        yield from _least_tasks(kernel, left, rows[kernel])
+                    is_over = True
+                    break
+                is_over = False
+                left.remove(task)
+                yield task
+            _finish(kernel, ends)  # may change times, and with them what the race has yet to measure
 
 
 def _finish(kernel: Kernel, ends: dict[Kernel, Callable[[], None]]) -> None:
@@ -266,8 +272,9 @@ def _interleave_close(bench: Bench, kernel: Kernel, timer: RaceTimer, rows: list
     except EngineError:  # the measurements of the race stay
         bench.engine.available_memory  # noqa: B018
         return
-    for row in again:
+    for old, row in zip(close, again, strict=False):  # none if disturbed
         bench.cache.add(bench.machine, kernel, row)
+        rows[rows.index(old)] = row
 
 
 class StockOfKernel:

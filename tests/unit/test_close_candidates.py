@@ -60,6 +60,19 @@ def test_a_machine_that_becomes_faster_during_a_race_does_not_decide_it(cache: C
     assert times == {"A": pytest.approx(8.0), "B": pytest.approx(8.4)}
 
 
+@given(slowdowns=st.lists(st.floats(1.0, 2.0), min_size=1, max_size=12), b=st.floats(0.8, 1.25))
+def test_nothing_is_left_to_measure_whatever_an_interleaved_comparison_changes(
+    slowdowns: list[float], b: float
+) -> None:
+    engine = ChangingEngine(lambda made: slowdowns[made % len(slowdowns)], A=1.0, B=b, C=1.5)
+    with Cache.in_memory(Path("none")) as cache:
+        bench = Bench(cast(Engine, engine), cache, Listener(), Race())
+        benchmark(bench, [KERNEL], "all")
+        made = bench.made["measured"]
+        benchmark(bench, [KERNEL], "all")
+    assert bench.made["measured"] == made
+
+
 def test_candidates_that_differ_much_are_measured_once(cache: Cache) -> None:
     engine = ChangingEngine(lambda made: 1.0, A=1.0, B=1.2)
     with cache:
