@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from typing import Any
 
@@ -18,6 +19,8 @@ def start() -> Any:
         if "RANK" not in os.environ:
             raise SystemExit("run this example with: torchrun --nproc-per-node 2 FILE")
         dist.init_process_group("gloo")
+        # Gloo's threads may abort a program that exits right after a collective without this.
+        atexit.register(dist.destroy_process_group)
         torch.set_num_threads(1)
     return spatial.init_mesh("cpu", timeout=60, part=dist.get_world_size())
 
