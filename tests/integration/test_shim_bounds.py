@@ -42,4 +42,4 @@ def test_a_record_lists_every_kernel_however_many_there_are(desk: Desk) -> None:
     ran = desk.programs.run("many_kernels", Case(TINY, limit=MANY), desk.folder, environment)
     assert ran.code == 0, ran.stderr
     heights = {int(height) for height in re.findall(r"ih(\d+)", record.read_text())}
-    assert heights == set(range(1, 2 * MANY + 1))
+    assert heights == set(range(1, 4 * MANY + 1))
