@@ -4,11 +4,12 @@ import os
 import sqlite3
 import stat
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from mucudnn.costs.claims import Claims
 from mucudnn.costs.schema import TABLES
@@ -24,6 +25,21 @@ _MOST_BYTES_OF_CELL = 64 * 2**20
 
 T = TypeVar("T")
 _kept_locked: set[Path] = set()  # the caches that stayed locked while this process waited
+_File: TypeAlias = tuple[int, int]  # its device and its inode
+_connected: Counter[_File] = Counter()  # this process's open connections to each file
+
+
+class _Connection(sqlite3.Connection):
+    """A connection that is counted while it is open."""
+
+    file: _File | None = None
+
+    def close(self) -> None:
+        super().close()
+        with no_fork:
+            file, self.file = self.file, None
+            if file is not None:
+                _connected[file] -= 1
 
 
 class UnwritableError(MucudnnError):
@@ -225,11 +241,17 @@ def check_tables(connection: sqlite3.Connection) -> bool:
 def _is_cache(path: Path) -> bool:
     """Return False for a missing or empty file. Raise MucudnnError for a file that is not a cache."""
     try:
-        mode = os.stat(path).st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # such as a pipe, which would block
+        status = path.stat()
+        kind = stat.S_IFMT(status.st_mode)
+        if kind not in (stat.S_IFREG, stat.S_IFDIR):  # such as a pipe, which would block
             raise MucudnnError(f"{path} is not a mucudnn cache: it is not a regular file")
-        with path.open("rb") as file:
-            header = file.read(100)
+        with no_fork:
+            # Closing any descriptor of a file releases all locks that the process has on it. Another process
+            # would take itself for the only one, and remove the log to which sqlite writes here.
+            if _connected[status.st_dev, status.st_ino] > 0:
+                return True
+            with path.open("rb") as file:
+                header = file.read(100)
     except FileNotFoundError:
         return False
     if header and (header[:16] != _MAGIC or int.from_bytes(header[68:72], "big") != APPLICATION_ID):
@@ -243,8 +265,14 @@ def connect(path: Path, options: str = "") -> sqlite3.Connection:
     """Connect to a file as it is, without waiting for locks. Raise sqlite3.DatabaseError, OSError."""
     uri = path.absolute().as_uri() + options
     # Any thread that forks may close the connection.
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=0, check_same_thread=False)
+    connection = sqlite3.connect(
+        uri, uri=True, isolation_level=None, timeout=0, check_same_thread=False, factory=_Connection
+    )
     try:
+        with no_fork:
+            status = path.stat()
+            connection.file = status.st_dev, status.st_ino
+            _connected[connection.file] += 1
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES_OF_CELL)
         # A damaged text must not raise an error here, where nothing says which row it is in.
         connection.text_factory = _decode

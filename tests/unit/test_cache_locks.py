@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,20 @@ def test_a_needed_cache_that_is_locked_is_an_error(path: Path, waits: list[float
             Cache.of_user(Recorder(), needed=True)
         with Cache.read_only(path) as cache:  # readers need no lock of a writer
             assert cache.machines() == []
+
+
+def rows_seen_by_another_process(path: Path) -> int:
+    script = """import sqlite3, sys
+(count,) = sqlite3.connect(sys.argv[1]).execute("SELECT count(*) FROM measurements").fetchone()
+print(count)"""
+    return int(subprocess.check_output([sys.executable, "-c", script, path]))
+
+
+@pytest.mark.parametrize("again", [Cache.open, Cache.read_only])
+def test_a_cache_that_is_opened_twice_keeps_its_locks(again: Callable[[Path], Cache], path: Path) -> None:
+    with Cache.open(path) as cache:
+        cache.add(HERE, KERNEL, MEASURED)
+        again(path).__exit__()
+        assert rows_seen_by_another_process(path) == 1  # without locks this process would remove the log
+        cache.add(HERE, KERNEL, replace(MEASURED, micro_batch=4))
+        assert rows_seen_by_another_process(path) == 2
