@@ -32,6 +32,22 @@ class Squared(torch.autograd.Function):
         return g
 
 
+class Cubed(torch.autograd.Function):
+    """A function that gets its context after its forward pass."""
+
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return x * x * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g
+
+
 def refusals() -> list[str]:
     """Return the cases that are accepted although they should be refused."""
     world = dist.get_world_size()
@@ -51,6 +67,9 @@ def refusals() -> list[str]:
             TypeError, "use_reentrant=False", lambda: checkpoint(layer, layer(x), use_reentrant=True),
         ),
         "an autograd function": (TypeError, "Squared, an autograd", lambda: Squared.apply(layer(x))),
+        "an autograd function without context": (
+            TypeError, "Cubed, an autograd", lambda: Cubed.apply(layer(x)),
+        ),
         "SyncBatchNorm on a GPU": (
             TypeError, "statistics='all'",
             lambda: SyncBatchNorm.apply(x, None, None, None, None, 1e-5, 0.1, None, world),

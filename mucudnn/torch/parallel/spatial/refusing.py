@@ -1,11 +1,13 @@
 """The errors for functions that do not know divided tensors, and that may not run on gathered ones."""
 
 import sys
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.function import Function, FunctionCtx
 
 from mucudnn.errors import ArgumentTypeError
 
@@ -14,7 +16,6 @@ _INSTEAD = {
     "SyncBatchNorm": "take a BatchNorm and divide(…, statistics='all'), which take statistics over all ranks",
 }
 _GATHER = "gather the tensor first, with gather(), and divide the result again"
-_APPLY = torch.autograd.Function.apply.__func__.__code__
 
 
 class NotInTableError(ArgumentTypeError):
@@ -42,11 +43,33 @@ def check_enclosing() -> None:
     if torch.compiler.is_compiling():  # the compiler cannot trace a walk over frames
         return
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not _APPLY:
+    while frame is not None and (name := _function_in(frame)) is None:
         frame = frame.f_back
     if frame is not None:
-        name = frame.f_locals["cls"].__name__
         raise ArgumentTypeError(
             f"{name}, an autograd.Function, does not know divided tensors, and would lose their gradients: "
-            f"{_INSTEAD.get(name, _GATHER)}"
+            f"{_INSTEAD.get(str(name), _GATHER)}"
         )
+
+
+def _function_in(frame: FrameType) -> str | None:
+    """Return the name of the autograd.Function whose forward pass the frame runs, or None."""
+    code = frame.f_code
+    first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+    if isinstance(first, FunctionCtx):
+        return str(type(first)._forward_cls.__name__)
+    # Without a context, which setup_context() gets. A module's forward pass has the same name.
+    if code.co_name != "forward" or isinstance(first, nn.Module):
+        return None
+    names = (function.__name__ for function in _kinds_of(Function) if _code_of(function.forward) is code)
+    return next(names, None)
+
+
+def _kinds_of(function: type[Function]) -> Iterator[type[Function]]:
+    for kind in function.__subclasses__():
+        yield kind
+        yield from _kinds_of(kind)
+
+
+def _code_of(function: Any) -> Any:
+    return getattr(function, "__code__", None)
