@@ -132,7 +132,6 @@ def test_models_with_plans_and_with_never_compare_no_steps() -> None:
     assert mt.convert(nn.Sequential(nn.Conv2d(1, 1, 1)))[0]._mucudnn.comparison is not None
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 def test_in_steps_left_to_pytorch_only_the_first_module_describes_its_call(
     slow_stock: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

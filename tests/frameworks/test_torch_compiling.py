@@ -18,10 +18,7 @@ from mucudnn.errors import MucudnnWarning
 from mucudnn.torch.compiling import comparison, graph_pass, operators, private
 from mucudnn.torch.compiling.operators import CompiledCall, EngineChoice
 
-pytestmark = [  # Inductor gives both
-    pytest.mark.filterwarnings(r"ignore:`torch\.jit\.:DeprecationWarning"),
-    pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec:FutureWarning"),
-]
+pytestmark = pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec:FutureWarning")  # Inductor gives it
 inductor_config = pytest.importorskip("torch._inductor.config")
 
 

@@ -352,7 +352,6 @@ def test_a_norm_with_a_cumulative_average_is_planned_like_another(norm: type[nn.
     assert plans[0].peak == plans[1].peak
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 def test_a_module_that_torch_jit_compiled_is_named() -> None:
     model = Calling(lambda module, x: module.last(module.part(x)), part=torch.jit.script(nn.ReLU()))
     with pytest.raises(UsageError, match=r"module 'own\.part' is compiled by torch\.jit"):

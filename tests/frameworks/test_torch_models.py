@@ -205,8 +205,6 @@ def test_an_indivisible_call_runs_as_before(x: torch.Tensor) -> None:
         assert torch.equal(result, expected)
 
 
-# PyTorch's own transforms compile a helper with a deprecated function.
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 def test_under_transforms_and_for_subclasses_the_results_stay() -> None:
     class Marked(torch.Tensor):
         pass

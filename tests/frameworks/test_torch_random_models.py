@@ -20,8 +20,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning"),
     # torch.utils.checkpoint gives this warning where only the parameters need a gradient.
     pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True:UserWarning"),
-    # torch.func compiles a helper with a deprecated function.
-    pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning"),
 ]
 
 

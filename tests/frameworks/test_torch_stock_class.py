@@ -106,7 +106,6 @@ def test_a_plan_is_followed_also_by_a_model_that_was_left_to_pytorch(left: nn.Mo
     assert looks(left, x) == ["0", "1", "2"]
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 def test_tracers_and_compilers_find_divided_modules(left: nn.Module) -> None:
     x, found = torch.randn(SHAPE), []
 

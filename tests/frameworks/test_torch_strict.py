@@ -81,7 +81,6 @@ def test_a_strict_plan_makes_a_model_strict(x: Tensor, model: nn.Module) -> None
     assert not mt.plan(mt.restore(model), torch.rand_like(x), workspace="none").promise.is_strict
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 def test_a_compiled_function_is_strict(x: Tensor) -> None:
     w = torch.rand(16, 16, 3, 3)
 

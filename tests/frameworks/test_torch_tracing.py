@@ -18,10 +18,6 @@ from mucudnn.torch.operators import options
 nn = torch.nn
 X, W = torch.randn(4, 3, 8, 8), torch.randn(4, 3, 3, 3)
 LAST = torch.channels_last
-# PyTorch has deprecated all of torch.jit.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.torch.jit.* is (deprecated|not supported):DeprecationWarning"
-)
 
 
 class Calling(nn.Module):

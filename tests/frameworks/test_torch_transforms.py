@@ -22,12 +22,10 @@ X, W = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
 BIAS = torch.randn(4, dtype=torch.float64)
 OPTIONS = {"stride": 2, "padding": 1, "groups": 2}
 Function = Callable[..., Any]
-pytestmark = [
-    # PyTorch's own transforms compile a helper with a deprecated function.
-    pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning"),
-    # PyTorch's linearize gives this warning for any function.
-    pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node with no underlying:UserWarning"),
-]
+# PyTorch's linearize gives this warning for any function.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Attempted to insert a get_attr Node with no underlying:UserWarning"
+)
 
 
 def operands(dims: int, *leading: int) -> list[torch.Tensor]:
