@@ -212,7 +212,9 @@ def _format_count(number: int) -> str:
     return f"{number} row{'s' * (number != 1)}"
 
 
-_COUNTED = ("enumerations", "measurements", "failures", "comparisons", "group_comparisons", "step_times")
+_COUNTED = (
+    "enumerations", "measurements", "failures", "comparisons", "group_comparisons", "step_times", "trials",
+)  # fmt: skip
 _MACHINES = f"""
     WITH rows AS (
       SELECT device, library, threads, 'enumerations' counted FROM enumerations
@@ -222,6 +224,7 @@ _MACHINES = f"""
       UNION ALL SELECT device, library, threads, 'comparisons' FROM comparisons
       UNION ALL SELECT device, library, threads, 'group_comparisons' FROM group_comparisons
       UNION ALL SELECT device, library, threads, 'step_times' FROM step_times
+      UNION ALL SELECT device, library, threads, 'trials' FROM trials
     )
     SELECT device, library, threads, {", ".join(f"sum(counted = '{name}')" for name in _COUNTED)}
     FROM rows GROUP BY device, library, threads ORDER BY device, library, threads

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from mucudnn._native import Problem, parse_candidates, parse_descriptor
-from mucudnn.costs.schema import ENUMERATION, TABLES, Column, Row, Table
+from mucudnn.costs.schema import ENUMERATION, TABLES, TRIAL, Column, Row, Table
 from mucudnn.errors import MucudnnError, NewerFileError, raised_here
 from mucudnn.problems.kernels import PASSES
 
@@ -82,6 +82,8 @@ def checked_row(table: Table, values: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"pass is {row['pass']!r}, not one of {', '.join(PASSES)}")
     if table is ENUMERATION:
         parse_candidates(row["candidates"])
+    if table is TRIAL and row["is_invariant"] not in (0, 1):
+        raise ValueError(f"is_invariant is {row['is_invariant']}, not 0 or 1")
     row["problem"] = _problem_text(table, row["problem"])
     row["measured_at"] = _time(row["measured_at"])
     return row

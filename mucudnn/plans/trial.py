@@ -16,21 +16,21 @@ Array = npt.NDArray[np.float64]
 # library's code for the end of a matrix.
 _DRAWS = 4
 _FEW_CHANNELS = 8  # fewer products may cancel without rounding errors
-_tried: dict[tuple[object, ...], bool] = {}
 
 
 def is_invariant(bench: Bench, kernel: Kernel, algorithm: str) -> bool:
     """Return whether a sample gets the bits that it gets alone, at each place and beside any neighbours.
 
-    Return False for tensors above the bench's memory cap: slices of one sample need no trial.
+    The cache keeps the outcome, so that other processes make no trial. Return False for tensors above the
+    bench's memory cap: slices of one sample need no trial.
     """
     if extent(kernel.problem).total > bench.memory_cap:
         return False
-    engine = bench.engine
-    key = engine.device, engine.library, engine.threads, str(kernel.problem), kernel.pass_, algorithm
-    if key not in _tried:
-        _tried[key] = _Trial(engine, kernel, algorithm).passes()
-    return _tried[key]
+    outcome = bench.cache.trial(bench.machine, kernel, algorithm)
+    if outcome is None:
+        outcome = _Trial(bench.engine, kernel, algorithm).passes()
+        bench.cache.add_trial(bench.machine, kernel, algorithm, is_invariant=outcome)
+    return outcome
 
 
 class _Trial:

@@ -50,12 +50,13 @@ def test_info_counts_the_rows_of_every_table(run: Run, cache_path: Path) -> None
     with Cache.open(cache_path) as cache:
         (machine,) = cache.machines()
         cache.add_step_times(machine, Kernel(PROBLEM, "forward"), "a step", {"choices": 3.0, "stock": 4.0})
+        cache.add_trial(machine, Kernel(PROBLEM, "forward"), "ALGORITHM", is_invariant=False)
     (counted,) = json.loads("".join(run("info", "--json")[1]))["machines"]
     assert {table.name for table in TABLES} <= counted.keys()
-    assert {name: counted[name] for name in ("enumerations", "measurements", "step_times")} == {
-        "enumerations": 2, "measurements": 2, "step_times": 2,
+    assert {name: counted[name] for name in ("enumerations", "measurements", "step_times", "trials")} == {
+        "enumerations": 2, "measurements": 2, "step_times": 2, "trials": 1,
     }  # fmt: skip
-    assert run("info")[1][5].endswith("0 comparisons, 0 group comparisons, 2 step times")
+    assert run("info")[1][5].endswith("0 comparisons, 0 group comparisons, 2 step times, 1 trials")
 
 
 def test_caches_of_several_hosts_are_merged(run: Run, tmp_path: Path, cache_path: Path) -> None:

@@ -20,7 +20,7 @@ from mucudnn.costs.records import (
     Machine,
     Measurement,
 )
-from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, TABLES, Row
+from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, TABLES, TRIAL, Row
 from mucudnn.costs.shipped import SystemDatabase, file_name
 from mucudnn.errors import MucudnnError, NewerFileError
 from mucudnn.problems.kernels import Kernel
@@ -70,6 +70,11 @@ def line(**changes: Any) -> str:
 def enumeration(candidates: str) -> str:
     columns = {name: row()[name] for name in ENUMERATION.columns if name != "candidates"}
     return json.dumps({"kind": "enumeration", **columns, "candidates": candidates})
+
+
+def trial(is_invariant: int) -> str:
+    columns = {name: row()[name] for name in TRIAL.columns if name != "is_invariant"}
+    return json.dumps({"kind": "trial", **columns, "is_invariant": is_invariant})
 
 
 def test_an_import_restores_what_was_exported(tmp_path: Path) -> None:
@@ -138,7 +143,10 @@ def test_times_of_other_zones_are_compared_as_times() -> None:
     [
         ("not json", "it is not JSON"),
         ("[1]", "not a JSON object"),
-        ('{"kind": "thing"}', "not one of measurement, comparison, group_comparison, enumeration, step_time"),
+        (
+            '{"kind": "thing"}',
+            "not one of measurement, comparison, group_comparison, enumeration, step_time, trial",
+        ),
         ('{"kind": "measurement"}', "there is no accumulator"),
         (line(extra=1), "'extra' is not a column"),
         (line(threads="1"), "threads is '1', not int"),
@@ -158,6 +166,8 @@ def test_times_of_other_zones_are_compared_as_times() -> None:
         (line(measured_at="2026-01-01"), "without a time zone"),
         ('{"kind": "header", "schema": "1"}', "the schema is '1'"),
         (enumeration("ALGORITHM"), "'' is not a workspace"),
+        (trial(2), "is_invariant is 2, not 0 or 1"),
+        (trial(True), "is_invariant is True, not int"),
         (enumeration("ALGORITHM:1:; eng0:-1:"), "a workspace is below 0"),
         ("[" * 100000, "line 3"),
     ],

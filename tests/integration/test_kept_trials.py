@@ -1,0 +1,140 @@
+"""The cache keeps the trials of batch-invariant algorithms, so that no later process makes them again."""
+
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from command_line import Capture, exit_code
+from programs import run
+
+from mucudnn._native import Engine, host_library, parse_descriptor
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.schema import TRIAL
+from mucudnn.listener import Listener
+from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.runners import Race
+from mucudnn.plans.fixed import invariant_choice
+from mucudnn.problems.kernels import Kernel
+
+# It prints the number of trials, and a digest of the results.
+PROGRAM = """
+import hashlib, sys
+import numpy as np
+import mucudnn
+from mucudnn.plans import trial
+
+class Counted(trial._Trial):
+    made = 0
+
+    def passes(self):
+        Counted.made += 1
+        return super().passes()
+
+trial._Trial = Counted
+random = np.random.default_rng(1)
+x, w = (random.standard_normal(shape, np.float32) for shape in ((8, 16, 14, 14), (16, 16, 3, 3)))
+y = mucudnn.convolution_forward(x, w, padding=1, workspace="1MiB", batch_invariant=True)
+print(Counted.made, hashlib.sha256(y.tobytes()).hexdigest())
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "cache.sqlite"
+    monkeypatch.setenv("MUCUDNN_CACHE", str(path))
+    return path
+
+
+def call(path: Path, **variables: str) -> tuple[bool, str, str]:
+    """Return whether a new process makes a trial, the digest of its results, and its messages."""
+    done = run(sys.executable, "-c", PROGRAM, MUCUDNN_CACHE=str(path), MUCUDNN_LIBRARY="host", **variables)
+    assert done.returncode == 0, done.stderr
+    made, digest = done.stdout.split()
+    return int(made) > 0, digest, done.stderr
+
+
+def change(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        assert database.execute(f"UPDATE trials SET {statement}").rowcount > 0
+
+
+def trials(path: Path) -> list[dict[str, object]]:
+    with Cache.read_only(path) as cache:
+        return [row for table, row in cache.rows() if table is TRIAL]
+
+
+def test_a_second_process_makes_no_trial(path: Path) -> None:
+    made, digest, _ = call(path)
+    assert made
+    assert call(path) == (False, digest, "")
+
+
+@pytest.mark.parametrize("outcome", [False, True])
+def test_a_kept_outcome_decides_between_slices_and_larger_ones(path: Path, *, outcome: bool) -> None:
+    kernel = Kernel(parse_descriptor("mb8_ic16ih14_oc16_kh3_ph1")[0], "forward")
+    with Cache.open(path) as cache:
+        bench = Bench(Engine(host_library()), cache, Listener(), Race())
+        invariant_choice(bench, kernel, None)
+        made = [row for table, row in cache.rows() if table is TRIAL]
+        assert made
+        for row in made:
+            tried = kernel.at(row["micro_batch"])
+            cache.add_trial(bench.machine, tried, row["algorithm"], is_invariant=outcome)
+            assert cache.trial(bench.machine, tried, row["algorithm"]) is outcome
+        sizes = {part.micro_batch for part in invariant_choice(bench, kernel, None).parts}
+    assert (sizes != {1}) is outcome
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "library = 'mucudnn-host 0.0.9'",
+        "device = 'another processor'",
+        "threads = 64",
+        "version = '0.0.9'",
+        "micro_batch = 1000",
+    ],
+)
+def test_a_trial_of_something_else_is_made_again(path: Path, statement: str) -> None:
+    _, digest, _ = call(path)
+    change(path, statement)
+    assert call(path) == (True, digest, "")
+    assert call(path) == (False, digest, "")
+
+
+def test_a_process_that_measures_again_makes_trials_again(path: Path) -> None:
+    _, digest, _ = call(path)
+    change(path, "measured_at = '2026-01-01T00:00:00+00:00'")
+    assert call(path, MUCUDNN_REMEASURE="1") == (True, digest, "")
+    assert not call(path)[0]
+
+
+@pytest.mark.parametrize("statement", ["is_invariant = 2", "is_invariant = 'yes'", "algorithm = x'00'"])
+def test_a_bad_row_is_ignored(path: Path, statement: str) -> None:
+    _, digest, _ = call(path)
+    change(path, statement)
+    made, other, messages = call(path)
+    assert made
+    assert other == digest
+    assert "was damaged: it is now" in messages
+    assert call(path) == (False, digest, "")
+
+
+def test_trials_move_to_other_caches(path: Path, tmp_path: Path, capsys: Capture) -> None:
+    _, digest, _ = call(path)
+    kept, rows = trials(path), tmp_path / "rows.jsonl"
+    assert exit_code(["cache", "export", "--output", str(rows)]) == 0
+    for action, source in (("import", rows), ("merge", path)):
+        other = tmp_path / f"{action}.sqlite"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("MUCUDNN_CACHE", str(other))
+            assert exit_code(["cache", action, str(source)]) == 0
+        assert trials(other) == kept
+        assert call(other) == (False, digest, "")
+    capsys.readouterr()
+    assert exit_code(["cache", "info"]) == 0
+    assert f", {len(kept)} trials" in capsys.readouterr().out
+    assert exit_code(["cache", "prune", "--library", str(kept[0]["library"])]) == 0
+    assert trials(path) == []
