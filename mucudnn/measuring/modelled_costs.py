@@ -18,8 +18,8 @@ def modelled_costs(bench: Bench, kernel: Kernel, policy: str) -> CostTable:
     accumulator = bench.engine.accumulator_size(kernel, MOST_SLICES_IN_PLACE + 1)
     rows = [
         Measurement(
-            size, candidate.algorithm, SUCCESS, candidate.workspace, candidate.notes, time_ms, 0.0,
-            CANNOT_ACCUMULATE if accumulator is None else accumulator,
+            size, candidate.algorithm, SUCCESS, candidate.workspace, candidate.notes, time_ms,
+            accumulator=CANNOT_ACCUMULATE if accumulator is None else accumulator,
         )
         for size, listed in bench.candidates(kernel, usable_sizes(policy, kernel)).items()
         for candidate, time_ms in _timed(bench, kernel, size, listed)
