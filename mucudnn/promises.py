@@ -8,7 +8,8 @@ from mucudnn.errors import ArgumentTypeError, UsageError, shown
 
 STRICT = "strict"  # a word of `numerics`, and the math mode of problems
 NUMERICS = ("fast", STRICT)
-CHOICES = ("measured", "fixed")
+FIXED = "fixed"  # a word of `choice`
+CHOICES = ("measured", FIXED)
 
 
 class Promise(NamedTuple):
@@ -36,7 +37,7 @@ class Promise(NamedTuple):
     def __str__(self) -> str:
         """Return the words that are not usual, such as "numerics=strict, batch_invariant"; or no text."""
         words = [f"numerics={STRICT}"] * self.is_strict + ["batch_invariant"] * self.batch_invariant
-        return ", ".join(words + ["choice=fixed"] * (self.choice == "fixed"))
+        return ", ".join(words + [f"choice={FIXED}"] * (self.choice == FIXED))
 
 
 USUAL = Promise()
@@ -48,7 +49,7 @@ def promise_named(text: str | None) -> Promise:
     if text is None:
         return promise_of()
     words = text.split(", ")
-    numerics, choice = NUMERICS[f"numerics={STRICT}" in words], CHOICES["choice=fixed" in words]
+    numerics, choice = NUMERICS[f"numerics={STRICT}" in words], CHOICES[f"choice={FIXED}" in words]
     return Promise(numerics, "batch_invariant" in words, choice)
 
 

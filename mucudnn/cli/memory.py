@@ -22,7 +22,7 @@ from mucudnn.plans.memory.planning import POLICIES, MemoryOptions, plan_network
 from mucudnn.plans.memory.training_step import Costs
 from mucudnn.problems.network import Network
 from mucudnn.problems.sources import TRAINABLE, read_network
-from mucudnn.promises import Promise
+from mucudnn.promises import FIXED, Promise
 from mucudnn.report import check_installed
 from mucudnn.sizes import parse_limit, parse_size
 
@@ -57,7 +57,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", choices=(*DEVICES, "measured"), default="h200",
         help="device that the costs are modelled for; measured: convolutions are measured on this machine, "
-        "and the rest is modelled for the h200 (default: h200)",
+        "or with --choice fixed modelled for it, and the rest is modelled for the h200 (default: h200)",
     )  # fmt: skip
     parser.add_argument(
         "--devices", type=options.checked(_parse_devices), metavar="LIST",
@@ -97,6 +97,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layout", choices=("nchw", "nhwc"), help="order of the axes (default: nchw)")
     options.add_numerics(parser, "without FFT, Winograd and TF32")
     options.add_batch_invariant(parser)
+    options.add_choice(parser)
     parser.add_argument(
         "--page", type=options.checked(options.parse_output), metavar="HTML",
         help="write a page that shows memory and tensors against the time, and plans for other budgets",
@@ -118,6 +119,8 @@ def run(arguments: argparse.Namespace) -> None:
         check_installed()
         outputs.check(arguments.page, outputs.PAGE, force=arguments.force)
     promise = options.promise_in(arguments)
+    if promise.choice == FIXED and arguments.seconds != math.inf:
+        raise UsageError("--seconds lets a clock end the search, which --choice fixed excludes: leave it out")
     network = read_network(
         arguments.network,
         batch=arguments.batch,

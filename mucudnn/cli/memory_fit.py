@@ -29,7 +29,7 @@ _ROWS = 6  # the most powers of two in the table, up to the largest mini-batch
 _PLANNING = {
     "policy": "joint", "workspace": None, "host_memory": None, "bandwidth": None, "exact": False,
     "seconds": math.inf,
-    "batch_invariant": None,
+    "batch_invariant": None, "choice": None,
     "no_recompute": False, "no_offload": False, "no_divide": False, "output": None, "page": None,
 }  # fmt: skip
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from dataclasses import dataclass
 
 from mucudnn.errors import UsageError, shown
@@ -108,6 +109,12 @@ def find_device(name: str) -> ModelledDevice:
     near = difflib.get_close_matches(str(name).lower(), DEVICES, n=1)
     hint = f": did you mean {near[0]}?" if near else "."
     raise UsageError(f"{shown(name)} is not a modelled device{hint} There are {', '.join(DEVICES)}")
+
+
+def device_like(gpu: str) -> ModelledDevice:
+    """Return the device whose name a GPU's own name contains, such as NVIDIA H100 PCIe; else the H200."""
+    text = re.sub("[^a-z0-9]", "", gpu.lower())
+    return DEVICES[max((name for name in DEVICES if name in text), key=len, default="h200")]
 
 
 def modelled_configurations(device: ModelledDevice, kernel: Kernel, policy: str) -> tuple[Configuration, ...]:

@@ -4,9 +4,12 @@ It runs on the CPU, without streams: the host engine computes, and copies to hos
 """
 
 import copy
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from memory_on_cpu import run_on_cpu
@@ -17,8 +20,9 @@ from mucudnn.errors import UsageError
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.engines import open_engine
-from mucudnn.measuring.modelled_device import find_device
+from mucudnn.measuring.modelled_device import DEVICES, find_device
 from mucudnn.measuring.runners import Race
+from mucudnn.plans.memory import costs
 from mucudnn.plans.memory.costs import measure_costs
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.memory.planning import MemoryOptions, plan_trace
@@ -115,6 +119,42 @@ def test_the_plan_says_what_it_promises(plan_at_floor: Make, tmp_path: Path) -> 
     assert plan.header == {"promise": "batch_invariant", "workspace_limit": "1MiB"}
     assert plan.for_module("first").promise == INVARIANT
     assert plan_at_floor(Net(), torch.randn(2, 3, 40, 40), Promise()).header == {}
+
+
+def plan_fixed(
+    model: nn.Module, x: torch.Tensor, patch: pytest.MonkeyPatch, gpu: str, **more: Any
+) -> MemoryPlan:
+    """Return a plan as on a GPU of this name, with fixed choices, on which nothing can be measured."""
+    own = sys.modules["mucudnn.torch.training.plan_memory"]
+    patch.setattr(torch.cuda, "get_device_name", lambda *_: gpu)
+    patch.setattr(own, "device_of", lambda model: torch.device("cpu"))
+    engine = open_engine("host", torch.get_num_threads())
+    patch.setattr(own, "device_named", lambda name: SimpleNamespace(engine=engine))
+    for module, names in ((own, ("measure_rates", "measure_link")), (costs, ("benchmark",))):
+        for name in names:
+            patch.setattr(module, name, None)
+    return mt.plan_memory(model, x, memory="1GiB", workspace=LIMIT, choice="fixed", **more)
+
+
+def test_a_plan_with_fixed_choices_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model, x = Net(), torch.randn(2, 3, 40, 40)
+    plans = []
+    for name in ("one", "other"):
+        monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / f"{name}.sqlite"))
+        plan = plan_fixed(model, x, monkeypatch, "NVIDIA H100 80GB HBM3")
+        plans.append(replace(plan, seconds=0.0, lower=None))
+    assert plans[0] == plans[1]
+    assert plans[0].for_module("first").promise == Promise(choice="fixed")
+    assert plans[0].device == "NVIDIA H100 80GB HBM3"
+    assert plans[0].sources == {
+        "kernels": "modelled", "steps": "modelled", "link": "modelled", "device": DEVICES["h100"].source,
+    }  # fmt: skip
+    assert all(map(torch.equal, *(step(mt.apply(copy.deepcopy(model), plan), x) for plan in plans)))
+    given = plan_fixed(model, x, monkeypatch, "a GPU", bandwidth=1e9, batch_invariant=True)
+    assert given.sources["link"] == "given"
+    assert given.sources["device"] == DEVICES["h200"].source
+    assert given.for_module("first").promise == Promise(batch_invariant=True, choice="fixed")
 
 
 def test_a_modelled_device_shows_nothing_about_batches() -> None:

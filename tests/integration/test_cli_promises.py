@@ -2,14 +2,20 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import mucudnn
+from mucudnn._native import Engine, host_library
 from mucudnn.cli import main
+from mucudnn.costs.cache import Cache
 from mucudnn.errors import UsageError
+from mucudnn.listener import Listener
+from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.runners import Exhaustive
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.plan import Plan
 from mucudnn.problems.layers import Layers
@@ -126,6 +132,54 @@ def test_a_memory_plan_keeps_the_words_of_flags_and_variables(
         assert main([*command, "--batch-invariant", *flags]) == 2
     monkeypatch.setenv("MUCUDNN_NUMERICS", "strict")
     assert plan() == strict
+
+
+@pytest.mark.parametrize("more", [(), ("--batch-invariant",)])
+def test_a_memory_plan_with_fixed_choices_measures_nothing(
+    more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = tmp_path / "net.network"
+    layers = Layers(6, 16, 14, 14)
+    layers.finish(layers.convolution("conv", layers.input, 16, 3, padding=1)).write(network)
+    command = [
+        "memory",
+        str(network),
+        "--memory",
+        "1GiB",
+        "--workspace",
+        str(LIMIT),
+        "--choice",
+        "fixed",
+        *more,
+    ]
+    plans = []
+    for name in ("one", "other"):
+        path = tmp_path / f"{name}.sqlite"
+        monkeypatch.setenv("MUCUDNN_CACHE", str(path))
+        output = tmp_path / f"{name}.memory"
+        assert main([*command, "--device", "measured", "--output", str(output)]) == 0
+        with Cache.read_only(path) as cache:
+            assert cache.query("SELECT count(*) FROM measurements WHERE time_ms NOTNULL") == [(0,)]
+        plans.append(MemoryPlan.read(output))
+    assert plans[0] == replace(plans[1], seconds=plans[0].seconds)
+    assert Promise(batch_invariant=bool(more), choice="fixed") == plans[0].for_module("conv").promise
+    assert plans[0].sources["kernels"] == "modelled"
+    assert "choice=fixed" in capsys.readouterr().out
+    with Cache.open(tmp_path / "one.sqlite") as cache:
+        bench = Bench(Engine(host_library()), cache, Listener(), Exhaustive())
+        for kernel in plans[0].kernels:
+            slices = kernel.chosen.slices
+            assert bench.engine.prepare(kernel.kernel, slices).workspace == kernel.workspace <= LIMIT
+
+
+def test_no_clock_ends_the_search_for_a_memory_plan_with_fixed_choices(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["memory", "vgg16", "--memory", "12GiB", "--choice", "fixed", "--seconds"]
+    assert main([*command, "5s"]) == 2
+    assert "--seconds lets a clock end the search" in capsys.readouterr().err
+    assert main(["memory", "vgg16", "--choice", "fixed"]) == 2
+    assert "--choice is for a plan" in capsys.readouterr().err
 
 
 def test_run_passes_the_words_to_the_drop_in(capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mucudnn.costs.records import Measurement
+from mucudnn.costs.table import CostTable
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
+from mucudnn.measuring.modelled_costs import modelled_costs
 from mucudnn.measuring.modelled_device import ModelledDevice, modelled_configurations, modelled_ms
 from mucudnn.plans.decide import desirable_configurations, nothing_fits
 from mucudnn.plans.fixed import invariant_choice
@@ -13,7 +15,7 @@ from mucudnn.plans.memory.training_step import Costs
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.network import Network
 from mucudnn.problems.policies import usable_sizes
-from mucudnn.promises import USUAL, Promise
+from mucudnn.promises import FIXED, USUAL, Promise
 from mucudnn.solver import Configuration
 from mucudnn.solver.memory.copies import Link
 
@@ -58,13 +60,17 @@ def measure_costs(
 ) -> Costs:
     """Return the costs of a network, with its kernels measured on a bench and other steps modelled.
 
-    Measures what the cache lacks. The model uses the rates of `device`. With a batch-invariant promise each
-    kernel that it covers has one configuration within the `limit`. Raises MucudnnError, and NothingFitsError
-    for a kernel that no algorithm can run.
+    Measures what the cache lacks, or nothing with a fixed choice, for which the kernels are modelled too. The
+    model uses the rates of `device`. With a batch-invariant promise each kernel that it covers has one
+    configuration within the `limit`. Raises MucudnnError, and NothingFitsError for a kernel that no algorithm
+    can run.
     """
-    kernels = network.kernels()
-    benchmark(bench, kernels, policy)
-    table = bench.costs(kernels)
+    kernels, is_fixed = network.kernels(), promise.choice == FIXED
+    if is_fixed:
+        table = _modelled_kernels(bench, kernels, device, policy)
+    else:
+        benchmark(bench, kernels, policy)
+        table = bench.costs(kernels)
     desirable: dict[Kernel, tuple[Configuration, ...]] = {}
     undivided: dict[Kernel, Configuration] = {}
     for kernel in kernels:
@@ -83,11 +89,33 @@ def measure_costs(
         kernels=desirable,
         undivided=undivided,
         link=link,
-        sources={"kernels": "measured", "steps": "modelled", "link": link_source, "device": device.source},
+        sources={
+            "kernels": "modelled" if is_fixed else "measured",
+            "steps": "modelled",
+            "link": link_source,
+            "device": device.source,
+        },
     )
 
 
+def _modelled_kernels(
+    bench: Bench, kernels: Sequence[Kernel], device: ModelledDevice, policy: str
+) -> CostTable:
+    """Return the modelled costs of kernels, in ms.
+
+    On a GPU the model only orders the algorithms: its unit is the time of a sample, which the roofline of
+    `device` gives.
+    """
+    rows = {kernel: modelled_costs(bench, kernel, policy).measurements[kernel] for kernel in kernels}
+    if bench.engine.kind == "cudnn":
+        for kernel, own in rows.items():
+            whole_ms = modelled_configurations(device, kernel, "undivided")[-1].time_ms
+            unit = whole_ms / kernel.mini_batch
+            rows[kernel] = [replace(row, time_ms=unit * (row.time_ms or 0)) for row in own]
+    return CostTable(bench.machine, rows, complete=False)
+
+
 def _timed(choice: Configuration, rows: Sequence[Measurement]) -> Configuration:
-    """Return a configuration with the measured times of its parts in place of modelled ones."""
+    """Return a configuration with the times of these rows for its parts, where they have one."""
     measured = {(row.micro_batch, row.algorithm): part for row in rows if (part := row.part()) is not None}
     return Configuration(tuple(measured.get((p.micro_batch, p.algorithm), p) for p in choice.parts))

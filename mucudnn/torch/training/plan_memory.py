@@ -14,7 +14,7 @@ from mucudnn.arrays.devices import device_named
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import ArgumentTypeError, NothingFitsError, UsageError, shown
 from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.modelled_device import find_device
+from mucudnn.measuring.modelled_device import device_like, find_device
 from mucudnn.measuring.runners import Exhaustive
 from mucudnn.plans.memory.costs import measure_costs, model_costs
 from mucudnn.plans.memory.plan import MemoryPlan
@@ -23,7 +23,7 @@ from mucudnn.plans.memory.traced import Trace
 from mucudnn.plans.memory.training_step import Costs
 from mucudnn.problems.network import Network
 from mucudnn.problems.shapes import whole_number
-from mucudnn.promises import promise_of
+from mucudnn.promises import FIXED, promise_of
 from mucudnn.sizes import parse_size
 from mucudnn.solver.memory.copies import Link
 from mucudnn.torch.tracing.trace import trace_model
@@ -47,6 +47,7 @@ def plan_memory(
     device: str | None = None,
     numerics: str | None = None,
     batch_invariant: bool | None = None,
+    choice: str | None = None,
 ) -> MemoryPlan:
     """Return a plan with which a training step of the model fits `memory` bytes, as fast as possible.
 
@@ -71,6 +72,9 @@ def plan_memory(
         numerics: the arithmetic of the convolutions, as in `convert`.
         batch_invariant: what the results promise, as in `convert`. Each convolution and each data gradient
             then has one configuration, whatever memory there is.
+        choice: "fixed" to measure nothing, so that GPUs with the same name and library get the same plan. The
+            costs are then modelled, for the modelled device whose name the GPU's name contains, else for the
+            H200; cuDNN's heuristics order its algorithms. By default "measured".
 
     Raises:
         NothingFitsError: the memory is below the floor, which the message names.
@@ -88,7 +92,7 @@ def plan_memory(
         recompute=recompute,
         host_memory=None if host_memory is None else _read_bytes("host_memory", host_memory),
         exact=exact,
-        promise=promise_of(numerics, batch_invariant),
+        promise=promise_of(numerics, batch_invariant, choice),
     )
     rate = _read_bandwidth(bandwidth)
     modelled = None if device is None else find_device(device)
@@ -109,7 +113,7 @@ def plan_memory(
     costs = (
         model_costs(trace.network, modelled, bandwidth=rate)
         if modelled is not None
-        else _measure(model, trace.network, rate, options)
+        else _costs_on_gpu(model, trace.network, rate, options)
     )
     plan = plan_trace(trace, costs, options, name=type(model).__name__, listener=LogListener())
     # `MemoryPlan.lower` calls this once it is read, because a lower plan takes as long as this one.
@@ -165,17 +169,23 @@ def _read_bandwidth(value: object) -> float | None:
     return float(value)
 
 
-def _measure(model: nn.Module, network: Network, bandwidth: float | None, options: MemoryOptions) -> Costs:
-    """Return costs with kernels, memory and link measured on the model's GPU."""
-    device = device_of(model)
-    rates = measure_rates(device)
-    link = measure_link(device) if bandwidth is None else Link(bandwidth, bandwidth)
+def _costs_on_gpu(
+    model: nn.Module, network: Network, bandwidth: float | None, options: MemoryOptions
+) -> Costs:
+    """Return costs with kernels, memory and link measured on the model's GPU; modelled for a fixed choice."""
+    device, is_fixed = device_of(model), options.promise.choice == FIXED
+    name = torch.cuda.get_device_name(device)
+    rates = device_like(name) if is_fixed else measure_rates(device)
+    if bandwidth is not None:
+        link, source = Link(bandwidth, bandwidth), "given"
+    elif is_fixed:
+        link, source = rates.link_of(), "modelled"
+    else:
+        link, source = measure_link(device), "measured"
     listener = LogListener()
     with Cache.of_user(listener, needed=False) as cache:
         bench = Bench(device_named(f"cuda:{device.index or 0}").engine, cache, listener, Exhaustive())
-        source = "measured" if bandwidth is None else "given"
         costs = measure_costs(
             network, bench, rates, link, link_source=source, promise=options.promise, limit=options.workspace
         )
-    name = torch.cuda.get_device_name(device)
     return replace(costs, device=name)
