@@ -7,7 +7,6 @@ from pathlib import Path
 from mucudnn.cli import options, outputs
 from mucudnn.cli.decisions import decided
 from mucudnn.cli.terminal import show
-from mucudnn.costs.table import CostTable
 from mucudnn.measuring.runners import Exhaustive
 from mucudnn.output.files import write_lines
 from mucudnn.report import check_installed
@@ -28,6 +27,8 @@ EXAMPLES = (
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     options.add_kernel_options(parser)
+    options.add_batch_invariant(parser)
+    options.add_choice(parser)
     options.add_decision_options(parser)
     outputs.add_output(parser, "HTML", "the page (default: report.html)", default="report.html")
     parser.add_argument(
@@ -45,9 +46,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Measure, decide, and write the page and the plots."""
     check_installed()
     outputs.check(Path(arguments.output), outputs.PAGE, force=arguments.force)
-    with decided(arguments, Exhaustive()) as (result, cache):
-        kernels = [decision.kernel for decision in result.decisions]
-        report = gather(arguments.network, result, CostTable.read(cache, result.machine, kernels))
+    with decided(arguments, Exhaustive()) as (result, find_costs):
+        report = gather(arguments.network, result, find_costs())
     _write_page(report, arguments.output)
     lines = [*report.advice, ""]
     if arguments.plots:

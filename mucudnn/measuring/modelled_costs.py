@@ -1,5 +1,7 @@
 """Costs without measurements: modelled times on the host engine, the order of the heuristics on a GPU."""
 
+from collections.abc import Iterable
+
 from mucudnn._native import MOST_SLICES_IN_PLACE
 from mucudnn.costs.records import CANNOT_ACCUMULATE, SUCCESS, Listed, Measurement
 from mucudnn.costs.table import CostTable
@@ -13,8 +15,14 @@ from mucudnn.solver import is_tiled
 _PLACE, _SLICE = 0.02, 0.1
 
 
+def modelled_table(bench: Bench, kernels: Iterable[Kernel], policy: str) -> CostTable:
+    """Return the costs of kernels at the policy's sizes, always the same on the same device and library."""
+    rows = {kernel: modelled_costs(bench, kernel, policy).measurements[kernel] for kernel in kernels}
+    return CostTable(bench.machine, rows, complete=False)
+
+
 def modelled_costs(bench: Bench, kernel: Kernel, policy: str) -> CostTable:
-    """Return the costs of a kernel at the policy's sizes, always the same on the same device and library."""
+    """Return the costs of one kernel."""
     accumulator = bench.engine.accumulator_size(kernel, MOST_SLICES_IN_PLACE + 1)
     rows = [
         Measurement(

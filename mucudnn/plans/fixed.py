@@ -13,7 +13,7 @@ from mucudnn.costs.records import Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.errors import UsageError
 from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.modelled_costs import modelled_costs
+from mucudnn.measuring.modelled_costs import modelled_costs, modelled_table
 from mucudnn.plans.decide import (
     Decision,
     Limits,
@@ -42,10 +42,7 @@ def decide_without_clock(
             "a division of a total depends on the mini-batch, so it cannot be batch-invariant: give a limit "
             "for each kernel instead"
         )
-    rows: dict[Kernel, Sequence[Measurement]] = {}
-    for kernel in kernels:
-        rows |= modelled_costs(bench, kernel, policy).measurements
-    decisions = decide(CostTable(bench.machine, rows, complete=False), policy, limits, bench.listener)
+    decisions = decide(modelled_table(bench, kernels, policy), policy, limits, bench.listener)
     if not batch_invariant:
         return decisions
     choices = [invariant_choice(bench, kernel, limits.workspace) for kernel in kernels]

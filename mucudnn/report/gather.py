@@ -14,6 +14,11 @@ from mucudnn.report.curves import Curve, divided_curve, even_curve
 from mucudnn.solver import Configuration, MicroConfiguration
 from mucudnn.solver.workspace.configuration import pareto_front
 
+_OF_ONE_LIMIT = (
+    "A batch-invariant choice holds for one limit, and another limit may lead to another algorithm: compare "
+    "reports for several limits."
+)
+
 
 @dataclass(frozen=True)
 class KernelReport:
@@ -91,7 +96,9 @@ def gather(network: str, result: Result, costs: CostTable) -> Report:
         divided=divided,
         undivided=even_curve({k.kernel: k.undivided for k in kernels}),
         present=present,
-        advice=tuple(advise(limits, copies, even, divided)),
+        advice=(_OF_ONE_LIMIT,)
+        if result.promise.batch_invariant
+        else tuple(advise(limits, copies, even, divided)),
     )
 
 

@@ -12,10 +12,12 @@ from mucudnn._native import Engine, parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.modelled_costs import modelled_table
 from mucudnn.measuring.runners import Exhaustive
 from mucudnn.plans.decide import Limits
 from mucudnn.plans.optimizer import optimize
 from mucudnn.problems.kernels import Kernel
+from mucudnn.promises import Promise
 from mucudnn.report.figure import LIGHT, PALETTE
 from mucudnn.report.files import write_plots
 from mucudnn.report.gather import Report, gather
@@ -67,6 +69,22 @@ def test_the_page_says_what_was_measured_and_when() -> None:
     assert "Written on 4 March 2026 by mucudnn " in text
     assert "All together may use 8 MiB" in render(report(limits=Limits(total=8 * MiB)), TODAY)
     assert "Their workspace is not limited" in render(report(limits=Limits()), TODAY)
+
+
+def test_the_page_of_choices_without_a_clock_says_that_times_are_modelled() -> None:
+    engine = FakeEngine()
+    with Cache.in_memory(Path("none")) as cache:
+        bench = Bench(cast(Engine, engine), cache, Listener(), Exhaustive())
+        promise, limits = Promise("strict", choice="fixed"), Limits(workspace=2 * MiB)
+        result = optimize(bench, KERNELS, "power_of_two", limits, promise=promise)
+        found = gather("net", result, modelled_table(bench, KERNELS, "power_of_two"))
+    assert not engine.calls["measure"]
+    assert [kernel.undivided[0].workspace for kernel in found.kernels] == [0, 0]
+    text = re.sub(r"\s+", " ", render(found, TODAY))
+    assert "The results promise numerics=strict, choice=fixed." in text
+    assert "Nothing was measured: modelled times order the choices for a device, a library 1.0" in text
+    assert "Measured on" not in text
+    assert "The results promise" not in render(report(), TODAY)
 
 
 def test_identical_kernels_that_differ_are_listed_with_their_kernel() -> None:

@@ -7,7 +7,7 @@ from mucudnn.costs.records import Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
-from mucudnn.measuring.modelled_costs import modelled_costs
+from mucudnn.measuring.modelled_costs import modelled_table
 from mucudnn.measuring.modelled_device import ModelledDevice, modelled_configurations, modelled_ms
 from mucudnn.plans.decide import desirable_configurations, nothing_fits
 from mucudnn.plans.fixed import invariant_choice
@@ -106,13 +106,14 @@ def _modelled_kernels(
     On a GPU the model only orders the algorithms: its unit is the time of a sample, which the roofline of
     `device` gives.
     """
-    rows = {kernel: modelled_costs(bench, kernel, policy).measurements[kernel] for kernel in kernels}
-    if bench.engine.kind == "cudnn":
-        for kernel, own in rows.items():
-            whole_ms = modelled_configurations(device, kernel, "undivided")[-1].time_ms
-            unit = whole_ms / kernel.mini_batch
-            rows[kernel] = [replace(row, time_ms=unit * (row.time_ms or 0)) for row in own]
-    return CostTable(bench.machine, rows, complete=False)
+    table = modelled_table(bench, kernels, policy)
+    if bench.engine.kind != "cudnn":
+        return table
+    rows = {}
+    for kernel, own in table.measurements.items():
+        unit = modelled_configurations(device, kernel, "undivided")[-1].time_ms / kernel.mini_batch
+        rows[kernel] = [replace(row, time_ms=unit * (row.time_ms or 0)) for row in own]
+    return replace(table, measurements=rows)
 
 
 def _timed(choice: Configuration, rows: Sequence[Measurement]) -> Configuration:
