@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from needs_torch import mt, torch
+from random_cases import examples
 
 from mucudnn.torch.operators.formats import channels_last, strides
 
@@ -134,13 +135,13 @@ def assert_same(case: Case, **workspace: str) -> None:
 
 
 @given(cases())
-@settings(max_examples=60 * FACTOR)
+@settings(max_examples=examples(60) * FACTOR)
 def test_results_and_gradients_have_the_strides_of_pytorchs(case: Case) -> None:
     assert_same(case, workspace="0")  # with this limit few algorithms are measured
 
 
 @given(cases())
-@settings(max_examples=400 * FACTOR)
+@settings(max_examples=examples(400) * FACTOR)
 def test_the_rule_is_that_of_pytorch(case: Case) -> None:
     last = channels_last(*case[:-1], exact=True)
     x, w = case.x.requires_grad_(), case.w.requires_grad_()
@@ -152,7 +153,7 @@ def test_the_rule_is_that_of_pytorch(case: Case) -> None:
 
 @given(cases())
 @example(Case(SMALL_VOLUME, torch.ones(2, 2, 1, 1, 1), None, (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False))
-@settings(max_examples=20 * FACTOR)
+@settings(max_examples=examples(20) * FACTOR)
 def test_gradients_by_torch_func_have_them_too(case: Case) -> None:
     def gradients(convolution: object) -> list[torch.Size]:
         def run(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -165,7 +166,7 @@ def test_gradients_by_torch_func_have_them_too(case: Case) -> None:
 
 
 @given(cases())
-@settings(max_examples=30 * FACTOR)
+@settings(max_examples=examples(30) * FACTOR)
 def test_an_input_without_the_batch_has_them_too(case: Case) -> None:
     assert_same(case._replace(x=case.x[0], dy_last=False), workspace="0")
 

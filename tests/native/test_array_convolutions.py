@@ -5,6 +5,7 @@ import pytest
 from drawn_problems import divisions, problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_cases import examples
 from reference import EPSILON, IMPLICIT_GEMM, OUTPUT, PASSES, convolve
 
 import mucudnn
@@ -52,7 +53,7 @@ def call(problem: Problem, pass_: str, tensors: dict[str, np.ndarray], **options
     return mucudnn.convolution_backward_filter(t["x"], t["y"], t["w"].shape, **options)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     kernel_and_sizes=st.tuples(problems(data_types=tuple(TYPES)), st.sampled_from(PASSES)).flatmap(
         lambda k: st.tuples(st.just(k), divisions(k[0].mini_batch, most_slices(Kernel(*k))))

@@ -11,6 +11,7 @@ from drawn_problems import problems, transformed_problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import run as run_program
+from random_cases import examples
 from reference import ALL_TYPES
 
 from mucudnn._native import Engine, Problem, host_library
@@ -78,7 +79,7 @@ def run(
     return out.read(type_, before.size).view(np.int64).reshape(before.shape)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     problem=st.one_of(
         problems(data_types=ALL_TYPES, most_samples=MOST),

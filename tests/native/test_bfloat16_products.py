@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from programs import is_missing, run, run_compiler
 from reference import PASSES, CheckedKernel, assert_each_algorithm_is_right
@@ -58,7 +58,6 @@ def problems(draw: st.DrawFn) -> Problem:
     )
 
 
-@settings(max_examples=100)
 @given(problem=problems(), pass_=st.sampled_from(PASSES), beta=st.sampled_from([0.0, 0.5]))
 def test_a_16_bit_convolution_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, beta: float

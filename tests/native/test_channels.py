@@ -7,6 +7,7 @@ import pytest
 from drawn_problems import divisions, problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_cases import examples
 from reference import EPILOGUES, EPSILON, PASSES, CheckedKernel
 from wrapped_library import build_wrapper
 
@@ -56,7 +57,7 @@ SMALL = problem()
 FORWARD, DATA, FILTER = (Kernel(SMALL, pass_) for pass_ in PASSES)
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(
     data=st.data(),
     problem=st.one_of(
@@ -98,7 +99,6 @@ def test_output_channels_are_divided_except_for_the_gradient_of_the_input() -> N
     assert group_kernel(DATA, 2).problem == problem(in_channels=2)
 
 
-@settings(max_examples=100)
 @given(
     data=st.data(),
     plain=problems(data_types=ALL_TYPES, most_samples=3),

@@ -5,6 +5,7 @@ import pytest
 from drawn_problems import divisions, problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_cases import examples
 from reference import ALL_TYPES, EPSILON, PASSES, CheckedKernel, assert_each_algorithm_is_right
 
 from mucudnn._native import Engine, EngineError, Problem, host_library, most_slices
@@ -16,7 +17,7 @@ scales = st.sampled_from([1.0, -0.5, 2.0])
 betas = st.sampled_from([0.0, 1.0, 0.5])
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(problem=problems(data_types=ALL_TYPES), pass_=passes, alpha=scales, beta=betas)
 def test_every_algorithm_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
@@ -31,7 +32,7 @@ def plain_problems(sizes: st.SearchStrategy[int]) -> st.SearchStrategy[Problem]:
     return st.one_of(planes, volumes).flatmap(lambda kernel: problems(kernel=kernel, plain=True))
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(problem=plain_problems(st.just(3)), pass_=passes, alpha=scales, beta=betas)
 def test_winograd_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
@@ -39,7 +40,7 @@ def test_winograd_agrees_with_the_definition(
     assert_each_algorithm_is_right(CheckedKernel(engine, Kernel(problem, pass_)), alpha, beta)
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(problem=plain_problems(st.integers(1, 9)), pass_=passes, alpha=scales, beta=betas)
 def test_fft_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
@@ -47,7 +48,7 @@ def test_fft_agrees_with_the_definition(
     assert_each_algorithm_is_right(CheckedKernel(engine, Kernel(problem, pass_)), alpha, beta)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     data=st.data(),
     problem=st.one_of(problems(data_types=ALL_TYPES), plain_problems(st.just(3))),

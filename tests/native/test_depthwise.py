@@ -6,6 +6,7 @@ from drawn_problems import divisions
 from guarded_tensors import assert_keeps_to_its_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_cases import examples
 from reference import EPSILON, IMPLICIT_GEMM, PASSES, CheckedKernel, assert_each_algorithm_is_right
 
 from mucudnn._native import Engine, Problem, host_library
@@ -46,7 +47,7 @@ def depthwise_problems(
     )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(problem=depthwise_problems(), pass_=passes, alpha=scales, beta=betas)
 def test_every_depthwise_convolution_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
@@ -54,7 +55,7 @@ def test_every_depthwise_convolution_agrees_with_the_definition(
     assert_each_algorithm_is_right(CheckedKernel(engine, Kernel(problem, pass_)), alpha, beta)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data(), problem=depthwise_problems(), pass_=st.sampled_from(PASSES[:2]), beta=betas)
 def test_a_division_of_a_depthwise_convolution_gives_the_same_bits(
     engine: Engine, data: st.DataObject, problem: Problem, pass_: str, beta: float
@@ -103,7 +104,7 @@ def test_large_images_agree_with_the_definition_and_beta_0_reads_no_nan(
 
 
 @pytest.mark.parametrize("at_end", [True, False])
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(problem=depthwise_problems(types=("f32", "bf16")), pass_=passes, beta=betas)
 def test_no_byte_outside_the_tensors_is_read_or_written(
     engine: Engine, at_end: bool, problem: Problem, pass_: str, beta: float

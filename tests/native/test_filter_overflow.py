@@ -12,6 +12,7 @@ import pytest
 from drawn_problems import divisions
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_cases import examples
 from reference import EPSILON, Array, CheckedKernel, cancelling_values, convolve
 
 import mucudnn
@@ -127,7 +128,7 @@ def test_tiles_of_a_filter_gradient_in_fp16_are_refused(mini_batch: int, engine:
 # --- decisions ---
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     sizes=divisions(8),
     data_type=st.sampled_from(["bf16", "f32"]),

@@ -5,6 +5,7 @@ import pytest
 from drawn_problems import divisions, problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_cases import examples
 from reference import EPILOGUES, EPSILON, PASSES, CheckedKernel, operand_shapes
 
 from mucudnn._native import Engine, EngineError, Problem, parse_descriptor
@@ -18,7 +19,7 @@ def fused(problem: Problem, epilogue: str) -> Problem:
     return parse_descriptor(f"{problem}{epilogue}")[0]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     data=st.data(),
     plain=st.one_of(problems(data_types=("f32", "f64", "f16", "bf16")), problems(kernel=(3, 3), plain=True)),

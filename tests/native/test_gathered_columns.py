@@ -4,6 +4,7 @@ import pytest
 from guarded_tensors import assert_keeps_to_its_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_cases import examples
 from reference import PASSES, CheckedKernel, assert_each_algorithm_is_right
 
 from mucudnn._native import Engine, Problem
@@ -49,7 +50,7 @@ each_kind = pytest.mark.parametrize("problems", [in_nhwc(), strided()], ids=["nh
 
 
 @each_kind
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(data=st.data(), pass_=st.sampled_from(PASSES), beta=st.sampled_from([0.0, 0.5]))
 def test_a_convolution_agrees_with_the_definition(
     engine: Engine, problems: st.SearchStrategy[Problem], data: st.DataObject, pass_: str, beta: float
@@ -60,7 +61,7 @@ def test_a_convolution_agrees_with_the_definition(
 
 @each_kind
 @pytest.mark.parametrize("at_end", [True, False])
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data(), pass_=st.sampled_from(PASSES))
 def test_a_convolution_reads_and_writes_no_byte_outside_its_tensors(
     engine: Engine, problems: st.SearchStrategy[Problem], at_end: bool, data: st.DataObject, pass_: str

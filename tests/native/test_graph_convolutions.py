@@ -9,6 +9,7 @@ from graph_numbers import EXPLICIT_GEMM, LEGACY_NUMBERS, PLAIN
 from graph_operations import UIDS, loaded, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_cases import examples
 from reference import ALL_TYPES, OUTPUT, PASSES, Array, CheckedKernel, assert_each_algorithm_is_right
 
 from mucudnn import _native
@@ -46,7 +47,6 @@ class CheckedGraphKernel(CheckedKernel):
         return loaded(memory[UIDS[name]], self.shapes[name], problem.data_type, problem.layout)
 
 
-@settings(max_examples=100)
 @given(
     problem=problems(data_types=ALL_TYPES),
     pass_=st.sampled_from(PASSES),
@@ -59,7 +59,7 @@ def test_every_engine_agrees_with_the_definition(
     assert_each_algorithm_is_right(CheckedGraphKernel(engine, Kernel(problem, pass_)), alpha, beta)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     problem=st.tuples(st.integers(1, 5), st.integers(1, 5)).flatmap(lambda k: problems(kernel=k, plain=True)),
     pass_=st.sampled_from(PASSES),
@@ -71,7 +71,7 @@ def test_transforms_agree_with_the_definition(
     assert_each_algorithm_is_right(CheckedGraphKernel(engine, Kernel(problem, pass_)), 1.0, beta)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(problem=problems(data_types=("f32", "f16")), pass_=st.sampled_from(["forward", "backward_data"]))
 def test_the_mode_convolution_flips_the_filter_also_from_json(
     engine: Engine, problem: Problem, pass_: str

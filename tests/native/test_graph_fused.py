@@ -5,7 +5,7 @@ import pytest
 from drawn_problems import problems
 from fused_graphs import AFTER_BIAS, AFTER_CONVOLUTION, BIAS, RESIDUAL, Fused, client
 from graph_operations import UIDS, Descriptor, loaded, packed_strides, shapes, stored
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference import EPSILON, Array, CheckedKernel
 
@@ -48,7 +48,6 @@ def operands(engine: Engine, problem: Problem) -> tuple[CheckedKernel, Array, Ar
     return checked, rounded[0], rounded[1]
 
 
-@settings(max_examples=100)
 @given(
     problem=problems(data_types=("f32", "f64", "f16", "bf16")),
     order=st.sampled_from(

@@ -11,7 +11,7 @@ from graph_abi import CONSTANTS, Library
 from graph_client import Client
 from graph_numbers import EXPLICIT_GEMM, LEGACY_NUMBERS, PLAIN
 from graph_operations import UIDS, Descriptor, loaded, stored
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference import OUTPUT, PASSES, Array, CheckedKernel
 
@@ -75,7 +75,6 @@ class CheckedTiledKernel(CheckedKernel):
         return loaded(memory[UIDS[name]], self.shapes[name], "f32", problem.layout)
 
 
-@settings(max_examples=100)
 @given(
     problem=problems(),
     pass_=st.sampled_from(PASSES),
@@ -97,7 +96,6 @@ def test_smaller_tiles_never_need_more_workspace(engine: Engine, problem: Proble
     assert sizes == sorted(sizes, reverse=True)
 
 
-@settings(max_examples=100)
 @given(problem=problems(), pass_=st.sampled_from(PASSES), tile_size=st.sampled_from(SIZES))
 def test_nothing_is_written_beyond_the_workspace(
     engine: Engine, problem: Problem, pass_: str, tile_size: int

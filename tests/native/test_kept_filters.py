@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from drawn_problems import TRANSFORMS, divisions, transformed_problems
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mucudnn._native import Division, Engine, KeptFilter, Problem, host_library
@@ -54,7 +54,6 @@ def transforms(kernel: Kernel) -> list[str]:
     return [c.algorithm for c in listed if c.algorithm in TRANSFORMS and c.status == SUCCESS]
 
 
-@settings(max_examples=100)
 @given(st.data(), st.sampled_from(["forward", "backward_data"]), st.sampled_from([1, 2, 3]))
 def test_a_kept_filter_changes_no_bit(data: st.DataObject, pass_: str, threads: int) -> None:
     problem = data.draw(transformed_problems())

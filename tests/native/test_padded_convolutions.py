@@ -5,6 +5,7 @@ import pytest
 from guarded_tensors import assert_keeps_to_its_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_cases import examples
 from reference import ALL_TYPES, PASSES, CheckedKernel, assert_each_algorithm_is_right
 
 from mucudnn._native import Engine, Problem, host_library
@@ -42,7 +43,7 @@ def padded_problems(draw: st.DrawFn, *, data_types: tuple[str, ...] = ALL_TYPES)
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(problem=padded_problems(), pass_=st.sampled_from(PASSES), beta=st.sampled_from([0.0, 0.5]))
 def test_every_algorithm_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, beta: float
@@ -51,7 +52,7 @@ def test_every_algorithm_agrees_with_the_definition(
 
 
 @pytest.mark.parametrize("at_end", [True, False])
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(problem=padded_problems(data_types=("f32", "bf16")), pass_=st.sampled_from(PASSES))
 def test_no_byte_outside_the_tensors_is_read_or_written(
     engine: Engine, at_end: bool, problem: Problem, pass_: str

@@ -8,6 +8,7 @@ import pytest
 from drawn_problems import problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_cases import examples
 from reference import IMPLICIT_GEMM, PASSES, Array, CheckedKernel
 
 from mucudnn._native import Engine, Problem, most_slices, parse_descriptor
@@ -50,7 +51,7 @@ def assert_piece_equals_whole(engine: Engine, kernel: Kernel, piece: Piece) -> N
     assert np.array_equal(found.actual(), values_of_piece(piece, kernel.pass_, result))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     problem=problems(data_types=ALL_TYPES),
     pass_=st.sampled_from(PASSES),

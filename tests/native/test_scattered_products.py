@@ -5,6 +5,7 @@ import pytest
 from guarded_tensors import assert_keeps_to_its_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_cases import examples
 from reference import EPSILON, CheckedKernel, assert_each_algorithm_is_right
 
 from mucudnn._native import Engine, Problem, host_library
@@ -38,7 +39,7 @@ def first_layers(draw: st.DrawFn) -> Problem:
     )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(problem=first_layers(), alpha=st.sampled_from([1.0, -0.5]), beta=betas)
 def test_a_gradient_of_few_channels_agrees_with_the_definition(
     engine: Engine, problem: Problem, alpha: float, beta: float
@@ -47,7 +48,7 @@ def test_a_gradient_of_few_channels_agrees_with_the_definition(
 
 
 @pytest.mark.parametrize("at_end", [True, False])
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(problem=first_layers(), beta=betas)
 def test_no_byte_outside_the_tensors_is_read_or_written(
     engine: Engine, at_end: bool, problem: Problem, beta: float

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from drawn_problems import divisions, problems
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference import ALL_TYPES, OUTPUT, Array, CheckedKernel, convolve
 
@@ -41,7 +41,6 @@ def write(checked: CheckedKernel, name: str, values: Array) -> None:
     checked.memory[name].write(checked.problem.data_type, np.ascontiguousarray(last).ravel())
 
 
-@settings(max_examples=100)
 @given(kernel=strict_kernels(), value=st.sampled_from([np.nan, np.inf, -np.inf]), data=st.data())
 def test_a_value_that_is_not_finite_reaches_the_results_whose_windows_hold_it(
     engine: Engine, kernel: Kernel, value: float, data: st.DataObject
@@ -59,7 +58,6 @@ def test_a_value_that_is_not_finite_reaches_the_results_whose_windows_hold_it(
         np.testing.assert_array_equal(~np.isfinite(result), held > 0)
 
 
-@settings(max_examples=100)
 @given(kernel=strict_kernels(), data=st.data())
 def test_a_large_value_changes_no_result_whose_window_lacks_it(
     engine: Engine, kernel: Kernel, data: st.DataObject
@@ -78,7 +76,6 @@ def test_a_large_value_changes_no_result_whose_window_lacks_it(
         np.testing.assert_array_equal(checked.run(parts)[held == 0], old[held == 0])
 
 
-@settings(max_examples=100)
 @given(kernel=strict_kernels(), data=st.data())
 def test_zeros_stay_zero_and_sums_of_positive_values_stay_positive(
     engine: Engine, kernel: Kernel, data: st.DataObject

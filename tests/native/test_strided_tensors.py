@@ -10,6 +10,7 @@ from drawn_problems import problems
 from host_abi import NOT_SUPPORTED, SUCCESS, Kernel, cudnn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_cases import examples
 from reference import ALL_TYPES
 
 from mucudnn._native import Problem
@@ -118,7 +119,7 @@ def is_in_both_layouts(problem: Problem) -> bool:
     return all(channel == 1 or math.prod(size) == 1 for channel, size in zip(channels, sizes, strict=True))
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250))
 @given(
     problem=st.one_of(
         problems(data_types=ALL_TYPES, most_samples=4),

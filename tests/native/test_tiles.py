@@ -8,6 +8,7 @@ import pytest
 from drawn_problems import problems
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from random_cases import examples
 from reference import PASSES, CheckedKernel
 
 from mucudnn._native import (
@@ -29,7 +30,7 @@ SMALL = Kernel(
 passes = st.sampled_from(PASSES)
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(
     data=st.data(),
     problem=st.one_of(

@@ -9,6 +9,7 @@ from drawn_problems import LINES, TRANSFORMS, divisions, transformed_problems
 from guarded_tensors import assert_keeps_to_its_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_cases import examples
 from reference import EPSILON, PASSES, ROUNDINGS, CheckedKernel
 
 from mucudnn._native import Engine, Problem, host_library, most_slices
@@ -40,7 +41,7 @@ def assert_transforms_are_right(checked: CheckedKernel, alpha: float = 1.0, beta
         assert np.linalg.norm(result - exact) <= tolerance, name
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(problem=transformed_problems(), pass_=passes, alpha=scales, beta=betas)
 def test_every_type_and_dilation_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
@@ -48,7 +49,7 @@ def test_every_type_and_dilation_agrees_with_the_definition(
     assert_transforms_are_right(CheckedKernel(engine, Kernel(problem, pass_)), alpha, beta)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data(), problem=transformed_problems(most_samples=6), pass_=passes, beta=betas)
 def test_a_division_is_as_exact_as_the_whole_mini_batch(
     engine: Engine, data: st.DataObject, problem: Problem, pass_: str, beta: float
@@ -64,7 +65,7 @@ def test_a_division_is_as_exact_as_the_whole_mini_batch(
 
 
 @pytest.mark.parametrize("at_end", [True, False])
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data(), problem=transformed_problems(), pass_=passes, beta=betas)
 def test_no_byte_outside_the_tensors_is_read_or_written(
     engine: Engine, at_end: bool, data: st.DataObject, problem: Problem, pass_: str, beta: float

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import SHIM, compile_c
+from random_cases import examples
 
 from mucudnn.drop_in.elf import NotElfError, read_elf
 
@@ -139,7 +140,7 @@ def test_a_file_cut_short_is_named(library: Path, damaged: Path, keep: float) ->
 
 
 @given(data=st.data())
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_a_damaged_file_is_read_or_named_and_nothing_else(
     library: Path, damaged: Path, data: st.DataObject
 ) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from random_cases import examples
 
 from mucudnn._native import Problem
 from mucudnn.errors import NothingFitsError, UsageError
@@ -44,7 +45,7 @@ HEADLESS = without_head()
 
 
 class TestWork:
-    @settings(max_examples=30)
+    @settings(max_examples=examples(30))
     @example(bundled_network("resnet18", 2), 0)
     @example(bundled_network("googlenet", 2), 2**16)
     @given(trainable(), st.sampled_from([0, 64, 2**30]))
@@ -118,7 +119,7 @@ class TestModelledDevices:
 
 
 class TestDecisions:
-    @settings(max_examples=25)
+    @settings(max_examples=examples(25))
     @example(HEADLESS, 0.0)
     @example(HEADLESS, 0.5)
     @given(trainable().map(Network.with_backward), st.floats(0, 1))

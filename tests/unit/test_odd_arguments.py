@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from odd_values import ARRAY, FACTOR, LAYOUT, OUT, PLAN, SHAPE, SIZE, WORKSPACE, Odd, sizes
-from random_cases import cases
+from random_cases import cases, examples
 from reference import EPSILON, OUTPUT, PASSES, convolve
 
 import mucudnn
@@ -21,7 +21,7 @@ from mucudnn._native import Engine, Problem
 from mucudnn.arrays import dispatch
 from mucudnn.errors import MucudnnError
 
-CASES = cases(150)
+CASES = cases(examples(150))
 TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16}
 FUNCTIONS = {
     "forward": mucudnn.convolution_forward,

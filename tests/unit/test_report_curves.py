@@ -2,6 +2,7 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_cases import examples
 
 from mucudnn._native import parse_descriptor
 from mucudnn.plans.decide import Limits
@@ -46,7 +47,7 @@ def test_an_even_split_gives_each_kernel_its_fastest_within_the_same_bytes(
     assert found is None if expected is None else abs(found - expected) < 1e-9 * expected
 
 
-@settings(max_examples=25)  # each example solves forty totals
+@settings(max_examples=examples(25))  # each example solves forty totals
 @given(networks)
 def test_a_division_by_need_is_never_slower_than_an_even_split(fronts: Fronts) -> None:
     even, divided = even_curve(fronts), divided_curve(fronts)
@@ -56,7 +57,7 @@ def test_a_division_by_need_is_never_slower_than_an_even_split(fronts: Fronts) -
         assert time_ms <= point.time_ms * (1 + 1e-9)
 
 
-@settings(max_examples=25)  # each example solves forty totals
+@settings(max_examples=examples(25))  # each example solves forty totals
 @given(networks)
 def test_the_division_reaches_from_the_leanest_to_the_fastest(fronts: Fronts) -> None:
     points = divided_curve(fronts).points

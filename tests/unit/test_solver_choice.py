@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from mucudnn.solver.workspace import exact, ilp
@@ -82,7 +82,6 @@ UNEQUAL_WORKSPACES = [
 ]
 
 
-@settings(deadline=None)
 @given(problems())
 @example((UNEQUAL_WORKSPACES, FULL))
 def test_the_linear_program_finds_the_optimum_within_its_tolerance(problem: Problem) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mucudnn.solver import Configuration, Infeasible, MicroConfiguration, divide_workspace, solve_division
@@ -59,7 +59,6 @@ def networks_with_totals(draw: st.DrawFn) -> tuple[Kernels, dict[str, int], int]
     return kernels, counts, total
 
 
-@settings(deadline=None)
 @given(networks_with_totals(), st.sampled_from(SOLVERS), st.booleans())
 def test_a_division_is_as_good_as_the_best_of_all_choices(
     case: tuple[Kernels, dict[str, int], int], solver: SolverName, exact: bool
@@ -82,7 +81,6 @@ def test_a_division_is_as_good_as_the_best_of_all_choices(
     assert time_of(choice, counts) <= best * (1 + gap)
 
 
-@settings(deadline=None)
 @given(networks_with_totals(), st.sampled_from(SOLVERS))
 def test_identical_kernels_apart_are_as_good_as_so_many_kernels_with_names_of_their_own(
     case: tuple[Kernels, dict[str, int], int], solver: SolverName
@@ -122,7 +120,6 @@ def test_very_many_identical_kernels_are_divided_in_groups() -> None:
     assert 450_000 < fast_ones <= 500_000
 
 
-@settings(deadline=None)
 @given(networks_with_totals(), st.randoms(use_true_random=False), st.booleans())
 def test_the_order_of_kernels_and_configurations_does_not_matter(
     case: tuple[Kernels, dict[str, int], int], shuffler: random.Random, exact: bool

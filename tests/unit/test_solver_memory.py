@@ -52,7 +52,7 @@ def find_best_time(work: TrainingStep, memory: int) -> float:
 class TestJoint:
     # The program knows no pieces, and the steps of these chains are only a few pieces long. The worst of
     # 1,000 random chains took 3.4 % more than the best choice, 999 took no more.
-    @settings(max_examples=100, derandomize=True)
+    @settings(derandomize=True)
     @given(networks())
     def test_it_is_within_5_percent_of_the_best_of_all_choices(self, given: tuple[TrainingStep, int]) -> None:
         work, memory = given

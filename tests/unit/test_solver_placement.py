@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_cases import examples
 
 from mucudnn.solver import Infeasible
 from mucudnn.solver.devices.placement import place
@@ -138,7 +139,7 @@ def test_a_chain_ends_where_another_operation_begins_or_ends() -> None:
     assert sorted(find_chains(7, edges)) == [[0, 1, 2], [3], [4], [5, 6]]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.integers(0, 10**6), st.integers(1, 12))
 def test_cuts_are_the_operations_that_all_others_depend_on_or_lead_to(seed: int, count: int) -> None:
     operations, edges = random_graph(random.Random(seed), count)

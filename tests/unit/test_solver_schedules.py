@@ -8,6 +8,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_cases import examples
 
 from mucudnn.solver import Infeasible
 from mucudnn.solver.devices.pipelines import (
@@ -106,7 +107,7 @@ stage_costs = st.builds(
 links = st.builds(PeerLink, st.floats(0.0, 5.0), st.floats(1.0, 1e6))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.sampled_from(sorted(SCHEDULES)),
     st.lists(stage_costs, min_size=1, max_size=5),
@@ -135,7 +136,7 @@ def test_a_task_starts_as_soon_as_its_rank_and_its_input_allow(
             assert start[task] == max(needs, default=0.0)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(stage_costs, min_size=1, max_size=5), st.integers(1, 6), st.integers(0, 1000), links)
 def test_the_choice_is_the_fastest_schedule_that_fits(
     stages: list[Stage], micro_batches: int, memory: int, link: PeerLink

@@ -8,6 +8,7 @@ from random import Random
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_cases import examples
 
 from mucudnn.solver import Infeasible
 from mucudnn.solver.memory.copies import Link
@@ -48,7 +49,7 @@ def decisions(draw: st.DrawFn) -> tuple[TrainingStep, tuple[Choice, ...], list[i
 
 
 class TestEvaluation:
-    @settings(max_examples=200)
+    @settings(max_examples=examples(200))
     @given(decisions(), st.integers(0, 60), st.one_of(st.none(), st.integers(0, 30)))
     def test_a_decision_takes_as_long_as_its_simulation(
         self,
@@ -116,7 +117,6 @@ class TestEvaluation:
 
 
 class TestBound:
-    @settings(max_examples=100)
     @given(networks(), st.booleans(), st.booleans())
     def test_no_decision_is_faster(
         self, drawn: tuple[TrainingStep, int], offload: bool, recompute: bool
@@ -138,7 +138,7 @@ class TestBound:
 
 
 class TestGreedy:
-    @settings(max_examples=30)
+    @settings(max_examples=examples(30))
     @given(chains(4), st.integers(0, 15), st.booleans(), st.booleans(), st.randoms())
     def test_the_cheapest_choice_is_valid_and_fits(
         self, work: TrainingStep, spare: int, offload: bool, recompute: bool, random: Random
