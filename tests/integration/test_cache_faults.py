@@ -144,15 +144,26 @@ def no_locks(tmp_path_factory: pytest.TempPathFactory) -> str:
     return preload(compile_library(library, NO_LOCKS, "-ldl"))
 
 
+# sqlite reports missing locks as a lock that another process holds, so a reader waits for it.
+WAITS_SHORTLY = """
+import sys
+from mucudnn.costs import file
+file.WAITING_SECONDS = 0.05
+from mucudnn.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def test_on_a_file_system_without_locks_the_work_goes_on_without_the_cache(
     tmp_path: Path, no_locks: str
 ) -> None:
-    path = tmp_path / "cache.sqlite"
+    path, interpreter = tmp_path / "cache.sqlite", (sys.executable, "-c", WAITS_SHORTLY)
     assert command(path, "benchmark", GOOD).returncode == 0
-    assert "No locks available" in warning_of_optimize(path, LD_PRELOAD=no_locks)
-    failed = command(path, "benchmark", GOOD, LD_PRELOAD=no_locks)
+    assert "No locks available" in warning_of_optimize(path, interpreter=interpreter, LD_PRELOAD=no_locks)
+    failed = command(path, "benchmark", GOOD, interpreter=interpreter, LD_PRELOAD=no_locks)
     assert (failed.returncode, len(failed.stderr.splitlines())) == (1, 1)
-    replayed = command(path, "optimize", GOOD, "--replay", str(path), LD_PRELOAD=no_locks)
+    replay = ("optimize", GOOD, "--replay", str(path))
+    replayed = command(path, *replay, interpreter=interpreter, LD_PRELOAD=no_locks)
     assert replayed.returncode == 0, replayed.stderr
 
 
