@@ -19,7 +19,7 @@ HERE = Machine("host", "a device", "a library 1.0", 1)
 PROBLEM = parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]
 GOOD = "mb2_ic4ih8_oc4_kh3"
 
-KILLS = cases(200, first=2018)
+KILLS = cases(50, first=2018)
 
 # A program that forks writers and kills them at random moments, the first while they create the file. Writers
 # add rows without end and report each row that is kept. The program then checks that these rows are there.

@@ -80,7 +80,7 @@ def test_an_interruption_comes_through_and_leaves_no_lock(
     use_cache()  # the cases are about neither imports nor what is remembered
     copy("whole")
     most = moments_of(use_cache)
-    for seed in cases(100):
+    for seed in cases(25):
         path, random = copy(seed), Random(f"interruptions of a cache {seed}")
         error = random.choice(ERRORS)("of the handler")
         handler = Handler(error, random.randint(1, most))
