@@ -12,6 +12,7 @@ from mucudnn._native import Problem
 from mucudnn.errors import ArgumentTypeError, UsageError, shown
 from mucudnn.input import AnyPath, path_of
 from mucudnn.listener import ProgressBar
+from mucudnn.output.streams import fill
 from mucudnn.plans.plan import Plan
 from mucudnn.problems.shapes import (
     Shape,
@@ -148,4 +149,4 @@ class LogListener(ProgressBar):
         _logger.info(text)
         is_logged = _logger.isEnabledFor(logging.INFO)
         if is_shown and not is_logged and settings.LOG.read() != "off" and sys.stderr.isatty():
-            print(f"mucudnn: {text}", file=sys.stderr)
+            print(fill(f"mucudnn: {text}", sys.stderr), file=sys.stderr)

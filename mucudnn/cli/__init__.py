@@ -15,7 +15,7 @@ from mucudnn._native import EngineError
 from mucudnn.cli.examples import format_examples
 from mucudnn.errors import MucudnnError
 from mucudnn.output.printable import printable
-from mucudnn.output.streams import reserve_stdout
+from mucudnn.output.streams import fill, reserve_stdout
 from mucudnn.settings import SETTINGS
 
 EXAMPLES = ("mucudnn optimize alexnet", "mucudnn run --workspace 64MiB -- python train.py")
@@ -121,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         message, code = f"{error.filename or 'the output cannot be written'}: {error.strerror}", 1
-    print(f"mucudnn: {message}", file=sys.stderr)
+    print(fill(f"mucudnn: {message}", sys.stderr), file=sys.stderr)
     return code
 
 

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from mucudnn.cli.terminal import Terminal, show, stdout
+from mucudnn.cli.terminal import Terminal, prose, show, stdout
 from mucudnn.extras import install_command
 from mucudnn.output.text import bar, milliseconds, ratio
 
@@ -48,18 +48,18 @@ def _show_training() -> None:
     from mucudnn.demo.training import LIMIT, SHAPE, run_training
 
     size = " × ".join(map(str, SHAPE[2:]))
-    show(
-        f"A training step of a small 3-D U-Net, {SHAPE[0]} volumes of {size} in fp32, on "
-        f"{torch.get_num_threads()} CPU threads",
-        "",
-    )
+    threads = torch.get_num_threads()
+    data = f"{SHAPE[0]} volumes of {size}, {threads} CPU thread{'s' * (threads != 1)}"
+    show(prose(f"A training step of a small 3-D U-Net: {data}"), "")
     result = run_training(Terminal())
     times = [way.seconds for way in result.ways]
+    show(prose("Time of a step, and the speedup over stock PyTorch (shorter bars are faster):"), "")
     show(*_bars([way.name for way in result.ways], times), "")
-    show(*(f"{way.name}: {way.reason}" for way in result.ways if way.seconds is None))
-    show(
-        f"The gradients of the first step differ from stock PyTorch's by {result.difference:.0e} at most.", ""
-    )
+    for way in result.ways:
+        if way.seconds is None:
+            show(prose(f"{way.name}: {way.reason}"), "")
+    difference = f"{result.difference:.0e}"
+    show(prose(f"The first step's gradients are within {difference} of stock PyTorch's, by their norm."), "")
     show(_CONVERT.format(limit=LIMIT))
 
 
@@ -71,9 +71,9 @@ def _show_convolutions() -> None:
     for each in convolutions:
         show(each.name, *_bars(["  no workspace", f"  {LIMIT}"], [each.without, each.within]), "")
     difference = max(each.difference for each in convolutions)
-    show(f"The results differ by {difference:.0e} of their largest value at most.", "")
+    show(prose(f"The results differ by {difference:.0e} of their largest value at most."), "")
     show(_CONVOLVE.format(limit=LIMIT), "")
-    show(f"With PyTorch, the demo trains a network: {install_command('torch')}")
+    show(f"Where PyTorch is installed, the demo trains a network: {install_command('torch')}")
 
 
 def _bars(names: Sequence[str], seconds: Sequence[float | None]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from mucudnn._native import EngineError
 from mucudnn.cli import options, outputs
-from mucudnn.cli.terminal import show, show_json
+from mucudnn.cli.terminal import prose, show, show_json
 from mucudnn.drop_in import doctor, installation
 from mucudnn.drop_in.elf import NotElfError
 from mucudnn.drop_in.findings import Finding
@@ -38,8 +38,10 @@ EXAMPLES = (
     "mucudnn doctor",
     "mucudnn doctor torch python",
 )
-_MARKS = {True: "works:", False: "does not work:", None: "cannot say:"}
+_MARKS = {True: "works:", False: "does not work:", None: "not checked:"}
 _NO_CALLS = "calls no cuDNN:"
+_INDENT = " " * 4
+_TIE = "\xa0"  # a space at which no line is broken
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -88,16 +90,21 @@ def _to_json(findings: list[Finding]) -> dict[str, Any]:
 
 
 def _show(findings: list[Finding]) -> None:
-    show(f"mucudnn's library: {shim_path()}, {len(known_functions())} functions", "")
+    # A line must not end between a name and its version.
+    packages = [f"{name}{_TIE}{version}" for name, version in installation.versions().items()]
+    show(prose(", ".join(packages)).replace(_TIE, " "), "")
+    show("mucudnn's library, the drop-in:", f"    {shim_path()}")
+    show(prose(f"stands in for {len(known_functions())} functions of cuDNN", _INDENT), "")
     libraries = find_libraries()
     if not libraries:
-        show(f"No other {SONAME} was found: pip install nvidia-cudnn-cu13, or set MUCUDNN_LIBRARY.")
+        advice = "pip install nvidia-cudnn-cu13, or set MUCUDNN_LIBRARY. Programs without cuDNN need none."
+        show(prose(f"No other {SONAME} was found: {advice}"))
     for library in libraries:
-        show(f"{library.path}\n    {', '.join(_describe(library))}")
+        show(str(library.path), prose(", ".join(_describe(library)), _INDENT))
     show("")
     for finding in findings:
         mark = _MARKS[finding.works] if finding.uses_cudnn else _NO_CALLS
-        show(f"{mark} {finding.subject}\n    {finding.text}")
+        show(f"{mark} {finding.subject}", prose(finding.text, _INDENT))
 
 
 def _write_device_properties(path: Path) -> None:

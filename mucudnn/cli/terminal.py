@@ -2,7 +2,6 @@
 
 import json
 import sys
-import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.errors import InterruptedByUserError
 from mucudnn.listener import Listener, ProgressBar
 from mucudnn.output.printable import printable
-from mucudnn.output.streams import results
+from mucudnn.output.streams import fill, fill_lines, results
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,9 +24,9 @@ class Terminal(ProgressBar):
     """A listener that prints messages on stderr, and shows progress there if that is a terminal."""
 
     def message(self, text: str) -> None:
-        """Print one line on stderr."""
+        """Print a text on stderr: one line, unless a terminal is narrower."""
         # One write, because after an interrupt without the newline another process would continue this line.
-        print(f"{printable(text)}\n", end="", file=sys.stderr, flush=True)
+        print(f"{fill(printable(text), sys.stderr)}\n", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -70,12 +69,12 @@ def stdout() -> "Console":
     return console if console.is_terminal else Console(highlight=False, file=results(), width=WIDTH)
 
 
-def prose(text: str) -> str:
-    """Return a sentence in lines that fit the terminal, which would break words; unchanged elsewhere."""
+def prose(text: str, indent: str = "") -> str:
+    """Return a sentence in lines that fit the terminal, which would break words; one line elsewhere."""
     console = stdout()
     if not console.is_terminal:
-        return text
-    return textwrap.fill(text, console.width, break_long_words=False, break_on_hyphens=False)
+        return f"{indent}{text}"
+    return fill_lines(text, console.width, indent)
 
 
 def show_json(content: dict[str, Any]) -> None:

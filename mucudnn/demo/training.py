@@ -175,6 +175,10 @@ def _quiet_logs() -> Iterator[None]:
 
 
 def _first_sentence(error: Exception) -> str:
-    """Return the line of an error that speaks of a compiler, or else its first line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    """Return the line of an error that speaks of a compiler, or else its first line that gives a reason.
+
+    PyTorch's first line names only the backend of torch.compile.
+    """
+    lines = [line.strip() for line in str(error).splitlines()]
+    lines = [line for line in lines if line and not line.startswith("backend=")] or [type(error).__name__]
     return next((line for line in lines if "compiler" in line.lower()), lines[0])[:100]

@@ -13,6 +13,7 @@ from mucudnn.drop_in.findings import Finding, examine_file
 from mucudnn.drop_in.libraries import (
     TIMEOUT,
     find_interpreter,
+    find_libraries,
     format_version,
     preloading,
     run_child,
@@ -42,16 +43,17 @@ def try_drop_in() -> Finding:
         answer = run_child([sys.executable, "-c", _OPEN], environment)
     except subprocess.TimeoutExpired:
         return Finding(subject, False, f"did not answer within {TIMEOUT} s")
-    messages = " ".join(answer.stderr.strip().splitlines())
+    messages = " ".join(line.removeprefix("mucudnn: ") for line in answer.stderr.strip().splitlines())
     if answer.returncode != 0:
         return Finding(subject, False, f"ended with {answer.returncode}: {messages}")
     file, version = answer.stdout.splitlines()
     if not os.path.samefile(file, shim_path()):
         return Finding(subject, False, f"got {file} instead of mucudnn's library: {messages}")
     if version == "0":
-        return Finding(
-            subject, False, f"got mucudnn's library, which found no cuDNN to pass calls on to: {messages}"
-        )
+        none = "got mucudnn's library, which found no cuDNN to pass calls on to"
+        if not find_libraries():  # nothing is wrong on a machine without a GPU
+            return Finding(subject, None, f"{none}: this machine has none")
+        return Finding(subject, False, f"{none}: {messages}")
     real = re.search("passed on to '(.*)'", messages)
     assert real, messages
     return Finding(

@@ -35,12 +35,12 @@ def versions() -> dict[str, str]:
 
 def check_packages() -> Finding:
     """Open the host engine, which needs the package of OpenBLAS and the compiled part."""
-    listed = ", ".join(f"{name} {version}" for name, version in versions().items())
     try:
         engine = open_engine("host", 1)
     except NoEngineError as error:
-        return Finding("the installation", False, f"{error} ({listed})")
-    return Finding("the installation", True, f"computes on {engine.device} ({listed})")
+        advice = "; pip install scipy-openblas32" if "openblas" in str(error).rpartition("/")[2] else ""
+        return Finding("the installation", False, f"{error}{advice}")
+    return Finding("the installation", True, f"computes on {engine.device}")
 
 
 def check_cache() -> Finding:
@@ -60,7 +60,8 @@ def check_cache() -> Finding:
         )
     size = format_size(path.stat().st_size)
     plural = "" if machines == 1 else "s"
-    return Finding(f"the cache {path}", True, f"is sound: {size}, with times of {machines} machine{plural}")
+    times = f"times for {machines} combination{plural} of device, library and threads"
+    return Finding(f"the cache {path}", True, f"is sound: {size}, with {times}")
 
 
 def check_gpu() -> Finding:

@@ -32,7 +32,7 @@ def open_engine(choice: str, threads: int, *, constant_filters: bool = False) ->
         cudart = _installed_cudart()
         return Engine(path, threads=threads, cudart=cudart, constant_filters=constant_filters)
     except EngineError as error:
-        raise NoEngineError(f"{path}: {error}") from None
+        raise NoEngineError(str(error) if path in str(error) else f"{path}: {error}") from None
 
 
 def _open_cudnn() -> Engine:

@@ -1,7 +1,9 @@
 """Standard output, which is reserved for a command's results."""
 
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from fcntl import F_DUPFD_CLOEXEC, fcntl
@@ -17,6 +19,23 @@ _STDOUT = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 def results() -> TextIO:
     """Return the stream for the results of a command."""
     return _results or sys.stdout
+
+
+def fill(text: str, stream: TextIO) -> str:
+    """Return a sentence in lines that fit the terminal behind a stream, which would break words.
+
+    The text is unchanged if the stream is not a terminal, because programs read lines.
+    """
+    if not stream.isatty():
+        return text
+    return fill_lines(text, shutil.get_terminal_size().columns)
+
+
+def fill_lines(text: str, width: int, indent: str = "") -> str:
+    """Return a sentence in lines of at most `width` columns, if its words fit, after the indent."""
+    lines = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    lines.initial_indent = lines.subsequent_indent = indent
+    return lines.fill(text)
 
 
 @contextmanager

@@ -27,6 +27,14 @@ def test_all_ways_compute_the_same_gradients() -> None:
     assert 0 < result.difference < 1e-4
 
 
+def test_the_reason_of_a_failure_is_more_than_the_name_of_a_backend() -> None:
+    error = RuntimeError(
+        "backend='inductor' raised:\nImportError: libfour.so: cannot open\n\nSet TORCHDYNAMO_VERBOSE=1"
+    )
+    assert training._first_sentence(error) == "ImportError: libfour.so: cannot open"
+    assert training._first_sentence(RuntimeError()) == "RuntimeError"
+
+
 def test_a_compiler_that_fails_is_reported_and_the_rest_runs(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from mucudnn import _native
 from mucudnn.cli import doctor as cli_doctor
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
+from mucudnn.drop_in import doctor
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,7 @@ def test_the_shim_is_proved_in_a_child_process() -> None:
     result = ask(MUCUDNN_LIBRARY="host")
     host = _native.host_library()
     assert (result.returncode, result.stderr) == (0, "")
-    assert f"mucudnn's library: {SHIM}, " in result.stdout
+    assert f"mucudnn's library, the drop-in:\n    {SHIM}\n" in result.stdout
     assert f"{host}\n    version 9.19.0, found through MUCUDNN_LIBRARY\n" in result.stdout
     assert (
         "works: a child process under mucudnn run\n"
@@ -64,6 +65,16 @@ def test_where_there_is_no_cudnn_the_doctor_says_how_to_get_one(
     assert "No other libcudnn.so.9 was found: pip install nvidia-cudnn-cu13, or set MUCUDNN_LIBRARY." in (
         capsys.readouterr().out
     )
+
+
+def test_a_machine_without_cudnn_is_healthy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # Neither the loader nor a folder of packages leads the child process to a cuDNN.
+    monkeypatch.setattr(doctor, "find_libraries", list)
+    answer = subprocess.CompletedProcess([], 0, f"{SHIM}\n0\n", "mucudnn: found no libcudnn.so.9\n")
+    monkeypatch.setattr(doctor, "run_child", lambda *_: answer)
+    finding = doctor.try_drop_in()
+    assert finding.works is None
+    assert finding.text.endswith("found no cuDNN to pass calls on to: this machine has none")
 
 
 def test_an_issue_gets_versions_and_findings_as_json(tmp_path: Path) -> None:
