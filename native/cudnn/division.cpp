@@ -1,7 +1,5 @@
 #include "cudnn/division.hpp"
 
-#include "core/tiles.hpp"
-
 namespace mucudnn {
 
 Tensors advanced(const Problem& problem, const Tensors& tensors, std::int64_t first) {
@@ -50,7 +48,7 @@ Division::Division(Engine& engine, Device& device, const Kernel& kernel, const s
     algorithms_workspace_ = std::max(algorithms_workspace_, prepared->workspace());
     const auto [kept, is_new] = kept_filters.try_emplace(prepared.get(), kept_filter_size_);
     if (is_new) kept_filter_size_ += aligned(prepared->kept_filter_size());
-    steps_.push_back({slice.micro_batch, prepared.get(), is_tiled(slice.algorithm), kept->second});
+    steps_.push_back({slice.micro_batch, prepared.get(), kept->second});
   }
 }
 
@@ -69,13 +67,12 @@ std::vector<std::string> Division::notes() const {
 }
 
 void Division::run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const {
-  std::int64_t done = 0;
+  Progress done;
   run(handle, arguments, workspace, done);
 }
 
 void Division::run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace,
-                   std::int64_t& done) const {
-  done = 0;
+                   Progress& done) const {
   require(workspace, "the division needs");
   Arguments slice = arguments;
   // With an accumulator, the output is written once at the end, or not at all.
@@ -90,19 +87,19 @@ void Division::run(cudnnHandle_t handle, const Arguments& arguments, const Scrat
     if (at.kept_filter != nullptr)
       at.kept_filter =
           step.prepared->kept_filter_size() == 0 ? nullptr : at.kept_filter + step.kept_filter_at;
+    Progress of_slice{0, done.tiles, done.tile_steps};
     try {
-      step.prepared->execute(handle, at, algorithms);
+      step.prepared->resume(handle, at, algorithms, of_slice);
     } catch (...) {
-      // Some tiles may have been added to the output, so the caller must begin again.
-      if (step.is_tiled) done = 0;
+      if (!is_accumulated) done = {first + of_slice.samples, of_slice.tiles, of_slice.tile_steps};
       throw;
     }
     sum.add_slice();
     first += step.micro_batch;
-    if (!is_accumulated) done = first;
+    if (!is_accumulated) done = {first, 0, 0};
   }
   sum.store();
-  done = first;
+  done = {first, 0, 0};
 }
 
 }  // namespace mucudnn

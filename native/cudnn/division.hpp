@@ -66,16 +66,14 @@ class Division final : public PreparedConfiguration {
   // The notes of each algorithm, as in Candidate::notes.
   std::vector<std::string> notes() const;
   void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override;
-  // Runs like the function above. If it throws, the output holds the result of only the first `done` samples;
-  // after a tile failed, `done` is 0, and what the output holds means nothing.
-  void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace,
-           std::int64_t& done) const;
+  // Runs like the function above, but leaves out the tiles of the first sample that are `done` already. If it
+  // throws, the output holds the result of `done` alone.
+  void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace, Progress& done) const;
 
  private:
   struct Step {
     std::int64_t micro_batch;
     const PreparedKernel* prepared;
-    bool is_tiled;
     std::size_t kept_filter_at;  // the offset of the algorithm's kept filter
   };
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -74,6 +75,13 @@ struct Arguments {
   const char* kept_filter = nullptr;  // the kept filter of tensors.w; null if there is none
 };
 
+// The part of a call that is complete: some samples, and tiles of the sample that follows them.
+struct Progress {
+  std::int64_t samples = 0;
+  std::int64_t tiles = 0;
+  std::int64_t tile_steps = 0;  // the steps of each of these tiles
+};
+
 // Returns whether the library would give the same status at any other time: it can run the problem, or it can
 // never run it. A temporary failure, such as a lack of memory, is not lasting.
 inline bool is_lasting(cudnnStatus_t status) {
@@ -136,6 +144,12 @@ class PreparedKernel {
   virtual void keep_filter(const char* /*w*/, char* /*kept*/) const {}
   // The bits are the same with and without a kept filter. Throws EngineError.
   virtual void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const = 0;
+  // Executes like the function above, but leaves out the tiles of the first sample that are `done` already.
+  // If it throws, the output holds the result of `done` alone.
+  virtual void resume(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace,
+                      Progress& /*done*/) const {
+    execute(handle, arguments, workspace);
+  }
 };
 
 class Engine {

@@ -58,7 +58,7 @@ class TiledKernel final : public PreparedKernel {
   // Throws EngineError if the algorithm cannot run the tiles.
   TiledKernel(Engine& engine, Device& device, const Kernel& kernel, const TiledAlgorithm& tiled,
               const Pitch& pitch)
-      : device_(device), kernel_(kernel), pitch_(pitch) {
+      : device_(device), kernel_(kernel), pitch_(pitch), tile_steps_(tiled.steps) {
     const std::int64_t total = tile_steps(kernel);
     if (tiled.steps >= total) {
       throw EngineError("a sample of " + std::to_string(total) + " steps is not divided into tiles of " +
@@ -88,19 +88,29 @@ class TiledKernel final : public PreparedKernel {
   }
 
   void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override {
+    Progress done;
+    resume(handle, arguments, workspace, done);
+  }
+
+  void resume(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace,
+              Progress& done) const override {
     if (workspace.size < this->workspace()) {
       throw EngineError("the tiles need a workspace of " + std::to_string(this->workspace()) + " bytes, " +
                         std::to_string(workspace.size) + " are given");
     }
     const Problem& problem = kernel_.problem;
     Arguments sample = arguments;
+    if (adds_slices(kernel_.pass) && done.tiles > 0) sample.beta = 1;
     SliceSum sum(device_, kernel_, accumulator_size_ > 0 ? workspace.data + aligned(tiles_size_) : nullptr,
                  sample);
     const std::size_t x = sample_size(x_rows(problem), pitch_.of_x(problem), problem.in_channels);
     const std::size_t y = sample_size(y_rows(problem), pitch_.of_y(problem), problem.out_channels);
-    for (std::int64_t n = 0; n < problem.mini_batch; ++n) {
-      for (const Step& step : steps_) {
-        run_step(handle, step, sample, workspace.data);
+    const auto tiles = static_cast<std::int64_t>(steps_.size());
+    for (Progress next = done; next.samples < problem.mini_batch; next = {next.samples + 1, 0, 0}) {
+      for (; next.tiles < tiles; ++next.tiles) {
+        // The output gets the sum in an accumulator at the end only.
+        if (accumulator_size_ == 0) done = {next.samples, next.tiles, tile_steps_};
+        run_step(handle, steps_[static_cast<std::size_t>(next.tiles)], sample, workspace.data);
         sum.add_slice();
       }
       sample.tensors.x += x;
@@ -220,6 +230,7 @@ class TiledKernel final : public PreparedKernel {
   Device& device_;
   Kernel kernel_;
   Pitch pitch_;
+  std::int64_t tile_steps_;
   std::map<std::tuple<std::int64_t, bool, bool>, std::unique_ptr<PreparedKernel>> prepared_;
   std::map<std::int64_t, std::size_t> kept_filters_;  // their offsets, by the rows of a tile's x
   std::vector<Step> steps_;

@@ -16,7 +16,6 @@ from reference import EPSILON, OUTPUT, convolve, epilogue_scale, with_epilogue
 
 from mucudnn._native import Engine, Problem, format_plan, host_library, parse_descriptor
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import is_tiled
 
 CLIENT = Path(shim_client.__file__)
 ROOMY = 1 << 24  # bytes: enough workspace for every small case
@@ -85,13 +84,10 @@ def identity(engine: Engine) -> dict[str, str]:
 
 
 def algorithms(engine: Engine, problem: Problem, pass_: str) -> list[str]:
-    """Return the names of the algorithms that can run the problem, without those in tiles.
-
-    Some tiles only overwrite their output, so calls with another beta than 0 pass through.
-    """
-    candidates = engine.enumerate(Kernel(problem, pass_))
-    names = [c.algorithm for c in candidates if c.status == "CUDNN_STATUS_SUCCESS"]
-    return [name for name in names if not is_tiled(name)]
+    """Return the names of the algorithms that can run the problem."""
+    return [
+        c.algorithm for c in engine.enumerate(Kernel(problem, pass_)) if c.status == "CUDNN_STATUS_SUCCESS"
+    ]
 
 
 def write_plan(

@@ -20,7 +20,6 @@ from wrapped_library import build_wrapper
 
 from mucudnn._native import Engine, divided_channels, host_library, most_slices
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import is_tiled
 
 
 def graph(problem: str, pass_: str, **more: Any) -> dict[str, Any]:
@@ -30,8 +29,7 @@ def graph(problem: str, pass_: str, **more: Any) -> dict[str, Any]:
 def runnable(engine: Engine, one: dict[str, Any], size: int) -> list[str]:
     """Return the algorithms that run a case at this size, engines and legacy algorithms alternately."""
     candidates = engine.enumerate(Kernel(problem_of(one), one["pass_"]).at(size))
-    names = [c.algorithm for c in candidates if c.status == "CUDNN_STATUS_SUCCESS"]
-    return [name for name in names if not is_tiled(name)]  # some tiles take no other beta than 0
+    return [c.algorithm for c in candidates if c.status == "CUDNN_STATUS_SUCCESS"]
 
 
 def number(pass_: str, algorithm: str) -> int:

@@ -9,7 +9,7 @@ namespace {
 bool permits(const Permission& permission, const PreparedChoice& choice, std::int64_t workspace) {
   return choice.workspace <= workspace && choice.workspace <= permission.limit &&
          permission.allows(choice.is_deterministic, choice.is_legacy) &&
-         (permission.may_group || choice.groups.empty()) && (permission.may_tile || !choice.has_tiles);
+         (permission.may_group || choice.groups.empty());
 }
 
 }  // namespace
@@ -28,12 +28,11 @@ KnownKernel::KnownKernel(Pass pass, MeasuredKernel measured, std::string raced_f
       measured_(std::move(measured)),
       raced_for_(std::move(raced_for)) {}
 
-const PreparedChoice* KnownKernel::choice_for(unsigned algorithm, std::int64_t workspace, bool may_group,
-                                              bool may_tile) const noexcept {
+const PreparedChoice* KnownKernel::choice_for(unsigned algorithm, std::int64_t workspace,
+                                              bool may_group) const noexcept {
   if (legacy_algorithm(pass_, algorithm) == nullptr) return nullptr;
   Permission permission = permissions_[algorithm];
   permission.may_group = may_group;
-  permission.may_tile = may_tile;
   return ready_choice(permission, workspace);
 }
 

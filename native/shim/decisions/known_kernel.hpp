@@ -41,9 +41,8 @@ class KnownKernel {
   }
 
   // Returns the choice that runs a call with this algorithm and workspace; null if none is permitted and
-  // fits. `may_group` and `may_tile` are those of Permission.
-  const PreparedChoice* choice_for(unsigned algorithm, std::int64_t workspace, bool may_group,
-                                   bool may_tile) const noexcept;
+  // fits. `may_group` is that of Permission.
+  const PreparedChoice* choice_for(unsigned algorithm, std::int64_t workspace, bool may_group) const noexcept;
 
   // Returns the choice that runs a call of the graph API with this permission and workspace. The choice may
   // still have to be prepared. Throws std::bad_alloc.

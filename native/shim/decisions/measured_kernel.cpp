@@ -55,7 +55,6 @@ std::optional<PreparedChoice> MeasuredKernel::fastest(const Permission& permissi
     for (const Measured& candidate : measured_) {
       if (candidate.part.workspace <= most &&
           permission.allows(candidate.is_deterministic, shim::is_legacy(candidate.part.algorithm)) &&
-          (permission.may_tile || !is_tiled(candidate.part.algorithm)) &&
           (!in_place || is_in_place(candidate.part))) {
         parts.push_back(&candidate.part);
       }

@@ -75,10 +75,9 @@ struct Permission {
   std::int64_t limit = -1;  // the most bytes of workspace; below 0, only the caller's own call
   bool deterministic_only = true;
   bool legacy_only = false;
-  // If a group of channels or a tile fails, the call is made again as a whole. So it must not read its
-  // output, for example to add to it.
+  // If a group of channels fails, the call is made again as a whole. So it must not read its output, for
+  // example to add to it.
   bool may_group = false;
-  bool may_tile = false;
 
   bool allows(bool is_deterministic, bool is_legacy) const noexcept {
     return (is_deterministic || !deterministic_only) && (is_legacy || !legacy_only);

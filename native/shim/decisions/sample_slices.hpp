@@ -15,7 +15,7 @@ namespace mucudnn::shim {
 Kernel with_invariant_math(const Kernel& kernel);
 
 // Returns the algorithms that may run a kernel of one sample, the one to take first. All are deterministic,
-// run without tiles, which not every call can take, and comply with the limit and with the option `strict`.
+// run without tiles, which only measurements can choose, and comply with the limit and the option `strict`.
 // Without a limit they need the least workspace of all. The order is that of the library's heuristics, with
 // the engines of the graph API last: only legacy algorithms take any alpha and beta. Nothing is measured, so
 // the order is always the same. Throws EngineError.

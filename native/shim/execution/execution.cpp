@@ -32,14 +32,9 @@ bool may_be_exchanged(const State& state, const Fusion& fusion) {
 }
 
 // Returns whether groups of channels may run the call. If they fail, the call is made again as a whole, so
-// they must not change what it reads: the output, or a tensor that is added to it.
+// they must not change an output that it reads.
 bool may_group(const LegacyCall& call, const Kernel& kernel) {
   return value_of(call.beta, kernel.problem.data_type) == 0;
-}
-
-// Returns whether tiles may run the call. The tensor that a fused call adds has the output's tiles.
-bool may_tile(const LegacyCall& call, const Kernel& kernel) {
-  return may_group(call, kernel) || (call.fusion && call.fusion->z != call.y);
 }
 
 // Fills in the kernel and the choice of `decision`. Returns why the call passes through, if it does.
@@ -55,9 +50,8 @@ Obstacle fill(State& state, const LegacyCall& call, CallDecision& decision) {
   if (call.fusion && !may_be_exchanged(state, *call.fusion)) return "fused without an activation";
   const KnownKernel* const known = state.find_or_decide(call.handle, *decision.seen, false);
   if (known == nullptr) return state.reason_for_unknown();
-  decision.choice =
-      known->choice_for(call.algorithm, bytes(call.workspace.usable()),
-                        may_group(call, decision.seen->kernel), may_tile(call, decision.seen->kernel));
+  decision.choice = known->choice_for(call.algorithm, bytes(call.workspace.usable()),
+                                      may_group(call, decision.seen->kernel));
   if (decision.choice == nullptr) {
     // XLA without autotuning passes an address with 0 bytes, and the algorithm that needs no workspace.
     const bool is_empty = call.workspace.data != nullptr && call.workspace.size == 0;
@@ -67,29 +61,44 @@ Obstacle fill(State& state, const LegacyCall& call, CallDecision& decision) {
   return {};
 }
 
-// Runs the choice and returns whether it succeeds. If it fails, `done` is the number of complete samples.
-bool run_choice(State& state, SeenKernel& seen, const PreparedChoice& choice, cudnnHandle_t handle,
-                const Arguments& arguments, const Scratch& workspace, std::int64_t& done) noexcept {
+// Runs the choice and returns whether it succeeds. Counts in `done` what is complete.
+bool run_choice(State& state, KnownCall& call, const PreparedChoice& choice, Progress& done) noexcept {
   try {
-    Arguments on_stream = arguments;
     if (choice.channels != nullptr || choice.has_tiles) {  // their copies go to the stream of the calls
-      state.library().check(state.library().cudnnGetStream(handle, &on_stream.stream), "cudnnGetStream");
+      state.library().check(state.library().cudnnGetStream(call.handle, &call.arguments.stream),
+                            "cudnnGetStream");
     }
     if (choice.channels != nullptr) {
-      choice.channels->run(handle, on_stream, workspace);
+      choice.channels->run(call.handle, call.arguments, call.workspace);
     } else {
-      choice.division->run(handle, on_stream, workspace, done);
+      choice.division->run(call.handle, call.arguments, call.workspace, done);
     }
     choice.is_divided() ? state.tally().divided(choice.workspace, choice.has_tiles)
                         : state.tally().exchanged(choice.workspace);
     return true;
   } catch (const std::exception& error) {
-    state.passed("a call to the library failed", seen.kernel.pass);
-    state.warn_once(seen, [&] {
-      return describe(choice) + " failed after " + std::to_string(done) + " samples: " + error.what();
+    state.passed("a call to the library failed", call.seen.kernel.pass);
+    state.warn_once(call.seen, [&] {
+      const std::string tiles = done.tiles > 0 ? " and " + std::to_string(done.tiles) + " tiles" : "";
+      return describe(choice) + " failed after " + std::to_string(done.samples) + " samples" + tiles + ": " +
+             error.what();
     });
   }
   return false;
+}
+
+// Runs the choice. If it fails, the tiles of a sample that is begun are completed, and rescue_samples(done)
+// computes the samples from `done` on.
+template <typename Rescue>
+CallResult run(State& state, KnownCall call, const PreparedChoice& choice, Rescue rescue_samples) noexcept {
+  Progress done;
+  if (run_choice(state, call, choice, done)) return {CUDNN_STATUS_SUCCESS, true};
+  if (done.tiles > 0) {
+    const cudnnStatus_t status = complete_tiles(state, call, done);
+    if (status != CUDNN_STATUS_SUCCESS || done.samples == call.seen.kernel.problem.mini_batch)
+      return {status, true};
+  }
+  return rescue_samples(done.samples);
 }
 
 }  // namespace
@@ -119,19 +128,15 @@ void count_passed(State& state, const CallDecision& decision, const LegacyCall& 
 CallResult run(State& state, const CallDecision& decision, const LegacyCall& call) noexcept {
   const RecursionGuard guard;
   SeenKernel& seen = *decision.seen;
-  const Arguments arguments = arguments_of(state.library(), call, seen.kernel.problem.data_type);
-  std::int64_t done = 0;
-  if (run_choice(state, seen, *decision.choice, call.handle, arguments, call.workspace, done))
-    return {CUDNN_STATUS_SUCCESS, true};
-  return rescue_rest(state, call, done);
+  return run(state,
+             {seen, call.handle, arguments_of(state.library(), call, seen.kernel.problem.data_type),
+              call.workspace, legacy_algorithm(call.pass, call.algorithm)},
+             *decision.choice, [&](std::int64_t done) { return rescue_rest(state, call, done); });
 }
 
-CallResult run(State& state, const PreparedChoice& choice, const GraphCall& call) noexcept {
+CallResult run(State& state, const PreparedChoice& choice, const KnownCall& call) noexcept {
   const RecursionGuard guard;
-  std::int64_t done = 0;
-  if (run_choice(state, call.seen, choice, call.handle, call.arguments, call.workspace, done))
-    return {CUDNN_STATUS_SUCCESS, true};
-  return rescue_rest(state, call, done);
+  return run(state, call, choice, [&](std::int64_t done) { return rescue_rest(state, call, done); });
 }
 
 }  // namespace mucudnn::shim

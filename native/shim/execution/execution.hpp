@@ -19,6 +19,6 @@ void count_passed(State& state, const CallDecision& decision, const LegacyCall& 
 // Runs the decision's choice. If that fails, the rescue computes what is left.
 CallResult run(State& state, const CallDecision& decision, const LegacyCall& call) noexcept;
 // Runs a prepared choice of an execution plan in the same way.
-CallResult run(State& state, const PreparedChoice& choice, const GraphCall& call) noexcept;
+CallResult run(State& state, const PreparedChoice& choice, const KnownCall& call) noexcept;
 
 }  // namespace mucudnn::shim

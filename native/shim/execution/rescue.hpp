@@ -1,5 +1,5 @@
 // The rescue: computes a call in slices of its mini-batch if the library fails because memory or
-// workspace is short, and the samples that are left after a prepared choice failed.
+// workspace is short, and the tiles and samples that are left after a prepared choice failed.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ struct CallResult {
   bool is_final = false;
 };
 
-// A call of the graph API on a kernel that we know.
-struct GraphCall {
+// A call of either API on a kernel that we know.
+struct KnownCall {
   SeenKernel& seen;
   cudnnHandle_t handle;
   Arguments arguments;
   Scratch workspace;
-  const std::string& own;  // the caller's own engine
+  const char* own;  // the caller's own algorithm or engine
 };
 
 // Returns whether the library reports that it could not allocate device memory.
@@ -41,11 +41,16 @@ std::optional<std::size_t> needed_workspace(const Library& library, const Legacy
 // Rescues a call that the library itself refused with `status`: in smaller slices if it lacked memory, or in
 // slices that fit the caller's workspace if we answered too small a size.
 CallResult rescue(State& state, const LegacyCall& call, cudnnStatus_t status) noexcept;
-CallResult rescue(State& state, const GraphCall& call, cudnnStatus_t status) noexcept;
+CallResult rescue(State& state, const KnownCall& call, cudnnStatus_t status) noexcept;
+
+// Computes the tiles that are left of a sample after an algorithm in tiles failed in it, which makes `done` a
+// number of whole samples. It is 0 for a call that does not read its output, since that call may be made
+// again.
+cudnnStatus_t complete_tiles(State& state, const KnownCall& call, Progress& done) noexcept;
 
 // Computes the samples from `done` on after a prepared choice failed there. The samples before are complete.
 CallResult rescue_rest(State& state, const LegacyCall& call, std::int64_t done) noexcept;
-CallResult rescue_rest(State& state, const GraphCall& call, std::int64_t done) noexcept;
+CallResult rescue_rest(State& state, const KnownCall& call, std::int64_t done) noexcept;
 
 // Tries slices of `largest` samples and ever smaller ones, down to single samples: by the algorithm `own`
 // first, then by those that others() returns. `attempt(algorithm, size)` returns nothing if such slices do

@@ -16,7 +16,7 @@ std::optional<Selection> select(State& state, const Query& query, Question quest
     // could lead the caller to an algorithm that takes more.
     const bool is_limited = state.limit() || known->is_planned();
     if (question == Question::which_algorithm && !is_limited) return std::nullopt;
-    const PreparedChoice* const choice = known->choice_for(query.algorithm, most, true, true);
+    const PreparedChoice* const choice = known->choice_for(query.algorithm, most, true);
     if (choice == nullptr || known->is_callers_own(*choice, query.algorithm)) return std::nullopt;
     const std::int64_t limit = std::min(known->limit(query.algorithm), most);
     std::int64_t workspace = choice->workspace;

@@ -26,16 +26,6 @@ std::optional<Arguments> arguments_of(const ExecutionPlan& plan, const Shadow& p
   return Arguments{tensors, c.alpha, c.beta};
 }
 
-// Returns whether an operation adds the output itself. If a tile fails, the plan is executed as a whole,
-// which must not add what other tiles wrote.
-bool reads_its_output(const Problem& problem, const Tensors& tensors) {
-  for (std::size_t i = 0; i < problem.epilogue.size(); ++i) {
-    const auto& [kind, scale, factor] = problem.epilogue[i];
-    if (operand_of(kind) == Operand::like_y && factor != 0 && tensors.operands[i] == tensors.y) return true;
-  }
-  return false;
-}
-
 // Returns the workspace of a variant pack, which gives the address without the size.
 Scratch workspace_of(State& state, const ExecutionPlan& plan, const Shadow& pack) {
   auto* const data = static_cast<char*>(pack.value<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, nullptr));
@@ -78,10 +68,10 @@ CallResult rescue(State& state, const ExecutionPlan& plan, cudnnHandle_t handle,
     const auto shadow = state.shadows().find_finalized(pack);
     const auto arguments = shadow == nullptr ? std::nullopt : arguments_of(plan, *shadow);
     if (!arguments) return {};
-    return rescue(
-        state,
-        GraphCall{*plan.seen, handle, *arguments, workspace_of(state, plan, *shadow), plan.own.algorithm},
-        status);
+    return rescue(state,
+                  KnownCall{*plan.seen, handle, *arguments, workspace_of(state, plan, *shadow),
+                            plan.own.algorithm.c_str()},
+                  status);
   } catch (const std::bad_alloc&) {
     return {};
   }
@@ -121,10 +111,8 @@ CallResult execute(State& state, const ExecutionPlan& plan, cudnnHandle_t handle
                                                                             : plan.without_workspace;
     if (!choice || is_callers_own(*choice, plan.own.algorithm.c_str()))
       return pass_on("nothing within the workspace");
-    if (choice->has_tiles && reads_its_output(plan.seen->kernel.problem, arguments->tensors))
-      return pass_on("the output is an operand, too");
     const CallResult result =
-        run(state, *choice, {*plan.seen, handle, *arguments, workspace, plan.own.algorithm});
+        run(state, *choice, {*plan.seen, handle, *arguments, workspace, plan.own.algorithm.c_str()});
     return result.is_final ? result : refuse(result.status);
   } catch (const std::bad_alloc&) {
     return refuse(CUDNN_STATUS_ALLOC_FAILED);

@@ -60,7 +60,7 @@ Permission permission_of(State& state, const EngineNotes& notes, const Execution
   Permission permission;
   permission.deterministic_only = !notes.has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
   permission.legacy_only = !plan.convolution.is_planned();
-  permission.may_group = permission.may_tile = plan.convolution.beta == 0;
+  permission.may_group = plan.convolution.beta == 0;
   permission.limit = state.limit().value_or(plan.known->planned_workspace().value_or(plan.own.workspace));
   if (plan.is_restored) permission.limit = std::min(permission.limit, most_for_restored(state, plan));
   return permission;
