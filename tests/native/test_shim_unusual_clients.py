@@ -14,6 +14,7 @@ from programs import SHIM, SONAME, preload, run
 from reference import PASSES
 from shim_cases import case, run_under_shim, write_plan
 from shim_modes import following, online_in
+from wrapped_library import build_wrapper
 
 from mucudnn._native import Engine, host_library, parse_descriptor
 
@@ -81,6 +82,20 @@ def test_a_plan_never_uses_more_than_the_program_read_of_its_configuration(
     plain = run_scenario_alone("filtered", **arguments)
     check_safe(facts, plain)
     assert facts["buffer"] == plain["buffer"]
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])  # the first call is the program's own
+def test_a_plan_uses_no_more_than_the_program_read_while_the_library_did_not_name_the_configuration(
+    number: int, engine: Engine, tmp_path: Path
+) -> None:
+    arguments = {"problem": LARGE, "pass_": "forward", "engine": FRUGAL["forward"]}
+    failing = str(build_wrapper(tmp_path))
+    library = {"HOST_ENGINE": host_library(), "MUCUDNN_LIBRARY": failing}
+    plan = following(hungry_plan(engine, tmp_path, LARGE), "64MiB")
+    facts, _ = run_scenario(
+        "filtered_with_a_fault", {**plan, **library}, **arguments, failing=failing, number=number
+    )
+    check_safe(facts, run_scenario_alone("filtered", **arguments, asks_again=True))
 
 
 @pytest.mark.parametrize("pass_", PASSES)

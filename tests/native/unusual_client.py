@@ -103,6 +103,25 @@ def filtered(path: str, *, problem: str, pass_: str, engine: int, asks_again: bo
     return run_plan(client, described, pass_, plan, Buffer(size))
 
 
+def filtered_with_a_fault(
+    path: str, *, problem: str, pass_: str, engine: int, failing: str, number: int
+) -> Facts:
+    """Read the workspaces of a configuration and its plan, and provide that of the configuration.
+
+    A call of the library fails while the program reads the first.
+    """
+    client, described = GraphClient(Library(path)), parse_descriptor(problem)[0]
+    graph, faults = graph_of(client, described, pass_), ctypes.CDLL(failing)
+    config = client.config_by_heuristics(graph, engine)
+    faults.fail_call(number, 0)
+    size = config_size(client, config)
+    assert faults.calls() >= number
+    faults.fail_call(0, 0)
+    plan = client.plan(client.config_by_heuristics(graph, engine))
+    client.workspace(plan)
+    return run_plan(client, described, pass_, plan, Buffer(size))
+
+
 def filtered_afterwards(path: str, *, problem: str, pass_: str, engine: int) -> Facts:
     """Read the workspace of a plan and then that of its configuration, and provide the smaller one."""
     client, described = GraphClient(Library(path)), parse_descriptor(problem)[0]
@@ -326,8 +345,8 @@ def legacy(
 SCENARIOS = {
     function.__name__: function
     for function in (
-        filtered, filtered_afterwards, unasked, stored, smaller_mini_batch, through_text, initialized_tensor,
-        reused_config, shown_config, unfinalized_pack, legacy,
+        filtered, filtered_with_a_fault, filtered_afterwards, unasked, stored, smaller_mini_batch,
+        through_text, initialized_tensor, reused_config, shown_config, unfinalized_pack, legacy,
     )
 }  # fmt: skip
 

@@ -37,8 +37,8 @@ class WorkspaceAnswers {
   // Notes the same for a legacy algorithm. No name is needed: the caller passes the workspace's size with
   // every call.
   void note(std::int64_t bytes, std::int64_t own) noexcept;
-  // Notes that memory ran out while the program read a size, so that the configuration is unknown. The answer
-  // was the library's own.
+  // Notes that memory ran out or the library failed while the program read a size, so that the configuration
+  // is unknown. The answer was the library's own.
   void note_lost() noexcept;
   // Returns whether an answer was lost. Then a program may bring no more than the library's own size for any
   // plan.

@@ -277,8 +277,10 @@ void note_workspace(State& state, cudnnBackendDescriptor_t config, std::int64_t 
     state.answers().note(name_configuration(convolution, engine), bytes, bytes);
   } catch (const std::bad_alloc&) {
     state.answers().note_lost();
+  } catch (const CallFailed& failure) {
+    if (!is_lasting(failure.code())) state.answers().note_lost();
   } catch (const std::exception&) {
-    // The library does not name the engine, so a plan with this configuration is never replaced either.
+    // The library never names the engine, so a plan with this configuration is not replaced either.
   }
 }
 
