@@ -21,6 +21,7 @@ from mucudnn.torch.choosing.sightings import Sightings
 from mucudnn.torch.choosing.step_comparison import StepComparison
 from mucudnn.torch.choosing.step_times import StepTimes
 from mucudnn.torch.layers.conclusion import sentence
+from mucudnn.torch.operators.compiler_marks import keep_result
 from mucudnn.torch.operators.options import handle_of
 
 
@@ -91,10 +92,12 @@ class ConversionSettings:
             self.comparison.note_choice(key, gain)
 
     def warn_if_not_kept(self, input: Tensor) -> None:
-        """Warn that PyTorch's own convolution of this input does not keep the promise, if there is one."""
-        if self.promise_text and not torch.compiler.is_compiling() and 0 not in input.shape:
-            text = f"PyTorch itself runs a convolution, whose result does not promise '{self.promise}'"
-            warnings.warn(text, MucudnnWarning, stacklevel=2)
+        """Warn that PyTorch's own convolution of this input does not keep the promise, if there is one.
+
+        While a compiler traces the call, this warns once about all calls of the compiled code.
+        """
+        if self.promise_text and (torch.compiler.is_compiling() or 0 not in input.shape):
+            _warn_of_stock(self.promise_text)
 
     def leave_to_pytorch(self, is_left: bool) -> None:
         """Switch the modules to their stock classes or back.
@@ -131,3 +134,10 @@ class ConversionSettings:
 
     def __reduce__(self) -> tuple[type["ConversionSettings"], tuple[Any, ...]]:
         return ConversionSettings, (self.workspace, self._plan, self.tune, self.promise, self._budget_s)
+
+
+@keep_result
+def _warn_of_stock(promise: str) -> bool:
+    text = f"PyTorch itself runs a convolution, whose result does not promise '{promise}'"
+    warnings.warn(text, MucudnnWarning, stacklevel=3)
+    return True
