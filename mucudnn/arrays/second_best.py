@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from mucudnn._native import LONG_RUN_MS, WITHIN_REACH, Division, Engine, EngineError, RunTime, estimate
 from mucudnn.arrays.user_cache import user_cache
+from mucudnn.costs.checks import uses_to_next_check
 from mucudnn.costs.records import STOCK, Measurement
 from mucudnn.errors import MucudnnError
 from mucudnn.listener import Listener
@@ -22,7 +23,6 @@ from mucudnn.solver import Configuration, MicroConfiguration
 CALLS = 128  # the fewest calls from one run to the next
 RUNS = 3  # timed runs of an algorithm before its time is compared
 TOO_LOW = 0.86  # the time of a run over the cached time; below it, the cached time does not hold
-_MOST_COST = 0.008  # the largest share of the calls' time
 
 
 def list_others(rows: Iterable[Measurement], chosen: Configuration) -> list[MicroConfiguration]:
@@ -85,7 +85,7 @@ class SecondBest:
         if not self._others:
             return math.inf
         ms = self._others[0].time_ms * self._runs
-        return max(CALLS, math.ceil(ms / (_MOST_COST * self._call_ms)))
+        return uses_to_next_check(ms, self._call_ms, CALLS)
 
     @property
     def _runs(self) -> int:

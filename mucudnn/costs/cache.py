@@ -35,6 +35,7 @@ from mucudnn.costs.schema import (
     record_of,
 )
 from mucudnn.costs.shipped import SystemDatabase
+from mucudnn.costs.step_uses import begin_uses, forget_unused
 from mucudnn.errors import MucudnnError, NewerFileError, UsageError
 from mucudnn.input import expanded
 from mucudnn.listener import Listener
@@ -323,13 +324,29 @@ class Cache(CacheRows):
         here = {"step": step, "version": mucudnn.__version__}
         return {row["way"]: row["time_ms"] for row in rows if here.items() <= row.items()}
 
-    def add_step_times(self, machine: Machine, kernel: Kernel, step: str, times: Mapping[str, float]) -> None:
-        """Save the ms of whole steps by the way they ran, in one transaction."""
+    def add_step_times(
+        self, machine: Machine, kernel: Kernel, step: str, times: Mapping[str, float], checks: int = 0
+    ) -> None:
+        """Save the ms of whole steps by the way they ran, and count their uses from 0, in one transaction.
+
+        `checks` is how many checks in a row led to the same choice, this one included.
+        """
         rows = [
             (STEP_TIME, STEP_TIME.row(machine, kernel, vars(StepTime(step, way, ms))))
             for way, ms in times.items()
         ]
-        self.attempt(lambda: self._count_changes(lambda: self._add_and_find(*rows)))
+
+        def work() -> None:
+            self._add_and_find(*rows)
+            begin_uses(self, machine, kernel, step, checks)
+
+        self.attempt(lambda: self._count_changes(work))
+
+    def remove(self, column: str, operator: str, value: str) -> int:
+        """Delete the rows of all tables for which the comparison is true. Return how many."""
+        removed = super().remove(column, operator, value)
+        forget_unused(self)
+        return removed
 
     def trial(self, machine: Machine, kernel: Kernel, algorithm: str) -> bool | None:
         """Return whether an algorithm passed its trial at the kernel's mini-batch.

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from mucudnn.costs.claims import Claims
-from mucudnn.costs.schema import TABLES
+from mucudnn.costs.schema import KERNEL_KEY, TABLES
 from mucudnn.errors import MucudnnError, NewerFileError, raised_here
 from mucudnn.forks import close_before_fork, no_fork
 
 VERSION = 1
 APPLICATION_ID = 0x6D756344  # in the file's header, so that no other program's database is written to
+STEP_USES = "step_uses"  # a table of counts about the rows of step times in this file
 _MAGIC = b"SQLite format 3\0"
 WAITING_SECONDS = 10.0  # for a process that has the file locked; a merge of 100,000 rows takes a few seconds
 _MOMENT = 0.02  # seconds between two tries
@@ -158,7 +159,9 @@ def _open_to_write(path: Path) -> Database:
         try:
             _check_version(connection, path)
             connection.execute("BEGIN IMMEDIATE")  # fails where the file cannot be written
-            if not check_tables(connection):
+            if check_tables(connection):
+                _make_step_uses(connection)  # earlier files lack it
+            else:
                 make_tables(connection)
             connection.execute("COMMIT")
             with suppress(sqlite3.OperationalError):  # such as on a file system without shared memory
@@ -217,6 +220,15 @@ def make_tables(connection: sqlite3.Connection) -> None:
         connection.execute(f"CREATE TABLE {table.name} ({table.definition})")
     # It has at most one row: the state of the journal when the cache last took it.
     connection.execute("CREATE TABLE taken_journal (state TEXT NOT NULL)")
+    _make_step_uses(connection)
+
+
+def _make_step_uses(connection: sqlite3.Connection) -> None:
+    key = ", ".join(f'"{column}"' for column in (*KERNEL_KEY, "step"))
+    connection.execute(
+        f"CREATE TABLE IF NOT EXISTS {STEP_USES} "
+        f"({key}, uses INTEGER NOT NULL, checks INTEGER NOT NULL, UNIQUE ({key}))"
+    )
 
 
 def check_tables(connection: sqlite3.Connection) -> bool:

@@ -39,3 +39,17 @@ class EvenClock(Clock):
     def __call__(self, device: str) -> Any:
         self.compute(1.0)
         return super().__call__(device)
+
+
+class BusyClock(Clock):
+    """A clock of a machine on which another program runs in two of three steps of our choices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def compute(self, seconds: float) -> None:
+        super().compute(seconds)
+        self.count += 1
+        if seconds == 1.0 and self.count % 3:
+            self.now += 1.0

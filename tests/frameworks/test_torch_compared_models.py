@@ -12,6 +12,7 @@ from step_clock import EvenClock
 
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.schema import STEP_TIME
+from mucudnn.costs.step_uses import StepUses
 from mucudnn.measuring.source import StockTiming
 from mucudnn.torch.choosing import answers
 from mucudnn.torch.choosing.answers import Answer
@@ -99,8 +100,11 @@ class MixtureInCache:
     def find(self, calls):  # type: ignore[no-untyped-def]
         return {"choices": 3.0, "stock": 2.0, "mixture": 1.0}
 
-    def keep(self, calls, times) -> None:  # type: ignore[no-untyped-def]
+    def keep(self, calls, times, checks) -> None:  # type: ignore[no-untyped-def]
         raise AssertionError("nothing is compared")
+
+    def add_uses(self, calls, count):  # type: ignore[no-untyped-def]
+        return StepUses(count, 0)
 
 
 def test_the_reports_say_which_layers_run_pytorchs_own(

@@ -11,47 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from needs_torch import torch
-from step_clock import Clock
+from step_clock import BusyClock, Clock
+from step_runs import CALL, CLEAR, LITTLE, OTHER, Memory, run_call, steps
 
 from mucudnn.torch.choosing.step_comparison import StepComparison
-
-X = torch.zeros(1)
-CALL, OTHER = "a call", "another call"
-CLEAR, LITTLE = 0.5, 0.1  # shares of a call's time that a choice saves
-
-
-def steps(
-    comparison: StepComparison,
-    clock: Clock,
-    count: int,
-    ours: float,
-    stock: float,
-    mixture: float | None = None,
-    call: str = CALL,
-    gain: float | None = CLEAR,
-) -> list[str]:
-    """Run steps of two modules, each with the time of its way. Return the ways.
-
-    With a time for `mixture` the choice for the second module is a little faster than PyTorch's own.
-    """
-    times = {"choices": ours, "stock": stock, "mixture": mixture}
-    calls = {1: (call, gain), 2: (call, gain) if mixture is None else (f"little gain after {call}", LITTLE)}
-    ways = []
-    for _ in range(count):
-        wanted = tuple(run_call(comparison, module, *calls[module]) for module in (1, 2))
-        ways.append({(False, False): "choices", (True, True): "stock", (False, True): "mixture"}[wanted])
-        time = times[ways[-1]]
-        assert time is not None, "no mixture differs from the other ways"
-        clock.compute(time)
-    return ways
-
-
-def run_call(comparison: StepComparison, module: int, call: str, gain: float | None = CLEAR) -> bool:
-    """Call a module. Return whether PyTorch's own convolution runs for the sake of the step."""
-    is_stock = comparison.follow(module, call, X)
-    if not is_stock:
-        comparison.note_choice(call, gain)
-    return is_stock
 
 
 @pytest.mark.parametrize(
@@ -145,20 +108,6 @@ def test_one_slow_step_does_not_decide() -> None:
     assert steps(comparison, clock, 1, 1.0, 2.0) == ["choices"]
 
 
-class BusyClock(Clock):
-    """A clock of a machine on which another program runs in two of three steps of our choices."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def compute(self, seconds: float) -> None:
-        super().compute(seconds)
-        self.count += 1
-        if seconds == 1.0 and self.count % 3:
-            self.now += 1.0
-
-
 def test_steps_that_other_programs_disturbed_do_not_count() -> None:
     memory, clock = Memory(), BusyClock()
     comparison = StepComparison(memory, clock)
@@ -187,19 +136,6 @@ def test_a_model_that_runs_pytorchs_own_anyway_compares_nothing() -> None:
     first, second, *others = steps(comparison, clock, 30, 1.0, 0.5, gain=0.0)
     assert (first, second) == ("choices", "choices"), "the first step measures"
     assert set(others) == {"stock"}, "the same way, without the work of looking choices up"
-
-
-class Memory:
-    """The times of steps by their calls, as a cache keeps them."""
-
-    def __init__(self) -> None:
-        self.kept: dict[tuple, dict[str, float]] = {}
-
-    def find(self, calls):  # type: ignore[no-untyped-def]
-        return self.kept.get(tuple(calls), {})
-
-    def keep(self, calls, times) -> None:  # type: ignore[no-untyped-def]
-        self.kept[tuple(calls)] = times
 
 
 @pytest.mark.parametrize(("ours", "stock", "faster"), [(1.0, 1.04, "choices"), (1.04, 1.0, "stock")])

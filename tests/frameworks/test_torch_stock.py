@@ -20,7 +20,7 @@ from mucudnn.measuring.source import StockTiming
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
-from mucudnn.torch.choosing import answers, decision
+from mucudnn.torch.choosing import answers, decision, kept_times
 from mucudnn.torch.operators import device_times, passes, stock
 from mucudnn.torch.operators.operands import prepare_operands
 
@@ -325,6 +325,7 @@ def test_close_predictions_are_settled_by_running_both(
     timed: Callable[[Times], None], monkeypatch: pytest.MonkeyPatch, ours_ms: float, wins: bool
 ) -> None:
     races: list[int] = []
+    own_ms = [ours_ms]
     monkeypatch.setattr(dispatch.Prepared, "predicted_ms", 90.0)
     timed(lambda pass_, size, is_slice: 1e9 if is_slice else 100.0)
     monkeypatch.setattr(
@@ -333,7 +334,7 @@ def test_close_predictions_are_settled_by_running_both(
 
     def race(*_: object) -> dict[str, float]:
         races.append(1)
-        return {"stock": 100.0, "choices": ours_ms}
+        return {"stock": 100.0, "choices": own_ms[-1]}
 
     monkeypatch.setattr(decision, "_time_interleaved", race)
     convolution, x = problems()[1]
@@ -342,8 +343,14 @@ def test_close_predictions_are_settled_by_running_both(
         assert len(races) == 1
         assert [answer.gain > 0 for answer in answers._answers.values()] == [wins]
         monkeypatch.setattr(answers, "_answers", Recent(16))
-        convolution(x)
-    assert len(races) == 1  # the cache has the times
+        mt.convert(convolution)(x)
+        assert len(races) == 1  # the cache has the times
+        monkeypatch.setattr(answers, "_answers", Recent(16))
+        monkeypatch.setattr(kept_times, "of_process", kept_times.KeptTimes(lambda: 1e6))
+        own_ms.append(189.0 - ours_ms)
+        mt.convert(convolution)(x)
+    assert len(races) == 2, "another process checks the times"
+    assert [answer.gain > 0 for answer in answers._answers.values()] == [not wins]
 
 
 @pytest.mark.parametrize("needs_gradients", [False, True])

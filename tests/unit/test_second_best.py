@@ -17,6 +17,7 @@ from mucudnn._native import Engine, RunTime, parse_descriptor
 from mucudnn.arrays import second_best
 from mucudnn.arrays.second_best import CALLS, RUNS, list_others
 from mucudnn.arrays.watch import Watch
+from mucudnn.costs import checks
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.records import STOCK, SUCCESS, Machine, Measurement
 from mucudnn.measuring.bench import machine_of
@@ -171,7 +172,7 @@ def test_a_program_gets_the_same_bits_and_a_real_engine_finds_the_wrong_time(
     pass_: str, cache_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Engine
 ) -> None:
     monkeypatch.setattr(second_best, "CALLS", 1)
-    monkeypatch.setattr(second_best, "_MOST_COST", 1e9)
+    monkeypatch.setattr(checks, "MOST_COST", 1e9)
     problem = parse_descriptor("mb2_ic4ih9_oc4_kh3_ph1")[0]
     kernel = Kernel(problem, pass_)
     candidates = [candidate for candidate in engine.enumerate(kernel) if candidate.status == SUCCESS]

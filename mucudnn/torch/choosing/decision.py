@@ -19,8 +19,10 @@ from mucudnn.measuring.budget import current_budget
 from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import promise_named
 from mucudnn.solver import Configuration
+from mucudnn.torch.choosing import kept_times
 from mucudnn.torch.choosing.answers import LEFT_TO_PYTORCH, NOT_YET, Answer, CallKey, keep, passes_of
 from mucudnn.torch.choosing.background import Work, tuner
+from mucudnn.torch.choosing.kept_times import Times
 from mucudnn.torch.choosing.sightings import Sightings
 from mucudnn.torch.choosing.step_times import CHOICES, STOCK_WAY, digest
 from mucudnn.torch.operators import device_times, passes, stock
@@ -206,24 +208,31 @@ def _measure_gain(
     x = operands.x
     kernel, machine = Kernel(ready["forward"].problem, "forward"), key.source.machine
     call = digest(f"{pass_}: {division.configuration}" for pass_, division in ready.items())
-    with user_cache(LogListener()) as cache:
-        times = cache.step_times(machine, kernel, call)
-        if not times:
-            if not may_measure:
-                return 0.0
-            budget = current_budget()
-            if budget.is_paced and budget.is_spent:
-                return None
-            try:
-                times = _time_interleaved(key, operands, ready)
-            except RuntimeError:  # such as a lack of memory
-                return predicted
-            if not times:  # a later process compares again
-                return predicted
-            cache.add_step_times(machine, kernel, call, times)
     # The measured time includes the operators' own overhead on a CPU, but not on a GPU.
     overhead_ms = _call_ms(x, len(ready)) if x.is_cpu else _OPERATOR_MS * len(ready)
-    return 1 - (times[CHOICES] + overhead_ms) / times[STOCK_WAY]
+
+    def gain(times: Times) -> float:
+        return 1 - (times[CHOICES] + overhead_ms) / times[STOCK_WAY]
+
+    with user_cache(LogListener()) as cache:
+        budget = current_budget() if may_measure else None
+        if not cache.step_times(machine, kernel, call):
+            if budget is None:
+                return 0.0
+            if budget.is_paced and budget.is_spent:
+                return None
+        try:
+            times = kept_times.of_process.find_or_measure(
+                cache,
+                (machine, kernel, call),
+                partial(_time_interleaved, key, operands, ready),
+                choose=lambda times: CHOICES if gain(times) >= _LEAST_GAIN else STOCK_WAY,
+                check_ms=lambda times: max(_BUDGET_MS, 2 * sum(times.values())),
+                may_check=budget is not None and not budget.is_spent,
+            )
+        except RuntimeError:  # such as a lack of memory
+            return predicted
+    return gain(times) if times else predicted  # a later process compares again
 
 
 def _call_ms(x: Tensor, passes: int) -> float:

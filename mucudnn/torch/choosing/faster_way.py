@@ -82,6 +82,11 @@ def _is_better(other: Sequence[RunTime], preferred: Sequence[RunTime], *, is_saf
     return False if done >= 2 else None
 
 
+def most_steps_to_compare(ratio: float) -> int:
+    """Return how many steps of a way that takes `ratio` times as long tell it from the fastest, at most."""
+    return next((count for count, clear in _CLEAR.items() if ratio >= clear), _ENOUGH_SHORT)
+
+
 @cache
 def _most_exceptions(count: int, chance: float) -> int:
     """Return how many of `count` steps may contradict that a way is faster; -1 if the steps are too few.

@@ -15,7 +15,8 @@ Processors slow down as they get warm, and other programs come and go. The ways 
 an order that is reversed each time (CC SS MM, MM SS CC, and so on), and each step is compared with the
 neighbouring steps of the other ways.
 
-The times are kept, so that a later process with the same model does not compare again.
+The times are kept, so that a later process with the same model does not compare again, until `step_check`
+says that the result is due to be checked.
 
 A step lasts from one call to the model's first convolution to the next, and each shape of its input has its
 own result. Programs that ask PyTorch for deterministic algorithms, and models that follow a plan, do not
@@ -42,6 +43,7 @@ from mucudnn.torch.choosing.faster_way import (
     relative_times,
     slower_ways,
 )
+from mucudnn.torch.choosing.step_check import StepCheck
 from mucudnn.torch.choosing.step_times import CHOICES, MIXTURE, STOCK_WAY, StepTimes
 from mucudnn.torch.operators import device_times
 from mucudnn.torch.operators.passes import is_captured
@@ -67,6 +69,18 @@ class _SimilarSteps:
     asked: set[tuple[int, ...]] = field(default_factory=set)  # the steps that were looked up in the cache
     result: str | None = None  # the way that runs from now on
     left_to_pytorch: dict[int, bool] = field(default_factory=dict)  # keys are modules; empty without a result
+    check: StepCheck | None = None  # the latest result of a comparison
+
+    def begin_check(self) -> None:
+        """Compare the ways again."""
+        self.result, self.left, self.count = None, _WAYS, 0
+        self.restart()
+
+    def go_on(self, check: StepCheck, *, is_counted: bool) -> None:
+        """Run by the result as before its check."""
+        self.result = check.result
+        self.times.clear()
+        check.confirm(is_counted=is_counted)
 
     def restart(self) -> None:
         """Run the next step with the choices, as the first step ran.
@@ -208,9 +222,12 @@ class StepComparison:
         steps = self._similar_steps[call]
         if steps is None:
             steps = self._similar_steps[call] = _SimilarSteps()
+        may_compare = not torch.are_deterministic_algorithms_enabled() and not is_captured(x)
+        if steps.result and may_compare and steps.check is not None and steps.check.note_step():
+            steps.begin_check()
         self._way, self._compared = steps.result or CHOICES, None
         self.is_step_left_to_pytorch = steps.result == STOCK_WAY
-        if steps.result or torch.are_deterministic_algorithms_enabled() or is_captured(x):
+        if steps.result or not may_compare:
             return
         self._compared, self._called, self._way = steps, [], steps.way
         self._is_clean, self._gains, self._thread = True, set(), threading.get_ident()
@@ -237,7 +254,10 @@ class StepComparison:
             self._on_result({})
             return
         if steps.count > _PATIENCE:
-            steps.result = CHOICES
+            if steps.check is None:
+                steps.result = CHOICES
+            else:
+                steps.go_on(steps.check, is_counted=False)
             return
         # A mixture would be one of the other ways. If the choices were slower before, it was different there.
         if self._way == CHOICES and CHOICES in steps.left and len(self._gains) == 1:
@@ -247,27 +267,46 @@ class StepComparison:
             self._decide(steps, times)
 
     def _decide(self, steps: _SimilarSteps, times: Mapping[str, list[RunTime]]) -> None:
-        """Choose the only way left, and keep the times in the cache."""
+        """Choose the only way left, and keep the times in the cache.
+
+        A check that other programs disturbed changes nothing. One that contradicts the kept times replaces
+        them or, if its steps were too few to be kept, deletes them.
+        """
         [result] = steps.left
         step_ms = relative_times(times, result)
-        self._end_comparison(steps, result, step_ms)
         # If the shortest steps disagree, something disturbed the steps, so a later process compares again.
         shortest = {way: min(step.wall_ms for step in times[way]) for way in step_ms}
         is_clear = all((fastest(own) == STOCK_WAY) == (result == STOCK_WAY) for own in (shortest, step_ms))
         pairs = max(len(clean_pairs(times[result], own)) for way, own in times.items() if way != result)
-        if self._times is not None and is_clear and pairs >= FEWEST_KEPT:
-            self._times.keep([call for _, call in self._called], step_ms)
+        is_kept = self._times is not None and is_clear and pairs >= FEWEST_KEPT
+        calls, earlier, checks = [call for _, call in self._called], steps.check, 0
+        if earlier is not None and (not is_clear or (result == earlier.result and not is_kept)):
+            self._way = earlier.result
+            steps.go_on(earlier, is_counted=is_clear)
+            return
+        if earlier is not None and result == earlier.result:
+            checks = earlier.checks + 1
+        elif earlier is not None:
+            earlier.forget()
+        if self._times is not None and is_kept:
+            self._times.keep(calls, step_ms, checks)
+        steps.check = StepCheck(result, calls, step_ms, self._times if is_kept else None, checks)
+        self._end_comparison(steps, result, step_ms)
 
     def _decide_from_cache(self, steps: _SimilarSteps, modules: tuple[int, ...]) -> bool:
         """Choose a way by the cached times of this step. Return False if there are none."""
-        if self._times is None or modules in steps.asked or len(steps.asked) >= _MOST_ASKED:
+        is_new = modules not in steps.asked and len(steps.asked) < _MOST_ASKED and steps.check is None
+        if self._times is None or not is_new:
             return False
         steps.asked.add(modules)
-        kept = self._times.find([call for _, call in self._called])
+        calls = [call for _, call in self._called]
+        kept = self._times.find(calls)
         if not {CHOICES, STOCK_WAY} <= kept.keys():
             return False
         step_ms = {way: kept[way] for way in _WAYS if way in kept}
-        self._end_comparison(steps, fastest(step_ms), step_ms)
+        result = fastest(step_ms)
+        steps.check = StepCheck.from_cache(result, calls, step_ms, self._times)
+        self._end_comparison(steps, result, step_ms)
         return True
 
     def _end_comparison(self, steps: _SimilarSteps, result: str, step_ms: Mapping[str, float]) -> None:

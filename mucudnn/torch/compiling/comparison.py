@@ -1,7 +1,7 @@
 """Measure a convolution as a compiled graph would run it: by Inductor, or by the engine."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -15,6 +15,8 @@ from mucudnn.arrays.user_cache import user_cache
 from mucudnn.costs.schema import STEP_TIME
 from mucudnn.errors import MucudnnError
 from mucudnn.problems.kernels import Kernel
+from mucudnn.torch.choosing import kept_times
+from mucudnn.torch.choosing.kept_times import Times
 from mucudnn.torch.choosing.step_times import digest
 from mucudnn.torch.compiling.operators import (
     SCHEMA,
@@ -49,19 +51,26 @@ def choose(call: CompiledCall, packed: Packed | None, has_epilogue: bool) -> Eng
 
     With `has_epilogue` a pass over the result counts as time of the engine. The cache keeps all times.
     """
+    choose_way = partial(_choose_way, is_packed=packed is not None, has_epilogue=has_epilogue)
     try:
-        times = _times(call, packed)
+        way = choose_way(_times(call, packed, choose_way))
     except (*passes.FAILURES, RuntimeError):  # such as a lack of memory
         return None
-    engine = {way: ms for way, ms in times.items() if way.startswith(_ENGINE)}
-    if not engine:
-        return None
-    way = min(engine, key=engine.__getitem__)
-    engine_ms = engine[way] + _OPERATOR_MS + (times[_EPILOGUE] if has_epilogue else 0.0)
-    if engine_ms > (1 - (_LEAST_GAIN if packed is None else _LEAST_GAIN_PACKED)) * times[_INDUCTOR]:
+    if way == _INDUCTOR:
         return None
     size, _, algorithm = way.removeprefix(_ENGINE).partition(" ")
     return EngineChoice(int(size), algorithm)
+
+
+def _choose_way(times: Times, *, is_packed: bool, has_epilogue: bool) -> str:
+    """Return the engine's fastest way if it is certainly faster than Inductor's, else Inductor's."""
+    engine = {way: ms for way, ms in times.items() if way.startswith(_ENGINE)}
+    if not engine:
+        return _INDUCTOR
+    way = min(engine, key=engine.__getitem__)
+    engine_ms = engine[way] + _OPERATOR_MS + (times[_EPILOGUE] if has_epilogue else 0.0)
+    least_gain = _LEAST_GAIN_PACKED if is_packed else _LEAST_GAIN
+    return way if engine_ms <= (1 - least_gain) * times[_INDUCTOR] else _INDUCTOR
 
 
 def digest_of_choices() -> str:
@@ -76,15 +85,18 @@ def digest_of_choices() -> str:
     return digest([mucudnn.__version__, SCHEMA, *machine.identity, *sorted(map(str, rows))])
 
 
-def _times(call: CompiledCall, packed: Packed | None) -> Mapping[str, float]:
+def _times(call: CompiledCall, packed: Packed | None, choose_way: Callable[[Times], str]) -> Times:
     kernel, machine = Kernel(call.problem, call.pass_), stock.source_of("cpu").machine
     step = digest(("compiled", "packed" if packed else "plain", call.workspace, call.constant_filter))
     with user_cache(LogListener()) as cache:
-        times = cache.step_times(machine, kernel, step)
-        if not times:
-            times = _measure(call, packed)
-            cache.add_step_times(machine, kernel, step, times)
-    return times
+        return kept_times.of_process.find_or_measure(
+            cache, (machine, kernel, step), partial(_measure, call, packed), choose_way, _measuring_ms
+        )
+
+
+def _measuring_ms(times: Times) -> float:
+    """Return about the ms that `_measure` takes."""
+    return min(_BUDGET_MS, 2 * _ROUNDS * sum(times.values())) + 3 * sum(times.values())
 
 
 def _measure(call: CompiledCall, packed: Packed | None) -> dict[str, float]:

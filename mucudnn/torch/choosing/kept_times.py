@@ -1,0 +1,79 @@
+"""Times of several ways to run a call, measured beside the program, kept in the cache and checked.
+
+Other programs may have disturbed the measurement, so times that 1, 2, 4, … processes have used are measured
+again, as soon as that costs a small share of the time of these processes.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from mucudnn.arrays.recent import Recent
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.checks import uses_to_next_check
+from mucudnn.costs.records import Machine
+from mucudnn.costs.step_uses import add_uses, begin_uses
+from mucudnn.problems.kernels import Kernel
+from mucudnn.torch.operators import passes
+
+Times = Mapping[str, float]
+Key = tuple[Machine, Kernel, str]  # the arguments of `Cache.step_times`
+_MOST_KEYS = 4096
+
+
+class KeptTimes:
+    """The kept times that a process uses, and the checks that it has made.
+
+    Only the first use of a process counts: the later ones are equal calls of the same program.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.process_time) -> None:
+        """Take a clock that gives the seconds for which the process has run."""
+        self._clock, self._checking_s = clock, 0.0
+        self._used: Recent[Key, bool] = Recent(_MOST_KEYS)
+
+    def find_or_measure(
+        self,
+        cache: Cache,
+        key: Key,
+        measure: Callable[[], Times],
+        choose: Callable[[Times], str],
+        check_ms: Callable[[Times], float],
+        *,
+        may_check: bool = True,
+    ) -> Times:
+        """Return the kept times if they are not due to be checked, else measure them and keep them.
+
+        `choose` returns the way that times lead to, and `check_ms` the ms to measure them. If other programs
+        disturb the measurement, `measure` returns no times, and earlier times stay.
+        """
+        kept = cache.step_times(*key)
+        if kept and not (may_check and self._is_due(cache, key, check_ms(kept))):
+            return kept
+        self._used[key] = True
+        if not kept:
+            if times := measure():
+                cache.add_step_times(*key, times)
+            return times
+        checks, start = add_uses(cache, *key, 0).checks, self._clock()
+        times = {}
+        with suppress(*passes.FAILURES, RuntimeError):
+            times = measure()
+        self._checking_s += self._clock() - start
+        if times and choose(times) != choose(kept):
+            cache.add_step_times(*key, times)
+            return times
+        # The earlier times stay if they are confirmed, too, and with them the compiled graphs that they made.
+        begin_uses(cache, *key, checks + bool(times))
+        return kept
+
+    def _is_due(self, cache: Cache, key: Key, check_ms: float) -> bool:
+        if self._used[key]:
+            return False
+        self._used[key] = True
+        uses, checks = add_uses(cache, *key, 1)
+        check_ms += self._checking_s * 1e3
+        return uses >= uses_to_next_check(check_ms, self._clock() * 1e3, 1, checks)
+
+
+of_process = KeptTimes()

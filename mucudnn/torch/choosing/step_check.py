@@ -1,0 +1,93 @@
+"""The check of a step's result: after many steps the ways are compared again.
+
+A result may come from a moment in which other programs disturbed the steps, or in which the processor was
+slow, without a clock that shows it. So a converted model compares its steps again after 128 steps, counted
+over all processes that use the kept times, and after twice as many each time that the result is confirmed.
+The slower ways of a comparison cost time, so it waits until that is a small share of the steps before it.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from mucudnn.costs.checks import uses_to_next_check
+from mucudnn.torch.choosing.answers import CallKey
+from mucudnn.torch.choosing.faster_way import most_steps_to_compare
+from mucudnn.torch.choosing.step_times import StepTimes
+
+STEPS = 128  # the fewest steps from one check to the next
+_COUNT_MS = 2.0  # the time that it takes to count steps in the cache
+
+
+class StepCheck:
+    """The result of similar steps, and the distance to its next check."""
+
+    def __init__(
+        self,
+        result: str,
+        calls: Sequence[CallKey],
+        step_ms: Mapping[str, float],
+        times: StepTimes | None,
+        checks: int = 0,
+    ) -> None:
+        """Begin with a result, which this many checks have confirmed.
+
+        `times` is the cache if it has the times of a step with these calls, else None.
+        """
+        self.result, self.calls, self.times, self.checks = result, calls, times, checks
+        self._step_ms = step_ms
+        self._own = 0  # steps by the result in this process
+        self._uses = self._uncounted = 0  # steps in all processes, and those that the cache lacks
+        self._distance, self._count_after = self._distances()
+
+    @classmethod
+    def from_cache(
+        cls, result: str, calls: Sequence[CallKey], step_ms: Mapping[str, float], times: StepTimes
+    ) -> "StepCheck":
+        """Begin with a result that comes from the cache, which also knows its uses by earlier processes."""
+        uses, checks = times.add_uses(calls, 1)
+        check = cls(result, calls, step_ms, times, checks)
+        check._uses = uses
+        return check
+
+    def note_step(self) -> bool:
+        """Note a step that runs by the result. Return whether a check of the result begins with it.
+
+        A process checks in its first steps, or after many, because a check that the process does not complete
+        is lost.
+        """
+        self._own += 1
+        self._uses += 1
+        self._uncounted += 1
+        is_due = self._uses >= self._distance and (self._own == 1 or self._own >= STEPS)
+        if self.times is None:
+            return is_due
+        if is_due or self._uncounted >= self._count_after:
+            # Another process may have checked the result meanwhile.
+            self._uses, _ = self.times.add_uses(self.calls, self._uncounted)
+            self._count_after, self._uncounted = 2 * self._count_after, 0
+            is_due = is_due and self._uses >= self._distance
+        if is_due:
+            # Other processes need not check, too, and nothing repeats the check if this process ends early.
+            self.times.begin_uses(self.calls, self.checks)
+        return is_due
+
+    def confirm(self, *, is_counted: bool) -> None:
+        """Go on with the result after a check. It counts unless other programs disturbed it."""
+        self.checks += is_counted
+        self._uses = self._uncounted = 0
+        self._distance, self._count_after = self._distances()
+        if self.times is not None:
+            self.times.begin_uses(self.calls, self.checks)
+
+    def forget(self) -> None:
+        """Delete the kept times, which a check has contradicted."""
+        if self.times is not None:
+            self.times.forget(self.calls)
+
+    def _distances(self) -> tuple[float, float]:
+        """Return the steps to the next check, and the steps after which the cache counts them."""
+        own_ms = self._step_ms[self.result]
+        check_ms = sum(
+            (ms - own_ms) * most_steps_to_compare(ms / own_ms) for ms in self._step_ms.values() if ms > own_ms
+        )
+        distance = uses_to_next_check(check_ms, own_ms, STEPS, self.checks)
+        return distance, uses_to_next_check(_COUNT_MS, own_ms, 1)

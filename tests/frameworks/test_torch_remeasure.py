@@ -1,0 +1,244 @@
+"""Kept times of steps and calls are checked after some uses, and replaced if they do not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from needs_torch import torch
+from step_clock import Clock
+from step_runs import CALL, Memory, steps
+
+from mucudnn._native import parse_descriptor
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.checks import MOST_COST
+from mucudnn.costs.records import Machine
+from mucudnn.costs.step_uses import StepUses, add_uses
+from mucudnn.problems.kernels import Kernel
+from mucudnn.torch.choosing import kept_times
+from mucudnn.torch.choosing.kept_times import KeptTimes
+from mucudnn.torch.choosing.step_check import STEPS
+from mucudnn.torch.choosing.step_comparison import StepComparison
+from mucudnn.torch.compiling import comparison as compiled_comparison
+from mucudnn.torch.compiling.operators import CompiledCall
+
+STEP = (CALL, CALL)
+UNDER_LOAD = {"choices": 1500.0, "stock": 1400.0}  # the ms of a step on a busy machine
+HERE = Machine("host", "a device", "a library 1.0", 1)
+KEY = HERE, Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward"), "a call"
+
+
+def kept_under_load() -> Memory:
+    memory = Memory()
+    memory.kept[STEP] = dict(UNDER_LOAD)
+    return memory
+
+
+def test_a_result_kept_under_load_is_replaced_in_a_long_process() -> None:
+    memory, clock = kept_under_load(), Clock()
+    comparison = StepComparison(memory, clock)
+    first = steps(comparison, clock, STEPS, 1.0, 1.04)
+    assert first == ["choices", *["stock"] * (STEPS - 1)], "the kept result says so"
+    steps(comparison, clock, 40, 1.0, 1.04)
+    assert comparison.result == "choices"
+    assert memory.kept[STEP] == pytest.approx({"choices": 1000.0, "stock": 1040.0})
+
+
+def test_a_result_kept_under_load_is_replaced_after_some_short_processes() -> None:
+    memory, clock, results = kept_under_load(), Clock(), []
+    for _ in range(10):
+        comparison = StepComparison(memory, clock)
+        steps(comparison, clock, 40, 1.0, 1.04)
+        results.append(comparison.result)
+    changed = results.index("choices")
+    assert STEPS / 40 <= changed <= 2 * STEPS / 40, "a process may end before it counts its last steps"
+    assert set(results[changed:]) == {"choices"}
+    assert memory.kept[STEP] == pytest.approx({"choices": 1000.0, "stock": 1040.0})
+
+
+def test_a_result_that_few_steps_contradict_is_deleted() -> None:
+    memory, clock = kept_under_load(), Clock()
+    comparison = StepComparison(memory, clock)
+    steps(comparison, clock, STEPS + 20, 1.0, 3.0)
+    assert comparison.result == "choices"
+    assert memory.kept == {}, "two pairs are too few to be kept, so a later process compares"
+
+
+def runs_of(way: str, ways: list[str], least: int) -> list[int]:
+    """Return the lengths of the uninterrupted runs of a way that are at least that long."""
+    lengths = [0]
+    for other in ways:
+        lengths[-1] += other == way
+        if other != way:
+            lengths.append(0)
+    return [length for length in lengths if length >= least]
+
+
+def test_the_distance_doubles_with_each_check_that_confirms_the_result() -> None:
+    memory, clock = Memory(), Clock()
+    ways = steps(StepComparison(memory, clock), clock, 8000, 1.0, 1.055)
+    first, *others = runs_of("choices", ways, 100)
+    assert len(others) >= 4
+    for shorter, longer in zip([first, *others[:-2]], others[:-1], strict=True):
+        assert longer / shorter == pytest.approx(2.0, rel=0.05)
+
+
+@given(st.floats(1.02, 20.0), st.booleans())
+def test_checks_take_a_small_share_of_the_steps(ratio: float, is_stock_slower: bool) -> None:
+    memory, clock = Memory(), Clock()
+    ours, stock = (1.0, ratio) if is_stock_slower else (ratio, 1.0)
+    comparison = StepComparison(memory, clock)
+    while comparison.result is None:
+        steps(comparison, clock, 1, ours, stock)
+    assert comparison.result == ("choices" if is_stock_slower else "stock")
+    start, count = clock.now, 5000
+    steps(comparison, clock, count, ours, stock)
+    assert clock.now - start <= count * (1 + MOST_COST)
+
+
+def test_a_check_that_other_programs_disturb_changes_nothing() -> None:
+    memory, clock = kept_under_load(), Clock()
+    comparison = StepComparison(memory, clock)
+    steps(comparison, clock, STEPS - 1, 1.1, 1.0)
+    ways = [*steps(comparison, clock, 4, 1.1, 1.0), *steps(comparison, clock, 1, 1.1, 0.1)]
+    assert ways[1:] == ["choices", "choices", "stock", "stock"], "one step of PyTorch's own is the shortest"
+    while comparison.result is None:
+        steps(comparison, clock, 1, 1.1, 1.3)
+    assert memory.kept[STEP] == UNDER_LOAD
+    assert comparison.result == "stock", "although most steps say the contrary"
+
+
+def test_a_check_begins_at_once_if_earlier_processes_have_used_the_result_often() -> None:
+    memory, clock = kept_under_load(), Clock()
+    memory.uses[STEP] = StepUses(STEPS, 0)
+    assert "choices" in steps(StepComparison(memory, clock), clock, 6, 1.0, 1.04)[1:]
+    assert set(steps(StepComparison(memory, clock), clock, 6, 1.0, 1.04)[1:]) == {"stock"}, "not again"
+    memory.uses[STEP] = StepUses(STEPS, 1)
+    assert set(steps(StepComparison(memory, clock), clock, 6, 1.0, 1.04)[1:]) == {"stock"}
+
+
+def test_of_several_processes_one_checks_a_result() -> None:
+    memory, clock = kept_under_load(), Clock()
+    ranks = [StepComparison(memory, clock) for _ in range(4)]
+    compared = set()
+    for number in range(STEPS + 20):
+        for rank, comparison in enumerate(ranks):
+            steps(comparison, clock, 1, 1.4, 1.0)
+            if comparison.result is None and number:
+                compared.add(rank)
+    assert len(compared) == 1
+
+
+def test_steps_that_must_have_the_same_bits_are_not_checked() -> None:
+    memory, clock = kept_under_load(), Clock()
+    comparison = StepComparison(memory, clock)
+    steps(comparison, clock, 2, 1.0, 1.04)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert set(steps(comparison, clock, 3 * STEPS, 1.0, 1.04)) == {"stock"}
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+class Process:
+    """A process that has run for some seconds, and uses kept times in them."""
+
+    def __init__(self, path: Path, seconds: float = 1e6) -> None:
+        self.path, self.now = path, seconds
+        self.kept = KeptTimes(lambda: self.now)
+        self.measured = 0
+
+    def use(self, times: Mapping[str, float], check_ms: float = 25.0) -> Mapping[str, float]:
+        """Return the times of a call, which are now `times` if they are measured."""
+
+        def measure() -> Mapping[str, float]:
+            self.measured += 1
+            self.now += check_ms / 1e3
+            return times
+
+        with Cache.open(self.path) as cache:
+            return self.kept.find_or_measure(
+                cache,
+                KEY,
+                measure,
+                choose=lambda ms: min(ms, key=ms.__getitem__),
+                check_ms=lambda _: check_ms,
+            )
+
+
+QUIET, BUSY = {"choices": 1.0, "stock": 2.0}, {"choices": 9.0, "stock": 4.0}
+
+
+def test_times_of_a_call_kept_under_load_are_replaced_by_the_next_process(tmp_path: Path) -> None:
+    path, first = tmp_path / "cache.sqlite", Process(tmp_path / "cache.sqlite")
+    assert [first.use(BUSY), first.use(QUIET)] == [BUSY, BUSY], "one process measures once"
+    later = Process(path)
+    assert [later.use(QUIET), later.use(BUSY)] == [QUIET, QUIET]
+
+
+def test_times_of_a_call_are_measured_again_after_1_2_4_processes(tmp_path: Path) -> None:
+    path, measured = tmp_path / "cache.sqlite", []
+    for _ in range(16):
+        process = Process(path)
+        process.use(QUIET)
+        measured.append(process.measured)
+    assert [number for number, count in enumerate(measured) if count] == [0, 1, 3, 7, 15]
+
+
+def test_times_that_are_confirmed_stay(tmp_path: Path) -> None:
+    path, similar = tmp_path / "cache.sqlite", {"choices": 1.1, "stock": 1.9}
+    Process(path).use(QUIET)
+    assert Process(path).use(similar) == QUIET, "compiled graphs depend on each time"
+    with Cache.open(path) as cache:
+        assert add_uses(cache, *KEY, 0) == (0, 1)
+
+
+def test_a_contradicted_time_begins_with_the_shortest_distance_again(tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"
+    for _ in range(4):
+        Process(path).use(BUSY)
+    for _ in range(4):
+        Process(path).use(QUIET)
+    with Cache.open(path) as cache:
+        assert cache.step_times(*KEY) == QUIET
+        assert add_uses(cache, *KEY, 0) == (0, 0)
+    next_process = Process(path)
+    next_process.use(QUIET)
+    assert next_process.measured == 1
+
+
+def test_times_are_measured_again_only_if_that_takes_a_small_share_of_all_processes(tmp_path: Path) -> None:
+    path, measured = tmp_path / "cache.sqlite", []
+    for _ in range(12):
+        process = Process(path, seconds=1.0)
+        process.use(QUIET, check_ms=80.0)
+        measured.append(process.measured)
+    assert measured.index(1, 1) == 0.080 / MOST_COST, "then the processes have run long enough"
+
+
+def test_a_disturbed_measurement_replaces_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"
+    Process(path).use(QUIET)
+    process = Process(path)
+    assert process.use({}) == QUIET
+    assert process.measured == 1
+    with Cache.open(path) as cache:
+        assert cache.step_times(*KEY) == QUIET
+        assert add_uses(cache, *KEY, 0) == (0, 0)
+
+
+def test_the_times_of_compiled_calls_are_checked(cache_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = CompiledCall(
+        "forward", (2, 4, 9, 9), (4, 4, 3, 3), torch.float32, (1, 1), (1, 1), (1, 1), 1, True, "1MiB"
+    )
+    inductor, epilogue, engine = "compiled inductor", "compiled epilogue", "compiled engine 2 ALGORITHM"
+    busy, quiet = {inductor: 1.0, epilogue: 0.0, engine: 3.0}, {inductor: 1.0, epilogue: 0.0, engine: 0.5}
+    chosen = []
+    for times in (busy, quiet):
+        monkeypatch.setattr(kept_times, "of_process", KeptTimes(lambda: 1e6))
+        monkeypatch.setattr(compiled_comparison, "_measure", lambda *_, times=times: times)
+        chosen.append(compiled_comparison.choose(call, None, has_epilogue=False))
+    assert [choice and choice.algorithm for choice in chosen] == [None, "ALGORITHM"]
