@@ -353,6 +353,22 @@ def test_close_predictions_are_settled_by_running_both(
     assert [answer.gain > 0 for answer in answers._answers.values()] == [not wins]
 
 
+def test_a_spent_budget_leaves_close_predictions_as_they_are(
+    timed: Callable[[Times], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch.Prepared, "predicted_ms", 90.0)
+    timed(lambda pass_, size, is_slice: 1e9 if is_slice else 100.0)
+    monkeypatch.setattr(choosing, "choose_within", _without_stock(choosing.choose_within))
+    monkeypatch.setattr(decision, "_time_interleaved", lambda *_: {"stock": 1.0, "choices": 1.0})
+    convolution, x = problems()[1]
+    with torch.no_grad():
+        mt.convert(convolution, budget="0s")(x)
+        assert [answer.gain > 0 for answer in answers._answers.values()] == [True], "nothing compares them"
+        monkeypatch.setattr(answers, "_answers", Recent(16))
+        mt.convert(convolution, budget="none")(x)
+    assert [answer.gain > 0 for answer in answers._answers.values()] == [False], "a later run does"
+
+
 @pytest.mark.parametrize("needs_gradients", [False, True])
 @pytest.mark.parametrize(("slower", "wins"), [(0.9, False), (1.3, True)])
 def test_a_gain_below_the_cost_of_a_call_is_ignored(

@@ -203,7 +203,7 @@ def _measure_gain(
 ) -> float | None:
     """Return the gain of our operators by interleaved runs, unless the cache has the times of both.
 
-    Return None if a paced budget has no time for the runs.
+    Return None if a paced budget has no time for the runs, and the predicted gain if another budget has none.
     """
     x = operands.x
     kernel, machine = Kernel(ready["forward"].problem, "forward"), key.source.machine
@@ -215,10 +215,10 @@ def _measure_gain(
         return 1 - (times[CHOICES] + overhead_ms) / times[STOCK_WAY]
 
     with user_cache(LogListener()) as cache:
-        budget = current_budget() if may_measure else None
         if not cache.step_times(machine, kernel, call):
-            if budget is None:
+            if not may_measure:
                 return 0.0
+            budget = current_budget()
             if budget.is_paced and budget.is_spent:
                 return None
         try:
@@ -228,7 +228,7 @@ def _measure_gain(
                 partial(_time_interleaved, key, operands, ready),
                 choose=lambda times: CHOICES if gain(times) >= _LEAST_GAIN else STOCK_WAY,
                 check_ms=lambda times: max(_BUDGET_MS, 2 * sum(times.values())),
-                may_check=budget is not None and not budget.is_spent,
+                may_check=may_measure,
             )
         except RuntimeError:  # such as a lack of memory
             return predicted

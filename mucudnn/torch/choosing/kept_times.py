@@ -13,6 +13,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.costs.checks import uses_to_next_check
 from mucudnn.costs.records import Machine
 from mucudnn.costs.step_uses import add_uses, begin_uses
+from mucudnn.measuring.budget import current_budget
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch.operators import passes
 
@@ -44,20 +45,26 @@ class KeptTimes:
     ) -> Times:
         """Return the kept times if they are not due to be checked, else measure them and keep them.
 
+        Return no times if there are none and the budget is spent. Measurements spend it.
         `choose` returns the way that times lead to, and `check_ms` the ms to measure them. If other programs
         disturb the measurement, `measure` returns no times, and earlier times stay.
         """
         kept = cache.step_times(*key)
-        if kept and not (may_check and self._is_due(cache, key, check_ms(kept))):
+        if kept and not may_check:
+            return kept
+        budget = current_budget()
+        if budget.is_spent or (kept and not self._is_due(cache, key, check_ms(kept))):
             return kept
         self._used[key] = True
         if not kept:
-            if times := measure():
+            with budget.spending():
+                times = measure()
+            if times:
                 cache.add_step_times(*key, times)
             return times
         checks, start = add_uses(cache, *key, 0).checks, self._clock()
         times = {}
-        with suppress(*passes.FAILURES, RuntimeError):
+        with budget.spending(), suppress(*passes.FAILURES, RuntimeError):
             times = measure()
         self._checking_s += self._clock() - start
         if times and choose(times) != choose(kept):
