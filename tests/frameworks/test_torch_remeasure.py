@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
+import threading
 from collections.abc import Mapping
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from needs_torch import torch
+from needs_torch import mt, torch
 from step_clock import Clock
-from step_runs import CALL, Memory, steps
+from step_runs import CALL, Memory, run_call, steps
 
 from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
@@ -20,11 +24,12 @@ from mucudnn.costs.step_uses import StepUses, add_uses
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch.choosing import kept_times
 from mucudnn.torch.choosing.kept_times import KeptTimes
-from mucudnn.torch.choosing.step_check import STEPS
+from mucudnn.torch.choosing.step_check import MOST_OVERSPENT, STEPS
 from mucudnn.torch.choosing.step_comparison import StepComparison
 from mucudnn.torch.compiling import comparison as compiled_comparison
 from mucudnn.torch.compiling.operators import CompiledCall
 
+nn = torch.nn
 STEP = (CALL, CALL)
 UNDER_LOAD = {"choices": 1500.0, "stock": 1400.0}  # the ms of a step on a busy machine
 HERE = Machine("host", "a device", "a library 1.0", 1)
@@ -75,6 +80,21 @@ def runs_of(way: str, ways: list[str], least: int) -> list[int]:
         if other != way:
             lengths.append(0)
     return [length for length in lengths if length >= least]
+
+
+def test_a_check_of_a_model_in_its_stock_class_runs_the_choices_again(cache_path: Path) -> None:
+    model = mt.convert(nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3)))
+    own, x = copy.deepcopy(mt.restore(copy.deepcopy(model))), torch.randn(2, 4, 9, 9)
+    comparison, clock = model[0]._mucudnn.comparison, Clock()
+    comparison._clock = clock
+    classes = []
+    for _ in range(2 * STEPS):
+        torch.testing.assert_close(model(x), own(x))
+        clock.compute(1.0 if comparison._way == "stock" else 1.05)
+        classes.append(type(model[1]))
+    changes = [after for before, after in itertools.pairwise(classes) if before != after]
+    assert len(changes) >= 3, "stock, converted for the check, and stock again"
+    assert comparison.result == "stock"
 
 
 def test_the_distance_doubles_with_each_check_that_confirms_the_result() -> None:
@@ -130,6 +150,35 @@ def test_of_several_processes_one_checks_a_result() -> None:
             if comparison.result is None and number:
                 compared.add(rank)
     assert len(compared) == 1
+
+
+def test_a_check_that_comes_to_no_end_takes_a_small_share_too() -> None:
+    memory, clock, random = kept_under_load(), Clock(), Random(1)
+    comparison = StepComparison(memory, clock)
+    steps(comparison, clock, 1, 3.0, 1.0)
+    ways, count = [], 20 * STEPS
+    for _ in range(count):
+        # A busy machine: steps wait, each for another time, and so no two neighbours can be compared.
+        [way] = steps(comparison, clock, 1, 3.0, 1.0)
+        ways.append(way)
+        if comparison.result is None:
+            clock.now += random.uniform(0.2, 1.0) * (3.0 if way == "choices" else 1.0)
+    assert memory.kept[STEP] == UNDER_LOAD
+    first = 2 * (3.0 - 1.0)  # the kept times let the first check cost this much more
+    assert ways.count("choices") > 4, "more than one check begins"
+    assert ways.count("choices") * (3.0 - 1.0) <= first + MOST_OVERSPENT * MOST_COST * count
+
+
+def test_a_thread_that_disturbs_a_check_ends_it() -> None:
+    memory, clock = kept_under_load(), Clock()
+    comparison = StepComparison(memory, clock)
+    steps(comparison, clock, STEPS, 1.2, 1.0)
+    assert steps(comparison, clock, 1, 1.2, 1.0) == ["choices"]
+    thread = threading.Thread(target=run_call, args=(comparison, 2, CALL))
+    thread.start()
+    thread.join()
+    assert set(steps(comparison, clock, 30, 1.2, 1.0)) == {"stock"}
+    assert memory.kept[STEP] == UNDER_LOAD
 
 
 def test_steps_that_must_have_the_same_bits_are_not_checked() -> None:

@@ -6,15 +6,23 @@ over all processes that use the kept times, and after twice as many each time th
 The slower ways of a comparison cost time, so it waits until that is a small share of the steps before it.
 """
 
+import statistics
 from collections.abc import Mapping, Sequence
 
-from mucudnn.costs.checks import uses_to_next_check
+from mucudnn._native import RunTime
+from mucudnn.costs.checks import MOST_COST, uses_to_next_check
 from mucudnn.torch.choosing.answers import CallKey
 from mucudnn.torch.choosing.faster_way import most_steps_to_compare
 from mucudnn.torch.choosing.step_times import StepTimes
 
 STEPS = 128  # the fewest steps from one check to the next
+MOST_OVERSPENT = 2  # a check ends without a result if it takes this many times its share of the steps' time
 _COUNT_MS = 2.0  # the time that it takes to count steps in the cache
+
+
+def median_ms(times: Mapping[str, Sequence[RunTime]]) -> dict[str, float]:
+    """Return the median ms of the steps of each way, disturbed ones included."""
+    return {way: statistics.median(step.wall_ms for step in steps) for way, steps in times.items()}
 
 
 class StepCheck:
@@ -70,10 +78,27 @@ class StepCheck:
             self.times.begin_uses(self.calls, self.checks)
         return is_due
 
-    def confirm(self, *, is_counted: bool) -> None:
-        """Go on with the result after a check. It counts unless other programs disturbed it."""
+    def is_overspent(self, times: Mapping[str, Sequence[RunTime]]) -> bool:
+        """Return whether a check with these steps so far takes too much of the time of the steps before it.
+
+        It does if the kept times hide how slow another way is, or if a busy machine keeps it from an end.
+        """
+        own_ms = median_ms(times).get(self.result)
+        if own_ms is None:
+            return False
+        others = [step.wall_ms for way, steps in times.items() if way != self.result for step in steps]
+        lost_ms = sum(others) - len(others) * own_ms
+        return lost_ms > MOST_OVERSPENT * MOST_COST * self._distance * own_ms
+
+    def confirm(self, step_ms: Mapping[str, float], *, is_counted: bool) -> None:
+        """Go on with the result after a check. It counts unless other programs disturbed it.
+
+        `step_ms` is the ms of a step by way in the check. Without all of them the earlier ones stay.
+        """
+        if step_ms.keys() >= self._step_ms.keys():
+            self._step_ms = step_ms
         self.checks += is_counted
-        self._uses = self._uncounted = 0
+        self._own = self._uses = self._uncounted = 0
         self._distance, self._count_after = self._distances()
         if self.times is not None:
             self.times.begin_uses(self.calls, self.checks)

@@ -43,7 +43,7 @@ from mucudnn.torch.choosing.faster_way import (
     relative_times,
     slower_ways,
 )
-from mucudnn.torch.choosing.step_check import StepCheck
+from mucudnn.torch.choosing.step_check import StepCheck, median_ms
 from mucudnn.torch.choosing.step_times import CHOICES, MIXTURE, STOCK_WAY, StepTimes
 from mucudnn.torch.operators import device_times
 from mucudnn.torch.operators.passes import is_captured
@@ -76,11 +76,11 @@ class _SimilarSteps:
         self.result, self.left, self.count = None, _WAYS, 0
         self.restart()
 
-    def go_on(self, check: StepCheck, *, is_counted: bool) -> None:
-        """Run by the result as before its check."""
+    def end_check(self, check: StepCheck, step_ms: Mapping[str, float], *, is_counted: bool) -> None:
+        """Go on with the result as before its check, in which a step took these ms by way."""
         self.result = check.result
         self.times.clear()
-        check.confirm(is_counted=is_counted)
+        check.confirm(step_ms, is_counted=is_counted)
 
     def restart(self) -> None:
         """Run the next step with the choices, as the first step ran.
@@ -244,9 +244,13 @@ class StepComparison:
         modules = tuple(module for module, _ in self._called)
         if not self._is_undecided and self._decide_from_cache(steps, modules):
             return
+        check = steps.check  # None in the first comparison
         if not self._is_clean:
-            steps.restart()
             self._compared = None
+            if check is None:
+                steps.restart()
+            else:
+                steps.end_check(check, {}, is_counted=False)
             return
         steps.count += 1
         if self._way == CHOICES and not self._gains:  # all choices are PyTorch's own
@@ -254,10 +258,10 @@ class StepComparison:
             self._on_result({})
             return
         if steps.count > _PATIENCE:
-            if steps.check is None:
+            if check is None:
                 steps.result = CHOICES
             else:
-                steps.go_on(steps.check, is_counted=False)
+                steps.end_check(check, {}, is_counted=False)
             return
         # A mixture would be one of the other ways. If the choices were slower before, it was different there.
         if self._way == CHOICES and CHOICES in steps.left and len(self._gains) == 1:
@@ -265,6 +269,8 @@ class StepComparison:
         times = steps.add(modules, time)
         if len(steps.left) == 1:
             self._decide(steps, times)
+        elif check is not None and check.is_overspent(times):
+            steps.end_check(check, median_ms(times), is_counted=False)
 
     def _decide(self, steps: _SimilarSteps, times: Mapping[str, list[RunTime]]) -> None:
         """Choose the only way left, and keep the times in the cache.
@@ -282,7 +288,7 @@ class StepComparison:
         calls, earlier, checks = [call for _, call in self._called], steps.check, 0
         if earlier is not None and (not is_clear or (result == earlier.result and not is_kept)):
             self._way = earlier.result
-            steps.go_on(earlier, is_counted=is_clear)
+            steps.end_check(earlier, step_ms, is_counted=is_clear)
             return
         if earlier is not None and result == earlier.result:
             checks = earlier.checks + 1
