@@ -35,7 +35,6 @@ from mucudnn.costs.schema import (
     record_of,
 )
 from mucudnn.costs.shipped import SystemDatabase
-from mucudnn.costs.step_uses import begin_uses, forget_unused
 from mucudnn.errors import MucudnnError, NewerFileError, UsageError
 from mucudnn.input import expanded
 from mucudnn.listener import Listener
@@ -338,15 +337,9 @@ class Cache(CacheRows):
 
         def work() -> None:
             self._add_and_find(*rows)
-            begin_uses(self, machine, kernel, step, checks)
+            self.begin_uses(machine, kernel, step, checks)
 
         self.attempt(lambda: self._count_changes(work))
-
-    def remove(self, column: str, operator: str, value: str) -> int:
-        """Delete the rows of all tables for which the comparison is true. Return how many."""
-        removed = super().remove(column, operator, value)
-        forget_unused(self)
-        return removed
 
     def trial(self, machine: Machine, kernel: Kernel, algorithm: str) -> bool | None:
         """Return whether an algorithm passed its trial at the kernel's mini-batch.

@@ -127,6 +127,13 @@ class StepTime:
     time_ms: float
 
 
+class StepUses(NamedTuple):
+    """The uses of a step's times since they were measured or checked, and how many checks confirmed them."""
+
+    uses: int
+    checks: int
+
+
 @dataclass(frozen=True)
 class GroupsComparison:
     """A kernel's groups of channels, and its division of the mini-batch, run whole and interleaved.

@@ -10,15 +10,33 @@ from typing import Any, Self, TypeVar
 from mucudnn.costs import file as cache_file
 from mucudnn.costs.claims import Claims, Patience
 from mucudnn.costs.exchange import checked_row
-from mucudnn.costs.file import DamagedError, Database, UnwritableError
-from mucudnn.costs.records import RACED
+from mucudnn.costs.file import STEP_USES, DamagedError, Database, UnwritableError
+from mucudnn.costs.records import RACED, Machine, StepUses
 from mucudnn.costs.salvage import copy_in_memory, replace_damaged
-from mucudnn.costs.schema import MEASUREMENT, MORE_UNDISTURBED, NOT_UNLIKELY, TABLES, UNDISTURBED, Row, Table
+from mucudnn.costs.schema import (
+    KERNEL_KEY,
+    MEASUREMENT,
+    MORE_UNDISTURBED,
+    NOT_UNLIKELY,
+    STEP_TIME,
+    TABLES,
+    UNDISTURBED,
+    Row,
+    Table,
+)
 from mucudnn.errors import raised_here
 from mucudnn.forks import no_fork
 from mucudnn.listener import Listener
+from mucudnn.problems.kernels import Kernel
 
 T = TypeVar("T")
+_STEP_KEY = (*KERNEL_KEY, "step")
+_NAMES = ", ".join(f'"{column}"' for column in _STEP_KEY)
+_SAME_STEP = " AND ".join(f'"{column}" = ?' for column in _STEP_KEY)
+_COUNT_USES = (
+    f"INSERT INTO {STEP_USES} ({_NAMES}, uses, checks) VALUES ({', '.join('?' * len(_STEP_KEY))}, ?, ?) "
+    f"ON CONFLICT ({_NAMES}) DO UPDATE SET"
+)
 _warned: set[str] = set()
 
 
@@ -133,7 +151,31 @@ class CacheRows:
             for table in TABLES:
                 self.query(f"DELETE FROM {table.name} WHERE {column} {operator} ?", (value,))
 
-        return self.attempt(lambda: self._count_changes(work))
+        removed = self.attempt(lambda: self._count_changes(work))
+        self.query(f"DELETE FROM {STEP_USES} WHERE step NOT IN (SELECT step FROM {STEP_TIME.name})")
+        return removed
+
+    def add_uses(self, machine: Machine, kernel: Kernel, step: str, count: int) -> StepUses:
+        """Count uses of a step's times. Return all of them so far.
+
+        The counts are about this file, so exported and merged rows lack them.
+        """
+        key = _step_key(machine, kernel, step)
+        self.query(f"{_COUNT_USES} uses = uses + excluded.uses", (*key, count, 0))
+        # A damaged row may hold a text or a negative number.
+        counts = ", ".join(f"max(CAST({name} AS INTEGER), 0)" for name in StepUses._fields)
+        rows = self.query(f"SELECT {counts} FROM {STEP_USES} WHERE {_SAME_STEP}", key)
+        return StepUses(*rows[0]) if rows else StepUses(count, 0)
+
+    def begin_uses(self, machine: Machine, kernel: Kernel, step: str, checks: int) -> None:
+        """Count the uses of a step's times from 0, after this many checks that confirmed them."""
+        key = _step_key(machine, kernel, step)
+        self.query(f"{_COUNT_USES} uses = excluded.uses, checks = excluded.checks", (*key, 0, checks))
+
+    def forget_step_times(self, machine: Machine, kernel: Kernel, step: str) -> None:
+        """Delete the times of a step, which a check has contradicted."""
+        for name in (STEP_TIME.name, STEP_USES):
+            self.query(f"DELETE FROM {name} WHERE {_SAME_STEP}", _step_key(machine, kernel, step))
 
     def query(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
         """Return all rows of a statement. Raise UnwritableError."""
@@ -218,3 +260,7 @@ class CacheRows:
         if self._claims is not None:
             self._claims.close()
         self._claims, self._needed = None, True
+
+
+def _step_key(machine: Machine, kernel: Kernel, step: str) -> tuple[Any, ...]:
+    return (*machine.identity, STEP_TIME.problem_text(kernel.problem), kernel.pass_, step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from needs_torch import torch
 from step_clock import Clock
 
-from mucudnn.costs.step_uses import StepUses
+from mucudnn.costs.records import StepUses
 from mucudnn.torch.choosing.step_comparison import StepComparison
 
 X = torch.zeros(1)

@@ -11,8 +11,8 @@ from needs_torch import mt, torch
 from step_clock import EvenClock
 
 from mucudnn.costs.cache import Cache, default_path
+from mucudnn.costs.records import StepUses
 from mucudnn.costs.schema import STEP_TIME
-from mucudnn.costs.step_uses import StepUses
 from mucudnn.measuring.source import StockTiming
 from mucudnn.torch.choosing import answers
 from mucudnn.torch.choosing.answers import Answer

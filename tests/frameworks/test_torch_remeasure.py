@@ -19,8 +19,7 @@ from step_runs import CALL, Memory, run_call, steps
 from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.checks import MOST_COST
-from mucudnn.costs.records import Machine
-from mucudnn.costs.step_uses import StepUses, add_uses
+from mucudnn.costs.records import Machine, StepUses
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch.choosing import kept_times
 from mucudnn.torch.choosing.kept_times import KeptTimes
@@ -242,7 +241,7 @@ def test_times_that_are_confirmed_stay(tmp_path: Path) -> None:
     Process(path).use(QUIET)
     assert Process(path).use(similar) == QUIET, "compiled graphs depend on each time"
     with Cache.open(path) as cache:
-        assert add_uses(cache, *KEY, 0) == (0, 1)
+        assert cache.add_uses(*KEY, 0) == (0, 1)
 
 
 def test_a_contradicted_time_begins_with_the_shortest_distance_again(tmp_path: Path) -> None:
@@ -253,7 +252,7 @@ def test_a_contradicted_time_begins_with_the_shortest_distance_again(tmp_path: P
         Process(path).use(QUIET)
     with Cache.open(path) as cache:
         assert cache.step_times(*KEY) == QUIET
-        assert add_uses(cache, *KEY, 0) == (0, 0)
+        assert cache.add_uses(*KEY, 0) == (0, 0)
     next_process = Process(path)
     next_process.use(QUIET)
     assert next_process.measured == 1
@@ -276,7 +275,7 @@ def test_a_disturbed_measurement_replaces_nothing(tmp_path: Path) -> None:
     assert process.measured == 1
     with Cache.open(path) as cache:
         assert cache.step_times(*KEY) == QUIET
-        assert add_uses(cache, *KEY, 0) == (0, 0)
+        assert cache.add_uses(*KEY, 0) == (0, 0)
 
 
 def test_the_times_of_compiled_calls_are_checked(cache_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.file import APPLICATION_ID, VERSION, UnwritableError
 from mucudnn.costs.records import RACED, Comparison, Listed, Machine, Measurement
 from mucudnn.costs.schema import MEASUREMENT
-from mucudnn.costs.step_uses import add_uses, begin_uses, forget_times
 from mucudnn.errors import MucudnnError, NewerFileError, UsageError
 from mucudnn.forks import no_fork
 from mucudnn.listener import Listener
@@ -241,16 +240,16 @@ def test_uses_of_step_times_are_counted_until_these_are_measured_again(path: Pat
     for _ in range(2):
         with Cache.open(path) as cache:
             cache.add_step_times(*key, {"choices": 3.0}, checks=2)
-            assert add_uses(cache, *key, 0) == (0, 2)
-            assert [add_uses(cache, *key, count).uses for count in (1, 5)] == [1, 6]
-            assert add_uses(cache, *key[:2], "other", 1) == (1, 0)
+            assert cache.add_uses(*key, 0) == (0, 2)
+            assert [cache.add_uses(*key, count).uses for count in (1, 5)] == [1, 6]
+            assert cache.add_uses(*key[:2], "other", 1) == (1, 0)
             cache.query("DELETE FROM step_uses WHERE step = 'other'")
     with Cache.open(path) as cache:
-        begin_uses(cache, *key, 3)
-        assert add_uses(cache, *key, 0) == (0, 3)
-        forget_times(cache, *key)
+        cache.begin_uses(*key, 3)
+        assert cache.add_uses(*key, 0) == (0, 3)
+        cache.forget_step_times(*key)
         assert cache.step_times(*key) == {}
-        assert add_uses(cache, *key, 0) == (0, 0)
+        assert cache.add_uses(*key, 0) == (0, 0)
 
 
 def test_a_damaged_count_of_uses_is_0(path: Path, problem: Problem) -> None:
@@ -258,8 +257,8 @@ def test_a_damaged_count_of_uses_is_0(path: Path, problem: Problem) -> None:
     with Cache.open(path) as cache:
         cache.add_step_times(*key, {"choices": 3.0})
         cache.query("UPDATE step_uses SET uses = 'many', checks = -1")
-        assert add_uses(cache, *key, 0) == (0, 0)
-        assert add_uses(cache, *key, 2) == (2, 0)
+        assert cache.add_uses(*key, 0) == (0, 0)
+        assert cache.add_uses(*key, 2) == (2, 0)
 
 
 def test_a_cache_from_before_uses_were_counted_counts_them(path: Path, problem: Problem) -> None:
@@ -269,7 +268,7 @@ def test_a_cache_from_before_uses_were_counted_counts_them(path: Path, problem: 
         cache.query("DROP TABLE step_uses")
     listener = Recorder()
     with Cache.open(path, listener=listener) as cache:
-        assert add_uses(cache, *key, 2) == (2, 0)
+        assert cache.add_uses(*key, 2) == (2, 0)
         assert cache.step_times(*key) == {"choices": 3.0}
     assert listener.messages == []
 

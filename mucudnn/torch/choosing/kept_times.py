@@ -12,7 +12,6 @@ from mucudnn.arrays.recent import Recent
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.checks import uses_to_next_check
 from mucudnn.costs.records import Machine
-from mucudnn.costs.step_uses import add_uses, begin_uses
 from mucudnn.measuring.budget import current_budget
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch.operators import passes
@@ -62,7 +61,7 @@ class KeptTimes:
             if times:
                 cache.add_step_times(*key, times)
             return times
-        checks, start = add_uses(cache, *key, 0).checks, self._clock()
+        checks, start = cache.add_uses(*key, 0).checks, self._clock()
         times = {}
         with budget.spending(), suppress(*passes.FAILURES, RuntimeError):
             times = measure()
@@ -71,14 +70,14 @@ class KeptTimes:
             cache.add_step_times(*key, times)
             return times
         # The earlier times stay if they are confirmed, too, and with them the compiled graphs that they made.
-        begin_uses(cache, *key, checks + bool(times))
+        cache.begin_uses(*key, checks + bool(times))
         return kept
 
     def _is_due(self, cache: Cache, key: Key, check_ms: float) -> bool:
         if self._used[key]:
             return False
         self._used[key] = True
-        uses, checks = add_uses(cache, *key, 1)
+        uses, checks = cache.add_uses(*key, 1)
         check_ms += self._checking_s * 1e3
         return uses >= uses_to_next_check(check_ms, self._clock() * 1e3, 1, checks)
 

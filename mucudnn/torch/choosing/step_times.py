@@ -12,8 +12,7 @@ from mucudnn import settings
 from mucudnn.arrays.call import LogListener
 from mucudnn.arrays.user_cache import user_cache
 from mucudnn.arrays.views import TYPES
-from mucudnn.costs.records import Machine
-from mucudnn.costs.step_uses import StepUses, add_uses, begin_uses, forget_times
+from mucudnn.costs.records import Machine, StepUses
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.shapes import problem_of
@@ -40,18 +39,18 @@ class StepTimes:
     def add_uses(self, calls: Sequence[CallKey], count: int) -> StepUses:
         """Count steps that ran by the kept times. Return all of them since the latest check."""
         with suppress(MucudnnError), user_cache(LogListener()) as cache:
-            return add_uses(cache, *_identify(calls), count)
+            return cache.add_uses(*_identify(calls), count)
         return StepUses(count, 0)
 
     def begin_uses(self, calls: Sequence[CallKey], checks: int) -> None:
         """Count the steps from 0 after a check that leaves the kept times as they are."""
         with suppress(MucudnnError), user_cache(LogListener()) as cache:
-            begin_uses(cache, *_identify(calls), checks)
+            cache.begin_uses(*_identify(calls), checks)
 
     def forget(self, calls: Sequence[CallKey]) -> None:
         """Delete the kept times, because a check contradicts them, so that a later process compares again."""
         with suppress(MucudnnError), user_cache(LogListener()) as cache:
-            forget_times(cache, *_identify(calls))
+            cache.forget_step_times(*_identify(calls))
 
 
 def digest(parts: Iterable[object]) -> str:
