@@ -46,6 +46,6 @@ def test_a_compiler_that_fails_is_reported_and_the_rest_runs(
 
     monkeypatch.setattr(torch, "compile", compile_nothing)
     text = output_of(capsys, ["demo"])
-    assert re.search(r"^stock +█+ +[\d.]+ ms$", text, re.MULTILINE)
+    assert re.search(r"^stock +[█▏▎▍▌▋▊▉]+ +[\d.]+ ms$", text, re.MULTILINE)
     assert "compiled: No working C++ compiler found" in text
     assert "mucudnn.torch.convert(model, workspace=" in text
