@@ -83,6 +83,16 @@ def _scratch_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _shared_compiled_code(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let all processes of a run share what Inductor compiles. Another run may have another PyTorch."""
+    folder = tmp_path_factory.getbasetemp()
+    of_run = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(of_run / "inductor"))
+        yield
+
+
 @pytest.fixture(scope="module")
 def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Let all tests of a file share one cache, so that each kernel is measured once."""
