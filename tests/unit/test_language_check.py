@@ -183,8 +183,3 @@ def test_folders_are_read_recursively_and_other_files_are_ignored(
 def test_a_path_that_was_moved_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runpy.run_path(str(SCRIPT))["main"]([str(tmp_path / "gone")]) == 1
     assert "there is no such path" in capsys.readouterr().out
-
-
-def test_the_rooms_that_are_clean_stay_clean(capsys: pytest.CaptureFixture[str]) -> None:
-    code = runpy.run_path(str(SCRIPT))["main"]([])
-    assert code == 0, capsys.readouterr().out
