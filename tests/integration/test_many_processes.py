@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Capture, error_of
+from recorder import Recorder
 
 from mucudnn.cli import devices, main
 from mucudnn.costs import claims as claiming
@@ -26,16 +27,6 @@ from mucudnn.listener import Listener
 pytestmark = pytest.mark.usefixtures("cache_path")
 
 NETWORK = "\n".join(f"ic4ih{size}_oc4_kh3" for size in range(8, 16))
-
-
-class Recorder(Listener):
-    """A listener that keeps the messages."""
-
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.messages.append(text)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from fake_engine import FakeEngine
 from hypothesis import given
 from hypothesis import strategies as st
 from optimizer_cases import KERNELS, run
+from recorder import Recorder
 
 from mucudnn._native import Engine
 from mucudnn.costs.cache import Cache
@@ -24,16 +25,6 @@ from mucudnn.plans.result import Result, to_json
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "cache.sqlite"
-
-
-class Recorder(Listener):
-    """A listener that keeps the messages."""
-
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.messages.append(text)
 
 
 def run_within(

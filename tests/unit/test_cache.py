@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from recorder import Recorder
 
 from mucudnn._native import Problem, parse_descriptor
 from mucudnn.costs.cache import Cache, default_path
@@ -14,21 +15,12 @@ from mucudnn.costs.records import RACED, Comparison, Listed, Machine, Measuremen
 from mucudnn.costs.schema import MEASUREMENT
 from mucudnn.errors import MucudnnError, NewerFileError, UsageError
 from mucudnn.forks import no_fork
-from mucudnn.listener import Listener
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 
 HERE = Machine("host", "a device", "a library 1.0", 1)
 WHOLE = Configuration((MicroConfiguration(8, "A", 2.0, 0),))
 HALVES = Configuration((MicroConfiguration(4, "B", 0.5, 0),) * 2)
-
-
-class Recorder(Listener):
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.messages.append(text)
 
 
 @pytest.fixture

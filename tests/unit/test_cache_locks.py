@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from journals import PLAIN, journal
+from recorder import Recorder
 
 from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.file import LockedError
 from mucudnn.costs.journal import journal_of
 from mucudnn.costs.records import Machine, Measurement
-from mucudnn.listener import Listener
 from mucudnn.problems.kernels import Kernel
 
 HERE = Machine("host", "a device", "a library 1.0", 1)
@@ -43,14 +43,6 @@ def locked_by_another_process(path: Path, how: str) -> Iterator[None]:
         yield
         process.communicate()
     assert process.returncode == 0
-
-
-class Recorder(Listener):
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.messages.append(text)
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from fake_engine import FakeAlgorithm, FakeEngine, FakeMemory
 from optimizer_cases import HUNGRY, KERNELS, LIMIT, MiB, run
+from recorder import Recorder
 
 from mucudnn._native import parse_descriptor
 from mucudnn.cli.optimize_table import show_result
 from mucudnn.costs.cache import Cache
-from mucudnn.listener import Listener
 from mucudnn.measuring.buffers import measuring_extent
 from mucudnn.measuring.runners import Race
 from mucudnn.plans.decide import Limits
@@ -21,14 +21,6 @@ from mucudnn.plans.result import to_json, to_plan
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.problems.sources import Flags, read_kernels
 from mucudnn.solver import WorkspaceDivision, solve_division
-
-
-class Recorder(Listener):
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.messages.append(text)
 
 
 @pytest.fixture
