@@ -144,12 +144,7 @@ def _merge(path: Path, arguments: argparse.Namespace) -> None:
         others = [stack.enter_context(Cache.read_only(file, Terminal())) for file in arguments.files]
         mine = stack.enter_context(Cache.open(path, listener=Terminal()))
         taken = mine.merge(chain.from_iterable(other.rows() for other in others))
-    _print(
-        arguments,
-        {"path": str(path), "rows_taken": taken},
-        f"{_format_count(taken)} added to {path}",
-        "Next: mucudnn cache info",
-    )
+    _print_change(path, arguments, "rows_taken", taken, "added to")
 
 
 def _import(path: Path, arguments: argparse.Namespace) -> None:
@@ -162,12 +157,7 @@ def _import(path: Path, arguments: argparse.Namespace) -> None:
         raise MucudnnError(f"{file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise MucudnnError(f"{file} is not what mucudnn cache export writes: it is not text") from None
-    _print(
-        arguments,
-        {"path": str(path), "rows_taken": taken},
-        f"{_format_count(taken)} of {file} added to {path}",
-        "Next: mucudnn cache info",
-    )
+    _print_change(path, arguments, "rows_taken", taken, f"of {file} added to")
 
 
 def _export(path: Path, arguments: argparse.Namespace) -> None:
@@ -192,12 +182,7 @@ def _prune(path: Path, arguments: argparse.Namespace) -> None:
             name = getattr(arguments, column)
             take_journal(cache, lambda header: header[column] == name)
             removed = cache.remove(column, "=", name)
-    _print(
-        arguments,
-        {"path": str(path), "rows_deleted": removed},
-        f"{_format_count(removed)} deleted from {path}",
-        "Next: mucudnn cache info",
-    )
+    _print_change(path, arguments, "rows_deleted", removed, "deleted from")
 
 
 def _print(arguments: argparse.Namespace, content: dict[str, Any], *lines: Table | str) -> None:
@@ -206,6 +191,12 @@ def _print(arguments: argparse.Namespace, content: dict[str, Any], *lines: Table
         show_json(content)
     else:
         show(*lines)
+
+
+def _print_change(path: Path, arguments: argparse.Namespace, key: str, count: int, change: str) -> None:
+    """Print how many rows of the cache a command added or deleted."""
+    counted = f"{_format_count(count)} {change} {path}"
+    _print(arguments, {"path": str(path), key: count}, counted, "Next: mucudnn cache info")
 
 
 def _format_count(number: int) -> str:
