@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
-from bench.lib.record import RESULTS, by_machine, read
+from bench.lib.record import RESULTS, Machine, Record, by_machine, machine_name, read
 from bench.suites.networks.networks import LIMIT, NETWORKS, parts_of
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
@@ -20,6 +22,7 @@ UNDIVIDED, DIVIDED = (f"{NETWORK} forward, {kind}, run whole" for kind in ("undi
 
 # Colours of a middle brightness: the picture has no background, and pages are light or dark.
 GREY, BLUE, ORANGE = "#7d8590", "#3b82e0", "#d9822b"
+COLOURS = (BLUE, ORANGE)  # a machine has one of them
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text, in the reader's font
     "svg.hashsalt": "mucudnn",  # the same records give the same file
@@ -35,47 +38,86 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def bars(results: Path = RESULTS) -> dict[str, dict[str, list[float]]]:
-    """Return the speedups within LIMIT by setting and network, one of each run on each machine."""
-    drawn: dict[str, dict[str, list[float]]] = {setting: {} for setting in DRAWN}
-    for _, record in read(results / "networks.jsonl"):
-        if record.bench == "all_networks" and record.value is not None:
+@dataclass(frozen=True)
+class Bar:
+    """The speedup of a network, and the range of its measurements."""
+
+    value: float
+    least: float
+    most: float
+
+
+def bars(results: Path = RESULTS) -> dict[str, dict[str, dict[str, Bar]]]:
+    """Return the newest speedups within LIMIT by setting, machine and network.
+
+    The programs `networks` and `all_networks` measure the same rows, so the later of both counts.
+    """
+    drawn: dict[str, dict[str, dict[str, Bar]]] = {setting: {} for setting in DRAWN}
+    pairs = read(results / "networks.jsonl")
+    for machine, record in sorted(pairs, key=lambda pair: str(pair[0]["date"])):
+        if record.bench in ("networks", "all_networks") and record.value is not None:
             network, setting, limit = parts_of(record.case)
             if setting in drawn and limit == LIMIT:
-                drawn[setting].setdefault(network, []).extend(record.details.get("runs", [record.value]))
+                of_machine = drawn[setting].setdefault(_label(machine), {})
+                of_machine[network] = Bar(record.value, *_range(record, record.value))
     return drawn
 
 
-def draw_networks(path: Path, results: Path = RESULTS) -> None:
-    """Draw the means of the measured speedups as bars, from 1 up or down.
+def _label(machine: Machine) -> str:
+    """Return a short name of a machine."""
+    model = machine.get("model")
+    return f"{machine['processor']}, {model}" if model else machine_name(machine)
 
-    Thin lines reach from the worst run to the best.
+
+def _range(record: Record, value: float) -> tuple[float, float]:
+    """Return the confidence interval of a speedup, or else its smallest and largest run."""
+    values = [value, *record.details.get("interval", record.details.get("runs", ()))]
+    return min(values), max(values)
+
+
+def draw_networks(path: Path, results: Path = RESULTS) -> None:
+    """Draw the speedups as horizontal bars from 1, training beside inference, a colour for each machine.
+
+    Thin lines show the range of the measurements. The network that training gains most for comes first.
     """
-    drawn = {setting: speedups for setting, speedups in bars(results).items() if speedups}
-    names = [name for name in NETWORKS if any(name in speedups for speedups in drawn.values())]
-    width = 0.8 / max(len(drawn), 1)
+    drawn = bars(results)
+    machines = sorted({machine for measured in drawn.values() for machine in measured})[: len(COLOURS)]
+
+    def gain(name: str) -> list[float]:
+        return [
+            max(
+                (measured[machine][name].value for machine in measured if name in measured[machine]),
+                default=0,
+            )
+            for measured in drawn.values()
+        ]
+
+    names = sorted((name for name in NETWORKS if any(gain(name))), key=gain)
+    thickness = 0.8 / max(len(machines), 1)
     with matplotlib.rc_context(STYLE):
-        figure, axes = _make_figure(max(4.5, 0.75 * len(names) + 1.5), 5)
-        for number, (setting, speedups) in enumerate(drawn.items()):
-            for name, runs in speedups.items():
-                at = names.index(name) + width * (number - (len(drawn) - 1) / 2)
-                mean = sum(runs) / len(runs)
-                label = None if axes.get_legend_handles_labels()[1][number:] else setting
-                axes.bar(at, mean - 1, 0.92 * width, bottom=1, color=(BLUE, ORANGE)[number], label=label)
-                axes.plot([at, at], [min(runs), max(runs)], color=GREY, linewidth=1)
-                end, above = (max(*runs, mean), 1) if mean >= 1 else (min(*runs, mean), -1)
-                axes.annotate(
-                    f"{mean:.2f}", (at, end), (0, 3 * above), textcoords="offset points", ha="center",
-                    va="bottom" if mean >= 1 else "top", fontsize=8,
-                )  # fmt: skip
-        axes.axhline(1.0, color=GREY, linewidth=1)
-        axes.margins(y=0.15)
-        axes.set_xticks(range(len(names)), names, rotation=35, ha="right", rotation_mode="anchor")
-        axes.tick_params(axis="x", length=0)
-        axes.spines["bottom"].set_visible(False)
-        axes.set_ylabel("speed over stock PyTorch")
-        if drawn:
-            figure.legend(frameon=False, loc="outside upper left", ncols=2)
+        figure, (first, second) = _make_figures(9, 0.42 * len(names) + 1.6)
+        for axes, (setting, measured) in zip((first, second), drawn.items(), strict=True):
+            axes.set_title(setting, fontsize=12, loc="left")
+            for number, machine in enumerate(machines):
+                for name, bar in measured.get(machine, {}).items():
+                    at = names.index(name) - thickness * (number - (len(machines) - 1) / 2)
+                    colour = COLOURS[number]
+                    axes.barh(at, bar.value - 1, 0.86 * thickness, left=1, color=colour)
+                    axes.plot([bar.least, bar.most], [at, at], color=GREY, linewidth=1)
+                    axes.annotate(
+                        f"{bar.value:.2f}", (max(bar.most, 1), at), (3, 0), textcoords="offset points",
+                        va="center_baseline", fontsize=8,
+                    )  # fmt: skip
+            axes.axvline(1.0, color=GREY, linewidth=1)
+            axes.margins(x=0.12, y=0.01)
+            axes.tick_params(axis="y", length=0)
+            axes.spines["left"].set_visible(False)
+            axes.set_xlabel("speed over stock PyTorch")
+        first.set_yticks(range(len(names)), names)
+        second.tick_params(axis="y", labelleft=False)
+        handles = [Patch(color=colour) for _, colour in zip(machines, COLOURS, strict=False)]
+        if handles:
+            figure.legend(handles, machines, frameon=False, loc="outside upper left", ncols=2)
         _save(figure, path)
 
 
@@ -107,6 +149,16 @@ def _make_figure(width: float, height: float) -> tuple[Figure, Axes]:
     for part in (figure, axes):
         part.patch.set_alpha(0)
     return figure, axes
+
+
+def _make_figures(width: float, height: float) -> tuple[Figure, tuple[Axes, Axes]]:
+    """Return a figure of two parts side by side with the same scales."""
+    figure, first = _make_figure(width, height)
+    first.remove()
+    first, second = figure.subplots(1, 2, sharex=True, sharey=True)
+    for part in (first, second):
+        part.patch.set_alpha(0)
+    return figure, (first, second)
 
 
 def _save(figure: Figure, path: Path) -> None:

@@ -1,8 +1,9 @@
 """The cases of the program `networks`, its tables, and its picture."""
 
+from dataclasses import replace
 from pathlib import Path
 
-from bench.lib.plots import DRAWN, bars, draw_networks
+from bench.lib.plots import DRAWN, Bar, bars, draw_networks
 from bench.lib.record import Record, append
 from bench.suites.networks.networks import (
     DEFAULT,
@@ -77,22 +78,32 @@ def test_a_row_of_several_machines_counts_once() -> None:
     assert "| resnet18 | residual | 1.20 | 1.10 |  | 4.00 | 1.00 |" in text
 
 
-def test_the_picture_has_all_runs_of_all_machines_within_the_first_limit(tmp_path: Path) -> None:
+def test_the_picture_has_the_newest_figures_of_each_machine_within_the_first_limit(tmp_path: Path) -> None:
     training, inference = DRAWN
+    newer = {**HERE, "date": "2026-01-02T00:00:00+00:00"}
+    again = row(f"resnet18, {training}, 64MiB", 1.5, interval=[1.45, 1.6])
     records = [
         row(f"resnet18, {training}, 64MiB", 1.3, runs=[1.2, 1.4]),
         row(f"resnet18, {training}, 8MiB", 9.0),
         Record("all_networks", f"vgg11, {inference}, 64MiB", SPEEDUP, None, "ratio", {"reason": "killed"}),
-        row(f"unet3d, {inference}, 64MiB", 0.9),
+        row(f"unet3d, {inference}, 64MiB", 0.9, runs=[0.8, 0.9]),
     ]
     path = tmp_path / "networks.jsonl"
+    append(path, newer, replace(again, bench="networks"))
     append(path, ELSEWHERE, row(f"resnet18, {training}, 64MiB", 7.0))
     append(path, HERE, *records)
-    assert bars(tmp_path) == {training: {"resnet18": [7.0, 1.2, 1.4]}, inference: {"unet3d": [0.9]}}
+    assert bars(tmp_path) == {
+        training: {
+            "a CPU, avx2, 2 cores": {"resnet18": Bar(1.5, 1.45, 1.6)},
+            "a CPU, avx512, 2 cores": {"resnet18": Bar(7.0, 7.0, 7.0)},
+        },
+        inference: {"a CPU, avx2, 2 cores": {"unet3d": Bar(0.9, 0.8, 0.9)}},
+    }
     draw_networks(tmp_path / "picture.svg", tmp_path)
     drawn = (tmp_path / "picture.svg").read_text()
-    assert all(text in drawn for text in ("resnet18", "3.20", "unet3d", "0.90", training, inference))
+    assert all(text in drawn for text in ("resnet18", "1.50", "7.00", "unet3d", "0.90", training, inference))
     assert "vgg11" not in drawn
+    assert "1.30" not in drawn
 
 
 def test_the_most_important_cases_come_first_and_no_row_comes_twice() -> None:
