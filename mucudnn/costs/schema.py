@@ -157,9 +157,11 @@ MEASUREMENT = Table(
     ("micro_batch", "algorithm"),
     implied=_IMPLIED,
 )
-# The conditions of an upsert of measurements: a disturbed row does not replace an undisturbed one, and an
-# undisturbed row replaces a disturbed one.
-UNDISTURBED = "(excluded.busy_tries = 0 OR measurements.busy_tries > 0)"
+# The conditions of an upsert of measurements: a disturbed row does not replace an undisturbed one, unless
+# that was never measured, and an undisturbed row replaces a disturbed one.
+UNDISTURBED = (
+    f"(excluded.busy_tries = 0 OR measurements.busy_tries > 0 OR measurements.status = '{UNLIKELY}')"
+)
 MORE_UNDISTURBED = "(excluded.busy_tries = 0 AND measurements.busy_tries > 0)"
 NOT_UNLIKELY = f"(excluded.status <> '{UNLIKELY}' OR measurements.status = '{UNLIKELY}')"
 COMPARISON = Table(

@@ -6,14 +6,15 @@ alone decides, but only about algorithms that are far behind.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
-from mucudnn.costs.records import Measurement
+from mucudnn.costs.records import STOCK, Measurement
 from mucudnn.costs.similar import find_similar
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.host_model import is_modelled, modelled_ms
-from mucudnn.measuring.worklist import Task
+from mucudnn.measuring.worklist import Task, Worklist
 from mucudnn.problems.kernels import Kernel
+from mucudnn.solver import is_tiled
 
 # An algorithm is not measured if another one is predicted to be this many times as fast, by similar kernels
 # or by the model alone. In the recorded races of `python -m bench run known` no choice got slower.
@@ -81,6 +82,32 @@ def find_unlikely(bench: Bench, kernel: Kernel, tasks: Sequence[Task], limit: in
         if algorithm not in begun and ms > far * first_ms:
             unlikely[algorithm] = workspace
     return unlikely
+
+
+def without_unlikely(
+    unlikely: Container[str],
+    kernel: Kernel,
+    tasks: list[Task],
+    rows: Iterable[Measurement],
+    missing: Worklist,
+) -> list[Task]:
+    """Return the tasks of other algorithms than the unlikely ones.
+
+    If the race compares with an undivided algorithm, and only unlikely ones fit the smallest limit undivided,
+    these stay: slow as they are, one of them is what a program without divisions runs.
+    """
+    likely = [task for task in tasks if task.algorithm not in unlikely]
+    if not missing.undivided or len(likely) == len(tasks):
+        return likely
+
+    def runs_whole(item: Task | Measurement) -> bool:
+        limit = missing.limits[0]
+        is_whole = item.micro_batch == kernel.mini_batch and not is_tiled(item.algorithm)
+        return is_whole and item.algorithm != STOCK and (limit is None or item.workspace <= limit)
+
+    if any(map(runs_whole, likely)) or any(runs_whole(row) for row in rows if row.time_ms):
+        return likely
+    return [task for task in tasks if task.algorithm not in unlikely or runs_whole(task)]
 
 
 def _features(kernel: Kernel, size: int) -> tuple[float, ...]:

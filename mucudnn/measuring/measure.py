@@ -20,7 +20,7 @@ from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.budget import spell_budget
 from mucudnn.measuring.buffers import Tensors
 from mucudnn.measuring.close_candidates import find_close, measure_close
-from mucudnn.measuring.likely import find_unlikely
+from mucudnn.measuring.likely import find_unlikely, without_unlikely
 from mucudnn.measuring.runners import RaceTimer
 from mucudnn.measuring.source import StockTimer, stock_row
 from mucudnn.measuring.worklist import Task, Worklist
@@ -63,9 +63,9 @@ def find_missing(
             for candidate in listed
             if (size, candidate.algorithm) not in known
             and (limit is None or candidate.workspace <= limit)
-            and candidate.algorithm not in unlikely
             and runner.admits(kernel, candidate.algorithm)
         ]
+        tasks = without_unlikely(unlikely, kernel, tasks, rows, missing)
         if next(runner.upcoming(bench.engine, tasks, rows, missing), None) is None:
             continue
         tensors, cap = bench.extent(kernel).total, bench.memory_cap
@@ -129,15 +129,18 @@ def _known_unlikely(bench: Bench, kernel: Kernel, rows: Iterable[Measurement], l
     }
 
 
-def _leave_out_unlikely(bench: Bench, kernel: Kernel, tasks: list[Task], limit: int | None) -> list[Task]:
+def _leave_out_unlikely(
+    bench: Bench, kernel: Kernel, tasks: list[Task], rows: Sequence[Measurement], missing: Worklist
+) -> list[Task]:
     """Return the tasks that a race should do, and keep the algorithms that it leaves out in the cache."""
     if bench.runner.is_complete:
         return tasks
-    unlikely = find_unlikely(bench, kernel, [task for task in tasks if not task.is_stock], limit)
+    engine_tasks = [task for task in tasks if not task.is_stock]
+    unlikely = find_unlikely(bench, kernel, engine_tasks, missing.limits[0])
     for algorithm, workspace in unlikely.items():
         row = Measurement(kernel.mini_batch, algorithm, UNLIKELY, workspace, bench.runner.note)
         bench.cache.add(bench.machine, kernel, row)
-    return [task for task in tasks if task.algorithm not in unlikely]
+    return without_unlikely(unlikely, kernel, tasks, rows, missing)
 
 
 def _stock_tasks(
@@ -171,7 +174,7 @@ def _claim_tasks(
         rows[kernel] = _rows(bench, kernel, missing.again)
         known = _measured_pairs(bench, rows[kernel])
         left = [task for task in group if (task.micro_batch, task.algorithm) not in known]
-        left = _leave_out_unlikely(bench, kernel, left, missing.limits[0])
+        left = _leave_out_unlikely(bench, kernel, left, rows[kernel], missing)
         is_over = False
         while not is_over:
             is_over = True

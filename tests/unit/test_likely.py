@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -62,11 +63,13 @@ def race(
     kernel: Kernel,
     limit: int | None = None,
     runner: Runner | None = None,
+    *,
+    undivided: bool = False,
 ) -> set[str]:
     """Race in a new process. Return the algorithms that it measures."""
     engine.measured = []
     bench = Bench(cast(Engine, engine), cache, Listener(), runner or Race(is_hurried=True))
-    benchmark(bench, [kernel], "power_of_two", limits=(limit,))
+    benchmark(bench, [kernel], "power_of_two", limits=(limit,), undivided=undivided)
     return {name for _, name in engine.measured}
 
 
@@ -158,6 +161,26 @@ def test_a_smaller_limit_brings_unlikely_algorithms_back(cache: Cache) -> None:
     cache.query("DELETE FROM measurements WHERE time_ms NOTNULL")
     cache.query("UPDATE measurements SET workspace = ?", (200 * MB,))
     assert race(cache, engine, FIRST, 64 * MB) & left_out
+
+
+def test_a_comparison_gets_the_only_algorithm_that_fits_undivided(cache: Cache) -> None:
+    engine, limit = ModelledEngine(IMPLICIT_GEMM=5.0), 8 * MB  # half of what the others need undivided
+    assert "IMPLICIT_GEMM" not in race(cache, engine, FIRST, limit)
+    race(cache, engine, FIRST, limit, undivided=True)
+    assert (16, "IMPLICIT_GEMM") in engine.measured
+    assert race(cache, engine, FIRST, limit, undivided=True) == set()
+
+
+def test_a_comparison_needs_no_unlikely_algorithm_where_others_fit_undivided(cache: Cache) -> None:
+    assert "GEMM" not in race(cache, ModelledEngine(), FIRST, undivided=True)
+
+
+def test_a_disturbed_measurement_replaces_what_was_unlikely(cache: Cache) -> None:
+    machine, disturbed = Machine("host", "a", "b", 1), Measurement(16, "GEMM", SUCCESS, 3, "raced", 7.0)
+    cache.add(machine, FIRST, Measurement(16, "GEMM", UNLIKELY, 5))
+    cache.add(machine, FIRST, replace(disturbed, busy_tries=1))
+    (row,) = cache.measurements(machine, FIRST)
+    assert (row.status, row.time_ms) == (SUCCESS, 7.0)
 
 
 def test_what_is_unlikely_replaces_no_measurement_of_another_host(cache: Cache, tmp_path: Path) -> None:
