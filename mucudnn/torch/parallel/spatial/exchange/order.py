@@ -25,7 +25,8 @@ def prepare_inductor() -> None:
     """Let Inductor's scheduler keep the order of registered operators.
 
     PyTorch 2.13 notes an operation's predecessor under the name of the operation's buffer and looks for it
-    under the name of the operation, so Inductor's passes for peak memory and fusion see no order.
+    under the name of the operation, so Inductor's passes for peak memory and fusion see no order. PyTorch
+    2.15 notes it under the right name, in another table.
     """
     with no_fork:  # imported late, because it loads slowly and only compiled models need it
         from torch._inductor.lowering import fallback_handler, lowerings
@@ -37,8 +38,10 @@ def prepare_inductor() -> None:
         def lower_in_order(*arguments: Any) -> Any:
             begin, last = len(V.graph.operations), V.graph.effectful_ops.get(_EffectType.ORDERED)
             result = lower(*arguments)
-            for operation in V.graph.operations[begin:] if last is not None else []:
-                V.graph.additional_star_deps[operation.get_operation_name()].add(last.get_name())
+            predecessors = getattr(V.graph, "additional_star_deps", None)
+            if predecessors is not None and last is not None:
+                for operation in V.graph.operations[begin:]:
+                    predecessors[operation.get_operation_name()].add(last.get_name())
             return result
 
         return lower_in_order
