@@ -24,19 +24,20 @@ from mucudnn.problems.kernels import Kernel
 
 MIB = 2**20
 LIMITS: dict[str, int | None] = {"1 MiB": MIB, "8 MiB": 8 * MIB, "64 MiB": 64 * MIB, "no limit": None}
+# Images, 3-D U-Nets and video decoders alternate, so that the first few layers hold each kind.
 LAYERS = (
     "ic3ih512_oc64_kh3_ph1",
+    "ic16id48ih48iw48_oc16_kd3kh3kw3_pd1ph1pw1",
+    "ic48id5ih64iw64_oc48_kd3kh3kw3_pd1ph1pw1",
     "ic64ih256_oc64_kh3_ph1",
+    "ic32id32ih32iw32_oc32_kd3kh3kw3_pd1ph1pw1",
+    "ic32id9ih96iw96_oc32_kd3kh3kw3_pd1ph1pw1",
     "ic128ih128_oc128_kh3_ph1",
+    "ic64id16ih32iw32_oc64_kd3kh3kw3_pd1ph1pw1",
+    "ic24id4ih128iw128_oc24_kd3kh3kw3_pd1ph1pw1",
     "ic256ih64_oc256_kh3_ph1",
     "ic32ih192_oc32_kh3_ph1",
     "ic16ih384_oc16_kh5_ph2",
-    "ic16id48ih48iw48_oc16_kd3kh3kw3_pd1ph1pw1",
-    "ic32id32ih32iw32_oc32_kd3kh3kw3_pd1ph1pw1",
-    "ic64id16ih32iw32_oc64_kd3kh3kw3_pd1ph1pw1",
-    "ic48id5ih64iw64_oc48_kd3kh3kw3_pd1ph1pw1",
-    "ic32id9ih96iw96_oc32_kd3kh3kw3_pd1ph1pw1",
-    "ic24id4ih128iw128_oc24_kd3kh3kw3_pd1ph1pw1",
 )
 ROUNDS = 7
 RESUMES = True
