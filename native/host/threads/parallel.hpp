@@ -22,6 +22,13 @@ int threads();
 void parallel_for(std::int64_t count, const std::function<void(std::int64_t begin, std::int64_t end)>& body,
                   std::int64_t least = 1);
 
+// Does the same for any body. It refers to the body, because a copy could find no memory in the midst of a
+// convolution, whose output must then be as it was.
+template <typename Body>
+void parallel_for(std::int64_t count, const Body& body, std::int64_t least = 1) {
+  parallel_for(count, std::function<void(std::int64_t, std::int64_t)>(std::cref(body)), least);
+}
+
 // Calls body. Every parallel_for within it stays on the calling thread.
 void run_inline(const std::function<void()>& body);
 
