@@ -182,11 +182,12 @@ def test_an_ignored_addition_of_the_output_may_be_divided(engine: Engine, tmp_pa
     check_results(cases, found, used, tmp_path)
 
 
+@pytest.mark.parametrize("beta", [0.0, 0.5])
 @pytest.mark.parametrize("habit", HABITS)
 def test_without_a_plan_tiles_are_measured_and_chosen_where_they_are_fastest(
-    habit: str, tmp_path: Path
+    habit: str, beta: float, tmp_path: Path
 ) -> None:
-    cases = [case(LARGE.format(math=math_of(habit, "f32")), pass_, habit) for pass_ in PASSES]
+    cases = [case(LARGE.format(math=math_of(habit, "f32")), pass_, habit, beta=beta) for pass_ in PASSES]
     limit = {"MUCUDNN_WORKSPACE_LIMIT": "1MiB"}
     run_online(tmp_path, *cases, **limit)
     lines = journal_in(tmp_path).read_text().splitlines(keepends=True)
