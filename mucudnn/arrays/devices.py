@@ -38,14 +38,16 @@ class ArrayDevice:
         stream: int,
         owner: object,
         kept: KeptFilter | None = None,
+        bias: int = 0,
     ) -> None:
         """Run a division on addresses, with `size` bytes of workspace that no other call uses meanwhile.
 
-        The library of `owner`, one of the arrays, may lend the workspace. The division made `kept` of w.
+        The library of `owner`, one of the arrays, may lend the workspace. The division made `kept` of w. A
+        `bias`, on the CPU only, is added in the write of y; 0 stands for none.
         Raises NothingFitsError if there is no memory for it.
         """
         if not size:
-            division.run(x, w, y, None, alpha, beta, stream, kept)
+            division.run(x, w, y, None, alpha, beta, stream, kept, bias)
             return
         if self.engine.kind == "cudnn" and (lent := self._lend(owner, size)) is not None:
             division.run(x, w, y, self.engine.borrow(lent[0], size), alpha, beta, stream)
@@ -53,7 +55,7 @@ class ArrayDevice:
         free = self._free[stream]
         workspace = self._take(free, size)
         try:
-            division.run(x, w, y, workspace, alpha, beta, stream, kept)
+            division.run(x, w, y, workspace, alpha, beta, stream, kept, bias)
         finally:
             free.append(workspace)
 

@@ -113,20 +113,22 @@ class Prepared:
         stream: int = 0,
         owner: object = None,
         kept: KeptFilter | None = None,
+        bias: int = 0,
     ) -> None:
         """Run the engine's samples on the addresses of tensors of these shapes; any thread may call this.
 
         A CUDA device runs the work on `stream`. If `owner` is one of the tensors, its library lends the
         workspace on such a device. If there is no memory for it, the convolution is divided further, down to
-        single samples, with one warning. `kept` is what `keep_filter` made of w. Raises NothingFitsError,
-        MucudnnError.
+        single samples, with one warning. `kept` is what `keep_filter` made of w. On the CPU, `bias` may be
+        the address of one value for each channel of y, which a forward pass with beta 0 adds in its write of
+        y. Raises NothingFitsError, MucudnnError.
         """
         assert self._division is not None
 
         def attempt(division: Division) -> None:
             own = kept if division is self._division else None
             size = division.workspace
-            run = partial(self._device.run, division, x, w, y, size, alpha, beta, stream, owner, own)
+            run = partial(self._device.run, division, x, w, y, size, alpha, beta, stream, owner, own, bias)
             run() if self._watch is None else self._watch.run(run, x, w, y)
 
         try:

@@ -1,5 +1,5 @@
-// The functions of the host engine with which a program keeps filters in the form that an algorithm computes
-// with. cuDNN does not have them.
+// The functions of the host engine with which a program adds a bias in the write of the output, and keeps
+// filters in the form that an algorithm computes with. cuDNN does not have them.
 #pragma once
 
 #include "abi/cudnn.h"
@@ -23,9 +23,11 @@ cudnnStatus_t mucudnnHostGetKeptFilterSize(const mucudnnHostConvolution* convolu
 cudnnStatus_t mucudnnHostKeepFilter(const mucudnnHostConvolution* convolution, const void* w, void* kept);
 
 // Runs the forward or the backward_data pass like cuDNN's function, with the same bits. `kept` must be the
-// kept filter of `w`. If it was made on another number of threads, `w` is read instead.
+// kept filter of `w`, or null. If it was made on another number of threads, `w` is read instead. `bias` is
+// null or has a value of y's type for each of its channels, which forward adds with beta 0: y is written
+// once, with the bits of beta 1 and a y that holds the bias.
 cudnnStatus_t mucudnnHostConvolve(const mucudnnHostConvolution* convolution, const void* alpha, void* x,
                                   const void* w, const void* kept, void* y, void* workspace,
-                                  size_t workspace_size, const void* beta);
+                                  size_t workspace_size, const void* beta, const void* bias);
 
 }  // extern "C"

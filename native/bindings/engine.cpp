@@ -257,7 +257,7 @@ class PyDivision {
   }
 
   void run(std::uintptr_t x, std::uintptr_t w, std::uintptr_t y, const Memory* workspace, double alpha,
-           double beta, std::uintptr_t stream, const PyKeptFilter* kept) const {
+           double beta, std::uintptr_t stream, const PyKeptFilter* kept, std::uintptr_t bias) const {
     const Tensors tensors{reinterpret_cast<char*>(x), reinterpret_cast<char*>(w), reinterpret_cast<char*>(y)};
     engine_.handles_->with(reinterpret_cast<cudaStream_t>(stream), [&](cudnnHandle_t handle) {
       engine_.use_threads();
@@ -267,7 +267,8 @@ class PyDivision {
                            beta,
                            {},
                            reinterpret_cast<cudaStream_t>(stream),
-                           kept == nullptr ? nullptr : kept->data()},
+                           kept == nullptr ? nullptr : kept->data(),
+                           reinterpret_cast<const char*>(bias)},
                           to_scratch(workspace));
     });
   }
@@ -453,7 +454,8 @@ void bind_engine(py::module_& module) {
            py::arg("workspace").none(true), py::kw_only(), py::arg("alpha") = 1.0, py::arg("beta") = 0.0,
            py::arg("operands") = Operands())
       .def("run", &PyDivision::run, py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true),
-           py::arg("alpha") = 1.0, py::arg("beta") = 0.0, py::arg("stream") = 0, py::arg("kept") = nullptr);
+           py::arg("alpha") = 1.0, py::arg("beta") = 0.0, py::arg("stream") = 0, py::arg("kept") = nullptr,
+           py::arg("bias") = 0);
 
   module.def("accumulator_size", py::overload_cast<const Kernel&, std::size_t>(&accumulator_size),
              py::arg("kernel"), py::arg("parts"));

@@ -94,6 +94,7 @@ void ChannelDivision::run_part(cudnnHandle_t handle, const Part& part, Arguments
     if (operand_of(kernel_.problem.epilogue[i].kind) == Operand::channels)
       arguments.tensors.operands[i] += bytes_of(range.out_first, kernel_.problem.data_type);
   }
+  if (arguments.bias != nullptr) arguments.bias += bytes_of(range.out_first, kernel_.problem.data_type);
   std::optional<ResizedTensor> bias;
   if (arguments.fusion) {
     Fusion& fusion = *arguments.fusion;

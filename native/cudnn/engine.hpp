@@ -73,6 +73,9 @@ struct Arguments {
   std::optional<Fusion> fusion{};
   cudaStream_t stream = nullptr;      // the handle's stream, for copies between the library's calls
   const char* kept_filter = nullptr;  // the kept filter of tensors.w; null if there is none
+  // A value for each channel of y, which the host engine adds in the forward pass with beta 0; null if there
+  // is none. No other library takes one.
+  const char* bias = nullptr;
 };
 
 // The part of a call that is complete: some samples, and tiles of the sample that follows them.

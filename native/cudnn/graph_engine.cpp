@@ -123,7 +123,8 @@ class GraphKernel final : public PreparedKernel {
   std::string notes() const override { return planned_.plain.notes.text(); }
 
   void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override {
-    if (arguments.fusion) throw EngineError(to_text(name_) + " is not what the legacy API fuses");
+    if (arguments.fusion || arguments.bias != nullptr)
+      throw EngineError(to_text(name_) + " is not what the legacy API fuses");
     const Problem& problem = kernel_.problem;
     if (problem.is_fused() && (arguments.alpha != 1 || arguments.beta != 0))
       throw EngineError(to_text(name_) + " is planned for a fused convolution without alpha and beta");

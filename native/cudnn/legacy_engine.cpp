@@ -97,10 +97,11 @@ class LegacyKernel final : public PreparedKernel {
                           alpha.data(), beta.data(), tensors.x,          tensors.w,
                           tensors.y,    workspace,   arguments.fusion,   descriptors_.y};
     const Library& library = context_->library();
-    if (arguments.kept_filter != nullptr) {
+    if (arguments.kept_filter != nullptr || arguments.bias != nullptr) {
+      if (library.convolve == nullptr) throw EngineError("only the host engine adds a bias");
       const mucudnnHostConvolution convolution = host_convolution();
       library.check(library.convolve(&convolution, alpha.data(), tensors.x, tensors.w, arguments.kept_filter,
-                                     tensors.y, workspace.data, workspace.size, beta.data()),
+                                     tensors.y, workspace.data, workspace.size, beta.data(), arguments.bias),
                     legacy_algorithm(pass_, algorithm_));
       return;
     }

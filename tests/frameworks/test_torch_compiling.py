@@ -17,6 +17,7 @@ from mucudnn.arrays import dispatch
 from mucudnn.errors import MucudnnWarning
 from mucudnn.torch.compiling import comparison, graph_pass, operators, private
 from mucudnn.torch.compiling.operators import CompiledCall, EngineChoice
+from mucudnn.torch.operators import passes
 
 pytestmark = pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec:FutureWarning")  # Inductor gives it
 inductor_config = pytest.importorskip("torch._inductor.config")
@@ -92,6 +93,28 @@ def test_frozen_inference_folds_batch_norms_and_runs_the_engine(dims: int, runs:
         result = torch.compile(converted)(x)
         assert_as_exact_as_stock(result, model(x), copy.deepcopy(model).double()(x.double()))
     assert runs == {"forward": 4}
+
+
+@pytest.mark.parametrize("freezing", [False, True])
+def test_the_engine_adds_the_bias(
+    freezing: bool, runs: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, bias=False)).eval(), image()
+    biases, run = list[torch.Tensor | None](), passes.run_forward
+
+    def noted(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, *rest: Any) -> torch.Tensor:
+        biases.append(bias)
+        return run(x, w, bias, *rest)
+
+    monkeypatch.setattr(passes, "run_forward", noted)
+    with torch.no_grad(), inductor_config.patch(freezing=freezing):
+        result = torch.compile(mt.convert(copy.deepcopy(model)))(x)
+        assert_as_exact_as_stock(result, model(x), copy.deepcopy(model).double()(x.double()))
+    assert runs == {"forward": 2}
+    first, second = biases
+    assert first is not None
+    assert torch.equal(first, model[0].bias)
+    assert second is None
 
 
 def test_frozen_filters_are_kept_once(runs: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:

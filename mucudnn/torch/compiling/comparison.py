@@ -20,6 +20,7 @@ from mucudnn.torch.choosing.kept_times import Times
 from mucudnn.torch.choosing.step_times import digest
 from mucudnn.torch.compiling.operators import (
     SCHEMA,
+    TENSORS,
     CompiledCall,
     EngineChoice,
     choices,
@@ -29,8 +30,8 @@ from mucudnn.torch.compiling.operators import (
 from mucudnn.torch.operators import device_times, kept_filters, passes, stock
 
 # The ways in which a compiled convolution runs, as the cache names them; the engine's way follows `_ENGINE`.
-# The epilogue is the pass over the result that is due if the engine runs, because Inductor fuses ReLU and
-# bias with its own convolution.
+# The epilogue is the pass over the result that is due if the engine runs, because Inductor fuses ReLU with
+# its own convolution.
 _INDUCTOR, _EPILOGUE, _ENGINE = "compiled inductor", "compiled epilogue", "compiled engine "
 _OPERATOR_MS = 0.05  # the overhead of an operator in Python, in a network
 # A packed convolution is so regular that a smaller share is doubtful: of MobileNetV2's 52 convolutions, 49
@@ -82,7 +83,8 @@ def digest_of_choices() -> str:
             (row["problem"], row["pass"], row["step"], row["way"], row["time_ms"])
             for row in cache.select(STEP_TIME, where, machine.identity)
         ]
-    return digest([mucudnn.__version__, SCHEMA, *machine.identity, *sorted(map(str, rows))])
+    versions = mucudnn.__version__, SCHEMA, *TENSORS.values(), *machine.identity
+    return digest([*versions, *sorted(map(str, rows))])
 
 
 def _times(call: CompiledCall, packed: Packed | None, choose_way: Callable[[Times], str]) -> Times:

@@ -120,7 +120,7 @@ class _Graph:
         with self._graph.inserting_before(node):
             own = self._graph.get_attr(name)
         own.meta["val"] = node.meta["val"].fake_mode.from_tensor(w, static_shapes=True)
-        self._put_forward(node, (x, own, *_tail(call, choice)), bias)
+        self._put_forward(node, (x, own, bias, *_tail(call, choice)))
         if not packed.users:
             self._graph.erase_node(packed)
             if not any(n.op == "get_attr" and n.target == packed.target for n in self._graph.nodes):
@@ -131,9 +131,9 @@ class _Graph:
         if transposed or not _is_static(x, w):
             return
         call = self._call("forward", x, _shape(w), stride, padding, dilation, groups)
-        choice = None if call is None else self._choose(call, None, has_epilogue=bias is not None)
+        choice = None if call is None else self._choose(call, None, has_epilogue=False)
         if call is not None and choice is not None:
-            self._put_forward(node, (x, w, *_tail(call, choice)), bias)
+            self._put_forward(node, (x, w, bias, *_tail(call, choice)))
 
     def _swap_backward(self, node: fx.Node) -> None:
         dy, x, w, _, stride, padding, dilation, transposed, _, groups, mask = node.args
@@ -200,15 +200,10 @@ class _Graph:
         self._counts[f"{call.pass_} convolutions {where}"] += 1
         return choice
 
-    def _put_forward(self, node: fx.Node, arguments: tuple[Any, ...], bias: Any) -> None:
+    def _put_forward(self, node: fx.Node, arguments: tuple[Any, ...]) -> None:
         with self._graph.inserting_before(node):
             new = self._graph.call_function(OPERATORS["forward"], arguments)
-            new.meta.update(node.meta)
-            if bias is not None:  # Inductor fuses the addition with what follows
-                axes = [1, -1, *(1,) * (len(_shape(node)) - 2)]
-                shaped = self._graph.call_function(_aten.reshape.default, (bias, axes))
-                new = self._graph.call_function(_aten.add.Tensor, (new, shaped))
-                new.meta.update(node.meta)
+        new.meta.update(node.meta)
         node.replace_all_uses_with(new)
         self._graph.erase_node(node)
 

@@ -27,8 +27,8 @@ SCHEMA = (
     "SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups, bool channels_last, str workspace, "
     "bool constant_filter, SymInt micro_batch, str algorithm"
 )
-_TENSORS = {
-    "forward": "Tensor x, Tensor w",
+TENSORS = {
+    "forward": "Tensor x, Tensor w, Tensor? bias",
     "backward_data": "Tensor dy, Tensor w, SymInt[] shape",
     "backward_filter": "Tensor x, Tensor dy, SymInt[] shape",
 }
@@ -119,8 +119,13 @@ def random_operands(call: CompiledCall) -> tuple[Tensor, Tensor, Tensor]:
     return random_tensors("cpu", call.problem, call.x[0])
 
 
-def run(call: CompiledCall, choice: EngineChoice, first: Tensor, second: Tensor) -> Tensor:
-    """Run a pass on its two tensors, in the engine or, with a warning, by PyTorch's operator."""
+def run(
+    call: CompiledCall, choice: EngineChoice, first: Tensor, second: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """Run a pass on its two tensors, in the engine or, with a warning, by PyTorch's operator.
+
+    Only the forward pass has a bias.
+    """
     key = call, choice, passes.host_threads()
     ready = _ready[key]
     if ready is None:
@@ -131,7 +136,7 @@ def run(call: CompiledCall, choice: EngineChoice, first: Tensor, second: Tensor)
         else:
             _ready[key] = ready
     if call.pass_ == "forward":
-        return passes.run_forward(first, second, None, call.options, ready)
+        return passes.run_forward(first, second, bias, call.options, ready)
     shape = call.x if call.pass_ == "backward_data" else call.w
     return passes.run_backward(call.pass_, first, second, shape, call.options, ready)
 
@@ -143,13 +148,14 @@ def _in_memory(shape: tuple[int, ...], channels_last: bool) -> tuple[int, ...]:
     return (shape[0], *shape[2:], shape[1]) if channels_last else shape
 
 
-def _call(pass_: str, first: Tensor, second: Tensor, *arguments: Any) -> tuple[CompiledCall, EngineChoice]:
-    shapes = tuple(first.shape), tuple(second.shape)
-    if pass_ == "forward":
-        x, w = shapes
-    else:
-        result, *arguments = arguments  # type: ignore[assignment]
-        x, w = (tuple(result), shapes[1]) if pass_ == "backward_data" else (shapes[0], tuple(result))
+def _call(
+    pass_: str, first: Tensor, second: Tensor, third: Any, *arguments: Any
+) -> tuple[CompiledCall, EngineChoice]:
+    x, w = tuple(first.shape), tuple(second.shape)
+    if pass_ == "backward_data":
+        x = tuple(third)
+    elif pass_ == "backward_filter":
+        w = tuple(third)
     stride, padding, dilation, groups, last, limit, is_constant, *choice = arguments
     sizes = tuple(stride), tuple(padding), tuple(dilation)
     call = CompiledCall(pass_, x, w, first.dtype, *sizes, groups, last, limit, is_constant)
@@ -164,18 +170,19 @@ _library = torch.library.Library("mucudnn_compiled", "DEF")
 
 
 def _define_operator(pass_: str) -> Any:
-    def kernel(first: Tensor, second: Tensor, *arguments: Any) -> Tensor:
-        return run(*_call(pass_, first, second, *arguments), first, second)
+    def kernel(first: Tensor, second: Tensor, third: Any, *arguments: Any) -> Tensor:
+        bias = third if pass_ == "forward" else None
+        return run(*_call(pass_, first, second, third, *arguments), first, second, bias)
 
-    def fake(first: Tensor, second: Tensor, *arguments: Any) -> Tensor:
-        call, _ = _call(pass_, first, second, *arguments)
+    def fake(first: Tensor, second: Tensor, third: Any, *arguments: Any) -> Tensor:
+        call, _ = _call(pass_, first, second, third, *arguments)
         return passes.empty_result(_result_shape(call), first, call.channels_last)
 
     tags = torch.Tag.flexible_layout, torch.Tag.pt2_compliant_tag
-    _library.define(f"{pass_}({_TENSORS[pass_]}, {SCHEMA}) -> Tensor", tags=tags)
+    _library.define(f"{pass_}({TENSORS[pass_]}, {SCHEMA}) -> Tensor", tags=tags)
     _library.impl(pass_, kernel, "CPU")
     torch.library.register_fake(f"mucudnn_compiled::{pass_}", fake, lib=_library)
     return getattr(torch.ops.mucudnn_compiled, pass_).default
 
 
-OPERATORS: dict[str, Callable[..., Tensor]] = {pass_: _define_operator(pass_) for pass_ in _TENSORS}
+OPERATORS: dict[str, Callable[..., Tensor]] = {pass_: _define_operator(pass_) for pass_ in TENSORS}

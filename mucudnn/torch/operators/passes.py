@@ -187,14 +187,19 @@ def run_forward(
         if ready.is_stock:
             return _stock_forward(x, w, bias, options)
         y = empty_result(_in_order(ready.shapes["y"], options), x, bool(options.channels_last))
-        if bias is not None:  # beta=1 adds to the bias in y, so that a 16-bit result is rounded only once
+        beta, bias_address = 0.0, 0
+        if bias is not None:
             check_bias(bias, w)
-            arrays.check_same("x", vx, "bias", arrays.read_tensor(bias.contiguous(), "bias"))
-            y.copy_(bias.view(1, -1, *(1,) * (y.dim() - 2)))
+            packed = bias.contiguous()  # a name of its own keeps a copy alive during the run
+            arrays.check_same("x", vx, "bias", arrays.read_tensor(packed, "bias"))
+            if x.is_cpu:
+                bias_address = packed.data_ptr()
+            else:  # beta=1 adds to the bias in y, so that a 16-bit result is rounded only once
+                y.copy_(packed.view(1, -1, *(1,) * (y.dim() - 2)))
+                beta = 1.0
         if ready.own:
             kept = kept_filters.find(w, vw.address, ready) if ready.call.constant_filter else None
-            beta = 0.0 if bias is None else 1.0
-            ready.run(vx.address, vw.address, y.data_ptr(), 1.0, beta, vx.stream, x, kept)
+            ready.run(vx.address, vw.address, y.data_ptr(), 1.0, beta, vx.stream, x, kept, bias_address)
         _run_slices("forward", ready, x, w, y, options, bias)
         return _restrided(y, "y", options)
     except FAILURES as error:

@@ -76,6 +76,18 @@ void apply(const Rectifier& rectifier, const Stretch& stretch, double* values) {
   }
 }
 
+// Returns the bias that is to be added to alpha * convolution, if the step does just that: the convolution
+// then adds it in its last write. Null otherwise.
+const void* bias_of(const Step& step, const cudnnTensorStruct& y) {
+  const auto* const add = std::get_if<Addition>(&step);
+  if (add == nullptr || add->scale != 1 || add->operand_scale != 1) return nullptr;
+  const cudnnTensorStruct& operand = add->operand;
+  bool has_channels = operand.type == y.type && (operand.strides[1] == 1 || operand.sizes[1] == 1);
+  for (int axis = 0; axis < y.dims; ++axis)
+    has_channels = has_channels && operand.sizes[axis] == (axis == 1 ? y.sizes[axis] : 1);
+  return has_channels ? add->data : nullptr;
+}
+
 }  // namespace
 
 void check_stretches(const cudnnTensorStruct& part, const cudnnTensorStruct& whole) {
@@ -144,8 +156,10 @@ void convolve_forward(const Variant& variant, const Kernel& kernel, const Tensor
       apply({Addition{0, 1, y, residual.data}}, y, tensors.y);
     }
   }
-  convolve(variant, kernel, tensors, alpha, residual.scale, workspace);
-  apply(steps, y, tensors.y);
+  Tensors with_bias = tensors;
+  if (residual.scale == 0 && !steps.empty()) with_bias.bias = bias_of(steps.front(), y);
+  convolve(variant, kernel, with_bias, alpha, residual.scale, workspace);
+  apply({steps.begin() + (with_bias.bias == nullptr ? 0 : 1), steps.end()}, y, tensors.y);
 }
 
 }  // namespace mucudnn::host

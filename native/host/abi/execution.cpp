@@ -24,6 +24,7 @@ struct Memory {
   void *output, *workspace;
   std::size_t workspace_size;
   const void* kept_filter = nullptr;
+  const void* bias = nullptr;
 };
 
 void run(const Descriptors& descriptors, const Memory& memory, unsigned algorithm, const void* alpha,
@@ -33,7 +34,11 @@ void run(const Descriptors& descriptors, const Memory& memory, unsigned algorith
   const Kernel kernel = kernel_of(descriptors);
   tensors.pitch = pitch_of(kernel.problem, *descriptors.x, *descriptors.y);
   tensors.kept_filter = memory.kept_filter;
+  tensors.bias = memory.bias;
   const cudnnDataType_t type = descriptors.x->type;
+  if (memory.bias != nullptr && (descriptors.pass != Pass::forward || scale_of(beta, type) != 0)) {
+    bad_parameter("a bias is added in the forward pass, with beta 0");
+  }
   run(legacy_algorithm(kernel.pass, algorithm), kernel, tensors, scale_of(alpha, type), scale_of(beta, type),
       memory.workspace, memory.workspace_size);
 }
@@ -153,13 +158,13 @@ cudnnStatus_t mucudnnHostKeepFilter(const mucudnnHostConvolution* convolution, c
 
 cudnnStatus_t mucudnnHostConvolve(const mucudnnHostConvolution* convolution, const void* alpha, void* x,
                                   const void* w, const void* kept, void* y, void* workspace,
-                                  size_t workspace_size, const void* beta) {
+                                  size_t workspace_size, const void* beta, const void* bias) {
   return guarded([&] {
     require("convolution", {convolution});
     const Descriptors descriptors = descriptors_of(*convolution);
     run(descriptors,
-        descriptors.pass == mucudnn::Pass::forward ? Memory{x, w, y, workspace, workspace_size, kept}
-                                                   : Memory{w, y, x, workspace, workspace_size, kept},
+        descriptors.pass == mucudnn::Pass::forward ? Memory{x, w, y, workspace, workspace_size, kept, bias}
+                                                   : Memory{w, y, x, workspace, workspace_size, kept, bias},
         convolution->algorithm, alpha, beta);
   });
 }

@@ -25,8 +25,9 @@ constexpr int kMostTileSize = 4;
 // Returns the bytes of workspace; nothing if the algorithm cannot run this pass of this problem.
 std::optional<std::size_t> workspace_size(const Variant& variant, const Kernel& kernel);
 
-// Computes output = alpha * convolution + beta * output. With beta 0 it does not read the output. `workspace`
-// must be aligned to 64 bytes and hold workspace_size() bytes. The caller may call it only if
+// Computes output = alpha * convolution + beta * output. With beta 0 it does not read the output. With a bias
+// it computes output = alpha * convolution + bias, with the bits of beta 1 and an output that holds the bias.
+// `workspace` must be aligned to 64 bytes and hold workspace_size() bytes. The caller may call it only if
 // workspace_size() returned a size.
 void convolve(const Variant& variant, const Kernel& kernel, const Tensors& tensors, double alpha, double beta,
               void* workspace);

@@ -60,6 +60,18 @@ void unpack(const float* from, std::int64_t plane, const Piece<S>& to, float alp
   }
 }
 
+// Computes to = alpha * from + bias, which is that of the piece's channels.
+template <typename S>
+void unpack_with_bias(const float* from, std::int64_t plane, const Piece<S>& to, float alpha,
+                      const float* bias, float* converted) {
+  transforms::Run run = converted_run(to, converted);
+  if constexpr (std::is_same_v<S, float>)
+    run = {to.data, to.pixels, to.channels, to.channel_stride, to.pixel_stride};
+  fill_with_bias(bias, run);
+  kernels().depthwise.unpack(from, run, plane, alpha, 1);
+  if constexpr (!std::is_same_v<S, float>) store_block(converted, block_of(to), to.data);
+}
+
 // The taps of output channel m of each group.
 template <typename S>
 Piece<S> taps_of(const Bands& b, S* filter, std::int64_t block, std::int64_t m) {
@@ -124,8 +136,15 @@ class Task {
     }
   }
 
-  void unpack_result(S* result, std::int64_t m, float alpha, float beta) {
-    unpack(result_, b_.result_floats(), result_piece(result, m), alpha, beta, converted_);
+  // `bias` is that of all channels, channel m of one group after the other; null without a bias.
+  void unpack_result(S* result, std::int64_t m, float alpha, float beta, const float* bias) {
+    const Piece<S> piece = result_piece(result, m);
+    if (bias == nullptr) {
+      unpack(result_, b_.result_floats(), piece, alpha, beta, converted_);
+    } else {
+      unpack_with_bias(result_, b_.result_floats(), piece, alpha, bias + m * b_.result.groups + groups_.begin,
+                       converted_);
+    }
   }
   void pack_result(S* result, std::int64_t m) {
     pack(result_piece(result, m), result_, b_.result_floats(), b_.result.size[2], b_.result.size[2],
@@ -180,7 +199,8 @@ class Task {
 
 // Computes forward and backward_data: one band after the other, of some blocks.
 template <typename S>
-void correlate(const Bands& b, S* source, S* w, S* result, float alpha, float beta) {
+void correlate(const Bands& b, S* source, S* w, S* result, float alpha, float beta,
+               const void* all_bias = nullptr) {
   float* const filter = shared_memory();
   std::vector<float> converted(std::is_same_v<S, float> ? 0 : b.block_floats());
   const std::int64_t size = b.block_floats(), stride = b.multiplier * size;
@@ -190,15 +210,20 @@ void correlate(const Bands& b, S* source, S* w, S* result, float alpha, float be
            converted.data());
     }
   }
+  const std::int64_t per_group = b.result.per_group, channels = b.result.groups * per_group;
+  const std::vector<float> in_order = bias_in_fp32<S>(all_bias, channels);
+  std::vector<float> bias(in_order.size());
+  for (std::size_t i = 0; i < bias.size(); ++i)
+    bias[i % per_group * b.result.groups + i / per_group] = in_order[i];
   parallel_for(b.count() * b.block_parts(), [&](std::int64_t begin, std::int64_t end) {
     Task<S> task(b);
     for (std::int64_t index = begin; index < end; ++index) {
       const Range blocks = b.blocks_of(index % b.block_parts());
       task.start(b[index / b.block_parts()], blocks);
       task.pack_source(source);
-      for (std::int64_t m = 0; m < b.result.per_group; ++m) {
+      for (std::int64_t m = 0; m < per_group; ++m) {
         task.correlate(filter + blocks.begin * stride + m * size, stride);
-        task.unpack_result(result, m, alpha, beta);
+        task.unpack_result(result, m, alpha, beta, all_bias == nullptr ? nullptr : bias.data());
       }
     }
   });
@@ -246,7 +271,7 @@ void run(const Kernel& kernel, const Tensors& tensors, float alpha, float beta) 
   S* y = static_cast<S*>(tensors.y);
   switch (kernel.pass) {
     case Pass::forward:
-      return correlate(bands, x, w, y, alpha, beta);
+      return correlate(bands, x, w, y, alpha, beta, tensors.bias);
     case Pass::backward_data:
       return correlate(bands, y, w, x, alpha, beta);
     case Pass::backward_filter:

@@ -62,7 +62,7 @@ bool fits_blas(const Lowering& l) {
 }
 
 void multiply(const Lowering& l, const float* source, const float* filter, float alpha, float beta,
-              float* result, float* workspace, int tile_size) {
+              const float* bias, float* result, float* workspace, int tile_size) {
   const Parts parts = parts_of(l, tile_size);
   float* columns = workspace;
   float* packed_filter = columns + parts.columns;
@@ -88,7 +88,12 @@ void multiply(const Lowering& l, const float* source, const float* filter, float
         const Range range{part.begin + begin, part.begin + end};
         float* c = columns + begin * (nchw ? 1 : k);
         gather_columns(l, source, group, {0, k}, range, c, column_stride);
-        const float keep = direct ? beta : 0;
+        const bool fills = direct && bias != nullptr;
+        if (fills) {
+          fill_with_bias(l.layout, bias + group * m, m, range.size(), to + begin * result_step,
+                         result_stride);
+        }
+        const float keep = fills ? 1 : direct ? beta : 0;
         if (k == 0) {
           // The fill above has written the zeros.
         } else if (nchw) {
@@ -98,7 +103,8 @@ void multiply(const Lowering& l, const float* source, const float* filter, float
           gemm(Transpose::no, l.transposed ? Transpose::no : Transpose::yes, range.size(), m, k, alpha, c, k,
                f, l.transposed ? m : k, keep, to + begin * result_step, result_stride);
         }
-        if (!direct) store(l, to + begin * result_step, result_stride, group, {0, m}, range, beta, result);
+        if (!direct)
+          store(l, to + begin * result_step, result_stride, group, {0, m}, range, beta, bias, result);
       };
       parallel_for(part.size(), multiply_columns, kColumns);
     });
@@ -173,7 +179,8 @@ void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double
   }
   const bool forward = kernel.pass == Pass::forward;
   for_each_lowering(kernel, tensors.pitch, [&](const Lowering& l) {
-    multiply(l, forward ? x : y, w, a, b, forward ? y : x, scratch, tile_size);
+    multiply(l, forward ? x : y, w, a, b, static_cast<const float*>(tensors.bias), forward ? y : x, scratch,
+             tile_size);
   });
 }
 

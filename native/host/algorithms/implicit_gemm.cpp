@@ -176,7 +176,8 @@ class ColumnParts {
 
 // Computes forward and backward_data. A tile is some channels of the result at some positions.
 template <typename S, typename F, typename A>
-void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A beta, S* result) {
+void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A beta, const S* bias,
+              S* result) {
   const std::int64_t depth = even_part(std::max<std::int64_t>(1, l.rows()), most_rows<F>(l));
   const std::int64_t width = Tile<F, A>::kColumns / depth - kGap;
   const std::int64_t channel_part =
@@ -200,9 +201,17 @@ void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A be
       if (l.rows() == 0) std::fill_n(tile.result, channels.size() * columns.size(), A(0));
       for_each_part({0, l.rows()}, depth, [&](Range rows) {
         const Filter<F> f = blocks.at(group, channels, rows);
-        const A keep = direct.data != nullptr ? beta : rows.begin == 0 ? A(0) : A(1);
+        const bool has_bias = direct.data != nullptr && bias != nullptr;
+        const A own = has_bias ? A(1) : beta;
+        const A keep = direct.data != nullptr ? own : rows.begin == 0 ? A(0) : A(1);
         for_each_part(columns, even_part(columns.size(), width), [&](Range part) {
           const std::int64_t at = part.begin - columns.begin;
+          if constexpr (std::is_same_v<S, A>) {
+            if (has_bias) {
+              fill_with_bias(l.layout, bias + group * l.result_channels + channels.begin, channels.size(),
+                             part.size(), place.data + at * (nchw ? 1 : place.stride), place.stride);
+            }
+          }
           if (nchw) {
             // A copy pays off for a pointwise product too, because rows of x lie in different pages, from
             // which OpenBLAS would read single cache lines.
@@ -220,7 +229,7 @@ void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A be
         });
       });
       if (direct.data == nullptr) {
-        store(l, tile.result, place.stride, group, channels, columns, beta, result);
+        store(l, tile.result, place.stride, group, channels, columns, beta, bias, result);
       }
     }
   });
@@ -286,7 +295,7 @@ void run(const Kernel& kernel, const Tensors& tensors, double alpha, double beta
   }
   const bool forward = kernel.pass == Pass::forward;
   for_each_lowering(kernel, tensors.pitch, [&](const Lowering& l) {
-    multiply<S, F, A>(l, forward ? x : y, w, a, b, forward ? y : x);
+    multiply<S, F, A>(l, forward ? x : y, w, a, b, static_cast<const S*>(tensors.bias), forward ? y : x);
   });
 }
 

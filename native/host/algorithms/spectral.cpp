@@ -79,6 +79,7 @@ class Convolution {
       std::swap(x_, y_);
       std::swap(x_pitch_, y_pitch_);
     }
+    bias_ = bias_in_fp32<S>(tensors.bias, problem_.out_channels);
     along_ = choose_along();
     const auto* const header = static_cast<const std::int64_t*>(tensors.kept_filter);
     if (header != nullptr && *header == most_shares()) keep_in(const_cast<void*>(tensors.kept_filter));
@@ -176,8 +177,11 @@ class Convolution {
       if (!is_kept_) analyse_filter(part);
       multiply(method_, division(), Transpose::no, shape_.forward(), in_, part.filter, part.out,
                {shape_.out_planes.rows, part.channels});
-      for_each_block(y, y_pitch_, out, part.out, Tiles::disjoint, writing,
-                     [&](const ImageBlock& block) { kernels.synthesise_image(block, alpha, beta); });
+      const float keep = bias_.empty() ? beta : 1;
+      for_each_block(
+          y, y_pitch_, out, part.out, Tiles::disjoint, writing,
+          [&](const ImageBlock& block) { kernels.synthesise_image(block, alpha, keep); },
+          bias_.empty() ? nullptr : bias_.data() + part.first);
     }
   }
 
@@ -202,10 +206,11 @@ class Convolution {
   }
 
   // Calls body(block) for blocks of channels of all images, in bands of tile rows so short that their pixels
-  // stay in the cache.
+  // stay in the cache. Unless it is null, the bias of the image's channels is in their pixels before.
   template <typename Body>
   void for_each_block(S* data, const InMemory& memory, const Correlation::Stack& image,
-                      const Spectrum& spectrum, Tiles tiles, Access access, Body&& body) const {
+                      const Spectrum& spectrum, Tiles tiles, Access access, Body&& body,
+                      const float* bias = nullptr) const {
     const bool overlapping = tiles == Tiles::overlapping;
     ImageBlock whole{};
     whole.step_height = shape_.step_height;
@@ -265,17 +270,29 @@ class Convolution {
           if constexpr (std::is_same_v<S, float>) block.image = first_pixel;
           block.channel_stride = channel_stride;
           block.pixel_stride = pixel_stride;
+          const std::int64_t first = block.first_row * block.step_height;
+          const std::int64_t last = std::min(block.height, block.last_row * block.step_height);
+          if (bias != nullptr) fill_rows(block, first, last - first, bias + channel);
           body(block);
         } else {
           const std::int64_t row_stride = shape_.rows.dilation * image.width * pixel_stride;
           block.image = block.scratch + packed_floats;
           const Block copied =
               copied_rows(block, channel_stride, row_stride, shape_.columns.dilation * pixel_stride);
-          through_copy(first_pixel + block.image_row * row_stride, copied, block.image, access,
-                       [&] { body(block); });
+          const std::int64_t last = std::min(block.height, block.last_row * block.step_height);
+          through_copy(first_pixel + block.image_row * row_stride, copied, block.image, access, [&] {
+            if (bias != nullptr) fill_rows(block, 0, last - block.image_row, bias + channel);
+            body(block);
+          });
         }
       }
     });
+  }
+
+  // Writes the bias of the block's channels to rows of its image, counted from the one at block.image.
+  static void fill_rows(const ImageBlock& block, std::int64_t first, std::int64_t rows, const float* bias) {
+    fill_with_bias(bias, {block.image + first * block.width * block.pixel_stride, rows * block.width,
+                          block.channels, block.channel_stride, block.pixel_stride});
   }
 
   // Chooses the rows that the block's copy has, and the strides of the copy.
@@ -371,7 +388,8 @@ class Convolution {
   S *x_, *w_, *y_;
   InMemory x_pitch_, y_pitch_;
   Along along_;
-  bool is_kept_ = false;  // true if filter_ has the spectra of all parts, and they are there
+  std::vector<float> bias_;  // that of all output channels; empty without a bias
+  bool is_kept_ = false;     // true if filter_ has the spectra of all parts, and they are there
 };
 
 }  // namespace

@@ -13,6 +13,8 @@ struct Tensors {
   void* y;
   Pitch pitch{};
   const void* kept_filter = nullptr;  // made by keep_filter() from w, which the algorithm then need not read
+  const void* bias =
+      nullptr;  // a value of y's type for each of its channels; only forward with beta 0 has one
 };
 
 }  // namespace mucudnn::host

@@ -265,10 +265,18 @@ void gather_columns(const Lowering& l, const S* source, std::int64_t group, Rang
 
 template <typename S, typename A>
 void store(const Lowering& l, const A* from, std::int64_t stride, std::int64_t group, Range channels,
-           Range columns, A beta, S* result) {
+           Range columns, A beta, const S* bias, S* result) {
   const std::int64_t plane = l.result_plane, all_channels = l.result_pitch, positions = l.positions();
   const std::int64_t channel = group * l.result_channels + channels.begin;
   const auto& [d, h, w] = l.axes;
+  // Writes values of the i-th channel.
+  const auto write_channel = [&](std::int64_t i, const A* line, std::int64_t count, S* to,
+                                 std::int64_t step) {
+    if (bias == nullptr) return store_row(line, count, beta, to, step);
+    const A shift = load_value<A>(bias[channel + i]);
+    store_shifted(
+        line, count, [shift](std::int64_t) { return shift; }, to, step);
+  };
   const auto pixel_of = [&, &d = d, &h = h, &w = w](const Run& run) {
     return ((d.result_first + run.depth * d.result_step) * h.result + h.result_first +
             run.height * h.result_step) *
@@ -281,7 +289,7 @@ void store(const Lowering& l, const A* from, std::int64_t stride, std::int64_t g
         const Range part{std::max(image.begin, columns.begin), image.end};
         S* to = result + (image.begin / positions * all_channels + channel) * plane + part.begin % positions;
         for (std::int64_t i = 0; i < channels.size(); ++i) {
-          store_row(from + i * stride + (part.begin - columns.begin), part.size(), beta, to + i * plane);
+          write_channel(i, from + i * stride + (part.begin - columns.begin), part.size(), to + i * plane, 1);
         }
       });
       return;
@@ -290,7 +298,7 @@ void store(const Lowering& l, const A* from, std::int64_t stride, std::int64_t g
       const A* line = from + i * stride;
       for_each_run(l, columns, [&, &w = w](const Run& run) {
         S* to = result + (run.image * all_channels + channel + i) * plane + pixel_of(run);
-        store_row(line, run.length, beta, to, w.result_step);
+        write_channel(i, line, run.length, to, w.result_step);
         line += run.length;
       });
     }
@@ -299,7 +307,12 @@ void store(const Lowering& l, const A* from, std::int64_t stride, std::int64_t g
   for_each_run(l, columns, [&, &w = w](const Run& run) {
     S* to = result + (run.image * plane + pixel_of(run)) * all_channels + channel;
     for (std::int64_t i = 0; i < run.length; ++i) {
-      store_row(from, channels.size(), beta, to, 1);
+      if (bias == nullptr) {
+        store_row(from, channels.size(), beta, to, 1);
+      } else {
+        const auto shift = [&](std::int64_t c) { return load_value<A>(bias[channel + c]); };
+        store_shifted(from, channels.size(), shift, to, 1);
+      }
       from += stride;
       to += w.result_step * all_channels;
     }
@@ -308,7 +321,7 @@ void store(const Lowering& l, const A* from, std::int64_t stride, std::int64_t g
 
 #define MUCUDNN_INSTANTIATE(S, A)                                                                        \
   template void gather_columns(const Lowering&, const S*, std::int64_t, Range, Range, A*, std::int64_t); \
-  template void store(const Lowering&, const A*, std::int64_t, std::int64_t, Range, Range, A, S*);
+  template void store(const Lowering&, const A*, std::int64_t, std::int64_t, Range, Range, A, const S*, S*);
 MUCUDNN_INSTANTIATE(float, float)
 MUCUDNN_INSTANTIATE(double, double)
 MUCUDNN_INSTANTIATE(Half, float)

@@ -20,11 +20,11 @@ template <typename S, typename A>
 void gather_filter(const Lowering& lowering, const S* filter, std::int64_t group, Range channels, Range rows,
                    A* to, std::int64_t stride);
 
-// Computes result = from + beta * result. `from` is channels × positions (NCHW) or positions × channels
-// (NHWC).
+// Computes result = from + beta * result, or from + bias unless the bias, of all channels, is null. `from` is
+// channels × positions (NCHW) or positions × channels (NHWC).
 template <typename S, typename A>
 void store(const Lowering& lowering, const A* from, std::int64_t stride, std::int64_t group, Range channels,
-           Range columns, A beta, S* result);
+           Range columns, A beta, const S* bias, S* result);
 
 // Computes filter = from + beta * filter for a block of the filter's gradient, channels × rows.
 template <typename S, typename A>

@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "core/half.hpp"
+#include "core/problem.hpp"
 #include "host/transforms/transforms.hpp"
 
 namespace mucudnn::host {
@@ -104,6 +106,55 @@ void store_row(const A* from, std::int64_t count, A beta, S* to, std::int64_t st
     if (step == 1) return conversion<S>().from_floats(from, count, &to->bits);
   }
   for (std::int64_t i = 0; i < count; ++i) to[i * step] = rounded<S>(from[i]);
+}
+
+// Computes to = from + shift(i), which is of type A.
+template <typename S, typename A, typename Shift>
+void store_shifted(const A* from, std::int64_t count, const Shift& shift, S* to, std::int64_t step) {
+  if constexpr (is_16_bit<S>) {
+    constexpr std::int64_t kPart = 256;
+    for (std::int64_t begin = 0; step == 1 && begin < count; begin += kPart) {
+      const std::int64_t part = std::min(kPart, count - begin);
+      A sums[kPart];
+      for (std::int64_t i = 0; i < part; ++i) sums[i] = from[begin + i] + shift(begin + i);
+      conversion<S>().from_floats(sums, part, &to[begin].bits);
+    }
+    if (step == 1) return;
+  }
+  for (std::int64_t i = 0; i < count; ++i) to[i * step] = rounded<S>(from[i] + shift(i));
+}
+
+// Writes the bias to positions of a matrix in a tensor, before a product is added to it: the caches hold the
+// matrix then. It is channels × positions in NCHW, positions × channels in NHWC.
+template <typename S>
+void fill_with_bias(Layout layout, const S* bias, std::int64_t channels, std::int64_t positions, S* to,
+                    std::int64_t stride) {
+  if (layout == Layout::nchw) {
+    for (std::int64_t c = 0; c < channels; ++c) std::fill_n(to + c * stride, positions, bias[c]);
+  } else {
+    for (std::int64_t p = 0; p < positions; ++p) copy_row(bias, channels, to + p * stride);
+  }
+}
+
+// Writes the bias of the run's channels to its pixels.
+inline void fill_with_bias(const float* bias, const transforms::Run& run) {
+  if (run.pixel_stride == 1) {
+    for (std::int64_t c = 0; c < run.channels; ++c)
+      std::fill_n(run.data + c * run.channel_stride, run.pixels, bias[c]);
+    return;
+  }
+  for (std::int64_t p = 0; p < run.pixels; ++p) {
+    float* const pixel = run.data + p * run.pixel_stride;
+    for (std::int64_t c = 0; c < run.channels; ++c) pixel[c * run.channel_stride] = bias[c];
+  }
+}
+
+// Returns the bias of all channels in fp32; nothing without a bias.
+template <typename S>
+std::vector<float> bias_in_fp32(const void* bias, std::int64_t channels) {
+  std::vector<float> values(bias == nullptr ? 0 : static_cast<std::size_t>(channels));
+  load_row(static_cast<const S*>(bias), static_cast<std::int64_t>(values.size()), 1, values.data());
+  return values;
 }
 
 // A block of a tensor: three dimensions with the distance of their values in the tensor. The copy of a block
