@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "host/lowering/lowering.hpp"
+#include "host/lowering/values.hpp"
 #include "host/transforms/transforms.hpp"
 
 namespace mucudnn::host {
@@ -37,18 +38,21 @@ constexpr std::int64_t kMostOwnRows = 256;
 constexpr std::int64_t kMostOwnColumns = 64;
 
 // Computes c = alpha * op(a) * b + beta * c, in small blocks unless c has many rows or few terms. The lines
-// of b have kGap values behind their end.
+// of b have kGap values behind their end. A bias of the lines of c, unless it is null, takes the place of
+// beta * c.
 template <typename F, typename A>
 void multiply_wide(Transpose transpose, std::int64_t m, std::int64_t n, std::int64_t k, A alpha, Matrix<F> a,
-                   Matrix<F> b, A beta, A* c, std::int64_t stride) {
+                   Matrix<F> b, A beta, const A* bias, A* c, std::int64_t stride) {
   if constexpr (std::is_same_v<F, float>) {
     if (m <= kMostOwnRows && !has_small_products()) {
       const bool by_terms = transpose == Transpose::yes;
       transforms::kernels().multiply_small({m, n, k, alpha, a.data, by_terms ? 1 : a.stride,
-                                            by_terms ? a.stride : 1, b.data, b.stride, beta, c, stride});
+                                            by_terms ? a.stride : 1, b.data, b.stride, beta, c, stride,
+                                            bias});
       return;
     }
   }
+  const A keep = bias == nullptr ? beta : A(1);
   const NoFork no_fork;
   const bool blocks = in_small_blocks<F>(m, k < kSmallDepth ? kFewChannels : kWideChannels);
   const std::int64_t height = blocks && m > kFewChannels ? even_part(m, kSmallHeight) : m;
@@ -57,11 +61,15 @@ void multiply_wide(Transpose transpose, std::int64_t m, std::int64_t n, std::int
   const bool transposed = transpose == Transpose::yes;
   for_each_part({0, n}, width, [&](Range columns) {
     for_each_part({0, m}, height, [&](Range channels) {
+      if (bias != nullptr) {
+        fill_with_bias(Layout::nchw, bias + channels.begin, channels.size(), columns.size(),
+                       c + channels.begin * stride + columns.begin, stride);
+      }
       for_each_part({0, k}, depth, [&](Range rows) {
         const F* factor = a.data + (transposed ? rows.begin * a.stride + channels.begin
                                                : channels.begin * a.stride + rows.begin);
         gemm(transpose, Transpose::no, channels.size(), columns.size(), rows.size(), alpha, factor, a.stride,
-             b.data + rows.begin * b.stride + columns.begin, b.stride, rows.begin == 0 ? beta : A(1),
+             b.data + rows.begin * b.stride + columns.begin, b.stride, rows.begin == 0 ? keep : A(1),
              c + channels.begin * stride + columns.begin, stride, no_fork);
       });
     });

@@ -48,28 +48,21 @@ void pack(const Piece<S>& from, float* to, std::int64_t plane, std::int64_t line
   }
 }
 
+// Computes to = alpha * from + beta * to, or alpha * from + bias if the bias of the piece's channels is not
+// null.
 template <typename S>
 void unpack(const float* from, std::int64_t plane, const Piece<S>& to, float alpha, float beta,
-            float* converted) {
+            float* converted, const float* bias = nullptr) {
   if constexpr (std::is_same_v<S, float>) {
-    kernels().depthwise.unpack(from, {to.data, to.pixels, to.channels, to.channel_stride, to.pixel_stride},
+    kernels().depthwise.unpack(from,
+                               {to.data, to.pixels, to.channels, to.channel_stride, to.pixel_stride, bias},
                                plane, alpha, beta);
   } else {
-    kernels().depthwise.unpack(from, converted_run(to, converted), plane, alpha, 0);
-    store_block(converted, block_of(to), to.data, beta);
+    transforms::Run run = converted_run(to, converted);
+    run.bias = bias;
+    kernels().depthwise.unpack(from, run, plane, alpha, 0);
+    store_block(converted, block_of(to), to.data, bias == nullptr ? beta : 0);
   }
-}
-
-// Computes to = alpha * from + bias, which is that of the piece's channels.
-template <typename S>
-void unpack_with_bias(const float* from, std::int64_t plane, const Piece<S>& to, float alpha,
-                      const float* bias, float* converted) {
-  transforms::Run run = converted_run(to, converted);
-  if constexpr (std::is_same_v<S, float>)
-    run = {to.data, to.pixels, to.channels, to.channel_stride, to.pixel_stride};
-  fill_with_bias(bias, run);
-  kernels().depthwise.unpack(from, run, plane, alpha, 1);
-  if constexpr (!std::is_same_v<S, float>) store_block(converted, block_of(to), to.data);
 }
 
 // The taps of output channel m of each group.
@@ -138,13 +131,8 @@ class Task {
 
   // `bias` is that of all channels, channel m of one group after the other; null without a bias.
   void unpack_result(S* result, std::int64_t m, float alpha, float beta, const float* bias) {
-    const Piece<S> piece = result_piece(result, m);
-    if (bias == nullptr) {
-      unpack(result_, b_.result_floats(), piece, alpha, beta, converted_);
-    } else {
-      unpack_with_bias(result_, b_.result_floats(), piece, alpha, bias + m * b_.result.groups + groups_.begin,
-                       converted_);
-    }
+    unpack(result_, b_.result_floats(), result_piece(result, m), alpha, beta, converted_,
+           bias == nullptr ? nullptr : bias + m * b_.result.groups + groups_.begin);
   }
   void pack_result(S* result, std::int64_t m) {
     pack(result_piece(result, m), result_, b_.result_floats(), b_.result.size[2], b_.result.size[2],
@@ -213,8 +201,8 @@ void correlate(const Bands& b, S* source, S* w, S* result, float alpha, float be
   const std::int64_t per_group = b.result.per_group, channels = b.result.groups * per_group;
   const std::vector<float> in_order = bias_in_fp32<S>(all_bias, channels);
   std::vector<float> bias(in_order.size());
-  for (std::size_t i = 0; i < bias.size(); ++i)
-    bias[i % per_group * b.result.groups + i / per_group] = in_order[i];
+  for (std::int64_t c = 0; all_bias != nullptr && c < channels; ++c)
+    bias[c % per_group * b.result.groups + c / per_group] = in_order[c];
   parallel_for(b.count() * b.block_parts(), [&](std::int64_t begin, std::int64_t end) {
     Task<S> task(b);
     for (std::int64_t index = begin; index < end; ++index) {

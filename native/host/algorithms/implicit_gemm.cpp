@@ -201,29 +201,30 @@ void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A be
       if (l.rows() == 0) std::fill_n(tile.result, channels.size() * columns.size(), A(0));
       for_each_part({0, l.rows()}, depth, [&](Range rows) {
         const Filter<F> f = blocks.at(group, channels, rows);
-        const bool has_bias = direct.data != nullptr && bias != nullptr;
-        const A own = has_bias ? A(1) : beta;
-        const A keep = direct.data != nullptr ? own : rows.begin == 0 ? A(0) : A(1);
+        const A* added = nullptr;  // the bias of a product that is written to the tensor
+        if constexpr (std::is_same_v<S, A>) {
+          if (direct.data != nullptr && bias != nullptr)
+            added = bias + group * l.result_channels + channels.begin;
+        }
+        const A keep = direct.data != nullptr ? beta : rows.begin == 0 ? A(0) : A(1);
         for_each_part(columns, even_part(columns.size(), width), [&](Range part) {
           const std::int64_t at = part.begin - columns.begin;
-          if constexpr (std::is_same_v<S, A>) {
-            if (has_bias) {
-              fill_with_bias(l.layout, bias + group * l.result_channels + channels.begin, channels.size(),
-                             part.size(), place.data + at * (nchw ? 1 : place.stride), place.stride);
-            }
-          }
           if (nchw) {
             // A copy pays off for a pointwise product too, because rows of x lie in different pages, from
             // which OpenBLAS would read single cache lines.
             const std::int64_t gap = part.size() + kGap;
             gather_columns(l, source, group, rows, part, tile.columns, gap);
             multiply_wide<F, A>(f.by_rows ? Transpose::yes : Transpose::no, channels.size(), part.size(),
-                                rows.size(), alpha, f.matrix, {tile.columns, gap}, keep, place.data + at,
-                                place.stride);
+                                rows.size(), alpha, f.matrix, {tile.columns, gap}, keep, added,
+                                place.data + at, place.stride);
           } else {
             const Matrix<F> c = columns_of(l, source, group, rows, part, tile.columns);
+            A* const to = place.data + at * place.stride;
+            if (added != nullptr) {
+              fill_with_bias(l.layout, added, channels.size(), part.size(), to, place.stride);
+            }
             multiply_tall<F, A>(f.by_rows ? Transpose::no : Transpose::yes, part.size(), channels.size(),
-                                rows.size(), alpha, c, f.matrix, keep, place.data + at * place.stride,
+                                rows.size(), alpha, c, f.matrix, added != nullptr ? A(1) : keep, to,
                                 place.stride);
           }
         });

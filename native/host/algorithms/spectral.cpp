@@ -177,10 +177,9 @@ class Convolution {
       if (!is_kept_) analyse_filter(part);
       multiply(method_, division(), Transpose::no, shape_.forward(), in_, part.filter, part.out,
                {shape_.out_planes.rows, part.channels});
-      const float keep = bias_.empty() ? beta : 1;
       for_each_block(
           y, y_pitch_, out, part.out, Tiles::disjoint, writing,
-          [&](const ImageBlock& block) { kernels.synthesise_image(block, alpha, keep); },
+          [&](const ImageBlock& block) { kernels.synthesise_image(block, alpha, beta); },
           bias_.empty() ? nullptr : bias_.data() + part.first);
     }
   }
@@ -206,7 +205,7 @@ class Convolution {
   }
 
   // Calls body(block) for blocks of channels of all images, in bands of tile rows so short that their pixels
-  // stay in the cache. Unless it is null, the bias of the image's channels is in their pixels before.
+  // stay in the cache. `bias` is that of the image's channels, or null.
   template <typename Body>
   void for_each_block(S* data, const InMemory& memory, const Correlation::Stack& image,
                       const Spectrum& spectrum, Tiles tiles, Access access, Body&& body,
@@ -261,6 +260,7 @@ class Convolution {
         block.last_row = shape_.tile_rows * (band + 1) / bands;
         block.channels = std::min(block_channels, image.channels - channel);
         const std::int64_t tile = stacked * shape_.image_tiles + block.first_row * shape_.tile_columns;
+        block.bias = bias == nullptr ? nullptr : bias + channel;
         block.spectrum = spectrum;
         block.spectrum.data += tile * spectrum.row_stride + channel;
         S* const first_pixel =
@@ -270,29 +270,17 @@ class Convolution {
           if constexpr (std::is_same_v<S, float>) block.image = first_pixel;
           block.channel_stride = channel_stride;
           block.pixel_stride = pixel_stride;
-          const std::int64_t first = block.first_row * block.step_height;
-          const std::int64_t last = std::min(block.height, block.last_row * block.step_height);
-          if (bias != nullptr) fill_rows(block, first, last - first, bias + channel);
           body(block);
         } else {
           const std::int64_t row_stride = shape_.rows.dilation * image.width * pixel_stride;
           block.image = block.scratch + packed_floats;
           const Block copied =
               copied_rows(block, channel_stride, row_stride, shape_.columns.dilation * pixel_stride);
-          const std::int64_t last = std::min(block.height, block.last_row * block.step_height);
-          through_copy(first_pixel + block.image_row * row_stride, copied, block.image, access, [&] {
-            if (bias != nullptr) fill_rows(block, 0, last - block.image_row, bias + channel);
-            body(block);
-          });
+          through_copy(first_pixel + block.image_row * row_stride, copied, block.image, access,
+                       [&] { body(block); });
         }
       }
     });
-  }
-
-  // Writes the bias of the block's channels to rows of its image, counted from the one at block.image.
-  static void fill_rows(const ImageBlock& block, std::int64_t first, std::int64_t rows, const float* bias) {
-    fill_with_bias(bias, {block.image + first * block.width * block.pixel_stride, rows * block.width,
-                          block.channels, block.channel_stride, block.pixel_stride});
   }
 
   // Chooses the rows that the block's copy has, and the strides of the copy.

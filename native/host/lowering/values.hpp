@@ -136,24 +136,13 @@ void fill_with_bias(Layout layout, const S* bias, std::int64_t channels, std::in
   }
 }
 
-// Writes the bias of the run's channels to its pixels.
-inline void fill_with_bias(const float* bias, const transforms::Run& run) {
-  if (run.pixel_stride == 1) {
-    for (std::int64_t c = 0; c < run.channels; ++c)
-      std::fill_n(run.data + c * run.channel_stride, run.pixels, bias[c]);
-    return;
-  }
-  for (std::int64_t p = 0; p < run.pixels; ++p) {
-    float* const pixel = run.data + p * run.pixel_stride;
-    for (std::int64_t c = 0; c < run.channels; ++c) pixel[c * run.channel_stride] = bias[c];
-  }
-}
-
-// Returns the bias of all channels in fp32; nothing without a bias.
+// Returns the bias of all channels in fp32, with zeros behind it, so that a vector of channels can be read
+// from any of them; nothing without a bias.
 template <typename S>
 std::vector<float> bias_in_fp32(const void* bias, std::int64_t channels) {
-  std::vector<float> values(bias == nullptr ? 0 : static_cast<std::size_t>(channels));
-  load_row(static_cast<const S*>(bias), static_cast<std::int64_t>(values.size()), 1, values.data());
+  if (bias == nullptr) return {};
+  std::vector<float> values(static_cast<std::size_t>(channels + transforms::block_channels));
+  load_row(static_cast<const S*>(bias), channels, 1, values.data());
   return values;
 }
 

@@ -43,6 +43,7 @@ MUCUDNN_INLINE void for_each_vector(const Run& run, const Body& body) {
   for (std::int64_t first = 0; first < run.channels; first += lanes) {
     part.data = run.data + first * run.channel_stride;
     part.channels = channels_from(run.channels, static_cast<int>(first));
+    if (run.bias != nullptr) part.bias = run.bias + first;
     body(part, first / lanes);
   }
 }
@@ -73,21 +74,24 @@ void pack_lines(float* packed, const Run& run, std::int64_t plane, std::int64_t 
   }
 }
 
-template <bool accumulate>
+template <Beside beside>
 void unpack_pixels_whole(const float* packed, const Run& run, std::int64_t plane, float alpha, float beta) {
   for (std::int64_t p = 0; p < run.pixels; ++p, packed += lanes) {
     float* pixel = run.data + p * run.pixel_stride;
     const float* from = packed;
     for (std::int64_t c = 0; c < run.channels; c += lanes, from += plane) {
       __builtin_prefetch(pixel + c + pixels_ahead * run.pixel_stride, 1);
-      unpack_vector<accumulate>(pixel + c, load(from), alpha, beta);
+      const Vector bias = beside == Beside::bias ? load(run.bias + c) : Vector{};
+      unpack_vector<beside>(pixel + c, load(from), alpha, beta, bias);
     }
   }
 }
 
 void unpack_run(const float* packed, const Run& run, std::int64_t plane, float alpha, float beta) {
   if (run.channel_stride == 1 && run.channels % lanes == 0) {
-    const auto unpack_whole = beta == 0 ? unpack_pixels_whole<false> : unpack_pixels_whole<true>;
+    const auto unpack_whole = run.bias != nullptr ? unpack_pixels_whole<Beside::bias>
+                              : beta != 0         ? unpack_pixels_whole<Beside::old>
+                                                  : unpack_pixels_whole<Beside::nothing>;
     return unpack_whole(packed, run, plane, alpha, beta);
   }
   for_each_vector(

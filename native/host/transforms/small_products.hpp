@@ -13,7 +13,14 @@ namespace {
 // With two vectors of columns, the sums of this many rows fill most registers.
 constexpr int product_rows = 6;
 
-MUCUDNN_INLINE void write_sums(const SmallProduct& p, Vector sums, std::int64_t columns, float* c) {
+MUCUDNN_INLINE void write_sums(const SmallProduct& p, Vector sums, std::int64_t row, std::int64_t columns,
+                               float* c) {
+  if (p.bias != nullptr) {
+    sums = p.alpha * sums + p.bias[row];
+    if (columns >= lanes) return store(c, sums);
+    for (std::int64_t i = 0; i < columns; ++i) c[i] = sums[i];
+    return;
+  }
   if (columns >= lanes) {
     store(c, p.beta == 0 ? p.alpha * sums : p.alpha * sums + p.beta * load(c));
     return;
@@ -44,7 +51,7 @@ void multiply_block(const SmallProduct& p, std::int64_t row, std::int64_t column
   for (int i = 0; i < rows; ++i) {
 #pragma GCC unroll 2
     for (int j = 0; j < width; ++j) {
-      write_sums(p, sums[i][j], p.n - column - j * lanes, c + i * p.c_stride + j * lanes);
+      write_sums(p, sums[i][j], row + i, p.n - column - j * lanes, c + i * p.c_stride + j * lanes);
     }
   }
 }

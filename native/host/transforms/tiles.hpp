@@ -49,12 +49,17 @@ Band pack_band(const ImageBlock& b, int lane) {
   return band;
 }
 
+// Returns image rows that are to be written.
+Run rows_run(const ImageBlock& b, std::int64_t first, std::int64_t rows, int lane) {
+  return Run{row_of(b, first, lane), rows * b.width, channels_from(b.channels, lane),
+             b.channel_stride,       b.pixel_stride, b.bias == nullptr ? nullptr : b.bias + lane};
+}
+
 // Returns the image rows of tile row i, which are to be written.
 Run tile_row_run(const ImageBlock& b, std::int64_t i, int lane) {
   const std::int64_t first = i * b.step_height;
   const std::int64_t rows = smaller(b.step_height, b.height - first);
-  return Run{row_of(b, first, lane), rows * b.width, channels_from(b.channels, lane), b.channel_stride,
-             b.pixel_stride};
+  return rows_run(b, first, rows, lane);
 }
 
 // Fetches a run into the cache while the values to be written to it are computed: its channels lie in

@@ -31,8 +31,9 @@ struct ImageBlock {
   std::int64_t step_height, step_width;
   std::int64_t tile_height, tile_width;
   std::int64_t first_row, last_row, tile_columns;
-  Spectrum spectrum;  // at tile (first_row, 0) and the block's first channel
-  float* scratch;     // aligned to 64 bytes
+  Spectrum spectrum;            // at tile (first_row, 0) and the block's first channel
+  float* scratch;               // aligned to 64 bytes
+  const float* bias = nullptr;  // that of a Run
 };
 
 // A block of output channels of a filter, with in_channels of its input channels.
@@ -47,7 +48,8 @@ struct FilterBlock {
   float* scratch;  // block_channels * in_channels * height * width floats, aligned to 64 bytes
 };
 
-// Writing back computes alpha * values + beta * old. With beta 0 the old values are not read.
+// Writing back computes alpha * values + beta * old, or alpha * values + bias if the block has a bias. With
+// beta 0 or a bias the old values are not read.
 struct TileKernels {
   void (*analyse_image)(const ImageBlock&);
   void (*analyse_gradient)(const ImageBlock&);  // the output's, in tiles that do not overlap
@@ -61,6 +63,9 @@ struct Run {
   float* data;
   std::int64_t pixels, channels;
   std::int64_t channel_stride, pixel_stride;
+  // Added to the pixels that are written, if it is not null: one value for each channel, up to a multiple of
+  // `lanes`.
+  const float* bias = nullptr;
 };
 
 // Packed pixels have one vector each, `lanes` floats, aligned to 64 bytes. Lanes without a channel are 0.
@@ -112,7 +117,8 @@ struct Conversion {
 };
 
 // c (m × n) = alpha · a (m × k) · b (k × n) + beta · c, row-major but for a, whose value (i, t) is at
-// i * a_line + t * a_term. With beta 0 the product does not read c.
+// i * a_line + t * a_term. With beta 0 the product does not read c. With a bias, of each line of c, it takes
+// the place of beta · c.
 struct SmallProduct {
   std::int64_t m, n, k;
   float alpha;
@@ -123,6 +129,7 @@ struct SmallProduct {
   float beta;
   float* c;
   std::int64_t c_stride;
+  const float* bias = nullptr;  // only multiply_small adds it
 };
 
 struct Kernels {

@@ -180,38 +180,46 @@ inline void pack(Vector* packed, const Run& run) {
   }
 }
 
-template <bool accumulate>
+// The terms that are written beside alpha * values: none, beta * old, or the bias.
+enum class Beside { nothing, old, bias };
+
+template <Beside beside>
 MUCUDNN_INLINE void unpack_pixels(const Vector* packed, const Run& run, std::int64_t first, float alpha,
                                   float beta) {
   for (std::int64_t c = 0; c < run.channels; ++c) {
     for (std::int64_t p = first; p < run.pixels; ++p) {
       float* target = run.data + c * run.channel_stride + p * run.pixel_stride;
       const float value = alpha * reinterpret_cast<const float*>(packed + p)[c];
-      *target = accumulate ? value + beta * *target : value;
+      *target = beside == Beside::old    ? value + beta * *target
+                : beside == Beside::bias ? value + run.bias[c]
+                                         : value;
     }
   }
 }
 
-template <bool accumulate>
-MUCUDNN_INLINE void unpack_vector(float* target, Vector v, float alpha, float beta) {
-  store(target, accumulate ? alpha * v + beta * load(target) : alpha * v);
+// Writes a vector of channels or of pixels, whose bias is `bias`.
+template <Beside beside>
+MUCUDNN_INLINE void unpack_vector(float* target, Vector v, float alpha, float beta, Vector bias) {
+  store(target, beside == Beside::old    ? alpha * v + beta * load(target)
+                : beside == Beside::bias ? alpha * v + bias
+                                         : alpha * v);
 }
 
-template <bool accumulate>
+template <Beside beside>
 MUCUDNN_INLINE void unpack(const Vector* packed, const Run& run, float alpha, float beta) {
   if (run.channel_stride == 1 && run.channels == lanes) {
+    const Vector bias = beside == Beside::bias ? load(run.bias) : Vector{};
     for (std::int64_t p = 0; p < run.pixels; ++p) {
-      unpack_vector<accumulate>(run.data + p * run.pixel_stride, packed[p], alpha, beta);
+      unpack_vector<beside>(run.data + p * run.pixel_stride, packed[p], alpha, beta, bias);
     }
     return;
   }
-  if (run.pixel_stride != 1 || run.pixels < lanes)
-    return unpack_pixels<accumulate>(packed, run, 0, alpha, beta);
+  if (run.pixel_stride != 1 || run.pixels < lanes) return unpack_pixels<beside>(packed, run, 0, alpha, beta);
   for (std::int64_t p = 0; p < run.pixels; p += lanes) {
     std::int64_t at = p;
     if (p + lanes > run.pixels) {
-      if (accumulate) return unpack_pixels<accumulate>(packed, run, p, alpha, beta);
-      // This writes some values a second time, which is right only without accumulation.
+      if (beside == Beside::old) return unpack_pixels<beside>(packed, run, p, alpha, beta);
+      // This writes some values a second time, which is right only if they do not depend on the old ones.
       at = run.pixels - lanes;
     }
     Vector m[lanes];
@@ -220,18 +228,17 @@ MUCUDNN_INLINE void unpack(const Vector* packed, const Run& run, float alpha, fl
     transpose(m);
 #pragma GCC unroll 16
     for (int c = 0; c < lanes; ++c) {
-      if (c < run.channels)
-        unpack_vector<accumulate>(run.data + c * run.channel_stride + at, m[c], alpha, beta);
+      if (c >= run.channels) continue;
+      const Vector bias = Vector{} + (beside == Beside::bias ? run.bias[c] : 0);
+      unpack_vector<beside>(run.data + c * run.channel_stride + at, m[c], alpha, beta, bias);
     }
   }
 }
 
 inline void unpack(const Vector* packed, const Run& run, float alpha, float beta) {
-  if (beta == 0) {
-    unpack<false>(packed, run, alpha, beta);
-  } else {
-    unpack<true>(packed, run, alpha, beta);
-  }
+  if (run.bias != nullptr) return unpack<Beside::bias>(packed, run, alpha, beta);
+  if (beta != 0) return unpack<Beside::old>(packed, run, alpha, beta);
+  unpack<Beside::nothing>(packed, run, alpha, beta);
 }
 
 // Returns how many channels of a block lie in the lanes from `lane` on.

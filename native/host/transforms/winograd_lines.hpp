@@ -192,10 +192,7 @@ void line_synthesise_image(const ImageBlock& b, float alpha, float beta) {
       }
     }
     if (rows <= 0) continue;
-    unpack(pixels,
-           Run{row_of(b, first, lane), rows * b.width, channels_from(b.channels, lane), b.channel_stride,
-               b.pixel_stride},
-           alpha, beta);
+    unpack(pixels, rows_run(b, first, rows, lane), alpha, beta);
   }
 }
 
