@@ -10,7 +10,7 @@ from mucudnn.errors import UsageError, shown
 from mucudnn.forks import no_fork
 from mucudnn.measuring.budget import parse_budget
 from mucudnn.promises import promise_of
-from mucudnn.torch.layers import transposed
+from mucudnn.torch.layers import folding, transposed
 from mucudnn.torch.layers.converted import CONVERTED, RESTORED, Converted
 from mucudnn.torch.layers.settings import ConversionSettings
 from mucudnn.torch.layers.sharing import plans_of_layers
@@ -86,6 +86,11 @@ def convert(
     `torch.jit.trace` keeps a model divided, and so does `torch.export` with strict=True, except in PyTorch
     2.9; no other process knows its plan. ONNX and every other `torch.export` get PyTorch's own convolutions.
 
+    On the CPU, in eval mode and without gradients, an nn.Sequential runs a convolution and the nn.BatchNorm
+    behind it as one convolution, whose weights are computed once, in fp64, and kept until a parameter or a
+    buffer changes. The results differ from the model's by rounding, so models with a plan or a promise do not
+    do so, nor do modules with hooks and 16-bit models.
+
     On the CPU, `torch.compile` with Inductor keeps PyTorch's convolutions except those for which the engine
     is measured faster while the model is compiled. Other backends, models with a plan and GPUs get operators
     that choose in each call.
@@ -124,6 +129,10 @@ def convert(
     if kept.promise_text:
         for module in names:
             transposed.follow(module, kept)
+    elif known is None:
+        with no_fork:
+            for module in names:
+                folding.follow(module)
     return model
 
 
@@ -150,6 +159,7 @@ def restore(model: Model) -> Model:
     modules: Any = model
     for module in modules.modules():
         transposed.restore(module)
+        folding.restore(module)
         if isinstance(module, Converted):
             kept_filters.forget(module.weight)
             with no_fork:

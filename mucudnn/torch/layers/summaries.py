@@ -14,6 +14,7 @@ from mucudnn.output.text import milliseconds, shortened
 from mucudnn.sizes import format_size
 from mucudnn.torch.choosing import answers
 from mucudnn.torch.choosing.answers import passes_of
+from mucudnn.torch.layers import folding
 from mucudnn.torch.layers.choice_of_layer import LayerChoice, choice_of_pass, stock_choice
 from mucudnn.torch.layers.convert import converted_layers
 from mucudnn.torch.layers.converted import CALL_REASON, STEPS_REASON, operands_of, reason_for_stock
@@ -32,7 +33,7 @@ class Summary:
     """The choices for the convolutions of a model, shown as a table in text and in notebooks."""
 
     choices: tuple[LayerChoice, ...]
-    kept_filters: int = 0  # the bytes of the transformed filters that the layers keep in eval mode
+    kept_filters: int = 0  # the bytes of transformed and folded filters that the layers keep in eval mode
     promise: str = ""  # the text of the promise that the results keep
 
     def __str__(self) -> str:
@@ -122,7 +123,7 @@ def summary(model: Any, example_input: Any = None) -> Summary:
 
 
 def _kept_filters(layers: dict[Any, str]) -> int:
-    return sum(kept_filters.size(layer.weight) for layer in layers)
+    return sum(kept_filters.size(layer.weight) + folding.size(layer) for layer in layers)
 
 
 def _promise(layers: dict[Any, str]) -> str:
