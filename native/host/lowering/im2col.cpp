@@ -274,8 +274,7 @@ void store(const Lowering& l, const A* from, std::int64_t stride, std::int64_t g
                                  std::int64_t step) {
     if (bias == nullptr) return store_row(line, count, beta, to, step);
     const A shift = load_value<A>(bias[channel + i]);
-    store_shifted(
-        line, count, [shift](std::int64_t) { return shift; }, to, step);
+    store_shifted(line, count, [shift](std::int64_t) { return shift; }, to, step);
   };
   const auto pixel_of = [&, &d = d, &h = h, &w = w](const Run& run) {
     return ((d.result_first + run.depth * d.result_step) * h.result + h.result_first +
