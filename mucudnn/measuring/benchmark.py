@@ -31,6 +31,6 @@ def benchmark(
         bench.listener.message(
             forecast(bench, missing, kernels if comparing else ())
             if bench.runner.is_complete or undivided
-            else announcement(bench, missing)
+            else announcement(missing)
         )
     measure(bench, missing)

@@ -32,10 +32,13 @@ def forecast(bench: Bench, missing: Worklist, compared: Sequence[Kernel]) -> str
     return f"Measuring {times}: about {_format_duration(total_ms / 1000)} and {format_size(memory)} of memory"
 
 
-def announcement(bench: Bench, missing: Worklist) -> str:
-    """Return a line with the largest number of measurements that a race makes, and their memory."""
+def announcement(missing: Worklist) -> str:
+    """Return a line with the largest number of measurements that a race makes, and their memory.
+
+    It names no machine: `optimize` races for several groups of channels after its forecast.
+    """
     kernel, memory = missing.tasks[0].kernel, format_size(missing.memory)
-    return f"Measuring {kernel} on {bench.machine}: up to {len(missing.tasks)} times, {memory} of memory"
+    return f"Measuring up to {len(missing.tasks)} times for {kernel}, in about {memory} of memory"
 
 
 def _measure_flops_per_ms(engine: Engine, kernel: Kernel) -> float:
