@@ -69,6 +69,19 @@ def test_a_long_part_is_paid_for_by_later_steps(tuner: Tuner, clock: Clock) -> N
     assert log == ["a0", "a1"]
 
 
+def test_a_thread_does_not_wait_for_time_that_another_one_has_used(tuner: Tuner, clock: Clock) -> None:
+    tuner.submit("call", parts(clock, [], "a", [1.0] * 3))
+    tuner.wait_after_step("module")
+    clock.now = 1.0
+    thread = threading.Thread(target=tuner.wait_after_step, args=("module",), daemon=True)
+    with tuner._changed:  # another thread ends a step, too
+        thread.start()
+        thread.join(0.2)
+        tuner._credit_s = -1.0
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 def test_a_program_never_waits_where_no_work_is_left(tuner: Tuner, clock: Clock) -> None:
     log: list[str] = []
     tuner.submit("call", parts(clock, log, "a", [1.0]))

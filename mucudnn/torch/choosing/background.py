@@ -27,7 +27,8 @@ class Tuner:
         self._work: dict[Hashable, Work] = {}  # the oldest first
         self._working: Hashable = None  # the call whose work has begun
         self._changed = threading.Condition()
-        self._is_awaited = self._stopped = False
+        self._waiting = 0  # threads of the program
+        self._stopped = False
         self._credit_s, self._since = 0.0, clock()
         self._called: set[Hashable] = set()  # the modules that were called in this step
         self._thread: threading.Thread | None = None
@@ -58,20 +59,16 @@ class Tuner:
             self._called.add(module)
             return
         self._called = {module}
-        # A pause, as in a notebook, must not cause a long wait.
-        self._credit_s += min(SHARE * (self._clock() - self._since), _MOST_CREDIT_S)
-        if self._credit_s <= 0:
-            self._since = self._clock()
-            return
-        try:
-            with self._changed:
-                self._is_awaited = True
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: not self._is_awaited or not self._work or self._stopped)
-        finally:  # even if the user interrupts: the thread then finishes its part and waits
-            with self._changed:
-                self._is_awaited = False
-            self._since = self._clock()
+        with self._changed:
+            # A pause, as in a notebook, must not cause a long wait.
+            self._credit_s += min(SHARE * (self._clock() - self._since), _MOST_CREDIT_S)
+            self._waiting += 1
+            self._changed.notify_all()
+            try:
+                self._changed.wait_for(lambda: self._credit_s <= 0 or not self._work or self._stopped)
+            finally:  # even if the user interrupts: the thread then finishes its part and waits
+                self._waiting -= 1
+                self._since = self._clock()
 
     def stop(self) -> None:
         """Stop the thread after the current part of its work, and join it."""
@@ -101,15 +98,13 @@ class Tuner:
                 if is_done:
                     del self._work[self._working]
                     self._working = None
-                if self._credit_s <= 0 or not self._work:
-                    self._is_awaited = False
                 self._changed.notify_all()
 
     def _next_work(self) -> Work | None:
         """Wait until the program waits for work, and return that work; None after `stop`."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._stopped or (self._is_awaited and self._work and self._credit_s > 0)
+                lambda: self._stopped or (self._waiting and self._work and self._credit_s > 0)
             )
             if self._stopped:
                 return None
