@@ -91,7 +91,8 @@ class _Question:
         }  # fmt: skip
 
     def _count_optimizer(self, network: Network) -> OptimizerBytes:
-        return name_optimizer(self._arguments.optimizer or "sgd", network.bytes_of("gradient"))
+        trained = [tensor for tensor in network.tensors if tensor.kind == "gradient"]
+        return name_optimizer(self._arguments.optimizer or "sgd", trained)
 
     def _count(self, batch: int | None) -> tuple[Network, Costs, Fit]:
         if batch not in self._fits:

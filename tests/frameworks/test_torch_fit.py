@@ -186,6 +186,14 @@ def test_an_optimizer_counts_as_it_is() -> None:
     assert by_name["adam"] == by_name["adamw"] >= 8 * elements
     assert by_name["adam8bit"] < by_name["adam"] / 2
     assert by_name["adafactor"] < by_name["adam"]
+    factored = torch.optim.Adafactor(made := [parameter.detach().clone() for parameter in model.parameters()])
+    for parameter in made:
+        parameter.grad = torch.ones_like(parameter)
+    factored.step()
+    moments = [value for values in factored.state.values() for value in values.values() if value.dim() > 0]
+    state = sum(moment.nbytes for moment in moments)
+    counted = fit._bytes_of(model, "adafactor").state
+    assert state <= counted <= state + 512 * len(moments)  # in blocks of 512 bytes
     own = torch.optim.Adam(model.parameters(), amsgrad=True)
     assert mt.will_it_fit(model, x, optimizer=own).parts["optimizer"] >= by_name["adam"] + 4 * elements
     assert own.state == {}
@@ -220,6 +228,8 @@ def test_wrong_arguments_are_explained() -> None:
     model, x = Residual(), torch.empty(2, 3, 8, 8)
     with pytest.raises(UsageError, match="optimizer is 'newton': there are sgd, momentum"):
         mt.will_it_fit(model, x, optimizer="newton")
+    with pytest.raises(UsageError, match="LBFGS depends on its history"):
+        mt.will_it_fit(model, x, optimizer=torch.optim.LBFGS(model.parameters()))
     with pytest.raises(UsageError, match="'h9000' is not a modelled device"):
         mt.will_it_fit(model, x, device="h9000")
 

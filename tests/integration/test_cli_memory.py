@@ -168,6 +168,12 @@ def test_without_memory_the_table_says_which_batches_fit(capsys: Capture) -> Non
     assert rows[above]["planned_ms"] >= rows[above]["time_ms"]
 
 
+def test_adafactor_takes_less_than_adam(capsys: Capture) -> None:
+    command = ["memory", "alexnet", "--device", "rtx4090", "--json", "--optimizer"]
+    adafactor, adam = (json_of(capsys, [*command, name]) for name in ("adafactor", "adam"))
+    assert adafactor["largest_with_plan"] >= adafactor["largest"] > adam["largest"]
+
+
 def test_devices_are_compared_for_a_batch(capsys: Capture) -> None:
     command = ["memory", "vgg16", "--batch", "400", "--devices", "rtx4090,h200"]
     text = output_of(capsys, command)

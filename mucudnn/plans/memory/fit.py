@@ -2,21 +2,24 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 from mucudnn.plans.memory.planning import count_trace
 from mucudnn.plans.memory.traced import Trace
 from mucudnn.plans.memory.training_step import Costs, Work, count_resident, count_work
 from mucudnn.problems.network import Network
+from mucudnn.problems.steps import Tensor
 from mucudnn.solver.memory.floor import find_floor
 
-OPTIMIZERS = {
+OPTIMIZERS: dict[str, tuple[float | None, int]] = {
     "sgd": (0.0, 0), "momentum": (1.0, 0), "adam": (2.0, 1), "adamw": (2.0, 1),
-    "adam8bit": (0.5, 0), "adamw8bit": (0.5, 0),
+    "adafactor": (None, 0), "adam8bit": (0.5, 0), "adamw8bit": (0.5, 0),
 }  # fmt: skip
 """The fp32 copies of all parameters that an optimizer keeps, and those that its step allocates on a GPU.
 
-The state of an optimizer in 8 bits is counted without the scales of its blocks.
+None stands for Adafactor's factored second moments, whose size depends on the parameters' shapes. The state
+of an optimizer in 8 bits is counted without the scales of its blocks.
 """
 
 
@@ -81,10 +84,27 @@ def fit_network(network: Network, costs: Costs, *, memory: int, surroundings: Su
     return _fit(network, count_work(network, costs), costs, memory, surroundings, 1, {})
 
 
-def name_optimizer(name: str, parameters: int) -> OptimizerBytes:
-    """Return the bytes of an optimizer in `OPTIMIZERS`, for trained parameters of that many bytes."""
+def name_optimizer(name: str, parameters: Sequence[Tensor]) -> OptimizerBytes:
+    """Return the bytes of an optimizer in `OPTIMIZERS`, for trained parameters or their gradients."""
     states, scratch = OPTIMIZERS[name]
-    return OptimizerBytes(int(states * parameters), scratch * parameters)
+    if states is None:
+        return _count_adafactor(parameters)
+    size = sum(parameter.bytes for parameter in parameters)
+    return OptimizerBytes(int(states * size), scratch * size)
+
+
+def _count_adafactor(parameters: Sequence[Tensor]) -> OptimizerBytes:
+    """Return a row and a column of second moments for each matrix, and all moments of a vector.
+
+    The step computes the update of a parameter while that of the previous one is still in memory.
+    """
+    state = 0
+    for parameter in parameters:
+        shape, size = parameter.shape, parameter.bytes
+        is_factored = len(shape) > 1 and size > 0
+        state += size // shape[-1] + size // shape[-2] if is_factored else size
+    sizes = [0, *(parameter.bytes for parameter in parameters)]
+    return OptimizerBytes(state, max(map(sum, pairwise(sizes)), default=0))
 
 
 def _fit(
@@ -103,11 +123,7 @@ def _fit(
         replace(step, fixed=step.fixed + size) for step, size in zip(work.numbers.steps, earlier, strict=True)
     )
     floor, _ = find_floor(replace(work.numbers, steps=steps))
-    at_end = {
-        "parameters": _bytes_of(network, "parameter", None),
-        "gradients": _bytes_of(network, "gradient", None),
-        "input": _bytes_of(network, "input", len(network.steps) - 1),
-    }
+    at_end = _parts_at_end(network, block)
     update = sum(at_end.values()) + optimizer.scratch
     if update > sum(parts.values()):  # the optimizer's step takes more than the backward pass
         parts = {**dict.fromkeys(parts, 0), **at_end, "optimizer": optimizer.scratch}
@@ -159,10 +175,23 @@ def _parts(
     }
 
 
-def _bytes_of(network: Network, kind: str, step: int | None) -> int:
-    """Return the bytes of all tensors of a kind, or of those that are in memory during a step."""
+def _parts_at_end(network: Network, block: int) -> dict[str, int]:
+    """Return the bytes of each kind during the optimizer's step, when buffers count as activations."""
+    names = {"parameter": "parameters", "gradient": "gradients", "input": "input", "buffer": "activations"}
+    last = len(network.steps) - 1
+    parts = dict.fromkeys((*names.values(), "rounding"), 0)
+    for tensor in network.tensors:
+        is_held = tensor.kind != "input" or last in network.lifetimes[tensor.name].alive
+        if tensor.kind in names and is_held:
+            parts[names[tensor.kind]] += tensor.bytes
+            parts["rounding"] += -tensor.bytes % block
+    return parts
+
+
+def _bytes_of(network: Network, kind: str, step: int) -> int:
+    """Return the bytes of the tensors of a kind that are in memory during a step."""
     tensors = (tensor for tensor in network.tensors if tensor.kind == kind)
-    return sum(t.bytes for t in tensors if step is None or step in network.lifetimes[t.name].alive)
+    return sum(t.bytes for t in tensors if step in network.lifetimes[t.name].alive)
 
 
 def largest(fits: Callable[[int], bool], guess: int = 1) -> int:

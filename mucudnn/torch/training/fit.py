@@ -18,7 +18,7 @@ from mucudnn.measuring.modelled_device import find_device
 from mucudnn.plans.memory.costs import model_costs
 from mucudnn.plans.memory.fit import Fit, OptimizerBytes, Surroundings, fit_trace, largest
 from mucudnn.plans.memory.planning import ALIGNMENT
-from mucudnn.sizes import parse_size
+from mucudnn.sizes import format_size, parse_size
 from mucudnn.torch.tracing.trace import trace_model
 
 Optimizer: TypeAlias = torch.optim.Optimizer | str | None
@@ -31,6 +31,7 @@ _OPTIMIZERS: dict[str, Any] = {
     "adamw": torch.optim.AdamW,
     "adafactor": torch.optim.Adafactor,
 }
+_ONE_BY_ONE = (torch.optim.Adafactor,)  # optimizers that by default update one parameter after the other
 _DEVICE = "h200"
 _PROBES = (2, 6)  # batches whose memory predicts that of others
 
@@ -69,7 +70,8 @@ def will_it_fit(
         An object with `fits`, `fits_with_plan`, `peak`, `floor` and `parts`, all in bytes.
 
     Raises:
-        UsageError: the model cannot be traced, or there is no such device or optimizer.
+        UsageError: the model cannot be traced, there is no such device or optimizer, or the optimizer is
+            LBFGS, whose state depends on its history.
     """
     kind = "cuda" if torch.cuda.is_available() else "cpu"
     around = nullcontext() if autocast is None else torch.autocast(kind, autocast)
@@ -148,6 +150,8 @@ def _bytes_of(model: nn.Module, optimizer: Optimizer) -> OptimizerBytes:
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if optimizer is None:
         return OptimizerBytes()
+    if isinstance(optimizer, torch.optim.LBFGS):
+        _refuse_history(optimizer)
     if isinstance(optimizer, str) and optimizer in _EIGHT_BIT:
         return OptimizerBytes(_EIGHT_BIT[optimizer] * sum(parameter.numel() for parameter in parameters))
     if isinstance(optimizer, str):
@@ -161,25 +165,43 @@ def _bytes_of(model: nn.Module, optimizer: Optimizer) -> OptimizerBytes:
     state = scratch = 0
     for group in groups:
         own = {**group, "params": list(map(_without_data, group["params"]))}
-        if own.get("foreach") is None and not own.get("fused"):
-            own["foreach"] = True  # the default on a GPU
-        twin, memory = make([own]), _Memory()
-        with suppress(RuntimeError):  # a step may read values, but makes its state before
-            twin.step()
+        twin = make([own])
+        for each in twin.param_groups:
+            if each.get("foreach") is None and not each.get("fused") and not isinstance(twin, _ONE_BY_ONE):
+                each["foreach"] = True  # the default on a GPU
+        memory = _Memory()
+        with suppress(RuntimeError):  # a step may depend on data, but makes its state before
+            with _Memory():
+                twin.step()
             with memory:
                 twin.step()
         tensors = [value for each in twin.state.values() for value in each.values()]
-        state += sum(_rounded(value) for value in tensors if isinstance(value, Tensor) and value.is_meta)
+        state += sum(
+            _round_up(int(value.nbytes)) for value in tensors if isinstance(value, Tensor) and value.is_meta
+        )
         scratch = max(scratch, memory.most)
     return OptimizerBytes(state, scratch)
 
 
-def _rounded(tensor: Tensor) -> int:
-    return -(-int(tensor.nbytes) // ALIGNMENT) * ALIGNMENT
+def _refuse_history(optimizer: torch.optim.LBFGS) -> None:
+    group = optimizer.param_groups[0]
+    trained = sum(int(parameter.nbytes) for parameter in group["params"] if parameter.requires_grad)
+    state = format_size(2 * group["history_size"] * trained)
+    raise UsageError(
+        f"the state of LBFGS depends on its history, which grows to {state} beside its scratch memory: leave "
+        "out optimizer= and subtract that from memory="
+    )
+
+
+def _round_up(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 class _Memory(TorchDispatchMode):
-    """The most bytes of the tensors without data that were made meanwhile and lived at once."""
+    """The most bytes of the tensors without data that were made meanwhile and lived at once.
+
+    The program that runs reads 1 where it reads the value of such a tensor.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,13 +212,16 @@ class _Memory(TorchDispatchMode):
         for tensor in tree_leaves((args, kwargs)):
             if isinstance(tensor, Tensor):
                 self._known.add(tensor.untyped_storage())
+        if function is torch.ops.aten._local_scalar_dense.default and args[0].is_meta:
+            return 1
         result = function(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor) and tensor.is_meta and tensor.untyped_storage() not in self._known:
                 storage = tensor.untyped_storage()
                 self._known.add(storage)
-                self._now += storage.nbytes()
-                finalize(storage, self._release, storage.nbytes())
+                size = _round_up(storage.nbytes())
+                self._now += size
+                finalize(storage, self._release, size)
         self.most = max(self.most, self._now)
         return result
 
