@@ -326,7 +326,7 @@ class Cache(CacheRows):
     def add_step_times(
         self, machine: Machine, kernel: Kernel, step: str, times: Mapping[str, float], checks: int = 0
     ) -> None:
-        """Save the ms of whole steps by the way they ran, and count their uses from 0, in one transaction.
+        """Save the ms of whole steps by the way they ran, and reset their uses, in one transaction.
 
         `checks` is how many checks in a row led to the same choice, this one included.
         """
@@ -337,7 +337,7 @@ class Cache(CacheRows):
 
         def work() -> None:
             self._add_and_find(*rows)
-            self.begin_uses(machine, kernel, step, checks)
+            self.reset_uses(machine, kernel, step, checks)
 
         self.attempt(lambda: self._count_changes(work))
 

@@ -159,9 +159,7 @@ def _open_to_write(path: Path) -> Database:
         try:
             _check_version(connection, path)
             connection.execute("BEGIN IMMEDIATE")  # fails where the file cannot be written
-            if check_tables(connection):
-                _make_step_uses(connection)  # earlier files lack it
-            else:
+            if not check_tables(connection):
                 make_tables(connection)
             connection.execute("COMMIT")
             with suppress(sqlite3.OperationalError):  # such as on a file system without shared memory
@@ -220,14 +218,9 @@ def make_tables(connection: sqlite3.Connection) -> None:
         connection.execute(f"CREATE TABLE {table.name} ({table.definition})")
     # It has at most one row: the state of the journal when the cache last took it.
     connection.execute("CREATE TABLE taken_journal (state TEXT NOT NULL)")
-    _make_step_uses(connection)
-
-
-def _make_step_uses(connection: sqlite3.Connection) -> None:
     key = ", ".join(f'"{column}"' for column in (*KERNEL_KEY, "step"))
     connection.execute(
-        f"CREATE TABLE IF NOT EXISTS {STEP_USES} "
-        f"({key}, uses INTEGER NOT NULL, checks INTEGER NOT NULL, UNIQUE ({key}))"
+        f"CREATE TABLE {STEP_USES} ({key}, uses INTEGER NOT NULL, checks INTEGER NOT NULL, UNIQUE ({key}))"
     )
 
 

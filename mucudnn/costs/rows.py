@@ -167,8 +167,8 @@ class CacheRows:
         rows = self.query(f"SELECT {counts} FROM {STEP_USES} WHERE {_SAME_STEP}", key)
         return StepUses(*rows[0]) if rows else StepUses(count, 0)
 
-    def begin_uses(self, machine: Machine, kernel: Kernel, step: str, checks: int) -> None:
-        """Count the uses of a step's times from 0, after this many checks that confirmed them."""
+    def reset_uses(self, machine: Machine, kernel: Kernel, step: str, checks: int) -> None:
+        """Reset the uses of a step's times to 0, and keep how many checks have confirmed the times."""
         key = _step_key(machine, kernel, step)
         self.query(f"{_COUNT_USES} uses = excluded.uses, checks = excluded.checks", (*key, 0, checks))
 

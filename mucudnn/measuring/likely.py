@@ -84,17 +84,17 @@ def find_unlikely(bench: Bench, kernel: Kernel, tasks: Sequence[Task], limit: in
     return unlikely
 
 
-def without_unlikely(
+def drop_unlikely(
     unlikely: Container[str],
     kernel: Kernel,
     tasks: list[Task],
     rows: Iterable[Measurement],
     missing: Worklist,
 ) -> list[Task]:
-    """Return the tasks of other algorithms than the unlikely ones.
+    """Return the tasks without those of unlikely algorithms.
 
     If the race compares with an undivided algorithm, and only unlikely ones fit the smallest limit undivided,
-    these stay: slow as they are, one of them is what a program without divisions runs.
+    their tasks stay: slow as they are, one of them is what a program without divisions runs.
     """
     likely = [task for task in tasks if task.algorithm not in unlikely]
     if not missing.undivided or len(likely) == len(tasks):

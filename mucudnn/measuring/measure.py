@@ -20,7 +20,7 @@ from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.budget import spell_budget
 from mucudnn.measuring.buffers import Tensors
 from mucudnn.measuring.close_candidates import find_close, measure_close
-from mucudnn.measuring.likely import find_unlikely, without_unlikely
+from mucudnn.measuring.likely import drop_unlikely, find_unlikely
 from mucudnn.measuring.runners import RaceTimer
 from mucudnn.measuring.source import StockTimer, stock_row
 from mucudnn.measuring.worklist import Task, Worklist
@@ -65,7 +65,7 @@ def find_missing(
             and (limit is None or candidate.workspace <= limit)
             and runner.admits(kernel, candidate.algorithm)
         ]
-        tasks = without_unlikely(unlikely, kernel, tasks, rows, missing)
+        tasks = drop_unlikely(unlikely, kernel, tasks, rows, missing)
         if next(runner.upcoming(bench.engine, tasks, rows, missing), None) is None:
             continue
         tensors, cap = bench.extent(kernel).total, bench.memory_cap
@@ -140,7 +140,7 @@ def _leave_out_unlikely(
     for algorithm, workspace in unlikely.items():
         row = Measurement(kernel.mini_batch, algorithm, UNLIKELY, workspace, bench.runner.note)
         bench.cache.add(bench.machine, kernel, row)
-    return without_unlikely(unlikely, kernel, tasks, rows, missing)
+    return drop_unlikely(unlikely, kernel, tasks, rows, missing)
 
 
 def _stock_tasks(

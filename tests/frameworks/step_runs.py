@@ -59,14 +59,14 @@ class Memory:
 
     def keep(self, calls, times, checks=0) -> None:  # type: ignore[no-untyped-def]
         self.kept[tuple(calls)] = times
-        self.begin_uses(calls, checks)
+        self.reset_uses(calls, checks)
 
     def add_uses(self, calls, count):  # type: ignore[no-untyped-def]
         uses, checks = self.uses.get(tuple(calls), StepUses(0, 0))
         self.uses[tuple(calls)] = StepUses(uses + count, checks)
         return self.uses[tuple(calls)]
 
-    def begin_uses(self, calls, checks) -> None:  # type: ignore[no-untyped-def]
+    def reset_uses(self, calls, checks) -> None:  # type: ignore[no-untyped-def]
         self.uses[tuple(calls)] = StepUses(0, checks)
 
     def forget(self, calls) -> None:  # type: ignore[no-untyped-def]

@@ -97,7 +97,7 @@ def gradient(**promise: Any) -> Way:
 
 
 def compiled_warnings(way: Callable[..., Way], **promise: Any) -> set[str]:
-    """Return mucudnn's warnings while a function is compiled and runs."""
+    """Return the warnings that mucudnn gives when a function is compiled and called."""
     run, x = way(**promise)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -391,7 +391,7 @@ torch.save([y.detach(), *(p.grad for p in model.parameters())], sys.argv[1])
 def test_two_processes_with_one_cache_compute_the_same_bits(tmp_path: Path) -> None:
     results = []
     for name in ("first", "second"):
-        # Each generates its code from the choices in the cache. Both may use the same compiled code.
+        # Without Inductor's caches of graphs, each process generates its code from the choices in our cache.
         without_graphs = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
         ran = programs.run(sys.executable, "-c", REPEAT, tmp_path / name, **without_graphs)
         assert ran.returncode == 0, ran.stderr

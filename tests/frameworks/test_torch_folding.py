@@ -34,8 +34,8 @@ class Reordered(nn.Sequential):
         return input
 
 
-def shake(model: nn.Module) -> nn.Module:
-    """Give batch norms the parameters and statistics of a trained model, and return it in eval mode."""
+def randomize_norms(model: nn.Module) -> nn.Module:
+    """Give batch norms random parameters and statistics, and return the model in eval mode."""
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             with torch.no_grad():
@@ -58,7 +58,7 @@ def image() -> Tensor:
 
 def converted(model: nn.Module, **options: Any) -> Any:
     """Return a converted copy that measures nothing."""
-    return mt.convert(copy.deepcopy(shake(model)), **({"tune": "never"} | options))
+    return mt.convert(copy.deepcopy(randomize_norms(model)), **({"tune": "never"} | options))
 
 
 @pytest.fixture(autouse=True)
@@ -131,6 +131,10 @@ def change_weight_unnoticed(model: Any) -> None:
     model[0][0].weight.data.mul_(2)
 
 
+def prune_input_channel_unnoticed(model: Any) -> None:
+    model[0][0].weight.data[:, 1] = 0
+
+
 def replace_parameter(model: Any) -> None:
     model[1][1].weight = nn.Parameter(torch.full((8,), 0.5))
 
@@ -155,7 +159,7 @@ def train(model: Any) -> None:
 
 
 def replace_norm(model: Any) -> None:
-    model[0][1] = shake(nn.BatchNorm2d(8))
+    model[0][1] = randomize_norms(nn.BatchNorm2d(8))
 
 
 def remove_norm(model: Any) -> None:
@@ -165,8 +169,8 @@ def remove_norm(model: Any) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        change_mean, change_variance_unnoticed, change_weight_unnoticed, replace_parameter, load_state,
-        change_eps, drop_bias, train, replace_norm, remove_norm,
+        change_mean, change_variance_unnoticed, change_weight_unnoticed, prune_input_channel_unnoticed,
+        replace_parameter, load_state, change_eps, drop_bias, train, replace_norm, remove_norm,
     ],
 )  # fmt: skip
 def test_a_change_of_the_model_changes_the_folded_weights(change: Callable[[Any], None]) -> None:

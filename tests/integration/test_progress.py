@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from terminals import read_terminal
 
 PROGRAM = """
 import numpy as np, mucudnn
@@ -23,15 +24,9 @@ def run_on_terminal(cache: Path, **settings: str) -> tuple[str, str]:
         [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=theirs, env=environment
     ) as program:
         os.close(theirs)
-        shown = b""
-        try:
-            while part := os.read(ours, 4096):
-                shown += part
-        except OSError:  # the program has closed its end
-            pass
+        shown = read_terminal(ours)
         assert program.stdout is not None
         printed = program.stdout.read().decode()
-    os.close(ours)
     assert program.returncode == 0, shown
     return printed, shown.decode()
 

@@ -9,6 +9,7 @@ import termios
 from pathlib import Path
 
 import pytest
+from terminals import read_terminal
 
 COLUMNS = 80
 # Colours and moves of the cursor, which a terminal obeys and does not show.
@@ -25,13 +26,7 @@ def run_on_terminal(*arguments: str, **changes: str) -> tuple[int, list[str]]:
         command, stdout=theirs, stderr=theirs, env={**environment, "TERM": "xterm", **changes}
     ) as program:
         os.close(theirs)
-        shown = b""
-        try:
-            while part := os.read(ours, 4096):
-                shown += part
-        except OSError:  # the program has closed its end
-            pass
-    os.close(ours)
+        shown = read_terminal(ours)
     lines = CONTROL.sub("", shown.decode()).replace("\r\n", "\n").split("\n")
     return program.returncode, [line.rpartition("\r")[2] for line in lines]
 

@@ -84,7 +84,7 @@ def test_tiles_of_a_plan_are_exact_for_every_type_layout_and_shape(
 
 
 def odd_case(number: int, habit: str) -> dict[str, Any]:
-    """Return a random case whose sizes share no factors. Its padding may exceed what the filter reaches."""
+    """Return a random case with odd sizes, strides and dilations, and with padding up to a whole filter."""
     random = Random(number)
     pass_, dims = random.choice(PASSES), random.choice((2, 2, 3))
     types = ("f32", "f64", "bf16") if pass_ == "backward_filter" else ("f32", "f64", "f16", "bf16")

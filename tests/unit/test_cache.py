@@ -237,7 +237,7 @@ def test_uses_of_step_times_are_counted_until_these_are_measured_again(path: Pat
             assert cache.add_uses(*key[:2], "other", 1) == (1, 0)
             cache.query("DELETE FROM step_uses WHERE step = 'other'")
     with Cache.open(path) as cache:
-        cache.begin_uses(*key, 3)
+        cache.reset_uses(*key, 3)
         assert cache.add_uses(*key, 0) == (0, 3)
         cache.forget_step_times(*key)
         assert cache.step_times(*key) == {}
@@ -251,18 +251,6 @@ def test_a_damaged_count_of_uses_is_0(path: Path, problem: Problem) -> None:
         cache.query("UPDATE step_uses SET uses = 'many', checks = -1")
         assert cache.add_uses(*key, 0) == (0, 0)
         assert cache.add_uses(*key, 2) == (2, 0)
-
-
-def test_a_cache_from_before_uses_were_counted_counts_them(path: Path, problem: Problem) -> None:
-    key = HERE, Kernel(problem, "forward"), "one"
-    with Cache.open(path) as cache:
-        cache.add_step_times(*key, {"choices": 3.0})
-        cache.query("DROP TABLE step_uses")
-    listener = Recorder()
-    with Cache.open(path, listener=listener) as cache:
-        assert cache.add_uses(*key, 2) == (2, 0)
-        assert cache.step_times(*key) == {"choices": 3.0}
-    assert listener.messages == []
 
 
 def test_the_file_says_what_it_is(path: Path, problem: Problem) -> None:

@@ -94,9 +94,10 @@ def name_optimizer(name: str, parameters: Sequence[Tensor]) -> OptimizerBytes:
 
 
 def _count_adafactor(parameters: Sequence[Tensor]) -> OptimizerBytes:
-    """Return a row and a column of second moments for each matrix, and all moments of a vector.
+    """Return the bytes of Adafactor, which keeps a row and a column of second moments for each matrix.
 
-    The step computes the update of a parameter while that of the previous one is still in memory.
+    Of a vector it keeps all second moments. The step computes the update of a parameter while that of the
+    previous one is still in memory.
     """
     state = 0
     for parameter in parameters:
@@ -176,7 +177,7 @@ def _parts(
 
 
 def _parts_at_end(network: Network, block: int) -> dict[str, int]:
-    """Return the bytes of each kind during the optimizer's step, when buffers count as activations."""
+    """Return the bytes in memory during the optimizer's step by kind; buffers count as activations."""
     names = {"parameter": "parameters", "gradient": "gradients", "input": "input", "buffer": "activations"}
     last = len(network.steps) - 1
     parts = dict.fromkeys((*names.values(), "rounding"), 0)

@@ -211,7 +211,7 @@ def _measure_gain(
     # The measured time includes the operators' own overhead on a CPU, but not on a GPU.
     overhead_ms = _call_ms(x, len(ready)) if x.is_cpu else _OPERATOR_MS * len(ready)
 
-    def gain(times: Times) -> float:
+    def gain_by(times: Times) -> float:
         return 1 - (times[CHOICES] + overhead_ms) / times[STOCK_WAY]
 
     with user_cache(LogListener()) as cache:
@@ -226,13 +226,13 @@ def _measure_gain(
                 cache,
                 (machine, kernel, call),
                 partial(_time_interleaved, key, operands, ready),
-                choose=lambda times: CHOICES if gain(times) >= _LEAST_GAIN else STOCK_WAY,
+                choose=lambda times: CHOICES if gain_by(times) >= _LEAST_GAIN else STOCK_WAY,
                 check_ms=lambda times: max(_BUDGET_MS, 2 * sum(times.values())),
                 may_check=may_measure,
             )
         except RuntimeError:  # such as a lack of memory
             return predicted
-    return gain(times) if times else predicted  # a later process compares again
+    return gain_by(times) if times else predicted  # a later process compares again
 
 
 def _call_ms(x: Tensor, passes: int) -> float:

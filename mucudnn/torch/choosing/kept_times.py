@@ -1,4 +1,4 @@
-"""Times of several ways to run a call, measured beside the program, kept in the cache and checked.
+"""Keep the times of several ways to run a call in the cache, and measure them again in later processes.
 
 Other programs may have disturbed the measurement, so times that 1, 2, 4, … processes have used are measured
 again, as soon as that costs a small share of the time of these processes.
@@ -69,8 +69,8 @@ class KeptTimes:
         if times and choose(times) != choose(kept):
             cache.add_step_times(*key, times)
             return times
-        # The earlier times stay if they are confirmed, too, and with them the compiled graphs that they made.
-        cache.begin_uses(*key, checks + bool(times))
+        # Confirmed times stay as they are, because Inductor's cache of compiled graphs depends on them.
+        cache.reset_uses(*key, checks + bool(times))
         return kept
 
     def _is_due(self, cache: Cache, key: Key, check_ms: float) -> bool:

@@ -75,7 +75,7 @@ class StepCheck:
             is_due = is_due and self._uses >= self._distance
         if is_due:
             # Other processes need not check, too, and nothing repeats the check if this process ends early.
-            self.times.begin_uses(self.calls, self.checks)
+            self.times.reset_uses(self.calls, self.checks)
         return is_due
 
     def is_overspent(self, times: Mapping[str, Sequence[RunTime]]) -> bool:
@@ -101,7 +101,7 @@ class StepCheck:
         self._own = self._uses = self._uncounted = 0
         self._distance, self._count_after = self._distances()
         if self.times is not None:
-            self.times.begin_uses(self.calls, self.checks)
+            self.times.reset_uses(self.calls, self.checks)
 
     def forget(self) -> None:
         """Delete the kept times, which a check has contradicted."""

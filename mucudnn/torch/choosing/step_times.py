@@ -42,10 +42,10 @@ class StepTimes:
             return cache.add_uses(*_identify(calls), count)
         return StepUses(count, 0)
 
-    def begin_uses(self, calls: Sequence[CallKey], checks: int) -> None:
-        """Count the steps from 0 after a check that leaves the kept times as they are."""
+    def reset_uses(self, calls: Sequence[CallKey], checks: int) -> None:
+        """Reset the count of steps after a check that leaves the kept times as they are."""
         with suppress(MucudnnError), user_cache(LogListener()) as cache:
-            cache.begin_uses(*_identify(calls), checks)
+            cache.reset_uses(*_identify(calls), checks)
 
     def forget(self, calls: Sequence[CallKey]) -> None:
         """Delete the kept times, because a check contradicts them, so that a later process compares again."""

@@ -1,4 +1,4 @@
-"""Batch norms that are folded into the convolutions in front of them, in eval mode without gradients.
+"""Fold batch norms into the convolutions before them, in eval mode without gradients.
 
 Only in an `nn.Sequential` is the batch norm known to be the one reader of the convolution's result. So
 `convert` gives each Sequential that has such a pair a subclass of its own class, which runs both as one
@@ -8,11 +8,11 @@ own result.
 Folded weights are kept until a parameter or a buffer that they are made of changes.
 """
 
-from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, starmap, zip_longest
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
@@ -26,27 +26,28 @@ _TYPES = (torch.float32, torch.float64)  # 16-bit weights would be rounded twice
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-class _Source(NamedTuple):
-    """A tensor that folded weights are made of, and its state then."""
+class _Snapshot(NamedTuple):
+    """A tensor that folded weights are made of, and its state at that time."""
 
     tensor: Tensor
     version: int
     address: int
-    values: npt.NDArray[Any]  # one value of each channel, in the tensor's own memory
-    sample: bytes  # those values then
+    values: npt.NDArray[Any]  # in the tensor's own memory
+    places: tuple[npt.NDArray[np.intp], ...]  # one value of each channel
+    sample: bytes  # the values at these places
 
     @property
     def is_current(self) -> bool:
         """True unless the tensor has changed. Only the values show changes by way of `.data`."""
         tensor = self.tensor
         is_same = tensor._version == self.version and tensor.data_ptr() == self.address
-        return is_same and self.values.tobytes() == self.sample
+        return is_same and self.values[self.places].tobytes() == self.sample
 
 
 class _Fold(NamedTuple):
     """The weights of a convolution with a batch norm folded in; None if they are not finite."""
 
-    sources: tuple[_Source | None, ...]  # None for a bias or a factor that the modules lack
+    sources: tuple[_Snapshot | None, ...]  # None for a bias or a factor that the modules lack
     weights: tuple[nn.Parameter, nn.Parameter] | None
     eps: float
 
@@ -71,7 +72,11 @@ _FOLDING = "_mucudnn_folds_class"  # the attribute of a subclass that names the 
 def follow(module: nn.Module) -> None:
     """Let a Sequential fold batch norms into its converted convolutions; leave other modules alone."""
     own = type(module)
-    if _can_subclass(own) and "forward" not in vars(module) and any(_pairs(module)):
+    if (
+        _can_subclass(own)
+        and "forward" not in vars(module)
+        and any(starmap(_is_norm_of, pairwise(module._modules.values())))
+    ):
         module.__class__ = _class_of(own)
 
 
@@ -90,15 +95,8 @@ def size(convolution: nn.Module | None = None) -> int:
     return sum(weight.nbytes + kept_filters.size(weight) for weight in weights)
 
 
-def _pairs(sequential: nn.Module) -> Iterator[tuple[nn.Module, nn.Module]]:
-    """Yield each converted convolution and the batch norm behind it."""
-    children = list(sequential._modules.values())
-    for convolution, norm in pairwise(children):
-        if convolution is not None and norm is not None and _is_pair(convolution, norm):
-            yield convolution, norm
-
-
-def _is_pair(convolution: nn.Module, norm: nn.Module) -> bool:
+def _is_norm_of(convolution: nn.Module | None, norm: nn.Module | None) -> bool:
+    """Return whether these are a converted convolution and a batch norm for its results."""
     own = RESTORED.get(type(convolution))
     return own is not None and _NORMS[own] is type(norm)
 
@@ -124,7 +122,7 @@ def _class_of(own: Any) -> type:
         def forward(self: Any, input: Any) -> Any:
             if torch.compiler.is_compiling():
                 return run_own(self, input)
-            return _run(self, input)
+            return _run_modules(self, input)
 
         def reduce(self: Any, protocol: Any) -> Any:
             reduced: Any = object.__reduce_ex__(self, 1)  # the later protocols name no maker
@@ -141,22 +139,17 @@ def _remake(own: type, make: Any, *more: Any) -> Any:
     return make(_class_of(own), *more)
 
 
-def _run(sequential: nn.Module, input: Any) -> Any:
+def _run_modules(sequential: nn.Module, input: Any) -> Any:
     """Run the modules of a Sequential one after another, a convolution and its batch norm as one."""
     children = list(sequential._modules.values())
-    index = 0
-    while index < len(children):
-        module: Any = children[index]
-        index += 1
-        if index < len(children) and type(module) in RESTORED:
-            norm: Any = children[index]
-            if norm is not None and _is_pair(module, norm):
-                weights = _weights_for(module, norm, input)
-                if weights is not None:
-                    input = module._conv_forward(input, *weights)
-                    index += 1
-                    continue
-        input = module(input)
+    has_run = False  # the batch norm ran with the convolution before it
+    for module, following in zip_longest(children, children[1:]):
+        if has_run:
+            has_run = False
+            continue
+        weights = _weights_for(module, following, input) if _is_norm_of(module, following) else None
+        has_run = weights is not None
+        input = module(input) if weights is None else module._conv_forward(input, *weights)
     return input
 
 
@@ -224,7 +217,7 @@ def _make_fold(tensors: tuple[Tensor | None, ...], eps: float) -> _Fold:
     assert weight is not None
     assert mean is not None
     assert variance is not None
-    sources = tuple(None if tensor is None else _source_of(tensor) for tensor in tensors)
+    sources = tuple(None if tensor is None else _take_snapshot(tensor) for tensor in tensors)
     with torch.inference_mode(False), torch.no_grad():
         scale = (variance.double() + eps).rsqrt()
         if factor is not None:
@@ -240,8 +233,11 @@ def _make_fold(tensors: tuple[Tensor | None, ...], eps: float) -> _Fold:
     return _Fold(sources, (weights[0], weights[1]), eps)
 
 
-def _source_of(tensor: Tensor) -> _Source:
+def _take_snapshot(tensor: Tensor) -> _Snapshot:
     with torch.inference_mode(False):
-        flat = tensor.detach()
-        values = flat[(slice(None), *(0,) * (flat.dim() - 1))].numpy()
-    return _Source(tensor, tensor._version, tensor.data_ptr(), values, values.tobytes())
+        values = tensor.detach().numpy()
+    channels, size = len(values), values[0].size
+    # An odd step, so that the channels differ in the place of their value.
+    offsets = np.unravel_index(np.arange(channels) * 40503 % size, values.shape[1:] or (1,))
+    places = (np.arange(channels), *offsets[: values.ndim - 1])
+    return _Snapshot(tensor, tensor._version, tensor.data_ptr(), values, places, values[places].tobytes())

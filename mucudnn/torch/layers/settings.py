@@ -92,7 +92,7 @@ class ConversionSettings:
             self.comparison.note_choice(key, gain)
 
     def warn_if_not_kept(self, input: Tensor) -> None:
-        """Warn that PyTorch's own convolution of this input does not keep the promise, if there is one.
+        """Warn that PyTorch itself convolves this input and does not keep the model's promise, if it has one.
 
         While a compiler traces the call, this warns once about all calls of the compiled code.
         """

@@ -1,5 +1,5 @@
-// The rescue: computes a call in slices of its mini-batch if the library fails because memory or
-// workspace is short, and the tiles and samples that are left after a prepared choice failed.
+// The rescue: computes a call in slices of its mini-batch if the library lacks memory or workspace. If a
+// prepared choice fails partway, the rescue computes the remaining tiles and samples.
 #pragma once
 
 #include <cstdint>
