@@ -341,18 +341,20 @@ class Cache(CacheRows):
 
         self.attempt(lambda: self._count_changes(work))
 
-    def trial(self, machine: Machine, kernel: Kernel, algorithm: str) -> bool | None:
-        """Return whether an algorithm passed its trial at the kernel's mini-batch.
+    def trial(self, machine: Machine, driver: str, kernel: Kernel, algorithm: str) -> bool | None:
+        """Return whether an algorithm passed its trial at the kernel's mini-batch under this driver.
 
         Return None without a trial, or with one of another version of mucudnn, which may try otherwise.
         """
-        wanted = _trial_of(kernel, algorithm) | {"version": mucudnn.__version__}
+        wanted = _trial_of(driver, kernel, algorithm) | {"version": mucudnn.__version__}
         row = self._find(TRIAL, machine, kernel, wanted)
         return None if row is None else row["is_invariant"] == 1
 
-    def add_trial(self, machine: Machine, kernel: Kernel, algorithm: str, *, is_invariant: bool) -> None:
+    def add_trial(
+        self, machine: Machine, driver: str, kernel: Kernel, algorithm: str, *, is_invariant: bool
+    ) -> None:
         """Save the outcome of a trial at once."""
-        values = _trial_of(kernel, algorithm) | {"is_invariant": int(is_invariant)}
+        values = _trial_of(driver, kernel, algorithm) | {"is_invariant": int(is_invariant)}
         self._keep(TRIAL, machine, kernel, values)
 
     def _find(
@@ -396,8 +398,8 @@ def _listing(micro_batch: int, candidates: Sequence[Listed]) -> dict[str, Any]:
     return {"micro_batch": micro_batch, "candidates": format_candidates(candidates)}
 
 
-def _trial_of(kernel: Kernel, algorithm: str) -> dict[str, Any]:
-    return {"micro_batch": kernel.mini_batch, "algorithm": algorithm}
+def _trial_of(driver: str, kernel: Kernel, algorithm: str) -> dict[str, Any]:
+    return {"micro_batch": kernel.mini_batch, "algorithm": algorithm, "driver": driver}
 
 
 def _texts(**configurations: Configuration | ChannelGroups | None) -> dict[str, Any]:

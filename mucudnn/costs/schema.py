@@ -185,12 +185,16 @@ ENUMERATION = Table(
 # A step is filed under the forward pass of its first convolution.
 STEP_TIME = Table("step_time", "step_times", columns_of(StepTime), ("step", "way"), keeps_mini_batch=True)
 # `is_invariant` is 1 if an algorithm gives each sample of a micro-batch the bits that it gets alone, else 0.
+# A GPU's driver compiles some kernels, so another driver's outcome does not count.
 TRIAL = Table(
     "trial",
     "trials",
-    (Column("micro_batch", int), Column("algorithm", str), Column("is_invariant", int)),
-    ("micro_batch", "algorithm"),
-)
+    (
+        Column("micro_batch", int), Column("algorithm", str), Column("driver", str),
+        Column("is_invariant", int),
+    ),
+    ("micro_batch", "algorithm", "driver"),
+)  # fmt: skip
 TABLES = (MEASUREMENT, COMPARISON, GROUP_COMPARISON, ENUMERATION, STEP_TIME, TRIAL)
 
 Row: TypeAlias = tuple[Table, dict[str, Any]]

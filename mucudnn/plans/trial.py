@@ -26,10 +26,11 @@ def is_invariant(bench: Bench, kernel: Kernel, algorithm: str) -> bool:
     """
     if extent(kernel.problem).total > bench.memory_cap:
         return False
-    outcome = bench.cache.trial(bench.machine, kernel, algorithm)
+    key = bench.machine, bench.engine.driver, kernel, algorithm
+    outcome = bench.cache.trial(*key)
     if outcome is None:
         outcome = _Trial(bench.engine, kernel, algorithm).passes()
-        bench.cache.add_trial(bench.machine, kernel, algorithm, is_invariant=outcome)
+        bench.cache.add_trial(*key, is_invariant=outcome)
     return outcome
 
 

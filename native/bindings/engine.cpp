@@ -145,6 +145,7 @@ class PyEngine {
   std::string device() const { return device_->name(); }
   std::string library() const { return library_->name() + (constant_filters_ ? ", constant filters" : ""); }
   int threads() const { return threads_; }
+  std::string driver() const { return device_->driver(); }
   int device_number() const { return device_->number(); }
   std::string device_properties() const { return device_properties_of(*context_); }
 
@@ -403,6 +404,7 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("device", &PyEngine::device)
       .def_property_readonly("library", &PyEngine::library)
       .def_property_readonly("threads", &PyEngine::threads)
+      .def_property_readonly("driver", &PyEngine::driver)
       .def_property_readonly("device_number", &PyEngine::device_number)
       .def_property_readonly("available_memory", &PyEngine::available_memory)
       .def_property_readonly("bytes_beyond_caches", &PyEngine::bytes_beyond_caches)

@@ -67,6 +67,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override { runtime_.succeeds(runtime_.cudaStreamDestroy(stream_)); }
 
   std::string name() const override { return name_; }
+  std::string driver() const override { return monitor_->driver(); }
   int number() const override { return number_; }
   int current() const noexcept override {
     int device = -1;

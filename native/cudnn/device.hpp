@@ -70,6 +70,8 @@ class Device {
 
   // The device's name in caches and plans.
   virtual std::string name() const = 0;
+  // The version of the driver that compiles some of the device's kernels; empty if it has none, or unknown.
+  virtual std::string driver() const { return {}; }
   // The device's number among the devices of its kind.
   virtual int number() const { return 0; }
   // The number of the device that this thread's calls go to now; -1 if that is unknown.

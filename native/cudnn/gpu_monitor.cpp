@@ -26,8 +26,13 @@ GpuMonitor::GpuMonitor(const std::string& bus_id) {
   throttle_reasons_ = reinterpret_cast<decltype(throttle_reasons_)>(
       dlsym(library, "nvmlDeviceGetCurrentClocksThrottleReasons"));
   clock_ = reinterpret_cast<decltype(clock_)>(dlsym(library, "nvmlDeviceGetClockInfo"));
-  const bool is_complete = start && find && throttle_reasons_ && clock_;
-  if (!is_complete || start() != kSuccess || find(bus_id.c_str(), &gpu_) != kSuccess) gpu_ = nullptr;
+  const auto get_driver =
+      reinterpret_cast<int (*)(char*, unsigned)>(dlsym(library, "nvmlSystemGetDriverVersion"));
+  const bool is_complete = start && find && throttle_reasons_ && clock_ && get_driver;
+  if (!is_complete || start() != kSuccess) return;
+  if (find(bus_id.c_str(), &gpu_) != kSuccess) gpu_ = nullptr;
+  char version[80] = "";  // the length that nvml.h names
+  if (get_driver(version, sizeof version) == kSuccess) driver_ = version;
 }
 
 bool GpuMonitor::is_throttled() {

@@ -50,7 +50,7 @@ def test_info_counts_the_rows_of_every_table(run: Run, cache_path: Path) -> None
     with Cache.open(cache_path) as cache:
         (machine,) = cache.machines()
         cache.add_step_times(machine, Kernel(PROBLEM, "forward"), "a step", {"choices": 3.0, "stock": 4.0})
-        cache.add_trial(machine, Kernel(PROBLEM, "forward"), "ALGORITHM", is_invariant=False)
+        cache.add_trial(machine, "", Kernel(PROBLEM, "forward"), "ALGORITHM", is_invariant=False)
     (counted,) = json.loads("".join(run("info", "--json")[1]))["machines"]
     assert {table.name for table in TABLES} <= counted.keys()
     assert {name: counted[name] for name in ("enumerations", "measurements", "step_times", "trials")} == {

@@ -81,8 +81,8 @@ def test_a_kept_outcome_decides_between_slices_and_larger_ones(path: Path, *, ou
         assert made
         for row in made:
             tried = kernel.at(row["micro_batch"])
-            cache.add_trial(bench.machine, tried, row["algorithm"], is_invariant=outcome)
-            assert cache.trial(bench.machine, tried, row["algorithm"]) is outcome
+            cache.add_trial(bench.machine, "", tried, row["algorithm"], is_invariant=outcome)
+            assert cache.trial(bench.machine, "", tried, row["algorithm"]) is outcome
         sizes = {part.micro_batch for part in invariant_choice(bench, kernel, None).parts}
     assert (sizes != {1}) is outcome
 
@@ -93,6 +93,7 @@ def test_a_kept_outcome_decides_between_slices_and_larger_ones(path: Path, *, ou
         "library = 'mucudnn-host 0.0.9'",
         "device = 'another processor'",
         "threads = 64",
+        "driver = '580.65.06'",
         "version = '0.0.9'",
         "micro_batch = 1000",
     ],

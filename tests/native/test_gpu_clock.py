@@ -1,4 +1,4 @@
-"""A GPU that its management library (NVML) reports to be slowed down disturbs measurements."""
+"""The management library (NVML) names a GPU's driver and says when something slows the GPU down."""
 
 import sys
 from pathlib import Path
@@ -26,6 +26,10 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* id, void** gpu) {
 int nvmlDeviceGetCurrentClocksThrottleReasons(void* gpu, unsigned long long* why) {
   *why = reasons;
   return broken || gpu != &mhz ? 999 : 0;
+}
+int nvmlSystemGetDriverVersion(char* version, unsigned size) {
+  strncpy(version, "580.65.06", size);
+  return 0;
 }
 int nvmlDeviceGetClockInfo(void* gpu, int type, unsigned* clock) {
   *clock = mhz;
@@ -56,6 +60,7 @@ assert is_throttled(1500), "a higher clock was seen meanwhile"
 assert not is_throttled(1980, 0x8, broken=1), "unknown"
 gpu.found_gpu.restype = ctypes.c_char_p
 assert gpu.found_gpu().count(b":") == 2, gpu.found_gpu()
+assert engine.driver == "580.65.06"
 """
 MEASURE = """
 gpu = ctypes.CDLL("libnvidia-ml.so.1")
@@ -67,7 +72,7 @@ assert timing.is_busy
 assert timing.time_ms > 0
 assert engine.patience.ms < 500, "the next measurement waits for a shorter time"
 """
-WITHOUT = "assert not engine.is_throttled\n"
+WITHOUT = "assert not engine.is_throttled\nassert engine.driver == ''\n"
 
 
 @pytest.fixture
