@@ -79,6 +79,6 @@ def test_a_compiled_call_without_a_budget_is_left_to_inductor(
     times = {"compiled inductor": 1.0, "compiled epilogue": 0.0, "compiled engine 2 ALGORITHM": 0.5}
     monkeypatch.setattr(comparison, "_measure", lambda *_: times)
     monkeypatch.setenv("MUCUDNN_BUDGET", "0s")
-    assert comparison.choose(call, None, has_epilogue=False) is None
+    assert comparison.choose(call, None) is None
     monkeypatch.setenv("MUCUDNN_BUDGET", "none")
-    assert comparison.choose(call, None, has_epilogue=False) is not None
+    assert comparison.choose(call, None) is not None

@@ -213,6 +213,40 @@ def test_convolutions_that_inductor_computes_faster_stay_inductors(
     assert "4 forward convolutions left to Inductor" in caplog.text
 
 
+class Residual(nn.Module):
+    """A block whose second result is added to its input, with a sum that has a tensor of another shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Conv2d(8, 8, 3, padding=1) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = (x + self.second(torch.relu(self.first(x)))).relu()
+        third: torch.Tensor = self.third(y) + y.mean((2, 3), keepdim=True)
+        return third
+
+
+def test_a_sum_that_inductor_fuses_is_measured_as_part_of_its_convolution(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed = list[comparison.Packed]()
+    monkeypatch.setattr(graph_pass, "choose", lambda _, own: packed.append(own))
+    torch.manual_seed(0)
+    model, x, before = Residual().eval(), torch.rand(2, 8, 6, 6), torch.rand(2, 8, 6, 6)
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        torch.compile(mt.convert(copy.deepcopy(model)))(x)
+        assert [own.adds for own in packed] == [False, True, False]
+        for layer, own in zip((model.first, model.second), packed, strict=False):
+            sum_ = before.clone(memory_format=torch.channels_last) if own.adds else None
+            torch.testing.assert_close(
+                own.run(x, sum_), (layer(x) + (before if own.adds else 0)).relu(), rtol=1e-4, atol=1e-5
+            )
+            call = CompiledCall(
+                "forward", x.shape, layer.weight.shape, x.dtype, *((1, 1),) * 3, 1, True, "1MiB", True
+            )
+            assert all(ms > 0 for ms in comparison._measure(call, own).values())
+
+
 class UsersPass(private.pass_class()):  # type: ignore[misc]
     """A pass of the user that counts its calls."""
 
@@ -262,10 +296,10 @@ def test_new_times_change_the_digest_of_choices() -> None:
     call = CompiledCall(
         "forward", (2, 4, 9, 9), (4, 4, 3, 3), torch.float32, (1, 1), (1, 1), (1, 1), 1, True, "1MiB"
     )
-    comparison.choose(call, None, False)
+    comparison.choose(call, None)
     after = comparison.digest_of_choices()
     assert before != after
-    comparison.choose(call, None, False)
+    comparison.choose(call, None)
     assert after == comparison.digest_of_choices()
 
 

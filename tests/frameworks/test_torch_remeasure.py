@@ -288,5 +288,5 @@ def test_the_times_of_compiled_calls_are_checked(cache_path: Path, monkeypatch: 
     for times in (busy, quiet):
         monkeypatch.setattr(kept_times, "of_process", KeptTimes(lambda: 1e6))
         monkeypatch.setattr(compiled_comparison, "_measure", lambda *_, times=times: times)
-        chosen.append(compiled_comparison.choose(call, None, has_epilogue=False))
+        chosen.append(compiled_comparison.choose(call, None))
     assert [choice and choice.algorithm for choice in chosen] == [None, "ALGORITHM"]

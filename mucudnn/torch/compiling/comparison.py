@@ -30,8 +30,8 @@ from mucudnn.torch.compiling.operators import (
 from mucudnn.torch.operators import device_times, kept_filters, passes, stock
 
 # The ways in which a compiled convolution runs, as the cache names them; the engine's way follows `_ENGINE`.
-# The epilogue is the pass over the result that is due if the engine runs, because Inductor fuses ReLU with
-# its own convolution.
+# The epilogue is the pass over the result that is due if the engine runs, because Inductor fuses ReLU and
+# the addition of another tensor with its own packed convolution.
 _INDUCTOR, _EPILOGUE, _ENGINE = "compiled inductor", "compiled epilogue", "compiled engine "
 _OPERATOR_MS = 0.05  # the overhead of an operator in Python, in a network
 # A packed convolution is so regular that a smaller share is doubtful: of MobileNetV2's 52 convolutions, 49
@@ -41,18 +41,19 @@ _ROUNDS, _BUDGET_MS = 6, 600.0
 
 
 class Packed(NamedTuple):
-    """Inductor's convolution with a packed filter: the function that runs it on a tensor x."""
+    """Inductor's convolution with a packed filter, and the function that runs it on a tensor x."""
 
-    run: Callable[[Tensor], object]
+    run: Callable[[Tensor, Tensor | None], object]
     w: Tensor  # the filter, not packed
+    adds: bool  # whether Inductor adds the result to another tensor, which is the second argument of `run`
 
 
-def choose(call: CompiledCall, packed: Packed | None, has_epilogue: bool) -> EngineChoice | None:
+def choose(call: CompiledCall, packed: Packed | None) -> EngineChoice | None:
     """Return the engine's way to run a call if it is certainly faster than Inductor's, else None.
 
-    With `has_epilogue` a pass over the result counts as time of the engine. The cache keeps all times.
+    The cache keeps all times.
     """
-    choose_way = partial(_choose_way, is_packed=packed is not None, has_epilogue=has_epilogue)
+    choose_way = partial(_choose_way, is_packed=packed is not None)
     try:
         way = choose_way(_times(call, packed, choose_way))
     except (*passes.FAILURES, RuntimeError):  # such as a lack of memory
@@ -63,13 +64,13 @@ def choose(call: CompiledCall, packed: Packed | None, has_epilogue: bool) -> Eng
     return EngineChoice(int(size), algorithm)
 
 
-def _choose_way(times: Times, *, is_packed: bool, has_epilogue: bool) -> str:
+def _choose_way(times: Times, *, is_packed: bool) -> str:
     """Return the engine's fastest way if it is certainly faster than Inductor's, else Inductor's."""
     engine = {way: ms for way, ms in times.items() if way.startswith(_ENGINE)}
     if not engine:
         return _INDUCTOR
     way = min(engine, key=engine.__getitem__)
-    engine_ms = engine[way] + _OPERATOR_MS + (times[_EPILOGUE] if has_epilogue else 0.0)
+    engine_ms = engine[way] + _OPERATOR_MS + (times[_EPILOGUE] if is_packed else 0.0)
     least_gain = _LEAST_GAIN_PACKED if is_packed else _LEAST_GAIN
     return way if engine_ms <= (1 - least_gain) * times[_INDUCTOR] else _INDUCTOR
 
@@ -89,7 +90,8 @@ def digest_of_choices() -> str:
 
 def _times(call: CompiledCall, packed: Packed | None, choose_way: Callable[[Times], str]) -> Times:
     kernel, machine = Kernel(call.problem, call.pass_), stock.source_of("cpu").machine
-    step = digest(("compiled", "packed" if packed else "plain", call.workspace, call.constant_filter))
+    kind = "plain" if packed is None else "packed, adds" if packed.adds else "packed"
+    step = digest(("compiled", kind, call.workspace, call.constant_filter))
     with user_cache(LogListener()) as cache:
         return kept_times.of_process.find_or_measure(
             cache, (machine, kernel, step), partial(_measure, call, packed), choose_way, _measuring_ms
@@ -108,10 +110,15 @@ def _measure(call: CompiledCall, packed: Packed | None) -> dict[str, float]:
     first, second = {"forward": (x, w), "backward_data": (y, w), "backward_filter": (x, y)}[call.pass_]
     arguments = passes.stock_arguments(call.options)
 
-    def run_stock() -> object:
-        return packed.run(x) if packed else stock.run_whole(call.pass_, x, w, y, arguments)
+    other = torch.zeros_like(y) if packed is not None and packed.adds else None
 
-    runs: dict[str, Callable[[], object]] = {_INDUCTOR: run_stock, _EPILOGUE: lambda: torch.relu_(y)}
+    def run_stock() -> object:
+        return packed.run(x, other) if packed else stock.run_whole(call.pass_, x, w, y, arguments)
+
+    def run_epilogue() -> Tensor:  # Inductor's kernel has ReLU in the pass that adds
+        return torch.relu_(y) if other is None else torch.add(y, other, out=y)
+
+    runs: dict[str, Callable[[], object]] = {_INDUCTOR: run_stock, _EPILOGUE: run_epilogue}
     for choice in choices(call):
         runs[f"{_ENGINE}{choice}"] = partial(run, call, choice, first, second)
     try:

@@ -108,11 +108,12 @@ class _Graph:
             w = w.contiguous(memory_format=torch.channels_last if w.dim() == 4 else torch.channels_last_3d)
         values = None if bias is None else getattr(self._module, bias.target, None)
 
-        def run_stock(real: Tensor) -> Tensor:
-            result: Tensor = private.run_packed(real, opaque, values, (padding, stride, dilation, groups))
+        def run_stock(real: Tensor, sum_: Tensor | None) -> Tensor:
+            sizes = padding, stride, dilation, groups
+            result: Tensor = private.run_packed(real, opaque, values, sizes, sum_)
             return result
 
-        choice = self._choose(call, Packed(run_stock, w), has_epilogue=True)
+        choice = self._choose(call, Packed(run_stock, w, _is_added(node)))
         if choice is None:
             return
         name = f"{packed.target}_mucudnn"
@@ -131,7 +132,7 @@ class _Graph:
         if transposed or not _is_static(x, w):
             return
         call = self._call("forward", x, _shape(w), stride, padding, dilation, groups)
-        choice = None if call is None else self._choose(call, None, has_epilogue=False)
+        choice = None if call is None else self._choose(call, None)
         if call is not None and choice is not None:
             self._put_forward(node, (x, w, bias, *_tail(call, choice)))
 
@@ -145,7 +146,7 @@ class _Graph:
             if not mask[index]:
                 continue
             call = self._call(pass_, x, _shape(w), stride, padding, dilation, groups)
-            choice = None if call is None else self._choose(call, None, has_epilogue=False)
+            choice = None if call is None else self._choose(call, None)
             if call is None or choice is None:
                 continue
             mask[index] = False
@@ -192,10 +193,8 @@ class _Graph:
             constant_filter,
         )
 
-    def _choose(
-        self, call: CompiledCall, packed: Packed | None, *, has_epilogue: bool
-    ) -> EngineChoice | None:
-        choice = choose(call, packed, has_epilogue)
+    def _choose(self, call: CompiledCall, packed: Packed | None) -> EngineChoice | None:
+        choice = choose(call, packed)
         where = "left to Inductor" if choice is None else "run by mucudnn"
         self._counts[f"{call.pass_} convolutions {where}"] += 1
         return choice
@@ -222,6 +221,16 @@ def _tail(call: CompiledCall, choice: EngineChoice) -> tuple[Any, ...]:
 
 def _shape(node: fx.Node) -> tuple[int, ...]:
     return tuple(node.meta["val"].shape)
+
+
+def _is_added(node: fx.Node) -> bool:
+    """Return whether all that becomes of a node is its sum with a tensor of the same shape."""
+    users = list(node.users)
+    return (
+        len(users) == 1
+        and users[0].target is _aten.add.Tensor
+        and all(isinstance(term, fx.Node) and _shape(term) == _shape(node) for term in users[0].args)
+    )
 
 
 def _is_static(*nodes: fx.Node) -> bool:

@@ -139,9 +139,14 @@ def is_packed_convolution(node: fx.Node) -> bool:
     )
 
 
-def run_packed(x: Any, packed: Any, bias: Any, arguments: Sequence[Any]) -> Any:
+def run_packed(x: Any, packed: Any, bias: Any, arguments: Sequence[Any], sum_: Any) -> Any:
     """Run oneDNN's convolution with a packed filter, and with the ReLU that Inductor fuses with it.
 
-    `arguments` are padding, stride, dilation and groups.
+    Unless it is None, the result is added to `sum_` in place before the ReLU. `arguments` are padding,
+    stride, dilation and groups.
     """
-    return torch.ops.mkldnn._convolution_pointwise.default(x, packed, bias, *arguments, "relu", [], "")
+    relu: tuple[Any, ...] = "relu", [], ""
+    if sum_ is None:
+        return torch.ops.mkldnn._convolution_pointwise.default(x, packed, bias, *arguments, *relu)
+    in_place = torch.ops.mkldnn._convolution_pointwise_.binary
+    return in_place(sum_, x, packed, bias, *arguments, "add", 1.0, *relu)
