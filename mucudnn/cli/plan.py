@@ -83,8 +83,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     comparing.add_argument(
         "--times", action="store_true", help="compare measured times and the desirable sets, too"
     )
-    for name in ("old", "new"):
-        comparing.add_argument(name, type=options.checked(options.parse_path), metavar=name.upper())
+    for name, help_ in (("old", "a plan"), ("new", "the plan to compare with it")):
+        comparing.add_argument(
+            name, type=options.checked(options.parse_path), metavar=name.upper(), help=help_
+        )
     comparing.set_defaults(action=_diff)
     for parser_ in (showing, verifying, comparing):
         options.add_json(parser_)
