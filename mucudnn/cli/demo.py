@@ -55,9 +55,8 @@ def _show_training() -> None:
     times = [way.seconds for way in result.ways]
     show(prose("Time of a step, and the speedup over stock PyTorch (shorter bars are faster):"), "")
     show(*_bars([way.name for way in result.ways], times), "")
-    for way in result.ways:
-        if way.seconds is None:
-            show(prose(f"{way.name}: {way.reason}"), "")
+    for reason in dict.fromkeys(way.reason for way in result.ways if way.seconds is None):
+        show(prose(f"Not run: {reason}"), "")
     difference = f"{result.difference:.0e}"
     show(prose(f"The first step's gradients are within {difference} of stock PyTorch's, by their norm."), "")
     show(_CONVERT.format(limit=LIMIT))

@@ -75,7 +75,7 @@ class _Way:
         except Exception as error:  # the compiler raises many classes
             if not self._is_compiled:
                 raise
-            return _first_sentence(error)
+            return _reason(error)
         while self._compares_steps and len(self.seconds) < _MOST_STEPS and not _is_decided(self._network):
             self.step(volumes, classes)
         self.seconds.clear()
@@ -174,11 +174,13 @@ def _quiet_logs() -> Iterator[None]:
         logging.disable(before)
 
 
-def _first_sentence(error: Exception) -> str:
-    """Return the line of an error that speaks of a compiler, or else its first line that gives a reason.
+def _reason(error: Exception) -> str:
+    """Return why torch.compile failed: that there is no C++ compiler, or the first line that gives a reason.
 
     PyTorch's first line names only the backend of torch.compile.
     """
+    if "No working C++ compiler" in str(error):
+        return "torch.compile needs a C++ compiler, such as g++, and found none."
     lines = [line.strip() for line in str(error).splitlines()]
-    lines = [line for line in lines if line and not line.startswith("backend=")] or [type(error).__name__]
-    return next((line for line in lines if "compiler" in line.lower()), lines[0])[:100]
+    lines = [line for line in lines if line and not line.startswith("backend=")]
+    return (lines or [type(error).__name__])[0][:100]

@@ -31,8 +31,8 @@ def test_the_reason_of_a_failure_is_more_than_the_name_of_a_backend() -> None:
     error = RuntimeError(
         "backend='inductor' raised:\nImportError: libfour.so: cannot open\n\nSet TORCHDYNAMO_VERBOSE=1"
     )
-    assert training._first_sentence(error) == "ImportError: libfour.so: cannot open"
-    assert training._first_sentence(RuntimeError()) == "RuntimeError"
+    assert training._reason(error) == "ImportError: libfour.so: cannot open"
+    assert training._reason(RuntimeError()) == "RuntimeError"
 
 
 def test_a_compiler_that_fails_is_reported_and_the_rest_runs(
@@ -40,12 +40,13 @@ def test_a_compiler_that_fails_is_reported_and_the_rest_runs(
 ) -> None:
     def compile_nothing(model: object) -> object:
         def run(x: object) -> object:
-            raise RuntimeError("No working C++ compiler found\nand a long trace")
+            raise RuntimeError("InvalidCxxCompiler: No working C++ compiler found in: (None, 'g++')\ntrace")
 
         return run
 
     monkeypatch.setattr(torch, "compile", compile_nothing)
     text = output_of(capsys, ["demo"])
     assert re.search(r"^stock +[█▏▎▍▌▋▊▉]+ +[\d.]+ ms$", text, re.MULTILINE)
-    assert "compiled: No working C++ compiler found" in text
+    reason = "Not run: torch.compile needs a C++ compiler, such as g++, and found none.\n"
+    assert (text.count("not run"), text.count(reason)) == (2, 1)
     assert "mucudnn.torch.convert(model, workspace=" in text
