@@ -69,6 +69,25 @@ def test_the_readme_shows_the_same_speedups() -> None:
             assert list(map(float, shown)) in [row[:3] for row in measured]
 
 
+def test_the_readme_shows_the_figures_of_a_gpu() -> None:
+    text = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    measured = (RESULTS / "gpu.md").read_text("utf-8")
+    for limit in (8, 64, 512):
+        shown = []
+        for column in ("fp16 NCHW", "TF32 NCHW"):
+            row = rf"^\| {column} \| alexnet and resnet50 \| {limit} \| ([\d.]+) \| ([\d.]+) \|"
+            ((mean, best),) = re.findall(row, measured, re.MULTILINE)
+            shown.append(f"{mean}×" if best == "1.00" else f"{mean}×, at most {float(best):.1f}×")
+        assert f"| {limit} MiB | {shown[0]} | {shown[1]} |" in text
+    case = r"^\| N=64, {} \| time of a call \| ([\d.]+) \|"
+    names = ("512 MiB of workspace, stock", "512 MiB of workspace, mucudnn run.*", "any workspace, stock")
+    stock, divided, unlimited = (
+        f"{float(re.findall(case.format(name), measured, re.MULTILINE)[0]):.1f} ms" for name in names
+    )
+    assert f"takes {stock} in PyTorch and {divided} under `mucudnn run --workspace 512MiB`" in text
+    assert f"as much memory as it wants PyTorch takes {unlimited}" in text
+
+
 def put_all(path: Path, machine: dict[str, object], *records: Record) -> None:
     for record in records:
         put(path, machine, record)
