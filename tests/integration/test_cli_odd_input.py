@@ -187,6 +187,18 @@ def test_a_plan_that_the_program_could_not_read_again_is_refused(capsys: Capture
     assert line.endswith("cannot be read again by the program: give a file")
 
 
+def test_a_pipe_that_takes_an_outputs_place_does_not_block(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    program = (
+        "import sys; from pathlib import Path; from mucudnn.cli.outputs import PLAN, check\n"
+        "Path.is_file = lambda path: True  # as it was when the command looked\n"
+        "check(Path(sys.argv[1]), PLAN, force=False)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, str(pipe)], timeout=60, check=False)
+    assert ended.returncode == 0
+
+
 def test_an_export_without_rows_or_header_is_refused(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "empty").touch()
     os.mkfifo(tmp_path / "pipe")  # no process writes to it
