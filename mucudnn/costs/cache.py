@@ -279,39 +279,27 @@ class Cache(CacheRows):
         self, machine: Machine, kernel: Kernel, undivided: Configuration | None, divided: Configuration
     ) -> Comparison | None:
         """Return the comparison of two configurations; `undivided` is None if none fits."""
-        row = self._find(COMPARISON, machine, kernel, _texts(undivided=undivided, divided=divided))
+        row = self._find(COMPARISON, machine, kernel, _pair(COMPARISON, undivided, divided))
         return None if row is None else record_of(Comparison, row)
-
-    def add_comparison(
-        self,
-        machine: Machine,
-        kernel: Kernel,
-        undivided: Configuration | None,
-        divided: Configuration,
-        compared: Comparison,
-    ) -> None:
-        """Save a comparison at once."""
-        values = _texts(undivided=undivided, divided=divided) | vars(compared)
-        self._keep(COMPARISON, machine, kernel, values)
 
     def groups_comparison(
         self, machine: Machine, kernel: Kernel, division: Configuration, groups: ChannelGroups
     ) -> GroupsComparison | None:
         """Return the comparison of groups of channels with a division of the mini-batch."""
-        row = self._find(GROUP_COMPARISON, machine, kernel, _texts(division=division, channel_groups=groups))
+        row = self._find(GROUP_COMPARISON, machine, kernel, _pair(GROUP_COMPARISON, division, groups))
         return None if row is None else record_of(GroupsComparison, row)
 
-    def add_groups_comparison(
+    def add_comparison(
         self,
         machine: Machine,
         kernel: Kernel,
-        division: Configuration,
-        groups: ChannelGroups,
-        compared: GroupsComparison,
+        first: Configuration | None,
+        second: Configuration | ChannelGroups,
+        compared: Comparison | GroupsComparison,
     ) -> None:
-        """Save a comparison at once."""
-        values = _texts(division=division, channel_groups=groups) | vars(compared)
-        self._keep(GROUP_COMPARISON, machine, kernel, values)
+        """Save a comparison at once, with its two configurations in the order in which they are looked up."""
+        table = COMPARISON if isinstance(compared, Comparison) else GROUP_COMPARISON
+        self._keep(table, machine, kernel, _pair(table, first, second) | vars(compared))
 
     def step_times(self, machine: Machine, kernel: Kernel, step: str) -> dict[str, float]:
         """Return the ms of whole steps by the way they ran, which this version of mucudnn has measured.
@@ -402,9 +390,6 @@ def _trial_of(driver: str, kernel: Kernel, algorithm: str) -> dict[str, Any]:
     return {"micro_batch": kernel.mini_batch, "algorithm": algorithm, "driver": driver}
 
 
-def _texts(**configurations: Configuration | ChannelGroups | None) -> dict[str, Any]:
-    """Return the text of each configuration, which is empty for None."""
-    return {
-        name: "" if configuration is None else str(configuration)
-        for name, configuration in configurations.items()
-    }
+def _pair(table: Table, *configurations: Configuration | ChannelGroups | None) -> dict[str, Any]:
+    """Return the key of a comparison: the texts of its configurations, which are empty for None."""
+    return dict(zip(table.own_key, (str(each or "") for each in configurations), strict=True))

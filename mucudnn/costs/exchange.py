@@ -89,6 +89,11 @@ def checked_row(table: Table, values: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
+def checked_cells(table: Table, *cells: Any) -> dict[str, Any]:
+    """Return the row that the cells of `table.selection` make. Raise ValueError as `checked_row` does."""
+    return checked_row(table, dict(zip(table.columns, cells, strict=True)))
+
+
 @lru_cache(maxsize=4096)
 def _problem_text(table: Table, problem: str) -> str:
     parsed: Problem = parse_descriptor(problem)[0]

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 
 from mucudnn.costs import file as cache_file
 from mucudnn.costs.claims import Claims, Patience
-from mucudnn.costs.exchange import checked_row
+from mucudnn.costs.exchange import checked_cells
 from mucudnn.costs.file import STEP_USES, DamagedError, Database, UnwritableError
 from mucudnn.costs.records import RACED, Machine, StepUses
 from mucudnn.costs.salvage import copy_in_memory, replace_damaged
@@ -40,9 +40,8 @@ _COUNT_USES = (
 _warned: set[str] = set()
 
 
-@lru_cache(maxsize=4096, typed=True)  # a decision reads the rows of its kernel again and again
-def _checked(table: Table, *cells: Any) -> dict[str, Any]:
-    return checked_row(table, dict(zip(table.columns, cells, strict=True)))
+# A decision reads the rows of its kernel again and again.
+_checked = lru_cache(maxsize=4096, typed=True)(checked_cells)
 
 
 def warn_once(listener: Listener, text: str) -> None:
@@ -116,13 +115,8 @@ class CacheRows:
 
     def select(self, table: Table, clauses: str, values: Iterable[Any] = ()) -> list[dict[str, Any]]:
         """Return the exported rows of a table that match the clauses of a SELECT. Raise UnwritableError."""
-        names, bound = ", ".join(f'"{name}"' for name in table.columns), tuple(values)
-
-        def checked() -> list[dict[str, Any]]:
-            rows = self._rows_of(f"SELECT {names} FROM {table.name} {clauses}", bound)
-            return [dict(_checked(table, *row)) for row in rows]
-
-        return self.attempt(checked)
+        sql, bound = f"SELECT {table.selection} FROM {table.name} {clauses}", tuple(values)
+        return self.attempt(lambda: [dict(_checked(table, *row)) for row in self._rows_of(sql, bound)])
 
     def merge(self, rows: Iterable[Row]) -> int:
         """Take in rows of another cache, all of them or none, and return how many changed this cache.

@@ -11,7 +11,7 @@ from typing import Any
 
 from mucudnn.costs import file as cache_file
 from mucudnn.costs.claims import Claims
-from mucudnn.costs.exchange import checked_row
+from mucudnn.costs.exchange import checked_cells
 from mucudnn.costs.file import DamagedError, Database, LockedError, when_unlocked
 from mucudnn.costs.schema import TABLES, Table
 from mucudnn.errors import raised_here
@@ -86,9 +86,8 @@ def is_damaged(path: Path) -> bool:
             if connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
                 return True
             for table in TABLES:
-                names = ", ".join(f'"{name}"' for name in table.columns)
-                for values in connection.execute(f"SELECT {names} FROM {table.name}"):
-                    checked_row(table, dict(zip(table.columns, values, strict=True)))
+                for values in connection.execute(f"SELECT {table.selection} FROM {table.name}"):
+                    checked_cells(table, *values)
     except raised_here(sqlite3.DatabaseError, ValueError) as error:
         if isinstance(error, sqlite3.DatabaseError) and not cache_file.is_damage(error):
             raise
@@ -118,7 +117,7 @@ def _copy_rows(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
     for table in TABLES:
         for values in _readable(old, table):
             try:
-                row = checked_row(table, dict(zip(table.columns, values, strict=True)))
+                row = checked_cells(table, *values)
             except raised_here(ValueError):
                 continue
             new.execute(*table.upsert(row))
@@ -128,8 +127,8 @@ def _copy_rows(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
 
 def _readable(connection: sqlite3.Connection, table: Table) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a table that sqlite can read, in the order of the file."""
-    names = ", ".join(f'"{name}"' for name in table.columns)
-    sql = f"SELECT rowid, {names} FROM {table.name} NOT INDEXED WHERE rowid >= ? ORDER BY rowid LIMIT ?"
+    where = "NOT INDEXED WHERE rowid >= ? ORDER BY rowid LIMIT ?"
+    sql = f"SELECT rowid, {table.selection} FROM {table.name} {where}"
     following, failures, no_limit = 1, 0, -1
     while following < 2**63:
         try:

@@ -88,6 +88,11 @@ class Table:
         """The columns of an exported row, by name."""
         return {column.name: column for column in (*MACHINE, _PROBLEM, _PASS, *self.own, *_ORIGIN)}
 
+    @cached_property
+    def selection(self) -> str:
+        """The columns of an exported row, as SELECT takes them."""
+        return ", ".join(f'"{name}"' for name in self.columns)
+
     @property
     def key(self) -> tuple[str, ...]:
         """The columns that identify a row."""

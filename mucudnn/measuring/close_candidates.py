@@ -5,11 +5,11 @@ decide between those that differ little.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Protocol
 
 from mucudnn._native import LONG_RUN_MS, MOST_ROUNDS, RunTime, Timing, comparable_times, estimate, is_decided
 from mucudnn.costs.records import STOCK, STOCK_SLICE, Measurement
+from mucudnn.measuring.source import timed
 
 CLOSE = 1.12  # candidates that differ by more are far apart, as three rounds would show: see is_decided
 _MOST = 3  # candidates
@@ -72,13 +72,7 @@ def measure_close(timer: Timer, close: Sequence[Measurement], budget_ms: float) 
     timings = [estimate(own, row.algorithm) for own, row in zip(runs, close, strict=True)]
     if any(timing.is_busy for timing in timings):
         return []
-    return [
-        replace(
-            row, time_ms=timing.time_ms, wall_ms=timing.wall_ms, cpu_ms=timing.cpu_ms, busy_tries=0,
-            seen_ms=None,
-        )
-        for row, timing in zip(close, timings, strict=True)
-    ]  # fmt: skip
+    return list(map(timed, close, timings))
 
 
 def _sample_ms(row: Measurement) -> float:

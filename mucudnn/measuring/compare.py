@@ -11,7 +11,6 @@ from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.measuring.reference import Reference, piece_of
 from mucudnn.measuring.source import runs_stock
-from mucudnn.measuring.times import spread
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, Slices
 
@@ -62,6 +61,12 @@ def _make_comparison(
     if not has_undivided:
         return Comparison(None, divided_ms, None, divided_spread, *errors)
     return Comparison(undivided_ms, divided_ms, undivided_spread, divided_spread, *errors)
+
+
+def spread(times: Sequence[float]) -> float:
+    """Return the distance between the quartiles of times, in their unit."""
+    low, high = np.quantile(times, (0.25, 0.75))
+    return float(high - low)
 
 
 def comparison_memory(kernel: Kernel, cap: int) -> int:

@@ -13,7 +13,6 @@ from mucudnn.costs.records import (
     STOCK_SLICE,
     SUCCESS,
     UNLIKELY,
-    Machine,
     Measurement,
 )
 from mucudnn.measuring.bench import Bench
@@ -22,7 +21,7 @@ from mucudnn.measuring.buffers import Tensors
 from mucudnn.measuring.close_candidates import find_close, measure_close
 from mucudnn.measuring.likely import drop_unlikely, find_unlikely
 from mucudnn.measuring.runners import RaceTimer
-from mucudnn.measuring.source import StockTimer, stock_row
+from mucudnn.measuring.source import StockTimer, stock_row, timed
 from mucudnn.measuring.worklist import Task, Worklist
 from mucudnn.problems.descriptor import problem_key
 from mucudnn.problems.kernels import Kernel
@@ -170,7 +169,10 @@ def _claim_tasks(
     kernels = [
         (kernel, list(group)) for kernel, group in groupby(missing.tasks, key=lambda task: task.kernel)
     ]
-    for kernel, group in bench.cache.claimed(kernels, lambda item: _name_claim(bench.machine, item[0])):
+    name = f"measure {bench.machine.identity}"
+    for kernel, group in bench.cache.claimed(
+        kernels, lambda item: f"{name} {problem_key(item[0].problem)} {item[0].pass_}"
+    ):
         rows[kernel] = _rows(bench, kernel, missing.again)
         known = _measured_pairs(bench, rows[kernel])
         left = [task for task in group if (task.micro_batch, task.algorithm) not in known]
@@ -230,10 +232,6 @@ def _rows(bench: Bench, kernel: Kernel, again: bool) -> list[Measurement]:
     return rows
 
 
-def _name_claim(machine: Machine, kernel: Kernel) -> str:
-    return f"measure {machine.identity} {problem_key(kernel.problem)} {kernel.pass_}"
-
-
 def _measure_kernel(
     bench: Bench,
     kernel: Kernel,
@@ -256,7 +254,8 @@ def _measure_kernel(
         except EngineError as error:
             # Raises if the device is broken, in which case the failure says nothing about the algorithm.
             bench.engine.available_memory  # noqa: B018
-            status = _read_status(error)
+            named = re.search(r"CUDNN_STATUS_\w+", str(error))
+            status = named[0] if named else str(error)
         rows.append(_make_measurement(bench, task, status, timing))
         bench.cache.add(bench.machine, kernel, rows[-1])
         if timing is not None and isinstance(timer, RaceTimer):
@@ -303,22 +302,16 @@ class StockOfKernel:
         except MemoryError:
             return []
         except RuntimeError as error:
-            row = Measurement(task.micro_batch, task.algorithm, _first_line(error), 0)
+            status = str(error).partition("\n")[0] or type(error).__name__
+            row = Measurement(task.micro_batch, task.algorithm, status, 0)
         else:
             # The framework sums slices in the output's own type, which is too inexact for many in 16 bits.
             in_place = kernel.problem.data_type in ("f32", "f64") or kernel.pass_ != "backward_filter"
             row = Measurement(
-                task.micro_batch,
-                task.algorithm,
-                SUCCESS,
-                timing.workspace,
-                notes=self.bench.runner.note,
-                time_ms=timing.time_ms,
-                wall_ms=timing.wall_ms,
-                cpu_ms=timing.cpu_ms,
-                busy_tries=int(timing.is_busy),
+                task.micro_batch, task.algorithm, SUCCESS, timing.workspace, self.bench.runner.note,
                 accumulator=0 if in_place else CANNOT_ACCUMULATE,
-            )
+            )  # fmt: skip
+            row = timed(row, timing)
         self.bench.cache.add(source.machine, kernel, row)
         return [row]
 
@@ -345,24 +338,9 @@ class StockOfKernel:
 def _make_measurement(bench: Bench, task: Task, status: str, timing: Timing | None) -> Measurement:
     # A few slices of a 16-bit gradient are summed in place; more need an accumulator, whose size is constant.
     accumulator = bench.engine.accumulator_size(task.kernel, MOST_SLICES_IN_PLACE + 1)
-    return Measurement(
-        micro_batch=task.micro_batch,
-        algorithm=task.algorithm,
-        status=status,
-        workspace=task.workspace,
-        notes=task.notes if timing is None else f"{task.notes} {bench.runner.note}".strip(),
-        time_ms=None if timing is None else timing.time_ms,
-        wall_ms=None if timing is None else timing.wall_ms,
-        cpu_ms=None if timing is None else timing.cpu_ms,
-        busy_tries=0 if timing is None else int(timing.is_busy),
+    notes = task.notes if timing is None else f"{task.notes} {bench.runner.note}".strip()
+    row = Measurement(
+        task.micro_batch, task.algorithm, status, task.workspace, notes,
         accumulator=CANNOT_ACCUMULATE if accumulator is None else accumulator,
-    )
-
-
-def _first_line(error: RuntimeError) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
-
-
-def _read_status(error: EngineError) -> str:
-    named = re.search(r"CUDNN_STATUS_\w+", str(error))
-    return named[0] if named else str(error)
+    )  # fmt: skip
+    return row if timing is None else timed(row, timing)

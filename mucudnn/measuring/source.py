@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from mucudnn._native import Engine
+from mucudnn._native import Engine, Timing
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import STOCK, STOCK_SLICE, Machine, Measurement
 from mucudnn.costs.table import CostTable
@@ -24,6 +24,14 @@ class StockTiming(NamedTuple):
     wall_ms: float | None = None
     cpu_ms: float | None = None
     is_busy: bool = False
+
+
+def timed(row: Measurement, timing: Timing | StockTiming) -> Measurement:
+    """Return a measurement with new times."""
+    return replace(
+        row, time_ms=timing.time_ms, wall_ms=timing.wall_ms, cpu_ms=timing.cpu_ms,
+        busy_tries=int(timing.is_busy), seen_ms=None,
+    )  # fmt: skip
 
 
 class StockTimer(Protocol):

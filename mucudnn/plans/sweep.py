@@ -2,12 +2,13 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mucudnn.costs.records import Measurement
 from mucudnn.errors import UsageError
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
+from mucudnn.measuring.source import timed
 from mucudnn.plans.decide import fastest_configuration
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import micro_batch_sizes, usable_sizes
@@ -130,8 +131,7 @@ def _measure_again(bench: Bench, kernel: Kernel, point: SweepPoint) -> None:
     timer = bench.engine.timer(kernel, workspace=row.workspace, memory_cap=bench.memory_cap)
     timing = timer.measure(part.micro_batch, part.algorithm, row.workspace)
     bench.made["measured"] += 1
-    timed = {name: getattr(timing, name) for name in ("time_ms", "wall_ms", "cpu_ms")}
-    bench.cache.add(bench.machine, kernel, replace(row, **timed, busy_tries=int(timing.is_busy)))
+    bench.cache.add(bench.machine, kernel, timed(row, timing))
 
 
 def find_cliffs(points: Sequence[SweepPoint]) -> list[Cliff]:

@@ -334,7 +334,7 @@ def test_a_replay_believes_a_recorded_comparison_rather_than_the_prediction(benc
     groups = with_groups(bench, before, run=False).decisions[0].groups
     assert groups is not None
     lost = GroupsComparison(1.0, 2.0, 0.0, 0.0)
-    bench.cache.add_groups_comparison(bench.machine, FORWARD, before.decisions[0].chosen, groups, lost)
+    bench.cache.add_comparison(bench.machine, FORWARD, before.decisions[0].chosen, groups, lost)
     recorded = RecordedBench(bench.machine, bench.cache, Listener())
     assert with_groups(recorded, before, run=False) == before
 

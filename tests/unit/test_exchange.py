@@ -270,7 +270,7 @@ def test_a_comparison_of_groups_is_kept_by_the_division_and_the_groups() -> None
     groups, other = (ChannelGroups((ChannelGroup(n, HALVES),) * (8 // n)) for n in (4, 2))
     compared = GroupsComparison(10.0, 4.0, 0.1, 0.2)
     with Cache.in_memory(Path("none")) as cache:
-        cache.add_groups_comparison(HERE, KERNEL, HALVES, groups, compared)
+        cache.add_comparison(HERE, KERNEL, HALVES, groups, compared)
         assert cache.groups_comparison(HERE, KERNEL, HALVES, groups) == compared
         assert cache.groups_comparison(HERE, KERNEL, WHOLE, groups) is None
         assert cache.groups_comparison(HERE, KERNEL, HALVES, other) is None

@@ -127,7 +127,7 @@ def are_faster(
         if not _are_promising(bench, kernel, groups, division):
             return False
         known = _compare(bench, kernel, groups, division)
-        bench.cache.add_groups_comparison(bench.machine, kernel, division, groups, known)
+        bench.cache.add_comparison(bench.machine, kernel, division, groups, known)
     return known.speedup > LEAST_SPEEDUP
 
 
@@ -147,7 +147,7 @@ def _compare(
     bench: Bench, kernel: Kernel, groups: ChannelGroups, division: Configuration
 ) -> GroupsComparison:
     with no_fork:
-        from mucudnn.measuring.times import spread
+        from mucudnn.measuring.compare import spread  # it imports numpy
     engine = bench.engine
     bench.extent(kernel)
     tensors = Tensors.random(engine, kernel.problem, extent(kernel.problem))
