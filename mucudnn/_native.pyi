@@ -595,12 +595,6 @@ def time_to_measure(kernel: Kernel, micro_batch: int, run_ms: float) -> float:
 def host_library() -> str:
     """Return the path of the host engine's library."""
 
-def cudart_library() -> str:
-    """Return the path of the CUDA runtime on the CPU, `libcudart.so.13` in a folder of its own.
-
-    For programs that are to run on the host engine: put the folder into their LD_LIBRARY_PATH.
-    """
-
 def read_dlpack(capsule: object) -> tuple[int, tuple[int, ...], str, bool, bool]:
     """Return (address, shape, type as `code:bits:lanes`, whether packed, whether read-only) of a capsule.
 

@@ -4,8 +4,10 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
 import pytest
@@ -18,6 +20,7 @@ COMPILERS = {"c": ("CC", "cc", "c11"), "cpp": ("CXX", "c++", "c++17")}
 # A program that takes longer counts as hanging: the longest one takes seconds.
 HANGS = 600  # seconds
 SHIM = Path(_native.host_library()).parent / "shim" / SONAME
+ROOT = Path(__file__).parents[1]
 
 
 def is_missing(reason: str) -> NoReturn:
@@ -103,6 +106,29 @@ __attribute__((constructor)) static void start(void) {{ fclose(fopen("{trace}", 
     return compile_library(folder / "trace.so", text), trace
 
 
+@cache
+def cudart_library() -> str:
+    """Return the path of our CUDA runtime on the CPU, `libcudart.so.13` in a folder of its own.
+
+    It is compiled again if its source is newer. Programs that are to run on the host engine find it if their
+    LD_LIBRARY_PATH names the folder.
+    """
+    folder, library = ROOT / "tests" / "cudart", ROOT / "build" / "cudart" / "libcudart.so.13"
+    sources = [*folder.iterdir(), ROOT / "native" / "abi" / "cudart.h"]
+    if not library.exists() or library.stat().st_mtime < max(file.stat().st_mtime for file in sources):
+        library.parent.mkdir(parents=True, exist_ok=True)
+        # Other processes may compile it at the same time, so each moves a whole file into place.
+        with TemporaryDirectory(dir=library.parents[1]) as scratch:
+            fresh = Path(scratch) / library.name
+            result = run_compiler(
+                "cpp", "-O1", "-g", "-fPIC", "-shared", f"-I{ROOT / 'native'}", folder / "runtime.cpp",
+                f"-Wl,--version-script={folder / 'exports.map'},-soname,{library.name},-z,defs", "-o", fresh,
+            )  # fmt: skip
+            assert result.returncode == 0, result.stderr
+            fresh.replace(library)
+    return str(library)
+
+
 def host_engine_folders(folder: Path, library: str | None = None) -> str:
     """Link the host engine, or `library`, as cuDNN into `folder`. Return LD_LIBRARY_PATH, with OpenBLAS."""
     folder.mkdir()
@@ -112,4 +138,4 @@ def host_engine_folders(folder: Path, library: str | None = None) -> str:
 
 def cuda_program_folders(folder: Path, library: str | None = None) -> str:
     """Do as `host_engine_folders`, and add the folder of our CUDA runtime."""
-    return f"{host_engine_folders(folder, library)}:{Path(_native.cudart_library()).parent}"
+    return f"{host_engine_folders(folder, library)}:{Path(cudart_library()).parent}"

@@ -490,7 +490,6 @@ void bind_engine(py::module_& module) {
   module.def("samples_to_time", &samples_to_time, py::arg("problem"), py::arg("memory_cap"),
              py::arg("bytes_beyond_caches"));
   module.def("host_library", [] { return path_next_to_extension("libmucudnn_host.so"); });
-  module.def("cudart_library", [] { return path_next_to_extension("cudart/libcudart.so.13"); });
 }
 
 }  // namespace mucudnn::python

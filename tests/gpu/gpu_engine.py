@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from programs import cudart_library
 from reference import Array, CheckedKernel
 
-from mucudnn._native import Candidate, Engine, EngineError, cudart_library, host_library
+from mucudnn._native import Candidate, Engine, EngineError, host_library
 from mucudnn.measuring.engines import open_engine
 from mucudnn.problems.kernels import Kernel
 

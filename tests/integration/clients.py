@@ -15,11 +15,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from programs import HANGS, run_compiler
+from programs import HANGS, cudart_library, run_compiler
 from reference import EPSILON, OUTPUT, Array, convolve
 from stand_in_library import build_stand_in
 
-from mucudnn import _native
 from mucudnn._native import Problem
 
 SOURCES = Path(__file__).parents[1] / "native" / "clients"
@@ -188,7 +187,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
     folder = tmp_path_factory.mktemp("clients")
     cudnn = build_stand_in(folder / "stand_in")
     for source in client_sources():
-        compile_client(source, folder / source.stem, cudnn, _native.cudart_library(), "-pthread")
+        compile_client(source, folder / source.stem, cudnn, cudart_library(), "-pthread")
     return Programs(folder)
 
 

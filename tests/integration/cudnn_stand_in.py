@@ -5,13 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from programs import HANGS
-
-from mucudnn import _native
+from programs import HANGS, cudart_library
 
 ON_CUDA = """
 import numpy as np
-from mucudnn._native import STRIDED, Engine, EngineError, Problem, cudart_library, host_library
+from mucudnn._native import STRIDED, Engine, EngineError, Problem, host_library
 from mucudnn.problems.kernels import Kernel
 cuda = Engine(host_library(), cuda=True)
 host = Engine(host_library())
@@ -34,7 +32,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def on_stand_in(**more: str) -> dict[str, str]:
     """Return the environment in which the loader finds our CUDA runtime before any other."""
-    folder = str(Path(_native.cudart_library()).parent)
+    folder = str(Path(cudart_library()).parent)
     path = os.environ.get("LD_LIBRARY_PATH", "")
     return environment(LD_LIBRARY_PATH=f"{folder}:{path}".rstrip(":"), **more)
 

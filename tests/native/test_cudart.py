@@ -9,15 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from mucudnn import _native
+from programs import cudart_library
 
 ABI = Path(__file__).parents[2] / "native" / "abi" / "cudart.h"
 SUCCESS, INVALID_VALUE, NO_MEMORY, BAD_DIRECTION, INVALID_DEVICE, INVALID_HANDLE = 0, 1, 2, 21, 101, 400
 HOST_TO_DEVICE, DEVICE_TO_HOST, DEFAULT = 1, 2, 4
 NO_TIMING = 2
 
-cuda = ctypes.CDLL(_native.cudart_library())
+cuda = ctypes.CDLL(cudart_library())
 cuda.cudaGetErrorName.restype = cuda.cudaGetErrorString.restype = ctypes.c_char_p
 
 
@@ -143,7 +142,7 @@ def test_errors_have_their_names_and_texts() -> None:
 
 
 def test_it_exports_the_declared_functions_in_the_version_of_the_real_library() -> None:
-    command = ["nm", "-D", "--defined-only", "--format=just-symbols", _native.cudart_library()]
+    command = ["nm", "-D", "--defined-only", "--format=just-symbols", cudart_library()]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     functions: list[str] = re.findall(r"X\([^,()]+, (cuda\w+),", ABI.read_text())
     assert len(functions) > 30
@@ -152,7 +151,7 @@ def test_it_exports_the_declared_functions_in_the_version_of_the_real_library() 
 
 
 def test_a_program_that_is_pointed_to_its_folder_finds_it_and_nothing_else_there() -> None:
-    folder = Path(_native.cudart_library()).parent
+    folder = Path(cudart_library()).parent
     assert [entry.name for entry in folder.iterdir()] == ["libcudart.so.13"]
     load = "import ctypes; ctypes.CDLL('libcudart.so.13')"
     pointed = {**os.environ, "LD_LIBRARY_PATH": str(folder)}

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 import shim_cases
-from programs import SHIM, preload, run
+from programs import SHIM, cudart_library, preload, run
 from reference import PASSES
 from shim_cases import CLIENT, ENUMERATORS, case, check_results, problem_of, run_alone, run_under_shim
 from shim_journal import journal_in
 from shim_modes import measurements, run_online
 from wrapped_library import build_wrapper
 
-from mucudnn._native import STRIDED, Engine, cudart_library, host_library, parse_plan
+from mucudnn._native import STRIDED, Engine, host_library, parse_plan
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.schema import MEASUREMENT

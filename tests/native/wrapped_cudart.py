@@ -4,9 +4,7 @@ import re
 from pathlib import Path
 
 from host_abi import declared
-from programs import compile_c
-
-from mucudnn._native import cudart_library
+from programs import compile_c, cudart_library
 
 ABI = Path(__file__).parents[2] / "native" / "abi" / "cudart.h"
 NAMES = ("A device", "Another device")

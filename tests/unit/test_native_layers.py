@@ -10,7 +10,6 @@ NATIVE = Path(__file__).parents[2] / "native"
 MAY_INCLUDE = {
     "abi": set(),
     "core": set(),
-    "cudart": {"abi"},
     "cudnn": {"abi", "core"},
     "host": {"abi", "core"},
     "shim": {"abi", "core", "cudnn"},

@@ -24,7 +24,7 @@ from typing import Any
 import scipy_openblas32
 
 from bench.lib.record import Record
-from mucudnn._native import cudart_library, host_library
+from mucudnn._native import host_library
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.sources import Flags, read_kernels
 
@@ -142,10 +142,13 @@ def _program_in(folder: Path) -> tuple[Program, str]:
 
 
 def _host_engine(folder: Path) -> dict[str, str]:
-    """Return the variables under which a program finds the host engine as cuDNN, by a link in `folder`."""
+    """Put the host engine and the tests' CUDA runtime into `folder`, and return the variables for it."""
     (folder / "libcudnn.so.9").symlink_to(host_library())
-    folders = (folder, scipy_openblas32.get_lib_dir(), Path(cudart_library()).parent)
-    return {"LD_LIBRARY_PATH": ":".join(map(str, folders))}
+    root, name = Path(__file__).parents[3], "libcudart.so.13"
+    source = root / "tests" / "cudart" / "runtime.cpp"
+    options = "-std=c++17", "-O1", "-fPIC", "-shared", f"-Wl,-soname,{name}", f"-I{root / 'native'}"
+    subprocess.run(["c++", *options, source, "-o", folder / name], check=True)
+    return {"LD_LIBRARY_PATH": f"{folder}:{scipy_openblas32.get_lib_dir()}"}
 
 
 def _stand_in(folder: Path) -> dict[str, str]:

@@ -56,9 +56,9 @@ CALLERS = (
 OPENED = {"libcudart.so.13", "libcublas.so.13", "libcuda.so.1", "libnvidia-ml.so.1", CUDNN}
 OPENED |= {"libcublasLt.so.13", "libcupti.so.13"}
 
-# The functions of native/cudart that cudart.cpp replaces, and calls by another name.
+# The functions of tests/cudart that cudart.cpp replaces, and calls by another name.
 OWN = ("GetLastError", "PeekAtLastError")
-# The functions of native/cudart that late_streams.cpp replaces, and calls by another name.
+# The functions of tests/cudart that late_streams.cpp replaces, and calls by another name.
 PROMPT = ("EventRecord", "Free", "FreeHost", "StreamDestroy")
 
 Functions = dict[str, set[str]]  # names by symbol version, or ''
@@ -163,7 +163,7 @@ def _compile(functions: Functions, output: Path, headers: Path, has_driver: bool
             Path(scratch) / name for name in ("base.o", "rest.o", "rest.c", "versions.map")
         )
         flags = ("-std=c++17", "-O1", "-fPIC", "-c")
-        _run("c++", *flags, f"-I{NATIVE}", NATIVE / "cudart" / "runtime.cpp", "-o", base)
+        _run("c++", *flags, f"-I{NATIVE}", HERE.parents[1] / "cudart" / "runtime.cpp", "-o", base)
         renamed = [f"--redefine-sym=cuda{name}=own{name}" for name in OWN]
         renamed += [f"--redefine-sym=cuda{name}=prompt{name}" for name in PROMPT]
         _run("objcopy", "--weaken", *renamed, base)

@@ -1,4 +1,4 @@
-// The functions of the CUDA runtime that PyTorch calls and native/cudart/runtime.cpp lacks, without those of
+// The functions of the CUDA runtime that PyTorch calls and tests/cudart/runtime.cpp lacks, without those of
 // late_streams.cpp. They are linked into one runtime with one device, whose memory is the host's. A function
 // here replaces one of runtime.cpp. PyTorch's own kernels cannot run here: launching one is an error that
 // names the kernel.
@@ -37,7 +37,7 @@ cudaError_t refuse(const void* kernel) {
 
 extern "C" {
 
-// The functions of native/cudart under other names (build.py).
+// The functions of tests/cudart under other names (build.py).
 cudaError_t ownGetLastError();
 cudaError_t ownPeekAtLastError();
 

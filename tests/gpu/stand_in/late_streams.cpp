@@ -19,7 +19,7 @@
 
 extern "C" {
 
-// The functions of native/cudart/runtime.cpp, which build.py has renamed.
+// The functions of tests/cudart/runtime.cpp, which build.py has renamed.
 cudaError_t promptEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t promptFree(void* memory);
 cudaError_t promptFreeHost(void* memory);
