@@ -19,7 +19,7 @@ from mucudnn.costs.records import SUCCESS
 from mucudnn.measuring.candidates import wastes_transform
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch.operators import passes
-from mucudnn.torch.operators.options import Ints, Options
+from mucudnn.torch.operators.options import Options
 from mucudnn.torch.operators.stock import random_tensors
 from mucudnn.torch.tracing.recorder import DATA_TYPES
 
@@ -47,9 +47,8 @@ class CompiledCall(NamedTuple):
     groups: int
     channels_last: bool  # the memory format of all three tensors
     workspace: str  # the limit
-    constant_filter: bool = (
-        False  # True if freezing has made w a constant, which the engine may keep in its own form
-    )
+    # True if freezing has made w a constant, which the engine may keep in its own form.
+    constant_filter: bool = False
 
     @property
     def y(self) -> tuple[int, ...]:
@@ -162,10 +161,6 @@ def _call(
     return call, EngineChoice(*choice)
 
 
-def _result_shape(call: CompiledCall) -> Ints:
-    return {"forward": call.y, "backward_data": call.x, "backward_filter": call.w}[call.pass_]
-
-
 _library = torch.library.Library("mucudnn_compiled", "DEF")
 
 
@@ -176,7 +171,8 @@ def _define_operator(pass_: str) -> Any:
 
     def fake(first: Tensor, second: Tensor, third: Any, *arguments: Any) -> Tensor:
         call, _ = _call(pass_, first, second, third, *arguments)
-        return passes.empty_result(_result_shape(call), first, call.channels_last)
+        result = {"forward": call.y, "backward_data": call.x, "backward_filter": call.w}[pass_]
+        return passes.empty_result(result, first, call.channels_last)
 
     tags = torch.Tag.flexible_layout, torch.Tag.pt2_compliant_tag
     _library.define(f"{pass_}({TENSORS[pass_]}, {SCHEMA}) -> Tensor", tags=tags)

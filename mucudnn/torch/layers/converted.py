@@ -197,9 +197,8 @@ def _log_choice(module: Any, operands: Operands, is_ours: bool) -> None:
     """Log the choice for a layer, once for each of its kernels."""
     if passes.is_followed(operands.x, operands.w, operands.bias) or not _logger.isEnabledFor(logging.INFO):
         return
-    name = (
-        getattr(module, "_mucudnn_name", None) or type(module).__name__
-    )  # the module may have been restored
+    # The module may have been restored.
+    name = getattr(module, "_mucudnn_name", None) or type(module).__name__
     try:
         choice = choice_of_forward(name, operands, is_ours)
     except passes.FAILURES:  # the run itself will raise or warn

@@ -240,11 +240,8 @@ class TorchTimer:
 
         The CPU time of a single thread is exact even if other work disturbed it.
         """
-        timing, waited_ms, patience = (
-            estimate(times, STOCK),
-            0.0,
-            device_times.engine_of(self._device).patience,
-        )
+        timing, waited_ms = estimate(times, STOCK), 0.0
+        patience = device_times.engine_of(self._device).patience
         if self._device == "cpu" and _threads() == 1:
             return timing
         while timing.is_busy and waited_ms < patience.ms:
