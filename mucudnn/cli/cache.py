@@ -195,27 +195,23 @@ def _print(arguments: argparse.Namespace, content: dict[str, Any], *lines: Table
 
 def _print_change(path: Path, arguments: argparse.Namespace, key: str, count: int, change: str) -> None:
     """Print how many rows of the cache a command added or deleted."""
-    counted = f"{_format_count(count)} {change} {path}"
+    counted = f"{count} row{'s' * (count != 1)} {change} {path}"
     _print(arguments, {"path": str(path), key: count}, counted, "Next: mucudnn cache info")
-
-
-def _format_count(number: int) -> str:
-    return f"{number} row{'s' * (number != 1)}"
 
 
 _COUNTED = (
     "enumerations", "measurements", "failures", "comparisons", "group_comparisons", "step_times", "trials",
 )  # fmt: skip
+_TABLES = "".join(
+    f"UNION ALL SELECT device, library, threads, '{name}' FROM {name}\n"
+    for name in _COUNTED
+    if name not in ("measurements", "failures")
+)
 _MACHINES = f"""
-    WITH rows AS (
-      SELECT device, library, threads, 'enumerations' counted FROM enumerations
-      UNION ALL
+    WITH rows(device, library, threads, counted) AS (
       SELECT device, library, threads, CASE WHEN time_ms ISNULL THEN 'failures' ELSE 'measurements' END
       FROM measurements WHERE status <> '{UNLIKELY}'
-      UNION ALL SELECT device, library, threads, 'comparisons' FROM comparisons
-      UNION ALL SELECT device, library, threads, 'group_comparisons' FROM group_comparisons
-      UNION ALL SELECT device, library, threads, 'step_times' FROM step_times
-      UNION ALL SELECT device, library, threads, 'trials' FROM trials
+      {_TABLES}
     )
     SELECT device, library, threads, {", ".join(f"sum(counted = '{name}')" for name in _COUNTED)}
     FROM rows GROUP BY device, library, threads ORDER BY device, library, threads
@@ -293,16 +289,14 @@ def _list(path: Path, arguments: argparse.Namespace) -> None:
     _print(arguments, content, rows, "", f"Choices within {spell_limit(choices.limit)}: {counts}; {busy}")
 
 
-_DISTURBED = """
-    SELECT problem, pass, library, threads, micro_batch, algorithm, time_ms, wall_ms, cpu_ms, busy_tries,
-      seen_ms
-    FROM measurements WHERE busy_tries > 0
-    ORDER BY device, library, threads, problem, pass, micro_batch, algorithm
-"""
 _DISTURBED_KEYS = (
     "problem", "pass", "library", "threads", "micro_batch", "algorithm", "time_ms", "wall_ms", "cpu_ms",
     "busy_tries", "seen_ms",
 )  # fmt: skip
+_DISTURBED = f"""
+    SELECT {", ".join(_DISTURBED_KEYS)} FROM measurements WHERE busy_tries > 0
+    ORDER BY device, library, threads, problem, pass, micro_batch, algorithm
+"""
 
 
 def _check(path: Path, arguments: argparse.Namespace) -> None:

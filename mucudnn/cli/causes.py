@@ -69,13 +69,10 @@ def run(arguments: argparse.Namespace) -> None:
     rows.add_section()
     rows.add_row("all", *(c for r in ranks for c in (milliseconds(r.total_ms), "100%")))
     steps = ", ".join(sorted({f"{r.steps} steps" if r.steps > 1 else "1 step" for r in ranks}))
-    late = [_describe(each, len(ranks)) for each in late_ranks(ranks) if each.ms >= WORTH * _step_ms(ranks)]
+    least_ms = WORTH * max(rank.total_ms / rank.steps for rank in ranks)
+    late = [_describe(each, len(ranks)) for each in late_ranks(ranks) if each.ms >= least_ms]
     title = f"{len(ranks)} rank{'s' * (len(ranks) > 1)}, {steps}"
     show(title, "", rows, "", *late, *_sentences(changes))
-
-
-def _step_ms(ranks: Sequence[Shares]) -> float:
-    return max(rank.total_ms / rank.steps for rank in ranks)
 
 
 def _describe(late: Lateness, ranks: int) -> str:

@@ -10,7 +10,7 @@ from mucudnn.cli.terminal import show
 from mucudnn.measuring.runners import Exhaustive
 from mucudnn.output.files import write_lines
 from mucudnn.report import check_installed
-from mucudnn.report.gather import Report, gather
+from mucudnn.report.gather import gather
 
 HELP = "write a page with plots of the decisions"
 DESCRIPTION = (
@@ -45,23 +45,15 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Measure, decide, and write the page and the plots."""
     check_installed()
+    from mucudnn.report.files import write_plots
+    from mucudnn.report.page import render
+
     outputs.check(Path(arguments.output), outputs.PAGE, force=arguments.force)
     with decided(arguments, Exhaustive()) as (result, find_costs):
         report = gather(arguments.network, result, find_costs())
-    _write_page(report, arguments.output)
+    write_lines(arguments.output, [render(report, date.today())], "the page")
     lines = [*report.advice, ""]
     if arguments.plots:
-        lines.append(_write_plots(report, arguments.plots, arguments.format))
+        count = write_plots(report, arguments.plots, arguments.format)
+        lines.append(f"{count} plots are in {arguments.plots}")
     show(*lines, f"Next: open {arguments.output} in a browser")
-
-
-def _write_page(report: Report, path: Path) -> None:
-    from mucudnn.report.page import render
-
-    write_lines(path, [render(report, date.today())], "the page")
-
-
-def _write_plots(report: Report, folder: Path, suffix: str) -> str:
-    from mucudnn.report.files import write_plots
-
-    return f"{write_plots(report, folder, suffix)} plots are in {folder}"
