@@ -11,9 +11,9 @@ def printable(text: str) -> str:
     """Return a text with escapes for the characters that a terminal or browser would obey; newlines stay."""
     if text.isprintable():
         return text
-    return "".join(character if character == "\n" else _spell(character) for character in text)
-
-
-def _spell(character: str) -> str:
-    hidden = unicodedata.category(character) in _UNPRINTABLE
-    return character.encode("unicode_escape").decode() if hidden else character
+    return "".join(
+        character
+        if character == "\n" or unicodedata.category(character) not in _UNPRINTABLE
+        else character.encode("unicode_escape").decode()
+        for character in text
+    )

@@ -1,6 +1,6 @@
 """Tables as plain text and as HTML, for results that notebooks and terminals show."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
 from itertools import chain, zip_longest
 
@@ -11,7 +11,8 @@ Rows = Sequence[Sequence[str]]
 
 def text_table(heads: Sequence[str], rows: Rows, figures: Sequence[bool]) -> str:
     """Return columns under their heads, aligned to the right for figures. Cells may have several lines."""
-    lines = [heads, *chain.from_iterable(map(_lines_of, rows))]
+    cells = (zip_longest(*(cell.split("\n") for cell in row), fillvalue="") for row in rows)
+    lines = [heads, *chain.from_iterable(cells)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     aligned = [
         "  ".join(
@@ -21,10 +22,6 @@ def text_table(heads: Sequence[str], rows: Rows, figures: Sequence[bool]) -> str
         for line in lines
     ]
     return "\n".join([aligned[0], "─" * (sum(widths) + 2 * len(widths) - 2), *aligned[1:]])
-
-
-def _lines_of(row: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    return zip_longest(*(cell.split("\n") for cell in row), fillvalue="")
 
 
 def html_table(caption: str, heads: Sequence[str], rows: Rows) -> str:

@@ -1,8 +1,9 @@
 """Time of a whole network against its total workspace."""
 
-import bisect
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
@@ -33,7 +34,7 @@ class Curve:
 
     def at(self, workspace: int) -> float | None:
         """Return the milliseconds within `workspace` bytes, or None if nothing fits."""
-        after = bisect.bisect_right(self.points, workspace, key=lambda point: point.workspace)
+        after = bisect_right(self.points, workspace, key=lambda point: point.workspace)
         return self.points[after - 1].time_ms if after else None
 
     def least_workspace(self, time_ms: float) -> int | None:
@@ -80,11 +81,16 @@ def _choose_evenly(fronts: Fronts) -> list[tuple[int, dict[Kernel, Configuration
         return []
     least = max(front[0].workspace for front in fronts.values())
     limits = sorted({c.workspace for front in fronts.values() for c in front if c.workspace >= least})
-    return [(limit, {k: _find_fastest(front, limit) for k, front in fronts.items()}) for limit in limits]
-
-
-def _find_fastest(front: Sequence[Configuration], limit: int) -> Configuration:
-    return front[bisect.bisect_right(front, limit, key=lambda c: c.workspace) - 1]
+    return [
+        (
+            limit,
+            {
+                k: front[bisect_right(front, limit, key=attrgetter("workspace")) - 1]
+                for k, front in fronts.items()
+            },
+        )
+        for limit in limits
+    ]
 
 
 def _sum_costs(choice: Mapping[Kernel, Configuration]) -> CurvePoint:

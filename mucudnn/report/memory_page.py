@@ -1,5 +1,6 @@
 """The page of a memory plan: memory against time, the figures, the tensors and the convolutions."""
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 
@@ -46,7 +47,7 @@ def render(plan: MemoryPlan, budgets: Sequence[MemoryPlan] = (), recorded: Timel
     """Return the page as HTML text, without scripts or references to other files."""
     timeline = plan.simulate()
     curve = stack_memory(plan, timeline)
-    peak_step = _find_step(timeline, curve.moments[curve.peak])
+    peak_step = bisect_right(timeline.starts_ms, curve.moments[curve.peak]) - 1
     label = (
         f"Memory against time: the peak of {format_size(timeline.peak)} is in step "
         f"{plan.steps[peak_step].name}, {format_size(plan.memory)} are allowed."
@@ -78,10 +79,6 @@ def render(plan: MemoryPlan, budgets: Sequence[MemoryPlan] = (), recorded: Timel
         tensors=sorted(plan.tensors, key=lambda tensor: -tensor.bytes),
         kernels=kernels,
     )
-
-
-def _find_step(timeline: Timeline, moment: float) -> int:
-    return max(i for i, start in enumerate(timeline.starts_ms) if start <= moment)
 
 
 def memory_plot(

@@ -1,7 +1,5 @@
 """The templates of the pages. Their output is escaped for HTML and free of hidden characters."""
 
-from importlib import resources
-
 import jinja2
 from markupsafe import Markup
 
@@ -13,9 +11,9 @@ from mucudnn.sizes import format_size
 def open_template(name: str) -> jinja2.Template:
     """Return a template of this folder, which knows the filters `size`, `ms`, `ratio` and others."""
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_read),
+        loader=jinja2.PackageLoader("mucudnn", "report"),
         autoescape=True,
-        finalize=_finalize,
+        finalize=lambda value: value if isinstance(value, Markup) else printable(str(value)),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -24,11 +22,3 @@ def open_template(name: str) -> jinja2.Template:
         size=format_size, ms=milliseconds, ratio=ratio, micro_batches=micro_batches, shortened=shortened
     )
     return environment.get_template(name)
-
-
-def _read(name: str) -> str:
-    return (resources.files("mucudnn.report") / name).read_text("utf-8")
-
-
-def _finalize(value: object) -> str:
-    return value if isinstance(value, Markup) else printable(str(value))
