@@ -270,8 +270,8 @@ class Cache(CacheRows):
         """Save all that can run at some sizes, and the algorithms that cannot, in one transaction."""
         rows = [(MEASUREMENT, MEASUREMENT.row(machine, kernel, vars(failure))) for failure in failures]
         rows += [
-            (ENUMERATION, ENUMERATION.row(machine, kernel, _listing(*candidate)))
-            for candidate in candidates.items()
+            (ENUMERATION, ENUMERATION.row(machine, kernel, {"micro_batch": size, "candidates": text}))
+            for size, text in ((size, format_candidates(listed)) for size, listed in candidates.items())
         ]
         self.attempt(lambda: self._count_changes(lambda: self._add_and_find(*rows)))
 
@@ -380,10 +380,6 @@ class Cache(CacheRows):
             values = tuple(row[column] for column in table.key)
             if not self._rows_of(f"SELECT 1 FROM {table.name} {_OF_KERNEL}{same}", values):
                 raise ValueError("the index does not lead to a row that was added")
-
-
-def _listing(micro_batch: int, candidates: Sequence[Listed]) -> dict[str, Any]:
-    return {"micro_batch": micro_batch, "candidates": format_candidates(candidates)}
 
 
 def _trial_of(driver: str, kernel: Kernel, algorithm: str) -> dict[str, Any]:

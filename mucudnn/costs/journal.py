@@ -141,7 +141,8 @@ def rows_of(text: str) -> Iterator[Row]:
         try:
             is_host = header["engine"] == "host"
             machine = Machine(header["engine"], header["device"], header["library"], int(header["threads"]))
-            at = _time(header["measured_at"])
+            seconds = int(header["measured_at"])
+            at = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
             raced = _RACE in header.items()
             for problem, pass_, algorithm, time_ms, workspace, notes, wall_ms, cpu_ms, busy_tries in measured:
                 kernel = Kernel(problem, pass_)
@@ -172,7 +173,3 @@ def _accumulator(kernel: Kernel, *, sums: bool) -> int:
     """Return the bytes for more slices than are summed in place, which a device that `sums` adds in fp32."""
     size = accumulator_size(kernel, MOST_SLICES_IN_PLACE + 1)
     return CANNOT_ACCUMULATE if size is None or (size and not sums) else size
-
-
-def _time(seconds: str) -> str:
-    return datetime.fromtimestamp(int(seconds), UTC).isoformat(timespec="seconds")

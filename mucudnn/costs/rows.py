@@ -104,7 +104,8 @@ class CacheRows:
                     busy.append(item)
         for item in busy:
             what = f"it is to {name(item)}"
-            patience = Patience(what, self._listener.message, self._version_of_data)
+            # The version of the data changes when another process writes to the file.
+            patience = Patience(what, self._listener.message, lambda: self.query("PRAGMA data_version"))
             with self._claim(name(item), patience):
                 yield item
 
@@ -241,10 +242,6 @@ class CacheRows:
 
     def _claim(self, name: str, patience: Patience | None = None) -> AbstractContextManager[bool]:
         return nullcontext(True) if self._claims is None else self._claims.claim(name, patience)
-
-    def _version_of_data(self) -> Any:
-        """Return a number that changes when another process writes to the file."""
-        return self.query("PRAGMA data_version")[0][0]
 
     def _go_on_in_memory(self, failure: UnwritableError) -> None:
         lost = "what is measured from now on is lost afterwards" if self.kept else "what can be read is used"

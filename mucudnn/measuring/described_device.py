@@ -52,8 +52,9 @@ def described_device(properties: str) -> str:
         name = str(values["deviceName"])
         version, processors = (_read_int(values, key) for key in ("deviceVer", "multiProcessorCount"))
     except (ValueError, KeyError) as error:
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise UsageError(
-            f"the text does not describe a device: {_explain(error)}; `mucudnn doctor "
+            f"the text does not describe a device: {reason}; `mucudnn doctor "
             "--write-device-properties` writes such a text"
         ) from None
     if not name.isprintable():  # plans have the name in a line of their own
@@ -67,10 +68,6 @@ def _read_int(values: dict[str, Any], key: str) -> int:
     if type(value) is not int or not 0 <= value < 2**31:
         raise ValueError(f"its '{key}' is {shown(value)}, not a whole number")
     return value
-
-
-def _explain(error: Exception) -> str:
-    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def open_planner(engine: str, properties: str) -> tuple[Planner, Machine]:

@@ -171,7 +171,8 @@ class RaceTimer:
     """A timer with few runs, on the tensors of STOCK or else on those that a problem's passes share."""
 
     def __init__(self, stock: StockOfKernel, workspace: int) -> None:
-        self._stock, self._workspace = stock, workspace
+        self._stock = stock
+        self.workspace = workspace  # the most bytes that an algorithm may need
         self._tensors: Tensors | None = None
 
     def measure(self, task: Task) -> Timing:
@@ -181,11 +182,6 @@ class RaceTimer:
             task, RACE_RUNS, race_budget_ms(_whole_ms(rows, kernel.mini_batch)),
             hopeless_ms(Candidate(task.micro_batch, task.algorithm, task.workspace), rows),
         )  # fmt: skip
-
-    @property
-    def workspace(self) -> int:
-        """The most bytes of workspace that an algorithm may need."""
-        return self._workspace
 
     @property
     def threads(self) -> int:
@@ -200,7 +196,7 @@ class RaceTimer:
         kernel, engine = self._stock.kernel, self._stock.bench.engine
         if self._tensors is None:
             self._tensors = self._stock.tensors(engine) or self._stock.bench.tensors(kernel)
-            self._memory = allocate_workspace(engine, self._workspace)
+            self._memory = allocate_workspace(engine, self.workspace)
         x, w, y, *operands = self._tensors.all
         return engine.measure(
             kernel.at(what.micro_batch), what.algorithm, x, w, y, self._memory,
