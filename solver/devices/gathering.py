@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import ne
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,9 @@ def gatherings(
 def _front(ways: Sequence[Gathering]) -> list[Gathering]:
     """Return the Pareto-optimal ways, and of equal ways the one with the fewest changes of stage."""
     front: list[Gathering] = []
-    for way in sorted(ways, key=lambda way: (way.time_ms, way.memory, _changes(way), way.stages)):
+    for way in sorted(
+        ways, key=lambda way: (way.time_ms, way.memory, sum(map(ne, way.stages, way.stages[1:])), way.stages)
+    ):
         if not front or way.memory < front[-1].memory:
             front.append(way)
     return front
-
-
-def _changes(way: Gathering) -> int:
-    return sum(stage != following for stage, following in zip(way.stages, way.stages[1:], strict=False))

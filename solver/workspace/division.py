@@ -128,7 +128,10 @@ def solve_division(
         taken = [front[-1] for front in choices]
         return _describe(kernels, groups, taken, 0.0, True, "none", time.monotonic() - start)
 
-    order = sorted(range(len(problem)), key=lambda i: (*_list_values(problem[i]), repr(groups[i])))
+    order = sorted(
+        range(len(problem)),
+        key=lambda i: (problem[i].workspace.tolist(), problem[i].time.tolist(), repr(groups[i])),
+    )
     kept = worthwhile([problem[i] for i in order], capacity)
     capacity -= sum(int(problem[i].workspace[indices[0]]) for i, indices in zip(order, kept, strict=True))
     options = [problem[i].take(indices) for i, indices in zip(order, kept, strict=True)]
@@ -138,9 +141,10 @@ def solve_division(
     for name in orders[solver]:
         answer = SOLVERS[name](options, capacity, gap_asked, time_limit)
         bound = max(bound, answer.bound)
-        if answer.choice is not None and _sum_workspace(options, answer.choice) <= capacity:
-            milliseconds = math.fsum(o.time[i] for o, i in zip(options, answer.choice, strict=True))
-            if milliseconds < best:
+        if answer.choice is not None:
+            pairs = list(zip(options, answer.choice, strict=True))
+            milliseconds = math.fsum(o.time[i] for o, i in pairs)
+            if milliseconds < best and sum(int(o.workspace[i]) for o, i in pairs) <= capacity:
                 chosen, best, winner = answer.choice, milliseconds, name
         gap = max(0.0, 1 - bound / best)
         if chosen is not None and gap <= gap_asked + 2 * TIE:
@@ -237,11 +241,3 @@ def _make_options(front: Sequence[Configuration], weight: int) -> Options:
         np.array([weight * (c.workspace - least) for c in front], dtype=np.int64),
         np.array([weight * c.time_ms for c in front], dtype=np.float64),
     )
-
-
-def _list_values(options: Options) -> tuple[list[int], list[float]]:
-    return options.workspace.tolist(), options.time.tolist()
-
-
-def _sum_workspace(options: Sequence[Options], choice: Sequence[int]) -> int:
-    return sum(int(o.workspace[i]) for o, i in zip(options, choice, strict=True))
