@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from ..highs import make_solver
 from ..workspace.configuration import Infeasible
 from .joint_program import MEMORY_UNITS
-from .program import Amount, Program, Terms
+from .program import Amount, Program, Terms, read_choices
 from .timeline import required_bytes
 from .training import Choice, TrainingStep, offload_selected
 
@@ -88,12 +86,7 @@ def _solve(work: TrainingStep, offload: bool, recompute: bool) -> tuple[Choice, 
         host = [(o, t.bytes * units) for o, t in zip(gone, tensors, strict=True)]
         program.add(host, "<=", work.host_memory * units)
     program.minimise([(peak, 1.0)], make_solver(NODES, mip_rel_gap=0, mip_abs_gap=0))
-    problem, pulp = program.problem, program.pulp
-    is_solved = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
-    # PuLP calls an interrupted solver's answer feasible even if there is none.
-    if not is_solved or not math.isfinite(problem.solverModel.getInfo().objective_function_value):
+    if not program.is_solved:
         return keep
-    chosen: list[Choice] = []
-    for o, r in zip(gone, replayed, strict=True):
-        chosen.append("offload" if o.value() > 0.5 else "recompute" if r.value() > 0.5 else "keep")
-    return tuple(chosen) if work.fits_host(chosen) else keep
+    chosen = read_choices(gone, replayed)
+    return chosen if work.fits_host(chosen) else keep

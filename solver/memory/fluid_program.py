@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -62,6 +62,7 @@ class FluidProgram:
         self._evaluator, self._memory = evaluator, memory
         self.tensors = len(work.tensors)
         self._program = Program("fluid")
+        self._add = self._program.add
         self._bytes = BYTES / max(memory, 1)
         self._unit = max(math.fsum(r.time_ms for r in work.runs(work.least_workspace)), 1e-9) / 1e3
         self._rate_out, self._rate_in = (
@@ -97,7 +98,8 @@ class FluidProgram:
 
     def solve(self) -> float:
         """Solve the program. Return the least milliseconds of all decisions, or infinity if there is none."""
-        known = [(variable, 0.0) for variable in self._binaries]  # some are in no constraint
+        binaries = [*self._offloaded.values(), *self._recomputed.values()]  # some are in no constraint
+        known = [(variable, 0.0) for variable in binaries]
         self._program.minimise([*self._objective, *known], make_solver())
         self._model = self._program.problem.solverModel
         self._model.setOptionValue("presolve", "off")  # a later solution begins at the last one
@@ -122,18 +124,11 @@ class FluidProgram:
             for i, variable in variables.items()
         ]
 
-    @property
-    def _binaries(self) -> list[Any]:
-        return [*self._offloaded.values(), *self._recomputed.values()]
-
     def _bound(self) -> float:
         status = self._model.getModelStatus()
         if status != type(status).kOptimal:
             return math.inf
         return float(self._model.getInfo().objective_function_value) * self._unit
-
-    def _add(self, terms: Iterable[tuple[Any, float]], relation: str, value: float) -> None:
-        self._program.add(terms, relation, value)
 
     def _add_kernels(self) -> None:
         """Add the workspace of each step with kernels, within which each kernel runs as fast as possible."""

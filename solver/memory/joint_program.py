@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..highs import make_solver
-from .program import Program, Terms
+from .program import Program, Terms, read_choices
 from .timeline import WINDOW, required_bytes
 from .training import Choice, Run, TrainingStep, offload_selected
 
@@ -93,6 +93,7 @@ class _Program:
 
     def __init__(self, work: TrainingStep, memory: int, recompute: bool, offload: bool) -> None:
         self._program = Program("memory")
+        self._add = self._program.add
         self._work = work
         # HiGHS's tolerances are absolute, so times count in thousandths of the slowest answer.
         slowest = work.runs(work.least_workspace)
@@ -134,7 +135,6 @@ class _Program:
             self._add(host, "<=", work.host_memory * self._bytes)
 
     def solve(self, gap: float, time_limit: float, faster_than: float) -> Decision:
-        pulp, problem = self._program.pulp, self._program.problem
         self._program.minimise(
             ((variable, 1.0) for variable in (*self._time, *self._pause)),
             make_solver(
@@ -145,17 +145,14 @@ class _Program:
                 objective_bound=faster_than / self._unit,
             ),
         )
-        status, info = problem.solverModel.getModelStatus(), problem.solverModel.getInfo()
+        model = self._program.problem.solverModel
+        status = model.getModelStatus()
         is_cut = status == type(status).kTimeLimit
         # HiGHS does not know a bound above `faster_than`, because it skips slower answers.
-        bound = min(float(info.mip_dual_bound) * self._unit, faster_than)
-        is_solved = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
-        # PuLP calls an interrupted solver's answer feasible even if there is none.
-        if not is_solved or not math.isfinite(info.objective_function_value):
+        bound = min(float(model.getInfo().mip_dual_bound) * self._unit, faster_than)
+        if not self._program.is_solved:
             return Decision(None, (), bound, is_cut=is_cut)
-        choices: list[Choice] = []
-        for o, r in zip(self._offloaded, self._recomputed, strict=True):
-            choices.append("offload" if o.value() > 0.5 else "recompute" if r.value() > 0.5 else "keep")
+        choices = read_choices(self._offloaded, self._recomputed)
         configurations: dict[int, int] = {}
         for scratch in self._scratch:
             if scratch.chosen:
@@ -166,7 +163,7 @@ class _Program:
             if choice == "offload"
         }
         chosen = tuple(configurations[k] for k in sorted(configurations))
-        return Decision(tuple(choices), chosen, bound, leaves_at, is_cut)
+        return Decision(choices, chosen, bound, leaves_at, is_cut)
 
     def _add_tensor(self, i: int) -> None:
         """Add the residency of a tensor in each step, and its copies."""
@@ -279,6 +276,3 @@ class _Program:
         variable = self._program.number()
         self._copies[direction, step, in_pause].append((variable, 1))
         return variable
-
-    def _add(self, terms: Terms, relation: str, value: float) -> None:
-        self._program.add(terms, relation, value)

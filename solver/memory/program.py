@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from itertools import count
 from typing import Any, TypeAlias
 
 from ..forks import no_fork
+from .training import Choice
 
 Terms: TypeAlias = list[tuple[Any, float]]
 """Variables and their factors."""
@@ -23,20 +26,19 @@ class Program:
         with no_fork:
             import pulp
 
-        self.pulp, self.problem, self._count = pulp, pulp.LpProblem(name, pulp.LpMinimize), 0
+        self.pulp, self.problem = pulp, pulp.LpProblem(name, pulp.LpMinimize)
+        self._names = map("v{}".format, count())
         self._senses: Mapping[str, int] = {
             "<=": pulp.LpConstraintLE, "==": pulp.LpConstraintEQ, ">=": pulp.LpConstraintGE,
         }  # fmt: skip
 
     def number(self, least: float = 0.0, most: float | None = None) -> Any:
         """Return a new variable between two bounds."""
-        self._count += 1
-        return self.problem.add_variable(f"v{self._count}", lowBound=least, upBound=most)
+        return self.problem.add_variable(next(self._names), lowBound=least, upBound=most)
 
     def binary(self) -> Any:
         """Return a new variable that is 0 or 1."""
-        self._count += 1
-        return self.problem.add_variable(f"v{self._count}", cat=self.pulp.LpBinary)
+        return self.problem.add_variable(next(self._names), cat=self.pulp.LpBinary)
 
     def add(self, terms: Iterable[tuple[Any, float]], relation: str, value: float) -> None:
         """Add a constraint. A variable may come several times."""
@@ -50,6 +52,14 @@ class Program:
         """Set the objective and solve."""
         self.problem.setObjective(self.pulp.LpAffineExpression(list(terms)))
         self.problem.solve(solver)
+
+    @property
+    def is_solved(self) -> bool:
+        """True if the solver found an answer."""
+        pulp, info = self.pulp, self.problem.solverModel.getInfo()
+        is_solved = self.problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+        # PuLP calls an interrupted solver's answer feasible even if there is none.
+        return is_solved and math.isfinite(info.objective_function_value)
 
 
 class Amount:
@@ -75,6 +85,14 @@ class Amount:
             self._program.add([(after, 1), *before, *minus(self._changes)], "==", 0)
             self._variable, self._changes = after, []
         return [] if self._variable is None else [(self._variable, 1.0)]
+
+
+def read_choices(offloaded: Iterable[Any], recomputed: Iterable[Any]) -> tuple[Choice, ...]:
+    """Return the choice for each tensor from the values of its two binaries."""
+    return tuple(
+        "offload" if o.value() > 0.5 else "recompute" if r.value() > 0.5 else "keep"
+        for o, r in zip(offloaded, recomputed, strict=True)
+    )
 
 
 def minus(terms: Terms) -> Terms:
