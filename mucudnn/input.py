@@ -20,7 +20,7 @@ MOST_BYTES_OF_LINES = 16 * 2**20  # lines become Python objects, which are 30 ti
 _GZIP = b"\x1f\x8b"
 
 
-def open_at_once(path: str, flags: int) -> int:
+def open_without_waiting(path: str, flags: int) -> int:
     """Open a file without waiting for the writer of a pipe. It is an opener for `open`."""
     return os.open(path, flags | os.O_NONBLOCK)
 
@@ -30,7 +30,7 @@ def read_bytes(path: Path, *, most: int = MOST_BYTES) -> bytes:
 
     Raises OSError, and MucudnnError for a file of more than `most` bytes.
     """
-    with open(path, "rb", opener=open_at_once) as file:
+    with open(path, "rb", opener=open_without_waiting) as file:
         os.set_blocking(file.fileno(), True)
         is_larger = os.fstat(file.fileno()).st_size > most
         content = b"" if is_larger else file.read(most + 1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mucudnn import settings
 from mucudnn.cli import options, outputs
-from mucudnn.cli.run import add_command, become
+from mucudnn.cli.run import add_command, replace_process
 from mucudnn.errors import UsageError
 
 HELP = "write down the convolutions that a program makes"
@@ -27,7 +27,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Replace this process with the command, and return only by an exception."""
-    become("record", arguments.command, lambda: _variables(arguments))
+    replace_process("record", arguments.command, lambda: _variables(arguments))
 
 
 def _default() -> Path:

@@ -82,7 +82,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Replace this process with the command, and return only by an exception."""
-    become("run", arguments.command, lambda: _variables(arguments))
+    replace_process("run", arguments.command, lambda: _variables(arguments))
 
 
 def _variables(arguments: argparse.Namespace) -> dict[str, str]:
@@ -141,7 +141,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def become(name: str, command: list[str], variables: Callable[[], dict[str, str]]) -> None:
+def replace_process(name: str, command: list[str], variables: Callable[[], dict[str, str]]) -> None:
     """Replace this process with the command of `mucudnn NAME`, under the drop-in.
 
     `variables` returns the environment variables to add, and is called after the checks. Returns only by an

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mucudnn.errors import MucudnnError
-from mucudnn.input import open_at_once
+from mucudnn.input import open_without_waiting
 
 _SHT_RELA, _SHT_DYNSYM = 4, 11
 _DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_SONAME = 0, 1, 5, 14
@@ -81,7 +81,7 @@ class _Names:
 @contextmanager
 def mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
     """Map a file, which may exceed the memory, and yield its bytes; a pipe has none. Raises OSError."""
-    with open(path, "rb", opener=open_at_once) as file:
+    with open(path, "rb", opener=open_without_waiting) as file:
         if os.fstat(file.fileno()).st_size == 0:  # mmap refuses an empty file
             yield b""
             return

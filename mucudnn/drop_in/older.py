@@ -8,7 +8,7 @@ from mucudnn.drop_in.elf import NotElfError, mapped, read_elf
 from mucudnn.drop_in.findings import written_for_8
 from mucudnn.drop_in.libraries import find_interpreter, list_linked
 from mucudnn.errors import MucudnnError
-from mucudnn.input import open_at_once, read_bytes
+from mucudnn.input import open_without_waiting, read_bytes
 
 _PYTHON = re.compile(r"python[\d.]*")
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+(?:tensorflow|keras|tf_keras)\b", re.MULTILINE)
@@ -67,7 +67,7 @@ def _texts(arguments: list[str]) -> Iterator[str]:
 def _find_interpreter(program: Path) -> Path | None:
     """Return the program that runs a script, or None if the file is not a script."""
     try:
-        with open(program, "rb", opener=open_at_once) as file:
+        with open(program, "rb", opener=open_without_waiting) as file:
             return find_interpreter(file.readline(256).decode(errors="replace"))
     except OSError:
         return None

@@ -76,8 +76,8 @@ def sort_operations(count: int, edges: Edges) -> list[int]:
 
 def find_cuts(order: Sequence[int], edges: Edges) -> list[int]:
     """Return, in order, the operations that every other operation must run before or after."""
-    before = reach(order, edges)
-    after = reach(order[::-1], {(later, earlier): ms for (earlier, later), ms in edges.items()})
+    before = find_reachable(order, edges)
+    after = find_reachable(order[::-1], {(later, earlier): ms for (earlier, later), ms in edges.items()})
     everything = (1 << len(order)) - 1
     return [i for i in order if before[i] | after[i] | 1 << i == everything]
 
@@ -98,7 +98,7 @@ def find_chains(count: int, edges: Edges) -> list[list[int]]:
     return chains
 
 
-def reach(order: Sequence[int], edges: Edges) -> dict[int, int]:
+def find_reachable(order: Sequence[int], edges: Edges) -> dict[int, int]:
     """Return for each operation, as bits, the operations on which it depends, directly or indirectly."""
     reached = dict.fromkeys(order, 0)
     for i, sources in find_sources(order, edges).items():

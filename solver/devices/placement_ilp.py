@@ -16,7 +16,7 @@ import numpy as np
 from ..forks import no_fork
 from ..highs import make_solver
 from ..workspace.configuration import Infeasible
-from .placement_graph import Edges, Operation, find_sources, reach, simulate_placement
+from .placement_graph import Edges, Operation, find_reachable, find_sources, simulate_placement
 
 Solution = tuple[list[int], list[float], float, float]
 
@@ -84,7 +84,7 @@ def solve(
         if ms:
             for d in range(devices):
                 problem += start[j] >= start[i] + (times[i] + ms * (on[i][d] - on[j][d])) / unit
-    reached = reach(range(count), edges)
+    reached = find_reachable(range(count), edges)
     for i, j in itertools.combinations(range(count), 2):
         if reached[j] >> i & 1 or not times[i] or not times[j]:
             continue

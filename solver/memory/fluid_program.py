@@ -136,7 +136,7 @@ class FluidProgram:
         of_step: dict[int, list[int]] = {}
         for k, kernel in enumerate(work.kernels):
             of_step.setdefault(kernel.step, []).append(k)
-        away = np.where(self._can_go(), np.int8(OFFLOAD), np.int8(KEEP))
+        away = np.where(self._leaving(), np.int8(OFFLOAD), np.int8(KEEP))
         free = self._memory - self._evaluator.held(away)
         for step, kernels in of_step.items():
             options = [work.kernels[k].configurations for k in kernels]
@@ -161,7 +161,7 @@ class FluidProgram:
             needed = [(x, -size * self._bytes) for x, size in zip(chosen, sizes, strict=True)]
             self._add([(self._workspace[step], 1), *needed], ">=", 0)
 
-    def _can_go(self) -> Any:
+    def _leaving(self) -> Any:
         can = np.zeros(len(self._evaluator.bytes), dtype=bool)
         can[[*self._offloaded, *self._recomputed]] = True
         return can
@@ -287,7 +287,7 @@ class FluidProgram:
         those that exceed it with their largest workspace.
         """
         evaluator, steps = self._evaluator, len(self._work_ms)
-        managed = np.flatnonzero(self._can_go())
+        managed = np.flatnonzero(self._leaving())
         cuts = {*evaluator.freed_from[managed].tolist(), *evaluator.needs[managed].tolist(), steps}
         cuts.update(step for returns in self._early.values() for step in returns)
         least, most = self._all_kept + self._least, self._all_kept + self._most

@@ -111,7 +111,7 @@ def solve_division(
         ValueError: a count is less than 1 or is given for no kernel, or there is no such solver.
     """
     with no_fork:
-        from .relaxation import worthwhile
+        from .relaxation import find_worthwhile
 
     start = time.monotonic()
     orders = {"auto": ("exact", "highs"), "highs": ("highs", "exact"), "exact": ("exact",)}
@@ -132,7 +132,7 @@ def solve_division(
         range(len(problem)),
         key=lambda i: (problem[i].workspace.tolist(), problem[i].time.tolist(), repr(groups[i])),
     )
-    kept = worthwhile([problem[i] for i in order], capacity)
+    kept = find_worthwhile([problem[i] for i in order], capacity)
     capacity -= sum(int(problem[i].workspace[indices[0]]) for i, indices in zip(order, kept, strict=True))
     options = [problem[i].take(indices) for i, indices in zip(order, kept, strict=True)]
     gap_asked = 0.0 if exact else GAP

@@ -20,7 +20,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 
-def worthwhile(options: Sequence[Options], capacity: int) -> list[Ints]:
+def find_worthwhile(options: Sequence[Options], capacity: int) -> list[Ints]:
     """Return the indices of each kernel's options that an optimal division may have, ascending.
 
     All options of at least one optimal division are among them (within rounding).

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mucudnn.solver.workspace import exact, ilp
 from mucudnn.solver.workspace.choice import Options
-from mucudnn.solver.workspace.relaxation import Segments, worthwhile
+from mucudnn.solver.workspace.relaxation import Segments, find_worthwhile
 
 TIE = 1e-12
 SECONDS = 60.0
@@ -109,7 +109,7 @@ def test_the_relaxation_bounds_the_optimum_from_both_sides(problem: Problem) -> 
 @given(problems())
 def test_what_is_worthwhile_has_an_optimum(problem: Problem) -> None:
     options, capacity = problem
-    indices = worthwhile(options, capacity)
+    indices = find_worthwhile(options, capacity)
     kept = [kernel.take(i) for kernel, i in zip(options, indices, strict=True)]
     spare = capacity - workspace_of(options, [int(i[0]) for i in indices])
     assert least_time(kept, spare) <= least_time(options, capacity) * (1 + TIE)
