@@ -26,7 +26,7 @@ class Setting:
 
     variable: str
     default: Any = None
-    default_text: str = "none"  # the default for people
+    default_text: str = "none"  # the default as the help text shows it
     is_path: bool = False
 
     @property

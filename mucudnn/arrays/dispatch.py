@@ -66,7 +66,7 @@ class Prepared:
     stock: tuple[int, ...] = ()
     undivided_stock: MicroConfiguration | None = None
     _rescue: Rescue | None = None  # None for tiles, which are as small as can be, and batch-invariant slices
-    _watch: Watch | None = None  # None on a GPU, for plans, and for parts and slices that have no rows
+    _watch: Watch | None = None  # None on a GPU, and where no measurements chose, as for a plan
     is_provisional: bool = False
     is_busy: bool = False  # True if other programs disturbed a measurement that it depends on
 

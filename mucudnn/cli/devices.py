@@ -52,7 +52,7 @@ def measure_on_devices(arguments: argparse.Namespace, devices: Sequence[str]) ->
     """
     flags = argparse.Namespace(**{k: v for k, v in vars(arguments).items() if k != "run"})
     workers: list[tuple[BaseProcess, Connection]] = []
-    interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)  # children inherit this: we end them
+    interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the children, which this process ends
     try:
         try:
             for device in _resolve_devices(devices):

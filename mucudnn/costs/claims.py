@@ -20,7 +20,7 @@ from pathlib import Path
 
 from mucudnn.forks import close_in_child, no_fork
 
-_BUSY = (BlockingIOError, PermissionError)  # EAGAIN and EACCES, as file systems differ
+_BUSY = (BlockingIOError, PermissionError)  # file systems differ: EAGAIN or EACCES
 _MOMENT = 0.02  # seconds between two tries
 PATIENCE_SECONDS = 60.0  # more than one measurement takes
 

@@ -12,8 +12,8 @@ from mucudnn.measuring.buffers import extent
 from mucudnn.problems.kernels import Kernel
 
 Array = npt.NDArray[np.float64]
-# Another order of additions may have the same sum, and often changes one or two of all results: those of a
-# library's code for the end of a matrix.
+# Several draws are needed, because another order of additions often changes only one or two results, those
+# that a library computes by its code for the end of a matrix, and even these may be equal by chance.
 _DRAWS = 4
 _FEW_CHANNELS = 8  # fewer products may cancel without rounding errors
 

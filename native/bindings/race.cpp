@@ -11,7 +11,7 @@ namespace py = pybind11;
 namespace mucudnn::python {
 namespace {
 
-// _RaceCandidate and _Part in _native.pyi.
+// The tuples that _native.pyi calls _RaceCandidate and _Part.
 using Candidate = std::tuple<std::int64_t, std::string, std::int64_t>;
 using Part = std::tuple<std::int64_t, std::string, double, std::int64_t>;
 using Limits = std::vector<std::optional<std::int64_t>>;

@@ -32,7 +32,7 @@ inline std::string to_text(const Kernel& kernel) {
 
 template <>
 struct std::hash<mucudnn::Kernel> {
-  // Leaves out the output, which follows from the other sizes, and the epilogue, which few kernels have. It
+  // Omits the output, which follows from the other sizes, and the epilogue, which few kernels have. It
   // is inline because every call of a hooked function computes it.
   std::size_t operator()(const mucudnn::Kernel& kernel) const noexcept {
     const mucudnn::Problem& p = kernel.problem;

@@ -96,7 +96,8 @@ struct SizesInMemory {
   std::int64_t rows = 0;
 };
 
-// Returns the sizes in memory of a tensor that is packed apart from them; else nothing.
+// Returns how many channels and rows the strides of a tensor leave room for; nothing if the tensor has other
+// gaps as well.
 template <typename Sizes, typename Strides>
 std::optional<SizesInMemory> sizes_in_memory(const Sizes& sizes, const Strides& strides, int dims,
                                              Layout layout) {

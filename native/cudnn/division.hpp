@@ -20,7 +20,7 @@ struct Slice {
   std::string algorithm;
 };
 
-// The error that a slice cannot be prepared.
+// Thrown if a slice cannot be prepared.
 class SliceRefused : public EngineError {
  public:
   SliceRefused(Slice slice, const std::string& reason) : EngineError(reason), slice_(std::move(slice)) {}

@@ -22,7 +22,7 @@ class EngineError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The error that a call to the library returned a status other than success.
+// Thrown if a call to the library returns a status other than success.
 class CallFailed : public EngineError {
  public:
   CallFailed(const std::string& call, cudnnStatus_t code, const std::string& status,
@@ -62,7 +62,7 @@ struct Fusion {
   cudnnTensorDescriptor_t bias_descriptor = nullptr;
   const void* bias = nullptr;
   cudnnActivationDescriptor_t activation = nullptr;
-  const Library* library = nullptr;  // describes the bias of a group of channels
+  const Library* library = nullptr;  // makes the descriptor for the bias of a group of channels
 };
 
 // output = alpha * convolution + beta * output; a fused forward pass has no beta.

@@ -157,7 +157,7 @@ class Search:
         if codes is None:
             return
         for means in dict.fromkeys((offload, self._offload)):
-            # The answer may not fit, because the program frees parts of tensors: more of them leave.
+            # The answer may not fit, because the program frees parts of tensors, so more of them must leave.
             fitting = choose_cheapest(
                 self._evaluator, self._memory, codes, offload=means, recompute=self._recompute, hidden=0.0
             )
@@ -191,7 +191,7 @@ class Search:
         times = [self._evaluator.time_ms(codes, configurations, self._memory, each) for each in rules]
         fastest = min(range(len(rules)), key=times.__getitem__)
         self._starts.append(Candidate(times[fastest], codes, configurations, rules[fastest]))
-        self._starts.sort(key=lambda each: each.time_ms)  # stable
+        self._starts.sort(key=lambda each: each.time_ms)  # stable: the first of equals wins
         self.best = self._starts[0]
 
     def _improve(self) -> Iterator[None]:

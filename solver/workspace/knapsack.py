@@ -50,7 +50,7 @@ class Knapsack:
             size = self._choose_part(left)
             chosen.append(self._item[size])
             left -= size
-            # The rest cannot have a larger part, so this one repeats while the rest can have it.
+            # The rest has no larger part, so this one is taken again as long as that stays optimal.
             while (
                 left >= size and self._parts[left - size] < self._parts[left] and self._is_optimal(size, left)
             ):

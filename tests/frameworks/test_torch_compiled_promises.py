@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mucudnn.errors import MucudnnWarning
 from mucudnn.torch.compiling import graph_pass
 
-pytestmark = pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec:FutureWarning")  # Inductor gives it
+pytestmark = pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec:FutureWarning")  # from Inductor
 inductor_config = pytest.importorskip("torch._inductor.config")
 NOT_KEPT = "PyTorch itself runs a convolution, whose result does not promise 'batch_invariant'"
 

@@ -142,7 +142,7 @@ def tracked_peak(
         return sum(kinds["Total"] for kinds in tracker.get_tracker_snapshot("peak").values())
 
 
-# MUCUDNN_FIT=all takes all ways with all models, which is slow.
+# MUCUDNN_FIT=all tries every combination of a model and a way to train it, which is slow.
 EVERY = 1 if os.environ.get("MUCUDNN_FIT") == "all" else 13  # each model and each way
 WAYS = list(itertools.product(MODELS, OPTIMIZERS, (False, True), (False, True)))
 

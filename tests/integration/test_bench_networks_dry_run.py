@@ -178,7 +178,7 @@ def test_a_process_that_takes_too_long_ends_with_all_that_it_forked(
 def _mentions(folder: Path) -> bool:
     """Return whether a process has a folder in its arguments."""
     for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             if str(folder) in file.read_text(errors="replace"):
                 return True
     return False

@@ -16,7 +16,7 @@ from shim_problems import GRAPH_PROBLEM, LEGACY_PROBLEM, SHAPES
 from mucudnn._native import Engine
 
 OF = 9
-PARTS = ((9, 0), (1, 0), (1, 8), (2, 3), (5, 4), (8, 1))  # samples, and the first of them
+PARTS = ((9, 0), (1, 0), (1, 8), (2, 3), (5, 4), (8, 1))  # (number of samples, index of the first)
 COVERED = ("forward", "backward_data")
 # More channels than are summed in one order everywhere, and tiny images: GEMM varies on these.
 VARYING = ("ic700ih4_oc6_kh3_ph1", "ic40ih9_oc24_kh1", "ic3ih21_oc16_kh7_sh2_ph3")

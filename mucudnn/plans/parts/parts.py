@@ -60,7 +60,7 @@ def add_groups(
     if bench.runner.measures:
         measure_groups(bench, allowed, policy)  # level by level, so that one forecast covers all kernels
     extended = []
-    listener = bench.listener if run else Listener()  # a progress bar imports much
+    listener = bench.listener if run else Listener()  # importing a progress bar takes long
     for decision in listener.track(decisions, "Running groups of channels whole"):
         kernel, chosen = decision.kernel, decision.chosen
         if kernel in allowed:

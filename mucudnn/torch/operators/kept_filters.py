@@ -107,7 +107,7 @@ def _keep(w: Tensor, address: int, ready: Prepared) -> KeptFilter | None:
                 *map(format_size, (ready.kept_filter_size, size(), limit)),
             )
             return None
-        del known.entries[0]  # for another shape of input, which may not come back
+        del known.entries[0]  # the oldest: its shape of input may not come back
     try:
         entry = _Entry(ready, w._version, w.data_ptr(), ready.keep_filter(address))
     except MucudnnError:  # there is no memory: the algorithm transforms the filter in each call

@@ -247,7 +247,7 @@ class Step:
         data_type = DATA_TYPES.get(tensor.dtype, str(tensor.dtype))
         if order < len(tensors):
             planned = tensors[order]
-            is_same_type = planned.data_type in (data_type, "u8")  # a plan gives part of a storage as bytes
+            is_same_type = planned.data_type in (data_type, "u8")  # "u8": a part of a storage
             entry = planned.bytes, planned.module, planned.packs[:1]
             if entry == (size, module, (event,)) and is_same_type:
                 return planned

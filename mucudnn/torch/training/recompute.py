@@ -94,7 +94,7 @@ def has_hooks(module: nn.Module) -> bool:
     )
 
 
-_KEY = "mucudnn"  # our hooks have it in the dictionaries of each module
+_KEY = "mucudnn"  # the key of our hooks in the dictionaries of hooks that each module has
 _thread = threading.local()  # its `calls` are those of the forward pass that the thread runs
 
 

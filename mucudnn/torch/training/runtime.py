@@ -41,7 +41,8 @@ class Runtime:
         if plan.lower is not None:
             self._state.take([])  # allocates the copies now rather than in a step
         self.lanes = Lanes(self._device, plan.piece)
-        # No step pins memory, because after a lack of memory there would be less, and pinning takes seconds.
+        # All host memory is pinned here, also that of the lower plan: pinning takes seconds, and a step that
+        # has run out of memory may find none to pin.
         self.host_memory = pin(max(plan.host_bytes, plan.lower.host_bytes if plan.lower else 0))
         self.slab = Slab(self.host_memory)
         self.set_plan(plan)

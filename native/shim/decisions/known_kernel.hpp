@@ -35,7 +35,7 @@ class KnownKernel {
   bool is_measured_against(const std::string& own) const {
     return !measured_ || measured_->has_undivided(own);
   }
-  // Returns whether nothing else must be measured for a caller with this algorithm.
+  // Returns whether everything that a caller with this algorithm needs is measured.
   bool is_decided_for(const std::string& own) const {
     return is_measured_against(own) && (raced_for_.empty() || raced_for_ == own);
   }

@@ -11,9 +11,10 @@
 namespace mucudnn::shim {
 namespace {
 
-constexpr std::int64_t kFewSamples = 8;  // an algorithm that fits for these gains little from fewer channels
-constexpr double kLeastGain = 0.05;      // smaller gains are not worth the measurements
-constexpr double kLeastSpeedup = 1.03;   // smaller differences may be chance
+// If the workspace for this many samples fits, an algorithm gains little from fewer channels.
+constexpr std::int64_t kFewSamples = 8;
+constexpr double kLeastGain = 0.05;     // smaller gains are not worth the measurements
+constexpr double kLeastSpeedup = 1.03;  // smaller differences may be chance
 constexpr int kRounds = 7;
 
 double sample_ms(const MicroConfiguration& part) {

@@ -82,7 +82,8 @@ class Measurements {
                  const Caller& caller);
   bool is_allowed(const Listed& candidate) const;
   KernelRace race_of(Journal::Entry& entry, const Kernel& kernel, Api api, const Caller& caller);
-  // Measures what is missing, all or as the race says, and moves it from `times.missing` to `times.measured`.
+  // Measures all that is missing, or only what the race asks for, and moves it from `times.missing` to
+  // `times.measured`.
   Outcome measure(cudnnHandle_t handle, const Kernel& kernel, Journal::Entry& entry, KernelTimes& times,
                   const KernelRace& race);
   Protocol protocol() const { return options_.thorough ? Protocol::thorough : Protocol::race; }

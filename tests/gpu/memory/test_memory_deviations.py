@@ -130,7 +130,7 @@ def test_the_step_after_an_exception_in_the_backward_pass_is_as_planned(
     assert warnings_of(planned, x, stock) == []
 
 
-# A lack of memory
+# --- steps that run out of memory ---
 
 
 class _Lacks(nn.Module):
