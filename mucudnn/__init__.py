@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from mucudnn.errors import MucudnnError, MucudnnWarning
-from mucudnn.lazy import load
+from mucudnn.forks import load
 
 if TYPE_CHECKING:
     from mucudnn.arrays.convolution import (

@@ -1,4 +1,4 @@
-"""Resources that a child of fork() must not inherit.
+"""Resources that a child of fork() must not inherit, and imports that no fork interrupts.
 
 In the child the parent's other threads do not exist, but their locks are held and their files are open.
 """
@@ -7,9 +7,13 @@ In the child the parent's other threads do not exist, but their locks are held a
 # takes the locks of later imports first.
 import logging  # noqa: F401
 import os
+import sys
+from _thread import start_new_thread  # an error of a signal handler breaks the start of `threading.Thread`
+from concurrent.futures import Future
 from contextlib import suppress
+from importlib import import_module
 from threading import RLock
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from weakref import ref
 
 
@@ -68,3 +72,25 @@ def _after_in_child() -> None:
 
 
 os.register_at_fork(before=_before, after_in_parent=_release, after_in_child=_after_in_child)
+
+
+def load(name: str) -> Any:
+    """Import a module in another thread, and return it. The caller must not hold `no_fork`.
+
+    Signal handlers run in the main thread, and `importlib` drops an OSError, such as a TimeoutError, that a
+    handler raises during an import. With another thread, the error reaches the caller while the import goes
+    on, and a fork waits for the import to end.
+    """
+    if name in sys.modules:
+        return import_module(name)
+    loaded = Future[Any]()
+
+    def run() -> None:
+        try:
+            with no_fork:
+                loaded.set_result(import_module(name))
+        except BaseException as error:
+            loaded.set_exception(error)
+
+    start_new_thread(run, ())
+    return loaded.result()

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import TypeVar
 
-from mucudnn.lazy import load
+from mucudnn.forks import load
 
 T = TypeVar("T")
 

@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _show_training() -> None:
     import torch
 
-    from mucudnn.demo.training import LIMIT, SHAPE, run_training
+    from mucudnn.cli.demo_training import LIMIT, SHAPE, run_training
 
     size = " × ".join(map(str, SHAPE[2:]))
     threads = torch.get_num_threads()
@@ -63,7 +63,7 @@ def _show_training() -> None:
 
 
 def _show_convolutions() -> None:
-    from mucudnn.demo.convolutions import LIMIT, run_convolutions
+    from mucudnn.cli.demo_convolutions import LIMIT, run_convolutions
 
     show("Three convolutions of NumPy arrays in fp32, on one CPU thread", "")
     convolutions = run_convolutions(Terminal())

@@ -6,7 +6,7 @@ import pytest
 from command_line import Capture, output_of
 from needs_torch import torch
 
-from mucudnn.demo import training
+from mucudnn.cli import demo_training as training
 from mucudnn.listener import Listener
 
 pytestmark = pytest.mark.usefixtures("cache_path")

@@ -6,7 +6,7 @@ import sys
 import pytest
 from command_line import Capture, output_of
 
-from mucudnn.demo import convolutions
+from mucudnn.cli import demo_convolutions as convolutions
 from mucudnn.listener import Listener
 
 pytestmark = pytest.mark.usefixtures("cache_path")
