@@ -9,7 +9,7 @@ from typing import Any
 from mucudnn._native import parse_descriptor
 from mucudnn.cli import options
 from mucudnn.errors import UsageError
-from mucudnn.input import open_at_once
+from mucudnn.input import open_without_waiting
 from mucudnn.report import check_installed
 
 _READ = 65536  # the bytes at the beginning of a file that show its kind
@@ -79,7 +79,7 @@ def check(path: Path | None, kind: Kind, *, force: bool) -> None:
     if force or path is None or not path.is_file():
         return
     try:
-        with open(path, "rb", opener=open_at_once) as file:
+        with open(path, "rb", opener=open_without_waiting) as file:
             start = file.read(_READ)
     except OSError as error:
         raise UsageError(

@@ -15,7 +15,7 @@ from torch import nn
 
 from mucudnn.arrays import dispatch
 from mucudnn.errors import MucudnnWarning
-from mucudnn.torch.compiling import comparison, graph_pass, operators, private
+from mucudnn.torch.compiling import comparison, graph_pass, operators, private, unknown_sizes
 from mucudnn.torch.compiling.operators import CompiledCall, EngineChoice
 from mucudnn.torch.operators import passes
 
@@ -319,12 +319,33 @@ def test_all_ways_of_the_engine_fit_the_limit_and_compute_the_same(pass_: str) -
         torch.testing.assert_close(result, results[0], rtol=1e-4, atol=1e-3)
 
 
-def test_sizes_that_are_not_known_stay_inductors(runs: Counter[str]) -> None:
-    model = nn.Conv2d(3, 4, 3, padding=1)
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_a_convolution_of_unknown_size_is_chosen_when_it_runs(
+    dims: int, runs: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = list[CompiledCall]()
+    monkeypatch.setattr(unknown_sizes, "choose", lambda call, _: chosen.append(call) or engine(call))
+    model = network(dims)
     compiled = torch.compile(mt.convert(copy.deepcopy(model)), dynamic=True)
-    for size in (12, 14):
-        x = torch.rand(4, 3, size, size)
-        torch.testing.assert_close(compiled(x), model(x))
+    for size in (12, 14, 12):
+        x = torch.rand(4, 3, *(size,) * dims)
+        stock, exact = copy.deepcopy(model), copy.deepcopy(model).double()
+        compiled.zero_grad()
+        for run, values in ((compiled, x), (stock, x), (exact, x.double())):
+            run(values).square().mean().backward()
+        for own, other, truth in zip(*map(gradients, (compiled, stock, exact)), strict=True):
+            assert_as_exact_as_stock(own, other, truth)
+    assert runs == {"forward": 12, "backward_data": 9, "backward_filter": 12}
+    assert len(set(chosen)) == len(chosen) == 22, "each is chosen once"
+
+
+def test_a_frozen_convolution_of_unknown_size_stays_inductors(runs: Counter[str]) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU()).eval()
+    compiled = torch.compile(mt.convert(copy.deepcopy(model)), dynamic=True)
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        for size in (12, 14):
+            x = torch.rand(4, 3, size, size)
+            torch.testing.assert_close(compiled(x), model(x))
     assert not runs
 
 

@@ -18,6 +18,7 @@ from mucudnn.errors import UsageError
 from mucudnn.torch.choosing import answers, decision, sightings
 from mucudnn.torch.choosing import background as tuning
 from mucudnn.torch.choosing.sightings import Sightings
+from mucudnn.torch.compiling import unknown_sizes
 
 nn = torch.nn
 F = torch.nn.functional
@@ -33,6 +34,8 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
     monkeypatch.setattr(answers, "_answers", Recent(2048))
     monkeypatch.setattr(sightings, "of_functions", Sightings())
+    monkeypatch.setattr(unknown_sizes, "_sightings", Sightings())
+    monkeypatch.setattr(unknown_sizes, "_choices", Recent(2048))
 
 
 def model() -> nn.Module:
@@ -65,6 +68,12 @@ def function_of(network: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
         return x
 
     return run
+
+
+def compiled(network: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the network with convolutions whose sizes the compiler does not know."""
+    torch.compiler.reset()
+    return torch.compile(mt.convert(network), dynamic=True)
 
 
 KINDS = {"modules": mt.convert, "functions": function_of}
@@ -101,6 +110,20 @@ def test_the_sizes_of_a_few_are_measured_and_new_ones_among_them_are_not(kind: s
     for columns in (8, 9, 8, 9, 8, 9, 10):
         step(network, image(columns))
     assert measured_columns() == {8, 9}
+
+
+def test_a_compiled_model_measures_sizes_that_come_again_and_no_others() -> None:
+    network, own = compiled(model()), model()
+    for columns in range(8, 14):
+        torch.testing.assert_close(step(network, image(columns)), step(own, image(columns)))
+    assert count_measurements() == 0
+    for columns in (8, 9) * 6:
+        torch.testing.assert_close(
+            step(network, image(columns)), step(own, image(columns)), rtol=1e-4, atol=1e-4
+        )
+    with Cache.open(default_path()) as cache:
+        problems = [parse_descriptor(row["problem"])[0] for _, row in cache.rows()]
+    assert {problem.input[-1] for problem in problems} == {8, 9}
 
 
 @pytest.mark.parametrize("kind", KINDS)

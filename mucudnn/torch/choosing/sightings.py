@@ -44,7 +44,7 @@ class Sightings:
         self._waiting: Recent[CallKey, Answer] = Recent(_MOST_LAYERS)
         self._most_shapes = 0  # the largest number of shapes that a layer has had
 
-    def earns_measuring(self, key: CallKey, layer: Hashable) -> bool:
+    def earns_measuring(self, key: Hashable, layer: Hashable) -> bool:
         """Count a call of a layer. Return whether the layer has had it often enough to measure it.
 
         A shape must have come once for each shape of the layer with the most shapes, before it is measured

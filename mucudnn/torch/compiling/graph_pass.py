@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from mucudnn.sizes import spell_limit
-from mucudnn.torch.compiling import private
+from mucudnn.torch.compiling import private, unknown_sizes
 from mucudnn.torch.compiling.comparison import Packed, choose, digest_of_choices
 from mucudnn.torch.compiling.limits import limits_of_traces
 from mucudnn.torch.compiling.operators import OPERATORS, CompiledCall, EngineChoice
@@ -21,6 +21,7 @@ from mucudnn.torch.compiling.operators import OPERATORS, CompiledCall, EngineCho
 _logger = logging.getLogger("mucudnn")
 _aten = torch.ops.aten
 _RESULTS = ("backward_data", "backward_filter")  # the first two results of `aten.convolution_backward`
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -121,7 +122,7 @@ class _Graph:
         with self._graph.inserting_before(node):
             own = self._graph.get_attr(name)
         own.meta["val"] = node.meta["val"].fake_mode.from_tensor(w, static_shapes=True)
-        self._put_forward(node, (x, own, bias, *_tail(call, choice)))
+        self._put_forward(node, OPERATORS["forward"], (x, own, bias, *_geometry(call), *choice))
         if not packed.users:
             self._graph.erase_node(packed)
             if not any(n.op == "get_attr" and n.target == packed.target for n in self._graph.nodes):
@@ -129,32 +130,28 @@ class _Graph:
 
     def _swap_forward(self, node: fx.Node) -> None:
         x, w, bias, stride, padding, dilation, transposed, _, groups = node.args
-        if transposed or not _is_static(x, w):
-            return
-        call = self._call("forward", x, _shape(w), stride, padding, dilation, groups)
-        choice = None if call is None else self._choose(call, None)
-        if call is not None and choice is not None:
-            self._put_forward(node, (x, w, bias, *_tail(call, choice)))
+        way = None if transposed else self._way("forward", x, w, stride, padding, dilation, groups)
+        if way is not None:
+            operator, tail = way
+            self._put_forward(node, operator, (x, w, bias, *tail))
 
     def _swap_backward(self, node: fx.Node) -> None:
         dy, x, w, _, stride, padding, dilation, transposed, _, groups, mask = node.args
-        if transposed or not _is_static(dy, x, w):
+        if transposed:
             return
         results = {user.args[1]: user for user in node.users}
         mask, operands = list(mask), {"backward_data": (dy, w), "backward_filter": (x, dy)}
         for index, pass_ in enumerate(_RESULTS):
             if not mask[index]:
                 continue
-            call = self._call(pass_, x, _shape(w), stride, padding, dilation, groups)
-            choice = None if call is None else self._choose(call, None)
-            if call is None or choice is None:
+            way = self._way(pass_, x, w, stride, padding, dilation, groups)
+            if way is None:
                 continue
             mask[index] = False
             if index in results:
-                shape = list(call.x if pass_ == "backward_data" else call.w)
-                self._replace(
-                    node, results[index], OPERATORS[pass_], (*operands[pass_], shape, *_tail(call, choice))
-                )
+                operator, tail = way
+                shape = self._sizes(node, x if pass_ == "backward_data" else w)
+                self._replace(node, results[index], operator, (*operands[pass_], shape, *tail))
         if mask == list(node.args[-1]):
             return
         if mask[2] and not any(mask[:2]):  # Inductor fuses the sum with what computes dy
@@ -167,6 +164,27 @@ class _Graph:
         else:
             self._graph.erase_node(node)
 
+    def _way(self, pass_: str, x: fx.Node, w: fx.Node, *sizes: Any) -> tuple[Any, tuple[Any, ...]] | None:
+        """Return the operator that runs a pass, and its arguments after the tensors; None for Inductor's."""
+        call = self._call(pass_, x, _shape(w), *sizes)
+        if call is None:
+            return None
+        if not _is_static(x, w):
+            self._counts[f"{pass_} convolutions decided when they run"] += 1
+            return unknown_sizes.OPERATORS[pass_], _geometry(call)
+        choice = self._choose(call, None)
+        return None if choice is None else (OPERATORS[pass_], (*_geometry(call), *choice))
+
+    def _sizes(self, node: fx.Node, tensor: fx.Node) -> list[Any]:
+        """Return the sizes of a tensor before a node: numbers, and nodes for those that are not known."""
+        sizes = list[Any](_shape(tensor))
+        with self._graph.inserting_before(node):
+            for axis, size in enumerate(sizes):
+                if type(size) is not int:
+                    sizes[axis] = self._graph.call_function(_aten.sym_size.int, (tensor, axis))
+                    sizes[axis].meta["val"] = size
+        return sizes
+
     def _call(
         self, pass_: str, x: fx.Node, w: Sequence[int], stride: Any, padding: Any, dilation: Any, groups: int,
         *, constant_filter: bool = False,
@@ -175,10 +193,10 @@ class _Graph:
         if value.dtype not in _TYPES or value.device.type != "cpu":
             return None
         # Inductor gives convolutions of images channels last on the CPU, and leaves others as they are.
-        last = value.dim() == 4 or (
-            value.dim() == 5
+        last = (value.dim() == 4 and _is_static(x)) or (
+            value.dim() in _CHANNELS_LAST
             and not value.is_contiguous()
-            and value.is_contiguous(memory_format=torch.channels_last_3d)
+            and value.is_contiguous(memory_format=_CHANNELS_LAST[value.dim()])
         )
         sizes = tuple(stride), tuple(padding), tuple(dilation)
         return CompiledCall(
@@ -199,9 +217,9 @@ class _Graph:
         self._counts[f"{call.pass_} convolutions {where}"] += 1
         return choice
 
-    def _put_forward(self, node: fx.Node, arguments: tuple[Any, ...]) -> None:
+    def _put_forward(self, node: fx.Node, operator: Any, arguments: tuple[Any, ...]) -> None:
         with self._graph.inserting_before(node):
-            new = self._graph.call_function(OPERATORS["forward"], arguments)
+            new = self._graph.call_function(operator, arguments)
         new.meta.update(node.meta)
         node.replace_all_uses_with(new)
         self._graph.erase_node(node)
@@ -214,9 +232,9 @@ class _Graph:
         self._graph.erase_node(result)
 
 
-def _tail(call: CompiledCall, choice: EngineChoice) -> tuple[Any, ...]:
+def _geometry(call: CompiledCall) -> tuple[Any, ...]:
     sizes = [list(size) for size in (call.stride, call.padding, call.dilation)]
-    return *sizes, call.groups, call.channels_last, call.workspace, call.constant_filter, *choice
+    return *sizes, call.groups, call.channels_last, call.workspace, call.constant_filter
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:
@@ -234,7 +252,7 @@ def _is_added(node: fx.Node) -> bool:
 
 
 def _is_static(*nodes: fx.Node) -> bool:
-    """Return whether all sizes are numbers. Symbolic sizes stay Inductor's: they cannot be measured."""
+    """Return whether all sizes are numbers."""
     return all(type(size) is int for node in nodes for size in node.meta["val"].shape)
 
 

@@ -23,10 +23,11 @@ from mucudnn.torch.operators.options import Options
 from mucudnn.torch.operators.stock import random_tensors
 from mucudnn.torch.tracing.recorder import DATA_TYPES
 
-SCHEMA = (
+GEOMETRY = (
     "SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups, bool channels_last, str workspace, "
-    "bool constant_filter, SymInt micro_batch, str algorithm"
+    "bool constant_filter"
 )
+SCHEMA = f"{GEOMETRY}, SymInt micro_batch, str algorithm"
 TENSORS = {
     "forward": "Tensor x, Tensor w, Tensor? bias",
     "backward_data": "Tensor dy, Tensor w, SymInt[] shape",
@@ -118,12 +119,10 @@ def random_operands(call: CompiledCall) -> tuple[Tensor, Tensor, Tensor]:
     return random_tensors("cpu", call.problem, call.x[0])
 
 
-def run(
-    call: CompiledCall, choice: EngineChoice, first: Tensor, second: Tensor, bias: Tensor | None = None
-) -> Tensor:
+def run(call: CompiledCall, choice: EngineChoice, first: Tensor, second: Tensor, third: Any = None) -> Tensor:
     """Run a pass on its two tensors, in the engine or, with a warning, by PyTorch's operator.
 
-    Only the forward pass has a bias.
+    `third` is the bias of the forward pass or None; the other passes do not need it.
     """
     key = call, choice, passes.host_threads()
     ready = _ready[key]
@@ -135,7 +134,7 @@ def run(
         else:
             _ready[key] = ready
     if call.pass_ == "forward":
-        return passes.run_forward(first, second, bias, call.options, ready)
+        return passes.run_forward(first, second, third, call.options, ready)
     shape = call.x if call.pass_ == "backward_data" else call.w
     return passes.run_backward(call.pass_, first, second, shape, call.options, ready)
 
@@ -149,7 +148,7 @@ def _in_memory(shape: tuple[int, ...], channels_last: bool) -> tuple[int, ...]:
 
 def _call(
     pass_: str, first: Tensor, second: Tensor, third: Any, *arguments: Any
-) -> tuple[CompiledCall, EngineChoice]:
+) -> tuple[CompiledCall, EngineChoice | None]:
     x, w = tuple(first.shape), tuple(second.shape)
     if pass_ == "backward_data":
         x = tuple(third)
@@ -158,16 +157,21 @@ def _call(
     stride, padding, dilation, groups, last, limit, is_constant, *choice = arguments
     sizes = tuple(stride), tuple(padding), tuple(dilation)
     call = CompiledCall(pass_, x, w, first.dtype, *sizes, groups, last, limit, is_constant)
-    return call, EngineChoice(*choice)
+    return call, EngineChoice(*choice) if choice else None
 
 
 _library = torch.library.Library("mucudnn_compiled", "DEF")
 
 
-def _define_operator(pass_: str) -> Any:
+def define_operator(name: str, pass_: str, schema: str, run_call: Callable[..., Tensor]) -> Any:
+    """Define an operator with the tensors of a pass and the arguments of a schema.
+
+    `run_call` gets a CompiledCall, the choice or None if the schema has none, and the tensors.
+    """
+
     def kernel(first: Tensor, second: Tensor, third: Any, *arguments: Any) -> Tensor:
-        bias = third if pass_ == "forward" else None
-        return run(*_call(pass_, first, second, third, *arguments), first, second, bias)
+        call, choice = _call(pass_, first, second, third, *arguments)
+        return run_call(call, choice, first, second, third)
 
     def fake(first: Tensor, second: Tensor, third: Any, *arguments: Any) -> Tensor:
         call, _ = _call(pass_, first, second, third, *arguments)
@@ -175,10 +179,12 @@ def _define_operator(pass_: str) -> Any:
         return passes.empty_result(result, first, call.channels_last)
 
     tags = torch.Tag.flexible_layout, torch.Tag.pt2_compliant_tag
-    _library.define(f"{pass_}({TENSORS[pass_]}, {SCHEMA}) -> Tensor", tags=tags)
-    _library.impl(pass_, kernel, "CPU")
-    torch.library.register_fake(f"mucudnn_compiled::{pass_}", fake, lib=_library)
-    return getattr(torch.ops.mucudnn_compiled, pass_).default
+    _library.define(f"{name}({TENSORS[pass_]}, {schema}) -> Tensor", tags=tags)
+    _library.impl(name, kernel, "CPU")
+    torch.library.register_fake(f"mucudnn_compiled::{name}", fake, lib=_library)
+    return getattr(torch.ops.mucudnn_compiled, name).default
 
 
-OPERATORS: dict[str, Callable[..., Tensor]] = {pass_: _define_operator(pass_) for pass_ in TENSORS}
+OPERATORS: dict[str, Callable[..., Tensor]] = {
+    pass_: define_operator(pass_, pass_, SCHEMA, lambda *arguments: run(*arguments)) for pass_ in TENSORS
+}

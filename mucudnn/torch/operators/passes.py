@@ -241,6 +241,13 @@ _BODIES: dict[str, Callable[[Tensor, Tensor, Any, Options], Tensor]] = {
 }
 
 
+def run_stock(pass_: str, first: Tensor, second: Tensor, third: Any, options: Options) -> Tensor:
+    """Run a pass by PyTorch's own operator, with `run`'s arguments and the strides of its result."""
+    if pass_ == "forward":
+        return _stock_forward(first, second, third, options)
+    return _stock_backward(pass_, first, second, third, options)
+
+
 def _stock_forward(x: Tensor, w: Tensor, bias: Tensor | None, options: Options) -> Tensor:
     y = stock.forward(x, w, bias, stock_arguments(options))
     return _with_strides(y, "y" in options.channels_last)

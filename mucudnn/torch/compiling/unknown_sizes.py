@@ -1,0 +1,48 @@
+"""Operators for convolutions whose sizes the compiler does not know: they choose in each call."""
+
+from typing import Any
+
+from torch import Tensor
+
+from mucudnn.arrays.recent import Recent
+from mucudnn.torch.choosing.sightings import Sightings
+from mucudnn.torch.compiling import operators
+from mucudnn.torch.compiling.comparison import choose
+from mucudnn.torch.compiling.operators import GEOMETRY, TENSORS, CompiledCall, EngineChoice, define_operator
+from mucudnn.torch.operators import passes
+
+_sightings = Sightings()
+# By call and number of threads; None in a tuple stands for PyTorch's operator.
+_choices: Recent[Any, tuple[EngineChoice | None]] = Recent(2048)
+
+
+def choose_in_call(call: CompiledCall, w: Tensor | None) -> EngineChoice | None:
+    """Return the engine's way to run a call; None for PyTorch's operator.
+
+    PyTorch also runs a call that has not come often enough to be measured, or must wait for that. `w` is the
+    filter of a forward pass, because identical layers count apart. A backward pass follows its forward pass.
+    """
+    threads = passes.host_threads()
+    known = _choices[call, threads]
+    if known is None:
+        _sightings.note_call()
+        forward = call._replace(pass_="forward")
+        if w is None:
+            is_due = _choices[forward, threads] is not None
+        else:
+            is_due = _sightings.earns_measuring(forward, w.data_ptr())
+        if not is_due or _sightings.must_wait:
+            return None
+        with _sightings.deciding(is_paced=True):
+            known = _choices[call, threads] = (choose(call, None),)
+    return known[0]
+
+
+def _run(call: CompiledCall, _: None, first: Tensor, second: Tensor, third: Any) -> Tensor:
+    choice = choose_in_call(call, second if call.pass_ == "forward" else None)
+    if choice is None:
+        return passes.run_stock(call.pass_, first, second, third, call.options)
+    return operators.run(call, choice, first, second, third)
+
+
+OPERATORS = {pass_: define_operator(f"{pass_}_of_unknown_size", pass_, GEOMETRY, _run) for pass_ in TENSORS}
