@@ -45,7 +45,7 @@ class Packed(NamedTuple):
 
     run: Callable[[Tensor, Tensor | None], object]
     w: Tensor  # the filter, not packed
-    adds: bool  # whether Inductor adds the result to another tensor, which is the second argument of `run`
+    adds: bool  # True if Inductor adds the result to another tensor, the second argument of `run`
 
 
 def choose(call: CompiledCall, packed: Packed | None) -> EngineChoice | None:

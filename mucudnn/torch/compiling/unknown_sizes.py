@@ -12,7 +12,7 @@ from mucudnn.torch.compiling.operators import GEOMETRY, TENSORS, CompiledCall, E
 from mucudnn.torch.operators import passes
 
 _sightings = Sightings()
-# By call and number of threads; None in a tuple stands for PyTorch's operator.
+# The keys are a call and a number of threads. None in a tuple stands for PyTorch's operator.
 _choices: Recent[Any, tuple[EngineChoice | None]] = Recent(2048)
 
 
