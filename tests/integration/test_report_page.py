@@ -140,8 +140,11 @@ def test_a_recorded_step_is_drawn_beside_its_plan(tmp_path: Path) -> None:
     plan = plan_network(network, model_costs(network, find_device("h200")), MemoryOptions(2**40))
     write_page(plan, tmp_path / "page.html", recorded=plan.simulate())
     text = (tmp_path / "page.html").read_text("utf-8")
-    assert "during a recorded step, whose peak was" in text
+    assert "during the recorded step, whose peak was" in text
+    assert "</svg>recorded step</li>" in text
     assert "What less memory costs" not in text
+    write_page(plan, tmp_path / "page.html")
+    assert "recorded step" not in (tmp_path / "page.html").read_text("utf-8")
 
 
 def test_the_page_of_a_large_network_is_light(page: Path) -> None:
