@@ -15,6 +15,12 @@ PROBLEMS = (
     "mb2_g3ic3ih19iw9_oc3_kh3_ph1",
     "mb2_ic3ih19iw9_oc4_kh3_ph1",
     "bf16:nhwc:default:mb2_g2ic6ih19iw9_oc4_kh3_ph1",
+    "mb2_g2ic6ih19iw9_oc4_kh3_sh2_ph1",
+    "mb2_g3ic3ih19iw9_oc3_kh3_sh2_ph1",
+    "mb2_ic3ih19iw9_oc4_kh3_sh2_ph1",
+    "bf16:nhwc:default:mb2_ic3ih19iw9_oc4_kh3_sh2_ph1",
+    "mb2_g2ic6ih15iw15_oc4_kh3_ph12_dh12",
+    "nhwc:mb2_ic64ih15iw15_oc64_kh3_ph12_dh12",
 )
 
 

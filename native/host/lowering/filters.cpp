@@ -1,5 +1,3 @@
-#include <vector>
-
 #include "host/lowering/im2col.hpp"
 
 namespace mucudnn::host {
@@ -14,16 +12,23 @@ std::int64_t filter_offset(const Lowering& l, const Problem::Sizes& tap) {
   return offset;
 }
 
-// Returns the places of rows in the filter of one result channel.
-std::vector<std::int64_t> row_offsets(const Lowering& l, Range rows) {
+// Returns the place of a row in the filter of one result channel.
+std::int64_t row_offset(const Lowering& l, std::int64_t row) {
   const bool nchw = l.layout == Layout::nchw;
-  std::vector<std::int64_t> offsets;
-  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-    const std::int64_t channel = nchw ? row / l.taps() : row % l.source_channels;
-    const std::int64_t tap = filter_offset(l, l.tap(nchw ? row % l.taps() : row / l.source_channels));
-    offsets.push_back(nchw ? channel * l.volume<&Axis::filter>() + tap : tap * l.source_channels + channel);
-  }
-  return offsets;
+  const std::int64_t channel = nchw ? row / l.taps() : row % l.source_channels;
+  const std::int64_t tap = filter_offset(l, l.tap(nchw ? row % l.taps() : row / l.source_channels));
+  return nchw ? channel * l.volume<&Axis::filter>() + tap : tap * l.source_channels + channel;
+}
+
+// Calls body(some of the rows, their places in the filter of one result channel). It needs no heap, because
+// the output may already hold a part of the results.
+template <typename Body>
+void for_each_rows(const Lowering& l, Range rows, const Body& body) {
+  std::array<std::int64_t, 64> offsets;
+  for_each_part(rows, static_cast<std::int64_t>(offsets.size()), [&](Range part) {
+    for (std::int64_t i = 0; i < part.size(); ++i) offsets[i] = row_offset(l, part.begin + i);
+    body(part, offsets.data());
+  });
 }
 
 }  // namespace
@@ -40,10 +45,13 @@ void gather_filter(const Lowering& l, const S* filter, std::int64_t group, Range
       }
       return;
     }
-    const auto offsets = row_offsets(l, rows);
-    for (std::int64_t i = 0; i < channels.size(); ++i, filter += pitch, to += stride) {
-      for (std::size_t row = 0; row < offsets.size(); ++row) to[row] = load_value<A>(filter[offsets[row]]);
-    }
+    for_each_rows(l, rows, [&](Range part, const std::int64_t* offsets) {
+      for (std::int64_t i = 0; i < channels.size(); ++i) {
+        A* const of_channel = to + i * stride + part.begin - rows.begin;
+        for (std::int64_t row = 0; row < part.size(); ++row)
+          of_channel[row] = load_value<A>(filter[i * pitch + offsets[row]]);
+      }
+    });
     return;
   }
   // The filter is (source channel, result channel, tap); in NHWC it is (source channel, tap, result channel).
@@ -70,17 +78,21 @@ void store_gradient(const Lowering& l, const A* from, std::int64_t group, Range 
     }
     return;
   }
-  const auto offsets = row_offsets(l, rows);
   if (l.taps() == 1) {
+    to += row_offset(l, rows.begin);
     const std::int64_t step = l.layout == Layout::nchw ? l.volume<&Axis::filter>() : 1;
     for (std::int64_t i = 0; i < channels.size(); ++i, from += rows.size(), to += pitch) {
-      store_row(from, rows.size(), beta, to + offsets.front(), step);
+      store_row(from, rows.size(), beta, to, step);
     }
     return;
   }
-  for (std::int64_t i = 0; i < channels.size(); ++i, to += pitch) {
-    for (const std::int64_t offset : offsets) store_row(from++, 1, beta, to + offset);
-  }
+  for_each_rows(l, rows, [&](Range part, const std::int64_t* offsets) {
+    for (std::int64_t i = 0; i < channels.size(); ++i) {
+      const A* const of_channel = from + i * rows.size() + part.begin - rows.begin;
+      for (std::int64_t row = 0; row < part.size(); ++row)
+        store_row(of_channel + row, 1, beta, to + i * pitch + offsets[row]);
+    }
+  });
 }
 
 #define MUCUDNN_INSTANTIATE(S, A)                                                                       \

@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
-#include <vector>
 
 #include "core/kernel.hpp"
 #include "core/tensors.hpp"
@@ -82,28 +82,30 @@ Lowering lower_gradient(const Problem& problem, const Lowering& forward, const P
 // Lowers one residue of backward_data. Along each axis it lies in [0, min(stride, input)).
 Lowering lower_backward_data(const Problem& problem, const Problem::Sizes& residue, const Pitch& pitch = {});
 
-// Cuts a lowering into blocks of positions, each with the taps that read more than padding there. Returns the
-// lowering itself if that saves too little.
-std::vector<Lowering> positions_without_padding(const Lowering& lowering);
+using LoweringBody = std::function<void(const Lowering&)>;
+
+// Cuts a lowering into blocks of positions, each with the taps that read more than padding there, and calls
+// body(block). The lowering is one block if cutting it saves too little.
+void for_each_block_of_positions(const Lowering& lowering, const LoweringBody& body);
 
 // Cuts the lowering of backward_filter into blocks of taps, each with the positions at which its taps read
-// more than padding. Returns the lowering itself if that saves too little.
-std::vector<Lowering> taps_without_padding(const Lowering& lowering);
+// more than padding, and calls body(block). The lowering is one block if cutting it saves too little.
+void for_each_block_of_taps(const Lowering& lowering, const LoweringBody& body);
 
-// Calls body(lowering) for the lowerings of forward or of backward_data, whose results are disjoint.
+// Calls body(lowering) for the lowerings of forward or of backward_data, whose results are disjoint. Nothing
+// is allocated between them, because a failure there would leave a part of the results in the output.
 template <typename Body>
 void for_each_lowering(const Kernel& kernel, const Pitch& pitch, const Body& body) {
   const Problem& problem = kernel.problem;
-  const auto for_each_block = [&](const Lowering& whole) {
-    for (const Lowering& block : positions_without_padding(whole)) body(block);
-  };
-  if (kernel.pass == Pass::forward) return for_each_block(lower_forward(problem, pitch));
+  const LoweringBody referred = std::cref(body);
+  if (kernel.pass == Pass::forward)
+    return for_each_block_of_positions(lower_forward(problem, pitch), referred);
   Problem::Sizes count;
   for (int i = 0; i < 3; ++i) count[i] = std::min(problem.stride[i], problem.input[i]);
   for (std::int64_t d = 0; d < count[0]; ++d) {
     for (std::int64_t h = 0; h < count[1]; ++h) {
       for (std::int64_t w = 0; w < count[2]; ++w) {
-        for_each_block(lower_backward_data(problem, {d, h, w}, pitch));
+        for_each_block_of_positions(lower_backward_data(problem, {d, h, w}, pitch), referred);
       }
     }
   }
@@ -112,9 +114,8 @@ void for_each_lowering(const Kernel& kernel, const Pitch& pitch, const Body& bod
 // Calls body(lowering of x, lowering of y) for backward_filter. Each call computes other taps.
 template <typename Body>
 void for_each_gradient(const Problem& problem, const Pitch& pitch, const Body& body) {
-  for (const Lowering& taps : taps_without_padding(lower_forward(problem, pitch))) {
-    body(taps, lower_gradient(problem, taps, pitch));
-  }
+  const auto add_gradient = [&](const Lowering& taps) { body(taps, lower_gradient(problem, taps, pitch)); };
+  for_each_block_of_taps(lower_forward(problem, pitch), std::cref(add_gradient));
 }
 
 template <typename Body>

@@ -16,32 +16,51 @@ struct Part {
            positions.end == next.positions.end;
   }
 };
-using Parts = std::vector<Part>;
 
 // An axis with more taps stays whole, so that dividing it takes no time.
 constexpr std::int64_t most_taps = 64;
 
-Parts undivided(const Axis& axis) { return {{{0, axis.positions}, {0, axis.taps}}}; }
+// The parts of one axis. They need no heap: a convolution is divided after its first results are written.
+class Parts {
+ public:
+  void push_back(const Part& part) { parts_[count_++] = part; }
+  Part* last() { return count_ > 0 ? &parts_[count_ - 1] : nullptr; }
+  const Part* begin() const { return parts_.data(); }
+  const Part* end() const { return begin() + count_; }
+  std::size_t size() const { return count_; }
+
+ private:
+  std::array<Part, 2 * most_taps + 1> parts_;
+  std::size_t count_ = 0;
+};
+
+Parts undivided(const Axis& axis) {
+  Parts parts;
+  parts.push_back({{0, axis.positions}, {0, axis.taps}});
+  return parts;
+}
 
 // Returns the positions between which the taps inside the source change, with these taps.
 Parts divided_by_positions(const Axis& axis) {
-  std::vector<std::int64_t> bounds{0, axis.positions};
+  std::array<std::int64_t, 2 * most_taps + 2> bounds;
+  auto end = bounds.begin();
+  for (const std::int64_t bound : {std::int64_t{0}, axis.positions}) *end++ = bound;
   for (std::int64_t tap = 0; tap < axis.taps; ++tap) {
     const Range positions = axis.inside(tap);
-    bounds.insert(bounds.end(), {positions.begin, positions.end});
+    for (const std::int64_t bound : {positions.begin, positions.end}) *end++ = bound;
   }
-  std::sort(bounds.begin(), bounds.end());
-  bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
+  std::sort(bounds.begin(), end);
+  end = std::unique(bounds.begin(), end);
   Parts parts;
-  for (std::size_t i = 0; i + 1 < bounds.size(); ++i) {
+  for (auto bound = bounds.begin(); bound + 1 < end; ++bound) {
     Range taps{0, 0};  // the taps inside the source are successive
     for (std::int64_t tap = 0; tap < axis.taps; ++tap) {
       const Range positions = axis.inside(tap);
-      if (bounds[i] < positions.begin || bounds[i] >= positions.end) continue;
+      if (*bound < positions.begin || *bound >= positions.end) continue;
       if (taps.size() == 0) taps.begin = tap;
       taps.end = tap + 1;
     }
-    parts.push_back({{bounds[i], bounds[i + 1]}, taps});
+    parts.push_back({{*bound, *(bound + 1)}, taps});
   }
   return parts;
 }
@@ -53,8 +72,8 @@ Parts divided_by_taps(const Axis& axis) {
   for (std::int64_t tap = 0; tap < axis.taps; ++tap) {
     Part part{axis.inside(tap), {tap, tap + 1}};
     if (part.positions.size() == 0) part.positions = {0, 1};
-    if (!parts.empty() && parts.back().together(part)) {
-      parts.back().taps.end = tap + 1;
+    if (Part* const last = parts.last(); last != nullptr && last->together(part)) {
+      last->taps.end = tap + 1;
     } else {
       parts.push_back(part);
     }
@@ -83,11 +102,11 @@ double cost(const Lowering& l, const Sums& sums) {
          columns_of_a_copy * sums.rows * channels + rows_of_a_copy * columns_of_a_copy * sums.products;
 }
 
-double product_cost(const Lowering& l, const std::array<Parts, 3>& axes) {
+double product_cost(const Lowering& l, const std::array<const Parts*, 3>& axes) {
   Sums sums{1, 1, 1, 1};
-  for (const Parts& parts : axes) {
-    Sums axis{0, 0, 0, static_cast<double>(parts.size())};
-    for (const Part& part : parts) {
+  for (const Parts* const parts : axes) {
+    Sums axis{0, 0, 0, static_cast<double>(parts->size())};
+    for (const Part& part : *parts) {
       const auto positions = static_cast<double>(part.positions.size());
       const auto taps = static_cast<double>(part.taps.size());
       axis.multiplications += positions * taps;
@@ -125,49 +144,49 @@ Axis part_of(Axis axis, const Part& part) {
   return axis;
 }
 
-// Divides the axes at which that saves most. `slower` is the factor by which parts make a product slower.
+// Divides the axes at which that saves most, and calls body(block) for each block. `slower` is the factor by
+// which parts make a product slower.
 template <typename Divide>
-std::vector<Lowering> cheapest(const Lowering& l, double slower, const Divide& divide) {
+void divide_cheapest(const Lowering& l, double slower, const Divide& divide, const LoweringBody& body) {
   constexpr double worth_it = 0.8;
   double least = worth_it / slower * undivided_cost(l);
-  if (least_cost(l) >= least) return {l};  // most kernels end here, at little cost
+  if (least_cost(l) >= least) return body(l);  // most kernels end here, at little cost
   std::array<Parts, 3> whole, divided;
   for (int i = 0; i < 3; ++i) {
     whole[i] = undivided(l.axes[i]);
     divided[i] = l.axes[i].taps > most_taps ? whole[i] : divide(l.axes[i]);
   }
-  std::array<Parts, 3> best = whole;
+  std::array<const Parts*, 3> best{&whole[0], &whole[1], &whole[2]};
   for (int choice = 1; choice < 8; ++choice) {
-    std::array<Parts, 3> parts = whole;
-    for (int i = 0; i < 3; ++i) {
-      if (choice >> i & 1) parts[i] = divided[i];
-    }
+    std::array<const Parts*, 3> parts;
+    for (int i = 0; i < 3; ++i) parts[i] = choice >> i & 1 ? &divided[i] : &whole[i];
     const double estimated = product_cost(l, parts);
     if (estimated >= least) continue;
     least = estimated;
-    best = std::move(parts);
+    best = parts;
   }
-  std::vector<Lowering> lowerings;
-  for (const Part& depth : best[0]) {
-    for (const Part& height : best[1]) {
-      for (const Part& width : best[2]) {
-        lowerings.push_back(l);
-        lowerings.back().axes = {part_of(l.axes[0], depth), part_of(l.axes[1], height),
-                                 part_of(l.axes[2], width)};
+  Lowering block = l;
+  for (const Part& depth : *best[0]) {
+    for (const Part& height : *best[1]) {
+      for (const Part& width : *best[2]) {
+        block.axes = {part_of(l.axes[0], depth), part_of(l.axes[1], height), part_of(l.axes[2], width)};
+        body(block);
       }
     }
   }
-  return lowerings;
 }
 
 }  // namespace
 
-std::vector<Lowering> positions_without_padding(const Lowering& l) {
+void for_each_block_of_positions(const Lowering& l, const LoweringBody& body) {
   // Short lines of positions take longer to gather. The fewer channels share a column, the more that matters.
   constexpr double gathering = 32;
-  return cheapest(l, 1 + gathering / static_cast<double>(l.result_channels), divided_by_positions);
+  const double slower = 1 + gathering / static_cast<double>(l.result_channels);
+  divide_cheapest(l, slower, divided_by_positions, body);
 }
 
-std::vector<Lowering> taps_without_padding(const Lowering& l) { return cheapest(l, 1, divided_by_taps); }
+void for_each_block_of_taps(const Lowering& l, const LoweringBody& body) {
+  divide_cheapest(l, 1, divided_by_taps, body);
+}
 
 }  // namespace mucudnn::host
