@@ -34,6 +34,7 @@ QUESTIONS: dict[str, tuple[Row, ...]] = {
         ("the same within 64 MiB", "above 1", mean("tiles", case="^mb1_.*, 64 MiB")),
         ("the same without a limit", "at least 1.05", mean("tiles", case="^mb1_.*, no limit")),
         ("the same, N=4, within 8 MiB", "above 1", mean("tiles", case="^mb4_.*, 8 MiB")),
+        ("least and most of all", "at least 0.98", figure("tiles")),
     ),
     "sweep": (
         ("mini-batch sizes from 1 to 24 at which the time jumps, within 64 MiB", "", cliffs),
