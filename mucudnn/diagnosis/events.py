@@ -46,6 +46,12 @@ class Event:
         """The last moment in microseconds since the trace's base time."""
         return self.start + self.length
 
+    @property
+    def group(self) -> str:
+        """The ranks that take part in a collective, such as `[0, 1]`; "" if the profiler does not say."""
+        ranks = self.arguments.get("Process Group Ranks")
+        return ranks if isinstance(ranks, str) else ""
+
 
 def read_events(events: Iterable[Any]) -> Iterator[Event]:
     """Yield the spans of time among a trace's events, without the profiler's own.

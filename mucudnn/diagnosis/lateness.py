@@ -39,19 +39,23 @@ class Lateness:
 def collective_waits(traces: Sequence[Trace]) -> list[list[Interval]]:
     """Return the spans in which each rank waits in a collective until the last rank has arrived.
 
-    Each span names the rank that it waits for. Collectives of one name are matched in their order. A name of
-    which some rank has more is not matched. The traces' clocks must agree.
+    Each span names the rank that it waits for. Collectives of one name and group are matched in their order.
+    Without a group, all ranks have to take part. A name of which some rank has more is not matched. The
+    traces' clocks must agree.
     """
     waits: list[list[Interval]] = [[] for _ in traces]
-    by_name = [_by_name(trace) for trace in traces]
-    for name in set[str]().union(*by_name) if len(traces) > 1 else ():
-        own = [spans.get(name, []) for spans in by_name]
-        if len({*map(len, own)}) != 1:
+    collectives = [_by_name_and_group(trace) for trace in traces]
+    for key in set[tuple[str, str]]().union(*collectives):
+        _, group = key
+        members = [rank for rank, own in enumerate(collectives) if key in own or not group]
+        own = {rank: collectives[rank].get(key, []) for rank in members}
+        if len(members) < 2 or len({*map(len, own.values())}) != 1:
             continue  # some ranks have a group of their own
-        for together in zip(*own, strict=True):
-            last = max(range(len(traces)), key=lambda rank: together[rank].start)
-            for rank, span in enumerate(together):
-                arrival = min(together[last].start, span.end)
+        for together in zip(*own.values(), strict=True):
+            spans = dict(zip(members, together, strict=True))
+            last = max(members, key=lambda rank: spans[rank].start)
+            for rank, span in spans.items():
+                arrival = min(spans[last].start, span.end)
                 if arrival > span.start:
                     waits[rank].append(Interval(span.start, arrival, f"{_AWAITED}{traces[last].rank}"))
     return waits
@@ -62,10 +66,10 @@ def is_for_rank(span: Interval) -> bool:
     return span.name.startswith(_AWAITED)
 
 
-def _by_name(trace: Trace) -> dict[str, list[Interval]]:
-    spans: dict[str, list[Interval]] = defaultdict(list)
+def _by_name_and_group(trace: Trace) -> dict[tuple[str, str], list[Interval]]:
+    spans: dict[tuple[str, str], list[Interval]] = defaultdict(list)
     for interval in trace.intervals["reduce"]:
-        spans[interval.name].append(interval)
+        spans[interval.name, interval.group].append(interval)
     return spans
 
 

@@ -14,11 +14,19 @@ MOST_BYTES = 2**30  # a trace that gzip packed has this limit before and after
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A span of time in which a rank did one kind of work, in milliseconds since the first trace began."""
+    """A span of time in which a rank did one kind of work, in milliseconds since the first trace began.
+
+    Attributes:
+        start: the first moment.
+        end: the last moment.
+        name: the name of the operation or the kernel.
+        group: the ranks of a collective, as NCCL's traces write them; "" if the trace does not say.
+    """
 
     start: float
     end: float
     name: str = ""
+    group: str = ""
 
     @property
     def length(self) -> float:
@@ -113,7 +121,7 @@ def _make_trace(
     backward = []
     for event, kind in kinds:
         start = event.start + shift  # before the length is added, which a large start would round
-        interval = Interval(start / 1e3, (start + event.length) / 1e3, event.name)
+        interval = Interval(start / 1e3, (start + event.length) / 1e3, event.name, event.group)
         if kind:
             intervals[kind].append(interval)
         if event.name.startswith(BACKWARD):

@@ -348,3 +348,19 @@ def test_collectives_that_only_some_ranks_run_are_not_matched(tmp_path: Path) ->
     )
     second = write(tmp_path / "1.json", event("gloo:all_reduce", "user_annotation", 4, 1), rank=1)
     assert late_ranks(divide(read_traces([first, second]))) == []
+
+
+def test_ranks_do_not_wait_for_a_rank_of_another_group(tmp_path: Path) -> None:
+    # Ranks 0 and 1 sum among themselves, and so do ranks 2 and 3. Rank 1 alone is late.
+    paths = []
+    for rank, (group, arrival, end) in enumerate(
+        [("[0, 1]", 10, 60), ("[0, 1]", 50, 60), ("[2, 3]", 10, 22), ("[2, 3]", 12, 22)]
+    ):
+        arguments = {"Collective name": "allreduce", "Process Group Ranks": group}
+        work = event("gemm", "kernel", 0, arrival)
+        name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+        reduce = event(name, "kernel", arrival, end - arrival, args=arguments)
+        paths.append(write(tmp_path / f"{rank}.json", work, reduce, rank=rank))
+    ranks = divide(read_traces(paths))
+    assert [round(rank.ms["wait"]) for rank in ranks] == [40, 0, 2, 0]
+    assert [(late.rank, round(late.ms)) for late in late_ranks(ranks)] == [(1, 40), (3, 2)]
