@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
     device = find_device(arguments.device)
     result = placed(arguments, arguments.network, arguments.devices)
     if arguments.plot:
-        from mucudnn.report.placement_plot import write_placement
+        from mucudnn.report.command_plots import write_placement
 
         title = f"{arguments.network} on {arguments.devices} devices, {device.name}, modelled"
         write_placement(result, arguments.devices, title, arguments.plot)

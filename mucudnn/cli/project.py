@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
     except ValueError as error:
         raise UsageError(str(error)) from None
     if arguments.plot:
-        from mucudnn.report.projection_plot import write_projection
+        from mucudnn.report.command_plots import write_projection
 
         write_projection(pairs, arguments.table.name, arguments.plot)
     if arguments.json:

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
     names = short_names([k.name or short_text(k.problem, mini_batch=False) for k in kernels])
     titles = [f"{name} {kernel.pass_}" for name, kernel in zip(names, kernels, strict=True)]
     if arguments.plot:
-        from mucudnn.report.sweep_plot import write_sweeps
+        from mucudnn.report.command_plots import write_sweeps
 
         write_sweeps(dict(zip(titles, sweeps, strict=True)), arguments.plot)
     if arguments.json:

@@ -1,0 +1,107 @@
+"""The plots of the commands `place`, `project` and `sweep`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mucudnn.plans.devices.placing import PlacedNetwork
+from mucudnn.plans.sweep import Sweep
+from mucudnn.report.figure import LIGHT, add_title, save_figure, style
+from mucudnn.solver.devices.projection import Strategy
+
+_COLUMNS = 3  # the most sweeps side by side
+
+
+def _new_figure(width: int, height: int) -> Figure:
+    """Return a figure of this size in CSS pixels, whose axes fill it."""
+    return Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
+
+
+def write_placement(placed: PlacedNetwork, devices: int, title: str, path: Path) -> None:
+    """Draw when each device runs which operation. Raises MucudnnError."""
+    placement = placed.placement
+    with style():
+        figure = _new_figure(720, (devices + 2) * 60)
+        axes = figure.add_subplot()
+        for number in range(devices):
+            bars = [
+                (start, operation.time_ms)
+                for start, operation, device in zip(
+                    placement.starts_ms, placed.operations, placement.devices, strict=True
+                )
+                if device == number
+            ]
+            axes.broken_barh(
+                bars, (number - 0.35, 0.7), facecolor=LIGHT["divided"], edgecolor="white", linewidth=0.4
+            )
+        axes.axvline(placed.one_device_ms, color=LIGHT["undivided"], linestyle="--")
+        axes.text(placed.one_device_ms, -0.45, "one device ", ha="right", va="top", fontsize=8)
+        axes.set_xlim(left=0)
+        axes.set_ylim(devices - 0.5, -0.5)
+        axes.set_yticks(range(devices), [f"device {number}" for number in range(devices)])
+        axes.set_xlabel("ms")
+        add_title(axes, title)
+        save_figure(figure, path)
+
+
+def write_projection(
+    pairs: Sequence[tuple[Strategy | None, Strategy | None]], title: str, path: Path
+) -> None:
+    """Draw the speed over one device against the devices. Raises MucudnnError."""
+    with style():
+        figure = _new_figure(520, 340)
+        axes = figure.add_subplot()
+        for line, role, label, which in (
+            ("s--", "undivided", "data parallel", 0),
+            ("o-", "divided", "hybrid", 1),
+        ):
+            strategies = [pair[which] for pair in pairs]
+            drawn = [s for s in strategies if s is not None]
+            axes.plot(
+                [s.devices for s in drawn], [s.speedup for s in drawn], line, color=LIGHT[role], markersize=4,
+                label=label,
+            )  # fmt: skip
+        counts = [(alone or hybrid).devices for alone, hybrid in pairs if alone or hybrid]  # type: ignore[union-attr]
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(counts, [str(count) for count in counts])
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("devices")
+        axes.set_ylabel("training's speed over one device")
+        add_title(axes, title)
+        axes.legend(fontsize=8)
+        save_figure(figure, path)
+
+
+def write_sweeps(sweeps: Mapping[str, Sweep], path: Path) -> None:
+    """Draw the sweeps, keyed by their titles, side by side into one file. Raises MucudnnError."""
+    columns = min(_COLUMNS, len(sweeps))
+    rows = -(-len(sweeps) // columns)
+    with style():
+        figure = _new_figure(420 * columns, 260 * rows)
+        for number, (title, sweep) in enumerate(sweeps.items(), 1):
+            _draw_sweep(figure.add_subplot(rows, columns, number), title, sweep)
+        save_figure(figure, path)
+
+
+def _draw_sweep(axes: Axes, title: str, sweep: Sweep) -> None:
+    """Draw the time of a sample against the mini-batch; a line has a gap where nothing fits."""
+    sizes = [point.mini_batch for point in sweep.points]
+    undivided = [point.per_sample for point in sweep.points]
+    divided = [point.divided_per_sample for point in sweep.points]
+    gap = float("nan")  # matplotlib draws nothing at such a point
+    for times, line, role in ((undivided, "s--", "undivided"), (divided, "o-", "divided")):
+        drawn = [gap if time is None else time for time in times]
+        axes.plot(sizes, drawn, line, color=LIGHT[role], markersize=3, label=role)
+    cliffs = {cliff.point.mini_batch: cliff.point.per_sample for cliff in sweep.cliffs}
+    for number, (size, per_sample) in enumerate(cliffs.items()):
+        axes.axvline(size, color=LIGHT["chosen"], linewidth=1, label="" if number else "cliff")
+        if per_sample is not None:
+            axes.plot([size], [per_sample], "D", color=LIGHT["chosen"], markersize=6)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("mini-batch")
+    axes.set_ylabel("ms per sample")
+    add_title(axes, title)
+    axes.legend(fontsize=8)
