@@ -17,14 +17,13 @@ _PLACE, _SLICE = 0.02, 0.1
 
 def modelled_table(bench: Bench, kernels: Iterable[Kernel], policy: str) -> CostTable:
     """Return the costs of kernels at the policy's sizes, always the same on the same device and library."""
-    rows = {kernel: modelled_costs(bench, kernel, policy).measurements[kernel] for kernel in kernels}
+    rows = {kernel: _modelled_rows(bench, kernel, policy) for kernel in kernels}
     return CostTable(bench.machine, rows, complete=False)
 
 
-def modelled_costs(bench: Bench, kernel: Kernel, policy: str) -> CostTable:
-    """Return the costs of one kernel."""
+def _modelled_rows(bench: Bench, kernel: Kernel, policy: str) -> list[Measurement]:
     accumulator = bench.engine.accumulator_size(kernel, MOST_SLICES_IN_PLACE + 1)
-    rows = [
+    return [
         Measurement(
             size, candidate.algorithm, SUCCESS, candidate.workspace, candidate.notes, time_ms,
             accumulator=CANNOT_ACCUMULATE if accumulator is None else accumulator,
@@ -32,7 +31,6 @@ def modelled_costs(bench: Bench, kernel: Kernel, policy: str) -> CostTable:
         for size, listed in bench.candidates(kernel, usable_sizes(policy, kernel)).items()
         for candidate, time_ms in _timed(bench, kernel, size, listed)
     ]  # fmt: skip
-    return CostTable(bench.machine, {kernel: rows}, complete=False)
 
 
 def _timed(bench: Bench, kernel: Kernel, size: int, listed: list[Listed]) -> list[tuple[Listed, float]]:

@@ -13,7 +13,7 @@ from mucudnn.costs.records import Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.errors import UsageError
 from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.modelled_costs import modelled_costs, modelled_table
+from mucudnn.measuring.modelled_costs import modelled_table
 from mucudnn.plans.decide import (
     Decision,
     Limits,
@@ -54,7 +54,7 @@ def decide_without_clock(
 
 def fixed_choice(bench: Bench, kernel: Kernel, policy: str, limit: int | None) -> Configuration:
     """Return the configuration within a limit that the model finds fastest. Raises NothingFitsError."""
-    return choose_within(modelled_costs(bench, kernel, policy), kernel, policy, limit)
+    return choose_within(modelled_table(bench, [kernel], policy), kernel, policy, limit)
 
 
 def invariant_choice(bench: Bench, kernel: Kernel, limit: int | None) -> Configuration:
@@ -66,7 +66,7 @@ def invariant_choice(bench: Bench, kernel: Kernel, limit: int | None) -> Configu
     if kernel.pass_ == "backward_filter":
         return fixed_choice(bench, kernel, _POLICY, limit)
     algorithm = _algorithm(bench, kernel.at(_REFERENCE), limit)
-    rows = _rows_of(algorithm, modelled_costs(bench, kernel, _POLICY), kernel)
+    rows = _rows_of(algorithm, modelled_table(bench, [kernel], _POLICY), kernel)
     chosen = choose_within(CostTable(bench.machine, {kernel: rows}, complete=False), kernel, _POLICY, limit)
     sizes = {part.micro_batch for part in chosen.parts} - {1}
     if all(is_invariant(bench, kernel.at(size), algorithm) for size in sizes):
@@ -77,7 +77,7 @@ def invariant_choice(bench: Bench, kernel: Kernel, limit: int | None) -> Configu
 
 def _algorithm(bench: Bench, kernel: Kernel, limit: int | None) -> str:
     """Return the algorithm that takes the least time alone, also in slices of one sample within the limit."""
-    costs = modelled_costs(bench, kernel, _POLICY)
+    costs = modelled_table(bench, [kernel], _POLICY)
     small = [row for row in costs.measurements[kernel] if row.micro_batch == 1]
     names = sorted({row.algorithm for row in small if limit is None or row.workspace <= limit})
     fastest = {name: fastest_configuration(_rows_of(name, costs, kernel), kernel, limit) for name in names}
