@@ -279,7 +279,7 @@ def test_a_pass_that_replaces_ours_leaves_all_to_inductor(runs: Counter[str]) ->
 def test_the_cache_of_compiled_graphs_knows_users_pass_and_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     trace, other = type("Trace", (), {})(), type("Trace", (), {})()
     monkeypatch.setattr(private, "present_trace", lambda: trace)
-    monkeypatch.setitem(graph_pass.limits_of_traces, trace, [1 << 20])
+    monkeypatch.setitem(private.limits_of_traces, trace, [1 << 20])
     known = graph_pass.swap_after([UsersPass()]).uuid()
     assert known == graph_pass.swap_after([UsersPass()]).uuid()
     assert known != graph_pass.swap_after([]).uuid()

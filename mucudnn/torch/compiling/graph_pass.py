@@ -15,7 +15,6 @@ from torch import Tensor, fx
 from mucudnn.sizes import spell_limit
 from mucudnn.torch.compiling import private, unknown_sizes
 from mucudnn.torch.compiling.comparison import Packed, choose, digest_of_choices
-from mucudnn.torch.compiling.limits import limits_of_traces
 from mucudnn.torch.compiling.operators import OPERATORS, CompiledCall, EngineChoice
 
 _logger = logging.getLogger("mucudnn")
@@ -71,7 +70,7 @@ class Swap:
 
     def _limits(self) -> list[int | None]:
         trace = private.present_trace()
-        return [] if trace is None else limits_of_traces.get(trace, [])
+        return [] if trace is None else private.limits_of_traces.get(trace, [])
 
 
 class _Graph:

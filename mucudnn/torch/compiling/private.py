@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import fx
@@ -73,6 +74,10 @@ def is_traced_for_inductor() -> bool:
 def present_trace() -> Any:
     """Return the object that accompanies the present graph from its trace to its code; None outside."""
     return _names().tracing_context.try_get()
+
+
+# The workspace limits of the converted modules in each graph, by the object that accompanies its compilation.
+limits_of_traces: WeakKeyDictionary[Any, list[int | None]] = WeakKeyDictionary()
 
 
 def is_ahead_of_time() -> bool:

@@ -5,7 +5,6 @@ import torch
 from mucudnn.arrays.call import limit_of
 from mucudnn.forks import no_fork
 from mucudnn.torch.compiling import private
-from mucudnn.torch.compiling.limits import limits_of_traces
 from mucudnn.torch.operators.compiler_marks import keep_result
 
 
@@ -22,5 +21,5 @@ def is_left_to_inductor(workspace: str | None, device: torch.device) -> bool:
         from mucudnn.torch.compiling.graph_pass import set_pass
 
         set_pass()
-        limits_of_traces.setdefault(private.present_trace(), []).append(limit_of(workspace))
+        private.limits_of_traces.setdefault(private.present_trace(), []).append(limit_of(workspace))
     return True
