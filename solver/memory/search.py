@@ -14,7 +14,6 @@ import numpy as np
 
 from ..workspace.configuration import TIE
 from .descent import Descent
-from .dives import dive
 from .evaluation import KEEP, Codes, CopyRules, Evaluator, Integers
 from .fluid_program import FluidProgram
 from .greedy import choose_cheapest
@@ -33,6 +32,10 @@ FEW = 3
 FACTORS = ((1.0, 1.0), (1.0, 0.97), (0.0, 1.0), (0.7, 1.0), (0.4, 1.0))
 MORE_FACTORS = ((1.0, 0.93), (0.7, 0.97), (0.4, 0.93), (0.7, 0.9))
 SLOW_FACTORS = ((1.0, 0.97), (0.7, 1.0))  # with slow replays
+
+ROUNDS = 14  # roundings of a dive
+PART = 0.25  # a round rounds up this part of the fractions, the largest first
+TINY = 1e-6
 
 
 @dataclass(slots=True)
@@ -153,7 +156,7 @@ class Search:
             return
         if is_bound:
             self.bound_ms = max(self.bound_ms, bound_ms)
-        codes = dive(program)
+        codes = _round(program)
         if codes is None:
             return
         for means in dict.fromkeys((offload, self._offload)):
@@ -219,3 +222,46 @@ class Search:
         if descent.time_ms < self.best.time_ms * (1 - TIE):
             self.best = Candidate(descent.time_ms, descent.codes, descent.configurations, start.rules)
         return evaluator.evaluations - before[0], evaluator.simulations - before[1]
+
+
+def _round(program: FluidProgram) -> Codes | None:
+    """Return choices from a program that has been solved, or None if rounding leads to none.
+
+    The fractions of its solution are rounded, some at a time, and the program is solved again each time, so
+    that the other variables adapt. Programs with less memory, slower links or slower replays lead to other
+    decisions, because the program expects more of the copies than a device does.
+    """
+    fixed: set[tuple[int, int]] = set()
+    part = PART
+    for _ in range(ROUNDS):
+        free = [(value, i, way) for i, way, value in program.values() if (i, way) not in fixed]
+        fractions = sorted(
+            ((value, i, way) for value, i, way in free if TINY < value < 1 - TINY),
+            key=lambda each: (-each[0], each[2], each[1]),
+        )
+        if not fractions:
+            break
+        most = max(1, int(part * len(fractions)), sum(value > 0.9 for value, _, _ in fractions))
+        rounded = [each for each in fractions[:most] if each[0] >= 0.5] or fractions[:1]
+        whole = [each for each in free if each[0] >= 1 - TINY]
+        for _, i, way in (*whole, *rounded):
+            program.fix(i, way, 1.0, 1.0)
+            fixed.add((i, way))
+        if math.isfinite(program.solve_again()):
+            continue
+        for _, i, way in rounded:  # too many at once, so fewer of them
+            program.fix(i, way, 0.0, 1.0)
+            fixed.discard((i, way))
+        if len(rounded) > 1:
+            part = 0.0
+        else:
+            _, i, way = rounded[0]
+            program.fix(i, way, 0.0, 0.0)
+            fixed.add((i, way))
+        if not math.isfinite(program.solve_again()):
+            return None
+    codes = np.full(program.tensors, KEEP, dtype=np.int8)
+    for i, way, value in program.values():
+        if value > 0.5:
+            codes[i] = way
+    return codes
