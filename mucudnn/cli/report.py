@@ -45,8 +45,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Measure, decide, and write the page and the plots."""
     check_installed()
-    from mucudnn.report.files import write_plots
     from mucudnn.report.page import render
+    from mucudnn.report.plots import write_plots
 
     outputs.check(Path(arguments.output), outputs.PAGE, force=arguments.force)
     with decided(arguments, Exhaustive()) as (result, find_costs):

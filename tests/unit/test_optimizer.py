@@ -11,7 +11,7 @@ from optimizer_cases import HUNGRY, KERNELS, LIMIT, MiB, run
 from recorder import Recorder
 
 from mucudnn._native import parse_descriptor
-from mucudnn.cli.optimize_table import show_result
+from mucudnn.cli.optimize import show_result
 from mucudnn.costs.cache import Cache
 from mucudnn.measuring.buffers import measuring_extent
 from mucudnn.measuring.runners import Race

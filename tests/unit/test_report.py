@@ -19,9 +19,9 @@ from mucudnn.plans.optimizer import optimize
 from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import Promise
 from mucudnn.report.figure import LIGHT, PALETTE
-from mucudnn.report.files import write_plots
 from mucudnn.report.gather import Report, gather
 from mucudnn.report.page import render
+from mucudnn.report.plots import write_plots
 
 MiB = 2**20
 KERNELS = [
