@@ -67,7 +67,7 @@ class CompiledCall(NamedTuple):
     @property
     def call(self) -> PassCall:
         """The call as the engine sees it, with the axes in the order of memory."""
-        x, w, y = (_in_memory(shape, self.channels_last) for shape in (self.x, self.w, self.y))
+        x, w, y = (passes.in_memory(shape, self.channels_last) for shape in (self.x, self.w, self.y))
         return PassCall(
             self.pass_, "cpu", DATA_TYPES[self.data_type], "nhwc" if self.channels_last else "nchw",
             x, w, None if self.pass_ == "forward" else y,
@@ -140,10 +140,6 @@ def run(call: CompiledCall, choice: EngineChoice, first: Tensor, second: Tensor,
 
 
 _ready: Recent[Any, Prepared] = Recent(2048)
-
-
-def _in_memory(shape: tuple[int, ...], channels_last: bool) -> tuple[int, ...]:
-    return (shape[0], *shape[2:], shape[1]) if channels_last else shape
 
 
 def _call(

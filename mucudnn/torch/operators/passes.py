@@ -215,7 +215,7 @@ def run_backward(
     try:
         view, other = views(names[0], first, names[1], second, options)
         if ready is None:
-            shapes = _by_role(pass_, view.shape, other.shape, _in_memory(shape, options))
+            shapes = _by_role(pass_, view.shape, other.shape, in_memory(shape, bool(options.channels_last)))
             ready = ready_of(call_of(pass_, view, *shapes, options), options, view.stream)
         if ready.is_stock:
             return _stock_backward(pass_, first, second, shape, options)
@@ -336,8 +336,9 @@ def _with_strides(result: Tensor, channels_last: bool) -> Tensor:
     return empty_result(shape, result, channels_last).copy_(result)
 
 
-def _in_memory(shape: Ints, options: Options) -> tuple[int, ...]:
-    return (shape[0], *shape[2:], shape[1]) if options.channels_last else tuple(shape)
+def in_memory(shape: Ints, channels_last: bool) -> tuple[int, ...]:
+    """Return the shape of a tensor (N, C, ...) with its axes in the order of memory."""
+    return (shape[0], *shape[2:], shape[1]) if channels_last else tuple(shape)
 
 
 def _in_order(shape: Ints, options: Options) -> tuple[int, ...]:
