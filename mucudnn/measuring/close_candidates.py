@@ -5,26 +5,15 @@ decide between those that differ little.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
-from mucudnn._native import LONG_RUN_MS, MOST_ROUNDS, RunTime, Timing, comparable_times, estimate, is_decided
+from mucudnn._native import LONG_RUN_MS, MOST_ROUNDS, RunTime, comparable_times, estimate, is_decided
 from mucudnn.costs.records import STOCK, STOCK_SLICE, Measurement
+from mucudnn.measuring.runners import RaceTimer
 from mucudnn.measuring.source import timed
 
 CLOSE = 1.12  # candidates that differ by more are far apart, as three rounds would show: see is_decided
 _MOST = 3  # candidates
 _FEWEST_ROUNDS = 3  # fewer say no more than the race
-
-
-class Timer(Protocol):
-    """A timer of single runs."""
-
-    @property
-    def threads(self) -> int:
-        """The threads of the engine."""
-
-    def measure_once(self, row: Measurement) -> Timing:
-        """Return the time of one run, after an uncounted one. Raises EngineError."""
 
 
 def find_close(rows: Iterable[Measurement], mini_batch: int, workspace: int) -> list[Measurement]:
@@ -47,7 +36,7 @@ def find_close(rows: Iterable[Measurement], mini_batch: int, workspace: int) -> 
     return [] if is_long or len(close) < 2 else close
 
 
-def measure_close(timer: Timer, close: Sequence[Measurement], budget_ms: float) -> list[Measurement]:
+def measure_close(timer: RaceTimer, close: Sequence[Measurement], budget_ms: float) -> list[Measurement]:
     """Return new measurements of close candidates, or [] if they would exceed the budget or were disturbed.
 
     The rounds end as soon as they show which candidate is the fastest for a sample. Raises EngineError.

@@ -155,7 +155,9 @@ def decide(
     )
 
     def make(kernel: Kernel, choice: Configuration, shares: Shares = ()) -> Decision:
-        undivided = _find_best_undivided(kernel, wanted[kernel], limits.granted(choice))
+        whole = undivided_parts(wanted[kernel], kernel, limits.granted(choice))
+        best = min(whole, key=lambda part: (part.time_ms, part.workspace), default=None)
+        undivided = None if best is None else Configuration((best,))
         apart = tuple(make(replace(kernel, count=count), share) for count, share in shares)
         return Decision(kernel, tuple(desirable[kernel]), undivided, choice, shares=apart)
 
@@ -181,11 +183,10 @@ def keep_undivided(
 
     Differences below LEAST_SPEEDUP may be chance. STOCK comes before the engine's algorithms.
     """
-    whole = [part for m in rows if m.is_undivided(kernel.mini_batch) and (part := m.part())]
     near = [
         part
-        for part in whole
-        if (limit is None or part.workspace <= limit) and part.time_ms <= LEAST_SPEEDUP * chosen.time_ms
+        for part in undivided_parts(rows, kernel, limit)
+        if part.time_ms <= LEAST_SPEEDUP * chosen.time_ms
     ]
     first = min(near, key=lambda part: (part.algorithm != STOCK, part.time_ms), default=None)
     return chosen if first is None else Configuration((first,))
@@ -321,9 +322,9 @@ def _sum_times(shares: Mapping[Kernel, Shares]) -> float:
     return math.fsum(count * share.time_ms for each in shares.values() for count, share in each)
 
 
-def _find_best_undivided(
-    kernel: Kernel, measured: Sequence[Measurement], limit: int | None
-) -> Configuration | None:
-    whole = [part for m in measured if m.is_undivided(kernel.mini_batch) and (part := m.part())]
-    fitting = [part for part in whole if limit is None or part.workspace <= limit]
-    return Configuration((min(fitting, key=lambda p: (p.time_ms, p.workspace)),)) if fitting else None
+def undivided_parts(
+    rows: Iterable[Measurement], kernel: Kernel, limit: int | None = None
+) -> list[MicroConfiguration]:
+    """Return the algorithms that run the whole mini-batch within a limit."""
+    parts = [part for m in rows if m.is_undivided(kernel.mini_batch) and (part := m.part())]
+    return [part for part in parts if limit is None or part.workspace <= limit]

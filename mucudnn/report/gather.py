@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from mucudnn.costs.records import Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.output.text import short_names
-from mucudnn.plans.decide import Decision
+from mucudnn.plans.decide import Decision, undivided_parts
 from mucudnn.plans.result import Result, total_workspace
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.report.advice import advise
@@ -115,9 +115,5 @@ def _find_front(decision: Decision) -> list[Configuration]:
 
 
 def _find_undivided(kernel: Kernel, measurements: Sequence[Measurement]) -> tuple[Configuration, ...]:
-    whole = [
-        Configuration((part,))
-        for m in measurements
-        if m.is_undivided(kernel.mini_batch) and (part := m.part()) is not None
-    ]
+    whole = [Configuration((part,)) for part in undivided_parts(measurements, kernel)]
     return tuple(pareto_front(sorted(whole, key=lambda c: (c.workspace, c.time_ms))))
