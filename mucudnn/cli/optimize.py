@@ -57,11 +57,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     options.add_decision_options(parser)
     written = "write the choices, with each kernel's desirable set, to this plan file"
     outputs.add_output(parser, "PLAN", written)
-    parser.add_argument(
-        "--thorough",
-        action="store_true",
-        help="measure every algorithm at every size, in many runs, instead of a race between them",
-    )
+    options.add_thorough(parser)
     options.add_json(parser)
 
 

@@ -141,6 +141,15 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_thorough(parser: argparse.ArgumentParser) -> None:
+    """Declare the flag that measures without a race."""
+    parser.add_argument(
+        "--thorough",
+        action="store_true",
+        help="measure every algorithm at every size, in many runs, instead of a race between them",
+    )
+
+
 def add_workspace_option(parser: argparse._ActionsContainer) -> None:
     """Declare the flag for the workspace limit of each kernel."""
     parser.add_argument(

@@ -65,11 +65,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure convolutions that are not in the plan (default without a plan)",
     )
-    parser.add_argument(
-        "--thorough",
-        action="store_true",
-        help="measure every algorithm at every size, in many runs, instead of a race between them",
-    )
+    options.add_thorough(parser)
     options.add_numerics(parser, "without FFT and Winograd; the program's own math type may allow TF32")
     parser.add_argument(
         "--batch-invariant",
