@@ -5,8 +5,8 @@ import sqlite3
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -41,6 +41,19 @@ class _Connection(sqlite3.Connection):
             file, self.file = self.file, None
             if file is not None:
                 _connected[file] -= 1
+
+
+@contextmanager
+def _closed_on_error(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """Close a connection if the block raises, because the traceback would keep it, and its transaction, open.
+
+    The error may also be that of a signal handler.
+    """
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
 
 
 class UnwritableError(MucudnnError):
@@ -154,21 +167,16 @@ def _open_file(path: Path) -> tuple[Database, Claims]:
 
 
 def _open_to_write(path: Path) -> Database:
-    with no_fork:
-        connection = connect(path)
-        try:
-            _check_version(connection, path)
-            connection.execute("BEGIN IMMEDIATE")  # fails where the file cannot be written
-            if not check_tables(connection):
-                make_tables(connection)
-            connection.execute("COMMIT")
-            with suppress(sqlite3.OperationalError):  # such as on a file system without shared memory
-                connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            return Database(connection, partial(_connect_to_write, path))
-        except BaseException:  # an error of a signal handler, too: its traceback would keep the transaction
-            connection.close()
-            raise
+    with no_fork, _closed_on_error(connect(path)) as connection:
+        _check_version(connection, path)
+        connection.execute("BEGIN IMMEDIATE")  # fails where the file cannot be written
+        if not check_tables(connection):
+            make_tables(connection)
+        connection.execute("COMMIT")
+        with suppress(sqlite3.OperationalError):  # such as on a file system without shared memory
+            connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        return Database(connection, partial(_connect_to_write, path))
 
 
 def open_to_read(path: Path) -> Database:
@@ -273,33 +281,22 @@ def connect(path: Path, options: str = "") -> sqlite3.Connection:
     connection = sqlite3.connect(
         uri, uri=True, isolation_level=None, timeout=0, check_same_thread=False, factory=_Connection
     )
-    try:
+    with _closed_on_error(connection):
         with no_fork:
             status = path.stat()
             connection.file = status.st_dev, status.st_ino
             _connected[connection.file] += 1
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES_OF_CELL)
         # A damaged text must not raise an error here, where nothing says which row it is in.
-        connection.text_factory = _decode
-        return connection
-    except BaseException:
-        connection.close()
-        raise
-
-
-def _decode(text: bytes) -> str:
-    return text.decode(errors="surrogateescape")
+        connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
+    return connection
 
 
 def _connect_to_write(path: Path) -> sqlite3.Connection:
     """Open again a file that was opened before. Raise sqlite3.OperationalError."""
-    connection = connect(path, "?mode=rw")
-    try:
+    with _closed_on_error(connect(path, "?mode=rw")) as connection:
         connection.execute("PRAGMA synchronous = NORMAL")
-        return connection
-    except BaseException:
-        connection.close()
-        raise
+    return connection
 
 
 def _connect_to_read(path: Path, options: str) -> sqlite3.Connection:
