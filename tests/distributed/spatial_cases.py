@@ -24,7 +24,6 @@ from mucudnn.torch import spatial
 from mucudnn.torch.parallel.spatial import divided
 from mucudnn.torch.parallel.spatial.border import redivide
 from mucudnn.torch.parallel.spatial.divided import Divided
-from mucudnn.torch.parallel.spatial.exchange import messages
 from mucudnn.torch.parallel.spatial.functions import elementwise
 
 
@@ -452,26 +451,6 @@ def collectives() -> list[str]:
             watched.append((name, calls))
         model(x_divided).square().mean().backward()
     return [name for name, calls in watched if calls.called]
-
-
-def yields() -> list[str]:
-    """Return what a rank does for the exchanges of a network: "yield" its core, and start "messages"."""
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
-    model, x = make(whole=False)
-    done: list[str] = []
-    wait = messages.wait
-
-    def noted(group: Any, name: str, description: str, device: Any, start: Callable[[int], Any]) -> None:
-        def start_noted(tag: int) -> Any:
-            done.append("messages")
-            return start(tag)
-
-        wait(group, name, description, device, start_noted)
-
-    x_divided = spatial.divide(x, mesh, {2: "depth"})
-    with patch.object(messages, "wait", noted), patch("os.sched_yield", lambda: done.append("yield")):
-        model(x_divided)
-    return done
 
 
 def many(cases: list[Callable[[], Any]]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def on_two() -> list[dict[str, Any]]:
     """Return the values of many cases, on two ranks that start only once."""
     c = spatial_cases
     cases = [c.bitwise, c.elements, c.collectives, c.dropout, c.checkpointed, c.compiled, c.autocast]
-    cases += [c.from_parts, c.losses, c.memory, c.yields]
+    cases += [c.from_parts, c.losses, c.memory]
     return worlds.run(2, c.many, [*cases, c.converted, spatial_refusals.refusals])
 
 
@@ -57,12 +57,6 @@ def test_functions_of_elements_equal_those_of_whole_tensors(on_two: list[dict[st
 
 def test_a_step_sends_only_rows_and_small_sums(on_two: list[dict[str, Any]]) -> None:
     assert [results["collectives"] for results in on_two] == [[], []]
-
-
-def test_a_rank_yields_its_core_before_it_takes_a_connection(on_two: list[dict[str, Any]]) -> None:
-    for results in on_two:
-        assert results["yields"]
-        assert results["yields"] == ["yield", "messages"] * (len(results["yields"]) // 2)
 
 
 def test_ranks_drop_the_same_channels_and_different_elements(on_two: list[dict[str, Any]]) -> None:

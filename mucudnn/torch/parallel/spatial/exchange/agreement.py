@@ -4,7 +4,6 @@ If they disagree, all of them raise the same error, so none waits for another fo
 """
 
 import hashlib
-import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -69,10 +68,6 @@ def wait(group: Any, name: str, description: str, device: torch.device, start: C
     seconds = _timeouts.get(name, DEFAULT_TIMEOUT)
     on_cpu = talks_on_cpu(group, device)
     tag = watching.begin(group, name, description) if on_cpu else 0
-    if on_cpu:
-        # A rank whose time slice ends while it holds gloo's connection makes gloo's thread poll for a whole
-        # slice. After a yield the rank begins a new slice.
-        os.sched_yield()
     try:
         works = start(tag)
         for work in works if isinstance(works, list) else [works]:
