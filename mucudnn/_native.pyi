@@ -342,7 +342,7 @@ class Engine:
     def threads(self) -> int: ...
     @property
     def driver(self) -> str:
-        """The version of the GPU's driver, such as `580.65.06`; empty on a CPU, and where NVML is not."""
+        """The version of the GPU's driver, such as `580.65.06`; empty on a CPU and without NVML."""
     @property
     def device_number(self) -> int:
         """The number of the CUDA device that was current when the engine was made; else 0."""

@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from needs_torch import torch
@@ -112,6 +112,21 @@ OPTIMIZERS = {
 WAYS = list(itertools.product(MODELS, OPTIMIZERS, (False, True), (False, True)))
 # MUCUDNN_FIT=all tries every combination, which is slow.
 EVERY = os.environ.get("MUCUDNN_FIT") == "all"
+
+
+def training_steps(
+    model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer, *, is_cast: bool, accumulates: bool
+) -> Iterator[None]:
+    """Run two updates of the model, and yield after each backward pass."""
+    for number in range(4 if accumulates else 2):
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=is_cast):
+            y = model(x)
+        y.sum().backward()
+        del y
+        if number % 2 or not accumulates:
+            optimizer.step()
+            optimizer.zero_grad()
+        yield
 
 
 def without_workspaces(network: Network, device: ModelledDevice) -> Costs:

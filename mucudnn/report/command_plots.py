@@ -87,7 +87,7 @@ def write_sweeps(sweeps: Mapping[str, Sweep], path: Path) -> None:
 
 
 def _draw_sweep(axes: Axes, title: str, sweep: Sweep) -> None:
-    """Draw the time of a sample against the mini-batch; a line has a gap where nothing fits."""
+    """Draw the time per sample against the mini-batch. A line has a gap where no algorithm fits."""
     sizes = [point.mini_batch for point in sweep.points]
     undivided = [point.per_sample for point in sweep.points]
     divided = [point.divided_per_sample for point in sweep.points]

@@ -28,7 +28,7 @@ Pieces pieces_of(std::size_t outer, std::int64_t all, std::size_t inner, DataTyp
   return {number(first) * channel, number(channels) * channel, number(all) * channel, outer};
 }
 
-// A tensor that the groups share whole, so that nothing is copied.
+// The pieces of a tensor that every group reads whole: nothing of it is copied.
 constexpr Pieces kWhole{0, 0, 0, 1};
 
 std::size_t copied(const Pieces& pieces, bool in_place) { return in_place ? 0 : aligned(pieces.bytes()); }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fit_networks import EVERY, MODELS, OPTIMIZERS, WAYS, Residual, wide, without_workspaces
+from fit_networks import EVERY, MODELS, OPTIMIZERS, WAYS, Residual, training_steps, wide, without_workspaces
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
@@ -29,14 +29,7 @@ def tracked_peak(
         updates, tracker = OPTIMIZERS[optimizer](model.parameters()), MemTracker()
         tracker.track_external(model, updates, x)
         with tracker:
-            for number in range(2 if not accumulates else 4):
-                with torch.autocast("cpu", torch.bfloat16, enabled=is_cast):
-                    y = model(x)
-                y.sum().backward()
-                del y
-                if number % 2 or not accumulates:
-                    updates.step()
-                    updates.zero_grad()
+            for _ in training_steps(model, x, updates, is_cast=is_cast, accumulates=accumulates):
                 tracker.reset_mod_stats()
         return sum(kinds["Total"] for kinds in tracker.get_tracker_snapshot("peak").values())
 

@@ -1,4 +1,4 @@
-"""A release says where its sources are, and PyPI shows a README whose links and picture work there."""
+"""A release names its repository, and the links and the picture of its README work on PyPI."""
 
 import re
 import runpy

@@ -121,7 +121,7 @@ class _Graph:
         with self._graph.inserting_before(node):
             own = self._graph.get_attr(name)
         own.meta["val"] = node.meta["val"].fake_mode.from_tensor(w, static_shapes=True)
-        self._put_forward(node, OPERATORS["forward"], (x, own, bias, *_geometry(call), *choice))
+        self._put_forward(node, OPERATORS["forward"], (x, own, bias, *_common_arguments(call), *choice))
         if not packed.users:
             self._graph.erase_node(packed)
             if not any(n.op == "get_attr" and n.target == packed.target for n in self._graph.nodes):
@@ -129,7 +129,7 @@ class _Graph:
 
     def _swap_forward(self, node: fx.Node) -> None:
         x, w, bias, stride, padding, dilation, transposed, _, groups = node.args
-        way = None if transposed else self._way("forward", x, w, stride, padding, dilation, groups)
+        way = None if transposed else self._operator_for("forward", x, w, stride, padding, dilation, groups)
         if way is not None:
             operator, tail = way
             self._put_forward(node, operator, (x, w, bias, *tail))
@@ -143,7 +143,7 @@ class _Graph:
         for index, pass_ in enumerate(_RESULTS):
             if not mask[index]:
                 continue
-            way = self._way(pass_, x, w, stride, padding, dilation, groups)
+            way = self._operator_for(pass_, x, w, stride, padding, dilation, groups)
             if way is None:
                 continue
             mask[index] = False
@@ -163,16 +163,21 @@ class _Graph:
         else:
             self._graph.erase_node(node)
 
-    def _way(self, pass_: str, x: fx.Node, w: fx.Node, *sizes: Any) -> tuple[Any, tuple[Any, ...]] | None:
-        """Return the operator that runs a pass, and its arguments after the tensors; None for Inductor's."""
+    def _operator_for(
+        self, pass_: str, x: fx.Node, w: fx.Node, *sizes: Any
+    ) -> tuple[Any, tuple[Any, ...]] | None:
+        """Return the operator that is to run a pass, and its arguments after the tensors.
+
+        Return None to leave the pass to Inductor.
+        """
         call = self._call(pass_, x, _shape(w), *sizes)
         if call is None:
             return None
         if not _is_static(x, w):
             self._counts[f"{pass_} convolutions decided when they run"] += 1
-            return unknown_sizes.OPERATORS[pass_], _geometry(call)
+            return unknown_sizes.OPERATORS[pass_], _common_arguments(call)
         choice = self._choose(call, None)
-        return None if choice is None else (OPERATORS[pass_], (*_geometry(call), *choice))
+        return None if choice is None else (OPERATORS[pass_], (*_common_arguments(call), *choice))
 
     def _sizes(self, node: fx.Node, tensor: fx.Node) -> list[Any]:
         """Return the sizes of a tensor before a node: numbers, and nodes for those that are not known."""
@@ -231,7 +236,7 @@ class _Graph:
         self._graph.erase_node(result)
 
 
-def _geometry(call: CompiledCall) -> tuple[Any, ...]:
+def _common_arguments(call: CompiledCall) -> tuple[Any, ...]:
     sizes = [list(size) for size in (call.stride, call.padding, call.dilation)]
     return *sizes, call.groups, call.channels_last, call.workspace, call.constant_filter
 
@@ -241,7 +246,7 @@ def _shape(node: fx.Node) -> tuple[int, ...]:
 
 
 def _is_added(node: fx.Node) -> bool:
-    """Return whether all that becomes of a node is its sum with a tensor of the same shape."""
+    """Return whether the one use of a node's result is an addition to a tensor of the same shape."""
     users = list(node.users)
     return (
         len(users) == 1

@@ -23,11 +23,11 @@ from mucudnn.torch.operators.options import Options
 from mucudnn.torch.operators.stock import random_tensors
 from mucudnn.torch.tracing.recorder import DATA_TYPES
 
-GEOMETRY = (
+COMMON_ARGUMENTS = (
     "SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups, bool channels_last, str workspace, "
     "bool constant_filter"
 )
-SCHEMA = f"{GEOMETRY}, SymInt micro_batch, str algorithm"
+SCHEMA = f"{COMMON_ARGUMENTS}, SymInt micro_batch, str algorithm"
 TENSORS = {
     "forward": "Tensor x, Tensor w, Tensor? bias",
     "backward_data": "Tensor dy, Tensor w, SymInt[] shape",

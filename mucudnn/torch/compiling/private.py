@@ -76,7 +76,7 @@ def present_trace() -> Any:
     return _names().tracing_context.try_get()
 
 
-# The workspace limits of the converted modules in each graph, by the object that accompanies its compilation.
+# The workspace limits of the converted modules in a graph. The keys are what `present_trace` returns.
 limits_of_traces: WeakKeyDictionary[Any, list[int | None]] = WeakKeyDictionary()
 
 

@@ -8,7 +8,13 @@ from mucudnn.arrays.recent import Recent
 from mucudnn.torch.choosing.sightings import Sightings
 from mucudnn.torch.compiling import operators
 from mucudnn.torch.compiling.comparison import choose
-from mucudnn.torch.compiling.operators import GEOMETRY, TENSORS, CompiledCall, EngineChoice, define_operator
+from mucudnn.torch.compiling.operators import (
+    COMMON_ARGUMENTS,
+    TENSORS,
+    CompiledCall,
+    EngineChoice,
+    define_operator,
+)
 from mucudnn.torch.operators import passes
 
 _sightings = Sightings()
@@ -17,10 +23,12 @@ _choices: Recent[Any, tuple[EngineChoice | None]] = Recent(2048)
 
 
 def choose_in_call(call: CompiledCall, w: Tensor | None) -> EngineChoice | None:
-    """Return the engine's way to run a call; None for PyTorch's operator.
+    """Return the engine's way to run a call, or None to let PyTorch's operator run it.
 
-    PyTorch also runs a call that has not come often enough to be measured, or must wait for that. `w` is the
-    filter of a forward pass, because identical layers count apart. A backward pass follows its forward pass.
+    PyTorch's operator also runs a call that has not come often enough to be measured, and one that has to
+    wait because measurements have taken enough time. `w` is the filter of a forward pass: it tells layers
+    with equal calls apart, which are counted separately. A backward pass has None, and is measured once its
+    forward pass has been.
     """
     threads = passes.host_threads()
     known = _choices[call, threads]
@@ -45,4 +53,6 @@ def _run(call: CompiledCall, _: None, first: Tensor, second: Tensor, third: Any)
     return operators.run(call, choice, first, second, third)
 
 
-OPERATORS = {pass_: define_operator(f"{pass_}_of_unknown_size", pass_, GEOMETRY, _run) for pass_ in TENSORS}
+OPERATORS = {
+    pass_: define_operator(f"{pass_}_of_unknown_size", pass_, COMMON_ARGUMENTS, _run) for pass_ in TENSORS
+}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from fit_networks import EVERY, MODELS, OPTIMIZERS, WAYS, without_workspaces
+from fit_networks import EVERY, MODELS, OPTIMIZERS, WAYS, training_steps, without_workspaces
 from needs_torch import mt, torch
 from torch import Tensor
 
@@ -17,7 +17,6 @@ from mucudnn.torch.training import fit
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("only_on_stand_in")]
 
-_AUTOCAST = torch.bfloat16
 _CASES = [way for way in WAYS if way[1] in ("sgd", "adamw")]
 
 
@@ -38,18 +37,12 @@ def test_the_peak_is_that_of_the_allocator(
     model, x = make().cuda(), torch.randn(shape, device="cuda")
     predicted = mt.will_it_fit(
         model, x, memory=2**40, optimizer=optimizer, accumulate=accumulates,
-        autocast=_AUTOCAST if is_cast else None,
+        autocast=torch.bfloat16 if is_cast else None,
     )  # fmt: skip
     updates = OPTIMIZERS[optimizer](model.parameters())
     torch.cuda.reset_peak_memory_stats()
-    for number in range(4 if accumulates else 2):
-        with torch.autocast("cuda", _AUTOCAST, enabled=is_cast):
-            y = model(x)
-        y.sum().backward()
-        del y
-        if number % 2 or not accumulates:
-            updates.step()
-            updates.zero_grad()
+    for _ in training_steps(model, x, updates, is_cast=is_cast, accumulates=accumulates):
+        pass
     peak = torch.cuda.max_memory_allocated() - before
     assert predicted.peak - predicted.parts["context"] == pytest.approx(peak, rel=0.03)
 
