@@ -255,8 +255,12 @@ class Patience:
 
     @property
     def ms(self) -> float: ...
-    def note(self, is_busy: bool) -> None:
-        """Halve the ms after a wait without success, else restore them."""
+    def note(self, is_busy: bool, ms: float) -> bool:
+        """Note that a measurement waited, whose runs took `ms` together.
+
+        Return whether to make it again later, because it was disturbed and some of the milliseconds are left.
+        A wait for all of them without success halves them, and an undisturbed measurement restores them.
+        """
 
 def estimate(runs: Sequence[RunTime], algorithm: str) -> Timing:
     """Return the times of an algorithm from a few runs. Raises ValueError if there are none."""
@@ -275,6 +279,9 @@ def is_decided(times: Sequence[Sequence[float]], rounds: int) -> bool:
 
 MOST_ROUNDS: int
 """The most rounds of an interleaved comparison."""
+
+class UnfinishedError(RuntimeError):
+    """Raised by a measurement that may wait no longer, although its device has patience left."""
 
 class EngineError(RuntimeError):
     """A library could not be loaded, or a call of it failed."""
@@ -383,6 +390,7 @@ class Engine:
         operands: Sequence[Memory] = (),
         hopeless_ms: float = ...,
         least_runs: int = 3,
+        most_wait_ms: float = ...,
     ) -> Timing:
         """Return the time of an algorithm from runs over slices of x and y, which rotate through the memory.
 
@@ -391,7 +399,8 @@ class Engine:
         There are at least `least_runs` runs, and up to `repeats` while their sum stays below `budget_ms`. Up
         to four runs before them are not counted. If the first run is above `hopeless_ms` (default infinite),
         three are enough, and fewer once they are above the budget. With one as `least_runs`, a first run far
-        above `hopeless_ms` is the only run, and counts. Disturbed runs are repeated: see `patience`.
+        above `hopeless_ms` is the only run, and counts. Disturbed runs are repeated: see `patience`. Raises
+        UnfinishedError if that takes `most_wait_ms` (default infinite), so that a later call has to go on.
         """
     @property
     def patience(self) -> Patience:

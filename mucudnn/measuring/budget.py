@@ -53,9 +53,17 @@ class Budget:
     @property
     def is_spent(self) -> bool:
         """True if only what a choice cannot do without may still be measured."""
+        return self._spent_s + self._running_s >= self.seconds
+
+    @property
+    def _running_s(self) -> float:
         since = self._since  # another thread may end its block
-        running_s = 0.0 if since is None else self._clock() - since
-        return self._spent_s + running_s >= self.seconds
+        return 0.0 if since is None else self._clock() - since
+
+    @property
+    def most_wait_ms(self) -> float:
+        """The ms that a measurement may wait until nothing disturbs it."""
+        return math.inf
 
     @contextmanager
     def spending(self) -> Iterator[None]:
@@ -101,6 +109,11 @@ class PacedBudget(Budget):
         if self._since is None:
             return self.seconds - self._spent_s < _LEAST_S
         return not self._may_measure or super().is_spent
+
+    @property
+    def most_wait_ms(self) -> float:
+        """The ms that are left: a later block makes a measurement that is still disturbed then."""
+        return max(self.seconds - self._spent_s - self._running_s, 0.0) * 1e3
 
     def note_call(self) -> None:
         """Note a call of the program, whose work since the latest one earns time for measurements."""

@@ -39,7 +39,8 @@ def find_close(rows: Iterable[Measurement], mini_batch: int, workspace: int) -> 
 def measure_close(timer: RaceTimer, close: Sequence[Measurement], budget_ms: float) -> list[Measurement]:
     """Return new measurements of close candidates, or [] if they would exceed the budget or were disturbed.
 
-    The rounds end as soon as they show which candidate is the fastest for a sample. Raises EngineError.
+    The rounds end as soon as they show which candidate is the fastest for a sample. Raises EngineError,
+    UnfinishedError.
     """
     expected_ms = 2 * sum(row.time_ms or 0.0 for row in close)  # with the uncounted run
     if _FEWEST_ROUNDS * expected_ms > budget_ms:

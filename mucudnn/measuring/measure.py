@@ -6,7 +6,7 @@ from functools import partial
 from itertools import groupby, islice
 from math import isinf
 
-from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, EngineError, Timing
+from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, EngineError, Timing, UnfinishedError
 from mucudnn.costs.records import (
     CANNOT_ACCUMULATE,
     STOCK,
@@ -251,6 +251,8 @@ def _measure_kernel(
         timing, status = None, SUCCESS
         try:
             timing = timer.measure(task)
+        except UnfinishedError:
+            continue
         except EngineError as error:
             # Raises if the device is broken, in which case the failure says nothing about the algorithm.
             bench.engine.available_memory  # noqa: B018
@@ -271,7 +273,9 @@ def _interleave_close(bench: Bench, kernel: Kernel, timer: RaceTimer, rows: list
     budget_ms = bench.runner.comparison_budget_ms(rows, kernel.mini_batch)
     try:
         again = measure_close(timer, close, budget_ms) if close else []
-    except EngineError:  # the measurements of the race stay
+    except UnfinishedError:  # the measurements of the race stay
+        return
+    except EngineError:
         bench.engine.available_memory  # noqa: B018
         return
     for old, row in zip(close, again, strict=False):  # none if disturbed
@@ -289,7 +293,8 @@ class StockOfKernel:
     def measure(self, task: Task) -> list[Measurement]:
         """Measure STOCK at one size, and cache the time, or the failure if the framework cannot run it.
 
-        Return the measurement, or an empty list if memory ran short, which says nothing about the kernel.
+        Return the measurement, or an empty list if memory or time ran short, which says nothing about the
+        kernel.
         """
         source, kernel = self.bench.source, self.kernel
         assert source is not None
@@ -299,7 +304,7 @@ class StockOfKernel:
                 is_slice=task.algorithm == STOCK_SLICE,
                 budget_ms=self.bench.runner.stock_budget_ms(self.rows, kernel.mini_batch),
             )
-        except MemoryError:
+        except (MemoryError, UnfinishedError):
             return []
         except RuntimeError as error:
             status = str(error).partition("\n")[0] or type(error).__name__

@@ -176,7 +176,7 @@ class RaceTimer:
         self._tensors: Tensors | None = None
 
     def measure(self, task: Task) -> Timing:
-        """Return the times of the engine's algorithm. Raises EngineError."""
+        """Return the times of the engine's algorithm. Raises EngineError, UnfinishedError."""
         kernel, rows = self._stock.kernel, self._stock.rows
         return self._measure(
             task, RACE_RUNS, race_budget_ms(_whole_ms(rows, kernel.mini_batch)),
@@ -189,7 +189,7 @@ class RaceTimer:
         return self._stock.bench.engine.threads
 
     def measure_once(self, row: Measurement) -> Timing:
-        """Return the time of one run, after an uncounted one. Raises EngineError."""
+        """Return the time of one run, after an uncounted one. Raises EngineError, UnfinishedError."""
         return self._measure(row, 1, 0.0, inf)
 
     def _measure(self, what: Task | Measurement, runs: int, budget_ms: float, hopeless_ms: float) -> Timing:
@@ -201,6 +201,7 @@ class RaceTimer:
         return engine.measure(
             kernel.at(what.micro_batch), what.algorithm, x, w, y, self._memory,
             repeats=runs, budget_ms=budget_ms, hopeless_ms=hopeless_ms, operands=operands, least_runs=1,
+            most_wait_ms=self._stock.bench.budget.most_wait_ms,
         )  # fmt: skip
 
 

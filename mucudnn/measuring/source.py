@@ -38,7 +38,7 @@ class StockTimer(Protocol):
     """A timer of the framework's own operator, with the tensors of one kernel."""
 
     def measure(self, micro_batch: int, *, is_slice: bool, budget_ms: float | None = None) -> StockTiming:
-        """Time the operator at a micro-batch size. Raises RuntimeError, MemoryError.
+        """Time the operator at a micro-batch size. Raises RuntimeError, MemoryError, UnfinishedError.
 
         The time of a slice includes the copy or the sum that puts its result into place. With `budget_ms` a
         single timed run is enough, and more follow only within these ms.

@@ -167,12 +167,12 @@ class PyEngine {
 
   Timing measure(const Kernel& kernel, const std::string& algorithm, const Memory& x, const Memory& w,
                  const Memory& y, const Memory* workspace, int repeats, double budget_ms, double hopeless_ms,
-                 const Operands& operands, int least_runs) const {
+                 const Operands& operands, int least_runs, double most_wait_ms) const {
     const Region region = to_region(kernel.problem, x, w, y, operands);
     const py::gil_scoped_release release;
     use_threads();
     return estimate(mucudnn::measure(*engine_, *device_, kernel, algorithm, region, to_scratch(workspace),
-                                     repeats, budget_ms, hopeless_ms, least_runs),
+                                     repeats, budget_ms, hopeless_ms, least_runs, most_wait_ms),
                     algorithm);
   }
 
@@ -340,6 +340,7 @@ std::string path_next_to_extension(const char* name) {
 
 void bind_engine(py::module_& module) {
   py::register_exception<EngineError>(module, "EngineError", PyExc_RuntimeError);
+  py::register_exception<UnfinishedError>(module, "UnfinishedError", PyExc_RuntimeError);
   py::class_<Candidate>(module, "Candidate")
       .def_readonly("algorithm", &Candidate::algorithm)
       .def_readonly("status", &Candidate::status)
@@ -388,7 +389,7 @@ void bind_engine(py::module_& module) {
           py::arg("after"), py::arg("threads"));
   py::class_<Patience>(module, "Patience")
       .def_property_readonly("ms", &Patience::ms)
-      .def("note", &Patience::note, py::arg("is_busy"));
+      .def("note", &Patience::note, py::arg("is_busy"), py::arg("ms"));
   module.def("estimate", &estimate, py::arg("runs"), py::arg("algorithm"));
   module.def("find_undisturbed", &find_undisturbed, py::arg("runs"), py::arg("algorithm"));
   module.def("comparable_times", &comparable_times, py::arg("runs"));
@@ -422,7 +423,8 @@ void bind_engine(py::module_& module) {
       .def("measure", &PyEngine::measure, py::arg("kernel"), py::arg("algorithm"), py::arg("x"), py::arg("w"),
            py::arg("y"), py::arg("workspace").none(true), py::kw_only(), py::arg("repeats"),
            py::arg("budget_ms"), py::arg("hopeless_ms") = std::numeric_limits<double>::infinity(),
-           py::arg("operands") = Operands(), py::arg("least_runs") = kLeastRuns)
+           py::arg("operands") = Operands(), py::arg("least_runs") = kLeastRuns,
+           py::arg("most_wait_ms") = std::numeric_limits<double>::infinity())
       .def("execute", &PyEngine::execute, py::arg("kernel"), py::arg("parts"), py::arg("x"), py::arg("w"),
            py::arg("y"), py::arg("workspace").none(true), py::kw_only(), py::arg("alpha") = 1.0,
            py::arg("beta") = 0.0, py::arg("operands") = Operands())

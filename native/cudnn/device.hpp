@@ -56,12 +56,20 @@ RunTime time_between(const ClockReading& before, const ClockReading& after, int 
 // halves them, because the machine may be busy for hours, and an undisturbed measurement restores them.
 class Patience {
  public:
-  double ms() const { return ms_; }
-  void note(bool is_busy) { ms_ = is_busy ? ms_ / 2 : kMs; }
+  // Returns what is left of them: a measurement may end before, and be made again later.
+  double ms() const { return left_ms_; }
+  // Notes that a measurement waited, whose runs took `ms` together. Returns whether to make it again later,
+  // because it was disturbed and patience is left.
+  bool note(bool is_busy, double ms) {
+    const bool is_left = is_busy && ms < left_ms_;
+    if (!is_left) whole_ms_ = is_busy ? whole_ms_ / 2 : kMs;
+    left_ms_ = is_left ? left_ms_ - ms : whole_ms_.load();
+    return is_left;
+  }
 
  private:
   static constexpr double kMs = 500;
-  std::atomic<double> ms_{kMs};
+  std::atomic<double> whole_ms_{kMs}, left_ms_{kMs};
 };
 
 class Device {

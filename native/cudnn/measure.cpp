@@ -20,21 +20,24 @@ double shortest_ms(const std::vector<RunTime>& times) {
 }
 
 // Adds runs until enough of them are undisturbed, or the device's patience ends. On one thread the CPU time
-// of a disturbed run is as good.
+// of a disturbed run is as good. Throws UnfinishedError if `most_ms` end before the patience.
 template <typename Run>
 void wait_until_undisturbed(Device& device, const std::string& algorithm, std::vector<RunTime>& times,
-                            const Run& run) {
+                            const Run& run, double most_ms) {
   if (times.front().threads == 1 && !std::isnan(times.front().cpu_ms)) return;
   double waited_ms = 0;
   bool is_busy = estimate(times, algorithm).is_busy;
-  while (is_busy && waited_ms < device.patience().ms()) {
+  if (!is_busy) return;
+  while (is_busy && waited_ms < std::min(device.patience().ms(), most_ms)) {
     for (const RunTime& time : device.times(run, 1 + static_cast<int>(kMomentMs / shortest_ms(times)))) {
       times.push_back(time);
       waited_ms += time.wall_ms;
     }
     is_busy = estimate(times, algorithm).is_busy;
   }
-  if (waited_ms > 0) device.patience().note(is_busy);
+  const double sum_ms = std::accumulate(times.begin(), times.end(), 0.0,
+                                        [](double sum, const RunTime& time) { return sum + time.wall_ms; });
+  if (device.patience().note(is_busy, sum_ms)) throw UnfinishedError("the measurement is still disturbed");
 }
 
 // Returns how many times the problem's tensors fit into the region without overlap.
@@ -89,7 +92,8 @@ void check_sizes(const Problem& problem, const Region& region) {
 
 std::vector<RunTime> measure(Engine& engine, Device& device, const Kernel& kernel,
                              const std::string& algorithm, const Region& region, const Scratch& workspace,
-                             int repeats, double budget_ms, double hopeless_ms, int least_runs) {
+                             int repeats, double budget_ms, double hopeless_ms, int least_runs,
+                             double most_wait_ms) {
   const Problem& problem = kernel.problem;
   check_sizes(problem, region);
   const auto prepared = engine.prepare(kernel, algorithm);
@@ -133,7 +137,7 @@ std::vector<RunTime> measure(Engine& engine, Device& device, const Kernel& kerne
       sum += time.wall_ms;
     }
   }
-  if (!is_hopeless) wait_until_undisturbed(device, algorithm, times, run);
+  if (!is_hopeless) wait_until_undisturbed(device, algorithm, times, run, most_wait_ms);
   return times;
 }
 

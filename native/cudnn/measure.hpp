@@ -1,6 +1,8 @@
 // Timing of algorithms and of whole configurations.
 #pragma once
 
+#include <limits>
+#include <stdexcept>
 #include <vector>
 
 #include "cudnn/configuration.hpp"
@@ -32,9 +34,14 @@ void check_sizes(const Problem& problem, const Region& region);
 
 constexpr int kLeastRuns = 3;
 
+// Thrown by a measurement that may wait no longer, although an undisturbed one is still worth waiting for.
+class UnfinishedError : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 // Returns the times of single runs, after uncounted ones. There are at least `least_runs`, and up to
 // `repeats` while their sum stays below `budget_ms`. If too many were disturbed to know the time, there are
-// more, as long as the device's patience lasts.
+// more, as long as the device's patience lasts. Throws UnfinishedError if `most_wait_ms` end before.
 //
 // The uncounted runs last for Device::warm_up_ms(), but there are at most four.
 //
@@ -50,7 +57,8 @@ constexpr int kLeastRuns = 3;
 // For the same reason all runs but the first are launched without a pause.
 std::vector<RunTime> measure(Engine& engine, Device& device, const Kernel& kernel,
                              const std::string& algorithm, const Region& region, const Scratch& workspace,
-                             int repeats, double budget_ms, double hopeless_ms, int least_runs = kLeastRuns);
+                             int repeats, double budget_ms, double hopeless_ms, int least_runs = kLeastRuns,
+                             double most_wait_ms = std::numeric_limits<double>::infinity());
 
 // Returns comparable_times() of the configurations. They run whole and interleaved, up to `rounds` times,
 // until is_decided() says that more rounds would not change the order, after an uncounted round. A single

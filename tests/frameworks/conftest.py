@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.util import find_spec
+from math import inf
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,8 @@ _WITH_COMPARISON = (
     *("test_torch_as_stock", "test_torch_step_comparison", "test_torch_compared_models"),
     *("test_torch_stock_class", "test_torch_shared_models", "test_torch_conclusion", "test_torch_remeasure"),
 )
+_PACED = "test_torch_pace", "test_torch_patience"
+_WITH_STOCK = "test_torch_stock", "test_torch_patience"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,18 +39,19 @@ def _measured_at_once(request: pytest.FixtureRequest) -> Iterator[None]:
 def _decided_at_once(request: pytest.FixtureRequest) -> Iterator[None]:
     """Let decisions take any time, because the steps of these tests are too short to earn it."""
     with pytest.MonkeyPatch.context() as patch:
-        if request.module.__name__ != "test_torch_pace":
+        if request.module.__name__ not in _PACED:
             from mucudnn.measuring.budget import PacedBudget
 
             patch.setattr(PacedBudget, "is_spent", False)
+            patch.setattr(PacedBudget, "most_wait_ms", inf)
         yield
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _engine_alone(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let STOCK seem slow, so that these tests run the engine; the file of its own tests sets its times."""
+    """Let STOCK seem slow, so that these tests run the engine; the files of its own tests set its times."""
     with pytest.MonkeyPatch.context() as patch:
-        if find_spec("torch") is not None and request.module.__name__ != "test_torch_stock":
+        if find_spec("torch") is not None and request.module.__name__ not in _WITH_STOCK:
             from mucudnn.measuring.source import StockTiming
             from mucudnn.torch.choosing.step_comparison import StepComparison
             from mucudnn.torch.operators import stock

@@ -225,12 +225,12 @@ def test_on_several_threads_of_a_busy_machine_the_time_is_estimated_from_one_thr
     torch.set_num_threads(2)
     try:
         patience = device_times.engine_of("cpu").patience
-        patience.note(False)
+        patience.note(False, 0.0)
         wait_ms = patience.ms
         timing = timer.measure(4, is_slice=False, budget_ms=1.0)
         assert torch.get_num_threads() == 2
         assert patience.ms == wait_ms / 2, "after waiting without success the next wait is shorter"
-        patience.note(False)
+        patience.note(False, 0.0)
     finally:
         torch.set_num_threads(before)
     assert (timing.time_ms, timing.is_busy) == (4.0, True)

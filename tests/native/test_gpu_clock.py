@@ -38,7 +38,7 @@ int nvmlDeviceGetClockInfo(void* gpu, int type, unsigned* clock) {
 """
 START = """
 import ctypes
-from mucudnn._native import Engine, Problem, host_library
+from mucudnn._native import Engine, Problem, UnfinishedError, host_library
 from mucudnn.problems.kernels import Kernel
 engine = Engine(host_library(), cuda=True)
 """
@@ -67,10 +67,20 @@ gpu = ctypes.CDLL("libnvidia-ml.so.1")
 gpu.set_gpu(1500, ctypes.c_ulonglong(0x40), 0)
 problem = Problem(mini_batch=1, in_channels=1, out_channels=1, input=(4, 4), kernel=(1, 1))
 memory = [engine.allocate(4096) for _ in range(3)]
-timing = engine.measure(Kernel(problem, "forward"), "IMPLICIT_GEMM", *memory, None, repeats=9, budget_ms=1e9)
+def measure(**options):
+    kernel = Kernel(problem, "forward")
+    return engine.measure(kernel, "IMPLICIT_GEMM", *memory, None, repeats=9, budget_ms=1e9, **options)
+try:
+    measure(most_wait_ms=0.0)
+except UnfinishedError:
+    part = engine.patience.ms
+else:
+    raise AssertionError("a disturbed measurement that may not wait is made again later")
+assert 250 < part < 500, "it spends the time of its runs"
+timing = measure()
 assert timing.is_busy
 assert timing.time_ms > 0
-assert engine.patience.ms < 500, "the next measurement waits for a shorter time"
+assert engine.patience.ms == 250, "the next measurement waits for a shorter time"
 """
 WITHOUT = "assert not engine.is_throttled\nassert engine.driver == ''\n"
 

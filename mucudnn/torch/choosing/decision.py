@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from mucudnn._native import MOST_ROUNDS, second_lowest
+from mucudnn._native import MOST_ROUNDS, UnfinishedError, second_lowest
 from mucudnn.arrays.call import LogListener
 from mucudnn.arrays.choosing import is_measured, measurements_of
 from mucudnn.arrays.dispatch import Prepared
@@ -203,7 +203,8 @@ def _measure_gain(
 ) -> float | None:
     """Return the gain of our operators by interleaved runs, unless the cache has the times of both.
 
-    Return None if a paced budget has no time for the runs, and the predicted gain if another budget has none.
+    Return None if a paced budget has no time for the runs, or too little on a busy machine, and the predicted
+    gain if another budget has none.
     """
     x = operands.x
     kernel, machine = Kernel(ready["forward"].problem, "forward"), key.source.machine
@@ -230,6 +231,8 @@ def _measure_gain(
                 check_ms=lambda times: max(_BUDGET_MS, 2 * sum(times.values())),
                 may_check=may_measure,
             )
+        except UnfinishedError:
+            return None
         except RuntimeError:  # such as a lack of memory
             return predicted
     return gain_by(times) if times else predicted  # a later process compares again

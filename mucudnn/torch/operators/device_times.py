@@ -7,8 +7,17 @@ from typing import NamedTuple
 
 import torch
 
-from mucudnn._native import ClockReading, Engine, RunTime, comparable_times, estimate, is_decided
+from mucudnn._native import (
+    ClockReading,
+    Engine,
+    RunTime,
+    UnfinishedError,
+    comparable_times,
+    estimate,
+    is_decided,
+)
 from mucudnn.arrays.devices import device_named
+from mucudnn.measuring.budget import applied_budget
 
 threads = torch.get_num_threads
 
@@ -38,6 +47,7 @@ def time_interleaved(
 
     The rounds end early if more would not change which run is the fastest, or if the budget is used up. If
     they were disturbed, more follow as long as the device's patience lasts. See native/cudnn/estimate.hpp.
+    Raises UnfinishedError if the time for that ends before.
     """
     times: list[list[RunTime]] = [[] for _ in runs]
     with quiet(device):
@@ -54,13 +64,28 @@ def time_interleaved(
             add_round()
             if is_decided(comparable_times(times), count) or sum(map(wall_ms, times)) >= budget_ms:
                 break
-        waited_ms, patience = 0.0, engine_of(device).patience
-        while are_disturbed(times) and waited_ms < patience.ms:
-            waited_ms += add_round()
-    is_busy = are_disturbed(times)
-    if waited_ms:
-        patience.note(is_busy)
+        ran_ms = sum(map(wall_ms, times))
+        is_busy = wait_until_undisturbed(device, lambda: are_disturbed(times), add_round, ran_ms)
     return Interleaved(comparable_times(times), is_busy)
+
+
+def wait_until_undisturbed(
+    device: str, is_disturbed: Callable[[], bool], add_runs: Callable[[], float], ran_ms: float
+) -> bool:
+    """Add runs until a measurement is undisturbed or the device's patience ends. Return whether it is busy.
+
+    `ran_ms` are the ms of the runs so far; `add_runs` returns those of more. Raises UnfinishedError if the
+    time that the budget leaves ends before.
+    """
+    if not is_disturbed():
+        return False
+    patience, budget, waited_ms = engine_of(device).patience, applied_budget(), 0.0
+    most_ms = math.inf if budget is None else budget.most_wait_ms
+    while (is_busy := is_disturbed()) and waited_ms < min(patience.ms, most_ms):
+        waited_ms += add_runs()
+    if patience.note(is_busy, ran_ms + waited_ms):
+        raise UnfinishedError("the measurement is still disturbed")
+    return is_busy
 
 
 def are_disturbed(times: Sequence[Sequence[RunTime]]) -> bool:

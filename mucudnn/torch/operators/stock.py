@@ -196,7 +196,7 @@ class TorchTimer:
         )  # fmt: skip
 
     def measure(self, micro_batch: int, *, is_slice: bool, budget_ms: float | None = None) -> StockTiming:
-        """Time the operator on slices that rotate through the tensors. Raises RuntimeError.
+        """Time the operator on slices that rotate through the tensors. Raises RuntimeError, UnfinishedError.
 
         With `budget_ms`, a single timed run is enough, and more are made within these ms, or within 2 ms on a
         CPU. The first run counts only if it is faster than the second, which does not wait for memory. On a
@@ -236,22 +236,22 @@ class TorchTimer:
         return StockTiming(timing.time_ms, workspace, timing.wall_ms, timing.cpu_ms, timing.is_busy)
 
     def _wait_until_undisturbed(self, times: list[RunTime], run: Callable[[], RunTime]) -> Timing:
-        """Add runs until enough are undisturbed, or the device's patience ends.
+        """Add runs until enough are undisturbed, or the device's patience ends. Raises UnfinishedError.
 
         The CPU time of a single thread is exact even if other work disturbed it.
         """
-        timing, waited_ms = estimate(times, STOCK), 0.0
-        patience = device_times.engine_of(self._device).patience
-        if self._device == "cpu" and _threads() == 1:
-            return timing
-        while timing.is_busy and waited_ms < patience.ms:
-            added = [run() for _ in range(1 + int(_MOMENT_MS / max(timing.wall_ms, 1e-3)))]
-            times += added
-            waited_ms += device_times.wall_ms(added)
-            timing = estimate(times, STOCK)
-        if waited_ms:
-            patience.note(timing.is_busy)
-        return timing
+
+        def add_runs() -> float:
+            count = 1 + int(_MOMENT_MS / max(estimate(times, STOCK).wall_ms, 1e-3))
+            added = [run() for _ in range(count)]
+            times.extend(added)
+            return device_times.wall_ms(added)
+
+        if self._device != "cpu" or _threads() > 1:
+            device_times.wait_until_undisturbed(
+                self._device, lambda: estimate(times, STOCK).is_busy, add_runs, device_times.wall_ms(times)
+            )
+        return estimate(times, STOCK)
 
     def _time_on_one_thread(self, run: Callable[[], object], disturbed: Timing) -> Timing:
         """Return the CPU time on one thread, divided by the threads, as if these had never to wait.
