@@ -14,7 +14,7 @@ from mucudnn.costs.cache import Cache, default_path
 from mucudnn.errors import MucudnnWarning
 from mucudnn.measuring.budget import PacedBudget
 from mucudnn.measuring.runners import RaceTimer
-from mucudnn.torch.choosing import answers
+from mucudnn.torch.choosing import answers, decision
 
 nn = torch.nn
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -170,6 +170,19 @@ def test_a_budget_that_cannot_be_read_leaves_the_calls_to_pytorch(
     model = converted(clock)
     with pytest.warns(MucudnnWarning, match="MUCUDNN_BUDGET: 'soon' is not a budget"):
         step(clock, model)
+
+
+def test_looking_for_a_call_in_the_cache_earns_no_time(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(*arguments: Any) -> bool:
+        clock.now += 1.0
+        return False
+
+    monkeypatch.setattr(decision, "is_measured", look)
+    model = converted(clock)
+    for layer in model:
+        layer(torch.randn(2, layer.in_channels, 8, 8))
+    assert clock.now == len(model)
+    assert model[0]._mucudnn.sightings._pace.seconds == 0
 
 
 def test_threads_may_decide_at_once() -> None:

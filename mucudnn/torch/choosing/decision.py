@@ -106,7 +106,7 @@ def _is_due(key: CallKey, operands: Operands, sightings: Sightings, layer: Hasha
         calls = operands.calls(passes_of(key)).values()
         if not sightings.may_look_up(layer):
             return False
-        with one_cache():
+        with sightings.deciding(is_paced=True), one_cache():
             source, plan = stock.source_of(key.device), plan_of(operands.options.plan)
             if all(is_measured(call, plan, source) for call in calls):
                 return True
