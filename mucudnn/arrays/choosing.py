@@ -59,13 +59,9 @@ def choose(
             return Choice(invariant_choice(bench, kernel, limit))
         if not call.promise.is_timed:
             return Choice(fixed_choice(bench, kernel, policy, limit))
-        if may_measure:
+        if may_measure and not _must_wait(bench):
             benchmark(bench, [kernel], policy, limits=(limit,))
-        if (
-            bench.budget.is_paced
-            and bench.budget.is_spent
-            and not _has_measurements(bench, kernel, policy, limit)
-        ):
+        if _must_wait(bench) and not _has_measurements(bench, kernel, policy, limit):
             return Choice(fixed_choice(bench, kernel, policy, limit), is_provisional=True)
         costs = bench.costs([kernel])
         if not may_measure and not _has_measurements(bench, kernel, policy, limit):
@@ -82,6 +78,11 @@ def choose(
         may_measure = may_measure and not bench.budget.is_spent
         groups = faster_groups(bench, kernel, policy, limit, chosen) if may_measure else None
         return Choice(groups or chosen, _find_undivided_stock(rows, kernel, limit), rows)
+
+
+def _must_wait(bench: Bench) -> bool:
+    """Return whether a later call has to measure."""
+    return bench.budget.is_paced and bench.budget.is_spent
 
 
 def _runner(source: Source | None) -> Runner:

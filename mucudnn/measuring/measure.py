@@ -15,6 +15,7 @@ from mucudnn.costs.records import (
     UNLIKELY,
     Measurement,
 )
+from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.budget import spell_budget
 from mucudnn.measuring.buffers import Tensors
@@ -95,9 +96,10 @@ def measure(bench: Bench, missing: Worklist, *, most: int | None = None) -> None
     rows: dict[Kernel, list[Measurement]] = {}  # read by the race of each kernel
     ends: dict[Kernel, Callable[[], None]] = {}
     unmeasured, budget = islice(_claim_tasks(bench, missing, rows, ends), most), bench.budget
-    is_endless = budget.is_paced or isinf(budget.seconds)
-    title = "Measuring" if is_endless else f"Measuring within {spell_budget(budget.seconds)}"
-    progress = bench.listener.track(unmeasured, title, total=len(missing.tasks))
+    title = "Measuring" if isinf(budget.seconds) else f"Measuring within {spell_budget(budget.seconds)}"
+    # A paced block is over at once, and importing a progress bar takes long.
+    listener = Listener() if budget.is_paced else bench.listener
+    progress = listener.track(unmeasured, title, total=len(missing.tasks))
     with budget.spending():
         for kernel, tasks in groupby(progress, key=lambda task: task.kernel):
             _measure_kernel(bench, kernel, tasks, largest[kernel], rows[kernel], ends)

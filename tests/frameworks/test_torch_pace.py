@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from needs_torch import mt, torch
 
-from mucudnn.arrays import dispatch
+from mucudnn.arrays import choosing, dispatch
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.errors import MucudnnWarning
+from mucudnn.listener import ProgressBar
 from mucudnn.measuring.budget import PacedBudget
 from mucudnn.measuring.runners import RaceTimer
 from mucudnn.torch.choosing import answers, decision
@@ -183,6 +184,20 @@ def test_looking_for_a_call_in_the_cache_earns_no_time(clock: Clock, monkeypatch
         layer(torch.randn(2, layer.in_channels, 8, 8))
     assert clock.now == len(model)
     assert model[0]._mucudnn.sightings._pace.seconds == 0
+
+
+def test_a_program_that_waits_for_measurements_sees_no_progress_bar(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ProgressBar, "track", lambda *_: pytest.fail("a bar for a few milliseconds"))
+    steps_until_decided(clock, converted(clock))
+
+
+def test_a_call_without_time_looks_for_nothing_to_measure(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choosing, "benchmark", lambda *_, **__: pytest.fail("there is no time"))
+    converted(clock, workspace="1MiB")[0](X)
 
 
 def test_threads_may_decide_at_once() -> None:
