@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 from rich.table import Table
 
-from mucudnn._native import parse_descriptor
 from mucudnn.cli import options, outputs
+from mucudnn.cli.cached_checks import checked, format_kernel
 from mucudnn.cli.cached_choices import ALGORITHM, DIVIDED, LEFT, CachedChoices
 from mucudnn.cli.examples import format_examples
 from mucudnn.cli.terminal import Terminal, show, show_json, table
@@ -22,12 +22,11 @@ from mucudnn.costs.exchange import format_rows, parse_rows
 from mucudnn.costs.file import UnwritableError
 from mucudnn.costs.journal import JournalError, journal_of, take_journal
 from mucudnn.costs.records import UNLIKELY
-from mucudnn.errors import MucudnnError, UsageError, shown
+from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.input import read_text
 from mucudnn.output.files import write_lines
 from mucudnn.output.streams import results
 from mucudnn.output.text import milliseconds
-from mucudnn.problems.descriptor import short_text
 from mucudnn.sizes import format_size, spell_limit
 
 HELP = "look at the cache of measurements, and carry it between hosts"
@@ -80,7 +79,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "check",
         _check,
         "print the measurements that other programs disturbed, or that later calls contradict",
-        "They are made again in later runs, as long as their algorithms may be the fastest.",
+        "They are made again in later runs, as long as their algorithms may be the fastest. Comparisons of "
+        "steps that no later comparison has confirmed yet are printed, too.",
     )
     merging = declare("merge", _merge, "add the rows of other hosts' caches", _WINS, "other.sqlite")
     merging.add_argument(
@@ -275,7 +275,7 @@ def _list(path: Path, arguments: argparse.Namespace) -> None:
                 state = "busy" if choice.is_busy else "quiet"
                 cells = [str(choice.mini_batch), choice.configuration, milliseconds(choice.time_ms), state]
             if library not in choices.frameworks:  # the choices of an engine have these rows
-                lines.append([library, _format_kernel(key), pass_, str(threads), str(measured), *cells])
+                lines.append([library, format_kernel(key), pass_, str(threads), str(measured), *cells])
             chosen = None if choice is None else choice._asdict()
             kernels.append({**dict(zip(_KERNEL_KEYS, row, strict=True)), "choice": chosen})
     hidden = int(len({library for library, *_ in lines}) == 1)  # a single library needs no column
@@ -289,50 +289,6 @@ def _list(path: Path, arguments: argparse.Namespace) -> None:
     _print(arguments, content, rows, "", f"Choices within {spell_limit(choices.limit)}: {counts}; {busy}")
 
 
-_DISTURBED_KEYS = (
-    "problem", "pass", "library", "threads", "micro_batch", "algorithm", "time_ms", "wall_ms", "cpu_ms",
-    "busy_tries", "seen_ms",
-)  # fmt: skip
-_DISTURBED = f"""
-    SELECT {", ".join(_DISTURBED_KEYS)} FROM measurements WHERE busy_tries > 0
-    ORDER BY device, library, threads, problem, pass, micro_batch, algorithm
-"""
-
-
 def _check(path: Path, arguments: argparse.Namespace) -> None:
-    disturbed, count = [], 0
-    if path.exists():
-        with Cache.read_only(path) as cache:
-            disturbed = [dict(zip(_DISTURBED_KEYS, row, strict=True)) for row in cache.query(_DISTURBED)]
-            ((count,),) = cache.query("SELECT count(time_ms) FROM measurements")
-    rows = table(
-        "kernel", "pass", ">threads", ">micro-batch", "algorithm", ">ms", ">in calls", ">share", ">tries"
-    )
-    for row in disturbed:
-        rows.add_row(
-            _format_kernel(row["problem"]),
-            row["pass"],
-            *(str(row[name]) for name in ("threads", "micro_batch", "algorithm")),
-            milliseconds(row["time_ms"]),
-            milliseconds(row["seen_ms"]),
-            _format_share(row["cpu_ms"], row["wall_ms"], row["threads"]),
-            str(row["busy_tries"]),
-        )
-    lines: list[Table | str] = [
-        f"{len(disturbed)} of {count} measurements were disturbed or are contradicted."
-    ]
-    if disturbed:
-        lines = [rows, "", *lines, "Next: mucudnn benchmark --remeasure NETWORK, on a quiet machine"]
-    _print(arguments, {"path": str(path), "measurements": count, "disturbed": disturbed}, *lines)
-
-
-def _format_share(cpu_ms: float | None, wall_ms: float | None, threads: int) -> str:
-    """Return the share of their time that the threads spent on the CPU; a dash if it is unknown."""
-    return "–" if not cpu_ms or not wall_ms else f"{cpu_ms / (threads * wall_ms):.0%}"
-
-
-def _format_kernel(key: Any) -> str:
-    try:
-        return short_text(parse_descriptor(key)[0], mini_batch=False)
-    except (TypeError, ValueError):
-        return f"damaged: {shown(key)}"
+    content, lines = checked(path)
+    _print(arguments, {"path": str(path), **content}, *lines)
