@@ -19,7 +19,7 @@ def _little_work(cache_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(busy, "LAYERS", ("mb2_ic4ih8_oc4_kh3_ph1",))
     monkeypatch.setattr(busy, "TRIES", 1)
 
-    def steps_of(network: str, way: str, cache: Path, *options: str) -> dict[str, Any]:
+    def steps_of(network: str, way: str, cache: Path, *options: str, **variables: str) -> dict[str, Any]:
         cache.touch()
         steps = int(options[options.index("--steps") + 1])
         return {
