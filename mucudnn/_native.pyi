@@ -158,7 +158,6 @@ def parse_journal(text: str) -> list[tuple[dict[str, str], list[_Measured], list
 def seconds_to_next_try(busy_tries: int) -> int:
     """Return the seconds after which a disturbed measurement is made again; they double with each try."""
 
-WITHIN_REACH: float
 """Disturbed measurements up to this factor behind the fastest one are made again."""
 
 def format_candidates(candidates: Sequence[tuple[str, int, str]]) -> str:

@@ -9,7 +9,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 
-from mucudnn._native import LONG_RUN_MS, WITHIN_REACH, Division, Engine, EngineError, RunTime, estimate
+from mucudnn._native import LONG_RUN_MS, Division, Engine, EngineError, RunTime, estimate
 from mucudnn.arrays.user_cache import user_cache
 from mucudnn.costs.checks import uses_to_next_check
 from mucudnn.costs.records import STOCK, Measurement
@@ -22,6 +22,7 @@ from mucudnn.solver import Configuration, MicroConfiguration
 
 CALLS = 128  # the fewest calls from one run to the next
 RUNS = 3  # timed runs of an algorithm before its time is compared
+_WITHIN_REACH = 2  # algorithms that are this much slower than the choice do not run
 TOO_LOW = 0.86  # the time of a run over the cached time; below it, the cached time does not hold
 
 
@@ -31,7 +32,7 @@ def list_others(rows: Iterable[Measurement], chosen: Configuration) -> list[Micr
     Measurements that are too slow to be in doubt are missing, and so are those of STOCK.
     """
     used = {(part.micro_batch, part.algorithm) for part in chosen.parts}
-    most_ms = WITHIN_REACH * chosen.time_ms / sum(part.micro_batch for part in chosen.parts)
+    most_ms = _WITHIN_REACH * chosen.time_ms / sum(part.micro_batch for part in chosen.parts)
     best: dict[str, MicroConfiguration] = {}
     for row in rows:
         part = row.part()

@@ -79,8 +79,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "check",
         _check,
         "print the measurements that other programs disturbed, or that later calls contradict",
-        "They are made again in later runs, as long as their algorithms may be the fastest. Comparisons of "
-        "steps that no later comparison has confirmed yet are printed, too.",
+        "They are made again in later runs. Comparisons of steps that no later comparison has confirmed yet "
+        "are printed, too.",
     )
     merging = declare("merge", _merge, "add the rows of other hosts' caches", _WINS, "other.sqlite")
     merging.add_argument(

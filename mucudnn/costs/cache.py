@@ -10,7 +10,7 @@ from typing import Any
 
 import mucudnn
 from mucudnn import settings
-from mucudnn._native import WITHIN_REACH, format_candidates, parse_candidates, seconds_to_next_try
+from mucudnn._native import format_candidates, parse_candidates, seconds_to_next_try
 from mucudnn.costs import file as cache_file
 from mucudnn.costs import salvage
 from mucudnn.costs.claims import Claims
@@ -238,16 +238,15 @@ class Cache(CacheRows):
     def due(self, machine: Machine, kernel: Kernel, now: datetime | None = None) -> set[tuple[int, str]]:
         """Return the (micro-batch size, algorithm) pairs of disturbed measurements to make again.
 
-        Their algorithms may be the fastest. Each is due after a time that doubles with each disturbed try.
+        Each is due after a time that doubles with each disturbed try, however slow it looks: threads that
+        spin until another one gets a core make a time 30 times too long.
         """
-        rows = [row for row in self._kernel_rows(MEASUREMENT, machine, kernel) if row["time_ms"] is not None]
-        fastest = min((row["time_ms"] / row["micro_batch"] for row in rows), default=0.0)
         now = now or datetime.now(UTC)
         return {
             (row["micro_batch"], row["algorithm"])
-            for row in rows
+            for row in self._kernel_rows(MEASUREMENT, machine, kernel)
             if row["busy_tries"]
-            and row["time_ms"] / row["micro_batch"] <= WITHIN_REACH * fastest
+            and row["time_ms"] is not None
             and now - datetime.fromisoformat(row["measured_at"])
             >= timedelta(seconds=seconds_to_next_try(row["busy_tries"]))
         }

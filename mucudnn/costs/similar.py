@@ -14,7 +14,7 @@ def find_similar(
     """Return up to `most` measured times of similar kernels, the kernel itself at all sizes among them.
 
     Similar kernels have the same pass, types, layout and taps, and are grouped if this one is. Those with the
-    nearest channels and image sizes come first.
+    nearest channels and image sizes come first. Disturbed times on several threads may be far too long.
     """
     problem = kernel.problem
     same = {name: getattr(problem, name) for name in ("data_type", "layout", "math")}
@@ -26,7 +26,7 @@ def find_similar(
     rows = cache.select(
         MEASUREMENT,
         "WHERE device = ? AND library = ? AND threads = ? AND time_ms NOTNULL AND measured_at >= ? "
-        f"AND (g > 1) = ?{equal} ORDER BY {distance} LIMIT ?",
+        f"AND (busy_tries = 0 OR threads = 1) AND (g > 1) = ?{equal} ORDER BY {distance} LIMIT ?",
         (
             *machine.identity, remeasuring_since() or "", problem.groups > 1, *same.values(), *sizes.values(),
             most,

@@ -161,7 +161,6 @@ void bind_plan(py::module_& module) {
   module.def("parse_plan", &parse, py::arg("text"));
   module.def("parse_journal", &parse_journal, py::arg("text"));
   module.def("seconds_to_next_try", &seconds_to_next_try, py::arg("busy_tries"));
-  module.attr("WITHIN_REACH") = kWithinReach;
   module.def("format_candidates", &format_candidates, py::arg("candidates"));
   module.def("parse_candidates", &parse_candidates, py::arg("text"));
   module.def("reuse_workspace", &fastest, py::arg("measured"), py::arg("mini_batch"));

@@ -95,9 +95,6 @@ struct MeasuredPart {
 // time may find the machine busy.
 std::int64_t seconds_to_next_try(int busy_tries);
 
-// Disturbed measurements up to this factor behind the fastest one are made again.
-constexpr double kWithinReach = 2;
-
 // The configuration of `count` of a kernel's identical kernels.
 struct Share {
   int count = 1;

@@ -209,3 +209,14 @@ def test_similar_kernels_have_the_same_taps_and_the_nearest_come_first(
     assert len(find_similar(cache, machine, FIRST, 1)) == 1
     monkeypatch.setattr(remeasuring, "_since", "2100-01-01T00:00:00+00:00")
     assert find_similar(cache, machine, FIRST, 64) == []
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_disturbed_times_on_several_threads_say_nothing_about_similar_kernels(
+    cache: Cache, threads: int
+) -> None:
+    machine = Machine("host", "a processor", "a library", threads)
+    for algorithm, tries in (("GEMM", 0), ("FFT_TILING", 1)):
+        cache.add(machine, NEXT, Measurement(4, algorithm, SUCCESS, 0, "", 1.0, busy_tries=tries))
+    found = {row.algorithm for _, row in find_similar(cache, machine, FIRST, 64)}
+    assert found == ({"GEMM"} if threads > 1 else {"GEMM", "FFT_TILING"})

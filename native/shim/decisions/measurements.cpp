@@ -88,18 +88,9 @@ KernelTimes Measurements::find(Journal::Entry& entry, const std::vector<std::int
   const std::lock_guard<Journal> lock(journal_);
   KernelTimes times;
   const auto now = static_cast<std::int64_t>(std::time(nullptr));
-  double fastest_ms = std::numeric_limits<double>::infinity();  // for one sample
-  const auto sample_ms = [](const MeasuredPart& row) {
-    return row.part.time_ms / static_cast<double>(row.part.micro_batch);
-  };
-  for (const std::int64_t size : sizes) {
-    for (const auto& [algorithm, row] : entry.sizes[size].measured)
-      fastest_ms = std::min(fastest_ms, sample_ms(row));
-  }
   const auto is_due = [&](const MeasuredPart& row) {
     if (options_.remeasure && row.measured_at < started_at_) return true;
-    return row.busy_tries > 0 && now - row.measured_at >= seconds_to_next_try(row.busy_tries) &&
-           sample_ms(row) <= kWithinReach * fastest_ms;
+    return row.busy_tries > 0 && now - row.measured_at >= seconds_to_next_try(row.busy_tries);
   };
   const auto take = [&](std::int64_t size, const Known& at, const Listed& candidate) {
     if (!is_allowed(candidate)) return;
