@@ -77,7 +77,13 @@ def choose(
         chosen = keep_undivided(chosen, rows, kernel, limit)
         may_measure = may_measure and not bench.budget.is_spent
         groups = faster_groups(bench, kernel, policy, limit, chosen) if may_measure else None
-        return Choice(groups or chosen, _find_undivided_stock(rows, kernel, limit), rows)
+        # Times of a busy moment are not trusted while there will be time to measure them again.
+        is_due = (
+            _must_wait(bench)
+            and any(row.busy_tries for row in rows)
+            and not _has_measurements(bench, kernel, policy, limit, again=True)
+        )
+        return Choice(groups or chosen, _find_undivided_stock(rows, kernel, limit), rows, is_due)
 
 
 def _must_wait(bench: Bench) -> bool:
@@ -101,11 +107,16 @@ def is_measured(call: PassCall, plan: PlanOrPath | None, source: Source | None) 
         return _has_measurements(bench, kernel, settings.BATCH_POLICY.read(), limit)
 
 
-def _has_measurements(bench: Bench, kernel: Kernel, policy: str, limit: int | None) -> bool:
-    """Return whether the cache has all measurements that a decision within a limit needs."""
+def _has_measurements(
+    bench: Bench, kernel: Kernel, policy: str, limit: int | None, *, again: bool = False
+) -> bool:
+    """Return whether the cache has all measurements that a decision within a limit needs.
+
+    With `again`, disturbed measurements that are due do not count.
+    """
     # A kernel that the cache does not know at all would make the engine list its algorithms.
     is_known = bool(bench.costs([kernel]).measurements[kernel])
-    return is_known and not find_missing(bench, [kernel], policy, (limit,), again=False).tasks
+    return is_known and not find_missing(bench, [kernel], policy, (limit,), again=again).tasks
 
 
 def measurements_of(

@@ -52,7 +52,7 @@ class Prepared:
 
     `stock` has the sizes of the slices that the caller's framework runs, after the engine's `own` samples.
     `undivided_stock` is STOCK's undivided call; None if it exceeds the limit, cannot run or was not measured.
-    `is_provisional` says that there was no time to measure, so that a model chose for now.
+    `is_provisional` says that there was no time to measure, so that a model or disturbed times chose for now.
     """
 
     call: PassCall

@@ -156,6 +156,24 @@ def test_a_later_process_decides_from_the_cache_in_its_first_step(
         monkeypatch.setattr(answers, "_answers", dispatch.Recent(2048))
 
 
+def test_a_later_process_measures_again_what_was_disturbed_before_it_decides(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps_until_decided(clock, converted(clock))
+    with Cache.open(default_path()) as cache:
+        cache.query("UPDATE measurements SET busy_tries = 1, time_ms = 30 * time_ms WHERE time_ms NOTNULL")
+        cache.query("UPDATE measurements SET measured_at = '2026-01-01T00:00:00+00:00'")
+        disturbed = cache.query("SELECT count(*) FROM measurements WHERE time_ms NOTNULL")
+    monkeypatch.setattr(dispatch, "_prepared", dispatch.Recent(4096))
+    monkeypatch.setattr(answers, "_answers", dispatch.Recent(2048))
+    measured = steps_until_decided(clock, converted(clock))
+    assert sum(measured) >= MEASUREMENT_S
+    assert len(measured) > 1, "the first step has no time for everything"
+    with Cache.open(default_path()) as cache:
+        left = cache.query("SELECT count(*) FROM measurements WHERE time_ms NOTNULL AND measured_at < '2026-02'")
+        assert left < disturbed
+
+
 def test_a_summary_with_an_input_decides_at_once(clock: Clock) -> None:
     model = converted(clock, workspace="1MiB")
     model(X)
