@@ -72,7 +72,7 @@ PROGRAMS = {
         Program("all_networks", "networks", 600, "every network, size and limit, with a picture", "networks"),
         Program("calls", "networks", 2, "cost of a call", benches=("overhead", "cold_calls")),
         Program("busy", "networks", 25, "choices beside other programs, and the cost of decisions"),
-        Program("compilers", "compilers", 25, "converted and compiled networks beside other runtimes"),
+        Program("compilers", "compilers", 30, "converted and compiled networks beside other runtimes"),
         Program("shim", "drop_in", 1, "cost of the drop-in for a program"),
         Program("hooks", "drop_in", 1, "cost of a hooked call and of a slice, legacy API"),
         Program("graph", "drop_in", 1, "cost of planning and executing, graph API"),

@@ -52,6 +52,10 @@ ROWS = (
     Row("vgg11", (8, 3, 160, 160), training=True),
     Row("dynunet3d", (2, *_VOLUME), training=True),
     Row("unet3d", (2, *_VOLUME), training=True),
+    # One large sample each; the decoder's sample is the latents of an image of 512².
+    Row("vgg16", (1, 3, 512, 512)),
+    Row("dynunet3d", (1, 1, 96, 96, 96)),
+    Row("AutoencoderKL decode to 512²", (1, 4, 64, 64)),
 )
 
 

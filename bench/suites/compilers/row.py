@@ -71,6 +71,8 @@ def build(name: str) -> nn.Module:
     """Build a network with random weights; MONAI's and torchvision's names for theirs."""
     torch.manual_seed(1)
     built: nn.Module
+    if name.startswith("AutoencoderKL"):
+        return build_decoder()
     if name not in ("dynunet3d", "unet2d", "unet3d"):
         built = torchvision_models().get_model(name)
         return built
@@ -82,6 +84,17 @@ def build(name: str) -> nn.Module:
         axes = int(name[-2])
         built = nets.BasicUNet(spatial_dims=axes, in_channels=3 if axes == 2 else 1, out_channels=2)
     return built
+
+
+def build_decoder() -> nn.Module:
+    """Build the decoder of Stable Diffusion's autoencoder, with a quarter of its channels."""
+    torchvision_models()  # which diffusers imports
+    diffusers: Any = import_module("diffusers")
+    vae = diffusers.AutoencoderKL(
+        down_block_types=["DownEncoderBlock2D"] * 4, up_block_types=["UpDecoderBlock2D"] * 4,
+        block_out_channels=(32, 64, 128, 128), layers_per_block=2,
+    )  # fmt: skip
+    return nn.Sequential(vae.post_quant_conv, vae.decoder)
 
 
 def step_of(run: Callable[[Tensor], Any], x: Tensor, row: Row) -> Step:
