@@ -89,7 +89,7 @@ def build(name: str) -> nn.Module:
 
 def build_decoder() -> nn.Module:
     """Build the decoder of Stable Diffusion's autoencoder, with a quarter of its channels."""
-    torchvision_models()  # which diffusers imports
+    torchvision_models()  # lets diffusers import torchvision
     diffusers: Any = import_module("diffusers")
     vae = diffusers.AutoencoderKL(
         down_block_types=["DownEncoderBlock2D"] * 4, up_block_types=["UpDecoderBlock2D"] * 4,
