@@ -95,6 +95,8 @@ def _times(row: Row, threads: int, seconds: float) -> tuple[dict[str, float], di
         environment = {
             **os.environ,
             "MUCUDNN_CACHE": f"{folder}/cache.sqlite",
+            # Inductor's cache may hold graphs that other code compiled.
+            "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
             "TORCHINDUCTOR_FREEZING": str(int(not row.training)),
             "OMP_NUM_THREADS": str(threads),
         }
