@@ -158,8 +158,6 @@ def parse_journal(text: str) -> list[tuple[dict[str, str], list[_Measured], list
 def seconds_to_next_try(busy_tries: int) -> int:
     """Return the seconds after which a disturbed measurement is made again; they double with each try."""
 
-"""Disturbed measurements up to this factor behind the fastest one are made again."""
-
 def format_candidates(candidates: Sequence[tuple[str, int, str]]) -> str:
     """Return the text of a journal for (algorithm, workspace, notes) each. Raises ValueError."""
 
@@ -255,9 +253,9 @@ class Patience:
     @property
     def ms(self) -> float: ...
     def note(self, is_busy: bool, ms: float) -> bool:
-        """Note that a measurement waited, whose runs took `ms` together.
+        """Note a measurement that waited, whose runs took `ms` together.
 
-        Return whether to make it again later, because it was disturbed and some of the milliseconds are left.
+        Return True if it was disturbed and milliseconds are left, so that it has to be made again.
         A wait for all of them without success halves them, and an undisturbed measurement restores them.
         """
 
@@ -280,7 +278,7 @@ MOST_ROUNDS: int
 """The most rounds of an interleaved comparison."""
 
 class UnfinishedError(RuntimeError):
-    """Raised by a measurement that may wait no longer, although its device has patience left."""
+    """Raised for a measurement that was disturbed for as long as it may wait now. A later one may go on."""
 
 class EngineError(RuntimeError):
     """A library could not be loaded, or a call of it failed."""

@@ -87,7 +87,7 @@ def choose(
 
 
 def _must_wait(bench: Bench) -> bool:
-    """Return whether a later call has to measure."""
+    """Return whether a paced program has no time for measurements now."""
     return bench.budget.is_paced and bench.budget.is_spent
 
 

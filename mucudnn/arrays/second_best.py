@@ -22,7 +22,7 @@ from mucudnn.solver import Configuration, MicroConfiguration
 
 CALLS = 128  # the fewest calls from one run to the next
 RUNS = 3  # timed runs of an algorithm before its time is compared
-_WITHIN_REACH = 2  # algorithms that are this much slower than the choice do not run
+_WITHIN_REACH = 2  # algorithms that are this many times slower than the choice do not run
 TOO_LOW = 0.86  # the time of a run over the cached time; below it, the cached time does not hold
 
 

@@ -21,7 +21,7 @@ _DISTURBED = f"""
     SELECT {", ".join(_DISTURBED_KEYS)} FROM measurements WHERE busy_tries > 0
     ORDER BY device, library, threads, problem, pass, micro_batch, algorithm
 """
-# A comparison that contradicts kept times replaces or deletes them, so they are confirmed or not checked yet.
+# A comparison that contradicts kept times replaces or deletes them, so these are confirmed or not checked yet.
 _WAYS = ("choices", "stock", "mixture")
 _STEP_KEYS = ("problem", "library", "threads", *(f"{way}_ms" for way in _WAYS), "uses", "checks")
 _STEPS = f"""
@@ -34,7 +34,7 @@ _STEPS = f"""
 """
 
 
-def checked(path: Path) -> tuple[dict[str, Any], list[Table | str]]:
+def list_doubtful(path: Path) -> tuple[dict[str, Any], list[Table | str]]:
     """Return the disturbed measurements and the comparisons of steps in a cache: as JSON, and to print."""
     disturbed, steps, count = list[dict[str, Any]](), list[dict[str, Any]](), 0
     if path.exists():
@@ -97,5 +97,5 @@ def _tabulate_steps(steps: list[dict[str, Any]]) -> Table:
 
 
 def _format_share(cpu_ms: float | None, wall_ms: float | None, threads: int) -> str:
-    """Return the share of their time that the threads spent on the CPU; a dash if it is unknown."""
+    """Write the share of their time that the threads spent on the CPU; a dash if it is unknown."""
     return "–" if not cpu_ms or not wall_ms else f"{cpu_ms / (threads * wall_ms):.0%}"

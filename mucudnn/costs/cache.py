@@ -238,8 +238,8 @@ class Cache(CacheRows):
     def due(self, machine: Machine, kernel: Kernel, now: datetime | None = None) -> set[tuple[int, str]]:
         """Return the (micro-batch size, algorithm) pairs of disturbed measurements to make again.
 
-        Each is due after a time that doubles with each disturbed try, however slow it looks: threads that
-        spin until another one gets a core make a time 30 times too long.
+        Each is due after a time that doubles with each disturbed try, however slow it looks: on a busy
+        machine, threads that spin while another one waits for a core made a time 30 times too long.
         """
         now = now or datetime.now(UTC)
         return {

@@ -14,7 +14,8 @@ def find_similar(
     """Return up to `most` measured times of similar kernels, the kernel itself at all sizes among them.
 
     Similar kernels have the same pass, types, layout and taps, and are grouped if this one is. Those with the
-    nearest channels and image sizes come first. Disturbed times on several threads may be far too long.
+    nearest channels and image sizes come first. Disturbed times on several threads are omitted, because they
+    may be far too long.
     """
     problem = kernel.problem
     same = {name: getattr(problem, name) for name in ("data_type", "layout", "math")}

@@ -112,7 +112,7 @@ class PacedBudget(Budget):
 
     @property
     def most_wait_ms(self) -> float:
-        """The ms that are left: a later block makes a measurement that is still disturbed then."""
+        """The ms that are left. A measurement that is still disturbed then is made again in a later block."""
         return max(self.seconds - self._spent_s - self._running_s, 0.0) * 1e3
 
     def note_call(self) -> None:

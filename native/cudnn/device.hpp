@@ -56,10 +56,10 @@ RunTime time_between(const ClockReading& before, const ClockReading& after, int 
 // halves them, because the machine may be busy for hours, and an undisturbed measurement restores them.
 class Patience {
  public:
-  // Returns what is left of them: a measurement may end before, and be made again later.
+  // Returns the milliseconds that are left.
   double ms() const { return left_ms_; }
-  // Notes that a measurement waited, whose runs took `ms` together. Returns whether to make it again later,
-  // because it was disturbed and patience is left.
+  // Notes a measurement that waited, whose runs took `ms` together. Returns true if it was disturbed and
+  // milliseconds are left, so that it has to be made again.
   bool note(bool is_busy, double ms) {
     const bool is_left = is_busy && ms < left_ms_;
     if (!is_left) whole_ms_ = is_busy ? whole_ms_ / 2 : kMs;

@@ -34,14 +34,14 @@ void check_sizes(const Problem& problem, const Region& region);
 
 constexpr int kLeastRuns = 3;
 
-// Thrown by a measurement that may wait no longer, although an undisturbed one is still worth waiting for.
+// Thrown for a measurement that was disturbed for as long as it may wait now. A later one may go on.
 class UnfinishedError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
 // Returns the times of single runs, after uncounted ones. There are at least `least_runs`, and up to
 // `repeats` while their sum stays below `budget_ms`. If too many were disturbed to know the time, there are
-// more, as long as the device's patience lasts. Throws UnfinishedError if `most_wait_ms` end before.
+// more, as long as the device's patience lasts. Throws UnfinishedError after `most_wait_ms` of them.
 //
 // The uncounted runs last for Device::warm_up_ms(), but there are at most four.
 //

@@ -41,7 +41,7 @@ class Machine:
 
 @pytest.fixture
 def patience(cache_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Patience]:
-    """Let PyTorch's own convolutions run on two threads, and the engine's be slower at once."""
+    """Time PyTorch's own convolutions as if on two threads, and let the engine's be far slower."""
 
     def far_behind(timer: RaceTimer, task: Task) -> Timing:
         return estimate([RunTime(1e3, 1e3)], task.algorithm)

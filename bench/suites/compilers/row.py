@@ -88,7 +88,7 @@ def build(name: str) -> nn.Module:
 
 
 def build_decoder() -> nn.Module:
-    """Build the decoder of Stable Diffusion's autoencoder, with a quarter of its channels."""
+    """Build a decoder of images as Stable Diffusion's, with a quarter of the channels."""
     torchvision_models()  # lets diffusers import torchvision
     diffusers: Any = import_module("diffusers")
     vae = diffusers.AutoencoderKL(

@@ -47,7 +47,7 @@ def time_interleaved(
 
     The rounds end early if more would not change which run is the fastest, or if the budget is used up. If
     they were disturbed, more follow as long as the device's patience lasts. See native/cudnn/estimate.hpp.
-    Raises UnfinishedError if the time for that ends before.
+    Raises UnfinishedError if the budget ends first.
     """
     times: list[list[RunTime]] = [[] for _ in runs]
     with quiet(device):
@@ -72,10 +72,10 @@ def time_interleaved(
 def wait_until_undisturbed(
     device: str, is_disturbed: Callable[[], bool], add_runs: Callable[[], float], ran_ms: float
 ) -> bool:
-    """Add runs until a measurement is undisturbed or the device's patience ends. Return whether it is busy.
+    """Add runs until a measurement is undisturbed or the device's patience ends.
 
-    `ran_ms` are the ms of the runs so far; `add_runs` returns those of more. Raises UnfinishedError if the
-    time that the budget leaves ends before.
+    Return whether it is still disturbed. `ran_ms` is the time of the runs so far; `add_runs` returns that of
+    the runs that it adds. Raises UnfinishedError if the budget ends first.
     """
     if not is_disturbed():
         return False
