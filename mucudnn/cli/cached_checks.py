@@ -21,7 +21,7 @@ _DISTURBED = f"""
     SELECT {", ".join(_DISTURBED_KEYS)} FROM measurements WHERE busy_tries > 0
     ORDER BY device, library, threads, problem, pass, micro_batch, algorithm
 """
-# A comparison that contradicts kept times replaces or deletes them, so these are confirmed or not checked yet.
+# A comparison that contradicts kept times replaces or deletes them, so they are confirmed or not checked yet.
 _WAYS = ("choices", "stock", "mixture")
 _STEP_KEYS = ("problem", "library", "threads", *(f"{way}_ms" for way in _WAYS), "uses", "checks")
 _STEPS = f"""
