@@ -25,7 +25,7 @@ from mucudnn.problems.shapes import (
     whole_number,
 )
 from mucudnn.promises import Promise
-from mucudnn.sizes import parse_limit
+from mucudnn.sizes import parse_limit, parse_size
 
 PlanOrPath = Plan | AnyPath
 T = TypeVar("T")
@@ -74,17 +74,18 @@ def limit_of(workspace: int | str | None) -> int | None:
     if workspace is None:
         limit: int | None = settings.WORKSPACE_LIMIT.read()
         return limit
-    if isinstance(workspace, str):
-        return parse_limit(workspace)
-    size = whole_number(workspace)
+    return parse_limit(workspace) if isinstance(workspace, str) else bytes_of("workspace", workspace)
+
+
+def bytes_of(name: str, value: int | str) -> int:
+    """Return the bytes of an argument with this name. Raises UsageError, ArgumentTypeError."""
+    if isinstance(value, str):
+        return parse_size(value)
+    size = whole_number(value)
     if size is None:
-        raise ArgumentTypeError(
-            f"workspace is {shown(workspace)}: give bytes, or text such as '64MiB' or 'none'"
-        )
-    if size < 0:
-        raise UsageError(f"workspace is {shown(size)}: it cannot be negative")
-    if size >= 2**63:
-        raise UsageError(f"workspace is {shown(size)}: it must be below 2^63 bytes")
+        raise ArgumentTypeError(f"{name} is {shown(value)}: give bytes, or text such as '64MiB'")
+    if not 0 <= size < 2**63:
+        raise UsageError(f"{name} is {shown(size)}: it must be at least 0 and below 2^63 bytes")
     return size
 
 

@@ -14,7 +14,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.nn.parallel import DistributedDataParallel
 
 import mucudnn.torch as mt
-from mucudnn.errors import UsageError
+from mucudnn.errors import ArgumentTypeError, UsageError
 from mucudnn.measuring.modelled_device import find_device
 from mucudnn.plans.memory.fit import largest
 from mucudnn.torch.training import fit
@@ -110,6 +110,8 @@ def test_wrong_arguments_are_explained() -> None:
         mt.will_it_fit(model, x, optimizer=torch.optim.LBFGS(model.parameters()))
     with pytest.raises(UsageError, match="'h9000' is not a modelled device"):
         mt.will_it_fit(model, x, device="h9000")
+    with pytest.raises(ArgumentTypeError, match=r"memory is 1\.5: give bytes"):
+        mt.will_it_fit(model, x, memory=1.5)  # type: ignore[arg-type]
 
 
 def test_the_buckets_of_ddp_are_counted_unless_they_are_the_gradients(tmp_path: Path) -> None:

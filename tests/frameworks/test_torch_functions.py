@@ -268,7 +268,7 @@ X, W, BIAS = torch.randn(2, 3, 5, 5), torch.randn(4, 3, 3, 3), torch.randn(4)
         ((X, W), {"stride": 0}, ValueError, "stride"),
         ((X, W), {"workspace": "8MB"}, ValueError, "'8MB' is not a size"),
         ((X, W), {"workspace": 1.5}, TypeError, "workspace is 1.5"),
-        ((X, W), {"workspace": -1}, ValueError, "cannot be negative"),
+        ((X, W), {"workspace": -1}, ValueError, "it must be at least 0"),
         ((X.to_sparse(), W), {}, ValueError, "sparse"),
         ((X, W), {"plan": Plan()}, ValueError, "the plan has no forward of"),
         ((X, W), {"plan": 3}, TypeError, "plan is int"),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mucudnn import settings
-from mucudnn.arrays.call import LogListener, PassCall, geometry, limit_of
+from mucudnn.arrays.call import LogListener, PassCall, bytes_of, geometry, limit_of
 from mucudnn.arrays.devices import ArrayDevice, device_named
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import FRAMEWORK
@@ -22,7 +22,6 @@ from mucudnn.plans.plan import Plan
 from mucudnn.plans.result import to_plan
 from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import promise_of
-from mucudnn.sizes import parse_size
 from mucudnn.torch.layers.convert import convolutions
 from mucudnn.torch.layers.converted import operands_of
 from mucudnn.torch.layers.one_run import run_once
@@ -67,7 +66,7 @@ def plan(
     if total_workspace is None:
         limits = Limits(workspace=limit_of(workspace))
     else:
-        limits = Limits(total=parse_size(str(total_workspace)))
+        limits = Limits(total=bytes_of("total_workspace", total_workspace))
     promise = promise_of(numerics, batch_invariant, choice)
     name, device, kernels = _kernels(model, example_input, ConversionSettings(promise=promise))
     source = stock.source_of(name)

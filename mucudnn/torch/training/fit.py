@@ -13,12 +13,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from mucudnn.arrays.call import bytes_of
 from mucudnn.errors import UsageError, shown
 from mucudnn.measuring.modelled_device import find_device
 from mucudnn.plans.memory.costs import model_costs
 from mucudnn.plans.memory.fit import Fit, OptimizerBytes, Surroundings, fit_trace, largest
 from mucudnn.plans.memory.planning import ALIGNMENT
-from mucudnn.sizes import format_size, parse_size
+from mucudnn.sizes import format_size
 from mucudnn.torch.tracing.trace import trace_model
 
 Optimizer: TypeAlias = torch.optim.Optimizer | str | None
@@ -130,7 +131,7 @@ def largest_batch(
 
 def _memory_of(memory: int | str | None, device: str | None) -> int | None:
     if memory is not None:
-        return parse_size(str(memory))
+        return bytes_of("memory", memory)
     if device is not None:
         return find_device(device).memory
     return int(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mucudnn.arrays.call import LogListener, limit_of
+from mucudnn.arrays.call import LogListener, bytes_of, limit_of
 from mucudnn.arrays.devices import device_named
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import ArgumentTypeError, NothingFitsError, UsageError, shown
@@ -22,9 +22,7 @@ from mucudnn.plans.memory.planning import POLICIES, MemoryOptions, plan_trace
 from mucudnn.plans.memory.traced import Trace
 from mucudnn.plans.memory.training_step import Costs
 from mucudnn.problems.network import Network
-from mucudnn.problems.shapes import whole_number
 from mucudnn.promises import FIXED, promise_of
-from mucudnn.sizes import parse_size
 from mucudnn.solver.memory.copies import Link
 from mucudnn.torch.tracing.trace import trace_model
 from mucudnn.torch.training.rates import measure_link, measure_rates
@@ -86,11 +84,11 @@ def plan_memory(
     if policy not in POLICIES:
         raise UsageError(f"{shown(policy)} is not a policy: there are {', '.join(POLICIES)}")
     options = MemoryOptions(
-        memory=_read_bytes("memory", memory),
+        memory=bytes_of("memory", memory),
         policy=policy,
         workspace=limit_of(workspace),
         recompute=recompute,
-        host_memory=None if host_memory is None else _read_bytes("host_memory", host_memory),
+        host_memory=None if host_memory is None else bytes_of("host_memory", host_memory),
         exact=exact,
         promise=promise_of(numerics, batch_invariant, choice),
     )
@@ -146,17 +144,6 @@ def _check_model(model: nn.Module) -> None:
         )
     if not torch.is_grad_enabled():
         raise UsageError("gradients are disabled: plan outside of no_grad and inference_mode")
-
-
-def _read_bytes(name: str, value: object) -> int:
-    if isinstance(value, str):
-        return parse_size(value)
-    size = whole_number(value)
-    if size is None:
-        raise ArgumentTypeError(f"{name} is {shown(value)}: give bytes, or text such as '12GiB'")
-    if not 0 <= size < 2**63:
-        raise UsageError(f"{name} is {shown(size)}: it must be at least 0 and below 2^63 bytes")
-    return size
 
 
 def _read_bandwidth(value: object) -> float | None:

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from mucudnn.arrays.call import bytes_of
 from mucudnn.errors import NothingFitsError, UsageError
-from mucudnn.sizes import parse_size
 from mucudnn.solver import Infeasible
 from mucudnn.solver.devices.pipelines import INSTANT, PeerLink, PipelineTimeline, choose_schedule
 from mucudnn.solver.devices.schedules import SCHEDULES, Schedule, forward_only
@@ -328,7 +328,7 @@ class BidirectionalPipeline:
             own = measure_stage(module, inputs, self._device)
         shared = self._agreement.gather(own)
         costs = [shared[rank] for rank in first]
-        limit = None if memory is None else parse_size(str(memory))
+        limit = None if memory is None else bytes_of("memory", memory)
         try:
             return choose_schedule(costs, self._micro_batches, memory=limit, link=link)
         except Infeasible as error:
