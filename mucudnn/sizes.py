@@ -34,6 +34,11 @@ def parse_limit(text: str) -> int | None:
     return None if text.strip(_BLANKS) == "none" else parse_size(text)
 
 
+def round_up(size: int, block: int) -> int:
+    """Return the least number of bytes that whole blocks have and that is not below `size`."""
+    return -(-size // block) * block
+
+
 def doubt_limit(limit: int | str | None) -> str | None:
     """Return advice for a limit that was probably meant in larger units, or None for any other."""
     text = str(limit).strip()

@@ -17,7 +17,7 @@ from mucudnn.plans.plan import LIMIT, promise_fields
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.network import Network
 from mucudnn.promises import USUAL, Promise
-from mucudnn.sizes import format_size, spell_limit
+from mucudnn.sizes import format_size, round_up, spell_limit
 from mucudnn.solver import Configuration, Infeasible
 from mucudnn.solver.memory.copies import CopySteps
 from mucudnn.solver.memory.planner import decide_memory
@@ -175,7 +175,7 @@ def _plan(
         fetch_order=tuple(fetch_order),
         model="" if trace is None else trace.fingerprint,
         inputs=() if trace is None else trace.inputs,
-        host_bytes=sum(_aligned(work.tensors[i].bytes) for i in offloaded),
+        host_bytes=sum(round_up(work.tensors[i].bytes, ALIGNMENT) for i in offloaded),
         sources=allowed.sources,
         header=_header(options),
         bound_ms=decision.bound_ms,
@@ -200,13 +200,9 @@ def _explain(name: str, options: MemoryOptions, error: Infeasible) -> str:
     )
 
 
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
-
-
 def _lay_out_slab(work: Work, offloaded: Sequence[int]) -> dict[int, int]:
     """Return the offset of each offloaded tensor in the slab, one after the other."""
-    sizes = [_aligned(work.tensors[i].bytes) for i in offloaded]
+    sizes = [round_up(work.tensors[i].bytes, ALIGNMENT) for i in offloaded]
     return dict(zip(offloaded, itertools.accumulate(sizes, initial=0), strict=False))
 
 

@@ -9,6 +9,7 @@ from mucudnn.plans.memory.parts import LEAST_BYTES
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.network import Network
 from mucudnn.problems.steps import Step, Tensor
+from mucudnn.sizes import round_up
 from mucudnn.solver import Configuration
 from mucudnn.solver.memory.copies import Link
 from mucudnn.solver.memory.training import Cost, KernelChoice, Replay, SavedTensor, StepCost, TrainingStep
@@ -111,7 +112,7 @@ def count_work(
             counted.append(SavedTensor(tensor.name, 0, turn - 1, turn - 1, turn, turn))
             continue
         is_read = tensor.name in inputs_of_kernels
-        size = _round_up(tensor.bytes, block)
+        size = round_up(tensor.bytes, block)
         managed = SavedTensor(tensor.name, size, *uses, is_kernel_input=is_read)  # type: ignore[arg-type]
         for step in range(managed.produced_at, managed.last_use + 1):
             fixed[step] -= size
@@ -145,18 +146,14 @@ def count_work(
     return Work(numbers, tuple(saved), tuple(place for _, place in places), unlimited)
 
 
-def _round_up(size: int, block: int) -> int:
-    return -(-size // block) * block
-
-
 def count_resident(network: Network, block: int, held: Mapping[str, int]) -> list[int]:
     """Return the bytes of all tensors in memory during each step, each rounded up to whole blocks."""
     change = [0] * (len(network.steps) + 1)
     for tensor in network.tensors:
         alive = network.lifetimes[tensor.name].alive
         stop = max(alive.stop, min(held.get(tensor.name, 0) + 1, len(network.steps)))
-        change[alive.start] += _round_up(tensor.bytes, block)
-        change[stop] -= _round_up(tensor.bytes, block)
+        change[alive.start] += round_up(tensor.bytes, block)
+        change[stop] -= round_up(tensor.bytes, block)
     return list(itertools.accumulate(change[:-1]))
 
 

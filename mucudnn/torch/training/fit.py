@@ -19,7 +19,7 @@ from mucudnn.measuring.modelled_device import find_device
 from mucudnn.plans.memory.costs import model_costs
 from mucudnn.plans.memory.fit import Fit, OptimizerBytes, Surroundings, fit_trace, largest
 from mucudnn.plans.memory.planning import ALIGNMENT
-from mucudnn.sizes import format_size
+from mucudnn.sizes import format_size, round_up
 from mucudnn.torch.tracing.trace import trace_model
 
 Optimizer: TypeAlias = torch.optim.Optimizer | str | None
@@ -176,10 +176,9 @@ def _bytes_of(model: nn.Module, optimizer: Optimizer) -> OptimizerBytes:
                 twin.step()
             with memory:
                 twin.step()
-        tensors = [value for each in twin.state.values() for value in each.values()]
-        state += sum(
-            _round_up(int(value.nbytes)) for value in tensors if isinstance(value, Tensor) and value.is_meta
-        )
+        values = [value for each in twin.state.values() for value in each.values()]
+        tensors = [value for value in values if isinstance(value, Tensor) and value.is_meta]
+        state += sum(round_up(int(tensor.nbytes), ALIGNMENT) for tensor in tensors)
         scratch = max(scratch, memory.most)
     return OptimizerBytes(state, scratch)
 
@@ -192,10 +191,6 @@ def _refuse_history(optimizer: torch.optim.LBFGS) -> None:
         f"the state of LBFGS depends on its history, which grows to {state} beside its scratch memory: leave "
         "out optimizer= and subtract that from memory="
     )
-
-
-def _round_up(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 class _Memory(TorchDispatchMode):
@@ -220,7 +215,7 @@ class _Memory(TorchDispatchMode):
             if isinstance(tensor, Tensor) and tensor.is_meta and tensor.untyped_storage() not in self._known:
                 storage = tensor.untyped_storage()
                 self._known.add(storage)
-                size = _round_up(storage.nbytes())
+                size = round_up(storage.nbytes(), ALIGNMENT)
                 self._now += size
                 finalize(storage, self._release, size)
         self.most = max(self.most, self._now)
