@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import compress
 
 import torch
@@ -17,51 +18,45 @@ from mucudnn.torch.parallel.pipeline.stages import run_stage
 from mucudnn.torch.parallel.pipeline.transfers import Transfers
 
 
+@dataclass(eq=False)
 class MiniBatch(ABC):
     """The run of a mini-batch on a rank, task by task.
 
-    Args:
+    Attributes:
         schedule: the orders of work.
         modules: the stages that this rank holds, {(stage, replica): module}.
         inputs: the micro-batches of inputs.
         transfers: the messages.
-
-    Attributes:
         error: the error of this rank; None if it has none.
     """
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        modules: Mapping[tuple[int, int], nn.Module],
-        inputs: Sequence[Arguments],
-        transfers: Transfers,
-    ) -> None:
-        self._schedule, self._modules, self._last = schedule, modules, schedule.stages - 1
-        self._inputs, self._transfers = inputs, transfers
-        self.error: Exception | None = None
-        self._failed = False
+    schedule: Schedule
+    modules: Mapping[tuple[int, int], nn.Module]
+    inputs: Sequence[Arguments]
+    transfers: Transfers
+    error: Exception | None = field(default=None, init=False)
+    _failed: bool = field(default=False, init=False)
 
     def perform(self, tasks: Sequence[Task]) -> None:
         """Run all tasks of this rank, and wait until other ranks have received their results."""
         for task in tasks:
             with record_function(str(task)):
                 self._perform(task)
-        self._transfers.finish()
+        self.transfers.finish()
 
     def _perform(self, task: Task) -> None:
         """Run a task. After an error, only exchange messages, because other ranks learn of it at the end."""
-        arrived = self._transfers.receive(task)
+        arrived = self.transfers.receive(task)
         self._failed = self._failed or arrived is None
         result = Arguments(())
         with self._catching_errors(task, arrived):
             if arrived is not None and not self._failed:
                 result = self._run(task, arrived)
-        self._transfers.wait_for_all_ranks()
+        self.transfers.wait_for_all_ranks()
         with self._catching_errors(task, arrived):
             if task.pass_ == "forward" and not self._failed:
-                self._transfers.check(task, result)
-        self._transfers.send(task, None if self._failed else result)
+                self.transfers.check(task, result)
+        self.transfers.send(task, None if self._failed else result)
 
     @abstractmethod
     def _run(self, task: Task, arrived: Arguments) -> Arguments:
@@ -81,34 +76,22 @@ class MiniBatch(ABC):
             self._release()
 
 
+@dataclass(eq=False)
 class Training(MiniBatch):
     """The forward and backward passes of a mini-batch.
 
-    Args:
-        schedule: the orders of work.
-        modules: the stages that this rank holds, {(stage, replica): module}.
-        inputs: the micro-batches of inputs.
-        transfers: the messages.
+    Attributes:
         targets: the micro-batches of targets.
         loss: the loss, which the last stage computes.
-
-    Attributes:
         live: the most micro-batches whose activations were kept at once.
     """
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        modules: Mapping[tuple[int, int], nn.Module],
-        inputs: Sequence[Arguments],
-        transfers: Transfers,
-        targets: Sequence[Arguments],
-        loss: MiniBatchLoss,
-    ) -> None:
-        super().__init__(schedule, modules, inputs, transfers)
-        self._targets, self._loss = targets, loss
-        self._kept: dict[tuple[int, int], tuple[list[Tensor], tuple[Tensor, ...]]] = {}
-        self.live = 0
+    targets: Sequence[Arguments]
+    loss: MiniBatchLoss
+    live: int = field(default=0, init=False)
+    _kept: dict[tuple[int, int], tuple[list[Tensor], tuple[Tensor, ...]]] = field(
+        default_factory=dict, init=False
+    )
 
     def _run(self, task: Task, arrived: Arguments) -> Arguments:
         if task.pass_ == "forward":
@@ -120,10 +103,10 @@ class Training(MiniBatch):
 
     def _forward(self, task: Task, received: Arguments) -> Arguments:
         """Return the outputs of a stage."""
-        inputs = enter(received) if task.stage > 0 else self._inputs[task.micro_batch]
-        returned = run_stage(self._modules[task.stage, task.replica], inputs, self._schedule.recomputes)
-        if task.stage == self._last:
-            outputs = Arguments((self._loss.part(returned, self._targets[task.micro_batch]),))
+        inputs = enter(received) if task.stage > 0 else self.inputs[task.micro_batch]
+        returned = run_stage(self.modules[task.stage, task.replica], inputs, self.schedule.recomputes)
+        if task.stage == self.schedule.stages - 1:
+            outputs = Arguments((self.loss.part(returned, self.targets[task.micro_batch]),))
         else:
             outputs = Arguments.of(returned, f"the output of stage {task.stage}")
         self._kept[task.micro_batch, task.stage] = distinct(received.tensors), outputs.tensors
@@ -135,12 +118,12 @@ class Training(MiniBatch):
         received, outputs = self._kept.pop((task.micro_batch, task.stage))
         needed = []
         if gradients:
-            have_gradients = self._transfers.release_outputs(task)
+            have_gradients = self.transfers.release_outputs(task)
             pairs = zip(compress(distinct(outputs), have_gradients), gradients, strict=True)
             needed = [(output, gradient) for output, gradient in pairs if output.requires_grad]
         # The backward pass must not cast layers that autocast left alone in the forward pass.
         with torch.autocast(outputs[0].device.type, enabled=False):
-            if task.stage == self._last:
+            if task.stage == self.schedule.stages - 1:
                 outputs[0].backward()
             elif needed:
                 torch.autograd.backward(*zip(*needed, strict=True))
@@ -148,6 +131,7 @@ class Training(MiniBatch):
         return [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
 
 
+@dataclass(eq=False)
 class Evaluation(MiniBatch):
     """The forward passes of a mini-batch, of which nothing is kept.
 
@@ -156,26 +140,18 @@ class Evaluation(MiniBatch):
             empty on ranks that do not run this stage.
     """
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        modules: Mapping[tuple[int, int], nn.Module],
-        inputs: Sequence[Arguments],
-        transfers: Transfers,
-    ) -> None:
-        super().__init__(schedule, modules, inputs, transfers)
-        self.outputs: list[Arguments] = []
+    outputs: list[Arguments] = field(default_factory=list, init=False)
 
     def _perform(self, task: Task) -> None:
         super()._perform(task)
-        self._transfers.finish(keep=1)  # so that a fast rank does not keep the outputs of all micro-batches
+        self.transfers.finish(keep=1)  # so that a fast rank does not keep the outputs of all micro-batches
 
     def _run(self, task: Task, arrived: Arguments) -> Arguments:
-        inputs = arrived if task.stage > 0 else self._inputs[task.micro_batch]
+        inputs = arrived if task.stage > 0 else self.inputs[task.micro_batch]
         what = f"the output of stage {task.stage}"
-        outputs = Arguments.of(inputs.call(self._modules[task.stage, task.replica]), what)
-        if task.stage == self._last:
+        outputs = Arguments.of(inputs.call(self.modules[task.stage, task.replica]), what)
+        if task.stage == self.schedule.stages - 1:
             self.outputs.append(outputs)
-            if len(self.outputs) == len(self._inputs):
+            if len(self.outputs) == len(self.inputs):
                 self.outputs = [join(self.outputs, what)]
         return outputs
