@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 from mucudnn.cli import options, outputs
-from mucudnn.cli.memory_fit import show_fit
+from mucudnn.cli.memory_fit import network_of, show_fit
 from mucudnn.cli.memory_table import show_plan
 from mucudnn.cli.terminal import Terminal, opened_cache, show_json
 from mucudnn.errors import UsageError
@@ -21,7 +21,7 @@ from mucudnn.plans.memory.json_form import memory_json
 from mucudnn.plans.memory.planning import POLICIES, MemoryOptions, plan_network
 from mucudnn.plans.memory.training_step import Costs
 from mucudnn.problems.network import Network
-from mucudnn.problems.sources import TRAINABLE, read_network
+from mucudnn.problems.sources import TRAINABLE
 from mucudnn.promises import FIXED, Promise
 from mucudnn.report import check_installed
 from mucudnn.sizes import parse_limit, parse_size
@@ -68,7 +68,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="without --memory: the optimizer whose state is counted (default: none)",
     )  # fmt: skip
     parser.add_argument(
-        "--bandwidth", type=options.checked(_parse_bandwidth), metavar="SIZE",
+        "--bandwidth", type=options.checked(options.parse_bandwidth), metavar="SIZE",
         help="bytes per second of each direction between device and host, such as 25GiB "
         "(default: the device's)",
     )  # fmt: skip
@@ -121,13 +121,7 @@ def run(arguments: argparse.Namespace) -> None:
     promise = options.promise_in(arguments)
     if promise.choice == FIXED and arguments.seconds != math.inf:
         raise UsageError("--seconds lets a clock end the search, which --choice fixed excludes: leave it out")
-    network = read_network(
-        arguments.network,
-        batch=arguments.batch,
-        data_type=arguments.dtype,
-        layout=arguments.layout,
-        math=options.strict_math(arguments),
-    )
+    network = network_of(arguments, arguments.batch)
     limits = MemoryOptions(
         memory=arguments.memory,
         policy=arguments.policy,
@@ -181,10 +175,3 @@ def _find_costs(arguments: argparse.Namespace, network: Network, promise: Promis
 
 def _parse_devices(text: str) -> list[ModelledDevice]:
     return [find_device(name.strip()) for name in text.split(",")]
-
-
-def _parse_bandwidth(text: str) -> int:
-    bandwidth = parse_size(text)
-    if not bandwidth:
-        raise UsageError("a bandwidth must be above 0 bytes per second")
-    return bandwidth

@@ -61,6 +61,14 @@ def show_fit(arguments: argparse.Namespace) -> None:
     _show_batches(arguments, [question.answer(batch) for batch in batches], most, planned)
 
 
+def network_of(arguments: argparse.Namespace, batch: int | None) -> Network:
+    """Return the training step that the flags name, at a mini-batch. Raises UsageError, MucudnnError."""
+    return read_network(
+        arguments.network, batch=batch, data_type=arguments.dtype, layout=arguments.layout,
+        math=strict_math(arguments),
+    )  # fmt: skip
+
+
 class _Question:
     """A network on a device, at any mini-batch."""
 
@@ -96,14 +104,7 @@ class _Question:
 
     def _count(self, batch: int | None) -> tuple[Network, Costs, Fit]:
         if batch not in self._fits:
-            given = self._arguments
-            network = read_network(
-                given.network,
-                batch=batch,
-                data_type=given.dtype,
-                layout=given.layout,
-                math=strict_math(given),
-            )
+            network = network_of(self._arguments, batch)
             costs = model_costs(network, self._device)
             optimizer = self._count_optimizer(network)
             beside = Surroundings(optimizer, self._device.context)

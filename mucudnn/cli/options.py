@@ -44,6 +44,14 @@ def parse_batch(text: str) -> int:
     return batch
 
 
+def parse_bandwidth(text: str) -> int:
+    """Parse bytes per second, at least 1. Raises UsageError."""
+    bandwidth = parse_size(text)
+    if not bandwidth:
+        raise UsageError("a bandwidth must be above 0 bytes per second")
+    return bandwidth
+
+
 def parse_passes(text: str) -> tuple[str, ...]:
     """Parse a comma-separated list of passes, or `all`, into their usual order. Raises UsageError."""
     names = PASSES if text == "all" else text.split(",")

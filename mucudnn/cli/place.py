@@ -48,7 +48,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the model of a network's costs."""
     parser.add_argument("--device", choices=DEVICES, default="h200", help="modelled device (default: h200)")
     parser.add_argument(
-        "--bandwidth", type=options.checked(parse_size), default=parse_size("25GiB"), metavar="SIZE",
+        "--bandwidth", type=options.checked(options.parse_bandwidth), default=25 * 2**30, metavar="SIZE",
         help="bytes per second from one device to another (default: 25GiB)",
     )  # fmt: skip
     parser.add_argument(
@@ -100,8 +100,6 @@ def placed(arguments: argparse.Namespace, source: str, devices: int) -> PlacedNe
     """Return the placement of a network that the model options describe."""
     network = read_network(source, batch=arguments.batch)
     costs = model_costs(network, find_device(arguments.device), divide=False)
-    if not arguments.bandwidth:
-        raise UsageError("--bandwidth is 0 bytes per second: nothing would ever arrive")
     link = PeerLink(arguments.latency, arguments.bandwidth)
     limits = {name: getattr(arguments, name) for name in ("memory", "exact") if hasattr(arguments, name)}
     return place_network(network, costs, devices, link, **limits)

@@ -118,7 +118,7 @@ def test_a_too_large_table_is_refused(tmp_path: Path, capsys: Capture) -> None:
         (["place", "nosuch"], "is neither a network nor a file"),
         (["place", "googlenet", "--devices", "0"], "'0' is not a number of devices: give 1 to 64"),
         (["place", "googlenet", "--latency", "-1"], "'-1' is not a latency"),
-        (["place", "googlenet", "--bandwidth", "0"], "--bandwidth is 0 bytes per second"),
+        (["place", "googlenet", "--bandwidth", "0"], "a bandwidth must be above 0 bytes"),
         (["project", "TABLE"], "no speedup of several devices is known"),
         (["project", "TABLE", "--speedup", "2"], "'2' is not a speedup of several devices"),
         (["project", "TABLE", "--speedup", "1=2"], "'1=2' is for 1 device"),
