@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import re
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -99,6 +100,18 @@ def read_document(path: AnyPath, kind: str, parse: Callable[[str], T], *, most: 
         raise NewerFileError(f"{path}: {error}") from None
     except raised_here(ValueError) as error:
         raise MucudnnError(f"{path}: {error}") from None
+
+
+def check_version(line: str, kind: str, newest: int) -> None:
+    """Check the first line of a text form, such as `mucudnn network 1`. Raises UsageError, NewerFileError."""
+    found = re.fullmatch(rf"mucudnn {kind} ([1-9][0-9]{{0,17}})", line)
+    if found is None:
+        raise UsageError(f"this is not a mucudnn {kind}: its first line is not 'mucudnn {kind} {newest}'")
+    if int(found[1]) > newest:
+        raise NewerFileError(
+            f"the {kind} is of version {found[1]}, this mucudnn reads up to version {newest}: upgrade "
+            "mucudnn, or make it again"
+        )
 
 
 def expanded(path: str) -> str:

@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from mucudnn._native import parse_descriptor
-from mucudnn.errors import NewerFileError, UsageError, shown
+from mucudnn.errors import UsageError, shown
+from mucudnn.input import check_version
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.lifetimes import Checker
 from mucudnn.problems.steps import Step, Tensor
 
 VERSION = 1
 
-_MAGIC = "mucudnn network "
 _LISTS = ("reads", "writes", "saves")
 _WORDS = (*_LISTS, "flops", "backward_of", "in_place_of")
 _PLAIN = re.compile(r"[\w.:/+-]+", re.ASCII)
@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"\d{1,19}", re.ASCII)
 
 def format_network(tensors: Iterable[Tensor], steps: Sequence[Step]) -> str:
     """Return the text form."""
-    lines = [f"{_MAGIC}{VERSION}", *map(_format_tensor, tensors)]
+    lines = [f"mucudnn network {VERSION}", *map(_format_tensor, tensors)]
     for step in steps:
         lines.append(_format_step(step))
         lines += [f"kernel {kernel.pass_} {kernel.count} {kernel.problem}" for kernel in step.kernels]
@@ -70,7 +70,7 @@ class _Reader:
 
     def _read(self, number: int, keyword: str, rest: str) -> None:
         if not self._has_version:
-            _check_version(f"{keyword} {rest}")
+            check_version(f"{keyword} {rest}", "network", VERSION)
             self._has_version = True
         elif self.is_finished:
             raise UsageError("there is text after the end")
@@ -193,19 +193,6 @@ def _parse_number(noun: str, text: str) -> int:
     if not _NUMBER.fullmatch(text):
         raise UsageError(f"{shown(text)} is not a {noun}")
     return int(text)
-
-
-def _check_version(line: str) -> None:
-    if not line.startswith(_MAGIC):
-        raise UsageError(f"this is not a mucudnn network: its first line is not '{_MAGIC}{VERSION}'")
-    version = _parse_number("version of a network", line.removeprefix(_MAGIC))
-    if version > VERSION:
-        raise NewerFileError(
-            f"the network is of version {version}, this mucudnn reads up to version {VERSION}: "
-            "upgrade mucudnn, or write the network again"
-        )
-    if version < 1:
-        raise UsageError(f"there is no network version {version}")
 
 
 def _unquote(token: str) -> str:

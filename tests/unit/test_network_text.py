@@ -132,8 +132,8 @@ def test_a_damaged_network_is_read_or_refused_and_nothing_else(data: st.DataObje
     ("old", "new", "message"),
     [
         ("mucudnn network 1", "something else", "line 1: this is not a mucudnn network"),
-        ("network 1", "network 0", "line 1: there is no network version 0"),
-        ("network 1", "network one", "line 1: 'one' is not a version of a network"),
+        ("network 1", "network 0", "line 1: this is not a mucudnn network"),
+        ("network 1", "network one", "line 1: this is not a mucudnn network"),
         ("input", "entry", "line 2: tensor 'image' is of the kind 'entry'"),
         ("f32[2,3,8,8]", "2x3x8x8", "line 2: '2x3x8x8' is not a data type with sizes"),
         ("f32[2,3,8,8]", "f32[2,-3]", "line 2: "),

@@ -7,14 +7,13 @@ that are empty or begin with # are skipped.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from mucudnn._native import parse_descriptor
 from mucudnn.errors import NewerFileError, UsageError, shown
-from mucudnn.input import parse_json
+from mucudnn.input import check_version, parse_json
 from mucudnn.plans.memory.parts import PlannedKernel, PlannedStep, PlannedTensor
 from mucudnn.plans.plan import list_parts, make_configuration
 from mucudnn.problems.kernels import Kernel
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 VERSION = 1
 
-_MAGIC = "mucudnn memory plan "
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("network", "device", "costs", "policy", "model"), (str,)),
     **dict.fromkeys(("batch", "memory", "floor", "peak", "host_bytes", "least_bytes"), (int,)),
@@ -49,7 +47,7 @@ def format_memory_plan(plan: MemoryPlan) -> str:
 
 
 def _lines(plan: MemoryPlan) -> Iterator[str]:
-    yield f"{_MAGIC}{VERSION}"
+    yield f"mucudnn memory plan {VERSION}"
     for name in _TYPES:
         yield f"{name} {_json(getattr(plan, name))}"
     yield f"link {_json(asdict(plan.link))}"
@@ -80,7 +78,7 @@ def parse_memory_plan(text: str) -> list[dict[str, Any]]:
             continue
         try:
             if fields is None:
-                _check_version(entry)
+                check_version(entry, "memory plan", VERSION)
                 fields = {part: [] for part in _PARTS.values()}
             elif entry.startswith("end "):
                 plans.append(_finish(fields, entry))
@@ -135,17 +133,6 @@ def _finish(fields: dict[str, Any], entry: str) -> dict[str, Any]:
 
 def _explain(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
-
-
-def _check_version(line: str) -> None:
-    version = line.removeprefix(_MAGIC)
-    if not line.startswith(_MAGIC) or not re.fullmatch("[0-9]{1,9}", version) or version == "0":
-        raise UsageError(f"this is not a mucudnn memory plan: its first line is not '{_MAGIC}{VERSION}'")
-    if int(version) > VERSION:
-        raise NewerFileError(
-            f"the memory plan is of version {version}, this mucudnn reads up to version {VERSION}: "
-            "upgrade mucudnn, or plan again"
-        )
 
 
 def _without_defaults(tensor: PlannedTensor) -> dict[str, Any]:
