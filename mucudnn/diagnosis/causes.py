@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mucudnn.diagnosis.lateness import collective_waits, is_for_rank
-from mucudnn.diagnosis.traces import Interval, Trace
+from mucudnn.diagnosis.traces import Interval, RankTrace
 
 CAUSES = ("data", "compute", "wait", "transfer", "reduce", "rest")
 
@@ -46,7 +46,7 @@ class Shares:
         return self.ms[cause] / self.total_ms if self.total_ms else 0.0
 
 
-def divide(traces: Sequence[Trace]) -> list[Shares]:
+def divide(traces: Sequence[RankTrace]) -> list[Shares]:
     """Return the causes of each rank.
 
     With the traces of several ranks, a receive is divided: the rank waits until both it and the sender have
@@ -60,7 +60,7 @@ def divide(traces: Sequence[Trace]) -> list[Shares]:
 
 
 def _divide(
-    trace: Trace, receives: tuple[list[Interval], list[Interval]], late: Sequence[Interval]
+    trace: RankTrace, receives: tuple[list[Interval], list[Interval]], late: Sequence[Interval]
 ) -> Shares:
     wait, transfer = receives
     by_priority = {
@@ -85,7 +85,7 @@ def _divide(
     )  # fmt: skip
 
 
-def _split_receives(trace: Trace, traces: Sequence[Trace]) -> tuple[list[Interval], list[Interval]]:
+def _split_receives(trace: RankTrace, traces: Sequence[RankTrace]) -> tuple[list[Interval], list[Interval]]:
     """Return the waiting and the transferring spans of a rank's receives.
 
     The trace does not name the sender. With two ranks, messages arrive in the order in which they leave. With

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mucudnn.diagnosis.traces import Interval, Trace
+from mucudnn.diagnosis.traces import Interval, RankTrace
 
 if TYPE_CHECKING:
     from mucudnn.diagnosis.causes import Shares
@@ -36,7 +36,7 @@ class Lateness:
     usual_ms: float
 
 
-def collective_waits(traces: Sequence[Trace]) -> list[list[Interval]]:
+def collective_waits(traces: Sequence[RankTrace]) -> list[list[Interval]]:
     """Return the spans in which each rank waits in a collective until the last rank has arrived.
 
     Each span names the rank that it waits for. Collectives of one name and group are matched in their order.
@@ -66,7 +66,7 @@ def is_for_rank(span: Interval) -> bool:
     return span.name.startswith(_AWAITED)
 
 
-def _by_name_and_group(trace: Trace) -> dict[tuple[str, str], list[Interval]]:
+def _by_name_and_group(trace: RankTrace) -> dict[tuple[str, str], list[Interval]]:
     spans: dict[tuple[str, str], list[Interval]] = defaultdict(list)
     for interval in trace.intervals["reduce"]:
         spans[interval.name, interval.group].append(interval)

@@ -35,7 +35,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Trace:
+class RankTrace:
     """A rank's work during some training steps.
 
     Attributes:
@@ -57,13 +57,13 @@ class Trace:
     backward: list[Interval]
 
 
-def read_traces(paths: Iterable[str | os.PathLike[str]]) -> list[Trace]:
+def read_traces(paths: Iterable[str | os.PathLike[str]]) -> list[RankTrace]:
     """Return the traces of several ranks, in the order of their ranks.
 
     Raises MucudnnError for a file that cannot be read, that is not a trace of torch.profiler, or whose
     rank another trace has.
     """
-    traces: dict[int, Trace] = {}
+    traces: dict[int, RankTrace] = {}
     origin: int | None = None  # nanoseconds since the epoch, in which a float has no digits for a kernel
     for position, path in enumerate(paths):
         trace, origin = _read(Path(path), position, origin)
@@ -75,7 +75,7 @@ def read_traces(paths: Iterable[str | os.PathLike[str]]) -> list[Trace]:
     return [traces[rank] for rank in sorted(traces)]
 
 
-def _read(path: Path, position: int, origin: int | None) -> tuple[Trace, int]:
+def _read(path: Path, position: int, origin: int | None) -> tuple[RankTrace, int]:
     try:
         return _parse(read_packed(path, most=MOST_BYTES), position, origin)
     except OSError as error:
@@ -84,7 +84,7 @@ def _read(path: Path, position: int, origin: int | None) -> tuple[Trace, int]:
         raise MucudnnError(f"{path} is not a trace of torch.profiler: {error}") from None
 
 
-def _parse(text: bytes, position: int, origin: int | None) -> tuple[Trace, int]:
+def _parse(text: bytes, position: int, origin: int | None) -> tuple[RankTrace, int]:
     if not text:
         raise ValueError("it is empty")
     content = parse_json(text)
@@ -115,7 +115,7 @@ def _parse(text: bytes, position: int, origin: int | None) -> tuple[Trace, int]:
 
 def _make_trace(
     rank: int, shift: float, kinds: list[tuple[Event, str | None]], is_of_pipeline: bool
-) -> Trace:
+) -> RankTrace:
     """Return a trace, whose events begin `shift` microseconds later than they say."""
     intervals: dict[str, list[Interval]] = {kind: [] for kind in KINDS}
     backward = []
@@ -130,4 +130,4 @@ def _make_trace(
         spans.sort(key=lambda span: (span.start, span.end))
     start = (min(event.start for event, _ in kinds) + shift) / 1e3
     end = (max(event.end for event, _ in kinds) + shift) / 1e3
-    return Trace(rank, start, end, count_steps(kinds), intervals, is_of_pipeline, backward)
+    return RankTrace(rank, start, end, count_steps(kinds), intervals, is_of_pipeline, backward)

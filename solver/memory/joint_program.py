@@ -34,7 +34,7 @@ MEMORY_UNITS = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class JointDecision:
     """The answer of a program.
 
     Attributes:
@@ -61,7 +61,7 @@ def solve(
     recompute: bool = True,
     offload: bool = True,
     faster_than: float = math.inf,
-) -> Decision:
+) -> JointDecision:
     """Choose for each tensor whether it stays, and for each kernel its configuration.
 
     The caller must check the answer, which may exceed the memory because HiGHS computes in floating point.
@@ -134,7 +134,7 @@ class _Program:
             host = [(o, t.bytes * self._bytes) for o, t in zip(self._offloaded, work.tensors, strict=True)]
             self._add(host, "<=", work.host_memory * self._bytes)
 
-    def solve(self, gap: float, time_limit: float, faster_than: float) -> Decision:
+    def solve(self, gap: float, time_limit: float, faster_than: float) -> JointDecision:
         self._program.minimise(
             ((variable, 1.0) for variable in (*self._time, *self._pause)),
             make_solver(
@@ -151,7 +151,7 @@ class _Program:
         # HiGHS does not know a bound above `faster_than`, because it skips slower answers.
         bound = min(float(model.getInfo().mip_dual_bound) * self._unit, faster_than)
         if not self._program.is_solved:
-            return Decision(None, (), bound, is_cut=is_cut)
+            return JointDecision(None, (), bound, is_cut=is_cut)
         choices = read_choices(self._offloaded, self._recomputed)
         configurations: dict[int, int] = {}
         for scratch in self._scratch:
@@ -163,7 +163,7 @@ class _Program:
             if choice == "offload"
         }
         chosen = tuple(configurations[k] for k in sorted(configurations))
-        return Decision(choices, chosen, bound, leaves_at, is_cut)
+        return JointDecision(choices, chosen, bound, leaves_at, is_cut)
 
     def _add_tensor(self, i: int) -> None:
         """Add the residency of a tensor in each step, and its copies."""

@@ -39,7 +39,7 @@ TINY = 1e-6
 
 
 @dataclass(slots=True)
-class Candidate:
+class TimedDecision:
     """A decision and its time."""
 
     time_ms: float
@@ -77,7 +77,7 @@ class Search:
         self._offload, self._recompute = offload, recompute
         work = evaluator.work
         self.bound_ms = math.fsum(run.time_ms for run in work.runs(work.fastest))
-        self._starts: list[Candidate] = []
+        self._starts: list[TimedDecision] = []
         self._seen: set[bytes] = set()
         for codes in smallest:
             self._start(codes)
@@ -116,7 +116,7 @@ class Search:
         for each in (configurations, self._evaluator.fit(codes, self._memory)):
             time_ms = self._evaluator.time_ms(codes, each, self._memory, rules)
             if time_ms < FAR * self.best.time_ms:
-                self._descend(Candidate(time_ms, codes, each, rules), EVALUATIONS, self._most_simulations)
+                self._descend(TimedDecision(time_ms, codes, each, rules), EVALUATIONS, self._most_simulations)
 
     def keep_more(self) -> None:
         """Keep each tensor that need not leave, the largest first, because hidden copies cost nothing."""
@@ -130,7 +130,7 @@ class Search:
                 codes, best.configurations, self._memory, best.rules, faster_than=limit
             )
             if time_ms < limit:
-                best = Candidate(min(time_ms, best.time_ms), codes, best.configurations, best.rules)
+                best = TimedDecision(min(time_ms, best.time_ms), codes, best.configurations, best.rules)
         self.best = best
 
     @property
@@ -193,7 +193,7 @@ class Search:
         rules = (CopyRules(is_early=True), CopyRules()) if self._offload else (CopyRules(),)
         times = [self._evaluator.time_ms(codes, configurations, self._memory, each) for each in rules]
         fastest = min(range(len(rules)), key=times.__getitem__)
-        self._starts.append(Candidate(times[fastest], codes, configurations, rules[fastest]))
+        self._starts.append(TimedDecision(times[fastest], codes, configurations, rules[fastest]))
         self._starts.sort(key=lambda each: each.time_ms)  # stable: the first of equals wins
         self.best = self._starts[0]
 
@@ -209,7 +209,7 @@ class Search:
             evaluations, simulations = evaluations - used[0], simulations - used[1]
             yield
 
-    def _descend(self, start: Candidate, evaluations: int, simulations: int) -> tuple[int, int]:
+    def _descend(self, start: TimedDecision, evaluations: int, simulations: int) -> tuple[int, int]:
         """Improve a start. Return how many evaluations and simulations this took."""
         evaluator = self._evaluator
         before = evaluator.evaluations, evaluator.simulations
@@ -220,7 +220,7 @@ class Search:
         )  # fmt: skip
         descent.run()
         if descent.time_ms < self.best.time_ms * (1 - TIE):
-            self.best = Candidate(descent.time_ms, descent.codes, descent.configurations, start.rules)
+            self.best = TimedDecision(descent.time_ms, descent.codes, descent.configurations, start.rules)
         return evaluator.evaluations - before[0], evaluator.simulations - before[1]
 
 

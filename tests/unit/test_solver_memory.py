@@ -17,7 +17,7 @@ from mucudnn.solver import Infeasible
 from mucudnn.solver.memory import floor, joint_program
 from mucudnn.solver.memory.copies import Link
 from mucudnn.solver.memory.floor import find_floor
-from mucudnn.solver.memory.joint_program import Decision
+from mucudnn.solver.memory.joint_program import JointDecision
 from mucudnn.solver.memory.planner import decide_memory
 from mucudnn.solver.memory.timeline import required_bytes, simulate
 from mucudnn.solver.memory.training import Choice, KernelChoice, StepCost, TrainingStep
@@ -112,11 +112,11 @@ class TestJoint:
 
     @pytest.mark.parametrize(
         "answer",
-        [Decision(None, (), 0.0), Decision(("keep", "keep", "keep"), (1,), 0.0)],
+        [JointDecision(None, (), 0.0), JointDecision(("keep", "keep", "keep"), (1,), 0.0)],
         ids=["none in time", "too much memory"],
     )
     def test_an_answer_of_the_integer_program_that_does_not_fit_is_ignored(
-        self, answer: Decision, monkeypatch: pytest.MonkeyPatch
+        self, answer: JointDecision, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(joint_program, "solve", lambda *_, **__: answer)
         work = make_work()

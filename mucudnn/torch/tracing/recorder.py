@@ -48,7 +48,7 @@ class Memory:
 
 
 @dataclass
-class Operation:
+class DraftStep:
     """A step in the making. `node` is the number of the autograd node that runs it or was made for it."""
 
     name: str
@@ -88,7 +88,7 @@ class Recorder(TorchDispatchMode):
     def __init__(self, math: str) -> None:
         super().__init__()
         self._math = math
-        self.operations: list[Operation] = []
+        self.operations: list[DraftStep] = []
         self.memories: list[Memory] = []
         self.packs: list[Pack] = []
         self.unpacked: list[tuple[int, int]] = []  # (pack, step), in the order of unpacking
@@ -260,7 +260,7 @@ class Recorder(TorchDispatchMode):
             self._held.append((memory, reference))
         return memory
 
-    def _write_in_place(self, operation: Operation, tensor: Tensor) -> None:
+    def _write_in_place(self, operation: DraftStep, tensor: Tensor) -> None:
         """Record that an operation writes over a tensor."""
         memory = self._find(tensor)
         if memory is None:
@@ -270,17 +270,17 @@ class Recorder(TorchDispatchMode):
             memory.names.append(self.unique(operation.name))
             operation.writes[memory.name] = None
 
-    def _forward_operation(self, function: Any) -> Operation:
+    def _forward_operation(self, function: Any) -> DraftStep:
         module, call = self._modules[-1]
         operator = function.__name__.partition(".")[0].strip("_")
         last = self.operations[-1] if self.operations else None
         is_first = last is None or (last.module, last.call) != (module, call)
         name = module if is_first and module else f"{module}.{operator}" if module else operator
-        operation = Operation(self.unique(name, "step"), module, call, _newest_node())
+        operation = DraftStep(self.unique(name, "step"), module, call, _newest_node())
         self.operations.append(operation)
         return operation
 
-    def _backward_operation(self) -> Operation:
+    def _backward_operation(self) -> DraftStep:
         """Return the step of the autograd node that runs."""
         node = torch._C._current_autograd_node()
         number = node._sequence_nr() if node is not None else NO_NODE
@@ -293,7 +293,7 @@ class Recorder(TorchDispatchMode):
         forward = next((o for o in self.operations if o.node == number and not o.is_backward), None)
         kind = "sum" if node is None else node.name().rpartition(":")[2]
         name = f"{forward.name}.backward" if forward else kind
-        operation = Operation(self.unique(name, "step"), "", 0, number, is_backward=True)
+        operation = DraftStep(self.unique(name, "step"), "", 0, number, is_backward=True)
         if running[0]:
             operation.module, operation.call = running
         elif forward is not None:

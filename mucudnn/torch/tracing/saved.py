@@ -66,7 +66,7 @@ class Kept:
         return self._tensor
 
 
-class View:
+class SavedView:
     """The part of a storage that a saved tensor covers."""
 
     def __init__(self, tensor: Tensor) -> None:

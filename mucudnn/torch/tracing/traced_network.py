@@ -8,7 +8,7 @@ from dataclasses import replace
 from mucudnn.plans.memory.traced import Saved, Trace
 from mucudnn.problems import steps as nouns
 from mucudnn.problems.network import Network
-from mucudnn.torch.tracing.recorder import Operation, Pack, Recorder
+from mucudnn.torch.tracing.recorder import DraftStep, Pack, Recorder
 from mucudnn.torch.tracing.traced_run import ModuleCall
 
 MOST_STEPS = 8  # the most that one recomputation runs
@@ -50,7 +50,7 @@ def make_network(recorder: Recorder) -> Network:
 def _note_saves(recorder: Recorder) -> None:
     """Note in each step the tensors that it saves and that its own backward step reads."""
     needed = {recorder.packs[pack].node for pack, _ in recorder.unpacked}
-    first: dict[int, Operation] = {}
+    first: dict[int, DraftStep] = {}
     for operation in recorder.operations:
         if not operation.is_backward:
             first.setdefault(operation.node, operation)

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from mucudnn.errors import MucudnnError
 from mucudnn.torch.tracing.compiled import is_within
-from mucudnn.torch.tracing.recorder import NO_NODE, Memory, Operation, Recorder
+from mucudnn.torch.tracing.recorder import NO_NODE, DraftStep, Memory, Recorder
 from mucudnn.torch.tracing.saved import Layout, layout_of, tensors_in
 
 _RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
@@ -129,7 +129,7 @@ class TracedRun:
             memory = recorder.memory_of(output)
             assert memory is not None
             gradient = torch.empty_like(output)
-            loss = Operation(recorder.unique("loss", "step"), "", 0, NO_NODE, True, {memory.name: None})
+            loss = DraftStep(recorder.unique("loss", "step"), "", 0, NO_NODE, True, {memory.name: None})
             recorder.add_memory(gradient, f"{memory.name}.grad", "activation")
             memory = recorder.memory_of(gradient)
             assert memory is not None

@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from mucudnn.torch.tracing.recorder import tensors_written
 from mucudnn.torch.tracing.saved import (
+    SavedView,
     Storage,
-    View,
     check_size,
     check_version,
     key_of,
@@ -43,7 +43,7 @@ class Read:
     """A view of a content that an operation read. A bare storage is NO_CONTENT without a view."""
 
     content: Content
-    view: View | None
+    view: SavedView | None
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Own:
 
     tensor: Tensor
     version: int
-    view: View
+    view: SavedView
 
 
 @dataclass
@@ -220,8 +220,8 @@ class Operations(TorchDispatchMode):
             return value
         own = self._own.get(key_of(value))
         if own is not None:
-            return Own(own, own._version, View(value))
-        return Read(self.content_of(value), View(value))
+            return Own(own, own._version, SavedView(value))
+        return Read(self.content_of(value), SavedView(value))
 
 
 @cache

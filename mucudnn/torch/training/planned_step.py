@@ -14,14 +14,14 @@ from mucudnn.plans.memory.parts import PlannedTensor
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.torch.operators.passes import PLAIN
 from mucudnn.torch.tracing.recorder import DATA_TYPES
-from mucudnn.torch.tracing.saved import Kept, Storage, View, Watched, has_storage, key_of, reference
+from mucudnn.torch.tracing.saved import Kept, SavedView, Storage, Watched, has_storage, key_of, reference
 from mucudnn.torch.training.offload import HostCopy, Lanes
 from mucudnn.torch.training.operations import Content, OperationRecipe, Operations
 from mucudnn.torch.training.recompute import Calls, Recipe, has_hooks
 from mucudnn.torch.training.slab import Slab
 
 
-class Schedule:
+class DueCopies:
     """A plan's copies, by the pack at which they are due, or -1 for the first unpacking."""
 
     def __init__(self, plan: MemoryPlan) -> None:
@@ -86,12 +86,12 @@ class Record:
                 self.host.close()
 
 
-class Saved:
+class PackedTensor:
     """A saved tensor of a planned step, which autograd keeps in the tensor's place."""
 
-    def __init__(self, step: "Step", record: Record, tensor: Tensor, event: int) -> None:
+    def __init__(self, step: "PlannedRun", record: Record, tensor: Tensor, event: int) -> None:
         self._step, self.record, self._event = step, record, event
-        self._view, self._watched = View(tensor), Watched(tensor)
+        self._view, self._watched = SavedView(tensor), Watched(tensor)
 
     def unpack(self) -> Tensor:
         """Return the tensor. Raises PyTorch's error if it was changed in place."""
@@ -99,12 +99,12 @@ class Saved:
         return self._view.of(self._step.bring_back(self.record, self._event))
 
 
-class Step:
+class PlannedRun:
     """A forward pass under a plan, and the backward passes through its graph."""
 
     def __init__(
         self,
-        schedule: Schedule,
+        schedule: DueCopies,
         lanes: Lanes,
         slab: Slab,
         own: dict[int, Tensor],
@@ -138,7 +138,7 @@ class Step:
         self._by_order: WeakValueDictionary[int, Record] = WeakValueDictionary()
         self._unconfirmed: list[tuple[Record, PlannedTensor]] = []
 
-    def pack(self, tensor: Tensor) -> Saved | Kept:
+    def pack(self, tensor: Tensor) -> PackedTensor | Kept:
         """Take a tensor that autograd saves."""
         if self.calls.is_compiled or not self._is_managed(tensor):
             return Kept(tensor)
@@ -149,7 +149,7 @@ class Step:
             if record is None or record.version != tensor._version:
                 record = self._add(tensor, event)
             record.packs.add(event)
-            saved = Saved(self, record, tensor, event)
+            saved = PackedTensor(self, record, tensor, event)
             if not self._is_adrift:
                 for order in self._schedule.releases.get(event, ()):
                     self._release(order)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mucudnn.torch.tracing.saved import Storage, View, check_size, check_version, has_storage, reference
+from mucudnn.torch.tracing.saved import SavedView, Storage, check_size, check_version, has_storage, reference
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Call:
 
     read: Any  # a weak reference to the storage
     read_version: int
-    view: View
+    view: SavedView
     is_training: bool
     autocast: tuple[bool, Any]
     written: Any = None
@@ -206,7 +206,7 @@ class Calls:
                 (x,) = args
                 kind = x.device.type
                 autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-                self._last[name] = Call(reference(x), x._version, View(x), module.training, autocast)
+                self._last[name] = Call(reference(x), x._version, SavedView(x), module.training, autocast)
 
     def end(self, module: nn.Module, output: Any) -> None:
         """Record the end of a call to a module, and the version of its result."""

@@ -18,7 +18,7 @@ from mucudnn.torch.tracing.compiled import compiled_parts, is_within
 from mucudnn.torch.tracing.saved import key_of, tensors_in
 from mucudnn.torch.tracing.trace import spell_inputs
 from mucudnn.torch.training.offload import Lanes
-from mucudnn.torch.training.planned_step import Schedule, Step
+from mucudnn.torch.training.planned_step import DueCopies, PlannedRun
 from mucudnn.torch.training.slab import Slab, pin
 
 
@@ -50,7 +50,7 @@ class Runtime:
     def set_plan(self, plan: MemoryPlan) -> None:
         """Use a plan from the next step on."""
         self.plan = plan
-        self._schedule = Schedule(plan)
+        self._schedule = DueCopies(plan)
         self.slab = Slab(self.host_memory, plan.tensors, self.slab)
         self._use(plan)
 
@@ -89,7 +89,7 @@ class Runtime:
             if name and not is_within(name, self._compiled)
         }
         buffers = {key_of(buffer) for buffer in self._model.buffers()}
-        step = Step(
+        step = PlannedRun(
             self._schedule, self.lanes, self.slab, own, buffers, inputs, names, self._compiled.values(),
             self.warn, self._note_shortage,
         )  # fmt: skip
