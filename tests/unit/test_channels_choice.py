@@ -161,6 +161,15 @@ def test_the_comparison_with_a_division_is_kept(bench: Bench) -> None:
     assert bench.cache.query("SELECT count(*) FROM group_comparisons") == [(1,)]
 
 
+def test_groups_of_a_fused_kernel_are_compared_with_a_division(bench: Bench) -> None:
+    fused = kernel("mb2_ic64ih10_oc64_kh3_ph1+bias+relu")
+    algorithm = bench.candidates(fused, [2])[2][0].algorithm
+    half, whole = (Configuration((MicroConfiguration(2, algorithm, ms, 0),)) for ms in (1.0, 1e9))
+    groups = ChannelGroups((ChannelGroup(32, half), ChannelGroup(32, half)))
+    parts.are_faster(bench, fused, groups, whole)
+    assert bench.cache.groups_comparison(bench.machine, fused, whole, groups) is not None
+
+
 @pytest.mark.parametrize("stock_over_groups", [0.5, 2.0])
 def test_groups_must_beat_the_engines_best_and_the_prediction_of_stock(
     bench: Bench, stock_over_groups: float, monkeypatch: pytest.MonkeyPatch

@@ -157,6 +157,8 @@ def _compare(
     if bench.runner.is_hurried:
         taken = groups.time_ms + division.time_ms
         rounds = max(1, min(_ROUNDS, int(_HURRIED_MS / max(taken, 1e-3))))
-    times = engine.compare(prepared, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds)
+    times = engine.compare(
+        prepared, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds, operands=tensors.operands
+    )
     bench.made["compared"] += 1
     return GroupsComparison(*map(second_lowest, times), *map(spread, times))
