@@ -339,7 +339,10 @@ def test_a_convolution_of_unknown_size_is_chosen_when_it_runs(
     assert len(set(chosen)) == len(chosen) == 22, "each is chosen once"
 
 
-def test_a_frozen_convolution_of_unknown_size_stays_inductors(runs: Counter[str]) -> None:
+def test_a_frozen_convolution_of_unknown_size_stays_inductors(
+    runs: Counter[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mucudnn")
     model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU()).eval()
     compiled = torch.compile(mt.convert(copy.deepcopy(model)), dynamic=True)
     with torch.no_grad(), inductor_config.patch(freezing=True):
@@ -347,6 +350,7 @@ def test_a_frozen_convolution_of_unknown_size_stays_inductors(runs: Counter[str]
             x = torch.rand(4, 3, size, size)
             torch.testing.assert_close(compiled(x), model(x))
     assert not runs
+    assert "1 forward convolutions of dynamic shape left to Inductor" in caplog.text
 
 
 def test_a_mode_for_cuda_graphs_changes_nothing_on_a_cpu(runs: Counter[str]) -> None:

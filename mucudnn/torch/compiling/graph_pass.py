@@ -96,7 +96,10 @@ class _Graph:
 
     def _swap_packed(self, node: fx.Node) -> None:
         x, packed, bias, padding, stride, dilation, groups, *_ = node.args
-        if packed.op != "get_attr" or not _is_static(x, node):
+        if packed.op != "get_attr":
+            return
+        if not _is_static(x, node):
+            self._counts["forward convolutions of dynamic shape left to Inductor"] += 1
             return
         opaque = getattr(self._module, packed.target)
         shape = (_shape(node)[1], _shape(x)[1] // groups, *opaque.shape[-(len(_shape(x)) - 2) :])
