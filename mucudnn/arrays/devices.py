@@ -43,14 +43,15 @@ class ArrayDevice:
         """Run a division on addresses, with `size` bytes of workspace that no other call uses meanwhile.
 
         The library of `owner`, one of the arrays, may lend the workspace. The division made `kept` of w. A
-        `bias`, on the CPU only, is added in the write of y; 0 stands for none.
+        `bias` is added in the write of y, on a GPU only by a fused kernel; 0 stands for none.
         Raises NothingFitsError if there is no memory for it.
         """
         if not size:
             division.run(x, w, y, None, alpha, beta, stream, kept, bias)
             return
         if self.engine.kind == "cudnn" and (lent := self._lend(owner, size)) is not None:
-            division.run(x, w, y, self.engine.borrow(lent[0], size), alpha, beta, stream)
+            lent_memory = self.engine.borrow(lent[0], size)
+            division.run(x, w, y, lent_memory, alpha, beta, stream, kept, bias)
             return
         free = self._free[stream]
         workspace = self._take(free, size)

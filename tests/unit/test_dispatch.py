@@ -362,7 +362,7 @@ def test_on_a_gpu_the_library_of_the_arrays_lends_the_workspace(monkeypatch: pyt
     monkeypatch.setattr(views, "allocate_scratch", lambda like, size: (4096, size) if like is x else None)
     ArrayDevice(engine).run(division, 1, 2, 3, 100, 1.0, 0.0, 7, x)
     engine.borrow.assert_called_once_with(4096, 100)
-    division.run.assert_called_once_with(1, 2, 3, engine.borrow.return_value, 1.0, 0.0, 7)
+    division.run.assert_called_once_with(1, 2, 3, engine.borrow.return_value, 1.0, 0.0, 7, None, 0)
     engine.allocate.assert_not_called()
     ArrayDevice(engine).run(division, 1, 2, 3, 100, 1.0, 0.0, 7, object())
     engine.allocate.assert_called_once_with(100)

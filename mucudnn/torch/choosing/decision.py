@@ -10,18 +10,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from mucudnn._native import MOST_ROUNDS, UnfinishedError, second_lowest
-from mucudnn.arrays.call import LogListener
+from mucudnn._native import MOST_ROUNDS, second_lowest
 from mucudnn.arrays.choosing import is_measured, measurements_of
 from mucudnn.arrays.dispatch import Prepared
-from mucudnn.arrays.user_cache import one_cache, user_cache
-from mucudnn.measuring.budget import current_budget
+from mucudnn.arrays.user_cache import one_cache
 from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import promise_named
 from mucudnn.solver import Configuration
 from mucudnn.torch.choosing import kept_times
 from mucudnn.torch.choosing.answers import LEFT_TO_PYTORCH, NOT_YET, Answer, CallKey, keep, passes_of
 from mucudnn.torch.choosing.background import Work, tuner
+from mucudnn.torch.choosing.fusing import choose_fused
 from mucudnn.torch.choosing.kept_times import Times
 from mucudnn.torch.choosing.sightings import Sightings
 from mucudnn.torch.choosing.step_times import CHOICES, STOCK_WAY, digest
@@ -152,21 +151,33 @@ def _decide(key: CallKey, operands: Operands, is_own: bool, *, may_measure: bool
                 pass_: passes.ready_of(call, options, stream, may_measure=may_measure)
                 for pass_, call in operands.calls(passes_of(key)).items()
             }
-            gain = _gain(key, operands, ready, may_measure)
+            answer = _answer(ready, _gain(key, operands, ready, may_measure))
+            if answer.is_final:
+                answer = choose_fused(
+                    key, operands, ready["forward"], answer, stream=stream, least_gain=_LEAST_GAIN,
+                    operator_ms=_OPERATOR_MS, may_measure=may_measure,
+                )  # fmt: skip
     except passes.FAILURES:
         return None
     finally:
         key.source.release()
+    if not answer.is_final and _is_bound(key, operands):
+        return Answer(1.0, is_final=False)
+    if not is_own or not answer.gain:
+        return answer
+    options = operands.fused_with(answer.epilogue).options
+    return answer._replace(options=options, ready=ready["forward"] if x.is_cpu else None)
+
+
+def _answer(ready: dict[str, Prepared], gain: float | None) -> Answer:
+    """Return the answer that a gain of the prepared passes leads to; None is a gain to be found later."""
     if gain is None:
-        return Answer(1.0, is_final=False) if _is_bound(key, operands) else NOT_YET
+        return NOT_YET
     is_busy = any(division.is_busy for division in ready.values())
     if gain < _LEAST_GAIN:
         return LEFT_TO_PYTORCH._replace(is_busy=is_busy)
     is_divided, saved_ms = any(map(_is_divided, ready.values())), _saved_ms(ready, gain)
-    answer = Answer(gain, is_divided=is_divided, is_busy=is_busy, saved_ms=saved_ms)
-    if not is_own:
-        return answer
-    return answer._replace(options=options, ready=ready["forward"] if x.is_cpu else None)
+    return Answer(gain, is_divided=is_divided, is_busy=is_busy, saved_ms=saved_ms)
 
 
 def _is_divided(division: Prepared) -> bool:
@@ -215,27 +226,18 @@ def _measure_gain(
     def gain_by(times: Times) -> float:
         return 1 - (times[CHOICES] + overhead_ms) / times[STOCK_WAY]
 
-    with user_cache(LogListener()) as cache:
-        if not cache.step_times(machine, kernel, call):
-            if not may_measure:
-                return 0.0
-            budget = current_budget()
-            if budget.is_paced and budget.is_spent:
-                return None
-        try:
-            times = kept_times.of_process.find_or_measure(
-                cache,
-                (machine, kernel, call),
-                partial(_time_interleaved, key, operands, ready),
-                choose=lambda times: CHOICES if gain_by(times) >= _LEAST_GAIN else STOCK_WAY,
-                check_ms=lambda times: max(_BUDGET_MS, 2 * sum(times.values())),
-                may_check=may_measure,
-            )
-        except UnfinishedError:
-            return None
-        except RuntimeError:  # such as a lack of memory
-            return predicted
-    return gain_by(times) if times else predicted  # a later process compares again
+    times = kept_times.find_or_compare(
+        (machine, kernel, call),
+        partial(_time_interleaved, key, operands, ready),
+        choose=lambda times: CHOICES if gain_by(times) >= _LEAST_GAIN else STOCK_WAY,
+        least_ms=_BUDGET_MS,
+        may_measure=may_measure,
+    )
+    if times is None:
+        return None
+    if not times:  # a later process compares again
+        return predicted if may_measure else 0.0
+    return gain_by(times)
 
 
 def _call_ms(x: Tensor, passes: int) -> float:

@@ -8,7 +8,10 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from mucudnn._native import UnfinishedError
+from mucudnn.arrays.call import LogListener
 from mucudnn.arrays.recent import Recent
+from mucudnn.arrays.user_cache import user_cache
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.checks import uses_to_next_check
 from mucudnn.costs.records import Machine
@@ -83,3 +86,38 @@ class KeptTimes:
 
 
 of_process = KeptTimes()
+
+
+def find_or_compare(
+    key: Key,
+    measure: Callable[[], Times],
+    choose: Callable[[Times], str],
+    *,
+    least_ms: float,
+    may_measure: bool,
+) -> Times | None:
+    """Return the times of a comparison in the user's cache, or make it, as `KeptTimes.find_or_measure` does.
+
+    It takes at least `least_ms`. Return None if a later call has to make it, because a paced budget has no
+    time, or too little on a busy machine. Return no times if the comparison may not be made, or fails.
+    """
+    with user_cache(LogListener()) as cache:
+        if not cache.step_times(*key):
+            if not may_measure:
+                return {}
+            budget = current_budget()
+            if budget.is_paced and budget.is_spent:
+                return None
+        try:
+            return of_process.find_or_measure(
+                cache,
+                key,
+                measure,
+                choose,
+                check_ms=lambda times: max(least_ms, 2 * sum(times.values())),
+                may_check=may_measure,
+            )
+        except UnfinishedError:
+            return None
+        except RuntimeError:  # such as a lack of memory
+            return {}

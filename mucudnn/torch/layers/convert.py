@@ -89,7 +89,8 @@ def convert(
     On the CPU, in eval mode and without gradients, an nn.Sequential runs a convolution and the nn.BatchNorm
     behind it as one convolution, whose weights are computed once, in fp64, and kept until a parameter or a
     buffer changes. The results differ from the model's by rounding, so models with a plan or a promise do not
-    do so, nor do modules with hooks and 16-bit models.
+    do so, nor do modules with hooks and 16-bit models. On a GPU, without gradients, cuDNN adds the bias and
+    applies the nn.ReLU behind a convolution in an nn.Sequential in one fused pass, if that is faster.
 
     On the CPU, `torch.compile` with Inductor keeps PyTorch's convolutions except those for which the engine
     is measured faster while the model is compiled. Other backends, models with a plan and GPUs get operators

@@ -105,12 +105,21 @@ RESTORED = {made: own for classes in (CONVERTED, _STOCK_CLASS) for own, made in 
 
 
 def _choose(
-    module: Any, input: Tensor, weight: Tensor, bias: Tensor | None, settings: ConversionSettings
+    module: Any,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    settings: ConversionSettings,
+    *,
+    has_relu: bool = False,
 ) -> Operands | None:
-    """Return the operands of mucudnn's operators, or None for PyTorch's own convolution."""
+    """Return the operands of mucudnn's operators, or None for PyTorch's own convolution.
+
+    With `has_relu` the caller applies a ReLU to the result, unless the operands' epilogue has one.
+    """
     if not torch.compiler.is_compiling() and settings.is_inside_stock_step(module):
         return None
-    key = _key_of(module, input, weight, bias, settings)
+    key = _key_of(module, input, weight, bias, settings, has_relu=has_relu)
     if settings.leaves_to_pytorch(module, key, input):
         return None
     answer = None if key is None else answers.find(key)  # compiled code has no key
@@ -128,9 +137,23 @@ def _choose(
         answer = decide(key, operands, is_own, settings.sightings, id(module), settings.tune)
     settings.note_choice(key, answer)
     is_ours = settings.tune == "eager" if answer is None else answer.gain > 0
+    if answer is not None:
+        operands = operands.fused_with(answer.epilogue)
     if is_ours if answer is None else answer.is_final:
         _log_choice(module, operands, is_ours)
     return operands if is_ours else None
+
+
+def run_with_relu(module: Any, input: Tensor) -> Tensor:
+    """Return a converted convolution's result after a ReLU, which cuDNN fuses with it if that is faster."""
+    settings, weight, bias = module._mucudnn, module.weight, module.bias
+    operands = _choose(module, input, weight, bias, settings, has_relu=True)
+    if operands is None:
+        y = _RUN_STOCK[len(module.kernel_size)](module, input, weight, bias)
+    else:
+        y = operands.run()
+    is_fused = operands is not None and operands.options.epilogue.endswith(passes.RELU)
+    return y if is_fused else y.relu_()
 
 
 def _is_watched(input: Tensor) -> bool:
@@ -139,12 +162,13 @@ def _is_watched(input: Tensor) -> bool:
 
 
 def _key_of(
-    module: Any, input: Tensor, weight: Tensor, bias: Tensor | None, settings: ConversionSettings
-) -> CallKey | None:
+    module: Any, input: Tensor, weight: Tensor, bias: Tensor | None, settings: ConversionSettings,
+    *, has_relu: bool = False,
+) -> CallKey | None:  # fmt: skip
     return answers.key_of(
         input, weight, bias, settings.workspace, settings.key,
         module.stride, module.padding, module.dilation, module.groups, module.padding_mode,
-        _has_constant_filter(module, input, weight, settings),
+        _has_constant_filter(module, input, weight, settings), has_relu,
     )  # fmt: skip
 
 
@@ -180,17 +204,22 @@ def operands_of(
     return prepare_operands(weight.dim() - 2, input, weight, bias, *sizes, **options)
 
 
-def reason_for_stock(module: Any, input: Tensor, operands: Operands) -> str | None:
-    """Return why PyTorch's own convolution ran a module's call, which has just ended; None if it did not."""
+def as_run(module: Any, input: Tensor, operands: Operands) -> tuple[Operands, str | None]:
+    """Return the operands of a module's call, which has just ended, with what the engine fused.
+
+    The second value says why PyTorch's own convolution ran the call; it is None if it did not.
+    """
     settings: ConversionSettings = module._mucudnn
     key = _key_of(module, input, module.weight, module.bias, settings)
     if key is None:
-        return None
+        return operands, None
     if settings.comparison is not None and settings.comparison.has_left_to_pytorch(key):
-        return STEPS_REASON
+        return operands, STEPS_REASON
     is_own = operands.are(input, module.weight, module.bias)
     answer = answers.find(key) or decide(key, operands, is_own, settings.sightings, id(module), "now")
-    return None if answer is None or answer.gain else CALL_REASON
+    if answer is None:
+        return operands, None
+    return operands.fused_with(answer.epilogue), None if answer.gain else CALL_REASON
 
 
 def _log_choice(module: Any, operands: Operands, is_ours: bool) -> None:

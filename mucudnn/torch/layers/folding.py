@@ -1,11 +1,12 @@
-"""Fold batch norms into the convolutions before them, in eval mode without gradients.
+"""Run a convolution and the module behind it as one, without gradients: a batch norm, or on a GPU a ReLU.
 
-Only in an `nn.Sequential` is the batch norm known to be the one reader of the convolution's result. So
-`convert` gives each Sequential that has such a pair a subclass of its own class, which runs both as one
-convolution with other weights. The modules themselves stay as they were: whoever calls one of them gets its
-own result.
+Only in an `nn.Sequential` is that module known to be the one reader of the convolution's result. So `convert`
+gives each Sequential that has such a pair a subclass of its own class, which runs both at once. In eval mode
+a batch norm is folded into the convolution's weights. The modules themselves stay as they were: whoever calls
+one of them gets its own result.
 
-Folded weights are kept until a parameter or a buffer that they are made of changes.
+Folded weights are kept until a parameter or a buffer that they are made of changes. A GPU's cannot be
+compared in each call without waiting for it, so they are not folded.
 """
 
 from itertools import pairwise, starmap, zip_longest
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as modules_of_torch
 
-from mucudnn.torch.layers.converted import RESTORED
+from mucudnn.torch.layers.converted import CONVERTED, RESTORED, run_with_relu
 from mucudnn.torch.operators import kept_filters, passes
 
 _NORMS: dict[type, type] = {nn.Conv1d: nn.BatchNorm1d, nn.Conv2d: nn.BatchNorm2d, nn.Conv3d: nn.BatchNorm3d}
@@ -70,12 +71,12 @@ _FOLDING = "_mucudnn_folds_class"  # the attribute of a subclass that names the 
 
 
 def follow(module: nn.Module) -> None:
-    """Let a Sequential fold batch norms into its converted convolutions; leave other modules alone."""
+    """Let a Sequential run its converted convolutions with what follows; leave other modules alone."""
     own = type(module)
     if (
         _can_subclass(own)
         and "forward" not in vars(module)
-        and any(starmap(_is_norm_of, pairwise(module._modules.values())))
+        and any(starmap(_is_pair, pairwise(module._modules.values())))
     ):
         module.__class__ = _class_of(own)
 
@@ -99,6 +100,13 @@ def _is_norm_of(convolution: nn.Module | None, norm: nn.Module | None) -> bool:
     """Return whether these are a converted convolution and a batch norm for its results."""
     own = RESTORED.get(type(convolution))
     return own is not None and _NORMS[own] is type(norm)
+
+
+def _is_pair(convolution: nn.Module | None, following: nn.Module | None) -> bool:
+    """Return whether these are a converted convolution and a module that may run with it."""
+    return type(convolution) in RESTORED and (
+        type(following) is nn.ReLU or _is_norm_of(convolution, following)
+    )
 
 
 def _can_subclass(own: Any) -> bool:
@@ -140,17 +148,34 @@ def _remake(own: type, make: Any, *more: Any) -> Any:
 
 
 def _run_modules(sequential: nn.Module, input: Any) -> Any:
-    """Run the modules of a Sequential one after another, a convolution and its batch norm as one."""
+    """Run the modules of a Sequential one after another, a convolution and what follows it as one."""
     children = list(sequential._modules.values())
-    has_run = False  # the batch norm ran with the convolution before it
+    has_run = False  # the module ran with the convolution before it
     for module, following in zip_longest(children, children[1:]):
         if has_run:
             has_run = False
+            continue
+        if type(following) is nn.ReLU and _may_fuse(module, following, input):
+            input, has_run = run_with_relu(module, input), True
             continue
         weights = _weights_for(module, following, input) if _is_norm_of(module, following) else None
         has_run = weights is not None
         input = module(input) if weights is None else module._conv_forward(input, *weights)
     return input
+
+
+def _may_fuse(convolution: Any, relu: nn.Module, input: Any) -> bool:
+    """Return whether cuDNN may run a convolution and a ReLU at once, in a call that nothing observes."""
+    if type(input) is not Tensor or not input.is_cuda or type(convolution) not in CONVERTED.values():
+        return False
+    settings = convolution._mucudnn
+    return (
+        settings is not None
+        and not torch.is_grad_enabled()
+        and not passes.is_followed(input, convolution.weight, None)
+        and not _has_hooks(convolution, relu)
+        and torch._C._len_torch_function_stack() == 0
+    )
 
 
 def _weights_for(convolution: Any, norm: Any, input: Any) -> tuple[nn.Parameter, nn.Parameter] | None:

@@ -156,7 +156,7 @@ def _convolve(function: Any, x: Tensor, w: Tensor, bias: Tensor | None, *argumen
             layer = id(w) if isinstance(w, torch.nn.Parameter) else w.shape  # other weights may be computed
             answer = decide(key, operands, operands.are(x, w, bias), sightings.of_functions, layer)
         if answer is None or answer.gain:
-            return operands.run()
+            return operands.fused_with(answer.epilogue if answer else "").run()
     run_stock: Callable[..., Tensor] = getattr(torch.nn.functional, function.__name__)
     return run_stock(x, w, bias, *sizes)
 

@@ -17,7 +17,7 @@ from mucudnn.torch.choosing.answers import passes_of
 from mucudnn.torch.layers import folding
 from mucudnn.torch.layers.choice_of_layer import LayerChoice, choice_of_pass, stock_choice
 from mucudnn.torch.layers.convert import converted_layers
-from mucudnn.torch.layers.converted import CALL_REASON, STEPS_REASON, operands_of, reason_for_stock
+from mucudnn.torch.layers.converted import CALL_REASON, STEPS_REASON, as_run, operands_of
 from mucudnn.torch.layers.one_run import run_once
 from mucudnn.torch.operators import kept_filters, ops
 from mucudnn.torch.operators.operands import Operands
@@ -111,7 +111,8 @@ def summary(model: Any, example_input: Any = None) -> Summary:
             return
         operands = operands_of(module, x, module.weight, module.bias, module._mucudnn)
         y = output if operands.batched else output.unsqueeze(0)
-        choices.extend(_choices(name, operands, y, reason_for_stock(module, x, operands)))
+        operands, stock = as_run(module, x, operands)
+        choices.extend(_choices(name, operands, y, stock))
 
     hooks = [layer.register_forward_hook(record, with_kwargs=True) for layer in layers]
     try:
@@ -148,7 +149,7 @@ def _list_choices_so_far(layers: dict[Any, str]) -> Iterator[LayerChoice]:
         with torch.autocast(kind, key.autocast, enabled=key.autocast is not None):
             operands = operands_of(module, x, module.weight, module.bias, module._mucudnn)
             options = operands.options._replace(constant_filter=key.constant_filter)
-            operands = operands._replace(options=options)
+            operands = operands._replace(options=options).fused_with(answer.epilogue if answer else "")
             for call in operands.calls(passes_of(key)).values():
                 name = layers[module]
                 if is_ours:

@@ -10,7 +10,8 @@ from mucudnn.plans.plan import Plan
 Ints = Sequence[int]
 SCHEMA = (
     "SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups, str channels_last, "
-    "str? workspace, str? plan, bool fallback, str? promise=None, bool constant_filter=False"
+    "str? workspace, str? plan, bool fallback, str? promise=None, bool constant_filter=False, "
+    "str epilogue=''"
 )
 _HANDLE = "plan:"
 _plans: dict[str, Plan] = {}  # handle -> plan; never emptied, because compiled functions keep handles
@@ -31,6 +32,7 @@ class Options(NamedTuple):
     fallback: bool
     promise: str | None = None  # the text of a Promise; None for that of the variables
     constant_filter: bool = False  # True if the forward pass may keep w in the algorithms' own form
+    epilogue: str = ""  # the operations that a GPU's engine fuses with the forward pass: `+bias`, `+relu`
 
 
 def handle_of(plan: PlanOrPath | None) -> str | None:

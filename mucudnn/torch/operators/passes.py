@@ -32,6 +32,7 @@ T = TypeVar("T")
 PLAIN = (Tensor, torch.nn.Parameter)
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _CHANNELS_BEHIND = {3: (0, 2, 1), 4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}  # number of axes -> permutation
+BIAS, RELU = "+bias", "+relu"  # parts of an epilogue
 FAILURES = (MucudnnError, EngineError, MemoryError)  # PyTorch's own operator may still run after these
 
 
@@ -57,6 +58,7 @@ def call_of(
         options.workspace, STRICT if promise.is_strict else math,
         host_threads() if view.device == "cpu" else None, promise, deterministic,
         options.constant_filter and view.device == "cpu" and pass_ == "forward",
+        options.epilogue if pass_ == "forward" else "",
     )  # fmt: skip
 
 
@@ -192,7 +194,7 @@ def run_forward(
             check_bias(bias, w)
             packed = bias.contiguous()  # a name of its own keeps a copy alive during the run
             arrays.check_same("x", vx, "bias", arrays.read_tensor(packed, "bias"))
-            if x.is_cpu:
+            if x.is_cpu or options.epilogue:
                 bias_address = packed.data_ptr()
             else:  # beta=1 adds to the bias in y, so that a 16-bit result is rounded only once
                 y.copy_(packed.view(1, -1, *(1,) * (y.dim() - 2)))
@@ -250,6 +252,8 @@ def run_stock(pass_: str, first: Tensor, second: Tensor, third: Any, options: Op
 
 def _stock_forward(x: Tensor, w: Tensor, bias: Tensor | None, options: Options) -> Tensor:
     y = stock.forward(x, w, bias, stock_arguments(options))
+    if options.epilogue.endswith(RELU):
+        y.relu_()
     return _with_strides(y, "y" in options.channels_last)
 
 

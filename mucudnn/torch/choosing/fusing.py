@@ -1,0 +1,110 @@
+"""The choice to let cuDNN fuse the bias, and a ReLU that follows, with a forward pass on a GPU.
+
+PyTorch adds a bias in a pass of its own over the result, and so do our operators on a GPU unless an engine
+fuses the addition. On a CPU the engine always adds the bias as it writes the result.
+"""
+
+from functools import partial
+
+from mucudnn._native import MOST_ROUNDS, second_lowest
+from mucudnn.arrays.dispatch import Prepared
+from mucudnn.problems.kernels import Kernel
+from mucudnn.promises import promise_named
+from mucudnn.torch.choosing import kept_times
+from mucudnn.torch.choosing.answers import NOT_YET, Answer, CallKey
+from mucudnn.torch.choosing.kept_times import Times
+from mucudnn.torch.choosing.step_times import CHOICES, STOCK_WAY, digest
+from mucudnn.torch.operators import device_times, passes, stock
+from mucudnn.torch.operators.operands import Operands
+from mucudnn.torch.operators.passes import BIAS, RELU
+
+_FUSED = "fused"
+_BUDGET_MS = 25.0
+
+
+def choose_fused(
+    key: CallKey,
+    operands: Operands,
+    plain: Prepared,
+    answer: Answer,
+    *,
+    stream: int,
+    least_gain: float,
+    operator_ms: float,
+    may_measure: bool,
+) -> Answer:
+    """Return the answer with a fused forward pass if that is faster, else the answer.
+
+    `plain` is the division of the forward pass without a bias, which runs unless the answer leaves the call
+    to PyTorch. The fused pass has to save the share `least_gain` of the answer's time. If it replaces
+    PyTorch's own convolution, `operator_ms` count as its overhead. A call that is traced, needs gradients or
+    has a plan or a promise is never fused. Raises MucudnnError, EngineError, MemoryError.
+    """
+    epilogue = _epilogue_of(key, operands)
+    if not epilogue:
+        return answer
+    fused = operands.fused_with(epilogue)
+    try:
+        ready = passes.ready_of(
+            fused.calls(["forward"])["forward"], fused.options, stream, may_measure=may_measure
+        )
+    except passes.FAILURES:  # for example, no engine fuses these operations within the limit
+        return answer
+    if ready.is_provisional:
+        return NOT_YET
+    present = CHOICES if answer.gain else STOCK_WAY
+    overhead_ms = 0.0 if answer.gain else operator_ms
+    step = digest((_FUSED, ready.configuration, plain.configuration if answer.gain else STOCK_WAY))
+
+    def gain_by(times: Times) -> float:
+        return 1 - (times[_FUSED] + overhead_ms) / times[present]
+
+    times = kept_times.find_or_compare(
+        (key.source.machine, Kernel(ready.problem, "forward"), step),
+        partial(_time_interleaved, key, operands, fused, present),
+        choose=lambda times: _FUSED if gain_by(times) >= least_gain else present,
+        least_ms=_BUDGET_MS,
+        may_measure=may_measure,
+    )
+    if times is None:
+        return NOT_YET
+    if not times or gain_by(times) < least_gain:
+        return answer
+    return answer._replace(
+        gain=1 - (1 - answer.gain) * (1 - gain_by(times)),
+        is_divided=answer.is_divided or len(ready.configuration.parts) > 1,
+        is_busy=answer.is_busy or ready.is_busy,
+        saved_ms=answer.saved_ms + times[present] - times[_FUSED],
+        epilogue=epilogue,
+    )
+
+
+def _epilogue_of(key: CallKey, operands: Operands) -> str:
+    """Return what an engine may fuse with the forward pass of a call; an empty text if nothing."""
+    options = operands.options
+    if key.device == "cpu" or any(key.needed) or options.plan is not None:
+        return ""
+    if str(promise_named(options.promise)):
+        return ""
+    return BIAS * (operands.bias is not None) + RELU * key.has_relu
+
+
+def _time_interleaved(key: CallKey, operands: Operands, fused: Operands, present: str) -> dict[str, float]:
+    """Return the ms of the fused pass and of what runs without it; none if all were disturbed."""
+    x, w, bias, options, *_ = operands
+
+    def run_present() -> None:
+        if present == STOCK_WAY:
+            y = stock.forward(x, w, bias, passes.stock_arguments(options))
+        else:
+            y = passes.run_forward(x, w, bias, options)
+        if key.has_relu:
+            y.relu_()
+
+    def run_fused() -> None:
+        passes.run_forward(x, w, bias, fused.options)
+
+    times = device_times.time_interleaved(key.device, (run_present, run_fused), MOST_ROUNDS, _BUDGET_MS)
+    if times.is_busy:
+        return {}
+    return dict(zip((present, _FUSED), map(second_lowest, times.times_ms), strict=True))
