@@ -66,6 +66,14 @@ def test_each_help_text_has_examples_and_each_example_is_a_command() -> None:
         assert all(example in parser.format_help() for example in given)
 
 
+def test_each_command_of_the_readme_is_one() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    commands = re.findall(r"`(mucudnn [^`]+)`", readme)
+    assert len(commands) > 3
+    for command in commands:
+        make_parser().parse_args(shlex.split(command)[1:])
+
+
 def complete(script: Path, *words: str) -> list[str]:
     """Return what bash offers for the last word."""
     typed = " ".join(map(shlex.quote, words))
