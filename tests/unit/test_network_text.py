@@ -187,7 +187,7 @@ def test_a_network_of_a_newer_version_is_told_from_a_broken_one() -> None:
 
 def test_the_page_about_networks_tells_the_truth() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "network.md").read_text()
-    text, added = re.findall(r"```\n((?:mucudnn|tensor) .*?)```", page, re.DOTALL)
+    text, added = re.findall(r"```text\n((?:mucudnn|tensor) .*?)```", page, re.DOTALL)
     forward = Network.parse(text)
     training = forward.with_backward()
     known = text.splitlines()
