@@ -75,7 +75,12 @@ def limit_of(workspace: int | str | None) -> int | None:
     if workspace is None:
         limit: int | None = settings.WORKSPACE_LIMIT.read()
         return limit
-    return parse_limit(workspace) if isinstance(workspace, str) else bytes_of("workspace", workspace)
+    return limit_in_bytes("workspace", workspace)
+
+
+def limit_in_bytes(name: str, value: int | str) -> int | None:
+    """Return the bytes of an argument, or None for "none". Raises UsageError, ArgumentTypeError."""
+    return parse_limit(value) if isinstance(value, str) else bytes_of(name, value)
 
 
 def bytes_of(name: str, value: int | str) -> int:

@@ -10,7 +10,7 @@ import pytest
 from needs_torch import torch
 
 from mucudnn.cli import main
-from mucudnn.errors import MucudnnError, NothingFitsError, UsageError
+from mucudnn.errors import ArgumentTypeError, MucudnnError, NothingFitsError, UsageError
 from mucudnn.plans.any_plan import read_plan
 from mucudnn.plans.devices.spatial_plan import SpatialStage, parse_spatial_plan
 from mucudnn.problems.kernels import Kernel
@@ -237,6 +237,10 @@ def test_what_cannot_be_planned_is_refused() -> None:
         spatial.plan(nn.ReLU(), (1, 1, 8, 8), world=2, time_ms=multiplications)
     with pytest.raises(UsageError, match="no factorisation"):
         spatial.plan(network(), (1, 1, 4, 4, 4), world=7, time_ms=multiplications)
+    with pytest.raises(UsageError, match="memory is -1"):
+        spatial.plan(network(), (1, 1, 32, 32, 32), world=2, memory=-1, time_ms=multiplications)
+    with pytest.raises(ArgumentTypeError, match=r"memory is 1\.5"):
+        spatial.plan(network(), (1, 1, 32, 32, 32), world=2, memory=1.5, time_ms=multiplications)
 
 
 def test_a_plan_is_measured_once(one_cache: None) -> None:

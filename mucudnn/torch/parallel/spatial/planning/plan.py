@@ -7,9 +7,10 @@ from math import inf
 import torch
 from torch import nn
 
+from mucudnn.arrays.call import limit_in_bytes
 from mucudnn.errors import NothingFitsError, UsageError
 from mucudnn.plans.devices.spatial_plan import SpatialCandidate, SpatialPlan
-from mucudnn.sizes import format_size, parse_limit
+from mucudnn.sizes import format_size
 from mucudnn.torch.parallel.spatial.planning.choosing import Chooser, Link, Measured, Time
 from mucudnn.torch.parallel.spatial.planning.tracing import NAMES
 from mucudnn.torch.parallel.spatial.windows import factorisations
@@ -48,7 +49,7 @@ def plan(
     traced, and NothingFitsError if no mesh fits.
     """
     link = link or Link(10e-6, 10e9)
-    limit = parse_limit(memory) if isinstance(memory, str) else memory
+    limit = None if memory is None else limit_in_bytes("memory", memory)
     if world < 1 or len(shape) < 3 or not rate > 0:
         raise UsageError(
             f"world is {world}, the shape {tuple(shape)} and rate {rate}: give at least 1 rank, 3 axes, and "
