@@ -107,10 +107,15 @@ def check_version(line: str, kind: str, newest: int) -> None:
     found = re.fullmatch(rf"mucudnn {kind} ([1-9][0-9]{{0,17}})", line)
     if found is None:
         raise UsageError(f"this is not a mucudnn {kind}: its first line is not 'mucudnn {kind} {newest}'")
-    if int(found[1]) > newest:
+    refuse_newer(kind, int(found[1]), newest)
+
+
+def refuse_newer(what: str, version: int, newest: int, instead: str = "make it again") -> None:
+    """Raise NewerFileError if a file is of a newer version than this mucudnn reads."""
+    if version > newest:
         raise NewerFileError(
-            f"the {kind} is of version {found[1]}, this mucudnn reads up to version {newest}: upgrade "
-            "mucudnn, or make it again"
+            f"the {what} is of version {version}, this mucudnn reads up to version {newest}: upgrade "
+            f"mucudnn, or {instead}"
         )
 
 

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 from mucudnn._native import Problem, parse_candidates, parse_descriptor
 from mucudnn.costs.schema import ENUMERATION, TABLES, TRIAL, Column, Row, Table
-from mucudnn.errors import MucudnnError, NewerFileError, raised_here
+from mucudnn.errors import MucudnnError, raised_here
+from mucudnn.input import refuse_newer
 from mucudnn.problems.kernels import PASSES
 
 SCHEMA = 1
@@ -57,10 +58,7 @@ def _refuse_constant(text: str) -> NoReturn:
 def _check_schema(schema: Any, source: str) -> None:
     if type(schema) is not int or schema < 1:
         raise ValueError(f"the schema is {schema!r}, not a number from 1")
-    if schema > SCHEMA:
-        raise NewerFileError(
-            f"{source} is of schema {schema}, this mucudnn reads up to schema {SCHEMA}: upgrade mucudnn"
-        )
+    refuse_newer(f"export {source}", schema, SCHEMA, "export it again")
 
 
 def _row(kind: Any, values: dict[str, Any]) -> Row:

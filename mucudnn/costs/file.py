@@ -13,8 +13,9 @@ from typing import TypeAlias, TypeVar
 
 from mucudnn.costs.claims import Claims
 from mucudnn.costs.schema import KERNEL_KEY, TABLES
-from mucudnn.errors import MucudnnError, NewerFileError, raised_here
+from mucudnn.errors import MucudnnError, raised_here
 from mucudnn.forks import close_before_fork, no_fork
+from mucudnn.input import refuse_newer
 
 VERSION = 1
 APPLICATION_ID = 0x6D756344  # in the file's header, so that no other program's database is written to
@@ -334,11 +335,7 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
         raise
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise failure(path, error) from None
-    if version > VERSION:
-        raise NewerFileError(
-            f"the cache {path} is of version {version}, this mucudnn reads up to version {VERSION}: "
-            "upgrade mucudnn, or name another file in MUCUDNN_CACHE"
-        )
+    refuse_newer(f"cache {path}", version, VERSION, "name another file in MUCUDNN_CACHE")
 
 
 def failure(path: Path, error: sqlite3.DatabaseError | UnicodeDecodeError) -> UnwritableError:

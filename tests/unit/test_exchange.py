@@ -191,7 +191,7 @@ def test_lines_of_schema_1_are_still_read() -> None:
 
 
 def test_a_newer_schema_is_refused() -> None:
-    with pytest.raises(NewerFileError, match=r"a file is of schema 2.*upgrade") as caught:
+    with pytest.raises(NewerFileError, match=r"a file is of version 2.*upgrade") as caught:
         list(parse_rows(['{"kind": "header", "schema": 2}'], "a file"))
     assert caught.value.exit_code == 5
 

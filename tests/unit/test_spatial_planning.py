@@ -205,7 +205,7 @@ def test_the_plan_is_written_read_and_shown(tmp_path: Path, capsys: pytest.Captu
     ("changes", "fault"),
     [
         ({"kind": "another"}, "its kind is 'another'"),
-        ({"version": 2}, "a newer version"),
+        ({"version": 2}, "spatial plan is of version 2.*upgrade"),
         ({"version": "1"}, "'1' is not a whole number"),
         ({"mesh": ["depth"]}, r"\['depth'\] is not a JSON object"),
         ({"axes": {"two": "depth"}}, "'two'"),

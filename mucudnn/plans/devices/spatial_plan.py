@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mucudnn.errors import NewerFileError, shown
-from mucudnn.input import parse_json
+from mucudnn.errors import shown
+from mucudnn.input import parse_json, refuse_newer
 from mucudnn.output.files import write_lines
 
 _KIND, _VERSION = "mucudnn spatial plan", 1
@@ -92,8 +92,7 @@ def parse_spatial_plan(text: str) -> SpatialPlan:
         content = _object(parse_json(text))
         if (kind := content.pop("kind", None)) != _KIND:
             raise ValueError(f"its kind is {shown(kind)}")
-        if _whole(content.pop("version", None)) > _VERSION:
-            raise NewerFileError("a newer version of mucudnn wrote it")
+        refuse_newer("spatial plan", _whole(content.pop("version", None)), _VERSION)
         return _read(SpatialPlan, content)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"this is not a readable spatial plan: {error}") from None
