@@ -22,7 +22,7 @@ from mucudnn.errors import MucudnnError, NoEngineError, UsageError
 from mucudnn.measuring.engines import chosen_library
 from mucudnn.output.streams import restore_stdout
 from mucudnn.plans.plan import Plan
-from mucudnn.sizes import doubt_limit, parse_limit
+from mucudnn.sizes import doubt_limit, parse_limit, spell_limit
 
 HELP = "run a program with mucudnn in front of its cuDNN"
 DESCRIPTION = (
@@ -88,7 +88,7 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
         size = arguments.workspace
         if doubt := doubt_limit(size):
             print(f"Warning: {doubt}", file=sys.stderr, flush=True)
-        variables[settings.WORKSPACE_LIMIT.variable] = "none" if size is None else str(size)
+        variables[settings.WORKSPACE_LIMIT.variable] = spell_limit(size)
     if _disable_autotuning(os.environ.get("XLA_FLAGS", "")):
         # XLA still asks for the workspace of each plan, so the drop-in cannot know this by itself.
         print(

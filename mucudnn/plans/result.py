@@ -11,6 +11,7 @@ from mucudnn.plans.json_forms import cost_json, groups_json, kernel_fields, mach
 from mucudnn.plans.plan import LIMIT, Plan, PlanKernel, promise_fields
 from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import USUAL, Promise
+from mucudnn.sizes import spell_limit
 from mucudnn.solver import Configuration, MicroConfiguration
 
 
@@ -139,8 +140,8 @@ def to_plan(result: Result) -> Plan:
         **{name: str(value) for name, value in machine_json(result.machine).items()},
         "policy": result.policy,
         "mode": limits.mode,
-        LIMIT: _format_limit(limits.workspace),
-        "total_workspace": _format_limit(limits.total),
+        LIMIT: spell_limit(limits.workspace),
+        "total_workspace": spell_limit(limits.total),
         **promise_fields(result.promise),
     }
     kernels = [
@@ -155,10 +156,6 @@ def to_plan(result: Result) -> Plan:
         for d in result.decisions
     ]
     return Plan(header, tuple(kernels))
-
-
-def _format_limit(size: int | None) -> str:
-    return "none" if size is None else str(size)
 
 
 def _make_kernel_json(decision: Decision) -> dict[str, Any]:

@@ -166,7 +166,7 @@ def test_a_difference_names_the_kernel_and_both_choices(
     write_plan(replace(plan, header={**plan.header, "workspace_limit": "0"}), other)
     assert main(["plan", "diff", str(plan_path), str(other)]) == 1
     captured = capsys.readouterr()
-    assert captured.out.splitlines()[0] == "workspace_limit: 67108864 → 0"
+    assert captured.out.splitlines()[0] == "workspace_limit: 64MiB → 0"
     assert "forward mb4_ic8ih14_oc8_kh3_ph1" in captured.out
     assert "2×2 GUESSING" in captured.out
     assert "differ in 1 kernel and 1 line of the header" in captured.err
