@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .copies import CopySteps
-from .events import Agenda, run_events
+from .simulation import Agenda, run_events
 from .timeline import WINDOW
 from .training import Choice, TrainingStep
 
