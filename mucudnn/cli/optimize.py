@@ -17,11 +17,11 @@ from mucudnn.plans.decide import Decision
 from mucudnn.plans.plan import write_plan
 from mucudnn.plans.result import (
     Result,
-    apart,
     final,
     has_shares,
     measured,
     predicted,
+    split_shares,
     to_json,
     to_plan,
     total,
@@ -130,7 +130,7 @@ def show_result(result: Result, network: str, next_command: str) -> None:
     rows.add_section()
     add_row(_make_total_cells("total", result))
     if has_shares(result):
-        add_row(_make_total_cells("total apart", apart(result)))
+        add_row(_make_total_cells("total apart", split_shares(result)))
     batches = {decision.kernel.problem.mini_batch for decision in result.decisions}
     batch = f", mini-batch {batches.pop()}" if len(batches) == 1 else ""
     promised = f", {result.promise}" if str(result.promise) else ""

@@ -67,7 +67,7 @@ class _Names:
         self._data = data
         self._letters_left = _MOST_LETTERS_A_BYTE * len(data)
 
-    def at(self, offset: int) -> str:
+    def text_at(self, offset: int) -> str:
         """Return the text at an offset. Raises IndexError, ValueError."""
         end = self._data.find(b"\0", offset)
         if end < 0:
@@ -103,7 +103,7 @@ def _parse(data: mmap.mmap | bytes) -> Elf:
         at = program_offset + i * _PROGRAM_HEADER
         kind, _, offset, address, _, in_file, in_memory, _ = struct.unpack_from("<IIQQQQQQ", data, at)
         if kind == _PT_INTERP:
-            interpreter = names.at(offset)
+            interpreter = names.text_at(offset)
         elif kind == _PT_DYNAMIC:
             dynamic.append(address)
         elif kind == _PT_LOAD:
@@ -132,7 +132,7 @@ def _parse(data: mmap.mmap | bytes) -> Elf:
             continue
         strings = headers[link][4]
         for name, info, _, section, address, _ in struct.iter_unpack("<IBBHQQ", content):
-            symbols.append(names.at(strings + name))
+            symbols.append(names.text_at(strings + name))
             is_symbol = info & 15 in (0, 1, 2, 10) and info >> 4 in (1, 2, 10)
             if section == 0:
                 imports.add(symbols[-1])
@@ -176,4 +176,4 @@ def _read_tags(
     strings = dict(entries).get(_DT_STRTAB)
     if strings is None:
         return []
-    return [(tag, names.at(place(strings + value))) for tag, value in entries if tag in _TEXTS]
+    return [(tag, names.text_at(place(strings + value))) for tag, value in entries if tag in _TEXTS]

@@ -84,7 +84,7 @@ def total_workspace(result: Result) -> int:
     return sum(decision.kernel.count * decision.best.workspace for decision in result.decisions)
 
 
-def apart(result: Result) -> Result:
+def split_shares(result: Result) -> Result:
     """Return the result with each kernel that has shares replaced by a decision for each share."""
     return replace(
         result, decisions=tuple(share for decision in result.decisions for share in decision.apart)
@@ -118,7 +118,7 @@ def to_json(result: Result) -> dict[str, Any]:
         ],
         "total": {
             **_make_total_json(result),
-            "apart": _make_total_json(apart(result)) if has_shares(result) else None,
+            "apart": _make_total_json(split_shares(result)) if has_shares(result) else None,
         },
     }
 

@@ -29,7 +29,7 @@ def is_invariant(bench: Bench, kernel: Kernel, algorithm: str) -> bool:
     key = bench.machine, bench.engine.driver, kernel, algorithm
     outcome = bench.cache.trial(*key)
     if outcome is None:
-        outcome = _Trial(bench.engine, kernel, algorithm).passes()
+        outcome = _Trial(bench.engine, kernel, algorithm).has_equal_bits()
         bench.cache.add_trial(*key, is_invariant=outcome)
     return outcome
 
@@ -44,7 +44,7 @@ class _Trial:
         self._is_forward = kernel.pass_ == "forward"
         self._written = (problem.y_elements if self._is_forward else problem.x_elements) // problem.mini_batch
 
-    def passes(self) -> bool:
+    def has_equal_bits(self) -> bool:
         """Return whether all results had the same bits. Return False if they would hide differences."""
         problem, n = self._kernel.problem, self._kernel.mini_batch
         added = (problem.in_channels if self._is_forward else problem.out_channels) // problem.groups

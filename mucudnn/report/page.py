@@ -4,7 +4,7 @@ from datetime import date
 
 from mucudnn import __version__
 from mucudnn.output.text import micro_batches, milliseconds
-from mucudnn.plans.result import apart, final, has_shares, measured, predicted, total
+from mucudnn.plans.result import final, has_shares, measured, predicted, split_shares, total
 from mucudnn.report import plots
 from mucudnn.report.figure import PALETTE, inline_svg, style
 from mucudnn.report.gather import KernelReport, Report
@@ -21,7 +21,7 @@ def render(report: Report, written: date) -> str:
             machine=report.result.machine,
             limits=report.result.limits,
             sums=total(report.result),
-            apart=total(apart(report.result)) if has_shares(report.result) else None,
+            apart=total(split_shares(report.result)) if has_shares(report.result) else None,
             ran=any(measured(k.decision) for k in report.kernels),
             predicted=predicted,
             measured=measured,

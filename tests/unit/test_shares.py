@@ -18,7 +18,7 @@ from mucudnn.plans.decide import Decision, Limits, decide
 from mucudnn.plans.json_forms import plan_json
 from mucudnn.plans.optimizer import keep_faster_shares, optimize
 from mucudnn.plans.plan import Plan, PlanKernel
-from mucudnn.plans.result import Result, apart, to_json, to_plan, total, total_workspace
+from mucudnn.plans.result import Result, split_shares, to_json, to_plan, total, total_workspace
 from mucudnn.plans.shares import share_of_layer
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
@@ -55,8 +55,8 @@ def test_the_total_gives_memory_to_as_many_identical_kernels_as_it_suffices_for(
     assert decision.divided == LEAN  # one configuration for all three
     assert numbers(decision) == [(2, "HUNGRY"), (1, "LEAN")]
     assert total(result).divided_ms == 48
-    assert total(apart(result)).divided_ms == 32
-    assert total_workspace(apart(result)) == 16 * MiB
+    assert total(split_shares(result)).divided_ms == 32
+    assert total_workspace(split_shares(result)) == 16 * MiB
 
 
 def test_every_share_has_the_best_undivided_algorithm_within_its_own_bytes() -> None:
@@ -72,7 +72,7 @@ def test_the_shares_of_all_kernels_together_stay_within_the_total() -> None:
     result = decide_within(16 * MiB, kernel(3), kernel(1, 5))
     three, single = result.decisions
     assert (three.divided, single.divided) == (LEAN, HUNGRY)
-    assert total_workspace(apart(result)) == 16 * MiB
+    assert total_workspace(split_shares(result)) == 16 * MiB
     assert sum(share.kernel.count for share in three.apart) == 3
 
 

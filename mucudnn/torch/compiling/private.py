@@ -147,8 +147,8 @@ def is_packed_convolution(node: fx.Node) -> bool:
 def run_packed(x: Any, packed: Any, bias: Any, arguments: Sequence[Any], sum_: Any) -> Any:
     """Run oneDNN's convolution with a packed filter, and with the ReLU that Inductor fuses with it.
 
-    Unless it is None, the result is added to `sum_` in place before the ReLU. `arguments` are padding,
-    stride, dilation and groups.
+    If `sum_` is not None, it gets the result added in place before the ReLU. `arguments` are padding, stride,
+    dilation and groups.
     """
     relu: tuple[Any, ...] = "relu", [], ""
     if sum_ is None:

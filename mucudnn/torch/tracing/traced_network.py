@@ -74,9 +74,9 @@ def make_trace(
 ) -> Trace:
     """Return the trace, with the managed storages in the order of their first packs.
 
-    `model` is the model's fingerprint, `inputs` are the types and shapes of its inputs. Not managed are
-    storages below `least_bytes`, and what a compiled module saves. A compiled module would not run while a
-    program notes single operations, so no operations run again beside one.
+    `model` is the model's fingerprint, `inputs` are the types and shapes of its inputs. Storages below
+    `least_bytes` are not managed, and neither are those that a compiled module saves. A compiled module would
+    not run while a program notes single operations, so no operations run again beside it.
     """
     _hold_for_compiled(recorder)
     has_compiled = any(pack.is_compiled for pack in recorder.packs)

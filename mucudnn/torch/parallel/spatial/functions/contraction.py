@@ -36,26 +36,26 @@ def contract(
             if n != 1 and sizes.setdefault(label, n) not in (1, n):
                 raise UsageError(f"tensors of {', '.join(str(tuple(x.shape)) for x in operands)} do not fit")
             sizes[label] = max(n, sizes.get(label, n))
-    home, names = _home(operands, labels, sizes, function)
-    divided = [(names[axis], owners) for axis, owners in home.division.axes]
+    guide, names = _most_divided(operands, labels, sizes, function)
+    divided = [(names[axis], owners) for axis, owners in guide.division.axes]
     parts = [
-        _part(x, own_labels, sizes, divided, home.division)
+        _part(x, own_labels, sizes, divided, guide.division)
         for x, own_labels in zip(operands, labels, strict=True)
     ]
     local = run(*parts)
     local = add_up(local, [owners.group for label, owners in divided if label not in output])
     kept = [
         (output.index(label), owners, name)
-        for (label, owners), name in zip(divided, home.division.names, strict=True)
+        for (label, owners), name in zip(divided, guide.division.names, strict=True)
         if label in output
     ]
     if not kept:
         return local
-    division = home.division.keeping([name for _, _, name in kept]).on_axes([axis for axis, _, _ in kept])
+    division = guide.division.keeping([name for _, _, name in kept]).on_axes([axis for axis, _, _ in kept])
     return Divided(local, [sizes[label] for label in output], division)
 
 
-def _home(
+def _most_divided(
     operands: Sequence[Any], labels: Sequence[str], sizes: dict[str, int], function: Any
 ) -> tuple[Divided, str]:
     """Return the divided operand with the most divided axes, and of several the largest, with its labels."""
