@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from mucudnn._native import LONG_RUN_MS, MOST_ROUNDS, RunTime, comparable_times, estimate, is_decided
 from mucudnn.costs.records import STOCK, STOCK_SLICE, Measurement
-from mucudnn.measuring.runners import RaceTimer
 from mucudnn.measuring.source import timed
+from mucudnn.measuring.timers import RaceTimer
 
 CLOSE = 1.12  # candidates that differ by more are far apart, as three rounds would show: see is_decided
 _MOST = 3  # candidates

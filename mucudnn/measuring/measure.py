@@ -6,23 +6,15 @@ from functools import partial
 from itertools import groupby, islice
 from math import isinf
 
-from mucudnn._native import MOST_SLICES_IN_PLACE, Engine, EngineError, Timing, UnfinishedError
-from mucudnn.costs.records import (
-    CANNOT_ACCUMULATE,
-    STOCK,
-    STOCK_SLICE,
-    SUCCESS,
-    UNLIKELY,
-    Measurement,
-)
+from mucudnn._native import MOST_SLICES_IN_PLACE, EngineError, Timing, UnfinishedError
+from mucudnn.costs.records import CANNOT_ACCUMULATE, STOCK, SUCCESS, UNLIKELY, Measurement
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.budget import spell_budget
-from mucudnn.measuring.buffers import Tensors
 from mucudnn.measuring.close_candidates import find_close, measure_close
 from mucudnn.measuring.likely import drop_unlikely, find_unlikely
-from mucudnn.measuring.runners import RaceTimer
-from mucudnn.measuring.source import StockTimer, stock_row, timed
+from mucudnn.measuring.source import stock_row, timed
+from mucudnn.measuring.timers import ExhaustiveTimer, RaceTimer, StockOfKernel
 from mucudnn.measuring.worklist import Task, Worklist
 from mucudnn.problems.descriptor import problem_key
 from mucudnn.problems.kernels import Kernel
@@ -244,7 +236,7 @@ def _measure_kernel(
 ) -> None:
     """Measure the tasks of one kernel, on tensors that are freed afterwards."""
     stock = StockOfKernel(bench, kernel, rows)
-    timer = bench.runner.timer(stock, workspace)
+    timer = ExhaustiveTimer(stock, workspace) if bench.runner.is_complete else RaceTimer(stock, workspace)
     for task in tasks:
         bench.made["measured"] += 1
         if task.is_stock:
@@ -283,63 +275,6 @@ def _interleave_close(bench: Bench, kernel: Kernel, timer: RaceTimer, rows: list
     for old, row in zip(close, again, strict=False):  # none if disturbed
         bench.cache.add(bench.machine, kernel, row)
         rows[rows.index(old)] = row
-
-
-class StockOfKernel:
-    """The measurements of STOCK for one kernel, on the framework's tensors."""
-
-    def __init__(self, bench: Bench, kernel: Kernel, rows: list[Measurement]) -> None:
-        self.bench, self.kernel, self.rows = bench, kernel, rows
-        self._timer: StockTimer | None = None
-
-    def measure(self, task: Task) -> list[Measurement]:
-        """Measure STOCK at one size, and cache the time, or the failure if the framework cannot run it.
-
-        Return the measurement, or an empty list if memory or time ran short, which says nothing about the
-        kernel.
-        """
-        source, kernel = self.bench.source, self.kernel
-        assert source is not None
-        try:
-            timing = self._get_timer().measure(
-                task.micro_batch,
-                is_slice=task.algorithm == STOCK_SLICE,
-                budget_ms=self.bench.runner.stock_budget_ms(self.rows, kernel.mini_batch),
-            )
-        except (MemoryError, UnfinishedError):
-            return []
-        except RuntimeError as error:
-            status = str(error).partition("\n")[0] or type(error).__name__
-            row = Measurement(task.micro_batch, task.algorithm, status, 0)
-        else:
-            # The framework sums slices in the output's own type, which is too inexact for many in 16 bits.
-            in_place = kernel.problem.data_type in ("f32", "f64") or kernel.pass_ != "backward_filter"
-            row = Measurement(
-                task.micro_batch, task.algorithm, SUCCESS, timing.workspace, self.bench.runner.note,
-                accumulator=0 if in_place else CANNOT_ACCUMULATE,
-            )  # fmt: skip
-            row = timed(row, timing)
-        self.bench.cache.add(source.machine, kernel, row)
-        return [row]
-
-    def tensors(self, engine: Engine) -> Tensors | None:
-        """Return the framework's tensors for an engine; None if the framework has none."""
-        if self.bench.source is None or self.kernel.problem.epilogue:
-            return None
-        try:
-            return self._get_timer().tensors(engine)
-        except (RuntimeError, MemoryError):
-            return None
-
-    def _get_timer(self) -> StockTimer:
-        source = self.bench.source
-        assert source is not None
-        self._timer = self._timer or source.timer(self.kernel, self.bench.extent(self.kernel).samples)
-        return self._timer
-
-    def free(self) -> None:
-        """Free the tensors."""
-        self._timer = None
 
 
 def _make_measurement(bench: Bench, task: Task, status: str, timing: Timing | None) -> Measurement:

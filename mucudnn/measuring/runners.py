@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from mucudnn._native import (
     HOST_BYTES_PER_MS,
     MOST_SLICES_IN_PLACE,
-    RACE_RUNS,
     Engine,
-    KernelTimer,
-    Timing,
     most_slices_in_place,
     race_budget_ms,
 )
 from mucudnn.costs.records import CANNOT_ACCUMULATE, RACED, Measurement
-from mucudnn.measuring.buffers import Tensors, allocate_workspace
 from mucudnn.measuring.candidates import wastes_transform
-from mucudnn.measuring.race import Candidate, RaceGoal, hopeless_ms, next_candidate
+from mucudnn.measuring.race import Candidate, RaceGoal, next_candidate
 from mucudnn.measuring.worklist import Task, Worklist
 from mucudnn.problems.kernels import Kernel
-
-if TYPE_CHECKING:
-    from mucudnn.measuring.measure import StockOfKernel
 
 Rows: TypeAlias = Sequence[Measurement]
 # Interleaved runs of close candidates take this many times the undivided call, and at least these ms.
@@ -78,10 +70,6 @@ class Runner:
         """
         raise NotImplementedError
 
-    def timer(self, stock: StockOfKernel, workspace: int) -> ExhaustiveTimer | RaceTimer:
-        """Return the timer for the engine's tasks of a kernel, which need at most `workspace` bytes."""
-        raise NotImplementedError
-
 
 class Replay(Runner):
     """The runner that makes no measurements: decisions use the recorded ones alone."""
@@ -111,10 +99,6 @@ class Exhaustive(Runner):
         """Yield all tasks."""
         return iter(tasks)
 
-    def timer(self, stock: StockOfKernel, workspace: int) -> ExhaustiveTimer:
-        """Return the engine's timer."""
-        return ExhaustiveTimer(stock, workspace)
-
 
 @dataclass(frozen=True)
 class Race(Runner):
@@ -130,11 +114,11 @@ class Race(Runner):
 
     def stock_budget_ms(self, rows: Iterable[Measurement], mini_batch: int) -> float | None:
         """Return the ms that any candidate gets."""
-        return race_budget_ms(_whole_ms(rows, mini_batch))
+        return race_budget_ms(whole_ms_of(rows, mini_batch))
 
     def comparison_budget_ms(self, rows: Iterable[Measurement], mini_batch: int) -> float:
         """Return as many ms as the undivided call takes, but more if no program waits."""
-        whole_ms = _whole_ms(rows, mini_batch) or 0.0
+        whole_ms = whole_ms_of(rows, mini_batch) or 0.0
         return whole_ms if self.is_hurried else max(_LEAST_COMPARISON_MS, _COMPARISON_UNITS * whole_ms)
 
     def upcoming(self, engine: Engine, tasks: Sequence[Task], rows: Rows, todo: Worklist) -> Iterator[Task]:
@@ -144,68 +128,8 @@ class Race(Runner):
             left.remove(task)
             yield task
 
-    def timer(self, stock: StockOfKernel, workspace: int) -> RaceTimer:
-        """Return a timer with few runs."""
-        return RaceTimer(stock, workspace)
 
-
-class ExhaustiveTimer:
-    """The engine's own timer, which allocates its tensors after those of STOCK are freed."""
-
-    def __init__(self, stock: StockOfKernel, workspace: int) -> None:
-        self._stock, self._workspace = stock, workspace
-        self._timer: KernelTimer | None = None
-
-    def measure(self, task: Task) -> Timing:
-        """Return the times of the engine's algorithm. Raises EngineError."""
-        if self._timer is None:
-            self._stock.free()
-            bench = self._stock.bench
-            self._timer = bench.engine.timer(
-                self._stock.kernel, workspace=self._workspace, memory_cap=bench.memory_cap
-            )
-        return self._timer.measure(task.micro_batch, task.algorithm, task.workspace)
-
-
-class RaceTimer:
-    """A timer with few runs, on the tensors of STOCK or else on those that a problem's passes share."""
-
-    def __init__(self, stock: StockOfKernel, workspace: int) -> None:
-        self._stock = stock
-        self.workspace = workspace  # the most bytes that an algorithm may need
-        self._tensors: Tensors | None = None
-
-    def measure(self, task: Task) -> Timing:
-        """Return the times of the engine's algorithm. Raises EngineError, UnfinishedError."""
-        kernel, rows = self._stock.kernel, self._stock.rows
-        return self._measure(
-            task, RACE_RUNS, race_budget_ms(_whole_ms(rows, kernel.mini_batch)),
-            hopeless_ms(Candidate(task.micro_batch, task.algorithm, task.workspace), rows),
-        )  # fmt: skip
-
-    @property
-    def threads(self) -> int:
-        """The threads of the engine."""
-        return self._stock.bench.engine.threads
-
-    def measure_once(self, row: Measurement) -> Timing:
-        """Return the time of one run, after an uncounted one. Raises EngineError, UnfinishedError."""
-        return self._measure(row, 1, 0.0, inf)
-
-    def _measure(self, what: Task | Measurement, runs: int, budget_ms: float, hopeless_ms: float) -> Timing:
-        kernel, engine = self._stock.kernel, self._stock.bench.engine
-        if self._tensors is None:
-            self._tensors = self._stock.tensors(engine) or self._stock.bench.tensors(kernel)
-            self._memory = allocate_workspace(engine, self.workspace)
-        x, w, y, *operands = self._tensors.all
-        return engine.measure(
-            kernel.at(what.micro_batch), what.algorithm, x, w, y, self._memory,
-            repeats=runs, budget_ms=budget_ms, hopeless_ms=hopeless_ms, operands=operands, least_runs=1,
-            most_wait_ms=self._stock.bench.budget.most_wait_ms,
-        )  # fmt: skip
-
-
-def _whole_ms(rows: Iterable[Measurement], mini_batch: int) -> float | None:
+def whole_ms_of(rows: Iterable[Measurement], mini_batch: int) -> float | None:
     """Return the least measured time of the whole mini-batch; None before there is any."""
     return min((m.time_ms for m in rows if m.micro_batch == mini_batch and m.time_ms), default=None)
 

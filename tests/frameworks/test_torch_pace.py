@@ -14,7 +14,7 @@ from mucudnn.costs.cache import Cache, default_path
 from mucudnn.errors import MucudnnWarning
 from mucudnn.listener import ProgressBar
 from mucudnn.measuring.budget import PacedBudget
-from mucudnn.measuring.runners import RaceTimer
+from mucudnn.measuring.timers import RaceTimer
 from mucudnn.torch.choosing import answers, decision
 
 nn = torch.nn

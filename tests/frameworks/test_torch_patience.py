@@ -11,7 +11,7 @@ from needs_torch import mt, torch
 from mucudnn._native import Patience, RunTime, Timing, estimate
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.measuring.budget import PacedBudget
-from mucudnn.measuring.runners import RaceTimer
+from mucudnn.measuring.timers import RaceTimer
 from mucudnn.measuring.worklist import Task
 from mucudnn.torch.choosing import answers
 from mucudnn.torch.operators import device_times, stock

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.testing  # numpy imports it lazily, and a child could wait for ever for a thread that imports it
 import mucudnn
-from mucudnn.measuring.runners import RaceTimer
+from mucudnn.measuring.timers import RaceTimer
 from mucudnn.costs.cache import Cache
 
 numbers = np.random.default_rng(1)
