@@ -10,7 +10,7 @@ from mucudnn import __version__
 from mucudnn.input import AnyPath, path_of
 from mucudnn.output.files import write_lines
 from mucudnn.plans.memory.plan import MemoryPlan
-from mucudnn.report.figure import LIGHT, MEMORY_PALETTE, inline_svg, style
+from mucudnn.report.figure import LIGHT, MEMORY_PALETTE, hover, inline_svg, style
 from mucudnn.report.memory_curve import KINDS, MemoryCurve, stack_memory
 from mucudnn.report.memory_plots import CHOICES, budgets_plot, find_lives, lives_plot
 from mucudnn.report.templates import open_template
@@ -102,6 +102,11 @@ def memory_plot(
         top = [low + size / gib for low, size in zip(base, layer, strict=True)]
         axes.fill_between(moments, base, top, step="post", color=LIGHT[ROLES[kind]], linewidth=0)
         base = top
+    for step, begin, end in zip(plan.steps, timeline.starts_ms, timeline.ends_ms, strict=True):
+        size = format_size(curve.total(bisect_right(curve.moments, begin) - 1))
+        # Matplotlib would draw nothing, and nothing to point at, for alpha=0.
+        area = axes.axvspan(begin * per_ms, end * per_ms, alpha=0.01, linewidth=0)
+        hover(area, f"{step.name}: {size} in memory")
     longest, highest = moments[-1], timeline.peak / gib
     if recorded is not None and recorded.memory:
         line = [*recorded.memory, (recorded.time_ms, recorded.memory[-1][1])]

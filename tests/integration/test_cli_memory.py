@@ -152,6 +152,7 @@ def test_the_page_shows_the_peak_and_the_limit(tmp_path: Path, capsys: Capture) 
     assert "<title>alexnet within 840 MiB · mucudnn</title>" in text
     assert text.count("peak ") >= 2  # for wide and for narrow screens
     assert "allowed 840 MiB" in text
+    assert re.search(r"<title>conv1.backward: \d+ MiB in memory</title>", text)
     assert not re.search(r'(src|href)="(?!#|data:)', text)  # it loads no other file
 
 
