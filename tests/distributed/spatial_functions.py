@@ -225,6 +225,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "edges, convolved": lambda x: _padded(x, (1, 1, 1, 1), "replicate"),
     "many edges, convolved": lambda x: _padded(x, (0, 2, 9, 4), "replicate", stride=3, dilation=2),
     "zeros, convolved": lambda x: _padded(x, (1, 1, 2, 1), size=2, padding=(1, 0)),
+    "zeros, convolved with one more at the end": lambda x: _padded(x, (1, 1, 1, 1), size=2, padding="same"),
     "many zeros, convolved": lambda x: _padded(x, (0, 2, 9, 4), stride=(4, 1)),
     "edges, convolved with zeros": lambda x: _padded(x, (1, 1, 1, 1), "replicate", padding=1),
     "padded twice": _padded_twice,

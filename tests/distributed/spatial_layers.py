@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mucudnn.torch import spatial
 
@@ -197,3 +198,27 @@ def random_layers(seeds: list[int]) -> list[tuple[int, str, float, float]]:
             raise AssertionError(f"seed {seed}: {text}: {type(error).__name__}: {error}") from error
         results.append((seed, text, of_result, of_gradients))
     return results
+
+
+class _Copies(TorchDispatchMode):
+    """A mode that counts the operators which copy a tensor into a padded one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += "pad" in function._schema.name
+        return function(*args, **(kwargs or {}))
+
+
+def copies_of_padding() -> tuple[int, int]:
+    """Return the copies that zeros around a divided tensor cost, if both ends get as many, and otherwise."""
+    mesh = spatial.init_mesh("cpu", part=dist.get_world_size())
+    x, w = spatial.divide(torch.ones(1, 2, 8, 6), mesh, {2: "part"}), torch.ones(3, 2, 3, 3)
+    counts = []
+    for pad in ((1, 1, 1, 1), (2, 0, 1, 1)):
+        with _Copies() as copies:
+            nn.functional.conv2d(nn.functional.pad(x, pad), w)
+        counts.append(copies.count)
+    return counts[0], counts[1]

@@ -241,10 +241,12 @@ def _window_of_padded(
     each time.
     """
     part, around, further = x.source.local, list(x.around), list(paddings)
-    for axis in x.divided_axes:
-        if axis < 2:
+    for i, ends in enumerate(zip(x.around[2:], paddings, strict=True)):
+        axis, (before, after) = i + 2, map(sum, zip(*ends, strict=True))
+        if axis not in x.divided_axes:
+            if x.mode == "constant" and before == after:  # the convolution itself adds these zeros
+                around[axis], further[i] = (0, 0), (before, after)
             continue
-        before, i = around[axis][0] + paddings[axis - 2][0], axis - 2
         owners, size = x.owners(axis), x.source.shape[axis]
         wanted = windows_of(owners.parts(shape[axis]), sliding(strides[i], before, reaches[i]))
         rows = wanted
