@@ -330,9 +330,14 @@ def _fits(handler: Handler, function: Any, args: tuple[Any, ...], kwargs: dict[s
 
 def _compare_whole(function: Any, args: Sequence[Any]) -> None:
     """Raise DivergedError, on every rank, if whole tensors next to a divided one differ between ranks."""
-    flat = [value for arg in args for value in (arg if isinstance(arg, list | tuple) else (arg,))]
-    divided = next((value for value in flat if isinstance(value, Divided)), None)
-    whole = [value for value in flat if isinstance(value, Tensor)]
+    divided, whole = None, []
+    for arg in args:
+        # A divided tensor is looked for first, because any other question for its class takes long.
+        for value in (arg,) if isinstance(arg, Divided) or not isinstance(arg, list | tuple) else arg:
+            if isinstance(value, Divided):
+                divided = value if divided is None else divided
+            elif isinstance(value, Tensor):
+                whole.append(value)
     if divided is not None and whole:
         compare(name_of(function), whole, divided.division.sharing)
 

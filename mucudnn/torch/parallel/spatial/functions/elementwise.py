@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.spatial.border import matching_part, redivide
@@ -46,12 +45,9 @@ def run_on_elements(function: Any, *args: Any, **kwargs: Any) -> Any:
     first, *others = args or (None,)
     if isinstance(first, Divided) and all(isinstance(x, _PLAIN) for x in (*others, *kwargs.values())):
         return _with_result(function, function(first.local, *others, **kwargs), first.shape, first.division)
-    leaves, structure = pytree.tree_flatten((args, kwargs), is_leaf=lambda leaf: isinstance(leaf, Divided))
+    leaves = [*args, *kwargs.values()]
     shapes = [leaf.shape for leaf in leaves if isinstance(leaf, Divided | Tensor)]
-    try:
-        shape = torch.broadcast_shapes(*shapes)
-    except RuntimeError:
-        raise UsageError(f"tensors of {_listed(shapes)} do not fit") from None
+    shape = _broadcast(shapes)
     writes = function in _WRITING
     candidates = leaves[:1] if writes else leaves
     like = widest(function, [leaf for leaf in candidates if isinstance(leaf, Divided)], shape)
@@ -59,8 +55,23 @@ def run_on_elements(function: Any, *args: Any, **kwargs: Any) -> Any:
     parts = [matching_part(leaf, shape, division) for leaf in leaves]
     if writes and (parts[0] is not like.local or shape != like.shape):
         raise refuse(function, f"in place with tensors of {_listed(shapes)} is not in the table")
-    args, kwargs = pytree.tree_unflatten(parts, structure)
-    return _with_result(function, function(*args, **kwargs), shape, division)
+    named = dict(zip(kwargs, parts[len(args) :], strict=True))
+    return _with_result(function, function(*parts[: len(args)], **named), shape, division)
+
+
+def _broadcast(shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Return the shape of a result of tensors of these shapes. Raises UsageError.
+
+    `torch.broadcast_shapes` takes longer than all else that a function of elements needs.
+    """
+    result = [1] * max(map(len, shapes))
+    for shape in shapes:
+        for axis in range(-len(shape), 0):
+            if result[axis] == 1:
+                result[axis] = shape[axis]
+            elif shape[axis] not in (1, result[axis]):
+                raise UsageError(f"tensors of {_listed(shapes)} do not fit")
+    return tuple(result)
 
 
 def _listed(shapes: Sequence[Sequence[int]]) -> str:
