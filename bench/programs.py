@@ -74,7 +74,7 @@ PROGRAMS = {
         Program("busy", "networks", 25, "choices beside other programs, and the cost of decisions"),
         Program("compilers", "compilers", 30, "converted and compiled networks beside other runtimes"),
         Program("shim", "drop_in", 1, "cost of the drop-in for a program"),
-        Program("hooks", "drop_in", 1, "cost of a hooked call and of a slice, legacy API"),
+        Program("hooks", "drop_in", 1, "cost of a hooked call, of a slice and of a tile, legacy API"),
         Program("graph", "drop_in", 1, "cost of planning and executing, graph API"),
         Program(
             "recognised", "drop_in", 30, "share of a program's convolutions that the drop-in recognises",

@@ -66,6 +66,7 @@ QUESTIONS: dict[str, tuple[Row, ...]] = {
          figure("hooks", case="online", unit="ns")),
         ("cost of a slice, compared with the program's own loop", "at most 1000 ns",
          figure("hooks", "slice", unit="ns")),
+        ("the same, a tile of a large sample", "at most 1000 ns", figure("hooks", "tile", unit="ns")),
     ),
     "graph": (
         ("cost of planning a kernel that is new to the process, warm journal", "at most 100 µs",
