@@ -19,15 +19,25 @@ std::vector<std::int64_t> spatial_sizes(const Problem& problem, const Problem::S
 
 std::vector<std::int64_t> packed_strides(const std::vector<std::int64_t>& sizes, Layout layout);
 
-// The channels that samples of x and y have in memory, and their rows along the first spatial axis. A tensor
-// that consists of some channels or rows of a larger tensor has more there than its own. 0 means its own.
+// The channels that samples of x and y have in memory, and their rows along the spatial axis that tiles
+// divide. A tensor that consists of some channels or rows of a larger tensor has more there than its own. 0
+// means its own.
 struct Pitch {
   std::int64_t x = 0, y = 0;
   std::int64_t x_rows = 0, y_rows = 0;
+  std::size_t axis = 0;  // of Problem::Sizes, along which the rows are
 
   std::int64_t of_x(const Problem& problem) const { return x == 0 ? problem.in_channels : x; }
   std::int64_t of_y(const Problem& problem) const { return y == 0 ? problem.out_channels : y; }
   bool has_rows() const { return x_rows != 0 || y_rows != 0; }
+
+  // Returns the sizes in memory of a tensor that has these channels and rows there; 0 rows are its own.
+  std::vector<std::int64_t> in_memory(std::vector<std::int64_t> sizes, std::int64_t channels,
+                                      std::int64_t rows) const {
+    sizes[1] = channels;
+    if (rows != 0) sizes[sizes.size() - 3 + axis] = rows;
+    return sizes;
+  }
 
   // The elements from one channel to the next if the channels come first.
   std::int64_t plane_of_x(const Problem& problem) const { return plane_of(problem, problem.input, x_rows); }

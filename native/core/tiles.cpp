@@ -8,10 +8,13 @@ namespace {
 
 constexpr std::string_view kTile = ".tile=";
 
-// The convolution's sizes along its first spatial axis (depth in 3-D, height in 2-D). Tiles divide this axis.
+constexpr std::int64_t kFlat =
+    4;  // a volume with this many times as many rows as images is divided in height
+
+// The convolution's sizes along the axis that tiles divide.
 struct Axis {
-  explicit Axis(const Problem& p)
-      : index(static_cast<std::size_t>(3 - p.dims)),
+  Axis(const Problem& p, std::size_t axis)
+      : index(axis),
         input(p.input[index]),
         output(p.output[index]),
         stride(p.stride[index]),
@@ -39,13 +42,12 @@ std::int64_t first_row(const Axis& axis) {
 // reads reach more rows of x on one side than on the other, and a problem has the same padding on both.
 bool writes_own_rows(const Axis& axis) { return axis.stride == 1; }
 
-Rows rows_of(const Problem& p, std::int64_t channels, const Problem::Sizes& sizes, DataType type,
+Rows rows_of(std::size_t axis, std::int64_t channels, const Problem::Sizes& sizes, DataType type,
              Layout layout) {
-  const auto axis = static_cast<std::size_t>(3 - p.dims);
-  std::size_t size = size_of(type);
+  std::size_t planes = 1, size = size_of(type);
+  for (std::size_t i = 0; i < axis; ++i) planes *= static_cast<std::size_t>(sizes[i]);
   for (std::size_t i = axis + 1; i < 3; ++i) size *= static_cast<std::size_t>(sizes[i]);
-  const auto planes = static_cast<std::size_t>(channels);
-  if (layout == Layout::nhwc) return {1, size * planes, sizes[axis]};
+  (layout == Layout::nhwc ? size : planes) *= static_cast<std::size_t>(channels);
   return {planes, size, sizes[axis]};
 }
 
@@ -67,14 +69,16 @@ std::optional<TiledAlgorithm> parse_tiled(std::string_view name) {
 
 bool is_tiled(std::string_view name) noexcept { return name.find(kTile) != std::string_view::npos; }
 
+std::size_t tile_axis(const Problem& p) { return p.dims == 3 && p.output[1] < kFlat * p.output[0] ? 0 : 1; }
+
 std::int64_t tile_steps(const Kernel& kernel) {
-  const Axis axis(kernel.problem);
+  const Axis axis(kernel.problem, tile_axis(kernel.problem));
   if (kernel.pass != Pass::backward_data) return axis.output;
   return ceil_div(axis.input, axis.stride);
 }
 
 Kernel tile_kernel(const Kernel& kernel, std::int64_t steps) {
-  const Axis axis(kernel.problem);
+  const Axis axis(kernel.problem, tile_axis(kernel.problem));
   Kernel tile = kernel.with_mini_batch(1);
   Problem& problem = tile.problem;
   problem.padding[axis.index] = 0;
@@ -98,12 +102,16 @@ Kernel tile_kernel(const Kernel& kernel, std::int64_t steps) {
   return tile;
 }
 
-Rows x_rows(const Problem& p) { return rows_of(p, p.in_channels, p.input, p.data_type, p.layout); }
-Rows y_rows(const Problem& p) { return rows_of(p, p.out_channels, p.output, p.type_of_y(), p.layout_of_y()); }
+Rows x_rows(const Problem& p, std::size_t axis) {
+  return rows_of(axis, p.in_channels, p.input, p.data_type, p.layout);
+}
+Rows y_rows(const Problem& p, std::size_t axis) {
+  return rows_of(axis, p.out_channels, p.output, p.type_of_y(), p.layout_of_y());
+}
 
 PlacedTile::PlacedTile(const Kernel& whole, std::int64_t first_step, std::int64_t steps)
     : kernel(tile_kernel(whole, steps)) {
-  const Axis axis(whole.problem), own(kernel.problem);
+  const Axis axis(whole.problem, tile_axis(whole.problem)), own(kernel.problem, axis.index);
   const auto is_outside = [](std::int64_t begin, std::int64_t count, std::int64_t all) {
     return begin < 0 || begin + count > all;
   };

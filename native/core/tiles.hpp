@@ -1,5 +1,5 @@
-// The geometry of tiles: parts of one sample along its first spatial axis (depth in 3-D, height in 2-D). Each
-// tile includes the halo that the filter reaches, so that even a mini-batch of one can be divided.
+// The geometry of tiles: parts of one sample along its depth or height. Each tile includes the halo that the
+// filter reaches, so that even a mini-batch of one can be divided.
 //
 // A tile is an ordinary kernel of one sample, on rows of the sample where they are. Tiles at the border of
 // the sample read padding, which must not appear at the tile's other side: their input is copied into scratch
@@ -31,6 +31,10 @@ std::string to_text(const TiledAlgorithm& tiled);
 std::optional<TiledAlgorithm> parse_tiled(std::string_view name);
 bool is_tiled(std::string_view name) noexcept;
 
+// Returns the axis of Problem::Sizes that tiles divide: the height of an image, the depth of a volume, or its
+// height if it has few but large images, as a video has.
+std::size_t tile_axis(const Problem& problem);
+
 // Returns the number of steps of a sample.
 std::int64_t tile_steps(const Kernel& kernel);
 
@@ -38,16 +42,16 @@ std::int64_t tile_steps(const Kernel& kernel);
 // kernels, wherever they are in the sample.
 Kernel tile_kernel(const Kernel& kernel, std::int64_t steps);
 
-// The memory of one sample of a tensor, cut into rows of the first spatial axis.
+// The memory of one sample of a tensor, cut into rows along one spatial axis.
 struct Rows {
-  std::size_t planes;  // the channels if they come first, else 1
+  std::size_t planes;  // of the axes before: the channels if they come first, and the images of a volume
   std::size_t size;    // bytes of one row of one plane
   std::int64_t count;  // rows of one plane
   std::size_t pitch() const { return size * static_cast<std::size_t>(count); }
   std::size_t bytes() const { return planes * pitch(); }
 };
-Rows x_rows(const Problem& problem);
-Rows y_rows(const Problem& problem);
+Rows x_rows(const Problem& problem, std::size_t axis);
+Rows y_rows(const Problem& problem, std::size_t axis);
 
 // A tile at its place in the sample.
 struct PlacedTile {

@@ -18,14 +18,6 @@ void set_factor(Backend& operation, cudnnBackendAttributeName_t name, double val
   operation.set(name, static_cast<float>(value));
 }
 
-// Returns the sizes of a tensor that has these channels and rows in memory; 0 rows are its own.
-std::vector<std::int64_t> in_memory(std::vector<std::int64_t> sizes, std::int64_t channels,
-                                    std::int64_t rows) {
-  sizes[1] = channels;
-  if (rows != 0) sizes[2] = rows;
-  return sizes;
-}
-
 }  // namespace
 
 bool EngineNotes::has(cudnnBackendNumericalNote_t note) const {
@@ -82,7 +74,7 @@ ConvolutionGraph::ConvolutionGraph(const Context& context, const Kernel& kernel,
                                    const Pitch& pitch)
     : context_(context), graph_(context.library(), CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
   const Problem& p = kernel.problem;
-  const Backend& y = tensor(kY, y_sizes(p), in_memory(y_sizes(p), pitch.of_y(p), pitch.y_rows),
+  const Backend& y = tensor(kY, y_sizes(p), pitch.in_memory(y_sizes(p), pitch.of_y(p), pitch.y_rows),
                             cudnn_type(p.type_of_y()), p.layout_of_y(), terms.alignment);
   const Backend& convolved = p.is_fused() ? intermediate(p, 0) : y;
   add_convolution(kernel, terms, pitch, convolved);
@@ -144,7 +136,7 @@ void ConvolutionGraph::add_convolution(const Kernel& kernel, const PlanTerms& te
   const OperationAttributes& attributes = attributes_of(kernel.pass);
   Backend& operation = operations_.emplace_back(context_.library(), attributes.operation);
   // cuDNN takes the number of groups from the channels of x and of w.
-  operation.set(attributes.x, tensor(kX, x_sizes(p), in_memory(x_sizes(p), pitch.of_x(p), pitch.x_rows),
+  operation.set(attributes.x, tensor(kX, x_sizes(p), pitch.in_memory(x_sizes(p), pitch.of_x(p), pitch.x_rows),
                                      cudnn_type(p.data_type), p.layout, terms.alignment));
   operation.set(attributes.w, tensor(kW, w_sizes(p), w_sizes(p), cudnn_type(p.data_type), p.layout_of_w(),
                                      terms.alignment));
@@ -172,8 +164,8 @@ void ConvolutionGraph::add_epilogue(const Problem& p, const PlanTerms& terms, co
       }
       const std::int64_t rows = operand_of(kind) == Operand::like_y ? pitch.y_rows : 0;
       operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
-                    tensor(operand_uid(i), sizes, in_memory(sizes, sizes[1], rows), cudnn_type(p.data_type),
-                           p.layout_of_y(), terms.alignment));
+                    tensor(operand_uid(i), sizes, pitch.in_memory(sizes, sizes[1], rows),
+                           cudnn_type(p.data_type), p.layout_of_y(), terms.alignment));
       set_factor(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, factor, p.data_type);
     }
     if (scale != 1) set_factor(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, scale, p.data_type);

@@ -65,13 +65,11 @@ Descriptors::Descriptors(const Library& c, const Problem& p, const Pitch& pitch)
       y(c, c.cudnnCreateTensorDescriptor, c.cudnnDestroyTensorDescriptor),
       w(c, c.cudnnCreateFilterDescriptor, c.cudnnDestroyFilterDescriptor),
       convolution(c, c.cudnnCreateConvolutionDescriptor, c.cudnnDestroyConvolutionDescriptor) {
-  const auto set_tensor = [&](cudnnTensorDescriptor_t descriptor, std::vector<std::int64_t> sizes,
+  const auto set_tensor = [&](cudnnTensorDescriptor_t descriptor, const std::vector<std::int64_t>& sizes,
                               std::int64_t channels, std::int64_t rows, DataType type, Layout layout) {
-    const std::vector<int> narrow_sizes = narrow(sizes);
-    sizes[1] = channels;
-    if (rows != 0) sizes[2] = rows;
-    const std::vector<int> strides = narrow_strides(sizes, layout, rows != 0);
-    c.check(c.cudnnSetTensorNdDescriptor(descriptor, cudnn_type(type), 2 + p.dims, narrow_sizes.data(),
+    const std::vector<int> strides =
+        narrow_strides(pitch.in_memory(sizes, channels, rows), layout, rows != 0);
+    c.check(c.cudnnSetTensorNdDescriptor(descriptor, cudnn_type(type), 2 + p.dims, narrow(sizes).data(),
                                          strides.data()),
             "cudnnSetTensorNdDescriptor");
   };

@@ -280,8 +280,8 @@ std::int64_t usual_alignment(const Problem& p, const Pitch& pitch) {
   };
   std::uintptr_t all =
       bytes(p.mini_batch * p.x_sample(), p.data_type) | bytes(p.mini_batch * p.y_sample(), p.type_of_y());
-  if (pitch.x_rows != 0) all |= x_rows(p).size;  // a tile begins at any row
-  if (pitch.y_rows != 0) all |= y_rows(p).size;
+  if (pitch.x_rows != 0) all |= x_rows(p, pitch.axis).size;  // a tile begins at any row
+  if (pitch.y_rows != 0) all |= y_rows(p, pitch.axis).size;
   return alignment_of(all);
 }
 

@@ -58,7 +58,11 @@ class TiledKernel final : public PreparedKernel {
   // Throws EngineError if the algorithm cannot run the tiles.
   TiledKernel(Engine& engine, Device& device, const Kernel& kernel, const TiledAlgorithm& tiled,
               const Pitch& pitch)
-      : device_(device), kernel_(kernel), pitch_(pitch), tile_steps_(tiled.steps) {
+      : device_(device),
+        kernel_(kernel),
+        pitch_(pitch),
+        axis_(tile_axis(kernel.problem)),
+        tile_steps_(tiled.steps) {
     const std::int64_t total = tile_steps(kernel);
     if (tiled.steps >= total) {
       throw EngineError("a sample of " + std::to_string(total) + " steps is not divided into tiles of " +
@@ -103,8 +107,8 @@ class TiledKernel final : public PreparedKernel {
     if (adds_slices(kernel_.pass) && done.tiles > 0) sample.beta = 1;
     SliceSum sum(device_, kernel_, accumulator_size_ > 0 ? workspace.data + aligned(tiles_size_) : nullptr,
                  sample);
-    const std::size_t x = sample_size(x_rows(problem), pitch_.of_x(problem), problem.in_channels);
-    const std::size_t y = sample_size(y_rows(problem), pitch_.of_y(problem), problem.out_channels);
+    const std::size_t x = sample_size(x_rows(problem, axis_), pitch_.of_x(problem), problem.in_channels);
+    const std::size_t y = sample_size(y_rows(problem, axis_), pitch_.of_y(problem), problem.out_channels);
     const auto tiles = static_cast<std::int64_t>(steps_.size());
     for (Progress next = done; next.samples < problem.mini_batch; next = {next.samples + 1, 0, 0}) {
       for (; next.tiles < tiles; ++next.tiles) {
@@ -124,7 +128,8 @@ class TiledKernel final : public PreparedKernel {
     PlacedTile tile;
     const PreparedKernel* prepared = nullptr;
     bool copies_x = false, copies_y = false;
-    std::size_t y_at = 0, workspace_at = 0;  // the copies begin with that of x
+    std::vector<std::size_t> copied_operands;  // of the epilogue; their copies follow that of y
+    std::size_t y_at = 0, workspace_at = 0;    // the copies begin with that of x
     std::size_t kept_filter_at = 0;
   };
 
@@ -141,17 +146,20 @@ class TiledKernel final : public PreparedKernel {
     }
   }
 
-  bool reads_like_y() const {
+  // Returns the operands of the epilogue that are copied with y.
+  std::vector<std::size_t> operands_like_y() const {
+    std::vector<std::size_t> operands;
     const Epilogue& epilogue = kernel_.problem.epilogue;
-    return std::any_of(epilogue.begin(), epilogue.end(), [](const Pointwise& operation) {
-      return operand_of(operation.kind) == Operand::like_y && operation.factor != 0;
-    });
+    for (std::size_t i = 0; i < epilogue.size(); ++i) {
+      if (operand_of(epilogue[i].kind) == Operand::like_y && epilogue[i].factor != 0) operands.push_back(i);
+    }
+    return operands;
   }
 
   // Prepares a tile on the tensors where they are, except for those that must be copied. If the algorithm
   // does not take such strides, both are copied.
   void add_step(Engine& engine, const std::string& algorithm, const PlacedTile& tile) {
-    Step step{tile, nullptr, tile.copies_x, tile.copies_y};
+    Step step{tile, nullptr, tile.copies_x, tile.copies_y, {}};
     if (takes_strides_) {
       try {
         step.prepared = &prepare(engine, algorithm, step);
@@ -163,11 +171,15 @@ class TiledKernel final : public PreparedKernel {
       step.copies_x = step.copies_y = true;
       step.prepared = &prepare(engine, algorithm, step);
     }
-    if (step.copies_x) step.y_at = aligned(x_rows(tile.kernel.problem).bytes());
+    if (step.copies_x) step.y_at = aligned(x_rows(tile.kernel.problem, axis_).bytes());
     step.workspace_at = step.y_at;
-    if (step.copies_y) step.workspace_at += aligned(y_rows(tile.kernel.problem).bytes());
+    if (step.copies_y) {
+      step.copied_operands = operands_like_y();
+      step.workspace_at +=
+          (1 + step.copied_operands.size()) * aligned(y_rows(tile.kernel.problem, axis_).bytes());
+    }
     tiles_size_ = std::max(tiles_size_, step.workspace_at + step.prepared->workspace());
-    const std::int64_t rows = x_rows(tile.kernel.problem).count;
+    const std::int64_t rows = x_rows(tile.kernel.problem, axis_).count;
     const auto [kept, is_new] = kept_filters_.try_emplace(rows, kept_filter_size_);
     if (is_new) kept_filter_size_ += aligned(step.prepared->kept_filter_size());
     step.kept_filter_at = kept->second;
@@ -180,20 +192,20 @@ class TiledKernel final : public PreparedKernel {
                             (pitch_.y != 0 && problem.layout_of_y() == Layout::nhwc);
     if ((step.copies_x || step.copies_y) && is_pitched)
       throw EngineError("rows with the channels of others between them are not copied");
-    if (step.copies_y && reads_like_y())
-      throw EngineError(algorithm + " takes packed tensors only, so it fuses no addition in tiles");
-    const std::int64_t rows_of_x = step.copies_x ? 0 : x_rows(problem).count;
-    const std::int64_t rows_of_y = step.copies_y ? 0 : y_rows(problem).count;
-    auto& prepared = prepared_[{x_rows(step.tile.kernel.problem).count, step.copies_x, step.copies_y}];
+    const std::int64_t rows_of_x = step.copies_x ? 0 : x_rows(problem, axis_).count;
+    const std::int64_t rows_of_y = step.copies_y ? 0 : y_rows(problem, axis_).count;
+    auto& prepared = prepared_[{x_rows(step.tile.kernel.problem, axis_).count, step.copies_x, step.copies_y}];
     if (prepared == nullptr) {
-      prepared = engine.prepare(step.tile.kernel, algorithm, {pitch_.x, pitch_.y, rows_of_x, rows_of_y});
+      prepared =
+          engine.prepare(step.tile.kernel, algorithm, {pitch_.x, pitch_.y, rows_of_x, rows_of_y, axis_});
     }
     return *prepared;
   }
 
   void run_step(cudnnHandle_t handle, const Step& step, const Arguments& sample, char* scratch) const {
     const Problem &whole = kernel_.problem, &part = step.tile.kernel.problem;
-    const Rows x = x_rows(whole), y = y_rows(whole), x_tile = x_rows(part), y_tile = y_rows(part);
+    const Rows x = x_rows(whole, axis_), y = y_rows(whole, axis_);
+    const Rows x_tile = x_rows(part, axis_), y_tile = y_rows(part, axis_);
     const Pass pass = kernel_.pass;
     Arguments tile = sample;
     if (step.copies_x) {
@@ -212,6 +224,12 @@ class TiledKernel final : public PreparedKernel {
         copy_in(device_, copy, y_tile, const_cast<char*>(sample.fusion->z), y, step.tile.y, sample.stream);
       }
       if (tile.fusion) tile.fusion->z = copy;
+      char* copied = copy;
+      for (const std::size_t operand : step.copied_operands) {
+        copied += aligned(y_tile.bytes());
+        copy_in(device_, copied, y_tile, sample.tensors.operands[operand], y, step.tile.y, sample.stream);
+        tile.tensors.operands[operand] = copied;
+      }
     } else {
       advance_y(tile, static_cast<std::size_t>(step.tile.y) * y.size);
     }
@@ -230,6 +248,7 @@ class TiledKernel final : public PreparedKernel {
   Device& device_;
   Kernel kernel_;
   Pitch pitch_;
+  std::size_t axis_;
   std::int64_t tile_steps_;
   std::map<std::tuple<std::int64_t, bool, bool>, std::unique_ptr<PreparedKernel>> prepared_;
   std::map<std::int64_t, std::size_t> kept_filters_;  // their offsets, by the rows of a tile's x

@@ -23,6 +23,7 @@ SHAPES = (
     "mb1_ic3ih23iw9_oc5_kh3_ph1",
     "mb1_g2ic6ih19iw7_oc4_kh3kw2_sh2_ph1",
     "mb2_ic3id11ih6iw7_oc5_kd2kh3kw3_pd1ph1pw1_dd0dh1dw0",
+    "mb1_ic3id2ih23iw5_oc4_kd2kh3kw3_pd0ph1pw1",
 )
 KINDS = [*product(("f32", "f64", "f16", "bf16"), ("nchw", "nhwc"), SHAPES)]
 LARGE = "f32:nchw:{math}:g1mb1_ic16ih96iw96_oc16oh96ow96_kh3kw3_sh1sw1_ph1pw1_dh0dw0"

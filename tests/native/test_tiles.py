@@ -74,14 +74,43 @@ def succeeding(engine: Engine, kernel: Kernel) -> list[str]:
 def test_a_tile_is_a_problem_of_one_sample(problem: Problem, pass_: str) -> None:
     kernel = Kernel(problem, pass_)
     steps = tile_steps(kernel)
-    tile = tile_kernel(kernel, steps).problem
-    assert (tile.mini_batch, tile.padding[1:]) == (1, problem.padding[1:])
+    tile, axis = tile_kernel(kernel, steps).problem, divided_axis(problem)
+    others = [other for other in range(len(problem.input)) if other != axis]
+    assert tile.mini_batch == 1
+    assert all(tile.padding[other] == problem.padding[other] for other in others)
     if pass_ == "backward_data":
-        assert steps == -(-problem.input[0] // problem.stride[0])
-        assert tile.input[0] >= problem.input[0]
+        assert steps == -(-problem.input[axis] // problem.stride[axis])
+        assert tile.input[axis] >= problem.input[axis]
     else:
-        assert (tile.padding[0], tile.output[0]) == (0, steps)
-        assert steps == problem.output[0]
+        assert (tile.padding[axis], tile.output[axis]) == (0, steps)
+        assert steps == problem.output[axis]
+
+
+def divided_axis(problem: Problem) -> int:
+    """Return the axis that tiles divide: the height of a volume with few but large images."""
+    return 1 if len(problem.output) == 3 and problem.output[1] >= 4 * problem.output[0] else 0
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize(("steps", "beta"), [(1, 0.5), (4, 0.0), (7, 1.0)])
+@pytest.mark.parametrize(
+    "text",
+    ["ic2id3ih16iw5_oc3_kd2kh3kw3_pd1ph1pw1", "mb2_g2ic4id2ih19iw4_oc2_kd1kh3kw2_sd1sh2sw1_pd0ph2pw1"],
+)
+def test_a_volume_of_few_images_is_divided_in_height(
+    text: str, steps: int, beta: float, layout: str, pass_: str, engine: Engine
+) -> None:
+    kernel = Kernel(parse_descriptor(f"f32:{layout}:{text}")[0], pass_)
+    assert tile_steps(kernel) > kernel.problem.output[0]
+    checked = CheckedKernel(engine, kernel)
+    exact = checked.exact(beta=beta)
+    algorithms = runnable(engine, kernel, steps)
+    assert algorithms
+    for algorithm in algorithms:
+        parts = [(1, f"{algorithm}.tile={steps}")] * kernel.mini_batch
+        tiled = checked.run(parts, beta=beta, over=None if beta else np.nan)
+        assert np.linalg.norm(tiled - exact) <= 2 * checked.tolerance(algorithm, beta=beta)
 
 
 @pytest.mark.parametrize("pass_", PASSES)
