@@ -79,9 +79,9 @@ def test_a_call_ends_although_another_thread_restores_the_module(
     own, x = nn.Conv2d(3, 4, 3), torch.randn(SHAPES[0])[:0]  # PyTorch runs an empty mini-batch
     module, real = mt.convert(copy.deepcopy(own)), getattr(*place)
 
-    def restore(*arguments: Any) -> Any:
+    def restore(*arguments: Any, **options: Any) -> Any:
         mt.restore(module)
-        return real(*arguments)
+        return real(*arguments, **options)
 
     monkeypatch.setattr(*place, restore)
     assert module(x).shape == own(x).shape
