@@ -25,7 +25,7 @@ std::vector<std::int64_t> packed_strides(const std::vector<std::int64_t>& sizes,
 struct Pitch {
   std::int64_t x = 0, y = 0;
   std::int64_t x_rows = 0, y_rows = 0;
-  std::size_t axis = 0;  // of Problem::Sizes, along which the rows are
+  std::size_t axis = 0;  // the rows lie along this axis of Problem::Sizes
 
   std::int64_t of_x(const Problem& problem) const { return x == 0 ? problem.in_channels : x; }
   std::int64_t of_y(const Problem& problem) const { return y == 0 ? problem.out_channels : y; }

@@ -8,8 +8,9 @@ namespace {
 
 constexpr std::string_view kTile = ".tile=";
 
-constexpr std::int64_t kFlat =
-    4;  // a volume with this many times as many rows as images is divided in height
+// A volume is divided in height if it has this many times as many rows as images: tiles of one image would
+// still be large, and their halo may be larger than they are.
+constexpr std::int64_t kFlat = 4;
 
 // The convolution's sizes along the axis that tiles divide.
 struct Axis {

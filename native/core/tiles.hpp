@@ -44,7 +44,7 @@ Kernel tile_kernel(const Kernel& kernel, std::int64_t steps);
 
 // The memory of one sample of a tensor, cut into rows along one spatial axis.
 struct Rows {
-  std::size_t planes;  // of the axes before: the channels if they come first, and the images of a volume
+  std::size_t planes;  // the channels if they come first, else 1, times the images for rows of height
   std::size_t size;    // bytes of one row of one plane
   std::int64_t count;  // rows of one plane
   std::size_t pitch() const { return size * static_cast<std::size_t>(count); }

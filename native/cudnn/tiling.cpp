@@ -128,8 +128,8 @@ class TiledKernel final : public PreparedKernel {
     PlacedTile tile;
     const PreparedKernel* prepared = nullptr;
     bool copies_x = false, copies_y = false;
-    std::vector<std::size_t> copied_operands;  // of the epilogue; their copies follow that of y
-    std::size_t y_at = 0, workspace_at = 0;    // the copies begin with that of x
+    std::size_t y_at = 0, workspace_at = 0;      // the copies begin with that of x
+    std::vector<std::size_t> copied_operands{};  // the epilogue's; their copies follow that of y
     std::size_t kept_filter_at = 0;
   };
 
@@ -159,7 +159,7 @@ class TiledKernel final : public PreparedKernel {
   // Prepares a tile on the tensors where they are, except for those that must be copied. If the algorithm
   // does not take such strides, both are copied.
   void add_step(Engine& engine, const std::string& algorithm, const PlacedTile& tile) {
-    Step step{tile, nullptr, tile.copies_x, tile.copies_y, {}};
+    Step step{tile, nullptr, tile.copies_x, tile.copies_y};
     if (takes_strides_) {
       try {
         step.prepared = &prepare(engine, algorithm, step);

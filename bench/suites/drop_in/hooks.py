@@ -18,7 +18,7 @@ from mucudnn.problems.kernels import Kernel
 
 ROUNDS = 101
 PARTS, SIDE = 64, 4  # each part is an image of 4x4
-ALGORITHM = "IMPLICIT_GEMM"  # for which the loop asks
+ALGORITHM = "IMPLICIT_GEMM"  # the loop asks for it
 
 
 def _problem(mini_batch: int, height: int) -> Problem:
