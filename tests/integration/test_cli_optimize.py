@@ -56,7 +56,7 @@ def test_optimize_measures_decides_runs_and_writes_a_plan(
     run("plan", "show", str(plan))
     shown = capsys.readouterr().out
     assert "mb8_ic8ih14_oc8_kh3_ph1" in shown
-    assert "workspace_limit: 65536" in shown
+    assert "workspace_limit: 64KiB" in shown
 
 
 def test_each_time_says_whether_it_is_measured_or_predicted(
