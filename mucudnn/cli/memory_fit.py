@@ -9,15 +9,9 @@ from mucudnn.cli.terminal import Terminal, show, show_json, table
 from mucudnn.errors import NothingFitsError, UsageError
 from mucudnn.measuring.modelled_device import ModelledDevice, find_device
 from mucudnn.output.text import milliseconds
+from mucudnn.plans.memory.allocations import Update
 from mucudnn.plans.memory.costs import model_costs
-from mucudnn.plans.memory.fit import (
-    Fit,
-    OptimizerBytes,
-    Surroundings,
-    fit_network,
-    largest,
-    name_optimizer,
-)
+from mucudnn.plans.memory.fit import Fit, Surroundings, fit_network, largest, name_optimizer
 from mucudnn.plans.memory.planning import MemoryOptions, plan_network
 from mucudnn.plans.memory.training_step import Costs, count_work
 from mucudnn.problems.kernels import DEFAULT_BATCH
@@ -98,7 +92,7 @@ class _Question:
             "floor": fit.floor, "time_ms": unlimited_ms, "planned_ms": planned_ms, "parts": dict(fit.parts),
         }  # fmt: skip
 
-    def _count_optimizer(self, network: Network) -> OptimizerBytes:
+    def _count_optimizer(self, network: Network) -> Update:
         trained = [tensor for tensor in network.tensors if tensor.kind == "gradient"]
         return name_optimizer(self._arguments.optimizer or "sgd", trained)
 

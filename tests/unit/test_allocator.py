@@ -5,7 +5,10 @@ tests/gpu/memory/test_memory_allocator.py compares it with PyTorch's own.
 
 import pytest
 
+from mucudnn.plans.memory.allocations import find_lives, list_events
 from mucudnn.plans.memory.allocator import FREE, Event, count_reserved, find_least
+from mucudnn.plans.memory.fit import OPTIMIZERS, largest, name_optimizer
+from mucudnn.problems.bundled import bundled_network
 
 MIB = 2**20
 
@@ -59,3 +62,27 @@ def test_a_gap_beside_a_tensor_is_not_returned() -> None:
     events: list[Event] = [("a", 60 * MIB), ("a", FREE), ("b", 20 * MIB), ("c", 60 * MIB)]
     assert find_least(events) == count_reserved(events) == 120 * MIB
     assert count_reserved(events, 119 * MIB) == 120 * MIB  # PyTorch runs out of memory
+
+
+@pytest.mark.parametrize("guess", [1, 64, 1000])
+def test_the_largest_batch_may_lie_above_one_that_does_not_fit(guess: int) -> None:
+    assert largest(lambda batch: batch <= 100, guess) == 100
+    assert largest(lambda batch: batch <= 100 or batch == 106, guess) == 106
+    assert largest(lambda batch: False, guess) == 0
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("accumulates", [False, True])
+def test_a_training_leaves_parameters_buffers_input_and_state(optimizer: str, accumulates: bool) -> None:
+    network = bundled_network("resnet18", 2).with_backward()
+    update = name_optimizer(optimizer, [t for t in network.tensors if t.kind == "gradient"])
+    scratch = [512] * len(network.steps)
+    live: dict[object, int] = {}
+    for key, size in list_events(network, find_lives(network, {}), scratch, update, accumulates=accumulates):
+        if size == FREE:
+            live.pop(key, None)
+        else:
+            assert key not in live
+            live[key] = -(-size // 512) * 512
+    kept = (t.bytes for t in network.tensors if t.kind in ("parameter", "buffer", "input"))
+    assert sum(live.values()) == sum(-(-size // 512) * 512 for size in kept) + update.state

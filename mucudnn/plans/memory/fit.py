@@ -1,22 +1,26 @@
 """The memory that a training step takes without a plan, and the least that it takes with one."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import NamedTuple
 
-from mucudnn.plans.memory.planning import count_trace
+from mucudnn.plans.memory.allocations import Update, find_lives, list_events
+from mucudnn.plans.memory.allocator import FREE, Event, count_reserved, find_least
+from mucudnn.plans.memory.planning import ALIGNMENT, count_trace
 from mucudnn.plans.memory.traced import Trace
 from mucudnn.plans.memory.training_step import Costs, Work, count_resident, count_work
 from mucudnn.problems.network import Network
 from mucudnn.problems.steps import Tensor
+from mucudnn.sizes import round_up
 from mucudnn.solver.memory.floor import find_floor
+from mucudnn.solver.memory.training import TrainingStep, first_needs
 
-OPTIMIZERS: dict[str, tuple[float | None, int]] = {
-    "sgd": (0.0, 0), "momentum": (1.0, 0), "adam": (2.0, 1), "adamw": (2.0, 1),
-    "adafactor": (None, 0), "adam8bit": (0.5, 0), "adamw8bit": (0.5, 0),
+OPTIMIZERS: dict[str, tuple[tuple[float, ...] | None, int]] = {
+    "sgd": ((), 0), "momentum": ((1.0,), 0), "adam": ((1.0, 1.0), 1), "adamw": ((1.0, 1.0), 1),
+    "adafactor": (None, 0), "adam8bit": ((0.25, 0.25), 0), "adamw8bit": ((0.25, 0.25), 0),
 }  # fmt: skip
-"""The fp32 copies of all parameters that an optimizer keeps, and those that its step allocates on a GPU.
+"""The tensors that an optimizer keeps for each parameter, relative to it, and those that its step allocates.
 
 None stands for Adafactor's factored second moments, whose size depends on the parameters' shapes. The state
 of an optimizer in 8 bits is counted without the scales of its blocks.
@@ -29,16 +33,19 @@ class Fit:
 
     Attributes:
         memory: the bytes of the device; None if they do not matter.
-        peak: the most bytes at once without a plan.
-        floor: the most bytes at once with the plan that needs the least.
+        peak: the least bytes of a device on which the step runs without a plan.
+        floor: the same with the plan that needs the least.
+        reserved: the bytes that PyTorch takes from this device without a plan, as nvidia-smi shows them. They
+            are more than `peak` where the allocator may keep free memory.
         parts: the bytes of each kind at the peak: parameters, gradients, input, activations, workspace,
-            optimizer, buckets (of DistributedDataParallel), context (of CUDA and its libraries) and rounding.
-            They add up to `peak`.
+            optimizer, buckets (of DistributedDataParallel), context (of CUDA and its libraries), rounding
+            and fragmentation (gaps that the allocator cannot return to CUDA). They add up to `peak`.
     """
 
     memory: int | None
     peak: int
     floor: int
+    reserved: int
     parts: Mapping[str, int]
 
     @property
@@ -52,60 +59,60 @@ class Fit:
         return self.memory is None or self.floor <= self.memory
 
 
-class OptimizerBytes(NamedTuple):
-    """The bytes of an optimizer's state, and the most that its step takes beside it."""
-
-    state: int = 0
-    scratch: int = 0
-
-
 class Surroundings(NamedTuple):
-    """The memory that a training step shares the device with, in bytes.
+    """The optimizer, and other uses of the memory that a training step shares.
 
     `accumulates` says that the gradients of earlier steps are in memory when the step begins.
     """
 
-    optimizer: OptimizerBytes = OptimizerBytes()
+    optimizer: Update = Update()
     context: int = 0
     buckets: int = 0
     accumulates: bool = False
 
 
-def fit_trace(
-    trace: Trace, costs: Costs, *, memory: int | None, surroundings: Surroundings, block: int
-) -> Fit:
-    """Return the memory of a traced model, whose tensors the allocator rounds up to whole blocks."""
+def fit_trace(trace: Trace, costs: Costs, *, memory: int | None, surroundings: Surroundings) -> Fit:
+    """Return the memory of a traced model."""
     work = count_trace(trace, costs, None)
-    return _fit(trace.network, work, costs, memory, surroundings, block, trace.held)
+    return _fit(trace.network, work, costs, memory, surroundings, trace.held)
 
 
 def fit_network(network: Network, costs: Costs, *, memory: int, surroundings: Surroundings) -> Fit:
     """Return the memory of a network that was not traced. Raises UsageError without backward steps."""
-    return _fit(network, count_work(network, costs), costs, memory, surroundings, 1, {})
+    return _fit(network, count_work(network, costs, block=ALIGNMENT), costs, memory, surroundings, {})
 
 
-def name_optimizer(name: str, parameters: Sequence[Tensor]) -> OptimizerBytes:
-    """Return the bytes of an optimizer in `OPTIMIZERS`, for trained parameters or their gradients."""
-    states, scratch = OPTIMIZERS[name]
-    if states is None:
-        return _count_adafactor(parameters)
-    size = sum(parameter.bytes for parameter in parameters)
-    return OptimizerBytes(int(states * size), scratch * size)
+def name_optimizer(name: str, parameters: Sequence[Tensor]) -> Update:
+    """Return the steps of an optimizer in `OPTIMIZERS`, for trained parameters or their gradients."""
+    copies, scratch = OPTIMIZERS[name]
+    if copies is None:
+        return _list_adafactor(parameters)
+    state = [
+        (("state", number, copy), int(part * parameter.bytes))
+        for number, parameter in enumerate(parameters)
+        for copy, part in enumerate(copies)
+    ]
+    made = [(("scratch", number), scratch * parameter.bytes) for number, parameter in enumerate(parameters)]
+    step = (*made, *((key, FREE) for key, _ in made))
+    return Update((*state, *step), step)
 
 
-def _count_adafactor(parameters: Sequence[Tensor]) -> OptimizerBytes:
-    """Return the bytes of Adafactor, which keeps a row and a column of second moments for each matrix.
+def _list_adafactor(parameters: Sequence[Tensor]) -> Update:
+    """Return the steps of Adafactor, which keeps a row and a column of second moments for each matrix.
 
     Of a vector it keeps all second moments. The step computes the update of a parameter while that of the
     previous one is still in memory.
     """
-    state = 0
-    for parameter in parameters:
+    state: list[Event] = []
+    step: list[Event] = []
+    for number, parameter in enumerate(parameters):
         shape, size = parameter.shape, parameter.bytes
         is_factored = len(shape) > 1 and size > 0
-        state += size // shape[-1] + size // shape[-2] if is_factored else size
-    sizes = [0, *(parameter.bytes for parameter in parameters)]
-    return OptimizerBytes(state, max(map(sum, pairwise(sizes)), default=0))
+        moments = [size // shape[-1], size // shape[-2]] if is_factored else [size]
+        state += [(("state", number, copy), each) for copy, each in enumerate(moments)]
+        step += [(("scratch", number), size), (("scratch", number - 1), FREE)]
+    step.append((("scratch", len(parameters) - 1), FREE))
+    return Update((*state, *step), tuple(step))
 
 
 def _fit(
@@ -114,24 +121,49 @@ def _fit(
     costs: Costs,
     memory: int | None,
     surroundings: Surroundings,
-    block: int,
     held: Mapping[str, int],
 ) -> Fit:
-    optimizer = surroundings.optimizer
-    earlier = _earlier_gradients(network) if surroundings.accumulates else [0] * len(network.steps)
-    parts = _parts(network, costs, block, held, earlier)
+    optimizer, accumulates = surroundings.optimizer, surroundings.accumulates
+    earlier = _earlier_gradients(network) if accumulates else [0] * len(network.steps)
+    workspace = [
+        round_up(max((costs.undivided[kernel].workspace for kernel in step.kernels), default=0), ALIGNMENT)
+        for step in network.steps
+    ]
+    parts = _parts(network, workspace, held, earlier)
+    at_end = _parts_at_end(network)
+    if sum(at_end.values()) + optimizer.scratch > sum(parts.values()):
+        parts = {**dict.fromkeys(parts, 0), **at_end, "optimizer": optimizer.scratch}
+    parts["optimizer"] += optimizer.state
+    events = list_events(network, find_lives(network, held), workspace, optimizer, accumulates=accumulates)
+    least = find_least(events)
+    parts["fragmentation"] = least - sum(parts.values())
+    parts |= {"buckets": surroundings.buckets, "context": surroundings.context}
+    always = surroundings.buckets + surroundings.context
+    reserved = count_reserved(events, math.inf if memory is None else memory - always)
     steps = tuple(
         replace(step, fixed=step.fixed + size) for step, size in zip(work.numbers.steps, earlier, strict=True)
     )
-    floor, _ = find_floor(replace(work.numbers, steps=steps))
-    at_end = _parts_at_end(network, block)
-    update = sum(at_end.values()) + optimizer.scratch
-    if update > sum(parts.values()):  # the optimizer's step takes more than the backward pass
-        parts = {**dict.fromkeys(parts, 0), **at_end, "optimizer": optimizer.scratch}
-    parts["optimizer"] += optimizer.state
-    parts |= {"buckets": surroundings.buckets, "context": surroundings.context}
-    always = optimizer.state + surroundings.buckets + surroundings.context
-    return Fit(memory, sum(parts.values()), max(floor, update) + always, parts)
+    floor = find_least(_list_least(network, replace(work.numbers, steps=steps), held, surroundings))
+    return Fit(memory, least + always, min(floor, least) + always, reserved + always, parts)
+
+
+def _list_least(
+    network: Network, numbers: TrainingStep, held: Mapping[str, int], surroundings: Surroundings
+) -> list[Event]:
+    """Return what a training allocates and frees with the plan that needs the least memory."""
+    _, choices = find_floor(numbers)
+    workspace = [run.workspace for run in numbers.runs(numbers.least_workspace)]
+    tensors = numbers.settle(numbers.least_workspace)
+    away = {}
+    for tensor, choice, back in zip(tensors, choices, first_needs(tensors, choices), strict=True):
+        if choice != "keep":
+            away[tensor.name] = tensor.last_forward_use + 1, back
+        if choice == "recompute" and tensor.replay:
+            workspace[back] = max(workspace[back], tensor.replay.workspace)
+    lives = find_lives(network, held, away)
+    return list_events(
+        network, lives, workspace, surroundings.optimizer, accumulates=surroundings.accumulates
+    )
 
 
 def _earlier_gradients(network: Network) -> list[int]:
@@ -150,15 +182,11 @@ def _earlier_gradients(network: Network) -> list[int]:
 
 
 def _parts(
-    network: Network, costs: Costs, block: int, held: Mapping[str, int], earlier: Sequence[int]
+    network: Network, workspace: Sequence[int], held: Mapping[str, int], earlier: Sequence[int]
 ) -> dict[str, int]:
     """Return the bytes of each kind at the step that takes the most."""
     resident = [
-        now + before for now, before in zip(count_resident(network, block, held), earlier, strict=True)
-    ]
-    workspace = [
-        max((costs.undivided[kernel].workspace for kernel in step.kernels), default=0)
-        for step in network.steps
+        now + before for now, before in zip(count_resident(network, ALIGNMENT, held), earlier, strict=True)
     ]
     place = max(range(len(resident)), key=lambda step: resident[step] + workspace[step])
     exact = count_resident(network, 1, held)[place] + earlier[place]
@@ -176,7 +204,7 @@ def _parts(
     }
 
 
-def _parts_at_end(network: Network, block: int) -> dict[str, int]:
+def _parts_at_end(network: Network) -> dict[str, int]:
     """Return the bytes in memory during the optimizer's step by kind; buffers count as activations."""
     names = {"parameter": "parameters", "gradient": "gradients", "input": "input", "buffer": "activations"}
     last = len(network.steps) - 1
@@ -185,7 +213,7 @@ def _parts_at_end(network: Network, block: int) -> dict[str, int]:
         is_held = tensor.kind != "input" or last in network.lifetimes[tensor.name].alive
         if tensor.kind in names and is_held:
             parts[names[tensor.kind]] += tensor.bytes
-            parts["rounding"] += -tensor.bytes % block
+            parts["rounding"] += -tensor.bytes % ALIGNMENT
     return parts
 
 
@@ -196,10 +224,24 @@ def _bytes_of(network: Network, kind: str, step: int) -> int:
 
 
 def largest(fits: Callable[[int], bool], guess: int = 1) -> int:
-    """Return the largest number for which `fits` is true, or 0; it must be true for all smaller ones.
+    """Return the largest number for which `fits` is true, or 0.
 
-    The search begins at the guess, and takes few calls if that is near.
+    The search begins at the guess, and takes few calls if that is near. Fragmentation may keep a batch from
+    fitting although some larger ones fit, so the search goes on beyond the first one that does not fit.
     """
+    found = _search(fits, guess)
+    while better := next((n for n in _beyond(found) if fits(n)), 0):
+        found = _search(fits, better)
+    return found
+
+
+def _beyond(number: int) -> list[int]:
+    """Return a few numbers above one that fits, up to an eighth more."""
+    return [number + number // part for part in (8, 16, 32, 64) if number >= 2 * part]
+
+
+def _search(fits: Callable[[int], bool], guess: int) -> int:
+    """Return a number that fits, or 0, such that the next one does not."""
     low, high, stride = 0, max(guess, 1), 1
     if fits(high):
         low = high

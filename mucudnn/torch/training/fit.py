@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from functools import partial
+from itertools import count
 from typing import Any, TypeAlias
 from weakref import WeakSet, finalize
 
@@ -16,15 +18,15 @@ from torch.utils._pytree import tree_leaves, tree_map
 from mucudnn.arrays.call import bytes_of
 from mucudnn.errors import UsageError, shown
 from mucudnn.measuring.modelled_device import find_device
+from mucudnn.plans.memory.allocations import Update
+from mucudnn.plans.memory.allocator import FREE, Event
 from mucudnn.plans.memory.costs import model_costs
-from mucudnn.plans.memory.fit import Fit, OptimizerBytes, Surroundings, fit_trace, largest
-from mucudnn.plans.memory.planning import ALIGNMENT
-from mucudnn.sizes import format_size, round_up
+from mucudnn.plans.memory.fit import Fit, Surroundings, fit_trace, largest
+from mucudnn.sizes import format_size
 from mucudnn.torch.tracing.trace import trace_model
 
 Optimizer: TypeAlias = torch.optim.Optimizer | str | None
-# Bytes of state for each element that a quantized Adam keeps, without the scales of its blocks.
-_EIGHT_BIT = {"adam8bit": 2, "adamw8bit": 2}
+_EIGHT_BIT = ("adam8bit", "adamw8bit")  # two bytes an element, counted without the scales of blocks
 _OPTIMIZERS: dict[str, Any] = {
     "sgd": torch.optim.SGD,
     "momentum": partial(torch.optim.SGD, momentum=0.9),
@@ -51,10 +53,10 @@ def will_it_fit(
 
     Nothing runs: the model and the input may be on any device, also on "meta". Counted are parameters,
     gradients, the optimizer's state and what its step takes, the input, activations, workspaces of the
-    fastest undivided algorithms, the rounding of PyTorch's allocator, the buckets of DistributedDataParallel,
-    and what CUDA takes for itself: a constant of the device, or on a present GPU what is taken now, if that
-    is more. Attention counts in its plain form, which takes more than fused kernels do. The allocator's
-    fragmentation is not counted.
+    fastest undivided algorithms, the rounding and the fragmentation of PyTorch's allocator, the buckets of
+    DistributedDataParallel, and what CUDA takes for itself: a constant of the device, or on a present GPU
+    what is taken now, if that is more. Attention counts in its plain form, which takes more than fused
+    kernels do.
 
     Args:
         model: a model in training mode, also in DistributedDataParallel.
@@ -68,7 +70,7 @@ def will_it_fit(
         accumulate: True if the gradients of earlier steps are in memory when the step begins.
 
     Returns:
-        An object with `fits`, `fits_with_plan`, `peak`, `floor` and `parts`, all in bytes.
+        An object with `fits` and `fits_with_plan`, and with `peak`, `floor`, `reserved` and `parts` in bytes.
 
     Raises:
         UsageError: the model cannot be traced, there is no such device or optimizer, or the optimizer is
@@ -84,8 +86,8 @@ def will_it_fit(
     with around:
         trace = trace_model(model, example_input)
     costs = model_costs(trace.network, find_device(device or _DEVICE))
-    beside = Surroundings(_bytes_of(model, optimizer), _context_of(memory, device), buckets, accumulate)
-    return fit_trace(trace, costs, memory=_memory_of(memory, device), surroundings=beside, block=ALIGNMENT)
+    beside = Surroundings(_update_of(model, optimizer), _context_of(memory, device), buckets, accumulate)
+    return fit_trace(trace, costs, memory=_memory_of(memory, device), surroundings=beside)
 
 
 def largest_batch(
@@ -146,15 +148,16 @@ def _context_of(memory: int | str | None, device: str | None) -> int:
     return max(context, int(total - free - torch.cuda.memory_reserved()))
 
 
-def _bytes_of(model: nn.Module, optimizer: Optimizer) -> OptimizerBytes:
-    """Return what an optimizer takes, found in two steps on tensors without data."""
+def _update_of(model: nn.Module, optimizer: Optimizer) -> Update:
+    """Return what an optimizer allocates and frees, found in two steps on tensors without data."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if optimizer is None:
-        return OptimizerBytes()
+        return Update()
     if isinstance(optimizer, torch.optim.LBFGS):
         _refuse_history(optimizer)
     if isinstance(optimizer, str) and optimizer in _EIGHT_BIT:
-        return OptimizerBytes(_EIGHT_BIT[optimizer] * sum(parameter.numel() for parameter in parameters))
+        sizes = [parameter.numel() for parameter in parameters for _ in range(2)]
+        return Update(tuple((("state", number), size) for number, size in enumerate(sizes)))
     if isinstance(optimizer, str):
         if optimizer not in _OPTIMIZERS:
             names = ", ".join((*_OPTIMIZERS, *_EIGHT_BIT))
@@ -163,24 +166,21 @@ def _bytes_of(model: nn.Module, optimizer: Optimizer) -> OptimizerBytes:
         groups: Any = [{"params": parameters}]
     else:
         make, groups = type(optimizer), optimizer.param_groups
-    state = scratch = 0
+    steps: tuple[list[Event], list[Event]] = [], []
+    keys = count()
     for group in groups:
         own = {**group, "params": list(map(_without_data, group["params"]))}
         twin = make([own])
         for each in twin.param_groups:
             if each.get("foreach") is None and not each.get("fused") and not isinstance(twin, _ONE_BY_ONE):
                 each["foreach"] = True  # the default on a GPU
-        memory = _Memory()
-        with suppress(RuntimeError):  # a step may depend on data, but makes its state before
-            with _Memory():
+        memory = _Allocations(keys)
+        for events in steps:
+            earlier = len(memory.events)
+            with suppress(RuntimeError), memory:  # a step may depend on data, but makes its state before
                 twin.step()
-            with memory:
-                twin.step()
-        values = [value for each in twin.state.values() for value in each.values()]
-        tensors = [value for value in values if isinstance(value, Tensor) and value.is_meta]
-        state += sum(round_up(int(tensor.nbytes), ALIGNMENT) for tensor in tensors)
-        scratch = max(scratch, memory.most)
-    return OptimizerBytes(state, scratch)
+            events += memory.events[earlier:]
+    return Update(*map(tuple, steps))
 
 
 def _refuse_history(optimizer: torch.optim.LBFGS) -> None:
@@ -193,15 +193,16 @@ def _refuse_history(optimizer: torch.optim.LBFGS) -> None:
     )
 
 
-class _Memory(TorchDispatchMode):
-    """The most bytes of the tensors without data that were made meanwhile and lived at once.
+class _Allocations(TorchDispatchMode):
+    """The tensors without data that are made meanwhile, and those of them that are freed, in order.
 
     The program that runs reads 1 where it reads the value of such a tensor.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keys: Iterator[int]) -> None:
         super().__init__()
-        self.most = self._now = 0
+        self.events: list[Event] = []
+        self._keys = keys
         self._known = WeakSet[torch.UntypedStorage]()
 
     def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -213,16 +214,11 @@ class _Memory(TorchDispatchMode):
         result = function(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor) and tensor.is_meta and tensor.untyped_storage() not in self._known:
-                storage = tensor.untyped_storage()
+                storage, key = tensor.untyped_storage(), next(self._keys)
                 self._known.add(storage)
-                size = round_up(storage.nbytes(), ALIGNMENT)
-                self._now += size
-                finalize(storage, self._release, size)
-        self.most = max(self.most, self._now)
+                self.events.append((key, storage.nbytes()))
+                finalize(storage, self.events.append, (key, FREE))
         return result
-
-    def _release(self, size: int) -> None:
-        self._now -= size
 
 
 def _without_data(parameter: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""`will_it_fit` predicts the most bytes that PyTorch's CUDA allocator holds during training steps.
+"""`will_it_fit` predicts what training steps take: tensors, PyTorch's segments, and the least they run with.
 
-These tests compare tensors alone. On the stand-in a convolution takes the workspace of the host engine,
-which is not that of a GPU, so the convolutions of these tests take none.
+On the stand-in a convolution takes the workspace of the host engine, which is not that of a GPU. So the
+convolutions of these tests take none.
 """
 
 import gc
@@ -12,6 +12,7 @@ import pytest
 from fit_networks import EVERY, MODELS, OPTIMIZERS, WAYS, training_steps, without_workspaces
 from needs_torch import mt, torch
 from torch import Tensor
+from unused_memory import limited_to, unused_stream
 
 from mucudnn.torch.training import fit
 
@@ -24,7 +25,7 @@ _CASES = [way for way in WAYS if way[1] in ("sgd", "adamw")]
     ("name", "optimizer", "is_cast", "accumulates"),
     _CASES[:: 1 if EVERY else 7],  # each model and each way
 )
-def test_the_peak_is_that_of_the_allocator(
+def test_the_memory_is_that_of_the_allocator(
     name: str,
     optimizer: str,
     is_cast: bool,
@@ -32,19 +33,37 @@ def test_the_peak_is_that_of_the_allocator(
     no_workspaces: None,
 ) -> None:
     make, shape = MODELS[name]
-    gc.collect()
-    before = torch.cuda.memory_allocated()
-    model, x = make().cuda(), torch.randn(shape, device="cuda")
-    predicted = mt.will_it_fit(
-        model, x, memory=2**40, optimizer=optimizer, accumulate=accumulates,
+
+    def train() -> None:
+        run_steps(name, optimizer, is_cast=is_cast, accumulates=accumulates)
+
+    fit = mt.will_it_fit(
+        make(), torch.empty(shape, device="meta"), memory=2**40, optimizer=optimizer, accumulate=accumulates,
         autocast=torch.bfloat16 if is_cast else None,
     )  # fmt: skip
+    context, fragmentation = fit.parts["context"], fit.parts["fragmentation"]
+    gc.collect()
+    with unused_stream():
+        allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+        torch.cuda.reset_peak_memory_stats()
+        train()
+        allocated = torch.cuda.max_memory_allocated() - allocated
+        reserved = torch.cuda.max_memory_reserved() - reserved
+    assert fit.peak - context - fragmentation == pytest.approx(allocated, rel=0.03)
+    assert fit.reserved - context == pytest.approx(reserved, rel=0.03)
+    with unused_stream(), limited_to(int(1.03 * (fit.peak - context))):
+        train()
+    with unused_stream(), limited_to(int(0.97 * (fit.peak - context))), pytest.raises(torch.OutOfMemoryError):
+        train()
+
+
+def run_steps(name: str, optimizer: str, *, is_cast: bool = False, accumulates: bool = False) -> None:
+    """Train a model on the device."""
+    make, shape = MODELS[name]
+    model, x = make().cuda(), torch.randn(shape, device="cuda")
     updates = OPTIMIZERS[optimizer](model.parameters())
-    torch.cuda.reset_peak_memory_stats()
     for _ in training_steps(model, x, updates, is_cast=is_cast, accumulates=accumulates):
         pass
-    peak = torch.cuda.max_memory_allocated() - before
-    assert predicted.peak - predicted.parts["context"] == pytest.approx(peak, rel=0.03)
 
 
 @pytest.fixture
