@@ -1,11 +1,12 @@
 """`will_it_fit` predicts what training steps take: tensors, PyTorch's segments, and the least they run with.
 
-On the stand-in a convolution takes the workspace of the host engine, which is not that of a GPU. So the
-convolutions of these tests take none.
+On the stand-in a convolution takes the workspace of the host engine, which is not that of a GPU. So most
+convolutions of these tests take none, and the others are predicted with the workspace that each takes alone.
 """
 
 import gc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,14 @@ from needs_torch import mt, torch
 from torch import Tensor
 from unused_memory import limited_to, unused_stream
 
+from mucudnn.measuring.modelled_device import ModelledDevice
+from mucudnn.plans.memory.costs import model_costs
+from mucudnn.plans.memory.planning import ALIGNMENT
+from mucudnn.plans.memory.training_step import Costs
+from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.network import Network
+from mucudnn.sizes import round_up
+from mucudnn.solver import Configuration
 from mucudnn.torch.training import fit
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("only_on_stand_in")]
@@ -57,6 +66,22 @@ def test_the_memory_is_that_of_the_allocator(
         train()
 
 
+@pytest.mark.parametrize("name", ["residual", "plain", "signal", "unet3d"])
+def test_the_memory_is_that_of_the_allocator_with_its_workspaces(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, shape = MODELS[name]
+    monkeypatch.setattr(fit, "model_costs", with_workspaces_of_pytorch)
+    predicted = mt.will_it_fit(make(), torch.empty(shape, device="meta"), memory=2**40, optimizer="sgd")
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    run_steps(name, "sgd")
+    peak = torch.cuda.max_memory_allocated() - before
+    tensors_and_workspaces = predicted.peak - predicted.parts["context"] - predicted.parts["fragmentation"]
+    assert tensors_and_workspaces == pytest.approx(peak, rel=0.03)
+
+
 def run_steps(name: str, optimizer: str, *, is_cast: bool = False, accumulates: bool = False) -> None:
     """Train a model on the device."""
     make, shape = MODELS[name]
@@ -64,6 +89,34 @@ def run_steps(name: str, optimizer: str, *, is_cast: bool = False, accumulates: 
     updates = OPTIMIZERS[optimizer](model.parameters())
     for _ in training_steps(model, x, updates, is_cast=is_cast, accumulates=accumulates):
         pass
+
+
+def with_workspaces_of_pytorch(network: Network, device: ModelledDevice) -> Costs:
+    """Return modelled costs in which undivided kernels take the workspaces that PyTorch takes for them."""
+    costs = model_costs(network, device)
+    taken = {
+        kernel: Configuration((replace(choice.parts[0], workspace=workspace_of(kernel)),))
+        for kernel, choice in costs.undivided.items()
+    }
+    return replace(costs, undivided=taken)
+
+
+def workspace_of(kernel: Kernel) -> int:
+    """Run a kernel, and return the bytes that PyTorch took meanwhile beside its result."""
+    p = kernel.problem
+    x = torch.zeros(p.mini_batch, p.in_channels, *p.input, device="cuda")
+    w = torch.zeros(p.out_channels, p.in_channels // p.groups, *p.kernel, device="cuda")
+    dy = torch.zeros(p.mini_batch, p.out_channels, *p.output, device="cuda")
+    sizes = (p.stride, p.padding, p.dilation, False, [0] * len(p.input), p.groups)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    if kernel.pass_ == "forward":
+        result = torch.ops.aten.convolution(x, w, None, *sizes)
+    elif kernel.pass_ == "backward_data":
+        result = torch.ops.aten.convolution_backward(dy, x, w, None, *sizes, [True, False, False])[0]
+    else:
+        result = torch.ops.aten.convolution_backward(dy, x, w, None, *sizes, [False, True, False])[1]
+    return max(0, torch.cuda.max_memory_allocated() - before - round_up(result.nbytes, ALIGNMENT))
 
 
 @pytest.fixture
