@@ -284,8 +284,11 @@ def test_the_cache_of_compiled_graphs_knows_users_pass_and_choices(monkeypatch: 
     assert known == graph_pass.swap_after([UsersPass()]).uuid()
     assert known != graph_pass.swap_after([]).uuid()
     assert graph_pass.swap_after([lambda graph: None]).uuid() is None
+    for name, value in (("digest_of_choices", lambda: "others"), ("_CODE", b"another version")):
+        with monkeypatch.context() as changed:
+            changed.setattr(graph_pass, name, value)
+            assert known != graph_pass.swap_after([UsersPass()]).uuid()
     monkeypatch.setattr(graph_pass, "digest_of_choices", lambda: "others")
-    assert known != graph_pass.swap_after([UsersPass()]).uuid()
     monkeypatch.setattr(private, "present_trace", lambda: other)
     without = graph_pass.swap_after([UsersPass()]).uuid()
     assert b"others" not in without

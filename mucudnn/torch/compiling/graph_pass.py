@@ -7,6 +7,7 @@ for the forward and once for the backward graph of a training step.
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ _aten = torch.ops.aten
 _RESULTS = ("backward_data", "backward_filter")  # the first two results of `aten.convolution_backward`
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
+# Read at import, because the files of a running process may be replaced.
+_CODE = private.hash_files(sorted(Path(__file__).parent.glob("*.py")))
 
 
 def set_pass() -> None:
@@ -51,7 +54,8 @@ class Swap:
                 return None
             identities.append(identity)
         limits = self._limits()
-        return repr((identities, sorted(map(str, limits)), digest_of_choices() if limits else "")).encode()
+        own = (_CODE, digest_of_choices()) if limits else ()
+        return repr((identities, sorted(map(str, limits)), own)).encode()
 
     def __call__(self, graph: fx.Graph, is_inference: bool | None = None) -> None:
         """Swap the convolutions of converted modules for which the engine is faster."""

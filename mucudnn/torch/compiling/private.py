@@ -7,6 +7,7 @@ If one is missing, `inductor` returns None, and compiled models run the operator
 import warnings
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -26,6 +27,7 @@ class Inductor(NamedTuple):
     virtualized: Any  # V, whose `aot_compilation` is true while AOTInductor compiles
     translator: Any  # the class whose `current_tx` is Dynamo's present trace
     tracing_context: Any  # the class whose `try_get` returns one object from a graph's trace to its code
+    hash_files: Any  # the function with which passes are to identify their code
 
 
 @cache
@@ -44,6 +46,7 @@ def inductor() -> Inductor | None:
             V,
             InstructionTranslator,
             TracingContext,
+            custom_graph_pass.get_hash_for_files,
         )
         for owner, name in (
             *((config, "post_grad_custom_pre_pass"), (V, "aot_compilation")),
@@ -105,6 +108,12 @@ def pass_class() -> Any:
     """
     names = _names()
     return names.inference_aware or names.graph_pass
+
+
+def hash_files(paths: Sequence[Path]) -> bytes:
+    """Return a hash of the contents of files."""
+    digest: bytes = _names().hash_files(tuple(map(str, paths)))
+    return digest
 
 
 def wants_inference(graph_pass: Any) -> bool:
