@@ -102,14 +102,15 @@ class _Graph:
         x, packed, bias, padding, stride, dilation, groups, *_ = node.args
         if packed.op != "get_attr":
             return
-        if not _is_static(x, node):
-            self._counts["forward convolutions of dynamic shape left to Inductor"] += 1
+        opaque, x_shape = getattr(self._module, packed.target), private.known_shape(x)
+        if x_shape is None:
+            self._counts["forward convolutions of unknown shape left to Inductor"] += 1
             return
-        opaque = getattr(self._module, packed.target)
-        shape = (_shape(node)[1], _shape(x)[1] // groups, *opaque.shape[-(len(_shape(x)) - 2) :])
+        shape = (_shape(node)[1], x_shape[1] // groups, *opaque.shape[-(len(x_shape) - 2) :])
         call = self._call("forward", x, shape, stride, padding, dilation, groups, constant_filter=True)
         if call is None:
             return
+        call = call._replace(x=x_shape)
         w = opaque.to_dense().reshape(shape)
         if call.channels_last:
             w = w.contiguous(memory_format=torch.channels_last if w.dim() == 4 else torch.channels_last_3d)
@@ -128,7 +129,12 @@ class _Graph:
         with self._graph.inserting_before(node):
             own = self._graph.get_attr(name)
         own.meta["val"] = node.meta["val"].fake_mode.from_tensor(w, static_shapes=True)
-        self._put_forward(node, OPERATORS["forward"], (x, own, bias, *_common_arguments(call), *choice))
+        arguments = x, own, bias, *_common_arguments(call)
+        if _is_static(x):
+            self._put_forward(node, OPERATORS["forward"], (*arguments, *choice))
+        else:
+            unknown_sizes.note_choice(call, choice)
+            self._put_forward(node, unknown_sizes.OPERATORS["forward"], arguments)
         if not packed.users:
             self._graph.erase_node(packed)
             if not any(n.op == "get_attr" and n.target == packed.target for n in self._graph.nodes):
@@ -203,8 +209,9 @@ class _Graph:
         value = x.meta["val"]
         if value.dtype not in _TYPES or value.device.type != "cpu":
             return None
-        # Inductor gives convolutions of images channels last on the CPU, and leaves others as they are.
-        last = (value.dim() == 4 and _is_static(x)) or (
+        # Inductor gives convolutions of images channels last on the CPU, unless their shape is dynamic and
+        # their filter is not packed. It leaves others as they are.
+        last = (value.dim() == 4 and (_is_static(x) or constant_filter)) or (
             value.dim() in _CHANNELS_LAST
             and not value.is_contiguous()
             and value.is_contiguous(memory_format=_CHANNELS_LAST[value.dim()])
@@ -258,7 +265,10 @@ def _is_added(node: fx.Node) -> bool:
     return (
         len(users) == 1
         and users[0].target is _aten.add.Tensor
-        and all(isinstance(term, fx.Node) and _shape(term) == _shape(node) for term in users[0].args)
+        and all(
+            isinstance(term, fx.Node) and private.known_shape(term) == private.known_shape(node)
+            for term in users[0].args
+        )
     )
 
 

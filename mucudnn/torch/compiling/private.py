@@ -137,6 +137,15 @@ def module_stack(node: fx.Node) -> Sequence[Any]:
     return [module for _, module in stack.values()]
 
 
+def known_shape(node: fx.Node) -> tuple[int, ...] | None:
+    """Return the shape of a tensor, with the sizes of the first call where they are dynamic.
+
+    Return None if a size depends on data. No size becomes static by this.
+    """
+    sizes = [each if type(each) is int else each.node.hint for each in node.meta["val"].shape]
+    return None if None in sizes else tuple(map(int, sizes))
+
+
 _PACKED = "mkldnn::_convolution_pointwise"
 
 

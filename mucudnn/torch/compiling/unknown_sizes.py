@@ -22,6 +22,11 @@ _sightings = Sightings()
 _choices: Recent[Any, tuple[EngineChoice | None]] = Recent(2048)
 
 
+def note_choice(call: CompiledCall, choice: EngineChoice) -> None:
+    """Keep the engine's way to run a call, which was chosen while a graph was compiled."""
+    _choices[call, passes.host_threads()] = (choice,)
+
+
 def choose_in_call(call: CompiledCall, w: Tensor | None) -> EngineChoice | None:
     """Return the engine's way to run a call, or None to let PyTorch's operator run it.
 
