@@ -256,7 +256,7 @@ def _window_of_padded(
         due, own = wanted[owners.rank], rows[owners.rank]
         missing = min(max(own.lo - due.lo, 0), due.size - own.size)
         around[axis], further[i] = (missing, due.size - own.size - missing), (0, 0)
-    if part.numel() and any(map(any, around)):
+    if any(map(any, around)) and (part.numel() or x.mode == "constant"):  # others refuse empty tensors
         part = pad_axes(part, around, x.mode)
     return part, further
 
