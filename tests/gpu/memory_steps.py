@@ -79,7 +79,7 @@ def plan_for(model: nn.Module, x: Tensor, part: float, **options: Any) -> Memory
     Kernels are measured. Copies and other operations have the times of a modelled device, because measuring
     these takes long on a CPU.
     """
-    with _quick_rates():
+    with quick_rates():
         given = {"workspace": WORKSPACE, "bandwidth": 5e9} | options
         free = mt.plan_memory(model, x, memory=2**40, **given)
         memory = int(free.floor + part * (free.peak - free.floor))
@@ -90,7 +90,7 @@ def plan_for(model: nn.Module, x: Tensor, part: float, **options: Any) -> Memory
 
 
 @contextmanager
-def _quick_rates() -> Iterator[None]:
+def quick_rates() -> Iterator[None]:
     name = torch.cuda.get_device_name()
     with patch(
         "mucudnn.torch.training.plan_memory.measure_rates",
