@@ -8,8 +8,8 @@ of kernels, and sleep. In a collective a rank waits until the last rank has arri
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mucudnn.diagnosis.lateness import collective_waits, is_for_rank
 from mucudnn.diagnosis.traces import Interval, RankTrace
+from mucudnn.diagnosis.waits import collective_waits, is_for_rank
 
 CAUSES = ("data", "compute", "wait", "transfer", "reduce", "rest")
 

@@ -1,19 +1,11 @@
 """The ranks that arrive late at collectives, where all others wait for the last one."""
 
-from __future__ import annotations
-
 import statistics
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from mucudnn.diagnosis.traces import Interval, RankTrace
-
-if TYPE_CHECKING:
-    from mucudnn.diagnosis.causes import Shares
-
-_AWAITED = "waits for rank "
+from mucudnn.diagnosis.causes import Shares
+from mucudnn.diagnosis.waits import AWAITED
 
 
 @dataclass(frozen=True)
@@ -36,43 +28,6 @@ class Lateness:
     usual_ms: float
 
 
-def collective_waits(traces: Sequence[RankTrace]) -> list[list[Interval]]:
-    """Return the spans in which each rank waits in a collective until the last rank has arrived.
-
-    Each span names the rank that it waits for. Collectives of one name and group are matched in their order.
-    Without a group, all ranks have to take part. A name of which some rank has more is not matched. The
-    traces' clocks must agree.
-    """
-    waits: list[list[Interval]] = [[] for _ in traces]
-    collectives = [_by_name_and_group(trace) for trace in traces]
-    for key in set[tuple[str, str]]().union(*collectives):
-        _, group = key
-        members = [rank for rank, own in enumerate(collectives) if key in own or not group]
-        own = {rank: collectives[rank].get(key, []) for rank in members}
-        if len(members) < 2 or len({*map(len, own.values())}) != 1:
-            continue  # some ranks have a group of their own
-        for together in zip(*own.values(), strict=True):
-            spans = dict(zip(members, together, strict=True))
-            last = max(members, key=lambda rank: spans[rank].start)
-            for rank, span in spans.items():
-                arrival = min(spans[last].start, span.end)
-                if arrival > span.start:
-                    waits[rank].append(Interval(span.start, arrival, f"{_AWAITED}{traces[last].rank}"))
-    return waits
-
-
-def is_for_rank(span: Interval) -> bool:
-    """Return whether a span of waiting is one in a collective, for a rank that is late."""
-    return span.name.startswith(_AWAITED)
-
-
-def _by_name_and_group(trace: RankTrace) -> dict[tuple[str, str], list[Interval]]:
-    spans: dict[tuple[str, str], list[Interval]] = defaultdict(list)
-    for interval in trace.intervals["reduce"]:
-        spans[interval.name, interval.group].append(interval)
-    return spans
-
-
 def late_ranks(ranks: Sequence[Shares]) -> list[Lateness]:
     """Return the ranks that others wait for in collectives, the latest first."""
     found = []
@@ -88,7 +43,7 @@ def late_ranks(ranks: Sequence[Shares]) -> list[Lateness]:
 
 
 def _waited_for(late: int, rank: Shares) -> float:
-    return sum(span.length for span in rank.spans["wait"] if span.name == f"{_AWAITED}{late}")
+    return sum(span.length for span in rank.spans["wait"] if span.name == f"{AWAITED}{late}")
 
 
 def _parts(rank: Shares) -> dict[str, float]:
