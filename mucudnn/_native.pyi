@@ -466,7 +466,10 @@ class Planner:
     def library(self) -> str:
         """Name and version."""
     def enumerate(self, kernel: Kernel) -> Enumeration:
-        """Return every engine of the library for the kernel and the device, with its configurations."""
+        """Return every engine of the library for the kernel and the device, with its configurations.
+
+        For one sample they come in tiles, too.
+        """
     def workspace(self, kernel: Kernel, algorithm: str, x_channels: int = 0, y_channels: int = 0) -> int:
         """Return the bytes that an engine needs, planned anew from its name.
 

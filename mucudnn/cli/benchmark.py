@@ -8,7 +8,7 @@ from mucudnn.cli import options
 from mucudnn.cli.devices import measure_on_devices, parse_devices
 from mucudnn.cli.terminal import Terminal, opened_cache, show, table
 from mucudnn.costs.cache import Cache, default_path
-from mucudnn.costs.records import SUCCESS, Machine
+from mucudnn.costs.records import SUCCESS, Listed, Machine
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.candidates import candidates
@@ -19,6 +19,7 @@ from mucudnn.output.text import short_names
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.sizes import format_size
+from mucudnn.solver import is_tiled
 
 HELP = "measure algorithms at micro-batch sizes into the cache"
 DESCRIPTION = "Makes the measurements that the cache lacks, without deciding anything."
@@ -117,15 +118,23 @@ def _plan(arguments: argparse.Namespace, kernels: list[Kernel], policy: str, ter
 def _show_planned(
     planner: Planner, machine: Machine, cache: Cache, kernels: list[Kernel], policy: str
 ) -> None:
-    rows = table("kernel", ">micro-batch", ">engines", ">least workspace", ">with tensor cores")
+    rows = table("kernel", ">micro-batch", ">engines", ">least workspace", ">with tensor cores", ">in tiles")
     for name, kernel in zip(short_names([kernel.label for kernel in kernels]), kernels, strict=True):
         sizes = usable_sizes(policy, kernel)
         label = f"{name} {kernel.pass_}"
         for size, listed in candidates(planner, machine, cache, kernel, sizes).items():
-            fast = [engine for engine in listed if "tensor_op" in engine.notes.split()]
-            least = [min((engine.workspace for engine in some), default=None) for some in (listed, fast)]
-            names = {engine.algorithm.split("_")[0] for engine in listed}
+            whole = [engine for engine in listed if not is_tiled(engine.algorithm)]
+            tiles = [engine for engine in listed if is_tiled(engine.algorithm)]
+            least = [
+                min((engine.workspace for engine in some), default=None)
+                for some in (whole, _on_tensor_cores(whole), _on_tensor_cores(tiles))
+            ]
+            names = {engine.algorithm.partition(".")[0].partition("_")[0] for engine in listed}
             rows.add_row(label, str(size), str(len(names)), *map(format_size, least))
             label = ""
         rows.add_section()
     show(rows)
+
+
+def _on_tensor_cores(engines: list[Listed]) -> list[Listed]:
+    return [engine for engine in engines if "tensor_op" in engine.notes.split()]

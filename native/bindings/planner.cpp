@@ -3,6 +3,7 @@
 #include "bindings/bindings.hpp"
 #include "bindings/kernel.hpp"
 #include "cudnn/graph_engine.hpp"
+#include "cudnn/tiling.hpp"
 
 namespace py = pybind11;
 
@@ -14,7 +15,9 @@ class PyPlanner {
  public:
   PyPlanner(const std::string& path, const std::string& device_properties)
       : library_(std::make_shared<Library>(path)),
-        engine_(make_graph_engine(std::make_shared<const Context>(library_, device_properties))) {}
+        device_(make_host_device()),
+        engine_(make_tiling_engine(
+            make_graph_engine(std::make_shared<const Context>(library_, device_properties)), *device_)) {}
 
   std::string library() const { return library_->name(); }
 
@@ -27,6 +30,7 @@ class PyPlanner {
 
  private:
   std::shared_ptr<Library> library_;
+  std::unique_ptr<Device> device_;  // nothing runs on it
   std::unique_ptr<Engine> engine_;
 };
 

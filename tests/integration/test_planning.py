@@ -21,7 +21,7 @@ from mucudnn.measuring.described_device import bundled_devices, read_properties
 from mucudnn.problems import kernels
 from mucudnn.problems.kernels import PASSES
 from mucudnn.problems.sources import Flags, bundled_networks, read_kernels
-from mucudnn.solver import MicroConfiguration, desirable_set
+from mucudnn.solver import MicroConfiguration, desirable_set, is_tiled
 
 NOT_ALLOWED = "MUCUDNN_STATUS_NOT_ALLOWED"
 MIB = 2**20
@@ -222,6 +222,42 @@ def test_a_filter_gradient_of_too_many_elements_has_tensor_cores_only_where_it_i
     assert whole
     assert not any(whole)
     assert any(quarter)
+
+
+# --- large samples in tiles ---
+
+
+def least_workspaces(candidates: Sequence[Planned]) -> list[int | None]:
+    """Return the least workspace on tensor cores of the whole sample, and of its tiles; None without any."""
+    fast = [candidate for candidate in candidates if candidate.runs and candidate.on_tensor_cores]
+    return [
+        min((c.workspace for c in fast if is_tiled(c.algorithm) == in_tiles), default=None)
+        for in_tiles in (False, True)
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["f16:ic32id40ih128iw128_oc32_kd3kh3kw3_pd1ph1pw1", "f32:tf32:ic96id6ih362iw642_oc96_kd3kh3kw3"],
+    ids=["depth", "height"],
+)
+def test_tensor_cores_take_a_large_sample_in_less_memory_in_tiles(text: str, plan: Plan) -> None:
+    (candidates,) = plan([(described(text), "forward")], "h100")
+    whole, tiles = least_workspaces(candidates)
+    assert whole is not None
+    assert tiles is not None
+    assert tiles < whole / 8
+    assert all(candidate.again == candidate.workspace for candidate in candidates if candidate.runs)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_sample_of_too_many_elements_has_tensor_cores_in_tiles(pass_: str, plan: Plan) -> None:
+    problem = described("bf16:ic128id18ih1024_oc128_kd3kh3kw3_pd1ph1pw1")
+    assert problem.x_elements >= 2**31
+    (candidates,) = plan([(problem, pass_)], "h100")
+    whole, tiles = least_workspaces(candidates)
+    assert whole is None
+    assert tiles is not None
 
 
 @pytest.mark.parametrize("device", bundled_devices())
