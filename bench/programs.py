@@ -57,6 +57,7 @@ PROGRAMS = {
         ),
         Program("efficiency", "core", 1, "implicit GEMM against OpenBLAS"),
         Program("tiles", "core", 25, "large samples in tiles"),
+        Program("described", "core", 1, "the largest layers of video decoders, on a described H100"),
         Program("sweep", "core", 1, "time against mini-batch size: cliffs"),
         Program("channels", "core", 25, "groups of channels beside the mini-batch, at small limits"),
         Program("kernels", "core", 15, "the host engine's kernels against stock PyTorch's"),

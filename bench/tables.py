@@ -12,6 +12,8 @@ from bench.suites.compilers.compilers import HEAD as COMPILERS_HEAD
 from bench.suites.compilers.compilers import table_rows as compilers_rows
 from bench.suites.core.channels import HEAD as CHANNELS_HEAD
 from bench.suites.core.channels import summarize
+from bench.suites.core.described import HEAD as DESCRIBED_HEAD
+from bench.suites.core.described import table_rows as described_rows
 from bench.suites.core.errors import HEAD as ERRORS_HEAD
 from bench.suites.core.errors import summarize as summarize_errors
 from bench.suites.gpu.summary import gpu_tables
@@ -72,6 +74,8 @@ def _tables(program: Program, machines: list[Measured]) -> list[str]:
             lines += table(CHANNELS_HEAD, summarize(records))
         elif program.name == "errors":
             lines += table(ERRORS_HEAD, summarize_errors(records))
+        elif program.name == "described":
+            lines += table(DESCRIBED_HEAD, described_rows(records))
         elif program.name == "networks":
             lines += default_table(records)
         elif program.name == "promises":
