@@ -14,7 +14,6 @@ from mucudnn.plans.memory.costs import model_costs
 from mucudnn.plans.memory.fit import Fit, Surroundings, fit_network, largest, name_optimizer
 from mucudnn.plans.memory.planning import MemoryOptions, plan_network
 from mucudnn.plans.memory.training_step import Costs, count_work
-from mucudnn.problems.kernels import DEFAULT_BATCH
 from mucudnn.problems.network import Network
 from mucudnn.problems.sources import TRAINABLE, read_network
 from mucudnn.sizes import format_size
@@ -45,9 +44,8 @@ def show_fit(arguments: argparse.Namespace) -> None:
     if arguments.network not in TRAINABLE:
         _show_batches(arguments, [question.answer(None)], None, None)
         return
-    start = arguments.batch or DEFAULT_BATCH
-    most = largest(lambda batch: question.fit(batch).fits, start)
-    planned = largest(lambda batch: question.fit(batch).fits_with_plan, max(most, start))
+    most = largest(lambda batch: question.fit(batch).peak, question.memory)
+    planned = largest(lambda batch: question.fit(batch).floor, question.memory)
     # A single row above the largest mini-batch shows what a plan costs, because each plan takes seconds.
     powers = [1 << n for n in range(most.bit_length())][-_ROWS:]
     listed = [arguments.batch] if arguments.batch else [*powers, min(planned, 2 * most or planned)]

@@ -16,7 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 import mucudnn.torch as mt
 from mucudnn.errors import ArgumentTypeError, UsageError
 from mucudnn.measuring.modelled_device import find_device
-from mucudnn.plans.memory.fit import largest
 from mucudnn.torch.training import fit
 
 
@@ -96,12 +95,6 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not() -> None:
         assert not fits(n + 1)
     assert batches[True] > batches[False]
     assert mt.largest_batch(model, x, memory=1000) == 0
-
-
-@pytest.mark.parametrize("true_up_to", [0, 1, 2, 3, 17, 64, 1000])
-@pytest.mark.parametrize("guess", [0, 1, 5, 64, 2000])
-def test_the_search_finds_the_largest_number_from_any_guess(true_up_to: int, guess: int) -> None:
-    assert largest(lambda size: size <= true_up_to, guess) == true_up_to
 
 
 def test_wrong_arguments_are_explained() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from mucudnn.plans.memory.allocations import find_lives, list_events
 from mucudnn.plans.memory.allocator import FREE, Event, count_reserved, find_least
-from mucudnn.plans.memory.fit import OPTIMIZERS, largest, name_optimizer
+from mucudnn.plans.memory.fit import OPTIMIZERS, name_optimizer
 from mucudnn.problems.bundled import bundled_network
 
 MIB = 2**20
@@ -62,13 +62,6 @@ def test_a_gap_beside_a_tensor_is_not_returned() -> None:
     events: list[Event] = [("a", 60 * MIB), ("a", FREE), ("b", 20 * MIB), ("c", 60 * MIB)]
     assert find_least(events) == count_reserved(events) == 120 * MIB
     assert count_reserved(events, 119 * MIB) == 120 * MIB  # PyTorch runs out of memory
-
-
-@pytest.mark.parametrize("guess", [1, 64, 1000])
-def test_the_largest_batch_may_lie_above_one_that_does_not_fit(guess: int) -> None:
-    assert largest(lambda batch: batch <= 100, guess) == 100
-    assert largest(lambda batch: batch <= 100 or batch == 106, guess) == 106
-    assert largest(lambda batch: False, guess) == 0
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple
 
 from mucudnn.plans.memory.allocations import Update, find_lives, list_events
@@ -25,6 +26,9 @@ OPTIMIZERS: dict[str, tuple[tuple[float, ...] | None, int]] = {
 None stands for Adafactor's factored second moments, whose size depends on the parameters' shapes. The state
 of an optimizer in 8 bits is counted without the scales of its blocks.
 """
+
+
+_PROBES = (2, 6)  # batches whose need predicts that of others
 
 
 @dataclass(frozen=True)
@@ -223,16 +227,32 @@ def _bytes_of(network: Network, kind: str, step: int) -> int:
     return sum(t.bytes for t in tensors if step in network.lifetimes[t.name].alive)
 
 
-def largest(fits: Callable[[int], bool], guess: int = 1) -> int:
-    """Return the largest number for which `fits` is true, or 0.
+def largest(need: Callable[[int], int], memory: int) -> int:
+    """Return the largest batch whose need fits the memory, or 0.
 
-    The search begins at the guess, and takes few calls if that is near. Fragmentation may keep a batch from
-    fitting although some larger ones fit, so the search goes on beyond the first one that does not fit.
+    The needs of small batches lead to a guess, near which the search takes few calls. Fragmentation may keep
+    a batch from fitting although some larger ones fit, so the search goes on beyond the first one that does
+    not fit.
     """
-    found = _search(fits, guess)
+    need = cache(need)
+
+    def fits(batch: int) -> bool:
+        return need(batch) <= memory
+
+    found = _search(fits, _guess(need, memory))
     while better := next((n for n in _beyond(found) if fits(n)), 0):
         found = _search(fits, better)
     return found
+
+
+def _guess(need: Callable[[int], int], memory: int) -> int:
+    """Return a batch that probably needs about as much as the memory, if the need grows evenly."""
+    near, far = _PROBES
+    for _ in range(2):
+        if near != far:
+            slope = max((need(far) - need(near)) / (far - near), 1.0)
+            near, far = far, max(1, far + int((memory - need(far)) / slope))
+    return far
 
 
 def _beyond(number: int) -> list[int]:

@@ -36,7 +36,6 @@ _OPTIMIZERS: dict[str, Any] = {
 }
 _ONE_BY_ONE = (torch.optim.Adafactor,)  # optimizers that by default update one parameter after the other
 _DEVICE = "h200"
-_PROBES = (2, 6)  # batches whose memory predicts that of others
 
 
 def will_it_fit(
@@ -126,9 +125,7 @@ def largest_batch(
         )  # fmt: skip
         return fit.floor if plan else fit.peak
 
-    small, large = need(_PROBES[0]), need(_PROBES[1])
-    slope = max((large - small) / (_PROBES[1] - _PROBES[0]), 1.0)
-    return largest(lambda size: need(size) <= limit, int((limit - small) / slope) + _PROBES[0])
+    return largest(need, limit)
 
 
 def _memory_of(memory: int | str | None, device: str | None) -> int | None:

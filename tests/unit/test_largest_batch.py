@@ -1,0 +1,34 @@
+"""The search for the largest batch that fits."""
+
+import pytest
+
+from mucudnn.plans.memory.fit import largest
+
+
+@pytest.mark.parametrize("fixed", [0, 10**9])
+@pytest.mark.parametrize("power", [0.5, 1, 1.5])
+@pytest.mark.parametrize("batch", [1, 2, 3, 7, 100, 8401])
+def test_the_largest_batch_is_found(batch: int, power: float, fixed: int) -> None:
+    def need(batch: int) -> int:
+        return fixed + int(10**6 * batch**power)
+
+    assert largest(need, need(batch)) == batch
+
+
+def test_nothing_may_fit() -> None:
+    assert largest(lambda batch: 100 + batch, 100) == 0
+
+
+def test_few_batches_are_tried_if_the_need_grows_evenly() -> None:
+    tried = list[int]()
+
+    def need(batch: int) -> int:
+        tried.append(batch)
+        return 10**9 + 10**6 * batch + 1000 * (batch % 7)
+
+    assert largest(need, need(5000)) == 5000
+    assert len(tried) < 15
+
+
+def test_the_largest_batch_may_lie_above_one_that_does_not_fit() -> None:
+    assert largest(lambda batch: batch if batch not in range(101, 106) else 1000, 106) == 106
