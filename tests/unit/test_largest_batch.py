@@ -30,5 +30,13 @@ def test_few_batches_are_tried_if_the_need_grows_evenly() -> None:
     assert len(tried) < 15
 
 
+def test_batches_far_above_the_memory_are_not_tried() -> None:
+    def need(batch: int) -> int:
+        assert batch < 20 * 5000
+        return max(10**9, 10**6 * batch)  # the optimizer's step takes more than small batches
+
+    assert largest(need, need(5000)) == 5000
+
+
 def test_the_largest_batch_may_lie_above_one_that_does_not_fit() -> None:
     assert largest(lambda batch: batch if batch not in range(101, 106) else 1000, 106) == 106

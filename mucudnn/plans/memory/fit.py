@@ -246,12 +246,15 @@ def largest(need: Callable[[int], int], memory: int) -> int:
 
 
 def _guess(need: Callable[[int], int], memory: int) -> int:
-    """Return a batch that probably needs about as much as the memory, if the need grows evenly."""
+    """Return a batch that probably needs about as much as the memory, if the need grows evenly.
+
+    The guess grows in steps, because the optimizer's step may take more than small batches do.
+    """
     near, far = _PROBES
-    for _ in range(2):
+    for _ in range(4):
         if near != far:
             slope = max((need(far) - need(near)) / (far - near), 1.0)
-            near, far = far, max(1, far + int((memory - need(far)) / slope))
+            near, far = far, min(max(1, far + int((memory - need(far)) / slope)), 16 * far)
     return far
 
 
