@@ -203,7 +203,8 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
         x[:, :, None], _weights(2, 2, 7, 6, 3), padding_mode="border", align_corners=False
     ),
     "a branch for tensors": _branches,
-    "new tensors": lambda x: x + x.new_zeros(x.shape) + torch.ones_like(x) + x.new_full((4, 1, 1), 2.0),
+    "new tensors": lambda x: x + x.new_zeros(x.shape) + torch.ones_like(x) + x.new_full((4, 1, 1), 2.0)
+    + x.new_empty(x.shape).fill_(3.0) * torch.empty_like(x).fill_(0.5),
     "largest": lambda x: x / x.abs().amax() + x.max() - x.amin((1, 2), keepdim=True),
     "variances": lambda x: x.var((2, 3), keepdim=True) * x + x.std(1, keepdim=True) + x.norm(),
     "some sums": lambda x: x.sum(2, keepdim=True) + x.mean((0, 2)),
