@@ -71,7 +71,7 @@ def check_plot(arguments: argparse.Namespace) -> None:
 
 
 def check(path: Path | None, kind: Kind, *, force: bool) -> None:
-    """Raise UsageError if `path` is a file of another kind, unless `force` allows to replace it.
+    """Raise UsageError if `path` is a file of another kind, unless `force` allows replacing it.
 
     Like `options.parse_output`, it runs before the measurements. An empty file and a device such as
     /dev/stdout pass as any kind.

@@ -46,7 +46,7 @@ __all__ = [
     "will_it_fit",
 ]
 _MODULES = ("pipeline", "spatial")  # public too; they need torch.distributed and a newer PyTorch
-# The modules of functions that few programs call. Their imports would take as long as all others.
+# The modules of functions that few programs call. Importing them would take as long as all other imports.
 _PLACES = {
     "apply": "apply_plan",
     "largest_batch": "training.fit",

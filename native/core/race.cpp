@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kProbe = 32, kProbeOnGpu = 4;  // an algorithm begins with this part of the mini-batch
 constexpr double kGain = 0.02;        // a prediction must save this share of the best time for one sample
 constexpr double kLeastFixed = 0.6;   // the least fixed share of a time: calls have costs without workspace
-constexpr double kLeastSlope = 0.05;  // a sample takes this share at least: noise must not predict nothing
+constexpr double kLeastSlope = 0.05;  // a sample takes at least this share, however noisy the times are
 constexpr double kNearly = 1.03;    // the smallest size whose prediction is this near to the best is measured
 constexpr double kClose = 1.3;      // an algorithm up to this factor behind is tried at smaller sizes too
 constexpr double kLeap = 4;         // sizes this factor apart have a size between them that is tried

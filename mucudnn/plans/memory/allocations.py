@@ -30,7 +30,7 @@ class Update(NamedTuple):
 class Life:
     """The memory of a tensor that steps write, and of those that overwrite it.
 
-    - `steps`: the first step that has it in memory and the first that no longer has, once for each time.
+    - `steps`: for each time that it is in memory, the first step with it and the first step without it again.
     - `added_at`: the step that writes a parameter's gradient into it; None if no step does.
     """
 

@@ -19,11 +19,11 @@ _FEWEST_WITHOUT_GAIN = 7  # steps that all save too little are enough, too
 # PyTorch's own convolutions must take this many times as long as the choices or the mixture: the medians of
 # a few steps err by as much, and a model must not get slower by chance.
 _LEAST = 1.015
-# The largest probability that the steps of two equal ways agree by chance, in each test: where it ends a
-# comparison early, and after enough steps.
+# The largest probability that a sign test calls one of two equal ways faster: in a test that ends a
+# comparison early, and in the test after enough steps.
 _CHANCE_EARLY, _CHANCE = 0.01, 0.1
-# An undisturbed step spends this share of the best step's share of its time on the CPU: on one thread, and on
-# several, which also wait for each other.
+# A step counts as undisturbed if its share of time on the CPU is at least this part of the best step's share:
+# on one thread, and on several threads, which also wait for each other.
 _LEAST_SHARE, _LEAST_SHARE_OF_THREADS = 0.97, 0.9
 # A result of fewer undisturbed pairs of steps is not kept for later processes.
 FEWEST_KEPT = 7
@@ -91,7 +91,8 @@ def most_steps_to_compare(ratio: float) -> int:
 def _most_exceptions(count: int, chance: float) -> int:
     """Return how many of `count` steps may contradict that a way is faster; -1 if the steps are too few.
 
-    With two equal ways so few steps contradict it with at most the probability `chance` (a sign test).
+    If the two ways are equal, at most that many steps contradict it with a probability of at most `chance` (a
+    sign test).
     """
     share = itertools.accumulate(math.comb(count, exceptions) / 2**count for exceptions in range(count + 1))
     return sum(1 for _ in itertools.takewhile(lambda sum_: sum_ <= chance, share)) - 1

@@ -19,7 +19,7 @@ from mucudnn.torch.choosing.background import Work
 
 _MOST_CALLS, _MOST_LAYERS = 8192, 1024  # an entry takes about 200 bytes
 _MOST_NEEDED = 32  # calls after which any shape is measured
-_MOST_UNKNOWN = 2  # shapes of a layer that the cache does not know before new shapes are not looked up
+_MOST_UNKNOWN = 2  # once the cache lacks this many shapes of a layer, new shapes are not looked up
 
 
 @dataclass

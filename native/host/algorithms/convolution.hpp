@@ -38,8 +38,7 @@ void convolve(const Variant& variant, const Kernel& kernel, const Tensors& tenso
 std::size_t kept_filter_size(const Variant& variant, const Kernel& kernel);
 
 // Writes the filter `w` in that form to `kept`, which must be aligned to 64 bytes. With it, convolve()
-// returns the same bits for the same variant and kernel. If the number of threads is another one, it reads w
-// itself.
+// returns the same bits for the same variant and kernel. On another number of threads, it reads w itself.
 void keep_filter(const Variant& variant, const Kernel& kernel, const void* w, void* kept);
 
 }  // namespace mucudnn::host
