@@ -38,7 +38,7 @@ bool is_packed(const DLTensor& tensor) {
 }
 
 // Reads what `_native.pyi` documents. The capsule keeps the ownership of the tensor.
-py::tuple read(const py::capsule& capsule) {
+py::tuple read_capsule(const py::capsule& capsule) {
   const std::string name = capsule.name() == nullptr ? "" : capsule.name();
   bool read_only = false;
   const DLTensor* tensor = nullptr;
@@ -63,6 +63,6 @@ py::tuple read(const py::capsule& capsule) {
 
 }  // namespace
 
-void bind_dlpack(py::module_& module) { module.def("read_dlpack", &read, py::arg("capsule")); }
+void bind_dlpack(py::module_& module) { module.def("read_dlpack", &read_capsule, py::arg("capsule")); }
 
 }  // namespace mucudnn::python

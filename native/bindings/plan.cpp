@@ -54,7 +54,7 @@ std::string format(const Header& header, const std::vector<PlanRow>& kernels) {
   return to_text(plan);
 }
 
-std::tuple<Header, std::vector<PlanRow>> parse(const std::string& text) {
+std::tuple<Header, std::vector<PlanRow>> parse_rows(const std::string& text) {
   const Plan plan = parse_plan(text);
   std::vector<PlanRow> kernels;
   for (const PlanKernel& planned : plan.kernels) {
@@ -115,16 +115,16 @@ std::vector<Document> parse_journal(const std::string& text) {
 }
 
 // A candidate is (algorithm, workspace, notes).
-using Candidate = std::tuple<std::string, std::int64_t, std::string>;
+using CandidateRow = std::tuple<std::string, std::int64_t, std::string>;
 
-std::vector<Candidate> parse_candidates(const std::string& text) {
-  std::vector<Candidate> all;
+std::vector<CandidateRow> parse_candidates(const std::string& text) {
+  std::vector<CandidateRow> all;
   for (Listed& listed : candidates_in(text))
     all.emplace_back(std::move(listed.algorithm), listed.workspace, std::move(listed.notes));
   return all;
 }
 
-std::string format_candidates(const std::vector<Candidate>& candidates) {
+std::string format_candidates(const std::vector<CandidateRow>& candidates) {
   std::vector<Listed> all;
   for (const auto& [algorithm, workspace, notes] : candidates) all.push_back({algorithm, workspace, notes});
   return to_text(all);
@@ -158,7 +158,7 @@ std::vector<Parts> desirable(const Parts& measured, std::int64_t mini_batch) {
 void bind_plan(py::module_& module) {
   py::register_exception<NewerVersion>(module, "NewerVersionError", PyExc_ValueError);
   module.def("format_plan", &format, py::arg("header"), py::arg("kernels"));
-  module.def("parse_plan", &parse, py::arg("text"));
+  module.def("parse_plan", &parse_rows, py::arg("text"));
   module.def("parse_journal", &parse_journal, py::arg("text"));
   module.def("seconds_to_next_try", &seconds_to_next_try, py::arg("busy_tries"));
   module.def("format_candidates", &format_candidates, py::arg("candidates"));

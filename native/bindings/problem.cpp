@@ -97,8 +97,8 @@ std::vector<std::int64_t> operand_elements(const Problem& problem) {
   return elements;
 }
 
-py::tuple parse(const std::string& text, std::int64_t mini_batch, const std::string& data_type,
-                const std::string& layout, const std::string& math) {
+py::tuple parse_text(const std::string& text, std::int64_t mini_batch, const std::string& data_type,
+                     const std::string& layout, const std::string& math) {
   Problem defaults;
   defaults.mini_batch = mini_batch;
   defaults.data_type = data_type_named(data_type);
@@ -156,7 +156,7 @@ void bind_problem(py::module_& module) {
       .def("__str__", [](const Problem& p) { return to_text(p); })
       .def("__repr__", [](const Problem& p) { return "<Problem " + to_text(p) + ">"; });
 
-  module.def("parse_descriptor", &parse, py::arg("text"), py::kw_only(), py::arg("mini_batch") = 1,
+  module.def("parse_descriptor", &parse_text, py::arg("text"), py::kw_only(), py::arg("mini_batch") = 1,
              py::arg("data_type") = "f32", py::arg("layout") = "nchw", py::arg("math") = "default");
 }
 

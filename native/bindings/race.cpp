@@ -12,11 +12,11 @@ namespace mucudnn::python {
 namespace {
 
 // The tuples that _native.pyi calls _RaceCandidate and _Part.
-using Candidate = std::tuple<std::int64_t, std::string, std::int64_t>;
+using CandidateTuple = std::tuple<std::int64_t, std::string, std::int64_t>;
 using Part = std::tuple<std::int64_t, std::string, double, std::int64_t>;
 using Limits = std::vector<std::optional<std::int64_t>>;
 
-RaceCandidate to_candidate(const Candidate& candidate) {
+RaceCandidate to_candidate(const CandidateTuple& candidate) {
   const auto& [micro_batch, algorithm, workspace] = candidate;
   return {micro_batch, algorithm, workspace};
 }
@@ -28,17 +28,18 @@ Configuration to_rows(const std::vector<Part>& parts) {
   return rows;
 }
 
-std::optional<std::size_t> next(const std::vector<Candidate>& candidates, const std::vector<Part>& measured,
-                                std::int64_t mini_batch, const Limits& limits, bool compares,
-                                std::optional<double> bytes_per_ms, bool is_on_gpu) {
+std::optional<std::size_t> next(const std::vector<CandidateTuple>& candidates,
+                                const std::vector<Part>& measured, std::int64_t mini_batch,
+                                const Limits& limits, bool compares, std::optional<double> bytes_per_ms,
+                                bool is_on_gpu) {
   std::vector<RaceCandidate> open;
-  for (const Candidate& candidate : candidates) open.push_back(to_candidate(candidate));
+  for (const CandidateTuple& candidate : candidates) open.push_back(to_candidate(candidate));
   Race race{mini_batch, {}, compares, bytes_per_ms, is_on_gpu};
   for (const auto& limit : limits) race.limits.push_back(limit.value_or(kNoLimit));
   return next_candidate(open, to_rows(measured), race);
 }
 
-double cutoff(const Candidate& candidate, const std::vector<Part>& measured) {
+double cutoff(const CandidateTuple& candidate, const std::vector<Part>& measured) {
   return cutoff_ms(to_candidate(candidate), to_rows(measured));
 }
 
