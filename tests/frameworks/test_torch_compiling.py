@@ -248,6 +248,44 @@ def test_a_sum_that_inductor_fuses_is_measured_as_part_of_its_convolution(
             assert all(ms > 0 for ms in comparison._measure(call, own).values())
 
 
+class ChannelNorm(nn.LayerNorm):
+    """A layer norm over the channels of an image."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("norm", "is_channels_last"), [(nn.GroupNorm(4, 8), False), (ChannelNorm(8), True), (nn.ReLU(), True)]
+)
+def test_images_with_a_group_norm_stay_channels_first(
+    norm: nn.Module, is_channels_last: bool, runs: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, packed = list[CompiledCall](), list[comparison.Packed]()
+
+    def noted(call: CompiledCall, own: comparison.Packed) -> EngineChoice | None:
+        calls.append(call)
+        packed.append(own)
+        return engine(call)
+
+    monkeypatch.setattr(graph_pass, "choose", noted)
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.SiLU(), nn.Conv2d(8, 8, 3)).eval(), image()
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        result = torch.compile(mt.convert(copy.deepcopy(model)))(x)
+        torch.testing.assert_close(result, model(x), rtol=1e-4, atol=1e-5)
+    assert [call.channels_last for call in calls] == [is_channels_last] * 2
+    assert runs == {"forward": 2}
+    formats = set[bool]()
+
+    def run(x: torch.Tensor, sum_: torch.Tensor | None) -> None:
+        formats.add(x.is_contiguous(memory_format=torch.channels_last))
+
+    with torch.no_grad():
+        comparison._measure(calls[1], packed[1]._replace(run=run))
+    assert formats == {True}, "Inductor's convolution is measured in its own format"
+
+
 class UsersPass(private.pass_class()):  # type: ignore[misc]
     """A pass of the user that counts its calls."""
 

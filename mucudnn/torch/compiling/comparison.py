@@ -112,8 +112,12 @@ def _measure(call: CompiledCall, packed: Packed | None) -> dict[str, float]:
 
     other = torch.zeros_like(y) if packed is not None and packed.adds else None
 
-    def run_stock() -> object:
-        return packed.run(x, other) if packed else stock.run_whole(call.pass_, x, w, y, arguments)
+    if packed is None:
+        run_stock = partial(stock.run_whole, call.pass_, x, w, y, arguments)
+    else:  # Inductor's images are channels last, also where the engine's are not
+        form = torch.channels_last if x.dim() == 4 else torch.preserve_format
+        sum_ = None if other is None else other.clone(memory_format=form)
+        run_stock = partial(packed.run, x.clone(memory_format=form), sum_)
 
     def run_epilogue() -> Tensor:  # Inductor's kernel has ReLU in the pass that adds
         return torch.relu_(y) if other is None else torch.add(y, other, out=y)

@@ -7,6 +7,7 @@ for the forward and once for the backward graph of a training step.
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -209,13 +210,6 @@ class _Graph:
         value = x.meta["val"]
         if value.dtype not in _TYPES or value.device.type != "cpu":
             return None
-        # Inductor gives convolutions of images channels last on the CPU, unless their shape is dynamic and
-        # their filter is not packed. It leaves others as they are.
-        last = (value.dim() == 4 and (_is_static(x) or constant_filter)) or (
-            value.dim() in _CHANNELS_LAST
-            and not value.is_contiguous()
-            and value.is_contiguous(memory_format=_CHANNELS_LAST[value.dim()])
-        )
         sizes = tuple(stride), tuple(padding), tuple(dilation)
         return CompiledCall(
             pass_,
@@ -224,9 +218,34 @@ class _Graph:
             value.dtype,
             *sizes,
             groups,
-            last,
+            self._is_channels_last(x, constant_filter),
             self._workspace,
             constant_filter,
+        )
+
+    def _is_channels_last(self, x: fx.Node, constant_filter: bool) -> bool:
+        """Return whether the engine runs a convolution of x channels last.
+
+        Inductor gives convolutions of images channels last on the CPU, unless their shape is dynamic and
+        their filter is not packed. It leaves others as they are.
+        """
+        value = x.meta["val"]
+        if value.dim() == 4 and constant_filter:
+            return not self._has_group_norm
+        return (value.dim() == 4 and _is_static(x)) or (
+            value.dim() in _CHANNELS_LAST
+            and not value.is_contiguous()
+            and value.is_contiguous(memory_format=_CHANNELS_LAST[value.dim()])
+        )
+
+    @cached_property
+    def _has_group_norm(self) -> bool:
+        """True if a group norm reads an image, which takes Inductor many times as long channels last."""
+        return any(
+            node.target is _aten.var_mean.correction
+            and len(_shape(node.args[0])) == 4
+            and node.args[1] == [2, 3]
+            for node in self._graph.nodes
         )
 
     def _choose(self, call: CompiledCall, packed: Packed | None) -> EngineChoice | None:
