@@ -36,6 +36,18 @@ class Run:
         return self._summary[1]
 
     @property
+    def tiled(self) -> int:
+        """The number of calls in tiles in the drop-in's last line."""
+        return sum(map(int, re.findall(r"convolutions divided, (\d+) of them in tiles", self.stderr)[-1:]))
+
+    @property
+    def workspace(self) -> float:
+        """The most bytes of workspace of a divided call in the drop-in's last line, rounded as it is."""
+        sizes = re.findall(r"workspace at most ([\d.]+) (bytes|KiB|MiB|GiB)", self.stderr)
+        units = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+        return max((float(number) * units[unit] for number, unit in sizes[-1:]), default=0.0)
+
+    @property
     def _summary(self) -> tuple[int, int]:
         found = re.findall(r"^mucudnn: (\d+) of (\d+) convolutions divided", self.stderr, re.MULTILINE)
         return (int(found[-1][0]), int(found[-1][1])) if found else (0, 0)
@@ -55,17 +67,20 @@ class Run:
         return outcome
 
 
-def run_alone(*cases: str, **variables: str) -> Run:
-    """Run cases in PyTorch without mucudnn."""
-    return _run([sys.executable, str(PROGRAM), DEVICE, *cases], variables)
+def run_alone(*cases: str, program: Path = PROGRAM, **variables: str) -> Run:
+    """Run a program's cases in PyTorch without mucudnn."""
+    return _run([sys.executable, str(program), DEVICE, *cases], variables)
 
 
 def run_under_mucudnn(
-    *cases: str, flags: tuple[str, ...] = ("--workspace", str(LIMIT)), **variables: str
+    *cases: str,
+    program: Path = PROGRAM,
+    flags: tuple[str, ...] = ("--workspace", str(LIMIT)),
+    **variables: str,
 ) -> Run:
-    """Run cases in PyTorch under `mucudnn run`."""
-    program = [sys.executable, str(PROGRAM), DEVICE, *cases]
-    return _run([sys.executable, "-m", "mucudnn", "run", *flags, "--", *program], variables)
+    """Run a program's cases in PyTorch under `mucudnn run`."""
+    command = [sys.executable, str(program), DEVICE, *cases]
+    return _run([sys.executable, "-m", "mucudnn", "run", *flags, "--", *command], variables)
 
 
 def _run(command: list[str], variables: dict[str, str]) -> Run:

@@ -247,6 +247,18 @@ def test_pytorchs_filters_hold_under_the_drop_in(
     assert int(divided) in ((2, 3) if is_kept else (0,))  # warm-up, timing, and the run if it is the fastest
 
 
+@pytest.mark.parametrize("framework", ["torch", "xla"])
+@pytest.mark.parametrize("operation", [*PASSES, *EPILOGUE])
+def test_samples_run_in_tiles_where_a_plan_says_so(
+    operation: str, framework: str, client: Program, engine: Engine
+) -> None:
+    implicit = IMPLICIT[Case(operation, kernel()).pass_]
+    plan = client.follow(engine, operation, [f"eng{implicit}.tile=4"] * 3)
+    ran = client.shim(operation, framework, **plan)
+    count = PLANS if framework == "xla" else 1
+    assert f"{count} of {count} convolutions divided, {count} of them in tiles" in ran.log
+
+
 # --- XLA ---
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import frontend_programs
 import pytest
 import shim_cases
-from frontend_programs import Case, kernel, run_program, shim_variables
+from frontend_programs import Case, Ran, kernel, run_program, shim_variables
 from reference import PASSES, Array
 
 from mucudnn._native import Engine, Problem, most_slices
@@ -29,6 +29,7 @@ EPILOGUES = {
     "fused": "+add+bias+relu",
     "swapped": "+add+bias+relu",
 }
+Parts = list[tuple[int, str]]
 OPERATIONS = ("forward", "backward_data", "backward_filter", "fused")
 each_operation = pytest.mark.parametrize("operation", OPERATIONS)
 
@@ -88,6 +89,27 @@ def test_other_geometries_are_right(
     run(program, search_path, Case(operation, problem), "a")
 
 
+def run_planned(
+    program: Path,
+    search_path: str,
+    case: Case,
+    choice: str,
+    engine: Engine,
+    parts: Parts,
+    plan: Path,
+) -> Ran:
+    """Run the program under the drop-in with a plan, in which `parts` divide its convolution."""
+    problem = case.problem.replace(math="fma") if case.problem.data_type == "f32" else case.problem
+    kernels = {(f"{problem}{EPILOGUES.get(case.operation, '')}", case.pass_): [parts]}
+    shim_cases.write_plan(engine, plan, kernels)
+    shim = shim_variables(MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
+    return run_program(program, case, choice, LD_LIBRARY_PATH=search_path, **shim)
+
+
+def implicit_engine(case: Case) -> str:
+    return "eng0" if case.pass_ == "forward" else "eng1"
+
+
 @pytest.mark.parametrize("operation", [*PASSES, *EPILOGUES])
 @pytest.mark.parametrize("choice", ["a", "engine", "json"])
 @pytest.mark.parametrize("data_type", ["f32", "f16"])
@@ -103,14 +125,20 @@ def test_under_the_drop_in_every_divisible_plan_is_divided(
     tmp_path: Path,
 ) -> None:
     case = Case(operation, kernel(data_type, layout))
-    problem = case.problem.replace(math="fma") if data_type == "f32" else case.problem
-    pass_ = case.pass_
-    implicit = "eng0" if pass_ == "forward" else "eng1"
-    text = f"{problem}{EPILOGUES.get(operation, '')}"
-    kernels = {(text, pass_): [[(2, implicit), (1, implicit)]]}
-    plan = shim_cases.write_plan(engine, tmp_path / "frontend.plan", kernels)
-    shim = shim_variables(MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
-    ran = run_program(program, case, choice, LD_LIBRARY_PATH=search_path, **shim)
-    plans, log = ran.lines, ran.log
-    divided = len(plans) if most_slices(Kernel(problem, pass_)) > 1 else 0
-    assert f"{divided} of {len(plans)} convolutions divided" in log
+    parts = [(size, implicit_engine(case)) for size in (2, 1)]
+    ran = run_planned(program, search_path, case, choice, engine, parts, tmp_path / "frontend.plan")
+    divided = len(ran.lines) if most_slices(Kernel(case.problem, case.pass_)) > 1 else 0
+    assert f"{divided} of {len(ran.lines)} convolutions divided" in ran.log
+
+
+@pytest.mark.parametrize("operation", [*PASSES, *EPILOGUES])
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_under_the_drop_in_one_sample_runs_in_tiles(
+    program: Path, search_path: str, operation: str, layout: str, engine: Engine, tmp_path: Path
+) -> None:
+    case = Case(operation, kernel(layout=layout, mini_batch=1))
+    tiles = [(1, f"{implicit_engine(case)}.tile=4")]
+    ran = run_planned(program, search_path, case, "a", engine, tiles, tmp_path / "tiles.plan")
+    # The program gives an engine that needs no workspace none, but the tiles at the border are copied there.
+    count = len(ran.lines) - 1
+    assert f"{count} of {count + 1} convolutions divided, {count} of them in tiles, 1 passed" in ran.log
