@@ -258,9 +258,10 @@ def _guess(need: Callable[[int], int], memory: int) -> int:
     return far
 
 
-def _beyond(number: int) -> list[int]:
-    """Return a few numbers above one that fits, up to an eighth more."""
-    return [number + number // part for part in (8, 16, 32, 64) if number >= 2 * part]
+def _beyond(number: int) -> Sequence[int]:
+    """Return the round numbers up to an eighth above one that fits, at most eight, and the largest first."""
+    step = 1 << max(number.bit_length() - 6, 0)
+    return range((number // step + 1) * step, number + number // 8 + 1, step)[::-1]
 
 
 def _search(fits: Callable[[int], bool], guess: int) -> int:
