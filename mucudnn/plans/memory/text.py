@@ -140,7 +140,7 @@ def _without_defaults(tensor: PlannedTensor) -> dict[str, Any]:
     needed = ("name", "shape", "data_type", "bytes", "choice", "saved")
     values = asdict(tensor)
     if tensor.saved.replay:
-        del values["saved"]["replay"]["kernels"]  # time and workspace have them
+        del values["saved"]["replay"]["kernels"]  # their time and workspace are in the file
     return {
         name: value
         for name, value in values.items()

@@ -49,7 +49,7 @@ class Memory:
 
 @dataclass
 class DraftStep:
-    """A step in the making. `node` is the number of the autograd node that runs it or was made for it."""
+    """A step that is being recorded. `node` is the number of its autograd node."""
 
     name: str
     module: str
