@@ -25,10 +25,18 @@ Enum named(const char* what, const char* const (&names)[count], std::string_view
                               known);
 }
 
-void require_range(const char* what, std::int64_t value, std::int64_t least) {
+// The name of a size, in parts: most are in range, and need no text.
+struct Name {
+  const char* before;
+  const char* axis = "";
+  const char* after = "";
+};
+
+void require_range(const Name& name, std::int64_t value, std::int64_t least) {
   if (value < least || value > kMaxSize) {
-    throw std::invalid_argument(std::string(what) + " is " + std::to_string(value) + ": it must be from " +
-                                std::to_string(least) + " to " + std::to_string(kMaxSize));
+    throw std::invalid_argument(std::string(name.before) + name.axis + name.after + " is " +
+                                std::to_string(value) + ": it must be from " + std::to_string(least) +
+                                " to " + std::to_string(kMaxSize));
   }
 }
 
@@ -165,21 +173,21 @@ Problem::Sizes output_of(const Problem& p) {
 }
 
 void validate(const Problem& p) {
-  require_range("the mini-batch (mb)", p.mini_batch, 1);
-  require_range("the number of groups (g)", p.groups, 1);
-  require_range("the number of input channels (ic)", p.in_channels, 1);
-  require_range("the number of output channels (oc)", p.out_channels, 1);
+  require_range({"the mini-batch (mb)"}, p.mini_batch, 1);
+  require_range({"the number of groups (g)"}, p.groups, 1);
+  require_range({"the number of input channels (ic)"}, p.in_channels, 1);
+  require_range({"the number of output channels (oc)"}, p.out_channels, 1);
   if (p.in_channels % p.groups != 0 || p.out_channels % p.groups != 0) {
     throw std::invalid_argument("groups (g" + std::to_string(p.groups) + ") must divide the channels, ic" +
                                 std::to_string(p.in_channels) + " and oc" + std::to_string(p.out_channels));
   }
   for (int axis = 3 - p.dims; axis < 3; ++axis) {
-    const std::string where = kAxes[axis];
-    require_range(("the input " + where).c_str(), p.input[axis], 1);
-    require_range(("the kernel " + where).c_str(), p.kernel[axis], 1);
-    require_range(("the stride along " + where).c_str(), p.stride[axis], 1);
-    require_range(("the padding along " + where).c_str(), p.padding[axis], 0);
-    require_range(("the dilation along " + where + ", counted from 1,").c_str(), p.dilation[axis], 1);
+    const char* const where = kAxes[axis];
+    require_range({"the input ", where}, p.input[axis], 1);
+    require_range({"the kernel ", where}, p.kernel[axis], 1);
+    require_range({"the stride along ", where}, p.stride[axis], 1);
+    require_range({"the padding along ", where}, p.padding[axis], 0);
+    require_range({"the dilation along ", where, ", counted from 1,"}, p.dilation[axis], 1);
   }
   const Problem::Sizes output = output_of(p);
   for (int axis = 3 - p.dims; axis < 3; ++axis) {
@@ -190,7 +198,7 @@ void validate(const Problem& p) {
                                   " does not fit into an input of " + std::to_string(p.input[axis]) +
                                   " with padding " + std::to_string(p.padding[axis]));
     }
-    require_range(("the output " + std::string(kAxes[axis])).c_str(), output[axis], 1);
+    require_range({"the output ", kAxes[axis]}, output[axis], 1);
     if (p.output[axis] != output[axis]) {
       throw std::invalid_argument("the output " + std::string(kAxes[axis]) + " is given as " +
                                   std::to_string(p.output[axis]) + ", but the other sizes make it " +

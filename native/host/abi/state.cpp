@@ -1,6 +1,8 @@
 #include "host/abi/state.hpp"
 
+#include <algorithm>
 #include <cstdio>
+#include <string_view>
 
 namespace mucudnn::host {
 namespace {
@@ -8,6 +10,12 @@ namespace {
 thread_local char last_error[512] = "";
 
 }  // namespace
+
+void report_null(const char* names, std::ptrdiff_t place) {
+  std::string_view rest = names;
+  for (; place > 0; --place) rest.remove_prefix(std::min(rest.find(", ") + 2, rest.size()));
+  bad_parameter(std::string(rest.substr(0, rest.find(", "))) + " is NULL");
+}
 
 cudnnStatus_t record_failure(cudnnStatus_t status, const char* message) noexcept {
   std::snprintf(last_error, sizeof last_error, "%s", message);

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <new>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 
 #include "abi/cudnn.h"
 #include "core/entry_guard.hpp"
@@ -74,24 +74,22 @@ class Failure : public std::runtime_error {
   throw Failure(CUDNN_STATUS_NOT_SUPPORTED, message);
 }
 
+// Throws for the pointer at this place that it is NULL.
+[[noreturn]] void report_null(const char* names, std::ptrdiff_t place);
+
 // Throws BAD_PARAM for NULL, as cuDNN's legacy functions do, not BAD_PARAM_NULL_POINTER. `names` holds a name
 // for each pointer, separated by a comma and a space.
-inline void require(std::string_view names, std::initializer_list<const void*> pointers) {
-  for (const void* pointer : pointers) {
-    const std::size_t end = std::min(names.find(", "), names.size());
-    if (pointer == nullptr) bad_parameter(std::string(names.substr(0, end)) + " is NULL");
-    names.remove_prefix(std::min(end + 2, names.size()));
-  }
+inline void require(const char* names, std::initializer_list<const void*> pointers) {
+  const auto* const null = std::find(pointers.begin(), pointers.end(), nullptr);
+  if (null != pointers.end()) report_null(names, null - pointers.begin());
 }
 
 // Keeps the message for cudnnGetLastErrorString in this thread, and returns the status.
 cudnnStatus_t record_failure(cudnnStatus_t status, const char* message) noexcept;
 
-// Runs the body of a function that returns a status. No exception leaves the library, and no cancellation
-// takes effect inside of it.
+// Runs the body of a function that only reads an object. No exception leaves the library.
 template <typename Body>
-cudnnStatus_t guarded(Body&& body) {
-  const EntryGuard guard;
+cudnnStatus_t reading(Body&& body) {
   try {
     body();
     return CUDNN_STATUS_SUCCESS;
@@ -106,6 +104,13 @@ cudnnStatus_t guarded(Body&& body) {
   } catch (...) {
     return record_failure(CUDNN_STATUS_INTERNAL_ERROR, "unknown exception");
   }
+}
+
+// Runs the body of any other function. No cancellation takes effect inside of it, either.
+template <typename Body>
+cudnnStatus_t guarded(Body&& body) {
+  const EntryGuard guard;
+  return reading(body);
 }
 
 // Creates the object of a cudnnCreate function.
@@ -126,7 +131,7 @@ cudnnStatus_t destroy(Object* object) {
 // Reads one member of an object. `names` are those of the object and of the place for the value.
 template <typename Object, typename Value>
 cudnnStatus_t get(const char* names, const Object* object, Value Object::* member, Value* value) {
-  return guarded([&] {
+  return reading([&] {
     require(names, {object, value});
     *value = object->*member;
   });

@@ -117,7 +117,7 @@ cudnnStatus_t cudnnSetTensor4dDescriptorEx(cudnnTensorDescriptor_t tensor, cudnn
 cudnnStatus_t cudnnGetTensor4dDescriptor(cudnnTensorDescriptor_t tensor, cudnnDataType_t* type, int* n,
                                          int* c, int* h, int* w, int* n_stride, int* c_stride, int* h_stride,
                                          int* w_stride) {
-  return guarded([&] {
+  return reading([&] {
     require("the tensor descriptor, type", {tensor, type});
     int* const sizes[] = {n, c, h, w};
     int* const strides[] = {n_stride, c_stride, h_stride, w_stride};
@@ -142,7 +142,7 @@ cudnnStatus_t cudnnSetTensorNdDescriptorEx(cudnnTensorDescriptor_t tensor, cudnn
 
 cudnnStatus_t cudnnGetTensorNdDescriptor(cudnnTensorDescriptor_t tensor, int requested, cudnnDataType_t* type,
                                          int* dims, int* sizes, int* strides) {
-  return guarded([&] {
+  return reading([&] {
     require("the tensor descriptor, type, dims, sizes, strides", {tensor, type, dims, sizes, strides});
     *type = tensor->type;
     *dims = tensor->dims;
@@ -174,7 +174,7 @@ cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t filter, cudnnDa
 
 cudnnStatus_t cudnnGetFilter4dDescriptor(cudnnFilterDescriptor_t filter, cudnnDataType_t* type,
                                          cudnnTensorFormat_t* format, int* k, int* c, int* h, int* w) {
-  return guarded([&] {
+  return reading([&] {
     require("the filter descriptor, type, format", {filter, type, format});
     int* const sizes[] = {k, c, h, w};
     for (const int* size : sizes) require("a size", {size});
@@ -191,7 +191,7 @@ cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t filter, cudnnDa
 
 cudnnStatus_t cudnnGetFilterNdDescriptor(cudnnFilterDescriptor_t filter, int requested, cudnnDataType_t* type,
                                          cudnnTensorFormat_t* format, int* dims, int* sizes) {
-  return guarded([&] {
+  return reading([&] {
     require("the filter descriptor, type, format, dims, sizes", {filter, type, format, dims, sizes});
     check_dims(requested, 1);
     *type = filter->type;
