@@ -101,3 +101,5 @@ def test_neither_fft_nor_winograd_may_run(engine: Engine, pass_: str) -> None:
     for name in refused:
         with pytest.raises(EngineError, match="not allowed by"):
             engine.prepare(kernel, ((2, name),))
+        with pytest.raises(EngineError, match="not allowed by"):
+            engine.prepare(kernel, ((1, f"{name}.tile=3"),) * 2)

@@ -212,17 +212,28 @@ def test_tiles_are_listed_for_a_sample_that_no_algorithm_takes_whole(engine: Eng
         assert tiled[1] * 50000 * 2 < 2**31
 
 
-def test_a_tile_finds_rows_beyond_32_bits_where_they_are(engine: Engine) -> None:
-    """Compute few results of a sparse image of 9.7 GB, whose last rows hold the only values."""
-    side, stride, steps = 49152, 512, 32
-    problem = parse_descriptor(f"ic1ih{side}_oc1_kh2_sh{stride}")[0]
+@pytest.mark.parametrize(
+    ("text", "images", "steps"),
+    [
+        ("ic1ih{side}_oc1_kh2_sh{stride}", 1, 32),
+        ("ic1id2ih{side}iw{side}_oc1_kd2kh2kw2_sd1sh{stride}sw{stride}", 2, 1),
+    ],
+    ids=["image", "volume"],
+)
+def test_a_tile_finds_rows_beyond_32_bits_where_they_are(
+    text: str, images: int, steps: int, engine: Engine
+) -> None:
+    """Compute few results of sparse images of 9.7 GB, whose last rows hold the only values."""
+    side, stride = 49152, 512
+    problem = parse_descriptor(text.format(side=side, stride=stride))[0]
+    assert tile_steps(Kernel(problem, "forward")) == side // stride
     no_reserve = 0x4000  # Python 3.13 names it mmap.MAP_NORESERVE
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
-    with contextlib.closing(mmap.mmap(-1, side * side * 4, flags=flags)) as pages:
-        image = np.frombuffer(pages, np.float32).reshape(side, side)
-        image[-stride] = np.arange(side)
-        w, y = engine.allocate(16), engine.allocate((side // stride) ** 2 * 4)
-        w.fill("f32", 4, 1.0)
+    with contextlib.closing(mmap.mmap(-1, images * side * side * 4, flags=flags)) as pages:
+        image = np.frombuffer(pages, np.float32).reshape(images, side, side)
+        image[-1, -stride] = np.arange(side)
+        w, y = engine.allocate(32), engine.allocate((side // stride) ** 2 * 4)
+        w.fill("f32", 8, 1.0)
         x = engine.borrow(image.ctypes.data, image.nbytes)
         division = engine.prepare(Kernel(problem, "forward"), [(1, f"IMPLICIT_GEMM.tile={steps}")])
         division.execute(x, w, y, engine.allocate(division.workspace))
