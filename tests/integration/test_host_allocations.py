@@ -35,6 +35,6 @@ def test_a_call_that_finds_no_memory_leaves_its_output_as_it_was(problem: str, t
     assert result.returncode == 0, result.stderr
     outcomes = [line.split() for line in result.stdout.splitlines()]
     assert len(outcomes) >= 3
-    for pass_, algorithm, allocations, wrong in outcomes:
-        assert int(allocations) > 0, (pass_, algorithm)
+    for pass_, algorithm, _, wrong in outcomes:
         assert int(wrong) == 0, (pass_, algorithm)
+    assert any(int(allocations) > 0 for *_, allocations, _ in outcomes)  # some calls allocate nothing
