@@ -4,16 +4,22 @@
 bottom, in an empty folder. A comment in front of a block says why it does not run: <!-- not run: REASON -->.
 """
 
+import os
 import re
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from programs import HANGS
 
 DOCS = Path(__file__).parents[1] / "docs"
 # Their Python needs a GPU or several ranks: tests/gpu and tests/distributed run it.
 ON_A_DEVICE = ("memory.md", "memory-running.md")
 ON_RANKS = ("pipelines.md", "spatial.md")
+_END = "end of block"
 PYTHON, SHELL = ("python", "pycon"), ("sh", "console")
 _PROMPTS = {"console": "$ ", "pycon": ">>> "}
 _BLOCK = re.compile(
@@ -56,3 +62,20 @@ def run_python(page: str, names: dict[str, Any]) -> None:
     for block in runnable(page, *PYTHON):
         lines = "\n".join(command for command, _ in block.commands)
         exec(compile(lines, f"docs/{page}", "exec"), names)
+
+
+def run_commands(blocks: Sequence[str], folder: Path, **variables: str) -> list[str]:
+    """Run blocks of commands in one shell, in a folder with a cache of its own. Return the output of each."""
+    environment = {
+        **os.environ,
+        "MUCUDNN_CACHE": str(folder / "cache.sqlite"),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        **variables,
+    }
+    script = "\n".join(f"{block}\necho {_END}" for block in blocks)
+    ended = subprocess.run(
+        ["bash", "-eu", "-o", "pipefail", "-c", script], cwd=folder, env=environment, text=True,
+        capture_output=True, timeout=HANGS, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout.split(f"{_END}\n")

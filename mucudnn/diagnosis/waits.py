@@ -1,4 +1,4 @@
-"""The spans in which ranks wait in collectives for the last one."""
+"""The time that ranks spend in a collective until the last rank has arrived."""
 
 from collections import defaultdict
 from collections.abc import Sequence

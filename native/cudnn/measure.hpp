@@ -40,8 +40,8 @@ class UnfinishedError : public std::runtime_error {
 };
 
 // Returns the times of single runs, after uncounted ones. There are at least `least_runs`, and up to
-// `repeats` while their sum stays below `budget_ms`. If too many were disturbed to know the time, there are
-// more, as long as the device's patience lasts. Throws UnfinishedError after `most_wait_ms` of them.
+// `repeats` while their sum stays below `budget_ms`. If too many were disturbed to know the time, more
+// follow, for as long as Device::patience() allows. Throws UnfinishedError once these took `most_wait_ms`.
 //
 // The uncounted runs last for Device::warm_up_ms(), but there are at most four.
 //

@@ -3,24 +3,20 @@
 Elsewhere run the examples that need several ranks or a GPU (ON_RANKS, ON_A_DEVICE).
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from needs_torch import torch
-from pages import DOCS, ON_A_DEVICE, ON_RANKS, PYTHON, SHELL, blocks_of, run_python, runnable
-from programs import HANGS, ROOT
+from pages import DOCS, ON_A_DEVICE, ON_RANKS, PYTHON, SHELL, blocks_of, run_commands, run_python, runnable
+from programs import ROOT
 
 PAGES = sorted(
     str(page.relative_to(DOCS)) for folder in (".", "reference") for page in (DOCS / folder).glob("*.md")
 )
 KINDS = {*PYTHON, *SHELL, "json", "text"}
 MODELLED = ("mucudnn memory", "mucudnn place", "mucudnn project")  # depend on no machine
-END = "end of block"
 
 
 def readers_names(page: str) -> dict[str, Any]:
@@ -60,19 +56,7 @@ def test_the_commands_of_a_guide_run(page: str, tmp_path: Path, search_path: str
                 (tmp_path / command.removeprefix("cat ")).write_text(output, "utf-8")
             if command.startswith(MODELLED):
                 shown[len(script)] = output
-            script.append(f"{command}\necho {END}")
-    environment = {
-        **os.environ,
-        "LD_LIBRARY_PATH": search_path,
-        "MUCUDNN_BUDGET": "1s",
-        "MUCUDNN_CACHE": str(tmp_path / "cache.sqlite"),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    ended = subprocess.run(
-        ["bash", "-eu", "-o", "pipefail", "-c", "\n".join(script)], cwd=tmp_path, env=environment, text=True,
-        capture_output=True, timeout=HANGS, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    outputs = ended.stdout.split(f"{END}\n")
+            script.append(command)
+    outputs = run_commands(script, tmp_path, LD_LIBRARY_PATH=search_path, MUCUDNN_BUDGET="1s")
     for number, output in shown.items():
         assert [line.rstrip() for line in outputs[number].splitlines()] == output.splitlines()

@@ -69,7 +69,7 @@ def _without_gradients() -> Iterator[None]:
 
 @pytest.fixture
 def norms(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that grows with each batch norm that runs."""
+    """Record each batch norm that runs, by an element of the list."""
     runs, run = list[int](), nn.functional.batch_norm
     monkeypatch.setattr(nn.functional, "batch_norm", lambda *args, **kw: runs.append(1) or run(*args, **kw))
     return runs

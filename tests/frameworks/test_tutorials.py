@@ -4,22 +4,19 @@ The blocks of a page run in their order in an empty folder: `python` with a titl
 shell, and `text` is the output of the block before it, where a number stands for any number.
 """
 
-import os
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from needs_torch import torch  # noqa: F401 (tutorials need PyTorch)
-from programs import HANGS, is_missing
+from pages import run_commands
+from programs import is_missing
 
 FOLDER = Path(__file__).parents[2] / "docs" / "tutorials"
 BLOCK = re.compile(r'^```(sh|text|python title="([\w.]+)")\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 IMPORT = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
 NUMBER = re.compile(r"\d+(\.\d+)?(e[-+]\d+)?")
-END = "end of block"
 
 
 def masked(text: str) -> list[str]:
@@ -43,20 +40,8 @@ def test_a_tutorial_runs_and_prints_what_it_shows(page: Path, tmp_path: Path) ->
             shown[len(script) - 1] = content
         else:
             lines = (line for line in content.splitlines() if not line.startswith("pip install"))
-            script.append("\n".join([*lines, f"echo {END}"]))
+            script.append("\n".join(lines))
     assert script, "the page has nothing to run"
-    environment = {
-        **os.environ,
-        "MUCUDNN_CACHE": str(tmp_path / "cache.sqlite"),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": "",
-        "PYTHONWARNINGS": "ignore",
-    }
-    ended = subprocess.run(
-        ["bash", "-eu", "-o", "pipefail", "-c", "\n".join(script)], cwd=tmp_path, env=environment, text=True,
-        capture_output=True, timeout=HANGS, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    outputs = ended.stdout.split(f"{END}\n")
+    outputs = run_commands(script, tmp_path, PYTHONPATH="", PYTHONWARNINGS="ignore")
     for block, expected in shown.items():
         assert masked(outputs[block]) == masked(expected), outputs[block]

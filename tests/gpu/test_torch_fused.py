@@ -34,7 +34,7 @@ def fused_ms(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that grows with the epilogue of each pass that an engine runs."""
+    """Record the epilogue of each pass that an engine runs."""
     epilogues, run = list[str](), Prepared.run
 
     def note(self: Prepared, *arguments: Any, **options: Any) -> None:

@@ -8,7 +8,7 @@ from needs_torch import torch
 
 @contextmanager
 def unused_stream() -> Iterator[None]:
-    """Allocate on a stream that has no free memory, because free memory of another stream is not used."""
+    """Use a new stream, whose tensors get no memory that the allocator keeps for another stream."""
     torch.cuda.empty_cache()
     with torch.cuda.stream(torch.cuda.Stream()):
         yield

@@ -239,13 +239,13 @@ def largest(need: Callable[[int], int], memory: int) -> int:
     def fits(batch: int) -> bool:
         return need(batch) <= memory
 
-    found = _search(fits, _guess(need, memory))
+    found = _search(fits, _guess_batch(need, memory))
     while better := next((n for n in _beyond(found) if fits(n)), 0):
         found = _search(fits, better)
     return found
 
 
-def _guess(need: Callable[[int], int], memory: int) -> int:
+def _guess_batch(need: Callable[[int], int], memory: int) -> int:
     """Return a batch that probably needs about as much as the memory, if the need grows evenly.
 
     The guess grows in steps, because the optimizer's step may take more than small batches do.
