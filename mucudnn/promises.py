@@ -45,12 +45,18 @@ USUAL = Promise()
 
 @cache
 def promise_named(text: str | None) -> Promise:
-    """Return the promise that `str` wrote; for None the usual one, of variables that are read once."""
+    """Return the promise that `str` wrote; for None the one of the process."""
     if text is None:
-        return promise_of()
+        return promise_of_process()
     words = text.split(", ")
     numerics, choice = NUMERICS[f"numerics={STRICT}" in words], CHOICES[f"choice={FIXED}" in words]
     return Promise(numerics, "batch_invariant" in words, choice)
+
+
+@cache
+def promise_of_process() -> Promise:
+    """Return the promise of the variables, which are read once: reading them costs 2 µs."""
+    return promise_of()
 
 
 def promise_of(

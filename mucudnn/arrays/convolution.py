@@ -22,7 +22,7 @@ from mucudnn.arrays.dispatch import prepared
 from mucudnn.arrays.views import View
 from mucudnn.errors import ArgumentTypeError, UsageError, shown
 from mucudnn.problems.shapes import Shape, Sizes, exact_shape, scalar
-from mucudnn.promises import STRICT, Promise, promise_of
+from mucudnn.promises import STRICT, Promise, promise_of, promise_of_process
 
 Array = TypeVar("Array")
 # cuDNN takes alpha and beta in f32 for data in f32, f16 and bf16.
@@ -170,7 +170,10 @@ def _promise(
     numerics: str | None, batch_invariant: bool | None, choice: str | None
 ) -> tuple[str, None, Promise]:
     """Return the last fields of a call. Raises UsageError, ArgumentTypeError."""
-    promise = promise_of(numerics, batch_invariant, choice)
+    if numerics is None and batch_invariant is None and choice is None:
+        promise = promise_of_process()
+    else:
+        promise = promise_of(numerics, batch_invariant, choice)
     return STRICT if promise.is_strict else "default", None, promise
 
 
