@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import pytest
 
 from bench.lib.record import Record, append, read
-from bench.suites.gpu import driver, processes, program
+from bench.suites.gpu import driver, launching, program
 from bench.suites.gpu.part import PARTS, UNUSABLE
 from bench.suites.gpu.processes import LAST_SECONDS, ProgramError, run_captured, run_visibly
 from bench.suites.gpu.run import FAILED, MOST_FAILURES, Case, Run, Store, UnusableDeviceError
@@ -203,10 +203,10 @@ def test_the_error_of_a_failed_program_is_kept(
     messages: str, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        processes, "run_captured", lambda *_: subprocess.CompletedProcess([], 1, "", messages)
+        launching, "run_captured", lambda *_: subprocess.CompletedProcess([], 1, "", messages)
     )
     with Run(tmp_path, HOST, 60) as run, pytest.raises(ProgramError, match=cause):
-        processes.call(run, "stock", "bench.suites.gpu.torch_step")
+        launching.call(run, "stock", "bench.suites.gpu.torch_step")
 
 
 def test_a_programs_output_is_its_last_line_and_the_drop_ins_messages(
@@ -221,10 +221,10 @@ def test_a_programs_output_is_its_last_line_and_the_drop_ins_messages(
             [], 0, 'a line\n{"ms": 1}\n', "mucudnn: one\nother\nmucudnn: two\n"
         )
 
-    monkeypatch.setattr(processes, "run_captured", answered)
+    monkeypatch.setattr(launching, "run_captured", answered)
     with Run(tmp_path, HOST, 60) as run:
-        for launch in processes.LAUNCHES:
-            found = processes.call(run, launch, "bench.suites.gpu.torch_step", "resnet50", share="resnet50")
+        for launch in launching.LAUNCHES:
+            found = launching.call(run, launch, "bench.suites.gpu.torch_step", "resnet50", share="resnet50")
             assert found == {"ms": 1, "drop_in": ["one", "two"]}
     program = ["-m", "bench.suites.gpu.torch_step", "resnet50", "--device", "cpu"]
     assert [command[-5:] for command in commands] == [program, program]

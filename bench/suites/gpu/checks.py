@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.lib.record import Record
-from bench.suites.gpu.processes import ROOT, STOCK, ProgramError, call, run_captured
+from bench.suites.gpu.launching import STOCK, call
+from bench.suites.gpu.processes import ROOT, ProgramError, run_captured
 from bench.suites.gpu.run import Case, Run
 from bench.suites.gpu.setting import COLUMNS, NCHW
 from mucudnn._native import host_library, most_slices

@@ -15,7 +15,7 @@ from bench.lib.host import run_whole
 from bench.lib.record import Record
 from bench.suites.core import sweep
 from bench.suites.gpu.kernels import decide_within
-from bench.suites.gpu.processes import LAUNCHES, STOCK, call
+from bench.suites.gpu.launching import LAUNCHES, STOCK, call
 from bench.suites.gpu.run import Case, Run
 from bench.suites.gpu.setting import MIB, Convolution
 from mucudnn.measuring.benchmark import benchmark

@@ -22,7 +22,7 @@ from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from bench.lib.models import TRAINED, build_trained
-from bench.suites.gpu.processes import STOCK
+from bench.suites.gpu.launching import STOCK
 from bench.suites.gpu.torch_timing import MIB, median_milliseconds, peak_mib, versions
 from bench.suites.gpu.training import MEMORY_WAYS, PLANS
 from mucudnn.errors import NothingFitsError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.lib.record import Record
-from bench.suites.gpu.processes import DROP_IN, STOCK, call
+from bench.suites.gpu.launching import DROP_IN, STOCK, call
 from bench.suites.gpu.run import Case, Run
 from mucudnn.costs.journal import journal_of
 from mucudnn.errors import MucudnnError
