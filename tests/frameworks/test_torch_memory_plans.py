@@ -101,17 +101,6 @@ def test_the_plan_of_a_file_is_the_same(unlimited: MemoryPlan, tmp_path: Path) -
     assert MemoryPlan.read(tmp_path / "model.plan") == memory_plan
 
 
-def test_a_plan_can_be_simulated_on_another_device(unlimited: MemoryPlan, tmp_path: Path) -> None:
-    memory_plan = plan(int(0.6 * unlimited.peak), recompute=False)
-    assert memory_plan.simulate("h200").time_ms == pytest.approx(memory_plan.time_ms)
-    assert memory_plan.simulate("gh200").exposed_ms < memory_plan.exposed_ms
-    with pytest.raises(UsageError, match="'h2' is not a modelled device"):
-        memory_plan.simulate("h2")
-    memory_plan.write(tmp_path / "model.plan")
-    with pytest.raises(UsageError, match="was read from a file"):
-        MemoryPlan.read(tmp_path / "model.plan").simulate("gh200")
-
-
 def test_every_convolution_of_the_model_has_its_kernels(unlimited: MemoryPlan) -> None:
     assert {kernel.module for kernel in unlimited.kernels} == {"0", "3", "6"}
     assert {kernel.pass_ for kernel in unlimited.for_module("3").kernels} == {

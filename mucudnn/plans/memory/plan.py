@@ -8,17 +8,14 @@ the packs, because packs are the events that a program can observe.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from mucudnn.errors import UsageError
 from mucudnn.input import AnyPath, path_of, read_document
-from mucudnn.measuring.modelled_device import ModelledDevice, find_device
 from mucudnn.output.files import write_lines
-from mucudnn.plans.memory.costs import model_costs
 from mucudnn.plans.memory.parts import LEAST_BYTES, PlannedKernel, PlannedStep, PlannedTensor
 from mucudnn.plans.memory.text import format_memory_plan, parse_memory_plan
-from mucudnn.plans.memory.training_step import time_of_step
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.network import Network
@@ -141,26 +138,13 @@ class MemoryPlan:
                 f"the memory plan is for the device {self.device}, not for {device}: plan on this device"
             )
 
-    def simulate(self, device: str | None = None) -> Timeline:
-        """Return the timeline of the plan's training step, on the plan's costs or on those of another device.
-
-        On a modelled device, such as "gh200", each convolution takes its fastest configuration there within
-        the workspace that the plan gives it. Raises UsageError if there is no such device, or if the plan was
-        read from a file, because it then has no network to simulate on another device.
-        """
-        runs, link = [Run(step.time_ms, step.fixed, step.workspace) for step in self.steps], self.link
-        if device is not None:
-            modelled = find_device(device)
-            link = modelled.link_of()
-            runs = [
-                replace(run, time_ms=time_ms)
-                for run, time_ms in zip(runs, self._times_on(modelled), strict=True)
-            ]
+    def simulate(self) -> Timeline:
+        """Return the timeline of the plan's training step, on the plan's costs."""
         return simulate(
-            runs,
+            [Run(step.time_ms, step.fixed, step.workspace) for step in self.steps],
             [tensor.saved for tensor in self.tensors],
             [tensor.choice for tensor in self.tensors],
-            link,
+            self.link,
             memory=self.memory,
             schedule={
                 i: tensor.copies
@@ -169,25 +153,13 @@ class MemoryPlan:
             },
         )
 
-    def _times_on(self, device: ModelledDevice) -> list[float]:
-        """Return the milliseconds of each step on a modelled device."""
-        if self.traced is None:
-            raise UsageError(
-                f"the memory plan of {self.network or 'a network'} was read from a file: plan again "
-                f"to simulate it on {device.name}"
-            )
-        costs = model_costs(self.traced, device)
-        times = [time_of_step(self.traced, step, costs) for step in self.traced.steps]
-        at = {step.name: number for number, step in enumerate(self.traced.steps)}
-        for kernel in self.kernels:
-            fitting = [
-                choice for choice in costs.kernels[kernel.kernel] if choice.workspace <= kernel.workspace
-            ]
-            times[at[kernel.step]] += fitting[-1].time_ms
-        return times
-
     def __str__(self) -> str:
-        return format_memory_plan(self)
+        plans: list[dict[str, Any]] = []
+        plan: MemoryPlan | None = self
+        while plan is not None:
+            plans.append(vars(plan))
+            plan = plan.lower
+        return format_memory_plan(plans)
 
     @classmethod
     def parse(cls, text: str) -> MemoryPlan:

@@ -7,9 +7,9 @@ that are empty or begin with # are skipped.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mucudnn._native import parse_descriptor
 from mucudnn.errors import NewerFileError, UsageError, shown
@@ -19,9 +19,6 @@ from mucudnn.plans.plan import list_parts, make_configuration
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver.memory.copies import CopySteps, Link
 from mucudnn.solver.memory.training import Replay, SavedTensor
-
-if TYPE_CHECKING:
-    from mucudnn.plans.memory.plan import MemoryPlan
 
 VERSION = 1
 
@@ -36,32 +33,27 @@ _ENTRIES = {**_TYPES, "is_cut": (bool,), "header": (dict,)}  # a plan need not h
 _PARTS = {"tensor": "tensors", "kernel": "kernels", "step": "steps"}
 
 
-def format_memory_plan(plan: MemoryPlan) -> str:
-    """Return the text form of a plan."""
-    lines: list[str] = []
-    following: MemoryPlan | None = plan
-    while following is not None:
-        lines += _lines(following)
-        following = following.lower
-    return "".join(f"{line}\n" for line in lines)
+def format_memory_plan(plans: Iterable[Mapping[str, Any]]) -> str:
+    """Return the text form of a plan and of the plans that follow it, each given by its fields."""
+    return "".join(f"{line}\n" for fields in plans for line in _lines(fields))
 
 
-def _lines(plan: MemoryPlan) -> Iterator[str]:
+def _lines(fields: Mapping[str, Any]) -> Iterator[str]:
     yield f"mucudnn memory plan {VERSION}"
     for name in _TYPES:
-        yield f"{name} {_json(getattr(plan, name))}"
-    yield f"link {_json(asdict(plan.link))}"
-    if plan.is_cut:
+        yield f"{name} {_json(fields[name])}"
+    yield f"link {_json(asdict(fields['link']))}"
+    if fields["is_cut"]:
         yield "is_cut true"
-    if plan.header:
-        yield f"header {_json(plan.header)}"
-    for step in plan.steps:
+    if fields["header"]:
+        yield f"header {_json(fields['header'])}"
+    for step in fields["steps"]:
         yield f"step {_json(asdict(step))}"
-    for tensor in plan.tensors:
+    for tensor in fields["tensors"]:
         yield f"tensor {_json(_without_defaults(tensor))}"
-    for kernel in plan.kernels:
+    for kernel in fields["kernels"]:
         yield f"kernel {_json(_kernel_fields(kernel))}"
-    yield f"end {len(plan.steps)}"
+    yield f"end {len(fields['steps'])}"
 
 
 def parse_memory_plan(text: str) -> list[dict[str, Any]]:
