@@ -125,9 +125,16 @@ def _known_unlikely(bench: Bench, kernel: Kernel, rows: Iterable[Measurement], l
 def _leave_out_unlikely(
     bench: Bench, kernel: Kernel, tasks: list[Task], rows: Sequence[Measurement], missing: Worklist
 ) -> list[Task]:
-    """Return the tasks that a race should do, and keep the algorithms that it leaves out in the cache."""
+    """Return the tasks that a race should do, and keep the algorithms that it leaves out in the cache.
+
+    What another process left out meanwhile stays out, although the model may know better by now: processes
+    that share a cache make the same choice.
+    """
     if bench.runner.is_complete:
         return tasks
+    tasks = drop_unlikely(
+        _known_unlikely(bench, kernel, rows, missing.limits[0]), kernel, tasks, rows, missing
+    )
     engine_tasks = [task for task in tasks if not task.is_stock]
     unlikely = find_unlikely(bench, kernel, engine_tasks, missing.limits[0])
     for algorithm, workspace in unlikely.items():

@@ -144,6 +144,18 @@ def test_a_later_process_has_nothing_to_add(cache: Cache) -> None:
         assert race(cache, engine, kernel) == set()
 
 
+def test_a_process_that_waited_for_another_race_leaves_out_the_same_algorithms(cache: Cache) -> None:
+    slow = ModelledEngine(WINOGRAD_NONFUSED=20.0)
+    waiting = Bench(cast(Engine, slow), cache, Listener(), Race(is_hurried=True))
+    missing = find_missing(waiting, [NEXT], "power_of_two")
+    left_out = {*NAMES} - race(cache, slow, NEXT)
+    assert left_out
+    race(cache, slow, FIRST)  # corrects the model
+    slow.measured = []
+    measure_module.measure(waiting, missing)
+    assert slow.measured == []
+
+
 def test_measuring_everything_measures_what_a_race_left_out(cache: Cache) -> None:
     engine = ModelledEngine()
     race(cache, engine, FIRST)
