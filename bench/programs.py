@@ -81,6 +81,7 @@ PROGRAMS = {
             "recognised", "drop_in", 30, "share of a program's convolutions that the drop-in recognises",
             benches=tuple(f"recognised_{name}" for name in ("torch", "frontend", "onnxruntime", "jax")),
         ),
+        Program("large_samples", "drop_in", 10, "calls of one large sample in tiles, in unmodified programs"),
         Program("planning", "memory", 5, "memory plans on modelled devices", benches=("memory",)),
         Program("spatial", "devices", 10, "one sample over several ranks"),
         Program("survey", "devices", 20, "models that people run, divided over two ranks", "spatial_survey"),

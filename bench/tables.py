@@ -16,6 +16,8 @@ from bench.suites.core.described import HEAD as DESCRIBED_HEAD
 from bench.suites.core.described import table_rows as described_rows
 from bench.suites.core.errors import HEAD as ERRORS_HEAD
 from bench.suites.core.errors import summarize as summarize_errors
+from bench.suites.drop_in.large_samples import HEAD as LARGE_SAMPLES_HEAD
+from bench.suites.drop_in.large_samples import table_rows as large_samples_rows
 from bench.suites.gpu.summary import gpu_tables
 from bench.suites.networks.table import default_table, large_tables, promises_table
 from bench.suites.questions import QUESTIONS
@@ -76,6 +78,8 @@ def _tables(program: Program, machines: list[Measured]) -> list[str]:
             lines += table(ERRORS_HEAD, summarize_errors(records))
         elif program.name == "described":
             lines += table(DESCRIBED_HEAD, described_rows(records))
+        elif program.name == "large_samples":
+            lines += table(LARGE_SAMPLES_HEAD, large_samples_rows(records))
         elif program.name == "networks":
             lines += default_table(records)
         elif program.name == "promises":

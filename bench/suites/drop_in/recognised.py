@@ -118,8 +118,8 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
     with tempfile.TemporaryDirectory() as scratch:
         if options.framework:
             folder = options.framework.resolve()
-            program, version = _program_in(folder)
-            variables = {**_stand_in(folder), **program.variables}
+            program, version = find_program(folder)
+            variables = {**stand_in_variables(folder), **program.variables}
         else:
             program, version = FRONTEND, metadata.version("nvidia-cudnn-frontend")
             variables = _host_engine(Path(scratch))
@@ -131,7 +131,7 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
         yield _record(bench, f"{program.name} {version}: all", total)
 
 
-def _program_in(folder: Path) -> tuple[Program, str]:
+def find_program(folder: Path) -> tuple[Program, str]:
     """Return the program whose package is in the folder, and the package's version."""
     versions = {package.name: package.version for package in metadata.distributions(path=[str(folder)])}
     for program in PROGRAMS:
@@ -151,7 +151,8 @@ def _host_engine(folder: Path) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": f"{folder}:{scipy_openblas32.get_lib_dir()}"}
 
 
-def _stand_in(folder: Path) -> dict[str, str]:
+def stand_in_variables(folder: Path) -> dict[str, str]:
+    """Return the variables by which a program finds the framework and the stand-in in the folder."""
     libraries = [folder / "nvidia" / name / "lib" for name in ("cu13", "cuda_runtime", "cudnn")]
     path = ":".join(str(path) for path in libraries if path.is_dir())
     return {"LD_LIBRARY_PATH": path, "PYTHONPATH": str(folder)}
