@@ -268,6 +268,9 @@ def find_undisturbed(runs: Sequence[RunTime], algorithm: str) -> list[bool]:
 def comparable_times(runs: Sequence[Sequence[RunTime]]) -> list[list[float]]:
     """Return the ms of interleaved candidates, without disturbed runs or all as CPU times."""
 
+def are_disturbed(runs: Sequence[Sequence[RunTime]]) -> bool:
+    """Return whether an interleaved candidate has too few undisturbed runs. One thread never has."""
+
 def second_lowest(values: Sequence[float]) -> float:
     """Return the second-lowest value, or the lowest of fewer than three. Raises ValueError for none."""
 
@@ -451,10 +454,12 @@ class Engine:
         *,
         rounds: int,
         operands: Sequence[Memory] = (),
-    ) -> list[list[float]]:
+    ) -> tuple[list[list[float]], bool]:
         """Return comparable times in ms of configurations of one problem, run whole and interleaved.
 
-        There are up to `rounds` rounds, and fewer if more would not change which one is the fastest.
+        The second value says that all runs were disturbed, so that their times decide nothing. There are up
+        to `rounds` rounds, and fewer if more would not change which one is the fastest. If they were
+        disturbed, more follow, for a limited time.
         """
 
 class Planner:

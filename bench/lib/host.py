@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,6 +17,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.measuring.runners import Exhaustive, Runner
+from mucudnn.measuring.source import Interleaved
 from mucudnn.plans.parts.parts import prepare
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import ChannelGroups, Configuration
@@ -46,8 +47,12 @@ def host_bench(runner: Runner | None = None) -> Iterator[Bench]:
 def run_whole(engine: Engine, kernel: Kernel, ways: Iterable[Way], rounds: int) -> dict[Way, list[float]]:
     """Return the ms of each way to run a kernel in each round, interleaved; a first round does not count."""
     different = list(dict.fromkeys(ways))
+    return dict(zip(different, run_interleaved(engine, kernel, different, rounds).times_ms, strict=True))
+
+
+def run_interleaved(engine: Engine, kernel: Kernel, different: Sequence[Way], rounds: int) -> Interleaved:
+    """Run different ways of a kernel like `run_whole`, and say whether other programs disturbed all runs."""
     tensors = Tensors.random(engine, kernel.problem, extent(kernel.problem))
     divisions = [prepare(engine, kernel, way) for way in different]
     workspace = allocate_workspace(engine, max(division.workspace for division in divisions))
-    times = engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds)
-    return dict(zip(different, times, strict=True))
+    return Interleaved(*engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds))

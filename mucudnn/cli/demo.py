@@ -15,6 +15,7 @@ DESCRIPTION = (
     "Without PyTorch it runs a few convolutions of NumPy arrays instead."
 )
 EXAMPLES = ("mucudnn demo",)
+_BUSY = "Other programs kept the processors busy, so these times and speedups may be wrong."
 _CONVERT = """\
 The same in a program of your own:
 
@@ -55,6 +56,8 @@ def _show_training() -> None:
     times = [way.seconds for way in result.ways]
     show(prose("Time of a step, and the speedup over stock PyTorch (shorter bars are faster):"), "")
     show(*_bars([way.name for way in result.ways], times), "")
+    if result.is_busy:
+        show(prose(_BUSY), "")
     for reason in dict.fromkeys(way.reason for way in result.ways if way.seconds is None):
         show(prose(f"Not run: {reason}"), "")
     difference = f"{result.difference:.0e}"
@@ -69,6 +72,8 @@ def _show_convolutions() -> None:
     convolutions = run_convolutions(Terminal())
     for each in convolutions:
         show(each.name, *_bars(["  no workspace", f"  {LIMIT}"], [each.without, each.within]), "")
+    if any(each.is_busy for each in convolutions):
+        show(prose(_BUSY), "")
     difference = max(each.difference for each in convolutions)
     show(prose(f"The results differ by {difference:.0e} of their largest value at most."), "")
     show(_CONVOLVE.format(limit=LIMIT), "")

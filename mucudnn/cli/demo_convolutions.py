@@ -1,13 +1,15 @@
 """A few convolutions by the array functions, without scratch memory and with a little of it."""
 
 import statistics
-import time
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mucudnn._native import RunTime, estimate
 from mucudnn.arrays.convolution import convolution_forward
+from mucudnn.arrays.devices import device_named
 from mucudnn.listener import Listener
 
 LIMIT = "8MiB"  # the workspace that a convolution may use
@@ -24,13 +26,15 @@ _CONVOLUTIONS = (
 class ConvolutionTimes:
     """The median times of a convolution in seconds, without workspace and within LIMIT.
 
-    `difference` is the largest difference of the results, relative to the largest result.
+    `difference` is the largest difference of the results, relative to the largest result. `is_busy` says that
+    other programs disturbed the runs within a limit.
     """
 
     name: str
     without: float
     within: float
     difference: float
+    is_busy: bool
 
 
 def run_convolutions(listener: Listener) -> list[ConvolutionTimes]:
@@ -49,15 +53,16 @@ def _run_convolution(
     x = generator.standard_normal(x_shape, dtype=np.float32)
     w = generator.standard_normal(w_shape, dtype=np.float32)
     results: dict[str, NDArray[np.float32]] = {}
-    seconds: dict[str, list[float]] = {"0": [], LIMIT: []}
-    for limit in seconds:
+    times: dict[str, list[RunTime]] = {"0": [], LIMIT: []}
+    engine = device_named("cpu").engine
+    for limit in times:
         results[limit] = convolution_forward(x, w, padding=padding, workspace=limit)
     for _ in range(_ROUNDS):
-        for limit, times in seconds.items():
-            begin = time.perf_counter()
-            convolution_forward(x, w, padding=padding, workspace=limit)
-            times.append(time.perf_counter() - begin)
+        for limit, own in times.items():
+            run = partial(convolution_forward, x, w, padding=padding, workspace=limit)
+            own.append(engine.time(run, engine.threads))
     without, within = results.values()
     difference = float(np.abs(within - without).max() / np.abs(without).max())
-    medians = [statistics.median(times) for times in seconds.values()]
-    return ConvolutionTimes(name, medians[0], medians[1], difference)
+    medians = [statistics.median(run.wall_ms for run in own) / 1e3 for own in times.values()]
+    is_busy = any(estimate(own, "").is_busy for own in times.values())
+    return ConvolutionTimes(name, medians[0], medians[1], difference, is_busy)

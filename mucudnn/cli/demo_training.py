@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import mucudnn.torch
+from mucudnn._native import RunTime, estimate
 from mucudnn.listener import Listener
 from mucudnn.torch.layers.convert import converted_layers
+from mucudnn.torch.operators.device_times import timed
 
 LIMIT = "64MiB"  # the workspace that each convolution may use
 SHAPE = (2, 1, 32, 32, 32)  # two volumes
@@ -37,11 +39,13 @@ class DemoResult:
     """The times of all ways, the first of which is stock PyTorch.
 
     `difference` is the largest difference of any way's first gradients from stock PyTorch's: the norm of the
-    difference over the norm of PyTorch's gradients.
+    difference over the norm of PyTorch's gradients. `is_busy` says that other programs disturbed the steps of
+    a way.
     """
 
     ways: tuple[WayTimes, ...]
     difference: float
+    is_busy: bool
 
 
 class _Way:
@@ -52,7 +56,7 @@ class _Way:
     ) -> None:
         self.name, self.preparation = name, preparation
         self.first_gradients = torch.empty(0)
-        self.seconds: list[float] = []
+        self.times: list[RunTime] = []
         self._is_compiled = compiled
         self._compares_steps = converted and not compiled
         torch.manual_seed(1)
@@ -76,19 +80,26 @@ class _Way:
             if not self._is_compiled:
                 raise
             return _reason(error)
-        while self._compares_steps and len(self.seconds) < _MOST_STEPS and not _is_decided(self._network):
+        while self._compares_steps and len(self.times) < _MOST_STEPS and not _is_decided(self._network):
             self.step(volumes, classes)
-        self.seconds.clear()
+        self.times.clear()
         return ""
 
     def step(self, volumes: Tensor, classes: Tensor) -> None:
-        """Run one training step, and keep its time in seconds."""
-        begin = time.perf_counter()
-        self._optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(self._model(volumes), classes)
-        loss.backward()
-        self._optimizer.step()
-        self.seconds.append(time.perf_counter() - begin)
+        """Run one training step, and keep its time."""
+
+        def run() -> None:
+            self._optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(self._model(volumes), classes)
+            loss.backward()
+            self._optimizer.step()
+
+        self.times.append(timed("cpu", run))
+
+    @property
+    def seconds(self) -> float:
+        """The median time of a step."""
+        return statistics.median(step.wall_ms for step in self.times) / 1e3
 
 
 class _UNet(nn.Module):
@@ -150,10 +161,11 @@ def run_training(listener: Listener) -> DemoResult:
             way.step(volumes, classes)
     expected = ways[0].first_gradients
     differences = [float((way.first_gradients - expected).norm() / expected.norm()) for way in running]
-    times = [statistics.median(way.seconds) if way in running else None for way in ways]
+    times = [way.seconds if way in running else None for way in ways]
     return DemoResult(
         tuple(WayTimes(way.name, time_, reasons[way.name]) for way, time_ in zip(ways, times, strict=True)),
         max(differences),
+        any(estimate(way.times, "").is_busy for way in running),
     )
 
 

@@ -186,6 +186,8 @@ def _make_total_cells(name: str, result: Result) -> list[str]:
 
 def _explain_undivided(result: Result) -> str:
     """Return the sentence that says why no kernel is divided."""
+    if any(decision.is_busy for decision in result.decisions):
+        return "Nothing is divided: the machine is busy. Run the command again when it is idle."
     if any(decision.dropped for decision in result.decisions):
         return "Nothing is divided: run whole, no division was faster than the best undivided algorithm."
     return (
@@ -198,12 +200,12 @@ def _explain(name: str, decision: Decision) -> str:
     """Return a sentence about why a kernel does not run the best prediction, or "" if it does."""
     divided = micro_batches(decision.divided, " + ")
     if decision.dropped:
+        kept = f"{name} {decision.kernel.pass_} stays undivided: {divided} was predicted at"
         expected = decision.undivided.time_ms / decision.divided.time_ms if decision.undivided else None
+        if decision.is_busy:
+            return f"{kept} {ratio(expected)}, but other programs disturbed all of its whole runs."
         reached = decision.comparison.speedup if decision.comparison else None
-        return (
-            f"{name} {decision.kernel.pass_} stays undivided: {divided} was predicted at {ratio(expected)}, "
-            f"but run whole it reached {ratio(reached)}."
-        )
+        return f"{kept} {ratio(expected)}, but run whole it reached {ratio(reached)}."
     if decision.outrun is not None:
         outrun, expected_ms = micro_batches(decision.outrun, " + "), milliseconds(decision.outrun.time_ms)
         return (

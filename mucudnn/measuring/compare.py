@@ -20,10 +20,11 @@ _FEWEST_ROUNDS = 5
 
 def compare(
     bench: Bench, kernel: Kernel, undivided: Configuration | None, divided: Configuration
-) -> Comparison:
+) -> tuple[Comparison, bool]:
     """Run both configurations interleaved on the whole mini-batch, and return their times and errors.
 
-    The errors are None if STOCK runs part of either, because its numerics are the caller's own. Raises
+    The second value says that other programs disturbed all runs, so that the times decide nothing. The
+    errors are None if STOCK runs part of either, because its numerics are the caller's own. Raises
     MucudnnError if the tensors do not fit in the bench's memory.
     """
     engine = bench.engine
@@ -32,23 +33,24 @@ def compare(
     predicted = sum(c.time_ms for c in configurations)
     rounds = int(min(max(_BUDGET_MS / max(predicted, 1e-3), _FEWEST_ROUNDS), MOST_ROUNDS))
     if bench.source is not None and any(map(runs_stock, configurations)):
-        times = bench.source.compare(engine, kernel, configurations, rounds)
-        return _make_comparison(times, undivided is not None, None, None, None)
+        times, is_busy = bench.source.compare(engine, kernel, configurations, rounds)
+        return _make_comparison(times, undivided is not None, None, None, None), is_busy
     tensors = Tensors.random(engine, kernel.problem, extent(kernel.problem))
     workspace = allocate_workspace(engine, max(c.workspace for c in configurations))
     divisions = [engine.prepare(kernel, c.slices) for c in configurations]
-    times = engine.compare(
+    times, is_busy = engine.compare(
         divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds, operands=tensors.operands
     )
     workspace = None
     errors = _Errors(engine, kernel, tensors, bench.memory_cap)
-    return _make_comparison(
+    comparison = _make_comparison(
         times,
         undivided is not None,
         errors.measure(divided.slices),
         errors.worst_undivided({part.algorithm for part in divided.parts}),
         errors.measure(undivided.slices) if undivided else None,
     )
+    return comparison, is_busy
 
 
 def _make_comparison(

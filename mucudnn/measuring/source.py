@@ -26,6 +26,17 @@ class StockTiming(NamedTuple):
     is_busy: bool = False
 
 
+class Interleaved(NamedTuple):
+    """The comparable times of interleaved candidates, in ms.
+
+    `is_busy` says that too few rounds were undisturbed. On several threads the times then decide nothing,
+    because threads spin while they wait.
+    """
+
+    times_ms: list[list[float]]
+    is_busy: bool
+
+
 def timed(row: Measurement, timing: Timing | StockTiming) -> Measurement:
     """Return a measurement with new times."""
     return replace(
@@ -61,7 +72,7 @@ class Source(Protocol):
 
     def compare(
         self, engine: Engine, kernel: Kernel, configurations: Sequence[Configuration], rounds: int
-    ) -> list[list[float]]:
+    ) -> Interleaved:
         """Return the ms of configurations that may include STOCK, run interleaved on the whole mini-batch."""
 
 

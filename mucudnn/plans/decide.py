@@ -76,6 +76,9 @@ class Decision:
     of its kernel is the size of the group. The shares of all kernels together divide a total faster than the
     decisions themselves. `shares` is empty if that makes no difference to the kernel.
 
+    `is_busy` says that other programs disturbed all whole runs of the comparison. Its times then decide
+    nothing, and the undivided algorithm stays.
+
     `groups` of channels are faster than the choice: by their whole run, which took `groups_ms`, or by
     prediction if `groups_ms` is None.
     """
@@ -86,6 +89,7 @@ class Decision:
     divided: Configuration
     comparison: Comparison | None = None
     shares: tuple["Decision", ...] = ()
+    is_busy: bool = False
     outrun: Configuration | None = None
     groups: ChannelGroups | None = None
     groups_ms: float | None = None
@@ -94,7 +98,9 @@ class Decision:
     def dropped(self) -> bool:
         """True if the division, run whole, was not clearly faster than the undivided algorithm."""
         speedup = self.comparison.speedup if self.comparison else None
-        return self.divided != self.undivided and speedup is not None and speedup < LEAST_SPEEDUP
+        if speedup is None or self.divided == self.undivided:
+            return False
+        return self.is_busy or speedup < LEAST_SPEEDUP
 
     @property
     def chosen(self) -> Configuration:

@@ -198,4 +198,5 @@ def _make_measured_json(decision: Decision) -> dict[str, Any] | None:
         "error": comparison.undivided_error if dropped else comparison.error,
         "same_algorithms_error": comparison.undivided_error if dropped else comparison.same_algorithms_error,
         "undivided_error": comparison.undivided_error,
+        "is_busy": decision.is_busy,
     }

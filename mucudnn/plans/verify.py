@@ -154,7 +154,7 @@ def _time_choice(planned: PlanKernel, engine: Engine, cap: int) -> float:
     tensors = Tensors.random(engine, problem, extent(problem))
     workspace = allocate_workspace(engine, planned.chosen.workspace)
     divisions = [engine.prepare(planned.kernel, planned.chosen.slices)]
-    (times,) = engine.compare(
+    (times,), _ = engine.compare(
         divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=_ROUNDS, operands=tensors.operands
     )
     return second_lowest(times)

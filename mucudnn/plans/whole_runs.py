@@ -6,8 +6,9 @@ prediction of another division, that division is run whole too. The fastest run 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
+from typing import TypeAlias
 
 from mucudnn.costs.records import Comparison, Machine
 from mucudnn.costs.table import CostTable
@@ -15,21 +16,27 @@ from mucudnn.forks import no_fork
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.source import runs_stock
 from mucudnn.plans.decide import Decision, Limits, fastest_configuration
+from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.solver import Configuration
 
 MOST_ALTERNATIVES = 2
 GAIN = 0.95  # an alternative is run whole if it is predicted to take at most this part of the least time
+_Runs: TypeAlias = tuple[Kernel, Configuration | None, Configuration]  # undivided and divided
 
 
 @dataclass(frozen=True)
 class WholeRuns:
-    """The whole runs for decisions that were made from `costs`, kept in the bench's cache."""
+    """The whole runs for decisions that were made from `costs`, kept in the bench's cache.
+
+    The cache does not keep the `disturbed` comparisons, in whose runs other programs took the processors.
+    """
 
     bench: Bench
     costs: CostTable
     policy: str
     limits: Limits
+    disturbed: dict[_Runs, Comparison] = field(default_factory=dict)
 
     def name_claim(self, decision: Decision) -> str:
         """Return the name by which a process claims the runs of a decision."""
@@ -40,13 +47,17 @@ class WholeRuns:
     def look_up(self, decision: Decision) -> Decision:
         """Return the decision for the division that was fastest when run whole, with its comparison.
 
-        The comparison is None if no division was run. The shares are looked up as well.
+        The comparison is None if no division was run. A disturbed comparison counts where there is no other.
+        The shares are looked up as well.
         """
         shares = self._look_up_shares(decision.shares)
         known, _ = self._find(decision)
-        best = min(known, key=lambda divided: _relative_time(known[divided]), default=decision.divided)
+        if not known:
+            busy = self.disturbed.get((decision.kernel, decision.undivided, decision.divided))
+            return replace(decision, comparison=busy, is_busy=busy is not None, shares=shares)
+        best = min(known, key=lambda divided: _relative_time(known[divided]))
         outrun = None if best == decision.divided else decision.divided
-        return replace(decision, divided=best, comparison=known.get(best), shares=shares, outrun=outrun)
+        return replace(decision, divided=best, comparison=known[best], shares=shares, outrun=outrun)
 
     def _look_up_shares(self, shares: Sequence[Decision]) -> tuple[Decision, ...]:
         """Return the shares with their comparisons, and shares with equal configurations merged.
@@ -73,10 +84,13 @@ class WholeRuns:
             from mucudnn.measuring.compare import compare  # it imports numpy
 
         while (divided := self._find(decision)[1]) is not None:
-            compared = compare(self.bench, decision.kernel, decision.undivided, divided)
+            compared, is_busy = compare(self.bench, decision.kernel, decision.undivided, divided)
+            self.bench.made["compared"] += 1
+            if is_busy:
+                self.disturbed[decision.kernel, decision.undivided, divided] = compared
+                return
             machine = self._machine_of(decision.undivided, divided)
             self.bench.cache.add_comparison(machine, decision.kernel, decision.undivided, divided, compared)
-            self.bench.made["compared"] += 1
 
     def _find(self, decision: Decision) -> tuple[dict[Configuration, Comparison], Configuration | None]:
         """Return the known comparisons, and the division that has to be run next, if any."""

@@ -204,9 +204,11 @@ class PyEngine {
   std::unique_ptr<PyDivision> prepare_groups(const Kernel& kernel, const Groups& groups,
                                              bool of_inputs) const;
 
-  std::vector<std::vector<double>> compare(const std::vector<const PyDivision*>& divisions, const Memory& x,
-                                           const Memory& w, const Memory& y, const Memory* workspace,
-                                           int rounds, const Operands& operands) const;
+  // Returns the times, and whether all runs were disturbed.
+  std::pair<std::vector<std::vector<double>>, bool> compare(const std::vector<const PyDivision*>& divisions,
+                                                            const Memory& x, const Memory& w, const Memory& y,
+                                                            const Memory* workspace, int rounds,
+                                                            const Operands& operands) const;
 
  private:
   friend class PyDivision;
@@ -296,10 +298,9 @@ std::unique_ptr<PyDivision> PyEngine::prepare_groups(const Kernel& kernel, const
       std::make_unique<ChannelDivision>(*engine_, *device_, kernel, to_groups(groups, of_inputs)));
 }
 
-std::vector<std::vector<double>> PyEngine::compare(const std::vector<const PyDivision*>& divisions,
-                                                   const Memory& x, const Memory& w, const Memory& y,
-                                                   const Memory* workspace, int rounds,
-                                                   const Operands& operands) const {
+std::pair<std::vector<std::vector<double>>, bool> PyEngine::compare(
+    const std::vector<const PyDivision*>& divisions, const Memory& x, const Memory& w, const Memory& y,
+    const Memory* workspace, int rounds, const Operands& operands) const {
   std::vector<const PreparedConfiguration*> configurations;
   Tensors tensors;
   for (const PyDivision* division : divisions) {
@@ -308,7 +309,9 @@ std::vector<std::vector<double>> PyEngine::compare(const std::vector<const PyDiv
   }
   const py::gil_scoped_release release;
   use_threads();
-  return mucudnn::compare(*engine_, *device_, configurations, tensors, to_scratch(workspace), rounds);
+  Interleaved ran =
+      mucudnn::compare(*engine_, *device_, configurations, tensors, to_scratch(workspace), rounds);
+  return {std::move(ran.times_ms), ran.is_busy};
 }
 
 // A KernelTimer of an engine, which must outlive it.
@@ -397,6 +400,7 @@ void bind_engine(py::module_& module) {
   module.def("estimate", &estimate, py::arg("runs"), py::arg("algorithm"));
   module.def("find_undisturbed", &find_undisturbed, py::arg("runs"), py::arg("algorithm"));
   module.def("comparable_times", &comparable_times, py::arg("runs"));
+  module.def("are_disturbed", &are_disturbed, py::arg("runs"));
   module.def("second_lowest", &second_lowest, py::arg("values"));
   module.def("is_decided", &is_decided, py::arg("times"), py::arg("rounds"));
   module.attr("MOST_ROUNDS") = kMostRounds;

@@ -55,6 +55,12 @@ std::vector<double> cpu_times(const std::vector<RunTime>& runs, const std::strin
   });
 }
 
+// Returns whether the CPU times of the runs are known and include no waiting for other threads.
+bool has_exact_cpu_times(const std::vector<RunTime>& runs) {
+  return threads_of(runs) == 1 &&
+         std::none_of(runs.begin(), runs.end(), [](const RunTime& run) { return std::isnan(run.cpu_ms); });
+}
+
 bool is_enough(const std::vector<bool>& undisturbed) {
   const auto count = static_cast<std::size_t>(std::count(undisturbed.begin(), undisturbed.end(), true));
   return count >= std::min(undisturbed.size(), kFewestUndisturbed);
@@ -82,10 +88,8 @@ std::vector<bool> find_undisturbed(const std::vector<RunTime>& runs, const std::
 }
 
 std::vector<double> undisturbed_times(const std::vector<RunTime>& runs, const std::string& algorithm) {
-  const bool is_timed =
-      std::none_of(runs.begin(), runs.end(), [](const RunTime& run) { return std::isnan(run.cpu_ms); });
   const std::vector<bool> undisturbed = find_undisturbed(runs, algorithm);
-  if ((threads_of(runs) == 1 && is_timed) || !is_enough(undisturbed)) return cpu_times(runs, algorithm);
+  if (has_exact_cpu_times(runs) || !is_enough(undisturbed)) return cpu_times(runs, algorithm);
   std::vector<double> times;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     if (undisturbed[i]) times.push_back(runs[i].wall_ms);
@@ -102,6 +106,12 @@ std::vector<std::vector<double>> comparable_times(const std::vector<std::vector<
   for (const std::vector<RunTime>& own : runs)
     times.push_back(is_busy ? cpu_times(own, any) : undisturbed_times(own, any));
   return times;
+}
+
+bool are_disturbed(const std::vector<std::vector<RunTime>>& runs) {
+  return std::any_of(runs.begin(), runs.end(), [](const std::vector<RunTime>& own) {
+    return !has_exact_cpu_times(own) && !is_enough(find_undisturbed(own, ""));
+  });
 }
 
 Timing estimate(const std::vector<RunTime>& runs, const std::string& algorithm) {

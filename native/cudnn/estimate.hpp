@@ -38,6 +38,10 @@ std::vector<double> undisturbed_times(const std::vector<RunTime>& runs, const st
 // compared with a disturbed one.
 std::vector<std::vector<double>> comparable_times(const std::vector<std::vector<RunTime>>& runs);
 
+// Returns whether a candidate has too few undisturbed runs, so that comparable_times() decide nothing. The
+// CPU time of one thread is always exact.
+bool are_disturbed(const std::vector<std::vector<RunTime>>& runs);
+
 // Throws std::invalid_argument if there are no runs.
 Timing estimate(const std::vector<RunTime>& runs, const std::string& algorithm);
 

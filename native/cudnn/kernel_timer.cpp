@@ -79,12 +79,13 @@ Timing KernelTimer::time(const Task& task, int runs, double budget_ms, double ho
       task.algorithm);
 }
 
-std::vector<double> KernelTimer::compare(const std::vector<const PreparedConfiguration*>& configurations,
-                                         int rounds) {
+std::optional<std::vector<double>> KernelTimer::compare(
+    const std::vector<const PreparedConfiguration*>& configurations, int rounds) {
+  const Interleaved ran =
+      mucudnn::compare(engine_, device_, configurations, region_.tensors, workspace_, rounds);
+  if (ran.is_busy) return std::nullopt;
   std::vector<double> estimates;
-  for (const std::vector<double>& times :
-       mucudnn::compare(engine_, device_, configurations, region_.tensors, workspace_, rounds))
-    estimates.push_back(second_lowest(times));
+  for (const std::vector<double>& times : ran.times_ms) estimates.push_back(second_lowest(times));
   return estimates;
 }
 

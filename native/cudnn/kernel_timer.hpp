@@ -5,6 +5,7 @@
 #include <deque>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,8 +54,10 @@ class KernelTimer {
   // what measure() throws.
   Timing race(const Task& task, double hopeless_ms, double budget_ms);
 
-  // Returns the estimated times in ms of whole configurations, interleaved. Throws EngineError.
-  std::vector<double> compare(const std::vector<const PreparedConfiguration*>& configurations, int rounds);
+  // Returns the estimated times in ms of whole configurations, interleaved; nothing if other programs
+  // disturbed all runs. Throws EngineError.
+  std::optional<std::vector<double>> compare(const std::vector<const PreparedConfiguration*>& configurations,
+                                             int rounds);
 
  private:
   // Bytes on the device, freed with the object.

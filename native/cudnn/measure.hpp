@@ -60,11 +60,18 @@ std::vector<RunTime> measure(Engine& engine, Device& device, const Kernel& kerne
                              int repeats, double budget_ms, double hopeless_ms, int least_runs = kLeastRuns,
                              double most_wait_ms = std::numeric_limits<double>::infinity());
 
-// Returns comparable_times() of the configurations. They run whole and interleaved, up to `rounds` times,
-// until is_decided() says that more rounds would not change the order, after an uncounted round. A single
-// round counts at once if each run in it is long.
-std::vector<std::vector<double>> compare(Engine& engine, Device& device,
-                                         const std::vector<const PreparedConfiguration*>& configurations,
-                                         const Tensors& tensors, const Scratch& workspace, int rounds);
+// The comparable_times() of configurations that ran whole and interleaved. `is_busy` is true if they stayed
+// disturbed, so that they decide nothing.
+struct Interleaved {
+  std::vector<std::vector<double>> times_ms;
+  bool is_busy = false;
+};
+
+// Runs configurations whole and interleaved, up to `rounds` times, until is_decided() says that more rounds
+// would not change the order, after an uncounted round. A single round counts at once if each run in it is
+// long. If the rounds were disturbed, more follow, for as long as Device::patience() allows.
+Interleaved compare(Engine& engine, Device& device,
+                    const std::vector<const PreparedConfiguration*>& configurations, const Tensors& tensors,
+                    const Scratch& workspace, int rounds);
 
 }  // namespace mucudnn

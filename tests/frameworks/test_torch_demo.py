@@ -6,6 +6,7 @@ import pytest
 from command_line import Capture, output_of
 from needs_torch import torch
 
+from mucudnn._native import RunTime
 from mucudnn.cli import demo_training as training
 from mucudnn.listener import Listener
 
@@ -33,6 +34,15 @@ def test_the_reason_of_a_failure_is_more_than_the_name_of_a_backend() -> None:
     )
     assert training._reason(error) == "ImportError: libfour.so: cannot open"
     assert training._reason(RuntimeError()) == "RuntimeError"
+
+
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_the_demo_says_that_other_programs_disturbed_its_steps(
+    is_busy: bool, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu_ms = 10.0 if is_busy else 39.0  # two threads have 40 ms together
+    monkeypatch.setattr(training, "timed", lambda _, run: (run(), RunTime(20.0, cpu_ms, 2))[1])
+    assert ("Other programs kept the processors busy" in output_of(capsys, ["demo"])) == is_busy
 
 
 def test_a_compiler_that_fails_is_reported_and_the_rest_runs(

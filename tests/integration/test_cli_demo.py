@@ -6,6 +6,7 @@ import sys
 import pytest
 from command_line import Capture, output_of
 
+from mucudnn._native import Timing
 from mucudnn.cli import demo_convolutions as convolutions
 from mucudnn.listener import Listener
 
@@ -18,7 +19,11 @@ def test_without_pytorch_the_demo_runs_convolutions_of_arrays(
 ) -> None:
     monkeypatch.setattr(convolutions, "_CONVOLUTIONS", (("small", (4, 8, 9, 9), (8, 8, 3, 3), 1),))
     monkeypatch.setitem(sys.modules, "torch", None)
-    text = output_of(capsys, ["demo"])
+    busy = "Other programs kept the processors busy"
+    for disturbed in (True, False):
+        monkeypatch.setattr(convolutions, "estimate", lambda *_, is_busy=disturbed: Timing(1, 1, 1, is_busy))
+        text = output_of(capsys, ["demo"])
+        assert (busy in text) == disturbed
     assert re.search(rf"  no workspace{BAR}\n  8MiB {BAR}  [\d.]+×\n", text)
     assert "convolution_forward(x, w, padding=1, workspace=" in text
     assert "pip install" in text

@@ -157,9 +157,9 @@ class FakeEngine:
 
     def compare(
         self, divisions: Sequence[FakeDivision], x, w, y, workspace, *, rounds, operands=()
-    ) -> list[list[float]]:
+    ) -> tuple[list[list[float]], bool]:
         self.calls["compare"] += 1
-        return [
+        times = [
             [
                 sum(self.algorithms[algorithm].time_ms(size) for size, algorithm in division.parts)
                 * (self.division_factor if len(division.parts) > 1 else 1.0)
@@ -167,3 +167,4 @@ class FakeEngine:
             * rounds
             for division in divisions
         ]
+        return times, self.is_busy

@@ -155,7 +155,13 @@ def test_every_committed_figure_belongs_to_a_bench_with_a_table() -> None:
     for suite in SUITES:
         records = [record for _, record in read(RESULTS / f"{suite}.jsonl")]
         own_tables = {
-            "channels", "described", "errors", "networks", "promises", "all_networks", "compilers",
+            "channels",
+            "described",
+            "errors",
+            "networks",
+            "promises",
+            "all_networks",
+            "compilers",
             "large_samples",
         }
         for bench in {record.bench for record in records} - own_tables - {TIME}:

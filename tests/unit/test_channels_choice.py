@@ -170,6 +170,18 @@ def test_groups_of_a_fused_kernel_are_compared_with_a_division(bench: Bench) -> 
     assert bench.cache.groups_comparison(bench.machine, fused, whole, groups) is not None
 
 
+def test_a_disturbed_comparison_keeps_the_division_and_is_not_kept(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = channels.propose_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
+    assert found is not None
+    fast = GroupsComparison(division_ms=2.0, groups_ms=1.0, division_spread_ms=0.0, groups_spread_ms=0.0)
+    monkeypatch.setattr(parts, "_compare", lambda *_: (fast, True))
+    assert not parts.are_faster(bench, FORWARD, found, WHOLE)
+    monkeypatch.setattr(parts, "_compare", lambda *_: (fast, False))
+    assert parts.are_faster(bench, FORWARD, found, WHOLE)
+
+
 @pytest.mark.parametrize("stock_over_groups", [0.5, 2.0])
 def test_groups_must_beat_the_engines_best_and_the_prediction_of_stock(
     bench: Bench, stock_over_groups: float, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mucudnn._native import (
     MOST_ROUNDS,
     RunTime,
+    are_disturbed,
     comparable_times,
     estimate,
     find_undisturbed,
@@ -130,6 +131,14 @@ def test_a_comparison_never_sets_an_undisturbed_candidate_against_a_disturbed_on
     assert second_lowest(second) < second_lowest(first)
     first, second = comparable_times([undisturbed, quiet([9.0] * 3, 2)])
     assert (first, second) == ([10.0] * 3, [9.0] * 3)
+
+
+def test_a_comparison_is_disturbed_if_a_candidate_has_too_few_undisturbed_runs() -> None:
+    undisturbed, disturbed = quiet([10.0] * 3, 2), [RunTime(40.0, 18.0, 2)] * 3
+    assert are_disturbed([undisturbed, disturbed])
+    assert not are_disturbed([undisturbed, [*disturbed, *quiet([9.0] * 2, 2)]])
+    assert not are_disturbed([[RunTime(40.0, 18.0)] * 3]), "the CPU time of one thread is exact"
+    assert are_disturbed([[RunTime(1.0, is_throttled=True)] * 3]), "a GPU has no such time"
 
 
 @pytest.mark.parametrize(

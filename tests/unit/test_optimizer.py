@@ -81,6 +81,7 @@ def test_the_json_is_of_the_schema(path: Path) -> None:
     assert first["divided"] == {"parts": [part] * 4, "time_ms": 10.0, "workspace": 2 * MiB}
     assert list(first["measured"]) == [
         "undivided_ms", "divided_ms", "speedup", "error", "same_algorithms_error", "undivided_error",
+        "is_busy",
     ]  # fmt: skip
     assert first["measured"]["speedup"] == 1.6
     assert second["count"] == 3
@@ -111,15 +112,48 @@ def test_a_division_that_does_not_hold_up_falls_back_to_undivided(path: Path) ->
     assert run(path, engine).new_measurements == 0
 
 
+def test_a_comparison_that_other_programs_disturbed_keeps_the_undivided_algorithm_and_is_made_again(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = FakeEngine()
+    run(path, engine, run=False)  # measures on an idle machine
+    engine.is_busy = True
+    busy = run(path, engine)
+    assert all(decision.is_busy and decision.dropped for decision in busy.decisions)
+    assert [str(decision.best) for decision in busy.decisions] == ["1*8 LEAN"] * 2
+    assert all(len(entry.chosen.parts) == 1 for entry in to_plan(busy).kernels)
+    assert to_json(busy)["kernels"][0]["measured"]["is_busy"]
+    show_result(busy, "network", "mucudnn plan show")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "4×2 HUNGRY was predicted at 1.60×, but other programs disturbed all of its whole runs." in shown
+    assert "Nothing is divided: the machine is busy." in shown
+    engine.is_busy = False
+    idle = run(path, engine)
+    assert idle.new_measurements == 2
+    assert [str(decision.best) for decision in idle.decisions] == ["4*2 HUNGRY"] * 2
+    assert not any(decision.is_busy for decision in idle.decisions)
+
+
+def test_a_disturbed_run_of_an_alternative_leaves_what_undisturbed_runs_chose(path: Path) -> None:
+    class BusyLater(SlowQuarters):
+        def compare(self, *arguments: Any, **options: Any) -> tuple[list[list[float]], bool]:
+            times, _ = super().compare(*arguments, **options)
+            return times, self.calls["compare"] > 1
+
+    (decision,) = run(path, BusyLater(), kernels=KERNELS[:1]).decisions
+    assert (str(decision.divided), decision.is_busy, decision.dropped) == ("4*2 HUNGRY", False, False)
+
+
 class SlowQuarters(FakeEngine):
     """An engine on which four parts take 44 % longer than the sum of their times, when run whole."""
 
-    def compare(self, divisions: Any, *arguments: Any, **options: Any) -> list[list[float]]:
-        times = super().compare(divisions, *arguments, **options)
-        return [
+    def compare(self, divisions: Any, *arguments: Any, **options: Any) -> tuple[list[list[float]], bool]:
+        times, is_busy = super().compare(divisions, *arguments, **options)
+        slowed = [
             [ms * (1.44 if len(division.parts) == 4 else 1) for ms in runs]
             for division, runs in zip(divisions, times, strict=True)
         ]
+        return slowed, is_busy
 
 
 def test_where_the_best_prediction_does_not_hold_up_the_next_best_is_run_whole_too(
@@ -197,7 +231,7 @@ def test_a_total_is_never_exceeded_counting_identical_kernels(path: Path) -> Non
 
 def test_what_another_process_compared_meanwhile_is_not_compared_again(path: Path) -> None:
     class Late(FakeEngine):
-        def compare(self, *arguments: Any, **options: Any) -> list[list[float]]:
+        def compare(self, *arguments: Any, **options: Any) -> tuple[list[list[float]], bool]:
             if self.calls["compare"] == 0:
                 self.calls["compare"] += 1
                 run(path, FakeEngine(), kernels=KERNELS[1:])  # this stands for another process

@@ -98,12 +98,13 @@ def test_shares_that_are_slower_when_run_whole_are_dropped() -> None:
 class FastInTwos(FakeEngine):
     """An engine on which four parts take half of the sum of their times, when run whole."""
 
-    def compare(self, divisions: Any, *arguments: Any, **options: Any) -> list[list[float]]:
-        times = super().compare(divisions, *arguments, **options)
-        return [
+    def compare(self, divisions: Any, *arguments: Any, **options: Any) -> tuple[list[list[float]], bool]:
+        times, is_busy = super().compare(divisions, *arguments, **options)
+        hastened = [
             [ms * (0.5 if len(division.parts) == 4 else 1) for ms in runs]
             for division, runs in zip(divisions, times, strict=True)
         ]
+        return hastened, is_busy
 
 
 def test_a_share_takes_another_ones_configuration_that_fits_its_bytes_and_ran_faster(tmp_path: Path) -> None:

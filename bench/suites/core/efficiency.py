@@ -37,7 +37,7 @@ def _compare(engine: Engine, blas: OpenBlas, kernel: Kernel) -> Record:
     sgemm, implicit = [], []
     for _ in range(ROUNDS + 1):
         sgemm.append(blas.sgemm_ms(a, b, c, transpose_a=transpose_a, transpose_b=transpose_b))
-        (times,) = engine.compare([whole], tensors.x, tensors.w, tensors.y, None, rounds=1)
+        (times,), _ = engine.compare([whole], tensors.x, tensors.w, tensors.y, None, rounds=1)
         implicit += times
     ratio = statistics.median(g / i for g, i in zip(sgemm[1:], implicit[1:], strict=True))
     details = {

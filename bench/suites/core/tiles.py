@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench.lib.host import run_whole
+from bench.lib.host import run_interleaved
 from bench.lib.record import Record
 from mucudnn._native import Engine, host_library, parse_descriptor, second_lowest
 from mucudnn.cli.terminal import Terminal
@@ -65,18 +65,20 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
 
 def _compare(bench: Bench, kernel: Kernel, limit: int | None, name: str) -> Record:
     (decision,) = optimize(bench, [kernel], "power_of_two", Limits(workspace=limit)).decisions
-    return Record(
-        "tiles", name, "speedup over undivided", _speedup(bench, decision), "ratio", _details(decision)
-    )
+    speedup = None if decision.is_busy else _speedup(bench, decision)
+    details = _details(decision) | ({"why": "the machine is busy"} if speedup is None else {})
+    return Record("tiles", name, "speedup over undivided", speedup, "ratio", details)
 
 
-def _speedup(bench: Bench, decision: Decision) -> float:
+def _speedup(bench: Bench, decision: Decision) -> float | None:
+    """Return the speedup of whole runs; None if other programs disturbed all of them."""
     if decision.undivided is None or decision.best == decision.undivided:
         return 1.0
     ways = (decision.best, decision.undivided)
-    best_ms, undivided_ms = map(
-        second_lowest, run_whole(bench.engine, decision.kernel, ways, ROUNDS).values()
-    )
+    ran = run_interleaved(bench.engine, decision.kernel, ways, ROUNDS)
+    if ran.is_busy:
+        return None
+    best_ms, undivided_ms = map(second_lowest, ran.times_ms)
     return undivided_ms / best_ms
 
 

@@ -97,7 +97,7 @@ def compare_errors(bench: Bench, kernel: Kernel, case: str) -> Iterator[Record]:
 def _error_ratio(
     bench: Bench, kernel: Kernel, whole: Configuration, divided: Configuration
 ) -> tuple[float | None, dict[str, Any]]:
-    errors = compare(bench, kernel, whole, divided)
+    errors, _ = compare(bench, kernel, whole, divided)
     if errors.error is None or errors.undivided_error is None:
         return None, {"why": "nothing runs in fp64, or the sums are not finite"}
     details = {"error": errors.error, "undivided_error": errors.undivided_error}

@@ -118,7 +118,8 @@ def are_faster(
     """Return whether groups of channels are faster than a division of the mini-batch alone.
 
     Both are run whole, the groups with their copies, unless the cache has the comparison or no gain
-    is predicted. Without `run` the prediction replaces a missing comparison.
+    is predicted. If other programs disturb all runs, the division stays, and the cache does not keep the
+    comparison. Without `run` the prediction replaces a missing comparison.
     """
     known = bench.cache.groups_comparison(bench.machine, kernel, division, groups)
     if known is None and not run:
@@ -126,7 +127,9 @@ def are_faster(
     if known is None:
         if not _are_promising(bench, kernel, groups, division):
             return False
-        known = _compare(bench, kernel, groups, division)
+        known, is_busy = _compare(bench, kernel, groups, division)
+        if is_busy:
+            return False
         bench.cache.add_comparison(bench.machine, kernel, division, groups, known)
     return known.speedup > LEAST_SPEEDUP
 
@@ -145,7 +148,8 @@ def _are_promising(bench: Bench, kernel: Kernel, groups: ChannelGroups, division
 
 def _compare(
     bench: Bench, kernel: Kernel, groups: ChannelGroups, division: Configuration
-) -> GroupsComparison:
+) -> tuple[GroupsComparison, bool]:
+    """Return the comparison, and whether all of its runs were disturbed."""
     with no_fork:
         from mucudnn.measuring.compare import spread  # it imports numpy
     engine = bench.engine
@@ -157,8 +161,8 @@ def _compare(
     if bench.runner.is_hurried:
         taken = groups.time_ms + division.time_ms
         rounds = max(1, min(_ROUNDS, int(_HURRIED_MS / max(taken, 1e-3))))
-    times = engine.compare(
+    times, is_busy = engine.compare(
         prepared, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds, operands=tensors.operands
     )
     bench.made["compared"] += 1
-    return GroupsComparison(*map(second_lowest, times), *map(spread, times))
+    return GroupsComparison(*map(second_lowest, times), *map(spread, times)), is_busy

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import torch
 
@@ -12,12 +11,13 @@ from mucudnn._native import (
     Engine,
     RunTime,
     UnfinishedError,
+    are_disturbed,
     comparable_times,
-    estimate,
     is_decided,
 )
 from mucudnn.arrays.devices import device_named
 from mucudnn.measuring.budget import applied_budget
+from mucudnn.measuring.source import Interleaved
 
 threads = torch.get_num_threads
 
@@ -27,17 +27,6 @@ def quiet(device: str) -> Iterator[None]:
     """Disable gradients and autocast."""
     with torch.no_grad(), torch.autocast(device.partition(":")[0], enabled=False):
         yield
-
-
-class Interleaved(NamedTuple):
-    """The comparable times of interleaved candidates, in ms.
-
-    `is_busy` says that too few rounds were undisturbed. On several threads the times then decide nothing,
-    because PyTorch's threads spin while they wait.
-    """
-
-    times_ms: list[list[float]]
-    is_busy: bool
 
 
 def time_interleaved(
@@ -86,11 +75,6 @@ def wait_until_undisturbed(
     if patience.note(is_busy, ran_ms + waited_ms):
         raise UnfinishedError("the measurement is still disturbed")
     return is_busy
-
-
-def are_disturbed(times: Sequence[Sequence[RunTime]]) -> bool:
-    """Return whether a candidate has too few undisturbed runs. The CPU time of one thread is always exact."""
-    return any(estimate(own, "").is_busy and (own[0].threads > 1 or own[0].cpu_ms is None) for own in times)
 
 
 def wall_ms(times: Sequence[RunTime]) -> float:

@@ -18,7 +18,7 @@ from mucudnn._native import LONG_RUN_MS, Engine, Problem, RunTime, Timing, estim
 from mucudnn.arrays.devices import device_named
 from mucudnn.costs.records import FRAMEWORK, STOCK, Machine
 from mucudnn.measuring.buffers import Tensors as EngineTensors
-from mucudnn.measuring.source import StockTiming
+from mucudnn.measuring.source import Interleaved, StockTiming
 from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import STRICT
 from mucudnn.solver import Configuration
@@ -176,11 +176,11 @@ class TorchSource:
 
     def compare(
         self, engine: Engine, kernel: Kernel, configurations: Sequence[Configuration], rounds: int
-    ) -> list[list[float]]:
+    ) -> Interleaved:
         """Return the ms of configurations, run whole and interleaved, without the first run of each."""
         timer = self.timer(kernel, kernel.mini_batch)
         runs = [timer.runner(engine, configuration) for configuration in configurations]
-        return device_times.time_interleaved(self._device, runs, rounds).times_ms
+        return device_times.time_interleaved(self._device, runs, rounds)
 
 
 class TorchTimer:

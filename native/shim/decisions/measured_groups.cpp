@@ -163,7 +163,7 @@ std::optional<PlanGroups> Measurements::find_groups(const Kernel& kernel, const 
 }
 
 // Runs both whole and interleaved. Returns the time of the groups over the division's time; nothing if one of
-// them does not run.
+// them does not run, or if other programs disturbed all runs.
 std::optional<double> Measurements::run_whole(cudnnHandle_t handle, const Kernel& kernel,
                                               const Configuration& division, const PlanGroups& groups) {
   std::optional<double> ratio;
@@ -175,8 +175,11 @@ std::optional<double> Measurements::run_whole(cudnnHandle_t handle, const Kernel
           "running " + describe(groups) + " for " + to_text(kernel) + " against " + describe(division));
       KernelTimer timer(engine, device_, kernel, std::max(whole.workspace(), parts.workspace()),
                         memory_cap());
-      const std::vector<double> times = timer.compare({&whole, &parts}, kRounds);
-      ratio = times[1] / times[0];
+      const auto times = timer.compare({&whole, &parts}, kRounds);
+      if (times)
+        ratio = times->at(1) / times->at(0);
+      else
+        log(LogLevel::info, "not used: " + describe(groups) + ": other programs disturbed all whole runs");
     } catch (const EngineError& error) {
       log(LogLevel::info, "not used: " + describe(groups) + ": " + error.what());
     } catch (const std::bad_alloc&) {
