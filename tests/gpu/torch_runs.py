@@ -86,7 +86,7 @@ def run_under_mucudnn(
 def _run(command: list[str], variables: dict[str, str]) -> Run:
     process = subprocess.Popen(
         command,
-        env=environment(MUCUDNN_LOG="info", **variables),
+        env=environment(**{"MUCUDNN_LOG": "info", **variables}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
