@@ -23,8 +23,8 @@ static void check(cudnnStatus_t status) {
 }
 
 static void* find(void* library, const char* function) {
-  void* found = dlvsym(library, function, "libcudnn.so.9");
-  if (found != NULL && found == dlsym(library, function)) return found;
+  void* versioned = dlvsym(library, function, "libcudnn.so.9");
+  if (versioned != NULL && versioned == dlsym(library, function)) return versioned;
   fprintf(stderr, "%s@libcudnn.so.9 is not there\n", function);
   exit(1);
 }

@@ -26,11 +26,11 @@ struct OutOfMemory : std::runtime_error {
 };
 
 struct Options {
-  std::map<std::string, std::string> given;
+  std::map<std::string, std::string> values;
 
   int64_t number(const char* name, int64_t otherwise) const {
-    const auto found = given.find(name);
-    return found == given.end() ? otherwise : std::strtoll(found->second.c_str(), nullptr, 10);
+    const auto entry = values.find(name);
+    return entry == values.end() ? otherwise : std::strtoll(entry->second.c_str(), nullptr, 10);
   }
 };
 
@@ -158,8 +158,8 @@ struct Convolution {
 };
 
 fe::EngineConfigList heuristics(fe::OperationGraph& graph, cudnnBackendHeurMode_t mode) {
-  auto found = fe::EngineHeuristicsBuilder().setOperationGraph(graph).setHeurMode(mode).build();
-  return found.getEngineConfig(found.getEngineConfigCount());
+  auto engines = fe::EngineHeuristicsBuilder().setOperationGraph(graph).setHeurMode(mode).build();
+  return engines.getEngineConfig(engines.getEngineConfigCount());
 }
 
 // --- PyTorch ---
@@ -178,9 +178,9 @@ class Torch {
     auto graph = convolution_.graph(16);
     const fe::GeneratorSource sources[] = {source(CUDNN_HEUR_MODE_INSTANT), source(CUDNN_HEUR_MODE_FALLBACK)};
     fe::EngineConfigGenerator generator(2, sources);
-    const bool found = benchmark_ ? try_plans(fastest_first(generator, graph))
-                                  : try_configs(generator.generate_engine_config(graph), graph);
-    check("engine", found, "unable to find one to execute this computation");
+    const bool is_computed = benchmark_ ? try_plans(fastest_first(generator, graph))
+                                        : try_configs(generator.generate_engine_config(graph), graph);
+    check("engine", is_computed, "unable to find one to execute this computation");
   }
 
  private:
@@ -277,8 +277,8 @@ fe::ExecutionPlan built(Convolution& convolution, const fe::OperationGraph& grap
 void run_as_xla(Convolution& convolution, const Options& options) {
   constexpr int64_t kAlignment = 32;
   auto graph = convolution.graph(kAlignment);
-  const auto algorithm = options.given.find("algorithm");
-  if (algorithm != options.given.end())
+  const auto algorithm = options.values.find("algorithm");
+  if (algorithm != options.values.end())
     return convolution.run(built(convolution, graph, algorithm->second), INT64_MAX);
   fe::EngineConfigList configs = heuristics(graph, CUDNN_HEUR_MODE_INSTANT);
   for (auto& config : heuristics(graph, CUDNN_HEUR_MODE_FALLBACK)) configs.push_back(config);
@@ -303,7 +303,7 @@ int main(int count_of_arguments, char** arguments) {
   for (int i = 8; i < count_of_arguments; ++i) {
     const std::string text = arguments[i];
     const size_t at = text.find('=');
-    options.given[text.substr(0, at)] = text.substr(at + 1);
+    options.values[text.substr(0, at)] = text.substr(at + 1);
   }
   const Problem problem = read_problem(arguments);
   Convolution convolution{open_cudnn(), problem, read_tensors(problem)};

@@ -52,9 +52,9 @@ class Library:
     ) -> int:
         number = CONSTANTS[f"ATTR_{name}"] if isinstance(name, str) else name
         array = None if values is None else (ctype_of(type_) * max(len(values), 1))(*values)
-        given = len(values or ()) if count is None else count
+        element_count = len(values or ()) if count is None else count
         status: int = self.dll.cudnnBackendSetAttribute(
-            descriptor, number, CONSTANTS[f"TYPE_{type_}"], ctypes.c_int64(given), array
+            descriptor, number, CONSTANTS[f"TYPE_{type_}"], ctypes.c_int64(element_count), array
         )
         return status
 

@@ -24,9 +24,9 @@ def frontend_folders() -> list[Path]:
 def folders_with(headers: Sequence[str], packages: Sequence[str]) -> list[Path]:
     spec = importlib.util.find_spec("nvidia")
     roots = [Path(root) for root in spec.submodule_search_locations or ()] if spec else []
-    found = [folder for root in roots for folder in sorted(root.glob("*/include"))]
-    found += [root.parent / "include" for root in roots]  # the folder of cudnn-frontend
-    missing = [header for header in headers if not any((folder / header).is_file() for folder in found)]
+    folders = [folder for root in roots for folder in sorted(root.glob("*/include"))]
+    folders += [root.parent / "include" for root in roots]  # the folder of cudnn-frontend
+    missing = [header for header in headers if not any((folder / header).is_file() for folder in folders)]
     if missing:
         is_missing(f"needs {missing[0]}: pip install --no-deps {' '.join(packages)}")
-    return found
+    return folders

@@ -134,7 +134,7 @@ def exact(case: dict[str, Any], *, absolute: bool = False) -> Array:
     return result + np.abs(bias) if absolute else np.maximum(result + bias, 0)
 
 
-def check_results(cases: list[dict[str, Any]], found: Ran, used: list[list[int]], folder: Path) -> None:
+def check_results(cases: list[dict[str, Any]], results: Ran, used: list[list[int]], folder: Path) -> None:
     """Check that each error is at most twice that of the worst algorithm of `used`, run undivided."""
     # Only the graph API computes fused graphs and mixed layouts. Its engines have the numbers of the
     # legacy algorithms.
@@ -146,7 +146,7 @@ def check_results(cases: list[dict[str, Any]], found: Ran, used: list[list[int]]
         for algorithm in algorithms_used
     ]
     alone = iter(run_alone(whole, folder).outputs)
-    for case, algorithms_used, output, facts in zip(cases, used, found.outputs, found.facts, strict=True):
+    for case, algorithms_used, output, facts in zip(cases, used, results.outputs, results.facts, strict=True):
         assert facts["statuses"] == [0] * case.get("repeat", 1), case
         y64 = exact(case)
         worst = max(float(np.linalg.norm(next(alone) - y64)) for _ in algorithms_used)
@@ -155,10 +155,10 @@ def check_results(cases: list[dict[str, Any]], found: Ran, used: list[list[int]]
         assert float(np.linalg.norm(output - y64)) <= 2 * worst + 2 * rounding, case
 
 
-def check_same(cases: list[dict[str, Any]], found: Ran, folder: Path) -> None:
+def check_same(cases: list[dict[str, Any]], results: Ran, folder: Path) -> None:
     """Check that the program gets the workspaces, statuses and bits that it gets without the shim."""
     alone = run_alone(cases, folder)
-    assert [facts["workspace"] for facts in found.facts] == [facts["workspace"] for facts in alone.facts]
-    assert [facts["statuses"] for facts in found.facts] == [facts["statuses"] for facts in alone.facts]
-    for one, other in zip(found.outputs, alone.outputs, strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert [facts["workspace"] for facts in results.facts] == [facts["workspace"] for facts in alone.facts]
+    assert [facts["statuses"] for facts in results.facts] == [facts["statuses"] for facts in alone.facts]
+    for actual, expected in zip(results.outputs, alone.outputs, strict=True):
+        np.testing.assert_array_equal(actual, expected)

@@ -268,16 +268,16 @@ def run(client: Client, case: dict[str, Any]) -> tuple[dict[str, Any], Bytes]:
     convolution = Convolution(client, problem, case["pass_"])
     if case.get("stream") is not None:
         client.call("cudnnSetStream", convolution.handle, ctypes.c_void_p(case["stream"]))
-    algorithm, workspace, found = case.get("algorithm", 0), case.get("workspace", 0), []
+    algorithm, workspace, candidates = case.get("algorithm", 0), case.get("workspace", 0), []
     if case["habit"] == "get":
-        found = convolution.select(find=False)
-        algorithm = found[0].algo
+        candidates = convolution.select(find=False)
+        algorithm = candidates[0].algo
         workspace = convolution.workspace_size(algorithm)
     elif case["habit"] != "fixed":
         scrap = {name: stored.copy() for name, stored in memory.items()}
         ex = case["habit"] == "find_ex"
-        found = convolution.find_ex(scrap, MOST_WORKSPACE) if ex else convolution.select(find=True)
-        algorithm, workspace = found[0].algo, found[0].memory
+        candidates = convolution.find_ex(scrap, MOST_WORKSPACE) if ex else convolution.select(find=True)
+        algorithm, workspace = candidates[0].algo, candidates[0].memory
     workspace = case.get("workspace", workspace)
     execute = convolution.execute_fused if case.get("fused") else convolution.execute
     start, statuses = memory[output].copy(), []
@@ -285,7 +285,7 @@ def run(client: Client, case: dict[str, Any]) -> tuple[dict[str, Any], Bytes]:
         memory[output][:] = start
         statuses.append(execute(memory, algorithm, workspace, case.get("alpha", 1.0), case.get("beta", 0.0)))
     client.close()
-    answers = [[p.algo, p.status, p.time, p.memory, p.determinism, p.math] for p in found]
+    answers = [[p.algo, p.status, p.time, p.memory, p.determinism, p.math] for p in candidates]
     facts = {"algorithm": algorithm, "workspace": workspace, "statuses": statuses, "answers": answers}
     return facts, memory[output]
 

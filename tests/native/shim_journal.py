@@ -17,10 +17,10 @@ def edit_rows(folder: Path, edit: Callable[[int, str, str], str]) -> None:
     """Replace each measurement's line in the journal by that for its micro-batch size and algorithm."""
     size, lines = 0, []
     for line in journal_in(folder).read_text().splitlines(keepends=True):
-        if found := re.match(r"kernel .*?mb(\d+)", line):
-            size = int(found[1])
-        elif found := re.match(r"measured ([^:]+):", line):
-            line = edit(size, found[1], line)
+        if match := re.match(r"kernel .*?mb(\d+)", line):
+            size = int(match[1])
+        elif match := re.match(r"measured ([^:]+):", line):
+            line = edit(size, match[1], line)
         lines.append(line)
     journal_in(folder).write_text("".join(lines))
 

@@ -59,17 +59,17 @@ def run(
     bench: Bench,
     kernel: Kernel,
     limit: int | None,
-    given: Array,
+    samples: Array,
     w: Array,
     before: Array,
     factors: list[float],
 ) -> npt.NDArray[np.int64]:
     """Return the bits of the results of these samples, each in a row, over what was there before."""
     engine, type_ = bench.engine, kernel.problem.data_type
-    kernel = kernel.at(len(given))
+    kernel = kernel.at(len(samples))
     division = engine.prepare(kernel, invariant_choice(bench, kernel, limit).slices)
     memory = []
-    for contents in (given, w, before):
+    for contents in (samples, w, before):
         memory.append(engine.allocate(kernel.problem.element_size * contents.size))
         memory[-1].write(type_, contents.ravel())
     own, filter_, out = memory

@@ -87,10 +87,10 @@ def test_groups_are_as_exact_as_their_algorithms(
         groups.append((channels, [(n, data.draw(st.sampled_from(group.runnable(n)))) for n in sizes]))
     exact = checked.exact(alpha=alpha, beta=beta)
     over = None if beta else np.nan
-    found = checked.run_groups(groups, alpha=alpha, beta=beta, over=over, of_inputs=of_inputs)
+    result = checked.run_groups(groups, alpha=alpha, beta=beta, over=over, of_inputs=of_inputs)
     algorithms = {algorithm for _, parts in groups for _, algorithm in parts}
     worst = max(checked.tolerance(algorithm, alpha=alpha, beta=beta) for algorithm in algorithms)
-    assert np.linalg.norm(found - exact) <= 2 * worst
+    assert np.linalg.norm(result - exact) <= 2 * worst
 
 
 def test_output_channels_are_divided_except_for_the_gradient_of_the_input() -> None:
@@ -197,8 +197,8 @@ def test_bf16_filter_gradients_of_many_slices_are_summed_in_fp32_in_each_group(e
     kernel = Kernel(SMALL.replace(mini_batch=64, data_type="bf16"), "backward_filter")
     checked = CheckedKernel(engine, kernel)
     exact = checked.exact()
-    one, many = (checked.run_groups([(2, [(64 // n, "ALGO_1")] * n)] * 2) for n in (1, 64))
-    assert np.linalg.norm(many - exact) <= 2 * np.linalg.norm(one - exact)
+    undivided, divided = (checked.run_groups([(2, [(64 // n, "ALGO_1")] * n)] * 2) for n in (1, 64))
+    assert np.linalg.norm(divided - exact) <= 2 * np.linalg.norm(undivided - exact)
 
 
 def test_groups_divide_filter_gradients_in_f16_whose_mini_batch_must_stay_whole(engine: Engine) -> None:

@@ -86,13 +86,13 @@ def test_callers_of_more_threads_at_once_get_the_bits_of_a_lone_call(
     for layout, groups in product(("nchw", "nhwc"), (1, 2)):
         problem = problem_of(data_type, layout, groups, SPATIAL[spatial])
         assert problem.flops > 8e6  # smaller problems run on one thread
-        found = [
+        algorithms = [
             c.algorithm
             for c in engine.enumerate(Kernel(problem, pass_))
             if c.status == "CUDNN_STATUS_SUCCESS"
         ]
-        assert len(found) == ALGORITHMS.get((data_type, groups), 1)
-        for algorithm in found:
+        assert len(algorithms) == ALGORITHMS.get((data_type, groups), 1)
+        for algorithm in algorithms:
             check(Call(engine, problem, pass_, algorithm))
 
 

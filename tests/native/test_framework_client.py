@@ -86,9 +86,9 @@ def client(program: Path, search_path: str, tmp_path: Path) -> Program:
     return Program(program, search_path, tmp_path)
 
 
-def assert_same(one: Ran, other: Ran) -> None:
+def assert_same(first: Ran, second: Ran) -> None:
     """Check that two runs have the same bits."""
-    assert all((a == b).all() for a, b in zip(one.outputs, other.outputs, strict=True))
+    assert all((a == b).all() for a, b in zip(first.outputs, second.outputs, strict=True))
 
 
 # --- PyTorch ---

@@ -33,12 +33,12 @@ def _module() -> None:
 
 @each_operation
 def test_every_plan_of_the_heuristics_is_right(operation: str, search_path: str) -> None:
-    found = run_program(CLIENT, Case(operation, kernel()), "a", LD_LIBRARY_PATH=search_path)
-    assert len({*found.lines}) == 5
+    results = run_program(CLIENT, Case(operation, kernel()), "a", LD_LIBRARY_PATH=search_path)
+    assert len({*results.lines}) == 5
     (fallback,) = run_program(
         CLIENT, Case(operation, kernel()), "fallback", LD_LIBRARY_PATH=search_path
     ).lines
-    assert fallback in found.lines
+    assert fallback in results.lines
 
 
 @each_operation
@@ -52,8 +52,8 @@ def test_every_type_and_layout_is_right(
 @each_operation
 def test_an_engine_can_be_asked_for_with_its_knob(operation: str, search_path: str) -> None:
     name = f"eng{explicit_gemm(operation)}_k2=3"
-    found = run_program(CLIENT, Case(operation, kernel()), name, LD_LIBRARY_PATH=search_path)
-    assert found.lines == [name]
+    results = run_program(CLIENT, Case(operation, kernel()), name, LD_LIBRARY_PATH=search_path)
+    assert results.lines == [name]
 
 
 @pytest.mark.parametrize("operation", [*PASSES, *EPILOGUES])
@@ -70,8 +70,8 @@ def test_under_mucudnn_run_its_plans_are_divided(
     frugal = [(2, implicit), (1, implicit)]
     plan = shim_cases.write_plan(engine, tmp_path / "module.plan", {(problem, pass_): [parts, frugal]})
     shim = {"MUCUDNN_LIBRARY": "host", "MUCUDNN_LOG": "info", "MUCUDNN_PLAN": str(plan)}
-    found = run_program(UNDER_MUCUDNN, case, "a", LD_LIBRARY_PATH=search_path, **shim)
-    assert "5 of 5 convolutions divided" in found.log
+    results = run_program(UNDER_MUCUDNN, case, "a", LD_LIBRARY_PATH=search_path, **shim)
+    assert "5 of 5 convolutions divided" in results.log
 
 
 @each_operation
@@ -85,4 +85,6 @@ def test_under_mucudnn_run_a_call_outside_the_plan_is_its_own_to_the_bit(
     alone = run_program(CLIENT, case, "a", LD_LIBRARY_PATH=search_path)
     assert "0 of 5 convolutions divided, 5 passed through" in under.log
     assert under.lines == alone.lines
-    assert all((one == other).all() for one, other in zip(under.outputs, alone.outputs, strict=True))
+    assert all(
+        (actual == expected).all() for actual, expected in zip(under.outputs, alone.outputs, strict=True)
+    )

@@ -106,8 +106,8 @@ def test_an_engine_gives_the_bytes_of_the_legacy_algorithm_of_its_number(engine:
     )
     assert set(legacy.runnable(3)) == set(LEGACY_NUMBERS[pass_])
     for algorithm in LEGACY_NUMBERS[pass_]:
-        one, other = (checked.run([(3, algorithm)], alpha=0.5, beta=2) for checked in (legacy, graph))
-        assert (one == other).all(), algorithm
+        expected, actual = (checked.run([(3, algorithm)], alpha=0.5, beta=2) for checked in (legacy, graph))
+        assert (expected == actual).all(), algorithm
 
 
 @each_pass

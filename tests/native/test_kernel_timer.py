@@ -14,9 +14,9 @@ FILTER = 4 * 4 * 9 * 4
 @pytest.mark.parametrize("pass_", ["forward", "backward_data", "backward_filter"])
 def test_each_algorithm_is_timed_at_each_size(engine: Engine, pass_: str) -> None:
     kernel = Kernel(PROBLEM, pass_)
-    found = [c for c in engine.enumerate(kernel) if c.status == "CUDNN_STATUS_SUCCESS"]
-    timer = engine.timer(kernel, workspace=max(c.workspace for c in found), memory_cap=2**30)
-    for candidate in found:
+    candidates = [c for c in engine.enumerate(kernel) if c.status == "CUDNN_STATUS_SUCCESS"]
+    timer = engine.timer(kernel, workspace=max(c.workspace for c in candidates), memory_cap=2**30)
+    for candidate in candidates:
         for size in (8, 1):
             timing = timer.measure(size, candidate.algorithm, candidate.workspace)
             assert timing.wall_ms >= timing.time_ms > 0

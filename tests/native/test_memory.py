@@ -25,10 +25,10 @@ def test_random_values_are_spread_over_one_around_zero(engine: _native.Engine, d
 
 
 def test_a_seed_gives_the_same_values_every_time_and_another_seed_others(engine: _native.Engine) -> None:
-    one, again, other = (random(engine, "f32", 1000, seed) for seed in (1, 1, 2))
-    assert np.array_equal(one, again)
-    assert not np.array_equal(one, other)
-    assert np.array_equal(random(engine, "f32", MANY, 1)[:1000], one)
+    first, again, other = (random(engine, "f32", 1000, seed) for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    assert np.array_equal(random(engine, "f32", MANY, 1)[:1000], first)
 
 
 def test_no_two_samples_of_a_tensor_are_alike_although_values_repeat(engine: _native.Engine) -> None:

@@ -42,13 +42,13 @@ def values_of_piece(piece: Piece, pass_: str, values: Array) -> Array:
 def assert_piece_equals_whole(engine: Engine, kernel: Kernel, piece: Piece) -> None:
     checked = CheckedKernel(engine, kernel)
     x, w, y, *operands = (checked.memory[name] for name in checked.shapes)
-    found = Reference(engine, kernel, Tensors(x, w, y, tuple(operands)), piece)
-    expected, exact = found.expected(), values_of_piece(piece, kernel.pass_, checked.exact())
+    reference = Reference(engine, kernel, Tensors(x, w, y, tuple(operands)), piece)
+    expected, exact = reference.expected(), values_of_piece(piece, kernel.pass_, checked.exact())
     assert expected is not None
     assert np.linalg.norm(expected - exact) <= 1e-12 * checked.magnitude()
     batch = kernel.mini_batch
     result = checked.run([(batch, checked.runnable(batch)[0])])
-    assert np.array_equal(found.actual(), values_of_piece(piece, kernel.pass_, result))
+    assert np.array_equal(reference.actual(), values_of_piece(piece, kernel.pass_, result))
 
 
 @settings(max_examples=examples(150))

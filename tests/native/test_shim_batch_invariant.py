@@ -46,14 +46,14 @@ def divided(body: str, pass_: str, habit: str, **more: Any) -> list[dict[str, An
     return cases
 
 
-def check_same_bits(cases: list[dict[str, Any]], found: Ran) -> None:
+def check_same_bits(cases: list[dict[str, Any]], results: Ran) -> None:
     """Check each case against the samples of the last whole mini-batch before it."""
-    for one, output, facts in zip(cases, found.outputs, found.facts, strict=True):
-        assert set(facts["statuses"]) == {0}, one
+    for convolution, output, facts in zip(cases, results.outputs, results.facts, strict=True):
+        assert set(facts["statuses"]) == {0}, convolution
         assert np.isfinite(output).all()
         if len(output) == OF:
             whole = output
-        np.testing.assert_array_equal(output, whole[one["first"] :][: len(output)], str(one))
+        np.testing.assert_array_equal(output, whole[convolution["first"] :][: len(output)], str(convolution))
 
 
 @pytest.mark.parametrize("limit", ["", "none"])
@@ -68,10 +68,10 @@ def test_a_sample_has_the_same_bits_in_each_mini_batch(habit: str, limit: str, t
     ):
         algorithm = {"algorithm": int(pass_ == "backward_data")} if habit == "fixed" else {}
         cases += divided(f"{type_}:{layout}:default:mb_{body}", pass_, habit, **algorithm)
-    found = run_invariant(cases, tmp_path, MUCUDNN_WORKSPACE_LIMIT=limit)
-    assert NOT_KEPT not in found.stderr
-    assert "measuring" not in found.stderr
-    check_same_bits(cases, found)
+    results = run_invariant(cases, tmp_path, MUCUDNN_WORKSPACE_LIMIT=limit)
+    assert NOT_KEPT not in results.stderr
+    assert "measuring" not in results.stderr
+    check_same_bits(cases, results)
 
 
 @pytest.mark.parametrize("core", ["", "Haswell", "Prescott"])
@@ -87,39 +87,39 @@ def test_factors_fused_calls_threads_and_older_processors_keep_the_bits(
         cases += divided(f"f32:nchw:default:mb_{body}", "forward", "get", fused=True, beta=0.5)
         cases += divided(f"f32:nchw:fma:mb_{body}+bias+relu", "forward", "graph")
     environment = {"OPENBLAS_CORETYPE": core} if core else {}
-    found = run_invariant(cases, tmp_path, MUCUDNN_THREADS=threads, **environment)
-    assert NOT_KEPT not in found.stderr
-    check_same_bits(cases, found)
+    results = run_invariant(cases, tmp_path, MUCUDNN_THREADS=threads, **environment)
+    assert NOT_KEPT not in results.stderr
+    check_same_bits(cases, results)
 
 
 def test_engines_of_the_programs_choice_give_way_to_one_algorithm(tmp_path: Path) -> None:
     cases = [
-        one
+        convolution
         for pass_ in COVERED
         for engine in LEGACY_NUMBERS[pass_].values()
-        for one in divided(GRAPH_PROBLEM.replace("mb7_", "mb_"), pass_, "graph", engine=engine)
+        for convolution in divided(GRAPH_PROBLEM.replace("mb7_", "mb_"), pass_, "graph", engine=engine)
     ]
-    found = run_invariant(cases, tmp_path)
-    assert NOT_KEPT not in found.stderr
-    whole = next(output for output in found.outputs if len(output) == OF)
-    for one, output in zip(cases, found.outputs, strict=True):
-        if one["pass_"] == "forward":
-            np.testing.assert_array_equal(output, whole[one["first"] :][: len(output)])
+    results = run_invariant(cases, tmp_path)
+    assert NOT_KEPT not in results.stderr
+    whole = next(output for output in results.outputs if len(output) == OF)
+    for convolution, output in zip(cases, results.outputs, strict=True):
+        if convolution["pass_"] == "forward":
+            np.testing.assert_array_equal(output, whole[convolution["first"] :][: len(output)])
 
 
 def test_strict_results_are_exact_too(tmp_path: Path) -> None:
     cases = divided(LEGACY_PROBLEM.replace("mb7_", "mb_"), "forward", "get")
-    found = run_invariant(cases, tmp_path, MUCUDNN_NUMERICS="strict", MUCUDNN_WORKSPACE_LIMIT="none")
-    assert "WINOGRAD" not in found.stderr
-    check_same_bits(cases, found)
+    results = run_invariant(cases, tmp_path, MUCUDNN_NUMERICS="strict", MUCUDNN_WORKSPACE_LIMIT="none")
+    assert "WINOGRAD" not in results.stderr
+    check_same_bits(cases, results)
 
 
 def test_a_filter_gradient_is_measured_as_ever(tmp_path: Path) -> None:
     cases = [case(LEGACY_PROBLEM, "backward_filter")]
-    found = run_invariant(cases, tmp_path)
-    assert "measuring" in found.stderr
-    assert NOT_KEPT not in found.stderr
-    check_results(cases, found, [[0, 1, 2, 3]], tmp_path)
+    results = run_invariant(cases, tmp_path)
+    assert "measuring" in results.stderr
+    assert NOT_KEPT not in results.stderr
+    check_results(cases, results, [[0, 1, 2, 3]], tmp_path)
 
 
 def test_what_cannot_be_kept_is_said_once(tmp_path: Path) -> None:
@@ -127,22 +127,22 @@ def test_what_cannot_be_kept_is_said_once(tmp_path: Path) -> None:
     winograd = problem_of({"problem": "f32:nchw:default:mb4_ic64ih28_oc64_kh3_ph1"})
     cases = [case(winograd, "forward", "fixed", repeat=3)] * 2
     limit = {"MUCUDNN_WORKSPACE_LIMIT": "none", "MUCUDNN_LOG": "warning"}
-    found = run_invariant(cases, tmp_path, **limit)
-    assert found.warnings == [not_kept("the program brings a workspace of 0 bytes")]
+    results = run_invariant(cases, tmp_path, **limit)
+    assert results.warnings == [not_kept("the program brings a workspace of 0 bytes")]
     library = str(build_accepting_library(tmp_path))
     twice = case(GRAPH_PROBLEM + "+add", "forward", "graph", chain="convolves_twice", repeat=2)
-    found = run_invariant([twice, twice], tmp_path, MUCUDNN_LIBRARY=library, **limit)
-    assert found.warnings == [not_kept("several convolutions in one graph")]
+    results = run_invariant([twice, twice], tmp_path, MUCUDNN_LIBRARY=library, **limit)
+    assert results.warnings == [not_kept("several convolutions in one graph")]
 
 
 def test_a_plan_serves_filter_gradients_alone(engine: Engine, tmp_path: Path) -> None:
     kernels = {(LEGACY_PROBLEM, "forward"): [[(7, "WINOGRAD_NONFUSED")]]}
     plan = write_plan(engine, tmp_path / "small.plan", kernels)
     cases = divided(LEGACY_PROBLEM.replace("mb7_", "mb_"), "forward", "get", workspace=ROOMY)
-    found = run_invariant(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
-    assert f"MUCUDNN_BATCH_INVARIANT=1: only the filter gradients follow the plan '{plan}'" in found.stderr
-    assert NOT_KEPT not in found.stderr
-    check_same_bits(cases, found)
+    results = run_invariant(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
+    assert f"MUCUDNN_BATCH_INVARIANT=1: only the filter gradients follow the plan '{plan}'" in results.stderr
+    assert NOT_KEPT not in results.stderr
+    check_same_bits(cases, results)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +150,6 @@ def test_a_plan_serves_filter_gradients_alone(engine: Engine, tmp_path: Path) ->
 )
 def test_a_mode_that_passes_calls_on_says_so(mode: str, reason: str, tmp_path: Path) -> None:
     record = {"MUCUDNN_RECORD": str(tmp_path / "record")}
-    found = run_invariant([case(LEGACY_PROBLEM, "forward")], tmp_path, MUCUDNN_MODE=mode, **record)
-    assert NOT_KEPT in found.stderr
-    assert reason in found.stderr
+    results = run_invariant([case(LEGACY_PROBLEM, "forward")], tmp_path, MUCUDNN_MODE=mode, **record)
+    assert NOT_KEPT in results.stderr
+    assert reason in results.stderr

@@ -40,22 +40,24 @@ def run_graph_calls(
 def test_a_cuda_graph_computes_what_the_programs_own_plan_does(
     call: str, engine: Engine, library: Path, tmp_path: Path
 ) -> None:
-    cases, found = run_graph_calls(call, engine, library, tmp_path, "1MiB")
-    assert "put into a CUDA graph" in found.summary
-    executed = [{name: value for name, value in one.items() if name != "call"} for one in cases]
+    cases, results = run_graph_calls(call, engine, library, tmp_path, "1MiB")
+    assert "put into a CUDA graph" in results.summary
+    executed = [
+        {name: value for name, value in convolution.items() if name != "call"} for convolution in cases
+    ]
     alone = run_alone(executed, tmp_path)
-    assert [facts["statuses"] for facts in found.facts] == [[0]] * len(cases)
-    for one, other in zip(found.outputs, alone.outputs, strict=True):
-        assert (one == other).all()
+    assert [facts["statuses"] for facts in results.facts] == [[0]] * len(cases)
+    for actual, expected in zip(results.outputs, alone.outputs, strict=True):
+        assert (actual == expected).all()
 
 
 @CALLS
 def test_above_the_limit_a_cuda_graph_is_refused_as_plans_refuse_it_that_have_none(
     call: str, engine: Engine, library: Path, tmp_path: Path
 ) -> None:
-    _, found = run_graph_calls(call, engine, library, tmp_path, "64KiB")
-    assert [facts["statuses"] for facts in found.facts] == [[REFUSED]] * len(PASSES)
-    assert "no CUDA graph: the program's own plan is above the workspace limit" in found.stderr
+    _, results = run_graph_calls(call, engine, library, tmp_path, "64KiB")
+    assert [facts["statuses"] for facts in results.facts] == [[REFUSED]] * len(PASSES)
+    assert "no CUDA graph: the program's own plan is above the workspace limit" in results.stderr
 
 
 def test_a_library_as_old_as_9_2_without_populate_is_divided(engine: Engine, tmp_path: Path) -> None:
@@ -65,5 +67,7 @@ def test_a_library_as_old_as_9_2_without_populate_is_divided(engine: Engine, tmp
     plan = write_plan(engine, tmp_path / "small.plan", {(SMALL, "forward"): [[(1, "eng2")] * 7]})
     environment = {"MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan), "MUCUDNN_WORKSPACE_LIMIT": "1MiB"}
     libraries = {"MUCUDNN_LIBRARY": str(older), "LD_LIBRARY_PATH": scipy_openblas32.get_lib_dir()}
-    found = run_under_shim([case(SMALL, "forward", "graph", engine=2)], tmp_path, **environment, **libraries)
-    assert found.summary == "1 of 1 convolutions divided"
+    results = run_under_shim(
+        [case(SMALL, "forward", "graph", engine=2)], tmp_path, **environment, **libraries
+    )
+    assert results.summary == "1 of 1 convolutions divided"

@@ -34,10 +34,12 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": str(folder), "HOST_ENGINE": host_library(), "MUCUDNN_LIBRARY": wrapper}
 
 
-def check_results(cases: list[dict[str, Any]], found: Ran, folder: Path) -> None:
-    plain = [{**one, "device": None, "capturing": None, "others_capturing": None} for one in cases]
-    used = [list(ENUMERATORS[one["pass_"]].values()) for one in cases]
-    shim_cases.check_results(plain, found, used, folder)
+def check_results(cases: list[dict[str, Any]], results: Ran, folder: Path) -> None:
+    plain = [
+        {**convolution, "device": None, "capturing": None, "others_capturing": None} for convolution in cases
+    ]
+    used = [list(ENUMERATORS[convolution["pass_"]].values()) for convolution in cases]
+    shim_cases.check_results(plain, results, used, folder)
 
 
 def cases_on_both_devices(habit: str, problem: str) -> list[dict[str, Any]]:
@@ -54,8 +56,8 @@ def test_each_device_has_times_of_its_own(
     for name in NAMES:
         assert journal.count(f"\ndevice {name}, compute capability 0.0\n") == len(PASSES)
     assert "measuring" not in second.stderr
-    for found in (first, second):
-        check_results(cases, found, tmp_path)
+    for results in (first, second):
+        check_results(cases, results, tmp_path)
 
 
 @pytest.mark.parametrize(("habit", "problem"), [("get", SMALL), ("graph", STRICT)])
@@ -63,10 +65,10 @@ def test_devices_of_one_name_share_what_either_of_them_measured(
     habit: str, problem: str, libraries: dict[str, str], tmp_path: Path
 ) -> None:
     cases = cases_on_both_devices(habit, problem)
-    found = run_online(tmp_path, *cases, **libraries, ONE_NAME="1")
-    assert found.stderr.count("mucudnn: measuring ") == len(PASSES)
+    results = run_online(tmp_path, *cases, **libraries, ONE_NAME="1")
+    assert results.stderr.count("mucudnn: measuring ") == len(PASSES)
     assert journal_in(tmp_path).read_text().count("\ndevice ") == len(PASSES)
-    check_results(cases, found, tmp_path)
+    check_results(cases, results, tmp_path)
 
 
 THREADS = """
@@ -128,12 +130,12 @@ def plan_for(device: str, path: Path, *, grouped: bool = False) -> Path:
 def test_a_plan_is_followed_on_the_device_it_was_made_for(libraries: dict[str, str], tmp_path: Path) -> None:
     plan = plan_for(NAMES[0], tmp_path / "first.plan")
     cases = [case(SMALL, "forward", "fixed", device=device) for device in (0, 1, 0)]
-    found = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), **libraries)
-    assert found.summary == (
+    results = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), **libraries)
+    assert results.summary == (
         "2 of 3 convolutions divided, 1 passed through (the program brings a workspace of 0 bytes)"
     )
-    assert f"its device is '{NAMES[0]}, compute capability 0.0', here it is '{NAMES[1]}" in found.stderr
-    check_results(cases, found, tmp_path)
+    assert f"its device is '{NAMES[0]}, compute capability 0.0', here it is '{NAMES[1]}" in results.stderr
+    check_results(cases, results, tmp_path)
 
 
 def test_the_copies_of_groups_of_channels_go_to_the_stream_of_the_call(
@@ -143,14 +145,14 @@ def test_the_copies_of_groups_of_channels_go_to_the_stream_of_the_call(
     cases = [
         case(SMALL, "forward", "fixed", device=0, stream=stream, workspace=1 << 16) for stream in (64, 128)
     ]
-    found = run_under_shim(
+    results = run_under_shim(
         cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), TRACE="1", **libraries
     )
-    assert found.summary == "2 of 2 convolutions divided"
+    assert results.summary == "2 of 2 convolutions divided"
     # The slices of 4 of 6 channels are not aligned where they are. Those of 2 channels are not copied.
-    assert re.findall(r"copy on stream (\w+)", found.stderr) == ["0x40"] * 3 + ["0x80"] * 3
-    plain = [{**one, "stream": None} for one in cases]
-    check_results(plain, found, tmp_path)
+    assert re.findall(r"copy on stream (\w+)", results.stderr) == ["0x40"] * 3 + ["0x80"] * 3
+    plain = [{**convolution, "stream": None} for convolution in cases]
+    check_results(plain, results, tmp_path)
 
 
 @pytest.mark.parametrize(("habit", "problem"), [("find_ex", SMALL), ("get", SMALL), ("graph", STRICT)])
@@ -158,10 +160,10 @@ def test_while_a_stream_is_captured_nothing_is_measured_and_afterwards_it_is(
     habit: str, problem: str, libraries: dict[str, str], tmp_path: Path
 ) -> None:
     cases = [case(problem, "forward", habit, capturing=on) for on in (1, 0, 1)]
-    found = run_online(tmp_path, *cases, **libraries)
-    assert found.stderr.count("mucudnn: measuring ") == 1
-    assert re.search(r"\b1 (passed through \()?first seen at execution", found.summary)
-    check_results(cases, found, tmp_path)
+    results = run_online(tmp_path, *cases, **libraries)
+    assert results.stderr.count("mucudnn: measuring ") == 1
+    assert re.search(r"\b1 (passed through \()?first seen at execution", results.summary)
+    check_results(cases, results, tmp_path)
 
 
 @pytest.mark.parametrize(("habit", "problem"), [("get", SMALL), ("graph", STRICT)])
@@ -169,6 +171,6 @@ def test_what_other_threads_capture_survives_that_a_kernel_is_measured(
     habit: str, problem: str, libraries: dict[str, str], tmp_path: Path
 ) -> None:
     cases = [case(problem, "forward", habit, others_capturing=1)]
-    found = run_online(tmp_path, *cases, **libraries)
-    assert found.stderr.count("mucudnn: measuring ") == 1
-    check_results(cases, found, tmp_path)
+    results = run_online(tmp_path, *cases, **libraries)
+    assert results.stderr.count("mucudnn: measuring ") == 1
+    check_results(cases, results, tmp_path)

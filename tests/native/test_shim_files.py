@@ -23,8 +23,8 @@ def test_a_record_stays_whole_where_it_cannot_be_written_and_the_warning_says_wh
     run_under_shim([case(SMALL, pass_) for pass_ in PASSES], tmp_path, **recording)
     before = record.read_text()
     other = case("f16:nhwc:tf32:g2mb3_ic4id5ih6iw7_oc4_kd3kh3kw3", "forward")
-    found = run_under_shim([other], tmp_path, LARGEST_FILE=str(len(before)), **recording)
-    assert found.stderr == f"mucudnn: not recorded: '{record}' cannot be written: File too large\n"
+    results = run_under_shim([other], tmp_path, LARGEST_FILE=str(len(before)), **recording)
+    assert results.stderr == f"mucudnn: not recorded: '{record}' cannot be written: File too large\n"
     assert record.read_text() == before
     assert [file.name for file in tmp_path.iterdir() if "network" in file.name] == ["network.txt"]
 
@@ -55,13 +55,13 @@ def test_a_record_and_a_journal_that_are_links_are_one_warning_and_their_targets
     record = tmp_path / "network.txt"
     record.symlink_to(precious)
     journal_in(tmp_path).symlink_to(precious)
-    one = case(SMALL, "forward")
-    recorded = run_under_shim([one], tmp_path, MUCUDNN_MODE="record", MUCUDNN_RECORD=str(record))
+    convolution = case(SMALL, "forward")
+    recorded = run_under_shim([convolution], tmp_path, MUCUDNN_MODE="record", MUCUDNN_RECORD=str(record))
     assert [line for line in recorded.warnings if "not recorded" in line] == [
         f"mucudnn: not recorded: '{record}' cannot be opened: it is a symbolic link, which is not followed"
     ]
-    found = run_online(tmp_path, one, one, MUCUDNN_LOG="warning")
-    assert found.warnings == [
+    results = run_online(tmp_path, convolution, convolution, MUCUDNN_LOG="warning")
+    assert results.warnings == [
         f"mucudnn: measurements are neither read nor kept: '{journal_in(tmp_path)}' is a symbolic link"
     ]
     assert precious.read_text() == ""
@@ -71,10 +71,10 @@ def test_a_plans_control_characters_do_not_reach_the_terminal(tmp_path: Path) ->
     plan = tmp_path / "sent.plan"
     hostile = "\x1b]0;title\x07\x7f\x9b2J\tcafé"
     plan.write_text(f"mucudnn plan 1\ndevice {hostile}\nend 0\n", encoding="utf-8")
-    found = run_under_shim(
+    results = run_under_shim(
         [case(SMALL, "forward")], tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="warning"
     )
-    [warning] = found.warnings
+    [warning] = results.warnings
     assert r"its device is '\x1b]0;title\x07\x7f\xc2\x9b2J\x09café', here it is '" in warning
 
 
@@ -83,13 +83,13 @@ def test_a_file_of_a_terabyte_is_a_warning_and_is_not_read(tmp_path: Path) -> No
     for file in (plan, journal_in(tmp_path)):
         file.touch()
         os.truncate(file, 1 << 40)
-    one = case(SMALL, "forward")
+    convolution = case(SMALL, "forward")
     planned = run_under_shim(
-        [one], tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="warning"
+        [convolution], tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="warning"
     )
     [warning] = planned.warnings
     assert f"'{plan}' cannot be read: File too large; calls are passed on" in warning
-    [warning] = run_online(tmp_path, one, MUCUDNN_LOG="warning").warnings
+    [warning] = run_online(tmp_path, convolution, MUCUDNN_LOG="warning").warnings
     assert warning.startswith("mucudnn: earlier measurements are not known: ")
     assert warning.endswith(" cannot be read: File too large")
 
@@ -108,18 +108,20 @@ def test_a_pipe_in_place_of_a_plan_a_journal_or_a_record_is_a_warning_and_nobody
     pipe = str(tmp_path / "pipe")
     os.mkfifo(pipe)
     os.mkfifo(journal_in(tmp_path))
-    one = case(SMALL, "forward")
-    planned = run_under_shim([one], tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=pipe, MUCUDNN_LOG="warning")
+    convolution = case(SMALL, "forward")
+    planned = run_under_shim(
+        [convolution], tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=pipe, MUCUDNN_LOG="warning"
+    )
     assert planned.warnings == [
         f"mucudnn: the plan '{pipe}' is not followed: '{pipe}' cannot be read: it is not a regular file; "
         "calls are passed on"
     ]
     recording = {"MUCUDNN_MODE": "record", "MUCUDNN_RECORD": pipe, "MUCUDNN_LOG": "warning"}
-    assert run_under_shim([one], tmp_path, **recording).warnings == [
+    assert run_under_shim([convolution], tmp_path, **recording).warnings == [
         f"mucudnn: not recorded: '{pipe}' cannot be opened: it is not a regular file"
     ]
-    found = run_online(tmp_path, one, one, MUCUDNN_LOG="warning")
-    assert [line.split(": ")[1] for line in found.warnings] == [
+    results = run_online(tmp_path, convolution, convolution, MUCUDNN_LOG="warning")
+    assert [line.split(": ")[1] for line in results.warnings] == [
         "earlier measurements are not known",
         "measurements are not kept",
     ]
@@ -130,13 +132,13 @@ def test_a_journal_that_stays_locked_is_waited_for_once_and_the_program_goes_on(
     journal = journal_in(tmp_path)
     with journal.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        found = run_online(tmp_path, *cases, MUCUDNN_LOG="warning")
+        results = run_online(tmp_path, *cases, MUCUDNN_LOG="warning")
         holder = f"process {os.getpid()}"
-        assert found.warnings == [
+        assert results.warnings == [
             f"mucudnn: waiting for {holder}, which has locked '{journal}'",
             f"mucudnn: measurements are not kept: '{journal}' stays locked by {holder}",
         ]
-    assert [facts["statuses"] for facts in found.facts] == [[0]] * 3
+    assert [facts["statuses"] for facts in results.facts] == [[0]] * 3
     assert journal.read_text() == ""
 
 
@@ -145,8 +147,8 @@ def test_a_journal_on_a_full_disk_ends_with_a_whole_document(tmp_path: Path) -> 
     journal = journal_in(tmp_path)
     before = journal.read_text()
     cases = [case(SMALL, pass_) for pass_ in PASSES]
-    found = run_online(tmp_path, *cases, LARGEST_FILE=str(len(before) + 100), MUCUDNN_LOG="warning")
-    assert found.warnings == [
+    results = run_online(tmp_path, *cases, LARGEST_FILE=str(len(before) + 100), MUCUDNN_LOG="warning")
+    assert results.warnings == [
         f"mucudnn: measurements are not kept: '{journal}' cannot be written: File too large"
     ]
     assert journal.read_text() == before

@@ -45,13 +45,13 @@ def write_journal(engine: Engine, cache: Path, descriptor: str) -> None:
     cache.with_name(cache.name + ".journal").write_text(format_plan(header, rows))
 
 
-def check_own(cases: list[dict[str, Any]], found: Ran, folder: Path) -> None:
+def check_own(cases: list[dict[str, Any]], results: Ran, folder: Path) -> None:
     """Check that the program gets the same numbers as without the drop-in, all of them finite."""
     alone = run_alone(cases, folder)
-    for one, other, facts in zip(found.outputs, alone.outputs, found.facts, strict=True):
+    for actual, expected, facts in zip(results.outputs, alone.outputs, results.facts, strict=True):
         assert facts["statuses"] == [0]
-        assert np.isfinite(one).all()
-        np.testing.assert_array_equal(one, other)
+        assert np.isfinite(actual).all()
+        np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("others", [[], [WHOLE]], ids=["divided alone", "undivided too"])
@@ -62,9 +62,9 @@ def test_a_plan_that_divides_such_a_gradient_is_not_followed(
     plan = shim_cases.write_plan(engine, tmp_path / "old.plan", {(PROBLEM, GRADIENT): [chosen, *others]})
     cases = [*map(gradient, HABITS), fixed()]
     variables = {"MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan)}
-    found = run_under_shim(cases, tmp_path, **variables)
-    check_own(cases, found, tmp_path)
-    assert found.summary.startswith(f"0 of {len(cases)} convolutions divided")
+    results = run_under_shim(cases, tmp_path, **variables)
+    check_own(cases, results, tmp_path)
+    assert results.summary.startswith(f"0 of {len(cases)} convolutions divided")
     quiet = run_under_shim(cases[:1], tmp_path, MUCUDNN_LOG="warning", **variables)
     assert len(quiet.warnings) == 1
     assert REFUSED.format(len(chosen)) in quiet.warnings[0]
@@ -78,9 +78,9 @@ def test_what_was_measured_before_does_not_divide_it_either(
     write_journal(engine, cache, PROBLEM)
     cases = [*map(gradient, HABITS), fixed()]
     variables = {"MUCUDNN_MODE": "online", "MUCUDNN_CACHE": str(cache), "MUCUDNN_WORKSPACE_LIMIT": limit}
-    found = run_under_shim(cases, tmp_path, **variables)
-    check_own(cases, found, tmp_path)
-    assert found.summary.startswith(f"0 of {len(cases)} convolutions divided")
+    results = run_under_shim(cases, tmp_path, **variables)
+    check_own(cases, results, tmp_path)
+    assert results.summary.startswith(f"0 of {len(cases)} convolutions divided")
 
 
 @pytest.mark.parametrize("habit", HABITS)
@@ -90,10 +90,10 @@ def test_gradients_in_bf16_are_divided_near_the_end_of_its_range(
     cases = [gradient(habit, BF16, 2.5e38)]
     for parts in (HALVES, ONES):
         plan = shim_cases.write_plan(engine, tmp_path / "bf16.plan", {(BF16, GRADIENT): [parts]})
-        found = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
-        assert found.summary == "1 of 1 convolutions divided"
-        assert np.isfinite(found.outputs[0]).all()
-        check_results(cases, found, [[1]], tmp_path)
+        results = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
+        assert results.summary == "1 of 1 convolutions divided"
+        assert np.isfinite(results.outputs[0]).all()
+        check_results(cases, results, [[1]], tmp_path)
 
 
 def test_the_command_line_says_which_kernel_of_a_plan_does_not_hold(engine: Engine, tmp_path: Path) -> None:

@@ -44,7 +44,9 @@ def plan_for(engine: Engine, folder: Path, *problems: str, parts: Any = ((3, "en
 def test_groups_of_channels_take_their_part_of_the_bias(layout: str, engine: Engine, tmp_path: Path) -> None:
     plain = f"f32:{layout}:fma:mb3_ic12ih9_oc12_kh3_ph1"
     epilogues = {"+bias+relu": True, "+bias": True, "+add0+bias+relu": True, "+add+bias+relu": False}
-    texts = {str(problem_of({"problem": plain + one})): grouped for one, grouped in epilogues.items()}
+    texts = {
+        str(problem_of({"problem": plain + epilogue})): grouped for epilogue, grouped in epilogues.items()
+    }
     missing = [[(3, "eng99")]]  # an engine that no library has
     groups = [(8, [(1, "eng0")] * 3), (4, [(3, "eng2")])]
     plan = shim_cases.write_plan(
@@ -55,9 +57,9 @@ def test_groups_of_channels_take_their_part_of_the_bias(layout: str, engine: Eng
     )
     aliases = [{"alias": {"operand0": "y"}, "over": float("nan")} if "add0" in text else {} for text in texts]
     cases = [fused(text, **alias) for text, alias in zip(texts, aliases, strict=True)]
-    found = run_under_shim(cases, tmp_path, **following(plan), MUCUDNN_WORKSPACE_LIMIT="4MiB")
-    assert found.summary.startswith("3 of 4 convolutions divided")
-    check_results(cases, found, [[0, 2]] * 4, tmp_path)
+    results = run_under_shim(cases, tmp_path, **following(plan), MUCUDNN_WORKSPACE_LIMIT="4MiB")
+    assert results.summary.startswith("3 of 4 convolutions divided")
+    check_results(cases, results, [[0, 2]] * 4, tmp_path)
 
 
 @pytest.mark.parametrize("sizes", [(3, 3, 1), (1,) * 7], ids=["three", "seven"])
@@ -69,16 +71,16 @@ def test_divided_results_hold_the_contract_for_every_type_layout_and_epilogue(
     for data_type, layout, body, epilogue in kinds:
         math = "fma" if data_type == "f32" else "default"
         text = f"{data_type}:{layout}:{math}:mb7_{body}{epilogue}"
-        one = fused(str(problem_of({"problem": text})))
-        names = shim_cases.algorithms(engine, problem_of(one).replace(mini_batch=1), "forward")
+        convolution = fused(str(problem_of({"problem": text})))
+        names = shim_cases.algorithms(engine, problem_of(convolution).replace(mini_batch=1), "forward")
         parts = [(size, names[i % len(names)]) for i, size in enumerate(sizes)]
-        kernels[one["problem"], "forward"] = [parts]
-        cases.append(one)
+        kernels[convolution["problem"], "forward"] = [parts]
+        cases.append(convolution)
         used.append(sorted({int(name[3:].split("_")[0]) for _, name in parts}))
     plan = shim_cases.write_plan(engine, tmp_path / "all.plan", kernels)
-    found = run_under_shim(cases, tmp_path, **following(plan))
-    assert found.summary == f"{len(cases)} of {len(cases)} convolutions divided"
-    check_results(cases, found, used, tmp_path)
+    results = run_under_shim(cases, tmp_path, **following(plan))
+    assert results.summary == f"{len(cases)} of {len(cases)} convolutions divided"
+    check_results(cases, results, used, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -110,19 +112,19 @@ def test_however_a_program_writes_the_chain_it_is_divided(
     more: dict[str, Any], engine: Engine, tmp_path: Path
 ) -> None:
     cases = [fused(**more)]
-    found = run_under_shim(
+    results = run_under_shim(
         cases, tmp_path, **following(plan_for(engine, tmp_path, SMALL, TORCH_RELU, SCALED))
     )
     runs = more.get("repeat", 1) + 5 * more.get("share", 0)
-    assert found.summary == f"{runs} of {runs} convolutions divided"
-    check_results(cases, found, [[0, 2]], tmp_path)
+    assert results.summary == f"{runs} of {runs} convolutions divided"
+    check_results(cases, results, [[0, 2]], tmp_path)
 
 
 def test_nan_goes_through_the_relu_of_a_divided_chain(engine: Engine, tmp_path: Path) -> None:
     cases = [fused(alias={"operand0": "y"}, over=float("nan"))]
-    found = run_under_shim(cases, tmp_path, **following(plan_for(engine, tmp_path, SMALL)))
-    assert found.summary == "1 of 1 convolutions divided"
-    assert np.isnan(found.outputs[0]).all()
+    results = run_under_shim(cases, tmp_path, **following(plan_for(engine, tmp_path, SMALL)))
+    assert results.summary == "1 of 1 convolutions divided"
+    assert np.isnan(results.outputs[0]).all()
 
 
 ODD = {
@@ -171,9 +173,9 @@ def test_a_chain_of_another_kind_passes_through_and_the_reason_is_told(
     if "intermediate" in odd:
         problem = problem.replace("nchw", "nhwc")  # in NCHW no engine runs the graph
     cases = [fused(problem, odd=odd)]
-    found = run_under_shim(cases, tmp_path, **following(plan_for(engine, tmp_path, problem)))
-    assert found.summary == f"0 of 1 convolutions divided, 1 passed through ({reason})"
-    check_same(cases, found, tmp_path)
+    results = run_under_shim(cases, tmp_path, **following(plan_for(engine, tmp_path, problem)))
+    assert results.summary == f"0 of 1 convolutions divided, 1 passed through ({reason})"
+    check_same(cases, results, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -187,8 +189,8 @@ def accepting(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_a_graph_that_is_no_such_chain_passes_through_and_the_reason_is_told(
     chain: str, reason: str, accepting: dict[str, str], tmp_path: Path
 ) -> None:
-    found = run_under_shim([fused(f"{GRAPH_PROBLEM}+add", chain=chain)], tmp_path, **accepting)
-    assert found.summary == f"0 of 1 convolutions divided, 1 passed through ({reason})"
+    results = run_under_shim([fused(f"{GRAPH_PROBLEM}+add", chain=chain)], tmp_path, **accepting)
+    assert results.summary == f"0 of 1 convolutions divided, 1 passed through ({reason})"
 
 
 def test_a_chain_that_its_engine_is_compiled_for_passes_through_and_is_not_recorded(
@@ -196,18 +198,18 @@ def test_a_chain_that_its_engine_is_compiled_for_passes_through_and_is_not_recor
 ) -> None:
     record = tmp_path / "network.txt"
     environment = {**accepting, "MUCUDNN_RECORD": str(record), "COMPILES": "1"}
-    found = run_under_shim([fused(f"{GRAPH_PROBLEM}+relu")], tmp_path, **environment)
+    results = run_under_shim([fused(f"{GRAPH_PROBLEM}+relu")], tmp_path, **environment)
     reason = "fused by an engine that is compiled at run time"
-    assert found.summary == f"0 of 1 convolutions divided, 1 passed through ({reason})"
+    assert results.summary == f"0 of 1 convolutions divided, 1 passed through ({reason})"
     assert "+relu" not in record.read_text()
 
 
 def test_a_plan_for_the_plain_convolution_is_not_one_for_the_chain(engine: Engine, tmp_path: Path) -> None:
     cases = [fused(), fused(GRAPH_PROBLEM), fused(f"{GRAPH_PROBLEM}+bias+relu")]
     plan = plan_for(engine, tmp_path, GRAPH_PROBLEM, f"{GRAPH_PROBLEM}+bias+relu")
-    found = run_under_shim(cases, tmp_path, **following(plan))
-    assert found.summary == "2 of 3 convolutions divided, 1 passed through (not in the plan)"
-    check_results(cases, found, [[0, 2]] * 3, tmp_path)
+    results = run_under_shim(cases, tmp_path, **following(plan))
+    assert results.summary == "2 of 3 convolutions divided, 1 passed through (not in the plan)"
+    check_results(cases, results, [[0, 2]] * 3, tmp_path)
 
 
 @pytest.mark.parametrize("limit", [64 * 1024, 1 << 20])
@@ -216,19 +218,19 @@ def test_the_workspace_told_is_within_the_limit(limit: int, engine: Engine, tmp_
     (own,) = (facts["workspace"] for facts in run_alone(cases, tmp_path).facts)
     assert 64 * 1024 < own < 1 << 20
     plan = plan_for(engine, tmp_path, SMALL, parts=[(2, "eng2")] * 3 + [(1, "eng2")])
-    found = run_under_shim(cases, tmp_path, **following(plan), MUCUDNN_WORKSPACE_LIMIT=str(limit))
-    assert found.summary == "1 of 1 convolutions divided"
-    (reported_workspace,) = (facts["workspace"] for facts in found.facts)
+    results = run_under_shim(cases, tmp_path, **following(plan), MUCUDNN_WORKSPACE_LIMIT=str(limit))
+    assert results.summary == "1 of 1 convolutions divided"
+    (reported_workspace,) = (facts["workspace"] for facts in results.facts)
     assert reported_workspace < limit if limit < own else reported_workspace == own
-    check_results(cases, found, [[2]], tmp_path)
+    check_results(cases, results, [[2]], tmp_path)
 
 
 def test_without_a_limit_the_program_is_told_no_more_than_by_its_own_plan(tmp_path: Path) -> None:
     cases = [fused(engine=engine) for engine in ENGINES]
     online = {"MUCUDNN_MODE": "online", "MUCUDNN_CACHE": str(tmp_path / "cache.sqlite")}
-    found, alone = run_under_shim(cases, tmp_path, **online), run_alone(cases, tmp_path)
-    assert [facts["workspace"] for facts in found.facts] == [facts["workspace"] for facts in alone.facts]
-    check_results(cases, found, [ENGINES] * len(cases), tmp_path)
+    results, alone = run_under_shim(cases, tmp_path, **online), run_alone(cases, tmp_path)
+    assert [facts["workspace"] for facts in results.facts] == [facts["workspace"] for facts in alone.facts]
+    check_results(cases, results, [ENGINES] * len(cases), tmp_path)
 
 
 def test_online_a_chain_is_measured_when_its_plan_is_finalized_and_never_again(tmp_path: Path) -> None:
@@ -236,8 +238,8 @@ def test_online_a_chain_is_measured_when_its_plan_is_finalized_and_never_again(t
     first, second = (run_online(tmp_path, *cases) for _ in range(2))
     assert len(re.findall("measuring .*add0?.bias.relu", first.stderr)) == 2
     assert "measuring" not in second.stderr
-    for found in (first, second):
-        check_results(cases, found, [ENGINES] * 2, tmp_path)
+    for results in (first, second):
+        check_results(cases, results, [ENGINES] * 2, tmp_path)
 
 
 def mucudnn(folder: Path, *command: str) -> str:
@@ -263,7 +265,7 @@ def test_what_is_recorded_is_optimized_offline_and_the_plan_is_followed(tmp_path
     assert "+add0+bias+relu" in mucudnn(tmp_path, "plan", "show", str(plan))
     mucudnn(tmp_path, "plan", "verify", str(plan))
 
-    found = run_under_shim(cases, tmp_path, **following(plan), MUCUDNN_WORKSPACE_LIMIT="40KiB")
-    assert "not in the plan" not in found.stderr
-    assert all(facts["workspace"] <= 40 * 1024 for facts in found.facts)
-    check_results(cases, found, [ENGINES] * 2, tmp_path)
+    results = run_under_shim(cases, tmp_path, **following(plan), MUCUDNN_WORKSPACE_LIMIT="40KiB")
+    assert "not in the plan" not in results.stderr
+    assert all(facts["workspace"] <= 40 * 1024 for facts in results.facts)
+    check_results(cases, results, [ENGINES] * 2, tmp_path)

@@ -26,9 +26,9 @@ def graph(problem: str, pass_: str, **more: Any) -> dict[str, Any]:
     return case(problem, pass_, "graph", **more)
 
 
-def runnable(engine: Engine, one: dict[str, Any], size: int) -> list[str]:
+def runnable(engine: Engine, convolution: dict[str, Any], size: int) -> list[str]:
     """Return the algorithms that run a case at this size, engines and legacy algorithms alternately."""
-    candidates = engine.enumerate(Kernel(problem_of(one), one["pass_"]).at(size))
+    candidates = engine.enumerate(Kernel(problem_of(convolution), convolution["pass_"]).at(size))
     return [c.algorithm for c in candidates if c.status == "CUDNN_STATUS_SUCCESS"]
 
 
@@ -57,19 +57,21 @@ def test_divided_results_hold_the_contract_for_every_kind_of_convolution(
 ) -> None:
     cases = kinds()
     kernels, used = {}, []
-    for one in cases:
-        pass_ = one["pass_"]
-        names = runnable(engine, one, 1)
+    for convolution in cases:
+        pass_ = convolution["pass_"]
+        names = runnable(engine, convolution, 1)
         mixed = [[(size, names[-i % len(names)]) for i, size in enumerate(sizes, 1)]]
         legacy = [[(size, next(name for name in names if name[:3] != "eng")) for size in sizes]]
-        kernels[one["problem"], pass_] = [*mixed, *legacy]
+        kernels[convolution["problem"], pass_] = [*mixed, *legacy]
         used.append(sorted({number(pass_, name) for parts in (*mixed, *legacy) for _, name in parts}))
     plan = shim_cases.write_plan(engine, tmp_path / "all.plan", kernels)
-    found = run_under_shim(cases, tmp_path, **following(plan))
-    divided = sum(most_slices(Kernel(problem_of(one), one["pass_"])) > 1 for one in cases)
+    results = run_under_shim(cases, tmp_path, **following(plan))
+    divided = sum(
+        most_slices(Kernel(problem_of(convolution), convolution["pass_"])) > 1 for convolution in cases
+    )
     assert len(cases) > divided > 0.9 * len(cases)
-    assert found.summary.startswith(f"{divided} of {len(cases)} convolutions divided")
-    check_results(cases, found, used, tmp_path)
+    assert results.summary.startswith(f"{divided} of {len(cases)} convolutions divided")
+    check_results(cases, results, used, tmp_path)
 
 
 def test_groups_of_channels_hold_the_contract_where_a_call_overwrites_its_output(
@@ -94,9 +96,9 @@ def test_groups_of_channels_hold_the_contract_where_a_call_overwrites_its_output
         kernels[problem, pass_] = [[(7, names[0])]]
         used.append(sorted({number(pass_, name) for name in (names[0], *(part[0][1] for part in parts))}))
     plan = shim_cases.write_plan(engine, tmp_path / "all.plan", kernels, groups)
-    found = run_under_shim(cases, tmp_path, **following(plan))
-    assert found.summary.startswith(f"{len(cases) // 2} of {len(cases)} convolutions divided")
-    check_results(cases, found, used, tmp_path)
+    results = run_under_shim(cases, tmp_path, **following(plan))
+    assert results.summary.startswith(f"{len(cases) // 2} of {len(cases)} convolutions divided")
+    check_results(cases, results, used, tmp_path)
 
 
 HUNGRY = {"forward": 2, "backward_data": 0, "backward_filter": 0}  # engines whose workspace grows with N
@@ -123,13 +125,13 @@ def test_the_workspace_told_is_within_the_limit_and_holds_the_programs_own_plan_
     own = [facts["workspace"] for facts in run_alone(cases, tmp_path).facts]
     assert all(64 * 1024 < size < 1 << 20 for size in own)
     plan = dividing_plan(engine, tmp_path, lean=True)
-    found = run_under_shim(cases, tmp_path, **following(plan), MUCUDNN_WORKSPACE_LIMIT=str(limit))
-    assert found.summary == "3 of 3 convolutions divided"
-    reported_workspaces = [facts["workspace"] for facts in found.facts]
+    results = run_under_shim(cases, tmp_path, **following(plan), MUCUDNN_WORKSPACE_LIMIT=str(limit))
+    assert results.summary == "3 of 3 convolutions divided"
+    reported_workspaces = [facts["workspace"] for facts in results.facts]
     assert (
         all(size < limit for size in reported_workspaces) if limit < min(own) else reported_workspaces == own
     )
-    check_results(cases, found, [list(LEGACY_NUMBERS[pass_].values()) for pass_ in PASSES], tmp_path)
+    check_results(cases, results, [list(LEGACY_NUMBERS[pass_].values()) for pass_ in PASSES], tmp_path)
 
 
 def test_without_a_limit_the_program_is_told_no_more_than_by_its_own_plan(tmp_path: Path) -> None:
@@ -139,10 +141,15 @@ def test_without_a_limit_the_program_is_told_no_more_than_by_its_own_plan(tmp_pa
         for engine in LEGACY_NUMBERS[pass_].values()
     ]
     online = {"MUCUDNN_MODE": "online", "MUCUDNN_CACHE": str(tmp_path / "cache.sqlite")}
-    found = run_under_shim(cases, tmp_path, **online)
+    results = run_under_shim(cases, tmp_path, **online)
     alone = run_alone(cases, tmp_path)
-    assert [facts["workspace"] for facts in found.facts] == [facts["workspace"] for facts in alone.facts]
-    check_results(cases, found, [list(LEGACY_NUMBERS[one["pass_"]].values()) for one in cases], tmp_path)
+    assert [facts["workspace"] for facts in results.facts] == [facts["workspace"] for facts in alone.facts]
+    check_results(
+        cases,
+        results,
+        [list(LEGACY_NUMBERS[convolution["pass_"]].values()) for convolution in cases],
+        tmp_path,
+    )
 
 
 def test_online_a_plan_is_measured_when_it_is_finalized_and_never_again(tmp_path: Path) -> None:
@@ -150,8 +157,8 @@ def test_online_a_plan_is_measured_when_it_is_finalized_and_never_again(tmp_path
     first, second = (run_online(tmp_path, *cases) for _ in range(2))
     assert "measuring" in first.stderr
     assert "measuring" not in second.stderr
-    for found in (first, second):
-        check_results(cases, found, [list(LEGACY_NUMBERS[pass_].values()) for pass_ in PASSES], tmp_path)
+    for results in (first, second):
+        check_results(cases, results, [list(LEGACY_NUMBERS[pass_].values()) for pass_ in PASSES], tmp_path)
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -159,22 +166,22 @@ def test_a_plan_and_a_pack_serve_any_number_of_runs_whatever_became_of_their_des
     keep: bool, engine: Engine, tmp_path: Path
 ) -> None:
     cases = [graph(GRAPH_PROBLEM, pass_, repeat=4, keep=keep) for pass_ in PASSES]
-    found = run_under_shim(cases, tmp_path, **following(dividing_plan(engine, tmp_path)))
-    assert found.summary == "12 of 12 convolutions divided"
-    check_results(cases, found, [[HUNGRY[pass_]] for pass_ in PASSES], tmp_path)
+    results = run_under_shim(cases, tmp_path, **following(dividing_plan(engine, tmp_path)))
+    assert results.summary == "12 of 12 convolutions divided"
+    check_results(cases, results, [[HUNGRY[pass_]] for pass_ in PASSES], tmp_path)
 
 
 def test_without_a_workspace_what_needs_none_runs(engine: Engine, tmp_path: Path) -> None:
     cases = [graph(GRAPH_PROBLEM, pass_, scratch=False, engine=HUNGRY[pass_]) for pass_ in PASSES]
-    found = run_under_shim(cases, tmp_path, **following(dividing_plan(engine, tmp_path, lean=True)))
-    assert found.summary == "3 of 3 convolutions divided"
-    check_results(cases, found, [list(LEGACY_NUMBERS[pass_].values()) for pass_ in PASSES], tmp_path)
+    results = run_under_shim(cases, tmp_path, **following(dividing_plan(engine, tmp_path, lean=True)))
+    assert results.summary == "3 of 3 convolutions divided"
+    check_results(cases, results, [list(LEGACY_NUMBERS[pass_].values()) for pass_ in PASSES], tmp_path)
 
 
 def test_threads_share_a_plan(engine: Engine, tmp_path: Path) -> None:
     cases = [graph(GRAPH_PROBLEM, pass_, share=4) for pass_ in PASSES]
-    found = run_under_shim(cases, tmp_path, **following(dividing_plan(engine, tmp_path)))
-    assert found.summary == "63 of 63 convolutions divided"
+    results = run_under_shim(cases, tmp_path, **following(dividing_plan(engine, tmp_path)))
+    assert results.summary == "63 of 63 convolutions divided"
 
 
 @pytest.mark.parametrize(
@@ -191,28 +198,28 @@ def test_what_is_not_recognised_passes_through(
     more: dict[str, Any], summary: str, engine: Engine, tmp_path: Path
 ) -> None:
     cases = [graph(GRAPH_PROBLEM, pass_, **more) for pass_ in PASSES]
-    found = run_under_shim(cases, tmp_path, **following(dividing_plan(engine, tmp_path)))
-    assert found.summary == summary
-    check_same(cases, found, tmp_path)
+    results = run_under_shim(cases, tmp_path, **following(dividing_plan(engine, tmp_path)))
+    assert results.summary == summary
+    check_same(cases, results, tmp_path)
 
 
 def test_without_a_plan_for_it_a_convolution_passes_through(engine: Engine, tmp_path: Path) -> None:
     other = GRAPH_PROBLEM.replace("mb7", "mb6")
     plan = shim_cases.write_plan(engine, tmp_path / "other.plan", {(other, "forward"): [[(6, "eng0")]]})
     cases = [graph(GRAPH_PROBLEM, pass_) for pass_ in PASSES]
-    found = run_under_shim(cases, tmp_path, **following(plan))
-    assert found.summary == "0 of 3 convolutions divided, 3 passed through (not in the plan)"
-    check_same(cases, found, tmp_path)
+    results = run_under_shim(cases, tmp_path, **following(plan))
+    assert results.summary == "0 of 3 convolutions divided, 3 passed through (not in the plan)"
+    check_same(cases, results, tmp_path)
 
 
 def test_record_writes_down_what_the_graph_api_convolves(tmp_path: Path) -> None:
     record = tmp_path / "network.txt"
     cases = [graph(GRAPH_PROBLEM, pass_, repeat=3) for pass_ in PASSES]
-    found = run_under_shim(
+    results = run_under_shim(
         cases, tmp_path, MUCUDNN_MODE="record", MUCUDNN_RECORD=str(record), MUCUDNN_LOG="warning"
     )
     assert "# forward*3 backward_data*3 backward_filter*3\n" + GRAPH_PROBLEM in record.read_text()
-    check_same(cases, found, tmp_path)
+    check_same(cases, results, tmp_path)
 
 
 PLANS = """

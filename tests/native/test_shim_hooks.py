@@ -48,18 +48,18 @@ def dividing_plan(engine: Engine, path: Path, pass_: str) -> tuple[Path, int]:
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_hooked_function_answers_and_runs_by_the_plan(hook: str, engine: Engine, tmp_path: Path) -> None:
-    one = small_case(hook)
-    plan, workspace = dividing_plan(engine, tmp_path / "small.plan", one["pass_"])
-    found = run_under_shim([one], tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
-    facts, alone = found.facts[0], run_alone([one], tmp_path).facts[0]
+    convolution = small_case(hook)
+    plan, workspace = dividing_plan(engine, tmp_path / "small.plan", convolution["pass_"])
+    results = run_under_shim([convolution], tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
+    facts, alone = results.facts[0], run_alone([convolution], tmp_path).facts[0]
     assert facts["workspace"] == workspace
-    assert found.summary == "1 of 1 convolutions divided"
+    assert results.summary == "1 of 1 convolutions divided"
     first, *others = facts["answers"]
     assert first[1:5] == [0, 7.0, workspace, 1], "success, milliseconds, bytes, deterministic"
     assert first[0] == others[0][0], "the answer names the algorithm of the library's first answer"
     assert [answer[0] for answer in sorted(others)] == [answer[0] for answer in sorted(alone["answers"])]
-    used = list(ENUMERATORS[one["pass_"]].values())
-    check_results([one], found, [used], tmp_path)
+    used = list(ENUMERATORS[convolution["pass_"]].values())
+    check_results([convolution], results, [used], tmp_path)
 
 
 def kinds() -> list[dict[str, Any]]:
@@ -90,18 +90,20 @@ def test_divided_results_hold_the_contract_for_every_kind_of_convolution(
 ) -> None:
     cases = kinds()
     kernels, used = {}, []
-    for one in cases:
-        problem, pass_ = problem_of(one), one["pass_"]
+    for convolution in cases:
+        problem, pass_ = problem_of(convolution), convolution["pass_"]
         names = algorithms(engine, problem.replace(mini_batch=1), pass_)
         parts = [(size, names[i % len(names)]) for i, size in enumerate(sizes)]
         kernels[str(problem), pass_] = [parts]
         used.append(sorted({ENUMERATORS[pass_][name.partition(".tile=")[0]] for _, name in parts}))
     plan = shim_cases.write_plan(engine, tmp_path / "all.plan", kernels)
-    found = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
-    divided = sum(most_slices(Kernel(problem_of(one), one["pass_"])) > 1 for one in cases)
+    results = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
+    divided = sum(
+        most_slices(Kernel(problem_of(convolution), convolution["pass_"])) > 1 for convolution in cases
+    )
     assert len(cases) > divided > 0.9 * len(cases)
-    assert found.summary.startswith(f"{divided} of {len(cases)} convolutions divided")
-    check_results(cases, found, used, tmp_path)
+    assert results.summary.startswith(f"{divided} of {len(cases)} convolutions divided")
+    check_results(cases, results, used, tmp_path)
 
 
 def test_a_caller_who_passes_less_than_it_was_told_gets_the_best_that_fits(
@@ -118,13 +120,13 @@ def test_a_caller_who_passes_less_than_it_was_told_gets_the_best_that_fits(
         case(SMALL, "forward", **habits, workspace=need),
         case(SMALL, "forward", **habits, workspace=need - 1),
     ]
-    found = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
-    assert found.facts[0]["workspace"] > need
-    assert found.summary == (
+    results = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
+    assert results.facts[0]["workspace"] > need
+    assert results.summary == (
         "1 of 3 convolutions divided, 1 by a faster algorithm, "
         "1 passed through (nothing within the workspace)"
     )
-    check_results(cases, found, [[7], [2], [0]], tmp_path)
+    check_results(cases, results, [[7], [2], [0]], tmp_path)
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -136,8 +138,8 @@ def test_a_division_rescues_a_call_that_cannot_run_in_the_memory_given(
     plan = shim_cases.write_plan(engine, tmp_path / "small.plan", {(SMALL, pass_): [[(4, lean), (3, lean)]]})
     cases = [case(SMALL, pass_, "fixed", algorithm=hungry, workspace=0)]
     assert run_alone(cases, tmp_path).facts[0]["statuses"] == [host_abi.BAD_PARAM]
-    found = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
-    check_results(cases, found, [[ENUMERATORS[pass_][lean]]], tmp_path)
+    results = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
+    check_results(cases, results, [[ENUMERATORS[pass_][lean]]], tmp_path)
 
 
 def test_without_a_plan_for_it_a_convolution_passes_through(engine: Engine, tmp_path: Path) -> None:
@@ -145,9 +147,9 @@ def test_without_a_plan_for_it_a_convolution_passes_through(engine: Engine, tmp_
         engine, tmp_path / "other.plan", {(SMALL, "backward_data"): [[(7, "ALGO_1")]]}
     )
     cases = [case(SMALL, "forward", habit) for habit in ("get", "find_ex", "fixed")]
-    found = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
-    assert found.summary == "0 of 3 convolutions divided, 3 passed through (not in the plan)"
-    assert len(found.facts[0]["answers"]) == len(run_alone(cases, tmp_path).facts[0]["answers"])
+    results = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
+    assert results.summary == "0 of 3 convolutions divided, 3 passed through (not in the plan)"
+    assert len(results.facts[0]["answers"]) == len(run_alone(cases, tmp_path).facts[0]["answers"])
 
 
 def test_strict_numerics_keep_fft_and_winograd_out(engine: Engine, tmp_path: Path) -> None:
@@ -155,6 +157,6 @@ def test_strict_numerics_keep_fft_and_winograd_out(engine: Engine, tmp_path: Pat
     plan = shim_cases.write_plan(engine, tmp_path / "small.plan", {(SMALL, "forward"): [quick, lean]})
     cases = [case(SMALL, "forward", "find")]
     strict = {"MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan), "MUCUDNN_NUMERICS": "strict"}
-    found = run_under_shim(cases, tmp_path, **strict, MUCUDNN_WORKSPACE_LIMIT="1GiB")
-    assert found.summary == "1 of 1 convolutions divided"
-    check_results(cases, found, [[ENUMERATORS["forward"]["GEMM"]]], tmp_path)
+    results = run_under_shim(cases, tmp_path, **strict, MUCUDNN_WORKSPACE_LIMIT="1GiB")
+    assert results.summary == "1 of 1 convolutions divided"
+    check_results(cases, results, [[ENUMERATORS["forward"]["GEMM"]]], tmp_path)

@@ -50,9 +50,9 @@ def test_a_plan_may_set_knobs_as_no_heuristic_does_and_differently_in_each_part(
         for pass_ in PASSES
     }
     cases = [graph(pass_) for pass_ in PASSES]
-    found = run_under_shim(cases, tmp_path, **following(plan_of(engine, tmp_path, names)))
-    assert found.summary == "3 of 3 convolutions divided"
-    check_results(cases, found, [[EXPLICIT_GEMM[pass_]] for pass_ in PASSES], tmp_path)
+    results = run_under_shim(cases, tmp_path, **following(plan_of(engine, tmp_path, names)))
+    assert results.summary == "3 of 3 convolutions divided"
+    check_results(cases, results, [[EXPLICIT_GEMM[pass_]] for pass_ in PASSES], tmp_path)
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -64,9 +64,9 @@ def test_a_program_is_told_less_workspace_where_the_plan_has_smaller_tiles(
     limit = {"MUCUDNN_WORKSPACE_LIMIT": str(own["workspace"] - 1)}
     for tile_size in (0, 2, 4):
         plan = plan_of(engine, tmp_path, {pass_: [explicit_gemm_with_tiles(pass_, tile_size)] * 3})
-        found = run_under_shim([graph(pass_)], tmp_path, **following(plan), **limit)
-        assert found.summary == "1 of 1 convolutions divided"
-        workspaces.append(found.facts[0]["workspace"])
+        results = run_under_shim([graph(pass_)], tmp_path, **following(plan), **limit)
+        assert results.summary == "1 of 1 convolutions divided"
+        workspaces.append(results.facts[0]["workspace"])
     assert own["workspace"] > workspaces[0] > workspaces[1] > workspaces[2] > 0
 
 
@@ -77,11 +77,11 @@ def test_a_program_that_chose_the_knobs_of_the_plan_itself_makes_its_own_call(
     name = explicit_gemm_with_tiles(pass_, 3)
     plan = shim_cases.write_plan(engine, tmp_path / "own.plan", {(GRAPH_PROBLEM, pass_): [[(7, name)]]})
     cases = [graph(pass_, 3), graph(pass_, 2)]
-    found = run_under_shim(cases, tmp_path, **following(plan))
+    results = run_under_shim(cases, tmp_path, **following(plan))
     own = "1 passed through (the caller's own choice is the best)"
-    assert found.summary == f"0 of 2 convolutions divided, 1 by a faster algorithm, {own}"
-    assert (found.outputs[0] == found.outputs[1]).all()
-    assert (found.outputs[0] == run_alone(cases, tmp_path).outputs[0]).all()
+    assert results.summary == f"0 of 2 convolutions divided, 1 by a faster algorithm, {own}"
+    assert (results.outputs[0] == results.outputs[1]).all()
+    assert (results.outputs[0] == run_alone(cases, tmp_path).outputs[0]).all()
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -90,9 +90,9 @@ def test_a_knob_that_a_program_leaves_to_the_engine_is_no_part_of_its_name(
 ) -> None:
     name = f"eng{EXPLICIT_GEMM[pass_]}"
     plan = shim_cases.write_plan(engine, tmp_path / "own.plan", {(GRAPH_PROBLEM, pass_): [[(7, name)]]})
-    found = run_under_shim([graph(pass_, -1), graph(pass_)], tmp_path, **following(plan))
+    results = run_under_shim([graph(pass_, -1), graph(pass_)], tmp_path, **following(plan))
     own = "2 passed through (the caller's own choice is the best)"
-    assert found.summary == f"0 of 2 convolutions divided, {own}"
+    assert results.summary == f"0 of 2 convolutions divided, {own}"
 
 
 @pytest.mark.parametrize("name", ["eng{}_k2=5", "eng{}_k2=-2", "eng{}_k3=1"])
@@ -102,11 +102,13 @@ def test_a_plan_with_a_value_that_no_knob_has_is_not_followed(
     names = {pass_: [name.format(EXPLICIT_GEMM[pass_])] * 3 for pass_ in PASSES}
     cases = [graph(pass_) for pass_ in PASSES]
     plan = plan_of(engine, tmp_path, names)
-    found = run_under_shim(cases, tmp_path, **following(plan))
-    assert found.summary == "0 of 3 convolutions divided, 3 passed through (nothing within the workspace)"
-    assert f"not used for {GRAPH_PROBLEM}" in found.stderr
+    results = run_under_shim(cases, tmp_path, **following(plan))
+    assert results.summary == "0 of 3 convolutions divided, 3 passed through (nothing within the workspace)"
+    assert f"not used for {GRAPH_PROBLEM}" in results.stderr
     alone = run_alone(cases, tmp_path)
-    assert all((one == other).all() for one, other in zip(found.outputs, alone.outputs, strict=True))
+    assert all(
+        (actual == expected).all() for actual, expected in zip(results.outputs, alone.outputs, strict=True)
+    )
 
 
 def test_what_is_measured_online_with_knobs_goes_into_the_cache(
@@ -115,8 +117,8 @@ def test_what_is_measured_online_with_knobs_goes_into_the_cache(
     cache = str(tmp_path / "cache.sqlite")
     cases = [graph(pass_) for pass_ in PASSES]
     online = {"MUCUDNN_MODE": "online", "MUCUDNN_MEASURING": "thorough", "MUCUDNN_CACHE": cache}
-    found = run_under_shim(cases, tmp_path, **online)
-    check_results(cases, found, [list(LEGACY_NUMBERS[pass_].values()) for pass_ in PASSES], tmp_path)
+    results = run_under_shim(cases, tmp_path, **online)
+    check_results(cases, results, [list(LEGACY_NUMBERS[pass_].values()) for pass_ in PASSES], tmp_path)
     monkeypatch.setenv("MUCUDNN_CACHE", cache)
     assert main(["cache", "list"]) == 0
     with sqlite3.connect(cache) as rows:

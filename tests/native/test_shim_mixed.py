@@ -24,27 +24,31 @@ def graph(text: str, pass_: str = "forward", **more: Any) -> dict[str, Any]:
     return case(str(problem_of({"problem": text})), pass_, "graph", **more)
 
 
-def numbers(one: dict[str, Any]) -> list[int]:
+def numbers(convolution: dict[str, Any]) -> list[int]:
     """Return two engines: implicit and, if the host engine has it for the output's type, explicit GEMM."""
-    problem, implicit = problem_of(one), next(iter(LEGACY_NUMBERS[one["pass_"]].values()))
-    return [implicit, EXPLICIT_GEMM[one["pass_"]] if problem.y_type == "f32" else implicit]
+    problem, implicit = problem_of(convolution), next(iter(LEGACY_NUMBERS[convolution["pass_"]].values()))
+    return [implicit, EXPLICIT_GEMM[convolution["pass_"]] if problem.y_type == "f32" else implicit]
 
 
 def plan_for(engine: Engine, folder: Path, cases: list[dict[str, Any]]) -> Path:
     kernels = {}
-    for one in cases:
-        first, second = (f"eng{number}" for number in numbers(one))
-        sizes = (3, 3, 1) if problem_of(one).mini_batch == 7 else (65536, problem_of(one).mini_batch - 65536)
+    for convolution in cases:
+        first, second = (f"eng{number}" for number in numbers(convolution))
+        sizes = (
+            (3, 3, 1)
+            if problem_of(convolution).mini_batch == 7
+            else (65536, problem_of(convolution).mini_batch - 65536)
+        )
         parts = [(size, (first, second)[i % 2]) for i, size in enumerate(sizes)]
-        kernels[one["problem"], one["pass_"]] = [parts]
+        kernels[convolution["problem"], convolution["pass_"]] = [parts]
     return shim_cases.write_plan(engine, folder / "mixed.plan", kernels)
 
 
 def check_divided(cases: list[dict[str, Any]], engine: Engine, folder: Path) -> None:
-    found = run_under_shim(cases, folder, **following(plan_for(engine, folder, cases)))
-    runs = sum(one.get("repeat", 1) for one in cases)
-    assert found.summary == f"{runs} of {runs} convolutions divided"
-    check_results(cases, found, [sorted({*numbers(one)}) for one in cases], folder)
+    results = run_under_shim(cases, folder, **following(plan_for(engine, folder, cases)))
+    runs = sum(convolution.get("repeat", 1) for convolution in cases)
+    assert results.summary == f"{runs} of {runs} convolutions divided"
+    check_results(cases, results, [sorted({*numbers(convolution)}) for convolution in cases], folder)
 
 
 def test_divided_results_of_mixed_layouts_hold_the_contract(engine: Engine, tmp_path: Path) -> None:
@@ -67,15 +71,15 @@ def test_divided_results_of_16_bit_inputs_and_an_fp32_output_hold_the_contract(
 
 @pytest.mark.parametrize("text", [WIDE, WIDE.replace("f16>f32:nchw", "f16:nchw/nchw/nhwc")])
 def test_online_the_workspace_told_is_within_the_limit(text: str, tmp_path: Path) -> None:
-    one = graph(text)
-    one["engine"] = numbers(one)[0]  # it copies x and w, as every engine does
-    (own,) = (facts["workspace"] for facts in run_alone([one], tmp_path).facts)
-    found = run_online(tmp_path, one, **online_in(tmp_path, str(own // 2)))
-    assert found.summary.startswith("1 of 1 convolutions divided")
-    (told,) = (facts["workspace"] for facts in found.facts)
+    convolution = graph(text)
+    convolution["engine"] = numbers(convolution)[0]  # it copies x and w, as every engine does
+    (own,) = (facts["workspace"] for facts in run_alone([convolution], tmp_path).facts)
+    results = run_online(tmp_path, convolution, **online_in(tmp_path, str(own // 2)))
+    assert results.summary.startswith("1 of 1 convolutions divided")
+    (told,) = (facts["workspace"] for facts in results.facts)
     assert told <= own // 2
-    used = list(LEGACY_NUMBERS["forward"].values()) if problem_of(one).y_type == "f32" else [0]
-    check_results([one], found, [used], tmp_path)
+    used = list(LEGACY_NUMBERS["forward"].values()) if problem_of(convolution).y_type == "f32" else [0]
+    check_results([convolution], results, [used], tmp_path)
 
 
 def test_a_mini_batch_above_65536_is_divided(engine: Engine, tmp_path: Path) -> None:
@@ -93,6 +97,6 @@ def test_plans_made_from_json_are_divided(engine: Engine, tmp_path: Path) -> Non
 
 def test_what_is_recorded_of_mixed_graphs_is_optimized_offline(tmp_path: Path) -> None:
     record = tmp_path / "network.txt"
-    one = graph(WIDE, repeat=2)
-    run_under_shim([one], tmp_path, MUCUDNN_MODE="record", MUCUDNN_RECORD=str(record))
-    assert f'# forward*2\n{one["problem"]}_n"*2"\n' in record.read_text()
+    convolution = graph(WIDE, repeat=2)
+    run_under_shim([convolution], tmp_path, MUCUDNN_MODE="record", MUCUDNN_RECORD=str(record))
+    assert f'# forward*2\n{convolution["problem"]}_n"*2"\n' in record.read_text()

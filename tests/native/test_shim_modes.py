@@ -31,9 +31,9 @@ MAGIC = "mucudnn plan 1\n"  # the first line of a document in the journal
 @pytest.mark.parametrize("habit", ["get", "find", "find_ex"])
 def test_online_a_kernel_is_measured_when_the_caller_first_asks_about_it(habit: str, tmp_path: Path) -> None:
     cases = [case(SMALL, pass_, habit) for pass_ in PASSES]
-    found = run_online(tmp_path, *cases)
-    assert measurements(found) > 0
-    check_results(cases, found, [list(ENUMERATORS[pass_].values()) for pass_ in PASSES], tmp_path)
+    results = run_online(tmp_path, *cases)
+    assert measurements(results) > 0
+    check_results(cases, results, [list(ENUMERATORS[pass_].values()) for pass_ in PASSES], tmp_path)
 
 
 def test_online_a_later_process_measures_nothing_even_when_it_only_executes(tmp_path: Path) -> None:
@@ -47,9 +47,9 @@ def test_online_a_later_process_measures_nothing_even_when_it_only_executes(tmp_
 
 
 def test_online_a_kernel_first_seen_at_execution_passes_through_and_measures_nothing(tmp_path: Path) -> None:
-    found = run_online(tmp_path, case(SMALL, "forward", "fixed", repeat=3))
-    assert measurements(found) == 0
-    assert found.summary == "0 of 3 convolutions divided, 3 passed through (first seen at execution)"
+    results = run_online(tmp_path, case(SMALL, "forward", "fixed", repeat=3))
+    assert measurements(results) == 0
+    assert results.summary == "0 of 3 convolutions divided, 3 passed through (first seen at execution)"
 
 
 @pytest.mark.parametrize("policy", ["power_of_two", "all", "undivided"])
@@ -67,8 +67,8 @@ def test_online_the_sizes_of_the_policy_are_measured_and_nothing_above_the_limit
 
 def test_online_no_more_memory_is_asked_for_than_by_the_callers_own_choice(tmp_path: Path) -> None:
     cases = [case(SMALL, pass_, habit) for pass_ in PASSES for habit in ("get", "find")]
-    found = run_online(tmp_path, *cases, MUCUDNN_WORKSPACE_LIMIT="")
-    for facts in found.facts:
+    results = run_online(tmp_path, *cases, MUCUDNN_WORKSPACE_LIMIT="")
+    for facts in results.facts:
         own = next(
             (answer for answer in facts["answers"][1:] if answer[0] == facts["algorithm"]),
             facts["answers"][0],
@@ -107,7 +107,7 @@ def test_a_journals_document_that_would_take_gigabytes_is_one_warning_and_the_ot
 def test_the_cache_takes_in_the_journal_and_pruning_empties_it(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = run_online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))
+    results = run_online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))
     monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "cache.sqlite"))
     for _ in range(2):
         assert main(["cache", "info"]) == 0
@@ -116,11 +116,15 @@ def test_the_cache_takes_in_the_journal_and_pruning_empties_it(
             rows = [row for table, row in cache.rows() if table is MEASUREMENT]
             runnable = cache.enumerations(machine, Kernel(problem_of(case(SMALL, "")), "forward"))
         assert (machine.device, machine.library) == (engine.device, engine.library)
-        assert len(rows) == measurements(found)
+        assert len(rows) == measurements(results)
         assert {row["notes"] for row in rows} == {f"deterministic {STRIDED}"}
         for size, listed in runnable.items():
             measured = [row for row in rows if (row["micro_batch"], row["pass"]) == (size, "forward")]
-            assert {one.algorithm for one in listed} >= {row["algorithm"] for row in measured} > set()
+            assert (
+                {candidate.algorithm for candidate in listed}
+                >= {row["algorithm"] for row in measured}
+                > set()
+            )
     assert main(["cache", "prune", "--older-than", "0"]) == 0
     assert journal_in(tmp_path).read_text() == ""
     assert "deleted" in capsys.readouterr().out
@@ -129,8 +133,8 @@ def test_the_cache_takes_in_the_journal_and_pruning_empties_it(
 def test_the_log_names_each_problem_by_a_command_that_can_be_pasted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = run_online(tmp_path, case(SMALL, "backward_data", "get"))
-    [line] = [line for line in found.stderr.splitlines() if "benchmark" in line and "#" in line]
+    results = run_online(tmp_path, case(SMALL, "backward_data", "get"))
+    [line] = [line for line in results.stderr.splitlines() if "benchmark" in line and "#" in line]
     program, *arguments = shlex.split(line.removeprefix("mucudnn: "), comments=True)
     assert (program, arguments[0], arguments[-1]) == ("mucudnn", "benchmark", "backward_data")
     monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "other.sqlite"))
@@ -164,15 +168,15 @@ def test_a_plan_that_cannot_be_followed_is_one_warning_and_every_call_passes_thr
     if fault != "missing":
         plan.write_bytes(broken)
     cases = [case(SMALL, "forward", habit, repeat=2) for habit in ("get", "find_ex", "fixed")]
-    found = run_under_shim(
+    results = run_under_shim(
         cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="warning"
     )
-    [warning] = found.warnings
+    [warning] = results.warnings
     assert "is not followed: " in warning
     assert warning.endswith("calls are passed on")
     alone = run_alone(cases, tmp_path)
-    assert [facts["statuses"] for facts in found.facts] == [facts["statuses"] for facts in alone.facts]
-    assert len(found.facts[0]["answers"]) == len(alone.facts[0]["answers"])
+    assert [facts["statuses"] for facts in results.facts] == [facts["statuses"] for facts in alone.facts]
+    assert len(results.facts[0]["answers"]) == len(alone.facts[0]["answers"])
 
 
 def test_a_plan_whose_algorithm_does_not_run_is_a_warning_and_the_rest_of_it_is_followed(
@@ -185,11 +189,11 @@ def test_a_plan_whose_algorithm_does_not_run_is_a_warning_and_the_rest_of_it_is_
     }
     plan = shim_cases.write_plan(engine, tmp_path / "small.plan", kernels)
     cases = [case(SMALL, "forward", "find"), case(SMALL, "backward_data", "find")]
-    found = run_under_shim(
+    results = run_under_shim(
         cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="warning"
     )
-    assert ["not used" in warning for warning in found.warnings] == [True] * 2, found.stderr
-    assert [facts["statuses"] for facts in found.facts] == [[0], [0]]
+    assert ["not used" in warning for warning in results.warnings] == [True] * 2, results.stderr
+    assert [facts["statuses"] for facts in results.facts] == [[0], [0]]
 
 
 def test_a_kernel_that_a_plan_leaves_to_pytorch_passes_through_without_a_warning(
@@ -199,11 +203,11 @@ def test_a_kernel_that_a_plan_leaves_to_pytorch_passes_through_without_a_warning
     kernels = {(SMALL, "forward"): [[(6, "STOCK")], lean], (SMALL, "backward_data"): [data, [(6, "STOCK")]]}
     plan = shim_cases.write_plan(engine, tmp_path / "small.plan", kernels)
     cases = [case(SMALL, "forward", "find"), case(SMALL, "backward_data", "find")]
-    found = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="info")
-    assert "not used" not in found.stderr
-    assert found.stderr.count("left to the program, because its plan is STOCK") == 1
+    results = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="info")
+    assert "not used" not in results.stderr
+    assert results.stderr.count("left to the program, because its plan is STOCK") == 1
     alone = run_alone(cases, tmp_path)
-    assert [facts["statuses"] for facts in found.facts] == [facts["statuses"] for facts in alone.facts]
+    assert [facts["statuses"] for facts in results.facts] == [facts["statuses"] for facts in alone.facts]
 
 
 def test_a_deterministic_algorithm_of_the_caller_permits_only_deterministic_parts(
@@ -214,13 +218,13 @@ def test_a_deterministic_algorithm_of_the_caller_permits_only_deterministic_part
     library = str(build_wrapper(tmp_path))
     answers = {}
     for nondeterministic in ("", "1"):
-        found = run_under_shim(
+        results = run_under_shim(
             [case(SMALL, "backward_filter", "get")], tmp_path, MUCUDNN_LIBRARY=library,
             HOST_ENGINE=host_library(), NONDETERMINISTIC=nondeterministic, MUCUDNN_MODE="plan",
             MUCUDNN_PLAN=str(plan),
         )  # fmt: skip
-        assert found.summary == "1 of 1 convolutions divided"
-        answers[nondeterministic] = found.facts[0]["answers"][0]
+        assert results.summary == "1 of 1 convolutions divided"
+        answers[nondeterministic] = results.facts[0]["answers"][0]
     assert answers["1"][0] == answers[""][0] == 1, "the caller's choice must be ALGO_1, a deterministic one"
     assert (answers["1"][4], answers[""][4]) == (1, 1), "both answers must be deterministic"
     assert 0 == answers["1"][3] < answers[""][3], "only one answer may use ALGO_0, which needs workspace"
@@ -229,14 +233,16 @@ def test_a_deterministic_algorithm_of_the_caller_permits_only_deterministic_part
 def test_on_a_cuda_device_kernels_are_measured_and_divided_the_same_way(tmp_path: Path) -> None:
     (tmp_path / "libcudart.so.13").symlink_to(cudart_library())
     cases = [case(SMALL, pass_, habit) for pass_ in PASSES for habit in ("get", "find_ex")]
-    found = run_online(
+    results = run_online(
         tmp_path, *cases, LD_LIBRARY_PATH=str(tmp_path), HOST_ENGINE=host_library(),
         MUCUDNN_LIBRARY=str(build_wrapper(tmp_path, "-DNO_HOST")),
     )  # fmt: skip
-    assert measurements(found) > 0
+    assert measurements(results) > 0
     header, _ = parse_plan(journal_in(tmp_path).read_text().split("end 4\n")[0] + "end 4\n")
     assert header["engine"] == "cudnn"
-    check_results(cases, found, [list(ENUMERATORS[one["pass_"]].values()) for one in cases], tmp_path)
+    check_results(
+        cases, results, [list(ENUMERATORS[convolution["pass_"]].values()) for convolution in cases], tmp_path
+    )
 
 
 def test_where_nothing_fits_the_limit_the_callers_own_call_is_made_with_a_warning(
@@ -246,10 +252,10 @@ def test_where_nothing_fits_the_limit_the_callers_own_call_is_made_with_a_warnin
     plan = shim_cases.write_plan(engine, tmp_path / "small.plan", kernels)
     cases = [case(SMALL, "forward", habit) for habit in ("get", "find")]
     limited = {"MUCUDNN_WORKSPACE_LIMIT": "1KiB", "MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan)}
-    found = run_under_shim(cases, tmp_path, **limited, MUCUDNN_LOG="warning")
-    [warning] = found.warnings
+    results = run_under_shim(cases, tmp_path, **limited, MUCUDNN_LOG="warning")
+    [warning] = results.warnings
     assert "nothing fits the workspace limit" in warning
-    assert [facts["statuses"] for facts in found.facts] == [[0], [0]]
+    assert [facts["statuses"] for facts in results.facts] == [[0], [0]]
 
 
 def test_record_adds_up_what_processes_executed_in_a_file_that_optimize_reads(tmp_path: Path) -> None:
@@ -269,10 +275,10 @@ def test_record_adds_up_what_processes_executed_in_a_file_that_optimize_reads(tm
 def test_record_leaves_a_file_alone_that_it_did_not_write(tmp_path: Path) -> None:
     record = tmp_path / "precious.txt"
     record.write_text("precious\n")
-    found = run_under_shim(
+    results = run_under_shim(
         [case(SMALL, "forward")], tmp_path, MUCUDNN_MODE="record", MUCUDNN_RECORD=str(record)
     )
-    assert "it was left as it is" in found.stderr
+    assert "it was left as it is" in results.stderr
     assert record.read_text() == "precious\n"
 
 
@@ -299,7 +305,10 @@ def test_mucudnn_record_and_run_set_the_drop_in_up(tmp_path: Path) -> None:
     ran = run(*command, "run", "--workspace", "1MiB", "--", *program, **shared, **cache)
     assert (ran.returncode, (tmp_path / "folder" / "cache.sqlite.journal").is_file()) == (0, True), ran.stderr
     thorough = run(*command, "run", "--thorough", "--workspace", "1MiB", "--", *program, **shared, **cache)
-    assert [re.findall("measuring (up to )?", one.stderr) for one in (ran, thorough)] == [["up to "], [""]]
+    assert [re.findall("measuring (up to )?", process.stderr) for process in (ran, thorough)] == [
+        ["up to "],
+        [""],
+    ]
     newer = tmp_path / "newer.plan"
     newer.write_text("mucudnn plan 99\n")
     assert run(*command, "run", "--plan", newer, "--", *program, **shared).returncode == 5

@@ -53,11 +53,11 @@ def test_an_engine_with_tensor_cores_makes_the_kernel_one_of_tf32_and_another_a_
 ) -> None:
     cases = [case(GRAPH_PROBLEM, pass_, "graph", engine=number) for number in (PLAIN[pass_], NOTED[pass_])]
     run_under_shim(cases, tmp_path, **wrapper, **notes("TENSOR_CORE", NOTED[pass_]), **online_in(tmp_path))
-    found = measured_algorithms(tmp_path)
-    assert {*found} == {"fma", "tf32"}
-    assert f"eng{NOTED[pass_]}" in found["tf32"]
-    assert f"eng{NOTED[pass_]}" not in found["fma"]
-    assert f"eng{PLAIN[pass_]}" in found["fma"] & found["tf32"]
+    measured = measured_algorithms(tmp_path)
+    assert {*measured} == {"fma", "tf32"}
+    assert f"eng{NOTED[pass_]}" in measured["tf32"]
+    assert f"eng{NOTED[pass_]}" not in measured["fma"]
+    assert f"eng{PLAIN[pass_]}" in measured["fma"] & measured["tf32"]
 
 
 @pytest.mark.parametrize("note", ["DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION"])
@@ -79,11 +79,11 @@ def test_a_plan_with_tf32_serves_programs_that_chose_tf32_alone(
     plan = shim_cases.write_plan(engine, tmp_path / "tf32.plan", kernels)
     cases = [case(GRAPH_PROBLEM, pass_, "graph", engine=number) for number in (PLAIN[pass_], NOTED[pass_])]
     noted = notes("TENSOR_CORE", NOTED[pass_])
-    found = run_under_shim(cases, tmp_path, **wrapper, **noted, **following(plan))
-    assert found.summary == f"1 of 2 convolutions divided, 1 passed through ({NOTHING})"
-    assert "is not allowed by the arithmetic 'fma' of f32" in found.stderr
+    results = run_under_shim(cases, tmp_path, **wrapper, **noted, **following(plan))
+    assert results.summary == f"1 of 2 convolutions divided, 1 passed through ({NOTHING})"
+    assert "is not allowed by the arithmetic 'fma' of f32" in results.stderr
     own, _ = run_alone(cases, tmp_path).outputs
-    assert (found.outputs[0] == own).all()
+    assert (results.outputs[0] == own).all()
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -95,8 +95,8 @@ def test_an_engine_that_is_not_deterministic_serves_programs_that_chose_such_a_o
     numbers = (PLAIN[pass_], NOTED[pass_])
     cases = [case(GRAPH_PROBLEM, pass_, "graph", engine=number, listed=True) for number in numbers]
     noted = notes("NONDETERMINISTIC", NOTED[pass_])
-    found = run_under_shim(cases, tmp_path, **wrapper, **noted, **following(plan))
-    assert found.summary == f"1 of 2 convolutions divided, 1 passed through ({NOTHING})"
+    results = run_under_shim(cases, tmp_path, **wrapper, **noted, **following(plan))
+    assert results.summary == f"1 of 2 convolutions divided, 1 passed through ({NOTHING})"
     without = run_under_shim(cases, tmp_path, **wrapper, **following(plan))
     assert without.summary == "2 of 2 convolutions divided"
 
@@ -109,10 +109,10 @@ def test_the_notes_of_an_engine_hold_for_whatever_its_knobs_are(
     )
     cases = [case(GRAPH_PROBLEM, "forward", "graph", engine=0, listed=True)]
     for noted, expected in ((2, 0), (7, 1)):
-        found = run_under_shim(
+        results = run_under_shim(
             cases, tmp_path, **wrapper, **notes("NONDETERMINISTIC", noted), **following(plan)
         )
-        assert found.summary.startswith(f"{expected} of 1 convolutions divided")
+        assert results.summary.startswith(f"{expected} of 1 convolutions divided")
 
 
 @pytest.mark.parametrize("pass_", PASSES)

@@ -25,9 +25,11 @@ def cases_of(habit: str, problem: str) -> list[dict[str, Any]]:
     return [case(problem, pass_, habit, **HABITS[habit]) for pass_ in PASSES]
 
 
-def check(cases: list[dict[str, Any]], found: Ran, folder: Path) -> None:
+def check(cases: list[dict[str, Any]], results: Ran, folder: Path) -> None:
     numbers = LEGACY_NUMBERS if cases[0]["habit"] == "graph" else ENUMERATORS
-    check_results(cases, found, [list(numbers[one["pass_"]].values()) for one in cases], folder)
+    check_results(
+        cases, results, [list(numbers[convolution["pass_"]].values()) for convolution in cases], folder
+    )
 
 
 def edit(folder: Path, time: Callable[[str], float], line: str) -> None:
@@ -74,7 +76,7 @@ def test_groups_run_where_whole_runs_found_them_faster_and_later_processes_measu
     third = run_online(tmp_path, *cases, **limit)
     assert "running" not in third.stderr
     assert measurements(third) == 0
-    runs = sum(one.get("repeat", 1) for one in cases)
+    runs = sum(convolution.get("repeat", 1) for convolution in cases)
     assert third.summary == f"{runs} of {runs} convolutions divided"
     assert len(re.findall(r"\d\*(32|16) \(", third.stderr)) >= len(PASSES)
     assert all(facts["workspace"] <= 768 * 1024 for facts in third.facts)

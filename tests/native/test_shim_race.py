@@ -47,12 +47,12 @@ def with_few_rows(folder: Path) -> int:
 
 @pytest.mark.parametrize("api", PROBLEMS)
 def test_what_cannot_be_chosen_is_measured_by_a_thorough_program_alone(api: str, tmp_path: Path) -> None:
-    one = case(PROBLEMS[api], "forward", HABITS[api])
-    run_online(tmp_path, one)
+    convolution = case(PROBLEMS[api], "forward", HABITS[api])
+    run_online(tmp_path, convolution)
     removed = with_few_rows(tmp_path)
     assert removed > 0
-    assert measurements(run_online(tmp_path, one, **RACE)) == 0
-    assert measurements(run_online(tmp_path, one)) == removed
+    assert measurements(run_online(tmp_path, convolution, **RACE)) == 0
+    assert measurements(run_online(tmp_path, convolution)) == removed
 
 
 @pytest.mark.parametrize("api", PROBLEMS)
@@ -66,23 +66,23 @@ def test_a_race_is_the_default_and_a_later_process_ends_it_without_measuring(
     assert (measurements(first) > 0, measurements(second)) == (True, 0)
     assert journal_in(tmp_path).read_bytes() == journal
     numbers = [list((LEGACY_NUMBERS if api == "graph" else ENUMERATORS)[pass_].values()) for pass_ in PASSES]
-    for found in (first, second):
-        check_results(cases, found, numbers, tmp_path)
+    for results in (first, second):
+        check_results(cases, results, numbers, tmp_path)
 
 
 def test_times_of_a_race_are_marked_and_a_thorough_program_measures_anew(tmp_path: Path) -> None:
-    one = case(LEGACY_PROBLEM, "forward")
-    raced = measurements(run_online(tmp_path, one, **RACE))
+    convolution = case(LEGACY_PROBLEM, "forward")
+    raced = measurements(run_online(tmp_path, convolution, **RACE))
     text = journal_in(tmp_path).read_text()
     assert text.count(MARK) == text.count("mucudnn plan ") > 0
     rows = [row for table, row in rows_of(text) if table == MEASUREMENT]
     assert [row["notes"].split()[-1] for row in rows] == [RACED] * raced
-    thorough = measurements(run_online(tmp_path, one))
+    thorough = measurements(run_online(tmp_path, convolution))
     assert thorough >= raced
     added = journal_in(tmp_path).read_text().removeprefix(text)
     assert MARK not in added
     assert not any(RACED in row["notes"] for table, row in rows_of(added) if table == MEASUREMENT)
-    assert measurements(run_online(tmp_path, one)) == 0
+    assert measurements(run_online(tmp_path, convolution)) == 0
 
 
 def test_a_race_believes_the_times_of_a_thorough_program(tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_each_programs_own_engine_is_measured_undivided_however_slow_it_is(
     pass_: str, tmp_path: Path
 ) -> None:
     cases = [case(GRAPH_PROBLEM, pass_, "graph", engine=number) for number in LEGACY_NUMBERS[pass_].values()]
-    found = run_online(tmp_path, *cases, **RACE)
-    assert "not measured" not in found.stderr
+    results = run_online(tmp_path, *cases, **RACE)
+    assert "not measured" not in results.stderr
     measured = {
         name
         for _, rows, _ in parse_journal(journal_in(tmp_path).read_text())

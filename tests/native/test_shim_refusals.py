@@ -38,26 +38,26 @@ def test_an_engine_that_is_refused_when_a_plan_is_finalized_gives_way_to_the_nex
     pass_: str, library: str, tmp_path: Path
 ) -> None:
     quick, _, next_best, _ = UNTRANSFORMED[pass_]
-    one = case(GRAPH_PROBLEM, pass_, "graph", engine=EXPLICIT_GEMM[pass_])
-    run_online(tmp_path, one)
+    convolution = case(GRAPH_PROBLEM, pass_, "graph", engine=EXPLICIT_GEMM[pass_])
+    run_online(tmp_path, convolution)
     set_factors(tmp_path, {quick: 1.0, next_best: 10.0})  # slower than `quick` at any size
-    found = run_online(
-        tmp_path, one, **refusing_environment(library, REFUSED_ENGINE=quick.removeprefix("eng"))
+    results = run_online(
+        tmp_path, convolution, **refusing_environment(library, REFUSED_ENGINE=quick.removeprefix("eng"))
     )
-    assert found.summary == "1 of 1 convolutions divided"
-    assert f"  # not used: 7*1 {quick}: " in found.stderr
-    assert re.findall("the fastest that fits: (.*? with 0 bytes)", found.stderr)[-1].startswith(
+    assert results.summary == "1 of 1 convolutions divided"
+    assert f"  # not used: 7*1 {quick}: " in results.stderr
+    assert re.findall("the fastest that fits: (.*? with 0 bytes)", results.stderr)[-1].startswith(
         f"7*1 {next_best} "
     )
-    check_results([one], found, [[LEGACY_NUMBERS[pass_][next_best]]], tmp_path)
+    check_results([convolution], results, [[LEGACY_NUMBERS[pass_][next_best]]], tmp_path)
 
 
 def test_what_was_refused_once_is_not_tried_again(library: str, tmp_path: Path) -> None:
-    one = case(GRAPH_PROBLEM, "forward", "graph", engine=EXPLICIT_GEMM["forward"])
-    run_online(tmp_path, one)
+    convolution = case(GRAPH_PROBLEM, "forward", "graph", engine=EXPLICIT_GEMM["forward"])
+    run_online(tmp_path, convolution)
     set_factors(tmp_path, {"eng0": 1.0, "IMPLICIT_GEMM": 10.0})
     once, twice = (
-        added_calls(tmp_path, library, *[one] * times, REFUSED_ENGINE="0", MUCUDNN_LOG="warning")
+        added_calls(tmp_path, library, *[convolution] * times, REFUSED_ENGINE="0", MUCUDNN_LOG="warning")
         for times in (1, 2)
     )
     additional = Counter({name: twice[name] - once[name] for name in PLANNING})
@@ -66,18 +66,20 @@ def test_what_was_refused_once_is_not_tried_again(library: str, tmp_path: Path) 
 
 
 def test_what_needs_more_workspace_than_when_it_was_measured_gives_way_too(tmp_path: Path) -> None:
-    one = case(GRAPH_PROBLEM, "forward", "graph", engine=LEGACY_NUMBERS["forward"]["WINOGRAD_NONFUSED"])
-    run_online(tmp_path, one)
+    convolution = case(
+        GRAPH_PROBLEM, "forward", "graph", engine=LEGACY_NUMBERS["forward"]["WINOGRAD_NONFUSED"]
+    )
+    run_online(tmp_path, convolution)
     set_factors(tmp_path, {"eng2": 1.0, "IMPLICIT_GEMM": 10.0})
     text = journal_in(tmp_path).read_text()
     journal_in(tmp_path).write_text(
         re.sub(r"\b(measured eng2:[^:]+):\d+:|\b(eng2):\d+:", without_workspace, text)
     )
-    found = run_online(tmp_path, one, MUCUDNN_WORKSPACE_LIMIT="1KiB")
-    assert "  # not used: 7*1 eng2: it needs more workspace than when it was measured\n" in found.stderr
-    assert found.summary == "1 of 1 convolutions divided"
-    assert found.facts[0]["workspace"] == 0
-    check_results([one], found, [[0]], tmp_path)
+    results = run_online(tmp_path, convolution, MUCUDNN_WORKSPACE_LIMIT="1KiB")
+    assert "  # not used: 7*1 eng2: it needs more workspace than when it was measured\n" in results.stderr
+    assert results.summary == "1 of 1 convolutions divided"
+    assert results.facts[0]["workspace"] == 0
+    check_results([convolution], results, [[0]], tmp_path)
 
 
 def without_workspace(row: re.Match[str]) -> str:
@@ -88,11 +90,11 @@ def test_an_algorithm_that_is_refused_gives_way_in_the_legacy_api(library: str, 
     run_online(tmp_path, case(LEGACY_PROBLEM, "forward"))
     set_factors(tmp_path, {"IMPLICIT_GEMM": 1.0, "GEMM": 10.0})
     number = LEGACY_NUMBERS["forward"]["WINOGRAD_NONFUSED"]
-    one = case(LEGACY_PROBLEM, "forward", "fixed", algorithm=number, workspace=ROOMY)
-    found = run_online(tmp_path, one, **refusing_environment(library, REFUSED_ALGORITHM="0"))
-    assert "not used for " in found.stderr
-    assert found.summary == "1 of 1 convolutions divided"
-    check_results([one], found, [[LEGACY_NUMBERS["forward"]["GEMM"]]], tmp_path)
+    convolution = case(LEGACY_PROBLEM, "forward", "fixed", algorithm=number, workspace=ROOMY)
+    results = run_online(tmp_path, convolution, **refusing_environment(library, REFUSED_ALGORITHM="0"))
+    assert "not used for " in results.stderr
+    assert results.summary == "1 of 1 convolutions divided"
+    check_results([convolution], results, [[LEGACY_NUMBERS["forward"]["GEMM"]]], tmp_path)
 
 
 def test_where_a_plan_file_has_nothing_else_the_programs_own_plan_is_run_and_it_is_said_once(
@@ -102,9 +104,9 @@ def test_where_a_plan_file_has_nothing_else_the_programs_own_plan_is_run_and_it_
         engine, tmp_path / "small.plan", {(GRAPH_PROBLEM, "forward"): [[(3, "eng0"), (4, "eng0")]]}
     )
     cases = [case(GRAPH_PROBLEM, "forward", "graph", engine=EXPLICIT_GEMM["forward"])] * 2
-    found = run_under_shim(
+    results = run_under_shim(
         cases, tmp_path, **following(plan), **refusing_environment(library, REFUSED_ENGINE="0")
     )
-    assert found.summary == "0 of 2 convolutions divided, 2 passed through (nothing within the workspace)"
-    assert found.stderr.count("not used for ") == 1
-    check_same(cases, found, tmp_path)
+    assert results.summary == "0 of 2 convolutions divided, 2 passed through (nothing within the workspace)"
+    assert results.stderr.count("not used for ") == 1
+    check_same(cases, results, tmp_path)

@@ -45,8 +45,8 @@ def other_plan(engine: Engine, tmp_path: Path) -> dict[str, str]:
 
 def own_workspace(pass_: str, folder: Path) -> int:
     """Return the bytes that explicit GEMM needs for the whole mini-batch."""
-    one = case(GRAPH_PROBLEM, pass_, "graph", engine=EXPLICIT_GEMM[pass_])
-    return int(run_alone([one], folder).facts[0]["workspace"])
+    convolution = case(GRAPH_PROBLEM, pass_, "graph", engine=EXPLICIT_GEMM[pass_])
+    return int(run_alone([convolution], folder).facts[0]["workspace"])
 
 
 # The program cannot allocate the workspace of an execution plan
@@ -78,34 +78,36 @@ def test_a_plan_is_divided_further_after_the_program_could_not_allocate_the_last
     pass_: str, on_device: dict[str, str], tmp_path: Path
 ) -> None:
     own = own_workspace(pass_, tmp_path)
-    one = retrying(pass_, own // 3)
+    convolution = retrying(pass_, own // 3)
     with pytest.raises(AssertionError, match="unable to find an engine"):
-        run_alone([one], tmp_path)
+        run_alone([convolution], tmp_path)
     not_in_it = following(plan_for_the_device(tmp_path / "other.plan"))
-    found = run_under_shim([one], tmp_path, **on_device, **not_in_it, FREE_BYTES=str(own - 1))
-    assert 0 < found.facts[0]["workspace"] <= own // 3
-    assert found.summary == "1 of 1 convolutions divided"
-    assert found.stderr.count("the device has no memory for") == 1
-    check_results([one], found, [[EXPLICIT_GEMM[pass_]]], tmp_path)
+    results = run_under_shim([convolution], tmp_path, **on_device, **not_in_it, FREE_BYTES=str(own - 1))
+    assert 0 < results.facts[0]["workspace"] <= own // 3
+    assert results.summary == "1 of 1 convolutions divided"
+    assert results.stderr.count("the device has no memory for") == 1
+    check_results([convolution], results, [[EXPLICIT_GEMM[pass_]]], tmp_path)
 
 
 def test_after_measuring_the_fastest_division_in_the_memory_left_is_taken(
     on_device: dict[str, str], tmp_path: Path
 ) -> None:
     own = own_workspace("forward", tmp_path)
-    one = retrying("forward", own // 3)
-    found = run_under_shim([one], tmp_path, **on_device, **online_in(tmp_path), FREE_BYTES=str(own - 1))
-    assert found.facts[0]["workspace"] <= own // 3
-    check_results([one], found, [list(LEGACY_NUMBERS["forward"].values())], tmp_path)
+    convolution = retrying("forward", own // 3)
+    results = run_under_shim(
+        [convolution], tmp_path, **on_device, **online_in(tmp_path), FREE_BYTES=str(own - 1)
+    )
+    assert results.facts[0]["workspace"] <= own // 3
+    check_results([convolution], results, [list(LEGACY_NUMBERS["forward"].values())], tmp_path)
 
 
 def test_a_plan_is_not_divided_further_while_the_device_has_the_memory(
     on_device: dict[str, str], tmp_path: Path
 ) -> None:
     own = own_workspace("forward", tmp_path)
-    one = retrying("forward", own - 1)
+    convolution = retrying("forward", own - 1)
     with pytest.raises(AssertionError, match="unable to find an engine"):
-        run_under_shim([one], tmp_path, **on_device, **online_in(tmp_path), FREE_BYTES=str(2 * own))
+        run_under_shim([convolution], tmp_path, **on_device, **online_in(tmp_path), FREE_BYTES=str(2 * own))
 
 
 # The library finds no memory while it executes
@@ -119,14 +121,14 @@ def test_an_execution_that_lacks_memory_runs_in_smaller_slices(
 ) -> None:
     problem = GRAPH_PROBLEM if habit == "graph" else LEGACY_PROBLEM
     number = EXPLICIT_GEMM[pass_]
-    given = {"engine": number} if habit == "graph" else {"algorithm": number, "workspace": ROOMY}
+    choice = {"engine": number} if habit == "graph" else {"algorithm": number, "workspace": ROOMY}
     adds = habit == "fixed" or pass_ == "backward_filter"  # the graph API's engines add no other results
-    one = case(problem, pass_, habit, alpha=1.0, beta=1.0 if adds else 0.0, **given)
-    found = run_under_shim([one], tmp_path, **other_plan, **library, LACKING=str(lacking))
-    assert found.facts[0]["statuses"] == [0]
-    assert "1 in smaller slices" in found.summary
-    assert found.stderr.count("found no memory") == 1
-    check_results([one], found, [[number]], tmp_path)
+    convolution = case(problem, pass_, habit, alpha=1.0, beta=1.0 if adds else 0.0, **choice)
+    results = run_under_shim([convolution], tmp_path, **other_plan, **library, LACKING=str(lacking))
+    assert results.facts[0]["statuses"] == [0]
+    assert "1 in smaller slices" in results.summary
+    assert results.stderr.count("found no memory") == 1
+    check_results([convolution], results, [[number]], tmp_path)
 
 
 @pytest.mark.parametrize("habit", ["graph", "fixed"])
@@ -134,8 +136,8 @@ def test_the_librarys_error_stands_if_single_samples_lack_memory_too(
     habit: str, library: dict[str, str], other_plan: dict[str, str], tmp_path: Path
 ) -> None:
     number = EXPLICIT_GEMM["forward"]
-    given = {"engine": number} if habit == "graph" else {"algorithm": number, "workspace": ROOMY}
+    choice = {"engine": number} if habit == "graph" else {"algorithm": number, "workspace": ROOMY}
     problem = GRAPH_PROBLEM if habit == "graph" else LEGACY_PROBLEM
-    one = case(problem, "forward", habit, **given)
-    found = run_under_shim([one], tmp_path, **other_plan, **library, LACKING="1000")
-    assert found.facts[0]["statuses"] == [4004]
+    convolution = case(problem, "forward", habit, **choice)
+    results = run_under_shim([convolution], tmp_path, **other_plan, **library, LACKING="1000")
+    assert results.facts[0]["statuses"] == [4004]

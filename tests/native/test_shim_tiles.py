@@ -38,10 +38,10 @@ def numbers(habit: str) -> dict[str, dict[str, int]]:
     return LEGACY_NUMBERS if habit == "graph" else ENUMERATORS
 
 
-def takes_engines(one: dict[str, Any]) -> bool:
+def takes_engines(convolution: dict[str, Any]) -> bool:
     """Return whether engines of the graph API compute these factors, as legacy algorithms do."""
-    adds = one.get("beta", 0.0) == 1 and one["pass_"] == "backward_filter"
-    return one.get("alpha", 1.0) == 1 and (adds or one.get("beta", 0.0) == 0)
+    adds = convolution.get("beta", 0.0) == 1 and convolution["pass_"] == "backward_filter"
+    return convolution.get("alpha", 1.0) == 1 and (adds or convolution.get("beta", 0.0) == 0)
 
 
 def planned(
@@ -49,17 +49,17 @@ def planned(
 ) -> tuple[Path, list[list[int]]]:
     """Write a plan with an algorithm in tiles for each case. Return it with the numbers of the algorithms."""
     kernels, used = {}, []
-    for index, one in enumerate(cases):
-        problem, legacy = problem_of(one), numbers(one["habit"])[one["pass_"]]
+    for index, convolution in enumerate(cases):
+        problem, legacy = problem_of(convolution), numbers(convolution["habit"])[convolution["pass_"]]
         names = [
             name
-            for name in shim_cases.algorithms(engine, problem.replace(mini_batch=1), one["pass_"])
-            if name in legacy or (name.removeprefix("eng").isdecimal() and takes_engines(one))
+            for name in shim_cases.algorithms(engine, problem.replace(mini_batch=1), convolution["pass_"])
+            if name in legacy or (name.removeprefix("eng").isdecimal() and takes_engines(convolution))
         ]
         name = names[index % len(names)]
         used.append([legacy[name] if name in legacy else int(name[3:])])
         part = (1, f"{name}.tile={steps}")
-        kernels[str(problem), one["pass_"]] = [[part] * problem.mini_batch]
+        kernels[str(problem), convolution["pass_"]] = [[part] * problem.mini_batch]
     return shim_cases.write_plan(engine, path, kernels), used
 
 
@@ -79,9 +79,9 @@ def test_tiles_of_a_plan_are_exact_for_every_type_layout_and_shape(
         if (pass_, type_) != ("backward_filter", "f16")
     ]  # fmt: skip
     plan, used = planned(engine, cases, tmp_path / "tiles.plan", steps)
-    found = run_under_shim(cases, tmp_path, **following(plan, "4MiB"))
-    assert found.summary.startswith(f"{len(cases)} of {len(cases)} convolutions divided")
-    check_results(cases, found, used, tmp_path)
+    results = run_under_shim(cases, tmp_path, **following(plan, "4MiB"))
+    assert results.summary.startswith(f"{len(cases)} of {len(cases)} convolutions divided")
+    check_results(cases, results, used, tmp_path)
 
 
 def odd_case(number: int, habit: str) -> dict[str, Any]:
@@ -119,8 +119,8 @@ def test_tiles_of_odd_sizes_are_as_exact_as_undivided_calls(
     kernels: dict[tuple[str, str], list[list[tuple[int, str]]]] = {}
     cases, used = [], []
     for number in range(first, first + 60):
-        one = odd_case(number, habit)
-        kernel, random = Kernel(problem_of(one), one["pass_"]), Random(number)
+        convolution = odd_case(number, habit)
+        kernel, random = Kernel(problem_of(convolution), convolution["pass_"]), Random(number)
         legacy = numbers(habit)[kernel.pass_]
         names = [
             name for name in shim_cases.algorithms(engine, kernel.problem, kernel.pass_) if name in legacy
@@ -129,15 +129,15 @@ def test_tiles_of_odd_sizes_are_as_exact_as_undivided_calls(
         part = (kernel.mini_batch, f"{random.choice(names)}.tile={steps}")
         with suppress(EngineError):  # an algorithm may run the whole and none of its tiles
             engine.prepare(kernel, [part])
-            kernels[one["problem"], one["pass_"]] = [[part]]
-            cases.append(one)
+            kernels[convolution["problem"], convolution["pass_"]] = [[part]]
+            cases.append(convolution)
             used.append([legacy[name] for name in names])
     assert len(cases) > 40
     plan = shim_cases.write_plan(engine, tmp_path / "odd.plan", kernels)
-    found = run_under_shim(cases, tmp_path, **following(plan, "4MiB"))
+    results = run_under_shim(cases, tmp_path, **following(plan, "4MiB"))
     count = len(cases)
-    assert found.summary.startswith(f"{count} of {count} convolutions divided, {count} of them in tiles")
-    check_results(cases, found, used, tmp_path)
+    assert results.summary.startswith(f"{count} of {count} convolutions divided, {count} of them in tiles")
+    check_results(cases, results, used, tmp_path)
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
@@ -150,9 +150,9 @@ def test_bias_activation_and_addition_are_computed_with_their_tiles(
         for type_, body, epilogue in product(("f32", "bf16"), SHAPES, EPILOGUES)
     ]  # fmt: skip
     plan, used = planned(engine, cases, tmp_path / "fused.plan", 4)
-    found = run_under_shim(cases, tmp_path, **following(plan, "4MiB"))
-    assert found.summary.startswith(f"{len(cases)} of {len(cases)} convolutions divided")
-    check_results(cases, found, used, tmp_path)
+    results = run_under_shim(cases, tmp_path, **following(plan, "4MiB"))
+    assert results.summary.startswith(f"{len(cases)} of {len(cases)} convolutions divided")
+    check_results(cases, results, used, tmp_path)
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
@@ -169,18 +169,18 @@ def test_a_call_that_reads_its_output_adds_to_each_element_once(
     added = case(large("graph") + "+add+bias+relu", "forward", "graph", alias={"operand0": "y"})
     cases = [*legacy, fused, added]
     plan, used = planned(engine, cases, tmp_path / "tiles.plan", 16)
-    found = run_under_shim(cases, tmp_path, **following(plan, "16MiB"))
-    assert found.summary.startswith("5 of 5 convolutions divided, 5 of them in tiles")
-    check_results(cases, found, used, tmp_path)
+    results = run_under_shim(cases, tmp_path, **following(plan, "16MiB"))
+    assert results.summary.startswith("5 of 5 convolutions divided, 5 of them in tiles")
+    check_results(cases, results, used, tmp_path)
 
 
 def test_an_ignored_addition_of_the_output_may_be_divided(engine: Engine, tmp_path: Path) -> None:
     problem = LARGE.format(math="fma") + "+add0+bias+relu"  # PyTorch's cudnn_convolution_relu
     cases = [case(problem, "forward", "graph", alias={"operand0": "y"}, over=float("nan"))]
     plan, used = planned(engine, cases, tmp_path / "tiles.plan", 16)
-    found = run_under_shim(cases, tmp_path, **following(plan, "16MiB"))
-    assert found.summary.startswith("1 of 1 convolutions divided")
-    check_results(cases, found, used, tmp_path)
+    results = run_under_shim(cases, tmp_path, **following(plan, "16MiB"))
+    assert results.summary.startswith("1 of 1 convolutions divided")
+    check_results(cases, results, used, tmp_path)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
@@ -211,8 +211,8 @@ def test_without_a_plan_tiles_are_measured_and_chosen_where_they_are_fastest(
                 + line
             )
     journal_in(tmp_path).write_text("".join(edited))
-    found = run_online(tmp_path, *cases, **limit)
-    assert measurements(found) == 0
-    assert found.summary.startswith("3 of 3 convolutions divided, 3 of them in tiles")
-    assert all(facts["workspace"] <= 2**20 for facts in found.facts)
-    check_results(cases, found, [list(numbers(habit)[pass_].values()) for pass_ in PASSES], tmp_path)
+    results = run_online(tmp_path, *cases, **limit)
+    assert measurements(results) == 0
+    assert results.summary.startswith("3 of 3 convolutions divided, 3 of them in tiles")
+    assert all(facts["workspace"] <= 2**20 for facts in results.facts)
+    check_results(cases, results, [list(numbers(habit)[pass_].values()) for pass_ in PASSES], tmp_path)

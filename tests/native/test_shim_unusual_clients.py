@@ -147,8 +147,8 @@ def test_a_plan_made_of_what_was_stored_is_divided_within_its_own_engines_worksp
     arguments = {"problem": LARGE, "pass_": pass_, "engine": HUNGRY[pass_], "of": of, "asks": asks}
     plain = run_scenario_alone("stored", **arguments)
     plan = following(hungry_plan(engine, tmp_path, LARGE), "64MiB")
-    given = {**arguments, "size": plain["buffer"]}
-    facts, log = run_scenario("stored", {**plan, "MUCUDNN_LOG": "summary"}, **given)
+    sized = {**arguments, "size": plain["buffer"]}
+    facts, log = run_scenario("stored", {**plan, "MUCUDNN_LOG": "summary"}, **sized)
     check_safe(facts, plain)
     assert "1 of 1 convolutions divided" in log
 
@@ -296,14 +296,16 @@ MANY = case(
 
 
 @pytest.mark.parametrize(
-    ("one", "reason"),
+    ("convolution", "reason"),
     [(SCALED, "a fused convolution with alpha or beta"), (MANY, "a mini-batch above 1048576")],
     ids=["graph", "legacy"],
 )
-def test_the_warning_says_why_a_call_passes_through(one: dict[str, Any], reason: str, tmp_path: Path) -> None:
-    found = run_under_shim(
-        [{**one, "repeat": 2}], tmp_path, **online_in(tmp_path, "1KiB"), MUCUDNN_LOG="warning"
+def test_the_warning_says_why_a_call_passes_through(
+    convolution: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    results = run_under_shim(
+        [{**convolution, "repeat": 2}], tmp_path, **online_in(tmp_path, "1KiB"), MUCUDNN_LOG="warning"
     )
-    [warning] = found.warnings
+    [warning] = results.warnings
     assert f"passes through ({reason}) and takes" in warning
     assert warning.endswith("bytes of workspace, above the limit of 1024")

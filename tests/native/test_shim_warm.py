@@ -37,11 +37,11 @@ def small_is_fast(*algorithms: str) -> Callable[[int, str], float]:
 def test_a_plan_of_the_graph_api_makes_the_plans_that_it_runs_by_and_no_others(
     pass_: str, library: str, tmp_path: Path
 ) -> None:
-    one = case(GRAPH_PROBLEM, pass_, "graph", engine=LEGACY_NUMBERS[pass_][UNTRANSFORMED[pass_][3]])
-    run_online(tmp_path, one)
+    convolution = case(GRAPH_PROBLEM, pass_, "graph", engine=LEGACY_NUMBERS[pass_][UNTRANSFORMED[pass_][3]])
+    run_online(tmp_path, convolution)
     without_workspace = UNTRANSFORMED[pass_][0]  # one division suffices for every workspace
     set_times(tmp_path, lambda size, name: 100.0 if size == 7 or name != without_workspace else 1.0)
-    made = added_calls(tmp_path, library, one)  # parts of 4, 2 and 1, by one engine
+    made = added_calls(tmp_path, library, convolution)  # parts of 4, 2 and 1, by one engine
     # The slices of a filter gradient after the first have beta 1, and so plans of their own.
     plans = 6 if pass_ == "backward_filter" else 3
     # The drop-in also reads the engine and the configuration of the program's own plan.
@@ -54,17 +54,17 @@ def test_an_execution_plans_nothing(pass_: str, library: str, tmp_path: Path) ->
     cases = [case(GRAPH_PROBLEM, pass_, "graph", repeat=repeat) for repeat in (1, 5)]
     run_online(tmp_path, cases[0])
     set_times(tmp_path, small_is_fast(UNTRANSFORMED[pass_][0]))
-    once, often = (added_calls(tmp_path, library, one) for one in cases)
+    once, often = (added_calls(tmp_path, library, convolution) for convolution in cases)
     assert often["VARIANT_PACK"] - once["VARIANT_PACK"] == 4 * 7
     assert {name: often[name] for name in PLANNING} == {name: once[name] for name in PLANNING}
 
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_what_was_made_for_a_plan_goes_with_it(pass_: str, library: str, tmp_path: Path) -> None:
-    one = case(GRAPH_PROBLEM, pass_, "graph")
-    run_online(tmp_path, one)
+    convolution = case(GRAPH_PROBLEM, pass_, "graph")
+    run_online(tmp_path, convolution)
     set_times(tmp_path, small_is_fast(UNTRANSFORMED[pass_][0]))
-    added_calls(tmp_path, library, one)
+    added_calls(tmp_path, library, convolution)
     calls = calls_in(tmp_path / "under")
     created = sum(count for name, count in calls.items() if name.isupper())
     assert created == calls["cudnnBackendDestroyDescriptor"] > 0
@@ -74,9 +74,9 @@ def test_what_was_made_for_a_plan_goes_with_it(pass_: str, library: str, tmp_pat
 def test_callers_of_the_legacy_api_are_answered_without_asking_for_algorithms(
     pass_: str, library: str, tmp_path: Path
 ) -> None:
-    one = case(LEGACY_PROBLEM, pass_)
-    run_online(tmp_path, one)
-    made = added_calls(tmp_path, library, one)
+    convolution = case(LEGACY_PROBLEM, pass_)
+    run_online(tmp_path, convolution)
+    made = added_calls(tmp_path, library, convolution)
     assert [name for name in made if name.endswith(("_v7", "_DESCRIPTOR")) or name.isupper()] == []
 
 
@@ -86,8 +86,8 @@ def test_a_plan_file_is_followed_without_asking_for_engines(
 ) -> None:
     parts = [(3, UNTRANSFORMED[pass_][1]), (3, UNTRANSFORMED[pass_][0]), (1, UNTRANSFORMED[pass_][3])]
     plan = shim_cases.write_plan(engine, tmp_path / "small.plan", {(GRAPH_PROBLEM, pass_): [parts]})
-    one = case(GRAPH_PROBLEM, pass_, "graph")
-    made = added_calls(tmp_path, library, one, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
+    convolution = case(GRAPH_PROBLEM, pass_, "graph")
+    made = added_calls(tmp_path, library, convolution, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
     assert (made["ENGINEHEUR"], made["EXECUTION_PLAN"]) == (0, 4 if pass_ == "backward_filter" else 2)
 
 
@@ -120,47 +120,47 @@ def test_a_journal_without_lists_of_candidates_serves_and_gets_them(
 @pytest.mark.parametrize("api", PROBLEMS)
 @pytest.mark.parametrize("pass_", PASSES)
 def test_strict_numerics_keep_fft_and_winograd_out(pass_: str, api: str, tmp_path: Path) -> None:
-    one = case(PROBLEMS[api], pass_, HABITS[api])
-    run_online(tmp_path, one)
+    convolution = case(PROBLEMS[api], pass_, HABITS[api])
+    run_online(tmp_path, convolution)
     # FFT and Winograd are by far the fastest.
     set_times(tmp_path, lambda size, algorithm: size * (1000.0 if algorithm in UNTRANSFORMED[pass_] else 1.0))
-    found = run_online(tmp_path, one, MUCUDNN_NUMERICS="strict")
-    assert measurements(found) == 0
-    [named] = re.findall("the fastest that fits: (.*)", found.stderr)
+    results = run_online(tmp_path, convolution, MUCUDNN_NUMERICS="strict")
+    assert measurements(results) == 0
+    [named] = re.findall("the fastest that fits: (.*)", results.stderr)
     assert set(map(without_knobs, re.findall(r"\d+\*\d+ (\S+)", named))) <= set(UNTRANSFORMED[pass_])
     check_results(
-        [one], found, [[LEGACY_NUMBERS[pass_][name] for name in UNTRANSFORMED[pass_][2:]]], tmp_path
+        [convolution], results, [[LEGACY_NUMBERS[pass_][name] for name in UNTRANSFORMED[pass_][2:]]], tmp_path
     )
 
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_a_deterministic_engine_is_replaced_by_deterministic_ones_alone(pass_: str, tmp_path: Path) -> None:
     quick, own = UNTRANSFORMED[pass_][:2]
-    one = case(GRAPH_PROBLEM, pass_, "graph", engine=int(own[3:]))
-    run_online(tmp_path, one)
+    convolution = case(GRAPH_PROBLEM, pass_, "graph", engine=int(own[3:]))
+    run_online(tmp_path, convolution)
     # Only divisions are faster than the program's own engine.
     set_times(
         tmp_path,
         lambda size, algorithm: small_is_fast(quick)(size, algorithm) if algorithm != own else 3.0 * size,
     )
-    assert run_online(tmp_path, one).summary == "1 of 1 convolutions divided"
+    assert run_online(tmp_path, convolution).summary == "1 of 1 convolutions divided"
     text = journal_in(tmp_path).read_text()
     journal_in(tmp_path).write_text(re.sub(rf"( {quick}:\d+:)deterministic", r"\1", text))
-    found = run_online(tmp_path, one)
-    assert found.summary.startswith("0 of 1 convolutions divided")
-    assert measurements(found) == 0
+    results = run_online(tmp_path, convolution)
+    assert results.summary.startswith("0 of 1 convolutions divided")
+    assert measurements(results) == 0
 
 
 def test_an_algorithm_that_failed_when_it_was_measured_is_not_tried_again(
     library: str, tmp_path: Path
 ) -> None:
-    one = case(GRAPH_PROBLEM, "forward", "graph")
+    convolution = case(GRAPH_PROBLEM, "forward", "graph")
     failing = {"HOST_ENGINE": host_library(), "MUCUDNN_LIBRARY": library}
-    first = run_online(tmp_path, one, REFUSED="cudnnConvolutionForward", **failing)
+    first = run_online(tmp_path, convolution, REFUSED="cudnnConvolutionForward", **failing)
     journal = journal_in(tmp_path).read_text()
     assert "IMPLICIT_GEMM" not in journal
     assert "eng0" in journal
-    second = run_online(tmp_path, one, **failing)
+    second = run_online(tmp_path, convolution, **failing)
     assert (measurements(first) > 0, measurements(second)) == (True, 0)
 
 
@@ -170,14 +170,14 @@ def test_an_algorithm_that_failed_when_it_was_measured_is_not_tried_again(
 def test_candidates_that_the_library_failed_to_tell_of_are_asked_for_again(
     refused: str, library: str, tmp_path: Path
 ) -> None:
-    one = case(GRAPH_PROBLEM, "forward", "graph")
+    convolution = case(GRAPH_PROBLEM, "forward", "graph")
     wrapped = {"HOST_ENGINE": host_library(), "MUCUDNN_LIBRARY": library}
-    first = run_online(tmp_path, one, REFUSED=refused, **wrapped)
+    first = run_online(tmp_path, convolution, REFUSED=refused, **wrapped)
     assert measurements(first) > 0  # those of the other candidates
     assert "candidates" not in journal_in(tmp_path).read_text()
-    run_online(tmp_path, one, **wrapped)
+    run_online(tmp_path, convolution, **wrapped)
     assert "candidates graph IMPLICIT_GEMM:0:deterministic,strided " in journal_in(tmp_path).read_text()
-    assert added_calls(tmp_path, library, one)["ENGINEHEUR"] == 0
+    assert added_calls(tmp_path, library, convolution)["ENGINEHEUR"] == 0
     assert {(size, "WINOGRAD_NONFUSED") for size in (1, 2, 4, 7)} < set(rows_in(tmp_path))
 
 
@@ -194,12 +194,12 @@ def test_micro_batches_are_measured_once_for_all_mini_batches(tmp_path: Path) ->
 
 def test_a_journal_that_cannot_be_read_or_written_is_a_warning_each(tmp_path: Path) -> None:
     journal_in(tmp_path).mkdir()
-    found = run_online(tmp_path, case(GRAPH_PROBLEM, "forward", "graph"), MUCUDNN_LOG="warning")
-    assert [line.split(": ")[1] for line in found.warnings] == [
+    results = run_online(tmp_path, case(GRAPH_PROBLEM, "forward", "graph"), MUCUDNN_LOG="warning")
+    assert [line.split(": ")[1] for line in results.warnings] == [
         "earlier measurements are not known",
         "measurements are not kept",
     ]
-    assert found.facts[0]["statuses"] == [0]
+    assert results.facts[0]["statuses"] == [0]
 
 
 def test_fused_convolutions_are_found_in_the_journal_beside_the_plain_one(tmp_path: Path) -> None:
@@ -217,8 +217,8 @@ def test_slices_are_aligned_as_planned_whatever_their_sizes(
     plan = shim_cases.write_plan(
         engine, tmp_path / "odd.plan", {(problem, "forward"): [[(5, "eng0"), (4, "eng0")]]}
     )
-    one = case(problem, "forward", "graph")
-    made = added_calls(tmp_path, library, one, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
+    convolution = case(problem, "forward", "graph")
+    made = added_calls(tmp_path, library, convolution, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
     assert made["EXECUTION_PLAN"] == 2, "planning must make one for each size, executing none"
 
 
@@ -227,7 +227,7 @@ def test_where_slices_fail_the_callers_own_engine_does_the_rest_and_no_other_is_
 ) -> None:
     parts = [(4, "IMPLICIT_GEMM"), (3, "IMPLICIT_GEMM")]
     plan = shim_cases.write_plan(engine, tmp_path / "failing.plan", {(GRAPH_PROBLEM, "forward"): [parts]})
-    one = case(GRAPH_PROBLEM, "forward", "graph", engine=2, repeat=2)
+    convolution = case(GRAPH_PROBLEM, "forward", "graph", engine=2, repeat=2)
     failing = {"REFUSED": "cudnnConvolutionForward", "MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan)}
-    made = added_calls(tmp_path, library, one, **failing)
+    made = added_calls(tmp_path, library, convolution, **failing)
     assert (made["ENGINEHEUR"], made["EXECUTION_PLAN"]) == (0, 2)

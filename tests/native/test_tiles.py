@@ -132,8 +132,8 @@ def test_bf16_filter_gradients_of_tiles_are_summed_in_fp32(engine: Engine) -> No
     )
     checked = CheckedKernel(engine, Kernel(problem, "backward_filter"))
     exact = checked.exact()
-    one, many = (checked.run([(1, name)]) for name in ("ALGO_1", "ALGO_1.tile=1"))
-    assert np.linalg.norm(many - exact) <= 2 * np.linalg.norm(one - exact)
+    whole, tiled = (checked.run([(1, name)]) for name in ("ALGO_1", "ALGO_1.tile=1"))
+    assert np.linalg.norm(tiled - exact) <= 2 * np.linalg.norm(whole - exact)
 
 
 def test_tiles_of_an_f16_filter_gradient_are_refused(engine: Engine) -> None:

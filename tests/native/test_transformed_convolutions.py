@@ -32,10 +32,10 @@ def assert_transforms_are_right(checked: CheckedKernel, alpha: float = 1.0, beta
     """Hold each transform to fp32 accuracy, and to one rounding of the output to its type."""
     problem = checked.problem
     exact = checked.exact(alpha=alpha, beta=beta)
-    found = [name for name in TRANSFORMS if name in checked.runnable(problem.mini_batch)]
-    assert found == expected_transforms(problem)
+    transforms = [name for name in TRANSFORMS if name in checked.runnable(problem.mini_batch)]
+    assert transforms == expected_transforms(problem)
     rounding = EPSILON[problem.data_type] * np.linalg.norm(exact) if problem.data_type != "f32" else 0.0
-    for name in found:
+    for name in transforms:
         result = checked.run([(problem.mini_batch, name)], alpha=alpha, beta=beta)
         tolerance = ROUNDINGS[name] * EPSILON["f32"] * checked.norm(alpha=alpha, beta=beta) + rounding
         assert np.linalg.norm(result - exact) <= tolerance, name
@@ -217,8 +217,8 @@ def test_strides_groups_fp64_and_dilated_depths_have_no_transform(
 
 def identity(engine: Engine, values: npt.NDArray[np.uint16], data_type: str, scale: float) -> bytes:
     """Return the bits of `values` after a 1×1 convolution with the filter `scale`."""
-    one = {"mini_batch": 1, "in_channels": 1, "out_channels": 1}
-    problem = Problem(**one, input=(1, values.size), kernel=(1, 1), data_type=data_type)
+    sizes = {"mini_batch": 1, "in_channels": 1, "out_channels": 1}
+    problem = Problem(**sizes, input=(1, values.size), kernel=(1, 1), data_type=data_type)
     result, w = np.empty_like(values), engine.allocate(2)
     w.fill(data_type, 1, scale)
     x, y = (engine.borrow(each.ctypes.data, each.nbytes) for each in (values, result))

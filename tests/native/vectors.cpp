@@ -98,9 +98,9 @@ void check_copies(const char* name) {
   }
 }
 
-void check_near(const char* where, float found, float expected) {
-  if (std::fabs(found - expected) > 1e-4f) {
-    std::printf("%s: %g instead of %g\n", where, found, expected);
+void check_near(const char* where, float actual, float expected) {
+  if (std::fabs(actual - expected) > 1e-4f) {
+    std::printf("%s: %g instead of %g\n", where, actual, expected);
     std::exit(1);
   }
 }
@@ -151,7 +151,7 @@ void check_product(std::int64_t m, std::int64_t n, std::int64_t k, const Form& f
   const std::int64_t b_lines = form.b_transposed ? n : k, b_length = form.b_transposed ? k : n;
   const std::int64_t b_pitch = b_length + (form.b_transposed ? 0 : gap), c_pitch = n + 3;
   std::vector<float> a(a_lines * a_pitch), b(b_lines * b_pitch, unread);
-  std::vector<float> c(m * c_pitch, form.beta == 0 ? unread : 2), found = c;
+  std::vector<float> c(m * c_pitch, form.beta == 0 ? unread : 2), actual = c;
   for (std::int64_t t = 0; t < k; ++t) {
     for (std::int64_t i = 0; i < m; ++i)
       a[form.by_terms ? t * a_pitch + i : i * a_pitch + t] = value_at(i, t);
@@ -168,7 +168,7 @@ void check_product(std::int64_t m, std::int64_t n, std::int64_t k, const Form& f
                                                         b.data(),
                                                         b_pitch,
                                                         form.beta,
-                                                        found.data(),
+                                                        actual.data(),
                                                         c_pitch};
   form.b_transposed ? multiply_small_transposed(product) : multiply_small(product);
   for (std::int64_t i = 0; i < m; ++i) {
@@ -179,7 +179,7 @@ void check_product(std::int64_t m, std::int64_t n, std::int64_t k, const Form& f
     }
   }
   for (std::size_t i = 0; i < c.size(); ++i) {
-    if (!same(c[i], found[i])) differ(form.b_transposed ? "transposed product" : "product", n, i);
+    if (!same(c[i], actual[i])) differ(form.b_transposed ? "transposed product" : "product", n, i);
   }
 }
 

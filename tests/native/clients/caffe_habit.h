@@ -13,8 +13,8 @@ struct Selection {
 
 template <typename Performance>
 int first_within(const std::vector<Performance>& ranked, size_t limit) {
-  for (const Performance& one : ranked) {
-    if (one.status == CUDNN_STATUS_SUCCESS && one.memory <= limit) return one.algo;
+  for (const Performance& candidate : ranked) {
+    if (candidate.status == CUDNN_STATUS_SUCCESS && candidate.memory <= limit) return candidate.algo;
   }
   fail("no algorithm", "fits the limit");
   return 0;

@@ -13,8 +13,9 @@ struct Found {
 template <typename Performance>
 Found first_of(const std::vector<Performance>& ranked, int count) {
   for (int i = 0; i < count; ++i) {
-    const Performance& one = ranked[static_cast<size_t>(i)];
-    if (one.status == CUDNN_STATUS_SUCCESS) return {one.algo, one.memory, one.mathType};
+    const Performance& candidate = ranked[static_cast<size_t>(i)];
+    if (candidate.status == CUDNN_STATUS_SUCCESS)
+      return {candidate.algo, candidate.memory, candidate.mathType};
   }
   fail("no algorithm", "ran");
   return {};
@@ -51,12 +52,12 @@ int main(int count, char** arguments) {
   upload(&client, values);
   void* workspace = nullptr;
   if (options.limit > 0) CUDA(cudaMalloc(&workspace, options.limit));
-  const Found found = find(client, workspace, options.limit);
+  const Found chosen = find(client, workspace, options.limit);
   CUDA(cudaFree(workspace));
   upload(&client, values);  // Find has overwritten the output
-  CUDNN(cudnnSetConvolutionMathType(client.convolution, found.math));
-  convolve_within(&client, found.algorithm, found.memory);
-  report(found.algorithm, found.memory);
+  CUDNN(cudnnSetConvolutionMathType(client.convolution, chosen.math));
+  convolve_within(&client, chosen.algorithm, chosen.memory);
+  report(chosen.algorithm, chosen.memory);
   write_output(&client, options.output);
   free(values);
   close_client(&client);
