@@ -77,8 +77,8 @@ class OnlyDLPack:
     def __init__(self, values: np.ndarray, device: object = (1, 0), capsule: object = None) -> None:
         self.values, self.device, self.capsule = values, device, capsule
 
-    def __dlpack__(self, **given: object) -> object:
-        return self.capsule or self.values.__dlpack__(**given)
+    def __dlpack__(self, **arguments: object) -> object:
+        return self.capsule or self.values.__dlpack__(**arguments)
 
     def __dlpack_device__(self) -> object:
         return self.device

@@ -255,8 +255,8 @@ def test_factors_are_real_numbers_of_any_type(half: float) -> None:
 
 def test_factors_of_f64_are_as_large_as_f64() -> None:
     x, w = X.astype(np.float64), W.astype(np.float64)
-    found = mucudnn.convolution_forward(x, w, alpha=1e300)
-    np.testing.assert_allclose(found, 1e300 * mucudnn.convolution_forward(x, w), rtol=1e-12)
+    result = mucudnn.convolution_forward(x, w, alpha=1e300)
+    np.testing.assert_allclose(result, 1e300 * mucudnn.convolution_forward(x, w), rtol=1e-12)
 
 
 def test_a_library_that_rejects_the_result_is_named() -> None:

@@ -73,9 +73,9 @@ class Gpu(FakeEngine):
 
     def enumerate(self, kernel: Kernel) -> FakeEnumeration:
         notes = {"eng28_k2=1": "tensor_op"}
-        found = super().enumerate(kernel)
+        enumeration = super().enumerate(kernel)
         return FakeEnumeration(
-            replace(candidate, notes=notes.get(candidate.algorithm, "")) for candidate in found
+            replace(candidate, notes=notes.get(candidate.algorithm, "")) for candidate in enumeration
         )
 
     def accumulator_size(self, kernel: Kernel, parts: int) -> Any:
@@ -119,11 +119,11 @@ def planned_step(way: str) -> dict[str, object]:
         return {"why": "trl is not installed"}
     if way == "plan at 35 %":
         return {"why": "nothing fits", "memory_mib": 7000.0, "floor_mib": 8000.0}
-    found: dict[str, object] = {"step_ms": 120.0, "peak_mib": 20000.0}
+    answer: dict[str, object] = {"step_ms": 120.0, "peak_mib": 20000.0}
     if "plan" in way:
-        found |= {"step_ms": 130.0, "peak_mib": 10000.0, "predicted_peak_mib": 9990.0, "predicted_ms": 128.0}
-        found |= {"beyond_ms": 9.0, "predicted_exposed_ms": 8.0}
-    return found
+        answer |= {"step_ms": 130.0, "peak_mib": 10000.0, "predicted_peak_mib": 9990.0, "predicted_ms": 128.0}
+        answer |= {"beyond_ms": 9.0, "predicted_exposed_ms": 8.0}
+    return answer
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +133,9 @@ def fake_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     errors = SimpleNamespace(error=1.2e-3, undivided_error=1e-3)
     monkeypatch.setattr("bench.suites.gpu.checks.compare", lambda *_: errors)
     monkeypatch.setattr(
-        checks, "compare_processes", lambda _, __, ___, case: Record("determinism", case, "results", 1, "")
+        checks,
+        "compare_processes",
+        lambda _, __, ___, case: Record("determinism", case, "results", 1, ""),
     )
     monkeypatch.setattr(
         checks, "run_captured", lambda *_: CompletedProcess([], 0, "9 passed, 1 skipped in 3 s\n", "")

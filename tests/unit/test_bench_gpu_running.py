@@ -51,7 +51,7 @@ def test_a_line_cut_off_by_a_kill_is_ignored_and_overwritten(tmp_path: Path) -> 
         path.write_bytes(whole[:end])
         kept = len(read(path))
         append(path, MACHINE, record)
-        assert [found for _, found in read(path)] == [record] * (kept + 1)
+        assert [stored for _, stored in read(path)] == [record] * (kept + 1)
 
 
 def test_a_case_that_ended_the_process_is_a_failure_and_comes_last(tmp_path: Path) -> None:
@@ -224,8 +224,8 @@ def test_a_programs_output_is_its_last_line_and_the_drop_ins_messages(
     monkeypatch.setattr(launching, "run_captured", answered)
     with Run(tmp_path, HOST, 60) as run:
         for launch in launching.LAUNCHES:
-            found = launching.call(run, launch, "bench.suites.gpu.torch_step", "resnet50", share="resnet50")
-            assert found == {"ms": 1, "drop_in": ["one", "two"]}
+            output = launching.call(run, launch, "bench.suites.gpu.torch_step", "resnet50", share="resnet50")
+            assert output == {"ms": 1, "drop_in": ["one", "two"]}
     program = ["-m", "bench.suites.gpu.torch_step", "resnet50", "--device", "cpu"]
     assert [command[-5:] for command in commands] == [program, program]
     assert commands[1][1:7] == ["-m", "mucudnn", "run", "--workspace", "512MiB", "--online"]

@@ -27,10 +27,10 @@ ELSEWHERE = {**HERE, "vectors": "avx512"}
 
 
 def test_the_default_has_eight_networks_in_training_and_inference_on_two_threads() -> None:
-    found = list(cases(everything=False))
-    assert found == [Case(network, 16, 2, mode) for mode in (False, True) for network in DEFAULT]
+    default = list(cases(everything=False))
+    assert default == [Case(network, 16, 2, mode) for mode in (False, True) for network in DEFAULT]
     assert len(DEFAULT) == 8
-    assert set(found) < set(cases())
+    assert set(default) < set(cases())
 
 
 def row(case: str, speedup: float, *, first: float = 2.0, peak: float = 1.0, **more: object) -> Record:

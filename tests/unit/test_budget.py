@@ -58,11 +58,11 @@ def test_runs_with_a_budget_come_to_the_choices_of_one_without(
 ) -> None:
     wanted, _ = run_within(tmp_path / "other.sqlite", runner, math.inf)
     for _ in range(20):
-        found, _ = run_within(path, runner, 4)
-        if found.new_measurements == 0:
+        result, _ = run_within(path, runner, 4)
+        if result.new_measurements == 0:
             break
-    assert found.new_measurements == 0
-    assert to_json(found) == {**to_json(wanted), "new_measurements": 0}
+    assert result.new_measurements == 0
+    assert to_json(result) == {**to_json(wanted), "new_measurements": 0}
 
 
 def test_the_user_learns_once_that_the_budget_is_spent(path: Path) -> None:

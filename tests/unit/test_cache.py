@@ -190,7 +190,7 @@ def test_what_can_run_at_all_sizes_is_kept_in_one_transaction(path: Path, proble
             statements: list[str] = []
             connection.set_trace_callback(statements.append)
         cache.add_enumerations(HERE, kernel, dict.fromkeys((1, 2, 4, 8), listed), failures)
-        assert [one for one in statements if one == "COMMIT"] == ["COMMIT"]
+        assert [statement for statement in statements if statement == "COMMIT"] == ["COMMIT"]
         assert cache.enumerations(HERE, kernel) == dict.fromkeys((1, 2, 4, 8), listed)
         assert cache.measurements(HERE, kernel) == failures
 
@@ -441,10 +441,10 @@ def test_a_directory_that_cannot_be_written_is_told_apart(tmp_path: Path) -> Non
 
 
 def test_two_processes_write_to_the_same_file(path: Path, problem: Problem) -> None:
-    with Cache.open(path) as one, Cache.open(path) as other:
-        one.add(HERE, Kernel(problem, "forward"), measurement(1))
-        other.add(HERE, Kernel(problem, "forward"), measurement(2))
-        assert len(one.measurements(HERE, Kernel(problem, "forward"))) == 2
+    with Cache.open(path) as first, Cache.open(path) as second:
+        first.add(HERE, Kernel(problem, "forward"), measurement(1))
+        second.add(HERE, Kernel(problem, "forward"), measurement(2))
+        assert len(first.measurements(HERE, Kernel(problem, "forward"))) == 2
 
 
 def test_text_from_outside_is_never_sql(path: Path, problem: Problem) -> None:

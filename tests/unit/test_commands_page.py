@@ -57,13 +57,13 @@ def test_the_tables_of_all_commands_say_what_each_argument_is() -> None:
 
 def test_each_help_text_has_examples_and_each_example_is_a_command() -> None:
     for parser in parsers(make_parser()):
-        given = examples(parser)
-        assert given, parser.prog
-        for example in given:
+        shown = examples(parser)
+        assert shown, parser.prog
+        for example in shown:
             words = shlex.split(example.partition(" > ")[0])
             assert words[: len(parser.prog.split())] == parser.prog.split()
             make_parser().parse_args(words[1:])
-        assert all(example in parser.format_help() for example in given)
+        assert all(example in parser.format_help() for example in shown)
 
 
 def test_each_command_of_the_readme_is_one() -> None:

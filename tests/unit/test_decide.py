@@ -139,9 +139,9 @@ def test_one_kernel_that_fits_no_limit_gets_the_same_error(sizes: tuple[int, ...
     costs = table({kernel(): failed + [hungry_row(size) for size in sizes]})
     with pytest.raises(NothingFitsError) as expected:
         decide(costs, "power_of_two", Limits(workspace=1))
-    with pytest.raises(NothingFitsError) as found:
+    with pytest.raises(NothingFitsError) as actual:
         choose_within(costs, kernel(), "power_of_two", 1)
-    assert str(found.value) == str(expected.value)
+    assert str(actual.value) == str(expected.value)
 
 
 def test_where_the_device_cannot_accumulate_no_filter_gradient_is_in_more_slices_than_four() -> None:

@@ -196,14 +196,14 @@ def test_no_text_does_anything_but_parse_or_raise_value_error(text: str) -> None
 
 
 def test_a_problem_is_a_value() -> None:
-    one, other = parse_descriptor(FULL)[0], parse_descriptor(FULL)[0]
-    assert one == other
-    assert len({one, other}) == 1
-    assert one != one.replace(mini_batch=1)
-    assert one != FULL
-    assert one.replace(mini_batch=1).replace(mini_batch=256) == one
-    assert one.flops == 2 * 256 * 192 * 27 * 27 * 64 * 25
-    assert (one.x_elements, one.w_elements, one.y_elements) == (
+    problem, other = parse_descriptor(FULL)[0], parse_descriptor(FULL)[0]
+    assert problem == other
+    assert len({problem, other}) == 1
+    assert problem != problem.replace(mini_batch=1)
+    assert problem != FULL
+    assert problem.replace(mini_batch=1).replace(mini_batch=256) == problem
+    assert problem.flops == 2 * 256 * 192 * 27 * 27 * 64 * 25
+    assert (problem.x_elements, problem.w_elements, problem.y_elements) == (
         256 * 64 * 729,
         192 * 64 * 25,
         256 * 192 * 729,

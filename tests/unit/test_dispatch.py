@@ -49,10 +49,10 @@ PLAN = Plan({}, (PlanKernel(KERNEL, 1, WHOLE, (HALVES, WHOLE)),))
 def measured_algorithms(path: Path) -> dict[int, set[str]]:
     with Cache.read_only(path) as cache:
         (machine,) = cache.machines()
-        found: dict[int, set[str]] = {}
+        algorithms: dict[int, set[str]] = {}
         for row in cache.measurements(machine, KERNEL):
-            found.setdefault(row.micro_batch, set()).add(row.algorithm)
-        return found
+            algorithms.setdefault(row.micro_batch, set()).add(row.algorithm)
+        return algorithms
 
 
 def computes_everything(choice: Configuration | ChannelGroups) -> bool:
@@ -281,8 +281,8 @@ def test_whole_numbers_of_any_type_are_sizes() -> None:
 
     expected = mucudnn.convolution_forward(X, W, padding=1, workspace=0)
     for one, zero in ((np.int64(1), np.uint8(0)), (np.array(1), np.array(0)), (Named.ONE, Named.ZERO)):
-        found = mucudnn.convolution_forward(X, W, stride=(one, 1), padding=one, groups=one, workspace=zero)
-        np.testing.assert_array_equal(found, expected)
+        result = mucudnn.convolution_forward(X, W, stride=(one, 1), padding=one, groups=one, workspace=zero)
+        np.testing.assert_array_equal(result, expected)
     shape = np.array(X.shape)
     np.testing.assert_array_equal(
         mucudnn.convolution_backward_data(X, W, shape, padding=1),
@@ -313,9 +313,9 @@ def test_a_kernel_that_several_threads_need_first_is_decided_once(monkeypatch: p
     counted = Mock(side_effect=benchmark)
     monkeypatch.setattr(choosing, "benchmark", counted)
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(prepared, [CALL] * 8))
+        results = list(pool.map(prepared, [CALL] * 8))
     assert counted.call_count == 1
-    assert all(result is found[0] for result in found)
+    assert all(result is results[0] for result in results)
 
 
 @pytest.fixture

@@ -107,9 +107,9 @@ def test_importing_again_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_concatenated_files_are_one_file(tmp_path: Path) -> None:
-    one, other = (list(format_rows(fill_cache(tmp_path / n, m))) for n, m in (("1", HERE), ("2", THERE)))
+    here, there = (list(format_rows(fill_cache(tmp_path / n, m))) for n, m in (("1", HERE), ("2", THERE)))
     with Cache.open(tmp_path / "both.sqlite") as both:
-        assert both.merge(parse_rows(one + other, "a file")) == 6
+        assert both.merge(parse_rows(here + there, "a file")) == 6
         assert both.machines() == [HERE, THERE]
 
 

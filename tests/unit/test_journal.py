@@ -17,8 +17,8 @@ def test_a_journal_gives_measurements_and_the_candidates_that_our_engines_enumer
     engine: str, epilogue: str, api: str
 ) -> None:
     text = journal(engine, PLAIN + epilogue)
-    (one, measured), (other, enumerated) = rows_of(text)
-    assert (one, other) == (MEASUREMENT, ENUMERATION)
+    (first_table, measured), (second_table, enumerated) = rows_of(text)
+    assert (first_table, second_table) == (MEASUREMENT, ENUMERATION)
     assert measured.keys() == MEASUREMENT.columns.keys()
     assert enumerated.keys() == ENUMERATION.columns.keys()
     assert (measured["algorithm"], measured["time_ms"], measured["notes"]) == ("GEMM", 2.5, "deterministic")

@@ -225,10 +225,10 @@ def test_the_extension_names_an_unknown_pass_of_a_kernel() -> None:
         most_slices(Kernel(PROBLEM, "sideways"))
 
 
-@pytest.mark.parametrize("given", [PROBLEM, None, (PROBLEM, "forward"), SimpleNamespace(problem=PROBLEM)])
-def test_an_object_without_problem_and_pass_is_not_a_kernel(given: object) -> None:
+@pytest.mark.parametrize("value", [PROBLEM, None, (PROBLEM, "forward"), SimpleNamespace(problem=PROBLEM)])
+def test_an_object_without_problem_and_pass_is_not_a_kernel(value: object) -> None:
     with pytest.raises(TypeError, match=r"kernel: mucudnn\.problems\.kernels\.Kernel"):
-        most_slices(given)  # type: ignore[arg-type]  # wrong on purpose
+        most_slices(value)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_a_tile_is_a_kernel_of_the_same_pass() -> None:

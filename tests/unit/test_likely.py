@@ -129,9 +129,9 @@ def test_the_choice_stays_that_of_a_full_race_if_the_model_errs_by_2(
                 )
         return best
 
-    found = chosen("part")
+    choices = chosen("part")
     monkeypatch.setattr(measure_module, "find_unlikely", lambda *_: {})
-    assert found == chosen("full")
+    assert choices == chosen("full")
 
 
 def test_a_later_process_has_nothing_to_add(cache: Cache) -> None:
@@ -216,8 +216,8 @@ def test_similar_kernels_have_the_same_taps_and_the_nearest_come_first(
         cache.add(machine, kernel_of(text), Measurement(4, "GEMM", SUCCESS, 0, "", 1.0))
     cache.add(machine, kernel_of(texts[0], "backward_data"), Measurement(4, "GEMM", SUCCESS, 0, "", 1.0))
     cache.add(machine, kernel_of(texts[0]), Measurement(4, "FFT", "CUDNN_STATUS_NOT_SUPPORTED", 0))
-    found = find_similar(cache, machine, FIRST, 64)
-    assert [kernel.at(4) for kernel, _ in found] == [kernel_of(text) for text in texts]
+    similar = find_similar(cache, machine, FIRST, 64)
+    assert [kernel.at(4) for kernel, _ in similar] == [kernel_of(text) for text in texts]
     assert len(find_similar(cache, machine, FIRST, 1)) == 1
     monkeypatch.setattr(remeasuring, "_since", "2100-01-01T00:00:00+00:00")
     assert find_similar(cache, machine, FIRST, 64) == []
@@ -230,5 +230,5 @@ def test_disturbed_times_on_several_threads_say_nothing_about_similar_kernels(
     machine = Machine("host", "a processor", "a library", threads)
     for algorithm, tries in (("GEMM", 0), ("FFT_TILING", 1)):
         cache.add(machine, NEXT, Measurement(4, algorithm, SUCCESS, 0, "", 1.0, busy_tries=tries))
-    found = {row.algorithm for _, row in find_similar(cache, machine, FIRST, 64)}
-    assert found == ({"GEMM"} if threads > 1 else {"GEMM", "FFT_TILING"})
+    algorithms = {row.algorithm for _, row in find_similar(cache, machine, FIRST, 64)}
+    assert algorithms == ({"GEMM"} if threads > 1 else {"GEMM", "FFT_TILING"})

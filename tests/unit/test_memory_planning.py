@@ -85,11 +85,11 @@ class TestWork:
 class TestModelledDevices:
     def test_a_titan_x_has_the_algorithms_that_reproduce_the_paper(self) -> None:
         kernel = Kernel(PROBLEM, "forward")
-        found = {
+        parts = {
             p.algorithm: p for c in modelled_configurations(TITAN_X, kernel, "undivided") for p in c.parts
         }
         for expected in algorithms(8, 64, 64, 56):
-            assert found[expected.algorithm] == expected
+            assert parts[expected.algorithm] == expected
 
     def test_tensor_cores_need_copies_in_nchw_and_none_in_nhwc(self) -> None:
         device = find_device("h200")

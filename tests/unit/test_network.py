@@ -116,8 +116,13 @@ def find_lifetime(network: Network, name: str) -> tuple[int | None, ...]:
 
 def check_lifetimes(network: Network) -> None:
     assert network.resident() == simulate(network)
-    for name, found in network.lifetimes.items():
-        uses = (found.produced_at, found.last_forward_use, found.first_backward_use, found.last_use)
+    for name, lifetime in network.lifetimes.items():
+        uses = (
+            lifetime.produced_at,
+            lifetime.last_forward_use,
+            lifetime.first_backward_use,
+            lifetime.last_use,
+        )
         assert uses == find_lifetime(network, name)
 
 

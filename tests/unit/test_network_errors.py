@@ -46,9 +46,9 @@ def test_steps_that_cannot_run_in_this_order_are_refused(
     tensors: str, steps: list[Step], message: str
 ) -> None:
     kinds = {"t": "activation", "x": "input"}
-    given = tuple(Tensor(name, (1,), kind=kinds[name]) for name in tensors.split())
+    declared = tuple(Tensor(name, (1,), kind=kinds[name]) for name in tensors.split())
     with pytest.raises(UsageError, match=message):
-        Network(given, tuple(steps))
+        Network(declared, tuple(steps))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_memory_is_written_before_it_is_overwritten() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("fields", "message"),
     [
         ({"name": ""}, "a tensor has an empty name"),
         ({"shape": (2, -1)}, "a size of tensor 't' is -1: it must be at least 0"),
@@ -97,13 +97,13 @@ def test_memory_is_written_before_it_is_overwritten() -> None:
         ({"kind": "input", "in_place_of": "s"}, "'t', of the kind input, cannot be in the memory of another"),
     ],
 )
-def test_a_tensor_that_cannot_be_is_refused(given: dict, message: str) -> None:
+def test_a_tensor_that_cannot_be_is_refused(fields: dict, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Tensor(**{"name": "t", "shape": (1,), **given})
+        Tensor(**{"name": "t", "shape": (1,), **fields})
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("fields", "message"),
     [
         ({"name": ""}, "a step has an empty name"),
         ({"reads": ("",)}, "a tensor has an empty name"),
@@ -114,9 +114,9 @@ def test_a_tensor_that_cannot_be_is_refused(given: dict, message: str) -> None:
         ({"kernels": (Kernel(PROBLEM, "forward", "k", 0),)}, "step 's' has a kernel 0 times"),
     ],
 )
-def test_a_step_that_cannot_be_is_refused(given: dict, message: str) -> None:
+def test_a_step_that_cannot_be_is_refused(fields: dict, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Step(**{"name": "s", **given})
+        Step(**{"name": "s", **fields})
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,10 @@ def test_a_path_that_cannot_be_used_is_a_readable_error(
 
 
 def test_equal_plans_are_equal_bytes_in_any_order_of_construction() -> None:
-    one, other = kernel(), kernel(pass_="backward_data")
-    assert str(Plan({"a": "1", "b": "2"}, (one, other))) == str(Plan({"b": "2", "a": "1"}, (other, one)))
+    forward, backward = kernel(), kernel(pass_="backward_data")
+    assert str(Plan({"a": "1", "b": "2"}, (forward, backward))) == str(
+        Plan({"b": "2", "a": "1"}, (backward, forward))
+    )
 
 
 def test_only_equal_plans_have_equal_digests() -> None:

@@ -52,10 +52,10 @@ def test_steps_and_kinds_of_kernels_agree(path: Path) -> None:
         assert (kind == "compute") != bool(patterns["Compute"].match(name))  # the pattern of all others
         expected[kind].append(Interval(start, start + kernel["dur"] / 1e3))
     own = trace.intervals
-    found = {"compute": own["compute"], "communication": [*own["reduce"], *own["receive"], *own["send"]]}
+    intervals = {"compute": own["compute"], "communication": [*own["reduce"], *own["receive"], *own["send"]]}
     for kind, spans in expected.items() if kernels else ():
-        assert len(found[kind]) == len(spans)
-        assert milliseconds(found[kind]) == pytest.approx(milliseconds(spans), rel=1e-6, abs=1e-6)
+        assert len(intervals[kind]) == len(spans)
+        assert milliseconds(intervals[kind]) == pytest.approx(milliseconds(spans), rel=1e-6, abs=1e-6)
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,9 @@ def made_up_costs(seed: int) -> tuple[int, Costs]:
 def run(costs: Costs, race: RaceGoal) -> Iterator[Measurement]:
     left = [c for c in costs if race.limits[-1] is None or c.workspace <= race.limits[-1]]
     rows = list[Measurement]()
-    while (found := next_candidate(left, rows, race)) is not None:
-        left.remove(found)
-        rows.append(row_of(found, costs[found]))
+    while (candidate := next_candidate(left, rows, race)) is not None:
+        left.remove(candidate)
+        rows.append(row_of(candidate, costs[candidate]))
         yield rows[-1]
 
 
@@ -58,7 +58,7 @@ def test_its_choice_is_nearly_the_best_for_a_few_runs_of_stock(limit: int | None
         rows = list(run(costs, RaceGoal(mini_batch, (limit,))))
         spent.append(sum(row.time_ms or 0 for row in rows) / (4.0 * mini_batch))
         best = [row_of(c, ms) for c, ms in costs.items() if limit is None or c.workspace <= limit]
-        chosen, wanted = (desirable(mini_batch, found)[-1].time_ms for found in (rows, best))
+        chosen, wanted = (desirable(mini_batch, measured)[-1].time_ms for measured in (rows, best))
         ratios.append(chosen / wanted)
     assert statistics.mean(ratios) < 1.02
     assert max(ratios) < 1.25
@@ -117,8 +117,8 @@ def test_the_fixed_part_of_a_workspace_lets_an_algorithm_hope_for_larger_sizes()
     transform = {Candidate(size, "TRANSFORM", 1000 + size): 6.0 + 0.5 * size for size in (1, 2, 4, 8, 16)}
     sizes = {c.micro_batch for c in whole | flat if c.algorithm == "FLAT"}
     assert {row.micro_batch for row in run(whole | flat, RaceGoal(16)) if row.algorithm == "FLAT"} < sizes
-    found = [row for row in run(whole | transform, RaceGoal(16)) if row.algorithm == "TRANSFORM"]
-    assert found[-1].micro_batch == 16
+    rows = [row for row in run(whole | transform, RaceGoal(16)) if row.algorithm == "TRANSFORM"]
+    assert rows[-1].micro_batch == 16
 
 
 def test_an_algorithm_that_cannot_fill_its_workspace_in_time_is_not_begun() -> None:

@@ -66,7 +66,7 @@ def test_a_cache_of_version_1_is_read() -> None:
         result = replay(cache, [whole, gradient], "power_of_two", LIMIT)
         first, second = result.decisions
         runnable = cache.enumerations(result.machine, whole)
-    assert {size: [one.algorithm for one in listed] for size, listed in runnable.items()} == {
+    assert {size: [candidate.algorithm for candidate in listed] for size, listed in runnable.items()} == {
         size: ["LEAN", "HUNGRY"] for size in (1, 2, 4, 8)
     }
     assert [(p.micro_batch, p.algorithm) for p in first.divided.parts] == [(2, "HUNGRY")] * 4

@@ -40,13 +40,13 @@ def report(engine: FakeEngine | None = None, **options: Any) -> Report:
 
 
 def test_the_curves_are_of_all_kernels_counted() -> None:
-    found = report()
+    gathered = report()
     # LEAN takes 2 ms a sample. HUNGRY takes 1 ms and 1 MiB a sample, and 0.5 ms more for each run.
-    assert found.undivided.at(0) == 4 * 16
-    assert found.undivided.at(4 * 8 * MiB) == 4 * 8.5
-    assert found.even.at(4 * 2 * MiB) == 4 * (4 * 2.5)
-    assert found.present == 4 * 2 * MiB
-    assert found.workspace == 2 * MiB
+    assert gathered.undivided.at(0) == 4 * 16
+    assert gathered.undivided.at(4 * 8 * MiB) == 4 * 8.5
+    assert gathered.even.at(4 * 2 * MiB) == 4 * (4 * 2.5)
+    assert gathered.present == 4 * 2 * MiB
+    assert gathered.workspace == 2 * MiB
 
 
 def test_each_kernel_has_its_undivided_front_and_its_title() -> None:
@@ -77,10 +77,10 @@ def test_the_page_of_choices_without_a_clock_says_that_times_are_modelled() -> N
         bench = Bench(cast(Engine, engine), cache, Listener(), Exhaustive())
         promise, limits = Promise("strict", choice="fixed"), Limits(workspace=2 * MiB)
         result = optimize(bench, KERNELS, "power_of_two", limits, promise=promise)
-        found = gather("net", result, modelled_table(bench, KERNELS, "power_of_two"))
+        gathered = gather("net", result, modelled_table(bench, KERNELS, "power_of_two"))
     assert not engine.calls["measure"]
-    assert [kernel.undivided[0].workspace for kernel in found.kernels] == [0, 0]
-    text = re.sub(r"\s+", " ", render(found, TODAY))
+    assert [kernel.undivided[0].workspace for kernel in gathered.kernels] == [0, 0]
+    text = re.sub(r"\s+", " ", render(gathered, TODAY))
     assert "The results promise numerics=strict, choice=fixed." in text
     assert "Nothing was measured: modelled times order the choices for a device, a library 1.0" in text
     assert "Measured on" not in text
@@ -125,9 +125,9 @@ def test_where_nothing_undivided_runs_the_page_shows_the_rest() -> None:
             "NONE": UNSUPPORTED,
         }
     )
-    found = report(engine)
-    assert found.undivided.at(found.present or 0) is None
-    assert "<dt>Undivided</dt><dd>–</dd>" in render(found, TODAY)
+    gathered = report(engine)
+    assert gathered.undivided.at(gathered.present or 0) is None
+    assert "<dt>Undivided</dt><dd>–</dd>" in render(gathered, TODAY)
 
 
 def test_names_are_text_and_never_markup() -> None:
@@ -144,11 +144,13 @@ def test_characters_that_a_browser_would_obey_are_spelled_in_pages_and_plots(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys.modules[__name__], "KERNELS", [replace(KERNELS[0], name=HIDDEN)])
-    found = replace(report(), network=HIDDEN, advice=(HIDDEN,))
-    found = replace(found, result=replace(found.result, machine=replace(found.result.machine, device=HIDDEN)))
-    write_plots(found, tmp_path, "svg")
-    write_plots(found, tmp_path, "png")  # an error if the font lacks a character
-    for text in (render(found, TODAY), *(file.read_text() for file in tmp_path.glob("*.svg"))):
+    gathered = replace(report(), network=HIDDEN, advice=(HIDDEN,))
+    gathered = replace(
+        gathered, result=replace(gathered.result, machine=replace(gathered.result.machine, device=HIDDEN))
+    )
+    write_plots(gathered, tmp_path, "svg")
+    write_plots(gathered, tmp_path, "png")  # an error if the font lacks a character
+    for text in (render(gathered, TODAY), *(file.read_text() for file in tmp_path.glob("*.svg"))):
         assert SPELLED in text
         assert all(line.isprintable() for line in text.splitlines() if line.strip())
 

@@ -32,7 +32,7 @@ def curve(*points: tuple[int, float]) -> Curve:
 
 points = st.lists(st.tuples(st.integers(0, 50), st.floats(0.1, 100)), min_size=1, max_size=5)
 networks = st.lists(st.tuples(st.integers(1, 3), points), min_size=1, max_size=4).map(
-    lambda found: {kernel(i, count): front(*given) for i, (count, given) in enumerate(found)}
+    lambda drawn: {kernel(i, count): front(*drawn_points) for i, (count, drawn_points) in enumerate(drawn)}
 )
 
 
@@ -43,8 +43,8 @@ def test_an_even_split_gives_each_kernel_its_fastest_within_the_same_bytes(
     each = total // sum(k.count for k in fronts)
     fitting = {k: [c.time_ms for c in cs if c.workspace <= each] for k, cs in fronts.items()}
     expected = sum(k.count * min(times) for k, times in fitting.items()) if all(fitting.values()) else None
-    found = even_curve(fronts).at(total)
-    assert found is None if expected is None else abs(found - expected) < 1e-9 * expected
+    time_ms = even_curve(fronts).at(total)
+    assert time_ms is None if expected is None else abs(time_ms - expected) < 1e-9 * expected
 
 
 @settings(max_examples=examples(25))  # each example solves forty totals

@@ -74,9 +74,9 @@ def test_the_drop_in_reads_the_same_sizes(text: str) -> None:
     except UsageError as error:
         expected = str(error)
     try:
-        found: int | str = _native.parse_size(text)
+        actual: int | str = _native.parse_size(text)
     except ValueError as error:
-        found = str(error)
-    if isinstance(expected, str) and isinstance(found, str) and len(text) > 90:
+        actual = str(error)
+    if isinstance(expected, str) and isinstance(actual, str) and len(text) > 90:
         return  # each cuts a long text in its own way
-    assert found == expected
+    assert actual == expected

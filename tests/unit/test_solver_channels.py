@@ -67,18 +67,20 @@ def test_the_desirable_set_over_both_directions_is_what_all_divisions_give(
 ) -> None:
     measured, channels = case
     sets = {size: desirable_set(parts, MINI_BATCH) for size, parts in measured.items()}
-    found = divide_channels(sets, channels)
+    divisions = divide_channels(sets, channels)
     everything = every_division(measured, channels)
     expected: list[tuple[int, float]] = []
     for workspace in sorted({bytes_ for bytes_, _ in everything}):
         fastest = min(time for bytes_, time in everything if bytes_ <= workspace)
         if not expected or fastest < expected[-1][1] * (1 - TIE):
             expected.append((workspace, fastest))
-    assert [one.workspace for one in found] == [workspace for workspace, _ in expected]
-    assert [one.time_ms for one in found] == pytest.approx([time for _, time in expected], rel=1e-9, abs=0)
-    for one in found:
-        assert one.channels == channels
-        assert all(group.configuration in sets[group.channels] for group in one.parts)
+    assert [division.workspace for division in divisions] == [workspace for workspace, _ in expected]
+    assert [division.time_ms for division in divisions] == pytest.approx(
+        [time for _, time in expected], rel=1e-9, abs=0
+    )
+    for division in divisions:
+        assert division.channels == channels
+        assert all(group.configuration in sets[group.channels] for group in division.parts)
 
 
 @given(measurements())
@@ -89,9 +91,12 @@ def test_the_drop_in_finds_groups_as_fast_as_those_of_the_solver(
     sets = {size: desirable_set(parts, MINI_BATCH) for size, parts in measured.items()}
     expected = divide_channels(sets, channels)
     fastest = {
-        size: [(part.micro_batch, part.algorithm, part.time_ms, part.workspace) for part in found[-1].parts]
-        for size, found in sets.items()
-        if found
+        size: [
+            (part.micro_batch, part.algorithm, part.time_ms, part.workspace)
+            for part in configurations[-1].parts
+        ]
+        for size, configurations in sets.items()
+        if configurations
     }
     groups = reuse_channels(fastest, channels)
     assert sum(size for size, _ in groups) == (channels if expected else 0)
@@ -103,7 +108,7 @@ def test_the_drop_in_finds_groups_as_fast_as_those_of_the_solver(
 def test_a_limit_leaves_out_what_exceeds_it() -> None:
     whole, half = Configuration((WHOLE,)), Configuration((MicroConfiguration(1, "B", 0.7, 4),))
     sets = {8: [whole], 4: [half]}
-    assert [one.workspace for one in divide_channels(sets, 8)] == [4, 10]
+    assert [division.workspace for division in divide_channels(sets, 8)] == [4, 10]
     assert divide_channels(sets, 8, limit=9) == [ChannelGroups((ChannelGroup(4, half),) * 2)]
     assert divide_channels(sets, 8, limit=3) == []
 

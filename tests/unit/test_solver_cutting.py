@@ -44,8 +44,8 @@ def test_the_slowest_stage_and_the_bytes_are_those_of_brute_force(
         with pytest.raises(ValueError, match="stages at most"):
             cut(times, sent, stages, tolerance)
         return
-    found = tuple(cut(times, sent, stages, tolerance))
+    cuts = tuple(cut(times, sent, stages, tolerance))
     limit = min(map(slowest, possible)) * (1 + tolerance)
-    assert found in possible
-    assert slowest(found) <= limit * (1 + 1e-9)
-    assert total(found) == min(total(starts) for starts in possible if slowest(starts) <= limit * (1 + 1e-9))
+    assert cuts in possible
+    assert slowest(cuts) <= limit * (1 + 1e-9)
+    assert total(cuts) == min(total(starts) for starts in possible if slowest(starts) <= limit * (1 + 1e-9))

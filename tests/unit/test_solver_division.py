@@ -93,11 +93,11 @@ def test_identical_kernels_apart_are_as_good_as_so_many_kernels_with_names_of_th
         with pytest.raises(Infeasible):
             solve_division(kernels, total, counts=counts, apart=True, solver=solver)
         return
-    found = solve_division(kernels, total, counts=counts, apart=True, solver=solver)
-    assert {name: sum(n for n, _ in shares) for name, shares in found.shares.items()} == {
+    solution = solve_division(kernels, total, counts=counts, apart=True, solver=solver)
+    assert {name: sum(n for n, _ in shares) for name, shares in solution.shares.items()} == {
         name: counts.get(name, 1) for name in kernels
     }
-    taken = [(n, c) for shares in found.shares.values() for n, c in shares]
+    taken = [(n, c) for shares in solution.shares.values() for n, c in shares]
     assert sum(n * c.workspace for n, c in taken) <= total
     assert math.fsum(n * c.time_ms for n, c in taken) <= best * (1 + division.GAP * 1.01)
 
@@ -114,8 +114,8 @@ def test_identical_kernels_apart_use_a_total_that_is_too_small_for_all_of_them()
 
 def test_very_many_identical_kernels_are_divided_in_groups() -> None:
     slow, fast = configuration(2.0, 0), configuration(1.0, 10)
-    found = solve_division({"a": [slow, fast]}, 5 * 10**6, counts={"a": 10**6}, apart=True)
-    (fast_ones, _), (slow_ones, _) = found.shares["a"]
+    solution = solve_division({"a": [slow, fast]}, 5 * 10**6, counts={"a": 10**6}, apart=True)
+    (fast_ones, _), (slow_ones, _) = solution.shares["a"]
     assert fast_ones + slow_ones == 10**6
     assert 450_000 < fast_ones <= 500_000
 
@@ -161,9 +161,9 @@ def test_a_count_weighs_both_time_and_workspace() -> None:
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_each_kernel_gets_its_fastest_where_all_fit(solver: SolverName) -> None:
     kernels = {name: [configuration(2.0, 0), configuration(1.0, 10)] for name in "abc"}
-    found = solve_division(kernels, 30, solver=solver)
-    assert {c.time_ms for c in found.choice.values()} == {1.0}
-    assert (found.gap, found.reached, found.solver) == (0.0, True, "none")
+    solution = solve_division(kernels, 30, solver=solver)
+    assert {c.time_ms for c in solution.choice.values()} == {1.0}
+    assert (solution.gap, solution.reached, solution.solver) == (0.0, True, "none")
 
 
 def test_no_kernels_need_nothing() -> None:
@@ -222,9 +222,9 @@ def test_without_an_answer_of_highs_that_fits_dynamic_programming_decides(
     monkeypatch.setitem(division.SOLVERS, "highs", highs)
     kernels = network(kernels=20, configurations=10)
     total = sum(options[3].workspace for options in kernels.values())
-    found = solve_division(kernels, total)
-    assert (found.solver, found.reached) == ("exact", True)
-    assert workspace_of(found.choice, {}) <= total
+    solution = solve_division(kernels, total)
+    assert (solution.solver, solution.reached) == ("exact", True)
+    assert workspace_of(solution.choice, {}) <= total
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -243,10 +243,10 @@ def test_a_division_stopped_early_fits_and_tells_its_gap(solver: SolverName) -> 
 def test_a_large_network_is_divided_within_the_gap(solver: SolverName) -> None:
     kernels = network(kernels=150, configurations=200)
     total = sum(options[20].workspace for options in kernels.values())
-    found = solve_division(kernels, total, solver=solver)
-    assert found.reached
-    assert found.gap <= division.GAP * 1.01
-    assert workspace_of(found.choice, {}) <= total
+    solution = solve_division(kernels, total, solver=solver)
+    assert solution.reached
+    assert solution.gap <= division.GAP * 1.01
+    assert workspace_of(solution.choice, {}) <= total
 
 
 def network(*, kernels: int, configurations: int) -> Kernels:

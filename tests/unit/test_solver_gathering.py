@@ -44,21 +44,24 @@ def cost(
 @pytest.mark.parametrize("seed", range(60))
 def test_for_every_memory_limit_no_way_is_faster(seed: int) -> None:
     chain = problem(seed)
-    found = gatherings(*chain)
+    front = gatherings(*chain)
     everything = [cost(way, *chain) for way in itertools.product(range(STAGES), repeat=len(chain[0]))]
-    for one in found:
-        assert cost(one.stages, *chain) == (one.time_ms, one.memory)
+    for gathering in front:
+        assert cost(gathering.stages, *chain) == (gathering.time_ms, gathering.memory)
     for limit in range(60):
         best = min((time for time, size in everything if size <= limit), default=math.inf)
-        assert min((one.time_ms for one in found if one.memory <= limit), default=math.inf) == best
+        assert (
+            min((gathering.time_ms for gathering in front if gathering.memory <= limit), default=math.inf)
+            == best
+        )
 
 
 def test_the_front_is_ordered_and_each_way_needs_less_than_the_faster_ones() -> None:
     for seed in range(60):
-        found = gatherings(*problem(seed))
-        for one, other in itertools.pairwise(found):
-            assert one.time_ms < other.time_ms
-            assert one.memory > other.memory
+        front = gatherings(*problem(seed))
+        for faster, slower in itertools.pairwise(front):
+            assert faster.time_ms < slower.time_ms
+            assert faster.memory > slower.memory
 
 
 def test_a_chain_that_cannot_run_has_no_way() -> None:
@@ -69,5 +72,5 @@ def test_a_chain_that_cannot_run_has_no_way() -> None:
 def test_a_tensor_may_be_gathered_in_several_steps() -> None:
     times = [[1.0, 5.0, 9.0], [5.0, 1.0, 9.0], [9.0, 5.0, 1.0]]
     moves = [[[0.0, 1.0, 1.0], [math.inf, 0.0, 1.0], [math.inf, math.inf, 0.0]]] * 3
-    [found] = gatherings(times, [[0] * 3] * 3, moves)
-    assert found == Gathering((0, 1, 2), 5.0, 0)
+    [gathering] = gatherings(times, [[0] * 3] * 3, moves)
+    assert gathering == Gathering((0, 1, 2), 5.0, 0)

@@ -54,16 +54,16 @@ class TestJoint:
     # 1,000 random chains took 3.4 % more than the best choice, 999 took no more.
     @settings(derandomize=True)
     @given(networks())
-    def test_it_is_within_5_percent_of_the_best_of_all_choices(self, given: tuple[TrainingStep, int]) -> None:
-        work, memory = given
+    def test_it_is_within_5_percent_of_the_best_of_all_choices(self, drawn: tuple[TrainingStep, int]) -> None:
+        work, memory = drawn
         decision = decide_memory(work, memory, exact=True)
         assert decision.timeline.time_ms <= 1.05 * find_best_time(work, memory)
 
     @given(networks(), st.booleans(), st.booleans())
     def test_it_fits_the_memory(
-        self, given: tuple[TrainingStep, int], offload: bool, recompute: bool
+        self, drawn: tuple[TrainingStep, int], offload: bool, recompute: bool
     ) -> None:
-        work, spare = given
+        work, spare = drawn
         least, _ = find_floor(work, offload=offload, recompute=recompute)
         memory = least + spare // 4
         decision = decide_memory(work, memory, offload=offload, recompute=recompute)
@@ -82,8 +82,8 @@ class TestJoint:
         assert again == decision.timeline
 
     @given(networks())
-    def test_it_is_no_slower_than_vdnn(self, given: tuple[TrainingStep, int]) -> None:
-        work, memory = given
+    def test_it_is_no_slower_than_vdnn(self, drawn: tuple[TrainingStep, int]) -> None:
+        work, memory = drawn
         joint = decide_memory(work, memory).timeline.time_ms
         try:
             dynamic = decide_memory(work, memory, policy="dynamic").timeline.time_ms
@@ -92,8 +92,8 @@ class TestJoint:
         assert joint <= dynamic * (1 + 1e-9)
 
     @given(networks(), st.integers(0, 20))
-    def test_offloaded_tensors_fit_host_memory(self, given: tuple[TrainingStep, int], host: int) -> None:
-        work = replace(given[0], host_memory=host)
+    def test_offloaded_tensors_fit_host_memory(self, drawn: tuple[TrainingStep, int], host: int) -> None:
+        work = replace(drawn[0], host_memory=host)
         decision = decide_memory(work, find_floor(work)[0])
         assert work.fits_host(decision.choices)
 
@@ -173,10 +173,10 @@ class TestJoint:
     def test_the_program_need_not_find_an_answer_that_is_slower_than_a_known_one(self, part: float) -> None:
         work = vgg16(64)
         memory = decide_memory(work, 2**60).timeline.peak // 2
-        given: dict[str, Any] = {"gap": 1e-3, "time_limit": 60.0}
-        free = joint_program.solve(work, memory, **given)
+        limits: dict[str, Any] = {"gap": 1e-3, "time_limit": 60.0}
+        free = joint_program.solve(work, memory, **limits)
         known = part * free.bound
-        answer = joint_program.solve(work, memory, **given, faster_than=known)
+        answer = joint_program.solve(work, memory, **limits, faster_than=known)
         assert answer.bound <= known
         if part > 1:
             assert answer.choices is not None
@@ -216,8 +216,8 @@ class TestFloor:
     @given(chains(4))
     def test_a_solver_that_stops_early_gives_bytes_that_are_enough(self, work: TrainingStep) -> None:
         with patch.object(floor, "NODES", 0):
-            found, choices = find_floor(work, offload=False)
-        assert found == need_of(work, choices) >= find_floor(work, offload=False)[0]
+            least, choices = find_floor(work, offload=False)
+        assert least == need_of(work, choices) >= find_floor(work, offload=False)[0]
         assert "offload" not in choices
 
     @given(chains(4))

@@ -59,9 +59,9 @@ def best_of_all(operations: Sequence[Operation], edges: Edges, devices: int, mem
     return best
 
 
-def check_runs(operations: Sequence[Operation], edges: Edges, found: object, memory: int | None) -> None:
+def check_runs(operations: Sequence[Operation], edges: Edges, placement: object, memory: int | None) -> None:
     """Check that a placement keeps the dependencies and runs one operation at a time on a device."""
-    starts, devices = found.starts_ms, found.devices  # type: ignore[attr-defined]
+    starts, devices = placement.starts_ms, placement.devices  # type: ignore[attr-defined]
     ends = [s + o.time_ms for s, o in zip(starts, operations, strict=True)]
     for (i, j), ms in edges.items():
         assert starts[j] >= ends[i] + (ms if devices[i] != devices[j] else 0) - 1e-9
@@ -84,10 +84,10 @@ def test_a_placement_is_as_good_as_the_best_of_all(seed: int) -> None:
         with pytest.raises(Infeasible):
             place(operations, edges, devices, memory=memory)
         return
-    found = place(operations, edges, devices, memory=memory)
-    check_runs(operations, edges, found, memory)
-    assert found.time_ms == pytest.approx(best, rel=1e-6, abs=1e-9)
-    assert found.is_proven
+    placement = place(operations, edges, devices, memory=memory)
+    check_runs(operations, edges, placement, memory)
+    assert placement.time_ms == pytest.approx(best, rel=1e-6, abs=1e-9)
+    assert placement.is_proven
 
 
 def test_a_block_with_branches_is_divided_between_devices() -> None:
@@ -107,10 +107,10 @@ def test_a_block_that_repeats_is_solved_once() -> None:
         branches = range(gate + 1, gate + 5)
         operations += [Operation(2.0), Operation(3.0), Operation(2.5), Operation(1.0), Operation(0.5)]
         edges |= {(gate, b): 0.1 for b in branches} | {(b, gate + 5): 0.1 for b in branches}
-    found = place(operations, edges, 2)
-    assert found.programs == 1
-    assert found.is_proven
-    check_runs(operations, edges, found, None)
+    placement = place(operations, edges, 2)
+    assert placement.programs == 1
+    assert placement.is_proven
+    check_runs(operations, edges, placement, None)
 
 
 def test_memory_forces_operations_apart() -> None:
@@ -129,9 +129,9 @@ def test_chains_that_are_merged_keep_the_dependencies(seed: int) -> None:
     rng = random.Random(seed)
     operations, edges = random_graph(rng, rng.randint(1, 8))
     memory = rng.choice([None, sum(o.memory for o in operations)])
-    found = place(operations, edges, 2, memory=memory, merges_chains=True)
-    check_runs(operations, edges, found, memory)
-    assert found.time_ms >= place(operations, edges, 2, memory=memory).bound_ms - 1e-6
+    placement = place(operations, edges, 2, memory=memory, merges_chains=True)
+    check_runs(operations, edges, placement, memory)
+    assert placement.time_ms >= place(operations, edges, 2, memory=memory).bound_ms - 1e-6
 
 
 def test_a_chain_ends_where_another_operation_begins_or_ends() -> None:

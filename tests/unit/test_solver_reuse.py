@@ -63,12 +63,14 @@ def brute_force(measured: list[MicroConfiguration], mini_batch: int) -> list[tup
 @given(measurements())
 def test_a_desirable_set_is_what_all_configurations_give(case: tuple[list[MicroConfiguration], int]) -> None:
     measured, mini_batch = case
-    found = desirable_set(measured, mini_batch)
+    configurations = desirable_set(measured, mini_batch)
     expected = brute_force(measured, mini_batch)
-    assert [c.workspace for c in found] == [workspace for workspace, _, _ in expected]
-    assert [c.time_ms for c in found] == pytest.approx([ms for _, ms, _ in expected], rel=2 * TIE, abs=0)
-    assert [[p.micro_batch for p in c.parts] for c in found] == [sizes for _, _, sizes in expected]
-    assert all(c.mini_batch == mini_batch and set(c.parts) <= set(measured) for c in found)
+    assert [c.workspace for c in configurations] == [workspace for workspace, _, _ in expected]
+    assert [c.time_ms for c in configurations] == pytest.approx(
+        [ms for _, ms, _ in expected], rel=2 * TIE, abs=0
+    )
+    assert [[p.micro_batch for p in c.parts] for c in configurations] == [sizes for _, _, sizes in expected]
+    assert all(c.mini_batch == mini_batch and set(c.parts) <= set(measured) for c in configurations)
 
 
 @given(measurements(), workspaces)
@@ -131,14 +133,14 @@ def test_of_equal_times_and_workspace_fewer_parts_win() -> None:
 
 def test_fewer_parts_win_over_larger_first_ones() -> None:
     measured = [MicroConfiguration(size, "A", size * 0.1, 0) for size in (1, 3, 4)]
-    (found,) = desirable_set(measured, 6)
-    assert [part.micro_batch for part in found.parts] == [3, 3]
+    (configuration,) = desirable_set(measured, 6)
+    assert [part.micro_batch for part in configuration.parts] == [3, 3]
 
 
 def test_of_as_many_parts_larger_ones_come_first() -> None:
     measured = [MicroConfiguration(size, "A", size * 0.1, 0) for size in (1, 2, 3)]
-    (found,) = desirable_set(measured, 4)
-    assert [part.micro_batch for part in found.parts] == [3, 1]
+    (configuration,) = desirable_set(measured, 4)
+    assert [part.micro_batch for part in configuration.parts] == [3, 1]
 
 
 def test_times_that_differ_by_rounding_alone_are_equal() -> None:
@@ -214,6 +216,8 @@ def test_every_size_of_a_large_mini_batch_can_be_measured() -> None:
         for size in range(1, 1025)
         for a in range(8)
     ]
-    found = desirable_set(measured, 1024)
-    assert all(a.workspace < b.workspace and a.time_ms > b.time_ms for a, b in itertools.pairwise(found))
-    assert all(c.mini_batch == 1024 for c in found)
+    configurations = desirable_set(measured, 1024)
+    assert all(
+        a.workspace < b.workspace and a.time_ms > b.time_ms for a, b in itertools.pairwise(configurations)
+    )
+    assert all(c.mini_batch == 1024 for c in configurations)

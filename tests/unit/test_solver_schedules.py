@@ -118,9 +118,9 @@ def test_a_task_starts_as_soon_as_its_rank_and_its_input_allow(
     name: str, stages: list[Stage], micro_batches: int, link: PeerLink
 ) -> None:
     schedule = SCHEDULES[name](len(stages), micro_batches)
-    found = simulate_pipeline(schedule, stages, link)
+    timeline = simulate_pipeline(schedule, stages, link)
     start, end = {}, {}
-    for order, starts, ends in zip(schedule.orders, found.starts_ms, found.ends_ms, strict=True):
+    for order, starts, ends in zip(schedule.orders, timeline.starts_ms, timeline.ends_ms, strict=True):
         start |= dict(zip(order, starts, strict=True))
         end |= dict(zip(order, ends, strict=True))
     for order in schedule.orders:

@@ -179,8 +179,8 @@ def play(work: TrainingStep, choices: tuple[Choice, ...], memory: int | None, wi
 
 class TestProperties:
     @given(simulations())
-    def test_ticks_agree(self, given: tuple[TrainingStep, tuple[Choice, ...], int, int]) -> None:
-        work, choices, spare, window = given
+    def test_ticks_agree(self, drawn: tuple[TrainingStep, tuple[Choice, ...], int, int]) -> None:
+        work, choices, spare, window = drawn
         memory = fit(work, choices, spare)
         runs = [replace(run, time_ms=run.time_ms + 1) for run in work.runs(work.fastest)]
         timeline = simulate(runs, work.tensors, choices, work.link, memory=memory, window=window)
@@ -192,9 +192,9 @@ class TestProperties:
 
     @given(simulations())
     def test_memory_is_never_above_the_limit(
-        self, given: tuple[TrainingStep, tuple[Choice, ...], int, int]
+        self, drawn: tuple[TrainingStep, tuple[Choice, ...], int, int]
     ) -> None:
-        work, choices, spare, window = given
+        work, choices, spare, window = drawn
         memory = fit(work, choices, spare)
         timeline = play(work, choices, memory, window)
         assert timeline.peak == max(held for _, held in timeline.memory) <= memory
@@ -202,9 +202,9 @@ class TestProperties:
 
     @given(simulations())
     def test_time_has_its_lower_bounds(
-        self, given: tuple[TrainingStep, tuple[Choice, ...], int, int]
+        self, drawn: tuple[TrainingStep, tuple[Choice, ...], int, int]
     ) -> None:
-        work, choices, spare, window = given
+        work, choices, spare, window = drawn
         timeline = play(work, choices, fit(work, choices, spare), window)
         copied = sum(t.bytes for t, choice in zip(work.tensors, choices, strict=True) if choice == "offload")
         least = max(timeline.compute_ms, work.link.out_ms(copied), work.link.in_ms(copied))
@@ -213,9 +213,9 @@ class TestProperties:
 
     @given(simulations())
     def test_kept_tensors_are_in_memory_together(
-        self, given: tuple[TrainingStep, tuple[Choice, ...], int, int]
+        self, drawn: tuple[TrainingStep, tuple[Choice, ...], int, int]
     ) -> None:
-        work, choices, spare, window = given
+        work, choices, spare, window = drawn
         timeline = play(work, choices, fit(work, choices, spare), window)
         kept = [t for t, choice in zip(work.tensors, choices, strict=True) if choice == "keep"]
         for step in range(len(work.steps)):
@@ -249,9 +249,9 @@ class TestProperties:
 
     @given(simulations(), st.integers(1, 4))
     def test_more_bandwidth_is_no_slower_without_a_limit(
-        self, given: tuple[TrainingStep, tuple[Choice, ...], int, int], factor: int
+        self, drawn: tuple[TrainingStep, tuple[Choice, ...], int, int], factor: int
     ) -> None:
-        work, choices, _, window = given
+        work, choices, _, window = drawn
         faster = replace(
             work, link=replace(work.link, out_bandwidth=1000 * factor, in_bandwidth=1000 * factor)
         )

@@ -38,8 +38,8 @@ def run(
     cache: Cache, engine: FakeEngine, sizes: tuple[int, ...] | None, limit: int | None = None
 ) -> tuple[Sweep, int]:
     bench = Bench(cast(Engine, engine), cache, Listener(), Exhaustive())
-    (found,) = sweep(bench, [KERNEL], sizes, "power_of_two", limit)
-    return found, bench.made.total()
+    (swept,) = sweep(bench, [KERNEL], sizes, "power_of_two", limit)
+    return swept, bench.made.total()
 
 
 def three_times_slower_from_6_on(n: int) -> float:
@@ -92,28 +92,28 @@ def test_times_within_the_jump_make_no_cliff(times: list[float]) -> None:
 
 def test_a_division_avoids_the_cliff() -> None:
     with Cache.in_memory(Path("none")) as cache:
-        found, _ = run(cache, FakeEngine({"A": FakeAlgorithm(three_times_slower_from_6_on)}), (4, 5, 6, 7))
-    assert [cliff.point.mini_batch for cliff in found.cliffs] == [6]
-    at_6 = found.cliffs[0].point
+        swept, _ = run(cache, FakeEngine({"A": FakeAlgorithm(three_times_slower_from_6_on)}), (4, 5, 6, 7))
+    assert [cliff.point.mini_batch for cliff in swept.cliffs] == [6]
+    at_6 = swept.cliffs[0].point
     assert at_6.per_sample == 3.0
     assert at_6.divided_per_sample == 1.0
-    assert found.cliffs[0].before.mini_batch == 5
+    assert swept.cliffs[0].before.mini_batch == 5
 
 
 def test_the_workspace_limit_can_be_the_cliff() -> None:
     hungry = FakeAlgorithm(lambda n: float(n), lambda n: n * MiB)
     with Cache.in_memory(Path("none")) as cache:
-        found, _ = run(cache, FakeEngine({"A": hungry}), (3, 4, 5), 4 * MiB)
-    assert [cliff.point.mini_batch for cliff in found.cliffs] == [5]
-    divided = found.points[-1].divided
+        swept, _ = run(cache, FakeEngine({"A": hungry}), (3, 4, 5), 4 * MiB)
+    assert [cliff.point.mini_batch for cliff in swept.cliffs] == [5]
+    divided = swept.points[-1].divided
     assert divided is not None
     assert (divided.mini_batch, divided.workspace <= 4 * MiB) == (5, True)
 
 
 def test_without_sizes_those_of_the_policy_are_swept() -> None:
     with Cache.in_memory(Path("none")) as cache:
-        found, _ = run(cache, FakeEngine(), None)
-    assert [point.mini_batch for point in found.points] == [1, 2, 4, 8]
+        swept, _ = run(cache, FakeEngine(), None)
+    assert [point.mini_batch for point in swept.points] == [1, 2, 4, 8]
 
 
 def test_a_sweep_is_measured_once_and_shares_its_measurements_with_the_rest() -> None:

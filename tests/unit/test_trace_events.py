@@ -59,7 +59,7 @@ def test_a_range_and_its_mirror_on_the_gpu_count_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mark", ["Optimizer.step#Adam.step", DATA])
 def test_without_numbered_steps_a_mirror_does_not_count_either(mark: str, tmp_path: Path) -> None:
-    events = [found for step in range(3) for found in mirrored(mark, 10 * step, 9)]
+    events = [mirror for step in range(3) for mirror in mirrored(mark, 10 * step, 9)]
     assert shares(tmp_path / "0.json", event("gemm", "kernel", 0, 40), *events).steps == 3
 
 

@@ -97,15 +97,15 @@ def all_decisions(work: TrainingStep) -> list[tuple[tuple[Choice, ...], tuple[in
 
 def valid_choices(work: TrainingStep) -> list[tuple[Choice, ...]]:
     """Return all choices that can run."""
-    found: list[tuple[Choice, ...]] = [()]
+    choices: list[tuple[Choice, ...]] = [()]
     for tensor in work.tensors:
         options: list[tuple[Choice, ...]] = []
-        for before in found:
+        for before in choices:
             options += [(*before, "keep"), (*before, "offload")]
             if tensor.replay and all(before[source] != "recompute" for source in tensor.replay.sources):
                 options.append((*before, "recompute"))
-        found = options
-    return found
+        choices = options
+    return choices
 
 
 @dataclass
