@@ -125,9 +125,9 @@ class Ran:
     @property
     def choice(self) -> tuple[int, int]:
         """The algorithm and the workspace that the program printed as used."""
-        found = re.search(r"algorithm (\d+) workspace (\d+)", self.stdout)
-        assert found, self.stdout
-        return int(found[1]), int(found[2])
+        match = re.search(r"algorithm (\d+) workspace (\d+)", self.stdout)
+        assert match, self.stdout
+        return int(match[1]), int(match[2])
 
 
 @dataclass(frozen=True)

@@ -80,8 +80,8 @@ def summary(ran: Ran) -> str:
 
 def points(ran: Ran) -> list[tuple[str, int]]:
     """Return the configurations that the log names, as text, each with its workspace."""
-    found = re.finditer(rf"({PART}(?: \+ {PART})*) in \S+ ms with (\d+) bytes", ran.stderr)
-    return [(match[1], int(match.groups()[-1])) for match in found]
+    matches = re.finditer(rf"({PART}(?: \+ {PART})*) in \S+ ms with (\d+) bytes", ran.stderr)
+    return [(match[1], int(match.groups()[-1])) for match in matches]
 
 
 def measurements(ran: Ran) -> int:
@@ -116,8 +116,8 @@ def write_journal(engine: Engine, desk: Desk, case: Case) -> None:
 
 def workspace_at(engine: Engine, case: Case, micro_batch: int) -> int:
     """Return the largest workspace of any algorithm at this micro-batch size."""
-    found = engine.enumerate(Kernel(case.problem, case.pass_).at(micro_batch))
-    return max(c.workspace for c in found if c.status == "CUDNN_STATUS_SUCCESS")
+    candidates = engine.enumerate(Kernel(case.problem, case.pass_).at(micro_batch))
+    return max(c.workspace for c in candidates if c.status == "CUDNN_STATUS_SUCCESS")
 
 
 def dividing_flags(

@@ -30,6 +30,8 @@ def attempts(
 
 
 def check_output(outcome: dict[str, Any], expected: dict[str, Any], what: str) -> None:
-    for one, other in zip(outcome["done"], expected["done"], strict=True):
-        assert one["statuses"] == other["statuses"], what
-        np.testing.assert_allclose(one["output"], other["output"], rtol=0, atol=1e-4, err_msg=what)
+    for result, expected_result in zip(outcome["done"], expected["done"], strict=True):
+        assert result["statuses"] == expected_result["statuses"], what
+        np.testing.assert_allclose(
+            result["output"], expected_result["output"], rtol=0, atol=1e-4, err_msg=what
+        )

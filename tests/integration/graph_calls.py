@@ -29,7 +29,7 @@ def make(kind: str, attributes: Attributes, **changes: Attribute | None) -> tupl
     """
     _, descriptor = library.create(kind)
     merged = {**attributes, **changes}
-    statuses = [library.set(descriptor, name, *given) for name, given in merged.items() if given]
+    statuses = [library.set(descriptor, name, *attribute) for name, attribute in merged.items() if attribute]
     return descriptor, [*statuses, library.finalize(descriptor)]
 
 

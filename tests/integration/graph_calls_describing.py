@@ -196,11 +196,12 @@ for kind, (prefix, names) in OPERATIONS.items():
         kind, operation, [(ALPHA, "FLOAT", 1), (ALPHA, "DOUBLE", 1), (BETA, "FLOAT", 1), (BETA, "FLOAT", 0)]
     )
     _, late = library.create("TENSOR")
-    for name, given in TENSOR.items():
-        library.set(late, name, *given)
+    for name, attribute in TENSOR.items():
+        library.set(late, name, *attribute)
     _, early = library.create(kind)
     statuses = [
-        library.set(early, name, *given) for name, given in {**operation, X: descriptors(late)}.items()
+        library.set(early, name, *attribute)
+        for name, attribute in {**operation, X: descriptors(late)}.items()
     ]
     finalized = library.finalize(late), library.finalize(early)
     print_answer(f"{kind} a tensor that is finalized later", (statuses, finalized))

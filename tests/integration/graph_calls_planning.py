@@ -152,8 +152,8 @@ print_statuses("a type set", "KNOB_INFO", {"KNOB_INFO_TYPE": ("KNOB_TYPE", [2])}
 
 CONFIG: Attributes = {"ENGINECFG_ENGINE": descriptors(engine)}
 _, open_engine = library.create("ENGINE")  # complete, but not finalized
-for name, given in with_device("ENGINE", ENGINE).items():
-    library.set(open_engine, name, *given)
+for name, attribute in with_device("ENGINE", ENGINE).items():
+    library.set(open_engine, name, *attribute)
 _, open_choice = library.create("KNOB_CHOICE")
 foreign_choice, _ = make("KNOB_CHOICE", CHOICE, KNOB_CHOICE_KNOB_TYPE=("KNOB_TYPE", [43]))
 for label, change in {

@@ -60,11 +60,11 @@ def test_info_counts_the_rows_of_every_table(run: Run, cache_path: Path) -> None
 
 
 def test_caches_of_several_hosts_are_merged(run: Run, tmp_path: Path, cache_path: Path) -> None:
-    one, two = other_host(tmp_path, "one", 1, 2), other_host(tmp_path, "two", 4)
-    assert run("merge", one, two)[:2] == (
+    first, second = other_host(tmp_path, "one", 1, 2), other_host(tmp_path, "two", 4)
+    assert run("merge", first, second)[:2] == (
         0, [f"6 rows added to {cache_path}", "Next: mucudnn cache info"]
     )  # fmt: skip
-    assert run("merge", one, two, cache_path)[1][0] == f"0 rows added to {cache_path}"
+    assert run("merge", first, second, cache_path)[1][0] == f"0 rows added to {cache_path}"
     with Cache.read_only(cache_path) as cache:
         assert [machine.device for machine in cache.machines()] == ["one", "two"]
 
@@ -82,8 +82,8 @@ def test_a_missing_cache_stops_the_merge(run: Run, tmp_path: Path, cache_path: P
 
 
 def test_import_reads_what_export_writes(run: Run, tmp_path: Path, cache_path: Path) -> None:
-    one, lines = other_host(tmp_path, "one", 1, 2), tmp_path / "rows.jsonl"
-    run("merge", one)
+    host, lines = other_host(tmp_path, "one", 1, 2), tmp_path / "rows.jsonl"
+    run("merge", host)
     code, out, error = run("export")
     assert (code, error) == (0, [])
     assert json.loads(out[0]) == {"kind": "header", "schema": SCHEMA}

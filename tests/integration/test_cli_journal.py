@@ -52,8 +52,8 @@ def journal_path(engine: Engine, cache_path: Path) -> Path:
 def new_measurements(capsys: Capture) -> int:
     capsys.readouterr()
     assert main(["optimize", str(PROBLEM), "--no-run", "--json"]) == 0
-    found: int = json.loads(capsys.readouterr().out)["new_measurements"]
-    return found
+    count: int = json.loads(capsys.readouterr().out)["new_measurements"]
+    return count
 
 
 def test_optimize_measures_nothing_that_a_program_has_measured(journal_path: Path, capsys: Capture) -> None:

@@ -255,5 +255,5 @@ def test_a_workspace_without_a_unit_draws_a_warning(
 ) -> None:
     x, w = np.ones((2, 4, 8, 8), np.float32), np.ones((4, 4, 3, 3), np.float32)
     mucudnn.convolution_forward(x, w, workspace=limit)
-    found = [record.levelname for record in caplog.records if "write 64MiB" in record.message]
-    assert found == ["WARNING"] * warned
+    levels = [record.levelname for record in caplog.records if "write 64MiB" in record.message]
+    assert levels == ["WARNING"] * warned

@@ -208,5 +208,5 @@ def test_run_passes_the_words_to_the_drop_in(capfd: pytest.CaptureFixture[str]) 
 
     program = "import os; print(os.environ['MUCUDNN_NUMERICS'], os.environ['MUCUDNN_BATCH_INVARIANT'])"
     command = [sys.executable, "-m", "mucudnn", "run", "--numerics", "strict", "--batch-invariant", "--"]
-    found = run(*command, sys.executable, "-c", program, MUCUDNN_LIBRARY="host")
-    assert found.stdout == "strict 1\n"
+    result = run(*command, sys.executable, "-c", program, MUCUDNN_LIBRARY="host")
+    assert result.stdout == "strict 1\n"

@@ -99,10 +99,10 @@ def test_without_a_limit_no_program_allocates_more_than_it_does_alone(
     alone, under = desk.alone("caffe", case), desk.under("caffe", case)
     assert under.choice[0] == alone.choice[0]
     assert under.choice[1] <= alone.choice[1]
-    found = desk.under("pytorch", case)  # it chooses its algorithm by measured times
+    pytorch = desk.under("pytorch", case)  # it chooses its algorithm by measured times
     names = {number: name for name, number in ENUMERATORS[pass_].items()}
     own = {c.algorithm: c.workspace for c in engine.enumerate(Kernel(case.problem, pass_))}
-    assert found.choice[1] <= own[names[found.choice[0]]] <= own_limit
+    assert pytorch.choice[1] <= own[names[pytorch.choice[0]]] <= own_limit
 
 
 @pytest.mark.parametrize("pass_", PASSES)

@@ -226,9 +226,9 @@ def clear_page(random: Random, content: bytearray) -> None:
 
 
 def exchange_pages(random: Random, content: bytearray) -> None:
-    one, other = (PAGE * random.randrange(1, len(content) // PAGE) for _ in "ab")
-    first, second = content[one : one + PAGE], content[other : other + PAGE]
-    content[one : one + PAGE], content[other : other + PAGE] = second, first
+    offset, other_offset = (PAGE * random.randrange(1, len(content) // PAGE) for _ in "ab")
+    first, second = content[offset : offset + PAGE], content[other_offset : other_offset + PAGE]
+    content[offset : offset + PAGE], content[other_offset : other_offset + PAGE] = second, first
 
 
 def cut(random: Random, content: bytearray) -> None:

@@ -94,11 +94,11 @@ def test_whichever_call_fails_the_list_is_complete_or_known_to_be_incomplete(
     incomplete = 0
     for number in range(1, faults.calls() + 1):
         faults.fail_call(number, 0)
-        found = engine.enumerate(kernel)
-        assert described(found) == described(whole) or not found.is_complete, number
-        failed = [candidate for candidate in found if candidate.status == "CUDNN_STATUS_INTERNAL_ERROR"]
+        candidates = engine.enumerate(kernel)
+        assert described(candidates) == described(whole) or not candidates.is_complete, number
+        failed = [candidate for candidate in candidates if candidate.status == "CUDNN_STATUS_INTERNAL_ERROR"]
         assert not any(candidate.is_lasting for candidate in failed)
-        incomplete += not found.is_complete
+        incomplete += not candidates.is_complete
     faults.fail_call(0, 0)
     assert incomplete > 0
     assert described(engine.enumerate(kernel)) == described(whole)

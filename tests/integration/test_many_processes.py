@@ -89,11 +89,11 @@ def test_a_process_that_makes_no_progress_is_not_waited_for(
 
 
 def test_kernels_that_others_measure_come_last(cache_path: Path) -> None:
-    with Cache.open(cache_path) as one, Cache.open(cache_path) as other:
-        ones, others = one.claimed("abc", str), other.claimed("abc", str)
-        assert [next(others), next(ones), next(others)] == ["a", "b", "c"]
+    with Cache.open(cache_path) as cache, Cache.open(cache_path) as other_cache:
+        own, others = cache.claimed("abc", str), other_cache.claimed("abc", str)
+        assert [next(others), next(own), next(others)] == ["a", "b", "c"]
         others.close()
-        assert list(ones) == ["c", "a"]
+        assert list(own) == ["c", "a"]
 
 
 def test_the_kernels_of_a_network_are_spread_over_devices(

@@ -85,7 +85,7 @@ def test_a_file_with_a_wrong_value_raises_nothing_but_errors_of_mucudnn(kind: st
     write(file)
     text = file.read_text()
     read(file)
-    values = [found.span() for found in VALUE.finditer(text)]
+    values = [match.span() for match in VALUE.finditer(text)]
     choices = random.Random(0)
     refused = 0
     for _ in range(TRIALS):

@@ -109,9 +109,9 @@ def test_interrupted_workers_spoil_nothing_for_others(seed: int, world: World, t
             assert "Traceback" not in text, (worker, text)
             assert "damaged" not in text, (worker, text)
         assert {file.name for file in folder.iterdir()} <= FILES, workers
-        found = keys_in(cache)
-        assert kept <= found, (workers, kept - found)
-        kept = found
+        keys = keys_in(cache)
+        assert kept <= keys, (workers, kept - keys)
+        kept = keys
     last = {"kill_after": None, "room": None, "errors": str(tmp_path / "errors-last")}
     for _ in range(2):
         assert world.run(cache, [{**last, "work": work, "seed": 1} for work in WORKS]) == [0] * len(WORKS)

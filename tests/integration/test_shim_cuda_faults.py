@@ -34,9 +34,9 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": str(folder), "MUCUDNN_LIBRARY": wrapper}
 
 
-def check_attempts(one: dict[str, Any], kind: str, folder: Path, variables: dict[str, str]) -> None:
+def check_attempts(convolution: dict[str, Any], kind: str, folder: Path, variables: dict[str, str]) -> None:
     cudart = Path(variables["LD_LIBRARY_PATH"]) / "libcudart.so.13"
-    first, *others = attempts([one], folder, cudart, kind, MUCUDNN_LOG="off", **variables)
+    first, *others = attempts([convolution], folder, cudart, kind, MUCUDNN_LOG="off", **variables)
     assert len(others) > 5
     for outcome in others:
         what = f"call {outcome['number']} fails, {outcome['failed']}"
@@ -61,16 +61,16 @@ def test_the_program_does_not_notice_a_call_that_fails_under_a_plan(
     name: str, libraries: dict[str, str], tmp_path: Path
 ) -> None:
     version = ctypes.CDLL(host_library()).cudnnGetVersion()
-    one, parts = CASES[name], {"get": "WINOGRAD_NONFUSED", "graph": "eng2"}
+    convolution, parts = CASES[name], {"get": "WINOGRAD_NONFUSED", "graph": "eng2"}
     header = {
         "engine": "cudnn",
         "device": f"{NAMES[0]}, compute capability 0.0",
         "library": f"cuDNN {version // 10000}.{version // 100 % 100}.{version % 100}",
     }
     configuration = [(2, parts[name], 1.0, 0)] * 3
-    problem, _, _ = parse_descriptor(one["problem"])
+    problem, _, _ = parse_descriptor(convolution["problem"])
     plan = tmp_path / "one.plan"
-    row = (problem, one["pass_"], 1, configuration, [configuration], [], [])
+    row = (problem, convolution["pass_"], 1, configuration, [configuration], [], [])
     plan.write_text(format_plan(header, [row]))
     following = {"MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan)}
-    check_attempts(one, "once", tmp_path, {**libraries, **following})
+    check_attempts(convolution, "once", tmp_path, {**libraries, **following})

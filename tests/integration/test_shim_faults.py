@@ -115,10 +115,10 @@ def test_where_the_callers_own_algorithm_does_not_fit_another_does_the_rest(
         cases, tmp_path, failing_library, "once",
         MUCUDNN_LIBRARY=str(failing_library), MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="off",
     )  # fmt: skip
-    executing = [one for one in others if one["failed"] == "cudnnConvolutionForward"]
+    executing = [outcome for outcome in others if outcome["failed"] == "cudnnConvolutionForward"]
     assert len(executing) == executions
-    for one in executing:
-        check_output(one, first, f"call {one['number']} fails")
+    for outcome in executing:
+        check_output(outcome, first, f"call {outcome['number']} fails")
 
 
 @pytest.mark.parametrize("tile", TILES)

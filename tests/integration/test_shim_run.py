@@ -80,9 +80,9 @@ def test_a_program_ends_with_a_line_about_its_convolutions(tmp_path: Path) -> No
         r"mucudnn: ([0-3]) of 3 convolutions divided(?:, [0-3] by a faster algorithm)?, workspace at most "
         r"(\d+(?:\.\d)? (?:KiB|MiB)|\d+ bytes); MUCUDNN_LOG=info for more\n"
     )
-    found = line.fullmatch(under.stderr)
-    assert found, under.stderr
-    number, unit = found[2].split()
+    match = line.fullmatch(under.stderr)
+    assert match, under.stderr
+    number, unit = match[2].split()
     size = float(number) * {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20}[unit]
     assert size <= told * 1.1
     preloaded = run(sys.executable, str(EXAMPLE), LD_PRELOAD=str(SHIM), MUCUDNN_MODE="online", **limited)
@@ -159,10 +159,10 @@ def test_the_environment_is_the_callers_with_the_preload_the_mode_and_the_cache(
     assert {line for line in under if not line.startswith("MUCUDNN_RUN=")} == plain | added
 
 
-@pytest.mark.parametrize("given", ["", "C.UTF-8"])
-def test_the_locale_that_python_sets_for_itself_stays_with_python(given: str) -> None:
-    result = run_under_mucudnn("sh", "-c", "echo ${LC_CTYPE-unset}", LC_ALL="", LANG="C", LC_CTYPE=given)
-    assert result.stdout == f"{given}\n"
+@pytest.mark.parametrize("ctype", ["", "C.UTF-8"])
+def test_the_locale_that_python_sets_for_itself_stays_with_python(ctype: str) -> None:
+    result = run_under_mucudnn("sh", "-c", "echo ${LC_CTYPE-unset}", LC_ALL="", LANG="C", LC_CTYPE=ctype)
+    assert result.stdout == f"{ctype}\n"
 
 
 def test_children_are_run_the_same_way_once() -> None:
@@ -182,7 +182,7 @@ def test_what_was_preloaded_before_stays_in_front(tmp_path: Path) -> None:
 def test_a_program_inherits_no_signal_that_python_ignores() -> None:
     status = run_under_mucudnn("grep", "SigIgn", "/proc/self/status").stdout
     ignored = int(status.split()[1], 16)
-    assert [one for one in (signal.SIGPIPE, signal.SIGXFSZ) if ignored & 1 << (one - 1)] == []
+    assert [number for number in (signal.SIGPIPE, signal.SIGXFSZ) if ignored & 1 << (number - 1)] == []
 
 
 def test_a_script_is_run_by_its_interpreter_under_the_shim(answer: str, tmp_path: Path) -> None:

@@ -119,6 +119,6 @@ def test_handles_that_come_and_go_between_threads_leave_no_memory_behind(
     ran = desk.under("handles", case, *flags)
     desk.check(case, ran.output, used)
     assert summary(ran) == "2200 of 2200 convolutions divided"
-    found = re.search(r"grew by (-?\d+) bytes", ran.stdout)
-    assert found
-    assert int(found[1]) < 2**17  # less than 64 bytes a handle
+    match = re.search(r"grew by (-?\d+) bytes", ran.stdout)
+    assert match
+    assert int(match[1]) < 2**17  # less than 64 bytes a handle

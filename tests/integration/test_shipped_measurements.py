@@ -154,9 +154,9 @@ def largest_measured_kernels(rows: list[Row]) -> list[tuple[str, str]]:
     for kind, row in rows:
         if kind is MEASUREMENT and row["time_ms"] is not None and row["workspace"] <= 2**26:
             sizes.setdefault((row["pass"], row["problem"]), set()).add(row["micro_batch"])
-    found = []
+    kernels = []
     for (pass_, key), measured in sizes.items():
         whole = [n for n in measured if measured.issuperset(micro_batch_sizes("power_of_two", n))]
         if whole:
-            found.append((pass_, str(parse_descriptor(key)[0].replace(mini_batch=max(whole)))))
-    return found
+            kernels.append((pass_, str(parse_descriptor(key)[0].replace(mini_batch=max(whole)))))
+    return kernels
