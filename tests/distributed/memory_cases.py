@@ -31,13 +31,13 @@ def train(policy: str, is_wrapped_first: bool) -> tuple[bool, int]:
         nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1),
     )  # fmt: skip
     x = torch.empty(4, 3, 32, 32)
-    given: dict[str, Any] = {"device": "h200", "policy": policy, "workspace": 0}
+    options: dict[str, Any] = {"device": "h200", "policy": policy, "workspace": 0}
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("error", MucudnnWarning)
         run_on_cpu(patch)
         patch.setattr(apply, "_divide", lambda *_: None)
-        floor = mt.plan_memory(model, x, memory=2**40, **given).floor
-        plan = replace(mt.plan_memory(model, x, memory=floor, **given), lower=None)
+        floor = mt.plan_memory(model, x, memory=2**40, **options).floor
+        plan = replace(mt.plan_memory(model, x, memory=floor, **options), lower=None)
         under_plan = copy.deepcopy(model)
         if is_wrapped_first:
             wrapped = DistributedDataParallel(under_plan)
@@ -47,7 +47,9 @@ def train(policy: str, is_wrapped_first: bool) -> tuple[bool, int]:
         _train(DistributedDataParallel(model))
         _train(wrapped)
         pairs = zip(model.state_dict().values(), under_plan.state_dict().values(), strict=True)
-        return all(torch.equal(one, two) for one, two in pairs), apply.runtime_of(wrapped).lanes.copies
+        return all(torch.equal(expected, actual) for expected, actual in pairs), apply.runtime_of(
+            wrapped
+        ).lanes.copies
 
 
 def _train(model: DistributedDataParallel) -> None:

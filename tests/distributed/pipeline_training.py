@@ -153,7 +153,7 @@ def accumulate_unevenly(schedule: str) -> list[float]:
         for name, parameter in pipeline.module.named_parameters():
             assert parameter.grad is not None
             pairs.append((parameter.grad, undivided.get_parameter(name).grad))
-        distances += [float((found - wanted).abs().max()) for found, wanted in pairs]
+        distances += [float((actual - wanted).abs().max()) for actual, wanted in pairs]
     return distances
 
 

@@ -38,9 +38,9 @@ def test_the_stages_in_a_row_have_the_outputs_gradients_and_names_of_the_model(n
     models.loss(expected, 1.0).backward()
     gradients = {key: parameter.grad for key, parameter in model.named_parameters()}
     model.zero_grad()
-    found = run(stages, inputs)
-    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-14)
-    models.loss(found, 1.0).backward()
+    outputs = run(stages, inputs)
+    torch.testing.assert_close(outputs, expected, rtol=1e-13, atol=1e-14)
+    models.loss(outputs, 1.0).backward()
     for stage in stages:
         for key, parameter in stage.named_parameters():
             torch.testing.assert_close(parameter.grad, gradients[key], rtol=1e-13, atol=1e-14)
