@@ -35,9 +35,9 @@ class Residual(nn.Module):
 class Branches(nn.Module):
     """A module that concatenates the channels of two bodies."""
 
-    def __init__(self, one: nn.Module, two: nn.Module) -> None:
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
         super().__init__()
-        self.one, self.two = one, two
+        self.one, self.two = first, second
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cat([self.one(x), self.two(x)], 1)

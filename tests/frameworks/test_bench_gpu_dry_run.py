@@ -34,11 +34,11 @@ ROOT = Path(__file__).parents[2]
 )  # fmt: skip
 def test_each_part_measures(part: str, cases: tuple[int, ...], tmp_path: Path) -> None:
     with Run(tmp_path, TINY, 600) as run:
-        found = list(islice(PARTS[part][0](run), max(cases) + 1))
-        run.measure(iter([found[index] for index in cases]))
+        listed = list(islice(PARTS[part][0](run), max(cases) + 1))
+        run.measure(iter([listed[index] for index in cases]))
         records = [record for _, record in read(run.records)]
     assert not [record for record in records if record.metric == FAILED]
-    assert {record.case for record in records} == {found[index].name for index in cases}
+    assert {record.case for record in records} == {listed[index].name for index in cases}
     write_summary(Store(tmp_path))
 
 

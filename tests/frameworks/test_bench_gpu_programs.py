@@ -27,7 +27,7 @@ def test_a_program_may_allocate_as_much_more_as_it_is_left(
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda device=None: properties)
     monkeypatch.setattr("torch.cuda.memory_reserved", lambda device=None: reserved)
     monkeypatch.setattr(
-        torch._C, "_cuda_setMemoryFraction", lambda *given: set_to.append(given), raising=False
+        torch._C, "_cuda_setMemoryFraction", lambda *arguments: set_to.append(arguments), raising=False
     )
     leave_free(1024 * MIB)
     ((fraction, device),) = set_to

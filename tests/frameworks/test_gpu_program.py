@@ -113,7 +113,7 @@ def test_gradients_are_held_to_the_contract_and_peaks_to_the_limit(
     plain = {"losses": [2.0, 1.0], "peak": 100, "later_peak": 100, "step_ms": 3.0}
     under = {**plain, "losses": [2.0, 1.5], "peak": 100 + WORKSPACE + peak, "step_ms": 1.5}
     folders = {kind: tmp_path / kind for kind in ("plain", "mucudnn")}
-    found = compare(setting, plain, under, folders, WORKSPACE)
-    assert (found["same"], found["within_memory"]) == (same, fits)
-    assert found["gradient_error"] == pytest.approx(0.001 * factor)
-    assert (found["loss_distance"], found["speedup"]) == (0.5, 2.0)
+    comparison = compare(setting, plain, under, folders, WORKSPACE)
+    assert (comparison["same"], comparison["within_memory"]) == (same, fits)
+    assert comparison["gradient_error"] == pytest.approx(0.001 * factor)
+    assert (comparison["loss_distance"], comparison["speedup"]) == (0.5, 2.0)

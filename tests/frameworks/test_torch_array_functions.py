@@ -54,5 +54,5 @@ def test_a_tensor_within_a_transform_has_no_memory_of_its_own() -> None:
 def test_tensors_without_axes_are_numbers() -> None:
     one = torch.tensor(1)
     expected = mucudnn.convolution_forward(X, W, padding=1)
-    found = mucudnn.convolution_forward(X, W, stride=one, padding=torch.tensor([1, 1]), alpha=one)
-    np.testing.assert_array_equal(found, expected)
+    result = mucudnn.convolution_forward(X, W, stride=one, padding=torch.tensor([1, 1]), alpha=one)
+    np.testing.assert_array_equal(result, expected)

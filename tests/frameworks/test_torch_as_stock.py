@@ -115,7 +115,9 @@ def step(module: nn.Module, x: Any, mode: str) -> Any:
     wanted = [parameter for parameter in module.parameters() if parameter.requires_grad]
     g = torch.autograd.grad(y.abs().square().mean(), wanted, create_graph=mode == "double")
     if mode == "double":
-        g += torch.autograd.grad(sum(one.abs().square().mean() for one in g), wanted, allow_unused=True)
+        g += torch.autograd.grad(
+            sum(gradient.abs().square().mean() for gradient in g), wanted, allow_unused=True
+        )
     return y, *g
 
 
@@ -132,18 +134,24 @@ def outcome(module: nn.Module, x: Any, mode: str) -> tuple[type | None, list[Any
 
 def assert_same(ours: nn.Module, stock: nn.Module, x: Any, mode: str) -> None:
     error, expected, _ = outcome(stock, x, mode)
-    found_error, found, told = outcome(ours, x, mode)
-    assert (found_error, told) == (error, [])
-    for one, other in zip(found, expected, strict=True):
-        assert type(one) is type(other)
-        if one is None:
+    own_error, results, told = outcome(ours, x, mode)
+    assert (own_error, told) == (error, [])
+    for result, reference in zip(results, expected, strict=True):
+        assert type(result) is type(reference)
+        if result is None:
             continue
-        assert (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
-        if type(one) is Tensor and not one.is_meta:
-            like = torch.complex64 if one.is_complex() else torch.float32
-            tolerance = 0.04 if one.dtype in LOW else 1e-4
-            most = max([1.0, *other.abs().to(torch.float32).flatten().tolist()])
-            torch.testing.assert_close(one.to(like), other.to(like), rtol=tolerance, atol=tolerance * most)
+        assert (result.shape, result.dtype, result.device) == (
+            reference.shape,
+            reference.dtype,
+            reference.device,
+        )
+        if type(result) is Tensor and not result.is_meta:
+            like = torch.complex64 if result.is_complex() else torch.float32
+            tolerance = 0.04 if result.dtype in LOW else 1e-4
+            most = max([1.0, *reference.abs().to(torch.float32).flatten().tolist()])
+            torch.testing.assert_close(
+                result.to(like), reference.to(like), rtol=tolerance, atol=tolerance * most
+            )
 
 
 # PyTorch warns a program that makes such tensors.

@@ -52,9 +52,9 @@ def plan(tmp_path: Path) -> Path:
 
 
 def test_with_a_plan_two_cold_processes_give_the_same_bits(plan: Path, tmp_path: Path) -> None:
-    one, two = bits(tmp_path / "one.sqlite", plan), bits(tmp_path / "two.sqlite", plan)
-    assert len(one) == 4
-    assert one == two
+    first, second = bits(tmp_path / "one.sqlite", plan), bits(tmp_path / "two.sqlite", plan)
+    assert len(first) == 4
+    assert first == second
     assert not (tmp_path / "one.sqlite").exists()  # nothing was measured
 
 
@@ -79,8 +79,8 @@ def test_another_choice_may_give_other_bits_of_the_filters_gradient(parts: tuple
         y = mt.conv2d(x, w, padding=1, plan=Plan({}, tuple(kernels)))
         return torch.autograd.grad(y.sum(), w)[0]
 
-    one, two = gradient("ALGO_1"), gradient("WINOGRAD_NONFUSED")
-    assert torch.equal(one, gradient("ALGO_1"))
-    assert torch.equal(two, gradient("WINOGRAD_NONFUSED"))
-    assert not torch.equal(one, two)
-    torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-2)
+    plain, winograd = gradient("ALGO_1"), gradient("WINOGRAD_NONFUSED")
+    assert torch.equal(plain, gradient("ALGO_1"))
+    assert torch.equal(winograd, gradient("WINOGRAD_NONFUSED"))
+    assert not torch.equal(plain, winograd)
+    torch.testing.assert_close(plain, winograd, rtol=1e-3, atol=1e-2)

@@ -117,9 +117,9 @@ def test_the_reports_say_which_layers_run_pytorchs_own(
         lambda _, operands, *more: Answer(CLEAR if operands.x.shape[2] == 9 else LITTLE),
     )
     model[0]._mucudnn.comparison._times = MixtureInCache()
-    assert [one.micro_batches is None for one in mt.summary(model, x).choices] == [False] * 5
+    assert [choice.micro_batches is None for choice in mt.summary(model, x).choices] == [False] * 5
     model(x)
-    assert {(one.layer, one.micro_batches is None) for one in mt.summary(model, x).choices} == {
+    assert {(choice.layer, choice.micro_batches is None) for choice in mt.summary(model, x).choices} == {
         ("0", False),
         ("1", True),
     }
@@ -147,7 +147,9 @@ def test_in_steps_left_to_pytorch_only_the_first_module_describes_its_call(
         one_step(model, x)
     assert comparison.result == "stock"
     described, key_of = [], answers.key_of
-    monkeypatch.setattr(answers, "key_of", lambda *given: described.append(given[4]) or key_of(*given))
+    monkeypatch.setattr(
+        answers, "key_of", lambda *arguments: described.append(arguments[4]) or key_of(*arguments)
+    )
     assert torch.equal(model(x), own(x))
     assert len(described) == 1
     model(torch.randn(2, 4, 8, 8))

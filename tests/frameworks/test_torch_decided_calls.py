@@ -101,12 +101,12 @@ def test_a_sample_without_a_batch_and_autocast_are_heeded_in_each_call() -> None
 def test_gradients_of_gradients_follow_a_decided_call() -> None:
     ours, own = converted()
     for _ in range(3):
-        found = []
+        gradients = []
         for layer in (ours, own):
             x = X.clone().requires_grad_()
             [first] = torch.autograd.grad(layer(x).pow(3).sum(), x, create_graph=True)
-            found.append((first, *torch.autograd.grad(first.square().sum(), [x, *layer.parameters()])))
-        for a, b in zip(*found, strict=True):
+            gradients.append((first, *torch.autograd.grad(first.square().sum(), [x, *layer.parameters()])))
+        for a, b in zip(*gradients, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
 
 
@@ -139,8 +139,8 @@ def test_a_transform_follows_a_decided_call() -> None:
     ours, own = converted()
     for _ in range(2):
         ours(X)
-    found = torch.func.vmap(ours)(torch.stack([X, 2 * X]))
-    torch.testing.assert_close(found, torch.stack([own(X), own(2 * X)]))
+    result = torch.func.vmap(ours)(torch.stack([X, 2 * X]))
+    torch.testing.assert_close(result, torch.stack([own(X), own(2 * X)]))
 
 
 def test_the_log_says_the_choice_for_each_layer_even_after_its_call_was_decided(
@@ -234,9 +234,9 @@ def test_arguments_and_modes_with_torch_function_get_the_function() -> None:
     w = torch.ones(3, 4, 3, 3)
     expected = F.conv2d(X, w)
     for x, weight in ((X.as_subclass(Marked), w), (X, w.as_subclass(Marked))):
-        found = mt.conv2d(x, weight)
-        assert type(found) is Marked
-        torch.testing.assert_close(found.as_subclass(torch.Tensor), expected, rtol=1e-4, atol=1e-4)
+        result = mt.conv2d(x, weight)
+        assert type(result) is Marked
+        torch.testing.assert_close(result.as_subclass(torch.Tensor), expected, rtol=1e-4, atol=1e-4)
     with Watching():
         mt.conv2d(X, w)
     assert seen == [mt.conv2d]

@@ -88,8 +88,8 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not() -> None:
 
         def fits(size: int, plan: bool = plan) -> bool:
             own = torch.empty(size, 3, 64, 64, device="meta")
-            found = mt.will_it_fit(model, own, memory="912MiB", device="h100", optimizer="adam")
-            return found.fits_with_plan if plan else found.fits
+            fit = mt.will_it_fit(model, own, memory="912MiB", device="h100", optimizer="adam")
+            return fit.fits_with_plan if plan else fit.fits
 
         assert fits(n)
         assert not fits(n + 1)

@@ -33,7 +33,7 @@ def counted(model: nn.Module, shape: tuple[int, ...], step: str) -> tuple[int, d
         y = model(x)
         if step != "no gradients":
             y.sum().backward()
-    modules = {name: sum(found.values()) for name, found in counter.get_flop_counts().items()}
+    modules = {name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}
     return counter.get_total_flops(), modules
 
 

@@ -19,9 +19,11 @@ CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 class Block(nn.Sequential):
     """A Sequential with a constructor of its own, like torchvision's."""
 
-    def __init__(self, given: int, made: int, dims: int = 2, **options: Any) -> None:
+    def __init__(self, in_channels: int, out_channels: int, dims: int = 2, **options: Any) -> None:
         super().__init__(
-            CONVOLUTIONS[dims](given, made, 3, padding=1, **options), NORMS[dims](made), nn.ReLU()
+            CONVOLUTIONS[dims](in_channels, out_channels, 3, padding=1, **options),
+            NORMS[dims](out_channels),
+            nn.ReLU(),
         )
 
 

@@ -103,14 +103,14 @@ def results(convolution: object, case: Case, **workspace: str) -> dict[str, torc
     y = convolution(leaves["x"], leaves["w"], leaves.get("bias"), *case.options, **workspace)
     dy = torch.ones_like(y).cumsum(-1) % 5 - 2
     dy = dy.contiguous(memory_format=LAST[y.dim()]) if case.dy_last and y.dim() in LAST else dy
-    found = {
+    tensors = {
         "y": y,
         **dict(
             zip(leaves, torch.autograd.grad(y, list(leaves.values()), dy, retain_graph=True), strict=True)
         ),
     }
     y.backward(dy)
-    return {**found, **{f"{name}.grad": leaf.grad for name, leaf in leaves.items()}}
+    return {**tensors, **{f"{name}.grad": leaf.grad for name, leaf in leaves.items()}}
 
 
 def assert_same(case: Case, **workspace: str) -> None:
@@ -120,18 +120,22 @@ def assert_same(case: Case, **workspace: str) -> None:
     fp64 dw of groups with an x that is not packed.
     """
     dims = case.w.dim() - 2
-    found, expected = results(OURS[dims], case, **workspace), results(STOCK[dims], case)
+    ours, expected = results(OURS[dims], case, **workspace), results(STOCK[dims], case)
     x, w, bias = (None if t is None else t.double().contiguous() for t in case[:3])
     exact = results(STOCK[dims], case._replace(x=x, w=w, bias=bias))
-    assert found.keys() == expected.keys()
-    for name, one in found.items():
-        two, tolerance = expected[name], TOLERANCE[one.dtype]
-        assert (one.shape, one.stride()) == (two.shape, two.stride()), name
-        assert (one.dtype, one.device, one.requires_grad) == (two.dtype, two.device, two.requires_grad), name
-        for memory_format in [torch.contiguous_format, *([LAST[one.dim()]] if one.dim() in LAST else [])]:
-            expected_format = two.is_contiguous(memory_format=memory_format)
-            assert one.is_contiguous(memory_format=memory_format) == expected_format, name
-        assert (one.double() - exact[name]).norm() <= tolerance * exact[name].norm() + 1e-12, name
+    assert ours.keys() == expected.keys()
+    for name, mine in ours.items():
+        theirs, tolerance = expected[name], TOLERANCE[mine.dtype]
+        assert (mine.shape, mine.stride()) == (theirs.shape, theirs.stride()), name
+        assert (mine.dtype, mine.device, mine.requires_grad) == (
+            theirs.dtype,
+            theirs.device,
+            theirs.requires_grad,
+        ), name
+        for memory_format in [torch.contiguous_format, *([LAST[mine.dim()]] if mine.dim() in LAST else [])]:
+            expected_format = theirs.is_contiguous(memory_format=memory_format)
+            assert mine.is_contiguous(memory_format=memory_format) == expected_format, name
+        assert (mine.double() - exact[name]).norm() <= tolerance * exact[name].norm() + 1e-12, name
 
 
 @given(cases())
@@ -173,8 +177,8 @@ def test_an_input_without_the_batch_has_them_too(case: Case) -> None:
 
 def test_integers_of_numpy_are_sizes_too() -> None:
     x, w = torch.randn(2, 4, 6, 6).contiguous(memory_format=torch.channels_last), torch.randn(4, 4, 3, 3)
-    found = mt.conv2d(x, w, stride=np.int64(2), padding=[np.int64(1), 0])
-    assert found.stride() == F.conv2d(x, w, stride=2, padding=(1, 0)).stride()
+    y = mt.conv2d(x, w, stride=np.int64(2), padding=[np.int64(1), 0])
+    assert y.stride() == F.conv2d(x, w, stride=2, padding=(1, 0)).stride()
 
 
 # PyTorch's flags themselves warn of this.

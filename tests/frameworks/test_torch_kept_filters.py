@@ -107,9 +107,9 @@ def test_a_changed_weight_is_seen_in_the_next_call(model: Any, change: Any) -> N
 @torch.no_grad()
 def test_each_shape_of_input_keeps_its_own(model: Any) -> None:
     model(X)
-    one = kept(model)
+    before = kept(model)
     model(X[:1])
-    assert all(more > less for more, less in zip(kept(model), one, strict=True))
+    assert all(more > less for more, less in zip(kept(model), before, strict=True))
     for x in (X, X[:1]):
         assert torch.equal(model(x), unkept(model, x))
 

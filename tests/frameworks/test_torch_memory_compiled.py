@@ -84,9 +84,9 @@ def train(model: Any) -> list[torch.Tensor]:
 
 
 def plan_at_floor(model: Any, policy: str) -> MemoryPlan:
-    given: dict[str, Any] = {"device": "h200", "policy": policy, "workspace": 0}
-    floor = mt.plan_memory(model, X, memory=2**40, **given).floor
-    return replace(mt.plan_memory(model, X, memory=floor, **given), lower=None)
+    options: dict[str, Any] = {"device": "h200", "policy": policy, "workspace": 0}
+    floor = mt.plan_memory(model, X, memory=2**40, **options).floor
+    return replace(mt.plan_memory(model, X, memory=floor, **options), lower=None)
 
 
 @pytest.mark.parametrize("policy", ["all", "joint"])

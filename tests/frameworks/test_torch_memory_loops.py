@@ -128,9 +128,9 @@ LOOPS: dict[str, tuple[Callable[[Any, Any], None], str]] = {
 
 def planned(model: Any, policy: str) -> Any:
     """Return a copy of the model that runs under a plan at its floor."""
-    given: dict[str, Any] = {"device": "h200", "policy": policy, "workspace": 0}
-    floor = mt.plan_memory(model, inputs_of(4, 0), memory=2**40, **given).floor
-    plan = mt.plan_memory(model, inputs_of(4, 0), memory=floor, **given)
+    options: dict[str, Any] = {"device": "h200", "policy": policy, "workspace": 0}
+    floor = mt.plan_memory(model, inputs_of(4, 0), memory=2**40, **options).floor
+    plan = mt.plan_memory(model, inputs_of(4, 0), memory=floor, **options)
     return mt.apply(copy.deepcopy(model), replace(plan, lower=None))
 
 

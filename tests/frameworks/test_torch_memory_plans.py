@@ -30,8 +30,8 @@ def model() -> nn.Module:
 X = torch.empty(64, 3, 64, 64, device="meta")
 
 
-def plan(memory: int | str = "none", **given: Any) -> MemoryPlan:
-    return mt.plan_memory(model(), X, memory=memory, **{"device": "h200"} | given)
+def plan(memory: int | str = "none", **options: Any) -> MemoryPlan:
+    return mt.plan_memory(model(), X, memory=memory, **{"device": "h200"} | options)
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +176,7 @@ def test_features_without_a_head_fit_any_memory_from_the_floor_on(end: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "message"),
+    ("options", "error", "message"),
     [
         ({"memory": -1}, UsageError, "memory is -1: it must be at least 0"),
         ({"memory": "12 gigs"}, UsageError, "'12 gigs' is not a size"),
@@ -196,9 +196,9 @@ def test_features_without_a_head_fit_any_memory_from_the_floor_on(end: str) -> N
         ({"memory": 1, "device": None}, UsageError, "the model is not on a CUDA device"),
     ],
 )
-def test_invalid_input_is_named(given: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_invalid_input_is_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        plan(**given)
+        plan(**options)
 
 
 def test_a_model_without_gradients_is_refused() -> None:
@@ -322,7 +322,7 @@ def test_a_kernel_that_a_module_runs_twice_has_the_configuration_that_fits_both_
     model = Calling(lambda module, x: module.last(module.last(x).tanh()))
     memory_plan = mt.plan_memory(model, X, memory="1TiB", device="h200")
     forward = next(k for k in memory_plan.kernels if (k.module, k.pass_) == ("own.last", "forward"))
-    smallest = min(forward.desirable, key=lambda one: one.workspace)
+    smallest = min(forward.desirable, key=lambda configuration: configuration.workspace)
     kernels = [replace(k, chosen=smallest) if k is forward else k for k in memory_plan.kernels]
     for order in (kernels, kernels[::-1]):
         own = Plan.parse(str(replace(memory_plan, kernels=tuple(order)).for_module("own.last")))

@@ -96,7 +96,9 @@ def test_a_sample_has_the_same_bits_in_planned_steps_of_each_size(plan_at_floor:
     for n, first in ((1, 0), (3, 5)):
         own = x[first : first + n].requires_grad_()
         part = step(mt.apply(copy.deepcopy(model), plan_at_floor(model, own, INVARIANT)), own.detach())
-        assert all(torch.equal(one, all_[first : first + n]) for one, all_ in zip(part, whole, strict=True))
+        assert all(
+            torch.equal(tensor, all_[first : first + n]) for tensor, all_ in zip(part, whole, strict=True)
+        )
 
 
 @pytest.mark.parametrize("promise", [Promise("strict"), Promise("strict", True)])
@@ -151,10 +153,10 @@ def test_a_plan_with_fixed_choices_measures_nothing(tmp_path: Path, monkeypatch:
         "kernels": "modelled", "steps": "modelled", "link": "modelled", "device": DEVICES["h100"].source,
     }  # fmt: skip
     assert all(map(torch.equal, *(step(mt.apply(copy.deepcopy(model), plan), x) for plan in plans)))
-    given = plan_fixed(model, x, monkeypatch, "a GPU", bandwidth=1e9, batch_invariant=True)
-    assert given.sources["link"] == "given"
-    assert given.sources["device"] == DEVICES["h200"].source
-    assert given.for_module("first").promise == Promise(batch_invariant=True, choice="fixed")
+    with_bandwidth = plan_fixed(model, x, monkeypatch, "a GPU", bandwidth=1e9, batch_invariant=True)
+    assert with_bandwidth.sources["link"] == "given"
+    assert with_bandwidth.sources["device"] == DEVICES["h200"].source
+    assert with_bandwidth.for_module("first").promise == Promise(batch_invariant=True, choice="fixed")
 
 
 def test_a_modelled_device_shows_nothing_about_batches() -> None:

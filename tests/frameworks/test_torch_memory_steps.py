@@ -115,20 +115,20 @@ def train(model: nn.Module, x: torch.Tensor, second_order: bool = False) -> list
         (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
         loss = gradient.square().sum()
     loss.backward()
-    found = [y, x.grad, *(p.grad for p in model.parameters() if p.grad is not None), *model.buffers()]
-    found = [one.detach().clone() for one in found]
+    tensors = [y, x.grad, *(p.grad for p in model.parameters() if p.grad is not None), *model.buffers()]
+    tensors = [tensor.detach().clone() for tensor in tensors]
     model.zero_grad(set_to_none=True)
     model.load_state_dict(state)
-    return found
+    return tensors
 
 
 def planned(model: nn.Module, x: torch.Tensor, policy: str, made_for: nn.Module | None = None) -> nn.Module:
     """Return a copy of the model that runs under a plan at its floor."""
-    given: dict[str, Any] = {"device": "h200", "policy": policy, "workspace": 0}
+    options: dict[str, Any] = {"device": "h200", "policy": policy, "workspace": 0}
     example = x.clone().requires_grad_()
     source = made_for or model
-    floor = mt.plan_memory(source, example, memory=2**40, **given).floor
-    plan = mt.plan_memory(source, example, memory=floor, **given)
+    floor = mt.plan_memory(source, example, memory=2**40, **options).floor
+    plan = mt.plan_memory(source, example, memory=floor, **options)
     return mt.apply(copy.deepcopy(model), replace(plan, lower=None))
 
 
@@ -150,8 +150,8 @@ def test_gradients_of_gradients_are_stocks() -> None:
     model, x = Calling(lambda m, x: m.second(x).tanh()), torch.randn(4, 3, 40, 40)
     expected = train(model, x, second_order=True)
     for policy in ("all", "joint"):
-        found = train(planned(model, x, policy), x, second_order=True)
-        assert all(map(torch.equal, found, expected))
+        tensors = train(planned(model, x, policy), x, second_order=True)
+        assert all(map(torch.equal, tensors, expected))
 
 
 def test_a_module_with_a_new_hook_does_not_run_again() -> None:

@@ -71,7 +71,9 @@ def test_state_and_parameters_stay(network: nn.Module) -> None:
     parameters = list(network.parameters())
     mt.convert(network)
     assert list(network.state_dict()) == list(state)
-    assert all(one is other for one, other in zip(network.parameters(), parameters, strict=True))
+    assert all(
+        parameter is original for parameter, original in zip(network.parameters(), parameters, strict=True)
+    )
     assert isinstance(network.signal, nn.Conv1d)
     network.load_state_dict(state)
 
@@ -249,9 +251,9 @@ def test_a_call_that_pytorch_refuses_raises_pytorchs_error(x: object) -> None:
     module = nn.Conv2d(3, 4, 3)
     with pytest.raises((RuntimeError, TypeError)) as expected:
         module(x)
-    with pytest.raises(expected.type) as found:
+    with pytest.raises(expected.type) as actual:
         mt.convert(module)(x)
-    assert str(found.value) == str(expected.value)
+    assert str(actual.value) == str(expected.value)
 
 
 def test_a_tensor_in_the_layout_of_mkldnn_runs_as_before() -> None:

@@ -56,8 +56,8 @@ def test_identical_layers_take_their_shares_in_order() -> None:
     plan = replace(plan, kernels=tuple(apart if k == same else k for k in plan.kernels))
     with torch.no_grad():
         expected = model(x)
-        found = mt.convert(copy.deepcopy(model), plan=plan)(x)
-    torch.testing.assert_close(found, expected)
+        result = mt.convert(copy.deepcopy(model), plan=plan)(x)
+    torch.testing.assert_close(result, expected)
     ran = [
         str(Plan.parse(layer._mucudnn._plan).find(same.kernel).chosen)
         for layer in mt.convert(model, plan=plan)[:3]
@@ -73,8 +73,8 @@ def test_a_converted_model_follows_its_plan(
     mucudnn.write_plan(plan, tmp_path / "a.plan")
     monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
     monkeypatch.setattr(choosing, "benchmark", None)  # measuring would fail
-    for given in (plan, str(tmp_path / "a.plan"), tmp_path / "a.plan"):
-        mt.convert(network, plan=given)(X).backward()
+    for source in (plan, str(tmp_path / "a.plan"), tmp_path / "a.plan"):
+        mt.convert(network, plan=source)(X).backward()
     chosen = {(k.problem, k.pass_): k.chosen for k in plan.kernels}
     assert {(p.problem, p.plan is not None) for p in dispatch._prepared.values()} == {
         (problem, True) for problem, _ in chosen
@@ -91,9 +91,9 @@ def test_a_layer_follows_the_tiles_of_a_plan(network: nn.Module, tmp_path: Path)
     kernels = tuple(replace(kernel, chosen=tiles, desirable=(tiles,), groups=None) for kernel in plan.kernels)
     mucudnn.write_plan(Plan(plan.header, kernels), tmp_path / "a.plan")
     mt.convert(module, plan=mucudnn.read_plan(tmp_path / "a.plan"))
-    found = torch.autograd.grad(module(image).square().sum(), (image, *module.parameters()))
+    gradients = torch.autograd.grad(module(image).square().sum(), (image, *module.parameters()))
     assert tiles in {p.configuration for p in dispatch._prepared.values()}
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(gradients, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_kernels_missing_from_the_plan_run_within_the_workspace(network: nn.Module) -> None:

@@ -39,12 +39,12 @@ def test_a_converted_model_does_what_the_stock_one_does(seed: int, monkeypatch: 
     stock = sample(seed)
     converted, exact = convert(stock), stock.in_fp64()
     for _ in range(2):  # the second step adds to the gradients
-        found, expected, wanted = converted.results(), stock.results(), exact.results()
+        results, expected, wanted = converted.results(), stock.results(), exact.results()
     assert dispatch._prepared  # mucudnn has decided, PyTorch has not run alone
-    assert found.keys() == expected.keys()
+    assert results.keys() == expected.keys()
     epsilon = EPSILON[stock.autocast or stock.x.dtype]
     scale = max(tensor.norm() for tensor in wanted.values())
-    for name, mine in found.items():
+    for name, mine in results.items():
         theirs, right = expected[name], wanted[name]
         assert (mine.shape, mine.stride(), mine.dtype) == (theirs.shape, theirs.stride(), theirs.dtype), name
         error, allowed = (mine.double() - right).norm(), 3 * (theirs.double() - right).norm()

@@ -65,8 +65,8 @@ def test_eight_threads_train_and_evaluate_one_model(tune: str, is_converting: bo
                 with torch.no_grad():
                     torch.testing.assert_close(ours(inputs[case]), results[case], rtol=1e-4, atol=1e-4)
             else:
-                found = torch.autograd.grad(ours(inputs[case]).sum(), list(ours.parameters()))
-                torch.testing.assert_close(found, gradients[case], rtol=1e-4, atol=1e-3)
+                actual = torch.autograd.grad(ours(inputs[case]).sum(), list(ours.parameters()))
+                torch.testing.assert_close(actual, gradients[case], rtol=1e-4, atol=1e-3)
             assert "Conv2d(3, 8" in repr(ours)
 
     run_in_threads(work)
@@ -133,6 +133,6 @@ def run(*shape):
         model(torch.ones(shape))
 run(2, 3, 9, 9)
 """
-    given = os.environ | {"MUCUDNN_CACHE": str(tmp_path / "cache.sqlite")}
-    done = subprocess.run([sys.executable, "-c", program], env=given, timeout=120, capture_output=True)
+    environment = os.environ | {"MUCUDNN_CACHE": str(tmp_path / "cache.sqlite")}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, timeout=120, capture_output=True)
     assert (done.returncode, done.stderr.decode()) == (0, "")

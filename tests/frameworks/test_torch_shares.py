@@ -22,8 +22,8 @@ def planned(problem: Problem, count: int) -> PlanKernel:
 
 
 def image(**other: object) -> Problem:
-    given = {"in_channels": 4, "out_channels": 4, "input": (8, 8), "kernel": (3, 3)}
-    return Problem(mini_batch=4, **{**given, **other})
+    defaults = {"in_channels": 4, "out_channels": 4, "input": (8, 8), "kernel": (3, 3)}
+    return Problem(mini_batch=4, **{**defaults, **other})
 
 
 def choices(plan: Plan, layers: list[nn.Module]) -> list[list[str]]:
@@ -50,8 +50,8 @@ def test_layers_take_their_shares_in_order_and_other_layers_take_none() -> None:
 )
 def test_a_layer_is_recognised_by_what_its_input_cannot_change(problem: Problem, layer: object) -> None:
     others = [nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, (3, 1)), nn.Conv2d(4, 4, 3, stride=2)]
-    found = choices(Plan({}, (planned(problem, 2),)), [*others, layer(), layer()])
-    assert found == [[], [], [], ["HUNGRY"], ["LEAN"]]
+    chosen = choices(Plan({}, (planned(problem, 2),)), [*others, layer(), layer()])
+    assert chosen == [[], [], [], ["HUNGRY"], ["LEAN"]]
 
 
 def test_layers_that_may_run_other_kernels_all_take_the_least_workspace() -> None:

@@ -22,17 +22,17 @@ SHAPE, OTHER_SHAPE = (2, 4, 9, 9), (2, 4, 8, 8)
 
 def looks(model: nn.Module, x: torch.Tensor) -> list[str]:
     """Return the names of the layers that look for their choices in a call of a model."""
-    found: list[str] = []
+    names: list[str] = []
     real = modules.Converted._conv_forward
 
-    def watched(self: Any, *given: Any) -> Any:
-        found.append(self._mucudnn_name)
-        return real(self, *given)
+    def watched(self: Any, *operands: Any) -> Any:
+        names.append(self._mucudnn_name)
+        return real(self, *operands)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(modules.Converted, "_conv_forward", watched)
         model(x)
-    return found
+    return names
 
 
 @pytest.fixture
@@ -107,15 +107,15 @@ def test_a_plan_is_followed_also_by_a_model_that_was_left_to_pytorch(left: nn.Mo
 
 
 def test_tracers_and_compilers_find_divided_modules(left: nn.Module) -> None:
-    x, found = torch.randn(SHAPE), []
+    x, nodes = torch.randn(SHAPE), []
 
     def count(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
-        found.extend(node for node in graph.graph.nodes if "mucudnn" in str(node.target))
+        nodes.extend(node for node in graph.graph.nodes if "mucudnn" in str(node.target))
         return graph
 
     compiled = torch.compile(left, backend=count, fullgraph=True)
     compiled(x)
-    assert len(found) == 3
+    assert len(nodes) == 3
     torch._dynamo.reset()
     left(x)
     assert str(torch.jit.trace(left, x).inlined_graph).count("mucudnn::") == 3

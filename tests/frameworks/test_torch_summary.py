@@ -24,15 +24,18 @@ def model() -> nn.Module:
 def test_each_pass_of_each_layer_is_a_row(model: nn.Module) -> None:
     choices = mt.summary(model, X).choices
     layers = ("features.0", "features.3", "features.4", "signal", "volume")
-    assert [(one.layer, one.pass_) for one in choices if one.pass_ == "forward"] == [
+    assert [(choice.layer, choice.pass_) for choice in choices if choice.pass_ == "forward"] == [
         (layer, "forward") for layer in layers
     ]
     # The input of the first layer needs no gradient.
-    assert {one.pass_ for one in choices if one.layer == "features.0"} == {"forward", "backward_filter"}
+    assert {choice.pass_ for choice in choices if choice.layer == "features.0"} == {
+        "forward",
+        "backward_filter",
+    }
     assert len(choices) == 3 * len(layers) - 1
-    assert all(one.workspace is not None and one.workspace <= 2**20 for one in choices)
+    assert all(choice.workspace is not None and choice.workspace <= 2**20 for choice in choices)
     with torch.no_grad():
-        assert {one.pass_ for one in mt.summary(model, X).choices} == {"forward"}
+        assert {choice.pass_ for choice in mt.summary(model, X).choices} == {"forward"}
 
 
 def test_the_rows_are_what_later_calls_run(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,14 +51,16 @@ def test_the_choices_of_a_plan_are_shown(model: nn.Module) -> None:
     plan = mt.plan(model, X, workspace="64KiB")
     planned = {(k.pass_, micro_batches(k.chosen, " + ")) for k in plan.kernels}
     choices = mt.summary(mt.convert(model, plan=plan), X).choices
-    assert {(one.pass_, one.micro_batches or "") for one in choices} == planned
+    assert {(choice.pass_, choice.micro_batches or "") for choice in choices} == planned
 
 
 def test_a_layer_that_pytorch_computes_says_so() -> None:
     model = mt.convert(nn.Sequential(nn.Conv2d(2, 2, 1)))
-    found = mt.summary(model, torch.zeros(0, 2, 4, 4))
-    assert [one.micro_batches for one in found.choices] == [None]
-    assert str(found).endswith("1 of 1 passes by PyTorch's own convolutions: such an input cannot be divided")
+    summary = mt.summary(model, torch.zeros(0, 2, 4, 4))
+    assert [choice.micro_batches for choice in summary.choices] == [None]
+    assert str(summary).endswith(
+        "1 of 1 passes by PyTorch's own convolutions: such an input cannot be divided"
+    )
 
 
 def test_where_nothing_is_divided_the_text_says_why() -> None:
@@ -68,7 +73,7 @@ def test_where_nothing_is_divided_the_text_says_why() -> None:
 
 
 def test_the_text_is_a_table_and_so_is_the_form_for_notebooks() -> None:
-    found = Summary(
+    summary = Summary(
         (
             LayerChoice(
                 "features.denseblock1.denselayer16.conv2", "forward", "mb4_ic8", "2×1 A + 1×2 B", 1.5, 2048, 3
@@ -76,7 +81,7 @@ def test_the_text_is_a_table_and_so_is_the_form_for_notebooks() -> None:
             LayerChoice("<last>", "backward_data", "mb4_ic8", reason="such an input cannot be divided"),
         )
     )
-    assert str(found).splitlines() == [
+    assert str(summary).splitlines() == [
         "layer                             pass           kernel   micro-batches  predicted ms  workspace",
         "─" * 96,
         "features.densebl…selayer16.conv2  forward        mb4_ic8  2×1 A                  1.50      2 KiB",
@@ -86,8 +91,8 @@ def test_the_text_is_a_table_and_so_is_the_form_for_notebooks() -> None:
         "1 of 2 passes by mucudnn, 1 of them divided: 1.50 ms predicted, workspace at most 2 KiB",
         "1 of 2 passes by PyTorch's own convolutions: such an input cannot be divided",
     ]
-    assert found._repr_html_().count("<tr>") == 3
-    assert "<td>&lt;last&gt;</td>" in found._repr_html_()
+    assert summary._repr_html_().count("<tr>") == 3
+    assert "<td>&lt;last&gt;</td>" in summary._repr_html_()
 
 
 def test_the_model_does_not_change(model: nn.Module) -> None:

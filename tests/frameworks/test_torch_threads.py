@@ -52,8 +52,8 @@ def test_mucudnn_threads_takes_precedence(cache_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("MUCUDNN_THREADS", "2")
     mt.conv2d(X, W)
     with Cache.read_only(cache_path) as cache:  # PyTorch's own convolution follows PyTorch's number
-        found = {(machine.engine, machine.threads) for machine in cache.machines()}
-    assert found == {("host", 2), (FRAMEWORK, 3)}
+        machines = {(machine.engine, machine.threads) for machine in cache.machines()}
+    assert machines == {("host", 2), (FRAMEWORK, 3)}
 
 
 def test_the_array_functions_ask_mucudnn_threads_alone(cache_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_step_reads_writes_and_saves_what_pytorch_does() -> None:
     assert [step.backward_of for step in network.steps if step.backward_of] == ["5", "3", "2", "1", "0"]
     assert [kernel.pass_ for kernel in step["0"].kernels] == ["forward"]
     assert [kernel.pass_ for kernel in step["0.backward"].kernels] == ["backward_filter"]
-    kinds = {one.name: one.kind for one in network.tensors}
+    kinds = {tensor.name: tensor.kind for tensor in network.tensors}
     assert (kinds["0.weight.grad"], kinds["5"], kinds["1.running_mean"]) == ("gradient", "output", "buffer")
     assert Network.parse(str(network)) == network
 
@@ -170,7 +170,7 @@ def test_a_real_run_saves_the_same_storages_in_the_same_order(
     model, x = make(), torch.randn(shape)
     least = 256
     trace = trace_model(model, x, least)
-    own = {one.untyped_storage().data_ptr() for one in (*model.parameters(), *model.buffers(), x)}
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers(), x)}
     packed: list[torch.Tensor] = []  # it keeps them alive, so that no address is used twice
     unpacked: list[int] = []
 
@@ -189,12 +189,12 @@ def test_a_real_run_saves_the_same_storages_in_the_same_order(
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         model(x).sum().backward()
     orders = list(dict.fromkeys(tensor.untyped_storage().data_ptr() for tensor in packed))
-    found = [orders.index(tensor.untyped_storage().data_ptr()) for tensor in packed]
-    expected = {pack: one.order for one in trace.saved for pack in one.packs}
-    assert found == [expected[pack] for pack in range(len(expected))]
+    positions = [orders.index(tensor.untyped_storage().data_ptr()) for tensor in packed]
+    expected = {pack: tensor.order for tensor in trace.saved for pack in tensor.packs}
+    assert positions == [expected[pack] for pack in range(len(expected))]
     sizes = {orders.index(tensor.untyped_storage().data_ptr()): tensor.untyped_storage() for tensor in packed}
-    assert [sizes[one.order].nbytes() for one in trace.saved] == [
-        trace.network.tensor(one.name).bytes for one in trace.saved
+    assert [sizes[tensor.order].nbytes() for tensor in trace.saved] == [
+        trace.network.tensor(tensor.name).bytes for tensor in trace.saved
     ]
     assert unpacked == list(trace.unpacked_at)
 
@@ -209,7 +209,7 @@ def test_a_convolution_saves_its_input_once_it_has_run() -> None:
 
 def test_modules_that_compute_a_tensor_again_begin_at_a_saved_tensor() -> None:
     trace = trace_model(small(), X, 256)
-    saved = {one.name: one for one in trace.saved}
+    saved = {tensor.name: tensor for tensor in trace.saved}
     assert (saved["2"].modules, saved["2"].source) == (("1", "2"), "0")
     assert (saved["0"].modules, saved["0"].source_input) == (("0",), 0)
     assert saved["5" if "5" in saved else "3"].order > saved["2"].order
@@ -221,17 +221,21 @@ def test_under_autocast_activations_are_half_as_large() -> None:
         trace = trace_model(model, X, 256)
         x = torch.randn(X.shape)
         saved: list[torch.Tensor] = []
-        own = {id(one) for one in (*model.parameters(), *model.buffers())}
-        with torch.autograd.graph.saved_tensors_hooks(lambda one: saved.append(one) or one, lambda one: one):
+        own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor
+        ):
             model(x)
     network = trace.network
     assert network.steps[-1].reads
     convolution = next(step for step in network.steps if step.kernels)
     assert convolution.kernels[0].problem.data_type == "bf16"
-    assert {network.tensor(one.name).data_type for one in trace.saved} == {"bf16"}
-    real = [one for one in saved if id(one) not in own and one.untyped_storage().nbytes() >= 256]
-    sizes = dict.fromkeys((one.untyped_storage().data_ptr(), one.untyped_storage().nbytes()) for one in real)
-    assert [size for _, size in sizes] == [network.tensor(one.name).bytes for one in trace.saved]
+    assert {network.tensor(tensor.name).data_type for tensor in trace.saved} == {"bf16"}
+    real = [tensor for tensor in saved if id(tensor) not in own and tensor.untyped_storage().nbytes() >= 256]
+    sizes = dict.fromkeys(
+        (tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes()) for tensor in real
+    )
+    assert [size for _, size in sizes] == [network.tensor(tensor.name).bytes for tensor in trace.saved]
 
 
 def test_a_modules_argument_is_held_until_the_module_returns() -> None:
@@ -286,7 +290,7 @@ class Joined(nn.Module):
 
 
 def test_operations_between_modules_are_computed_again() -> None:
-    saved = {one.name: one for one in trace_model(Joined(), X, 256).saved}
+    saved = {tensor.name: tensor for tensor in trace_model(Joined(), X, 256).saved}
     assert (saved["relu"].sources, saved["relu"].replayed) == (("stem", "conv"), ("norm", "add", "relu"))
     assert (saved["cat"].sources, saved["cat"].replayed) == (("stem", "relu"), ("cat",))
     assert not saved["relu"].modules
@@ -294,7 +298,7 @@ def test_operations_between_modules_are_computed_again() -> None:
 
 def test_a_block_is_computed_again_without_its_convolutions() -> None:
     trace = trace_model(nn.Sequential(nn.Conv2d(3, 16, 3), Block(16, 16, 1), nn.Conv2d(16, 4, 3)), X, 256)
-    last = next(one for one in reversed(trace.saved) if one.name.startswith("1"))
+    last = next(tensor for tensor in reversed(trace.saved) if tensor.name.startswith("1"))
     assert last.replayed
     assert not any(trace.network.step(name).kernels for name in last.replayed)
 
@@ -305,12 +309,12 @@ def test_random_numbers_are_not_drawn_again(draw: Callable[[torch.Tensor], torch
         def between(self, x: torch.Tensor) -> torch.Tensor:
             return x + draw(x)
 
-    saved = {one.name: one for one in trace_model(Random(), X, 256).saved}
+    saved = {tensor.name: tensor for tensor in trace_model(Random(), X, 256).saved}
     assert not saved["relu"].replayed
     assert saved["cat"].replayed
     inside = nn.Sequential(nn.Conv2d(3, 8, 3), Noise(draw), nn.Conv2d(8, 4, 3))
-    saved = {one.name: one for one in trace_model(inside, X, 256).saved}
-    assert not any(one.replayed for one in saved.values() if one.name.startswith("1"))
+    saved = {tensor.name: tensor for tensor in trace_model(inside, X, 256).saved}
+    assert not any(tensor.replayed for tensor in saved.values() if tensor.name.startswith("1"))
 
 
 class Noise(nn.Module):
@@ -328,7 +332,7 @@ def test_a_module_with_hooks_is_not_computed_again() -> None:
     model = small()
     model[1].register_forward_hook(lambda module, args, result: None)
     trace = trace_model(model, X, 256)
-    assert not next(one for one in trace.saved if one.name == "2").modules
+    assert not next(tensor for tensor in trace.saved if tensor.name == "2").modules
 
 
 def test_a_checkpoint_computes_its_region_again_in_the_backward_steps() -> None:
@@ -353,4 +357,4 @@ def test_a_checkpoint_computes_its_region_again_in_the_backward_steps() -> None:
 def test_dropout_is_not_computed_again() -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 64))
     trace = trace_model(model, torch.empty(8, 64), 256)
-    assert not next(one for one in trace.saved if one.name == "1").modules
+    assert not next(tensor for tensor in trace.saved if tensor.name == "1").modules

@@ -82,11 +82,11 @@ TRANSFORMS: dict[str, Callable[[Function, list[torch.Tensor]], Any]] = {
 @pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_a_transformed_function_agrees_with_pytorchs(dims: int, name: str) -> None:
-    found, expected = (
+    actual, expected = (
         TRANSFORMS[name](partial(convolution, **OPTIONS), operands(dims))
         for convolution in (OURS[dims], STOCK[dims])
     )
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("in_dims", [*list(product((0, None), repeat=3))[:-1], (1, 1, 1), (-1, 2, None)])
@@ -126,8 +126,8 @@ def test_gradients_of_each_sample() -> None:
     x, w, bias = operands(2)
 
     def each(convolution: Function) -> Any:
-        one = func.grad(lambda w, bias, x: loss(convolution)(x, w, bias), (0, 1))
-        return func.vmap(one, (None, None, 0))(w[:, :, :, :1], bias, torch.cat([x[:, :2]] * 3))
+        gradient = func.grad(lambda w, bias, x: loss(convolution)(x, w, bias), (0, 1))
+        return func.vmap(gradient, (None, None, 0))(w[:, :, :, :1], bias, torch.cat([x[:, :2]] * 3))
 
     torch.testing.assert_close(each(mt.conv2d), each(F.conv2d))
 
@@ -149,11 +149,11 @@ def test_an_ensemble_of_converted_models() -> None:
 def test_vmap_in_the_backward_pass_alone() -> None:
     x, w, bias = (tensor.requires_grad_() for tensor in operands(2))
     dy = torch.randn(3, *F.conv2d(x, w, bias, **OPTIONS).shape, dtype=torch.float64)
-    found, expected = (
+    actual, expected = (
         torch.autograd.grad(f(x, w, bias, **OPTIONS), (x, w, bias), dy, is_grads_batched=True)
         for f in (mt.conv2d, F.conv2d)
     )
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
 
 
 def test_channels_last_and_autocast_keep_working_under_transforms() -> None:
@@ -290,5 +290,5 @@ def test_a_constant_is_computed_next_to_a_tangent() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return x * mt.conv2d(X, W).sum()
 
-    _, found = torch.func.jvp(function, (X,), (X,))
-    torch.testing.assert_close(found, function(X))
+    _, tangent = torch.func.jvp(function, (X,), (X,))
+    torch.testing.assert_close(tangent, function(X))

@@ -19,15 +19,15 @@ NO_KERNELS = str(Plan({}, ()))  # so each kernel runs within the workspace
 
 def planned(module: Any) -> Any:
     """Return a copy that runs on mucudnn's operators."""
-    found = copy.deepcopy(module)
-    divide(found, "up", "1MiB", NO_KERNELS)
-    return found
+    divided = copy.deepcopy(module)
+    divide(divided, "up", "1MiB", NO_KERNELS)
+    return divided
 
 
-def differentiate(module: Any, x: Tensor, **given: Any) -> list[Tensor]:
+def differentiate(module: Any, x: Tensor, **options: Any) -> list[Tensor]:
     """Return the result, and the gradients of its squares' sum."""
     x = x.detach().requires_grad_()
-    y = module(x, **given)
+    y = module(x, **options)
     wanted = [x, *module.parameters()]
     return [y.detach(), *torch.autograd.grad(y.square().sum(), wanted)]
 
@@ -50,11 +50,11 @@ def test_results_and_gradients_are_pytorchs(dims: int, options: dict[str, Any]) 
     x = torch.randn(5, 4, *(7, 6, 5)[:dims])
     module = planned(stock)
     with patch.object(transposed, "convolve", wraps=transposed.convolve) as run:
-        found = differentiate(module, x)
+        results = differentiate(module, x)
     assert run.call_count == 1
-    for one, expected in zip(found, differentiate(stock, x), strict=True):
-        assert one.stride() == expected.stride()
-        torch.testing.assert_close(one, expected, rtol=1e-4, atol=1e-3)
+    for result, expected in zip(results, differentiate(stock, x), strict=True):
+        assert result.stride() == expected.stride()
+        torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-3)
 
 
 def test_a_mode_that_notes_operations_leaves_the_kernels_as_planned() -> None:

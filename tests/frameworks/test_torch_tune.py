@@ -49,8 +49,8 @@ def test_a_wrong_value_is_an_error_that_names_the_right_ones() -> None:
 
 def test_never_measures_nothing_and_runs_pytorchs_own() -> None:
     wanted = gradients(model())
-    found = gradients(mt.convert(model(), tune="never"))
-    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    actual = gradients(mt.convert(model(), tune="never"))
+    assert all(torch.equal(a, b) for a, b in zip(actual, wanted, strict=True))
     assert count_rows() == 0
     assert not dispatch._prepared
 
@@ -101,8 +101,8 @@ def test_background_decides_as_eager_does(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_interrupt_loses_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     original, made = choosing.benchmark, []
 
-    def interrupted(bench: Bench, *given: object, **more: object) -> None:
-        original(bench, *given, **more)  # type: ignore[arg-type]
+    def interrupted(bench: Bench, *arguments: object, **more: object) -> None:
+        original(bench, *arguments, **more)  # type: ignore[arg-type]
         made.append(bench.made.total())
         if len(made) == 2:
             raise KeyboardInterrupt
