@@ -70,69 +70,71 @@ class Comparison:
     def walk(
         self, steps: Sequence[Step], alone: Sequence[Entry], under: Sequence[Entry], first: int = 0
     ) -> None:
-        for number, (step, one, other) in enumerate(zip_longest(steps, alone, under)):
-            self._step(first + number, step, one, other)
+        for number, (step, alone_entry, under_entry) in enumerate(zip_longest(steps, alone, under)):
+            self._step(first + number, step, alone_entry, under_entry)
 
     def _find(self, rule: int, number: int, step: Step, text: str) -> None:
         name = step.function if isinstance(step, Call) else type(step).__name__
         self.findings.append(Finding(rule, number, name, text))
 
-    def _step(self, number: int, step: Step, one: Entry, other: Entry) -> None:
-        for text in other.damage:
-            if text not in one.damage:
+    def _step(self, number: int, step: Step, alone: Entry, under: Entry) -> None:
+        for text in under.damage:
+            if text not in alone.damage:
                 self._find(1, number, step, text)
         if isinstance(step, Threads):
-            threads = zip(step.scripts, one.answers["threads"], other.answers["threads"], strict=True)
+            threads = zip(step.scripts, alone.answers["threads"], under.answers["threads"], strict=True)
             for script, first, second in threads:
                 self.walk(script, first, second, number)
         elif isinstance(step, Choose):
-            self.has_diverged = self.has_diverged or one.answers != other.answers
+            self.has_diverged = self.has_diverged or alone.answers != under.answers
         elif isinstance(step, Call):
-            self._call(number, step, one, other)
+            self._call(number, step, alone, under)
 
-    def _call(self, number: int, call: Call, one: Entry, other: Entry) -> None:
-        lacked_workspace = bool(call.outputs) and bool(LACKS_WORKSPACE.search(one.error))
-        if one.status != other.status:
-            if one.status == SUCCESS:
-                self._find(2, number, call, f"status {other.status} ({other.error})")
+    def _call(self, number: int, call: Call, alone: Entry, under: Entry) -> None:
+        lacked_workspace = bool(call.outputs) and bool(LACKS_WORKSPACE.search(alone.error))
+        if alone.status != under.status:
+            if alone.status == SUCCESS:
+                self._find(2, number, call, f"status {under.status} ({under.error})")
                 return
-            is_rescue = other.status == SUCCESS and lacked_workspace
+            is_rescue = under.status == SUCCESS and lacked_workspace
             if not is_rescue and not self.has_diverged:
-                self._find(3, number, call, f"status {other.status} instead of {one.status} ({one.error})")
+                self._find(
+                    3, number, call, f"status {under.status} instead of {alone.status} ({alone.error})"
+                )
         elif not self.has_diverged:
-            self._answers(number, call, one.answers, other.answers, other.status)
-        if other.status == SUCCESS:
-            self._limits(number, call, one, other)
-            self._outputs(number, call, one, other)
+            self._answers(number, call, alone.answers, under.answers, under.status)
+        if under.status == SUCCESS:
+            self._limits(number, call, alone, under)
+            self._outputs(number, call, alone, under)
         else:
-            for name, data in other.outputs.items():
-                if _before(other, name) not in (None, data):
+            for name, data in under.outputs.items():
+                if _before(under, name) not in (None, data):
                     self._find(4, number, call, f"refused, and {name} is written")
 
     def _answers(
-        self, number: int, call: Call, one: dict[str, Any], other: dict[str, Any], status: int
+        self, number: int, call: Call, alone: dict[str, Any], under: dict[str, Any], status: int
     ) -> None:
-        for key, answer in one.items():
+        for key, answer in alone.items():
             kind = key.partition(":")[0]
             if kind == "free" or (kind == "size" and status == SUCCESS):
                 continue
-            if other.get(key) != answer:
-                self._find(6, number, call, f"the answer {key} is {other.get(key)} instead of {answer}")
+            if under.get(key) != answer:
+                self._find(6, number, call, f"the answer {key} is {under.get(key)} instead of {answer}")
 
-    def _limits(self, number: int, call: Call, one: Entry, other: Entry) -> None:
-        if one.status != SUCCESS or self.has_diverged:
+    def _limits(self, number: int, call: Call, alone: Entry, under: Entry) -> None:
+        if alone.status != SUCCESS or self.has_diverged:
             return
-        for key, answer in other.answers.items():
+        for key, answer in under.answers.items():
             if key.startswith("size:"):
-                self._size(number, call, int(one.answers[key][0]), int(answer[0]))
+                self._size(number, call, int(alone.answers[key][0]), int(answer[0]))
             elif key.startswith("free:") and answer and isinstance(answer[0], tuple):
-                own = {algorithm: memory for algorithm, _, memory, *_ in one.answers[key]}
+                own = {algorithm: memory for algorithm, _, memory, *_ in alone.answers[key]}
                 for algorithm, status, memory, *_ in answer:
                     if status == SUCCESS and algorithm in own:
                         self._size(number, call, own[algorithm], memory)
-                        given = other.fills.get(call.limit or "")
-                        if given is not None and memory > given[1]:
-                            self._find(5, number, call, f"{memory} bytes of the {given[1]} that are given")
+                        fill = under.fills.get(call.limit or "")
+                        if fill is not None and memory > fill[1]:
+                            self._find(5, number, call, f"{memory} bytes of the {fill[1]} that are given")
 
     def _size(self, number: int, call: Call, own: int, answer: int) -> None:
         if self.mode.limit is None and "plan" not in self.mode.name and answer > own:
@@ -140,31 +142,31 @@ class Comparison:
         if self.mode.limit is not None and answer > self.mode.limit and answer != own:
             self._find(5, number, call, f"{answer} bytes, {own} without the drop-in, above the limit")
 
-    def _outputs(self, number: int, call: Call, one: Entry, other: Entry) -> None:
-        if not call.outputs or (other.outputs == one.outputs and one.status == SUCCESS):
+    def _outputs(self, number: int, call: Call, alone: Entry, under: Entry) -> None:
+        if not call.outputs or (under.outputs == alone.outputs and alone.status == SUCCESS):
             return
-        expected = None if call.work is None else Expected(call.work, other.fills)
+        expected = None if call.work is None else Expected(call.work, under.fills)
         if expected is not None and call.work is not None:
             output = call.work.buffers[expected.output]
-            if expected.is_met_by(other.outputs[output]):
+            if expected.is_met_by(under.outputs[output]):
                 return
             # If the output without the drop-in is wrong too, the script expects the wrong result.
-            if one.status != SUCCESS or expected.is_met_by(one.outputs[output]):
+            if alone.status != SUCCESS or expected.is_met_by(alone.outputs[output]):
                 self._find(4, number, call, f"{output} is wrong")
                 return
-        if one.status != SUCCESS or self.has_diverged:
+        if alone.status != SUCCESS or self.has_diverged:
             return
-        if not all(is_like(one.outputs[name], other.outputs[name], call.type_) for name in call.outputs):
+        if not all(is_like(alone.outputs[name], under.outputs[name], call.type_) for name in call.outputs):
             self._find(4, number, call, "the output is another one")
 
 
-def is_like(one: bytes, other: bytes, type_: str) -> bool:
+def is_like(alone: bytes, under: bytes, type_: str) -> bool:
     """Say whether outputs differ by no more than two algorithms of this data type may."""
     if not type_:
-        return one == other
+        return alone == under
     first, second = (
         loaded(np.frombuffer(data, np.uint8), (len(data) // ITEM_SIZES[type_],), type_, "nchw")
-        for data in (one, other)
+        for data in (alone, under)
     )
     return bool(np.allclose(first, second, rtol=0.02, atol=0.02, equal_nan=True))
 

@@ -78,9 +78,9 @@ class Expected:
         )  # fmt: skip
         y64 = bare.exact()
         errors = [
-            float(np.linalg.norm(found - y64))
+            float(np.linalg.norm(y - y64))
             for algorithm in range(ALGORITHMS[self.work.pass_])
-            if (found := bare.undivided(algorithm)) is not None
+            if (y := bare.undivided(algorithm)) is not None
         ]
         return max(errors, default=0.0)
 
@@ -107,9 +107,9 @@ class Expected:
     def is_met_by(self, output: bytes) -> bool:
         data = np.frombuffer(output, np.uint8)
         shape = shapes(self.problem)[self.output]
-        found = loaded(data, shape, self.problem.data_type, self.problem.layout)
+        y = loaded(data, shape, self.problem.data_type, self.problem.layout)
         rounding = EPSILON[self.problem.data_type] * float(np.linalg.norm(self.exact(absolute=True)))
-        error = float(np.linalg.norm(found - self.exact()))
+        error = float(np.linalg.norm(y - self.exact()))
         return error <= 2 * self.undivided_error() + 2 * rounding
 
 

@@ -58,8 +58,8 @@ class FaultyProcess:
         folder.mkdir(parents=True, exist_ok=True)
         calls, memory = build_wrapper(folder), folder / "failing_memory.so"
         compile_c("-shared", "-fPIC", HERE / "failing_memory.c", "-o", memory, "-ldl")
-        given, self._traces = folder / "scripts.pickle", folder / "traces.pickle"
-        given.write_bytes(pickle.dumps([list(script) for script in scripts]))
+        scripts_file, self._traces = folder / "scripts.pickle", folder / "traces.pickle"
+        scripts_file.write_bytes(pickle.dumps([list(script) for script in scripts]))
         variables = {
             **mode.variables(Path(cache or "none")),
             "LD_PRELOAD": preload(memory, SHIM),
@@ -72,7 +72,7 @@ class FaultyProcess:
             "PYTHONPATH": str(NATIVE_TESTS),
         }
         self._process = subprocess.Popen(
-            [sys.executable, HERE / "fault_process.py", calls, memory, given, self._traces],
+            [sys.executable, HERE / "fault_process.py", calls, memory, scripts_file, self._traces],
             env=environment(**variables), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -137,8 +137,8 @@ def _broken(
     (faulty, _), (again, _) = outcome["played"]
     differs = [
         number
-        for number, (step, one, other) in enumerate(zip(steps, usual, faulty, strict=True))
-        if isinstance(step, Call) and other.status not in (0, one.status)
+        for number, (step, expected, actual) in enumerate(zip(steps, usual, faulty, strict=True))
+        if isinstance(step, Call) and actual.status not in (0, expected.status)
     ]
     end = differs[0] if differs else len(steps)
     for finding in compare(steps[:end], alone[:end], faulty[:end], mode):
@@ -148,8 +148,8 @@ def _broken(
         status, plain = faulty[end].status, alone[end].status
         if status not in (NOT_INITIALIZED, INTERNAL_ERROR, ALLOC_FAILED, plain):
             yield f"step {end}: status {status} instead of {plain}"
-    for number, (one, other) in enumerate(zip(alone[end:], faulty[end:], strict=True), end):
-        yield from (f"step {number}: {text}" for text in other.damage if text not in one.damage)
+    for number, (expected, actual) in enumerate(zip(alone[end:], faulty[end:], strict=True), end):
+        yield from (f"step {number}: {text}" for text in actual.damage if text not in expected.damage)
     for finding in compare(steps, alone, again, mode):
         yield f"played again: {finding}"
     if mode.name not in ("plan", "record"):

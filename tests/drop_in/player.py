@@ -82,10 +82,10 @@ class Player:
 
     def result(self, key: str, which: str | int) -> Performance | None:
         """Return a successful result: the "first" one, the "last" one, or the first of an algorithm."""
-        found = [one for one in self.results.get(key, []) if one.status == 0]
+        results = [result for result in self.results.get(key, []) if result.status == 0]
         if isinstance(which, int):
-            found = [one for one in found if one.algo == which]
-        return found[-1 if which == "last" else 0] if found else None
+            results = [result for result in results if result.algo == which]
+        return results[-1 if which == "last" else 0] if results else None
 
     def _play(self, step: Step) -> Entry:
         if isinstance(step, Call):
@@ -109,7 +109,7 @@ class Player:
         def work(number: int) -> None:
             player = copy.copy(self)  # it shares slots, buffers and answers
             player.packed = set()
-            played[number] = [player._play(one) for one in step.scripts[number]]
+            played[number] = [player._play(own_step) for own_step in step.scripts[number]]
 
         workers = [threading.Thread(target=work, args=(number,)) for number in range(len(played))]
         for worker in workers:
@@ -195,8 +195,8 @@ class Player:
         if kind == "array":
             type_, values = rest
             self.packed |= {v[1] for v in values if isinstance(v, tuple) and v[0] == "buffer"}
-            given = [self.pointer(*v) if isinstance(v, tuple) else v for v in values]
-            return (ctype_of(type_) * max(len(given), 1))(*given)
+            elements = [self.pointer(*v) if isinstance(v, tuple) else v for v in values]
+            return (ctype_of(type_) * max(len(elements), 1))(*elements)
         if kind == "scale":
             return ctypes.byref((ctypes.c_double if rest[1] else ctypes.c_float)(rest[0]))
         if kind == "ints":
@@ -263,7 +263,8 @@ class Outs:
             kept = list(array)[: max(0, min(count, room))]
             player.results[key] = kept
             entry.answers["free:" + key] = [
-                (one.algo, one.status, one.memory, one.determinism, one.math) for one in kept
+                (result.algo, result.status, result.memory, result.determinism, result.math)
+                for result in kept
             ]
             self._close(key, buffer, entry)
 

@@ -58,8 +58,8 @@ def play(
 ) -> list[Trace]:
     """Play the scripts one after the other in one process. After a crash, go on in another process."""
     folder.mkdir(parents=True, exist_ok=True)
-    given, progress = folder / "scripts.pickle", folder / "progress"
-    given.write_bytes(pickle.dumps([list(script) for script in scripts]))
+    scripts_file, progress = folder / "scripts.pickle", folder / "progress"
+    scripts_file.write_bytes(pickle.dumps([list(script) for script in scripts]))
     variables = {"MUCUDNN_THREADS": "1", "PYTHONPATH": str(NATIVE_TESTS)}
     library = host_library()
     if mode is not None:
@@ -71,7 +71,7 @@ def play(
         written = folder / f"traces{len(traces)}.pickle"
         written.unlink(missing_ok=True)
         how = _run(
-            [sys.executable, CLIENT, library, given, written, progress, str(len(traces))],
+            [sys.executable, CLIENT, library, scripts_file, written, progress, str(len(traces))],
             variables,
             HANGS + SECONDS_A_CASE * 0.05 * len(scripts),
             folder / "stderr",

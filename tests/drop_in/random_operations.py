@@ -174,8 +174,8 @@ class OperationsWriter:
             writer.set(graph.slot, "OPERATIONGRAPH_HANDLE", "HANDLE", [("slot", self.handle)])
         writer.refer(graph.slot, "OPERATIONGRAPH_OPS", *operations)
         writer.finalize(graph.slot)
-        for one in operations:
-            self._disturb(one)
+        for node in operations:
+            self._disturb(node)
         for name, tensor in tensors.items():
             self._disturb(tensor, sizes[name])
         if self._is_free():

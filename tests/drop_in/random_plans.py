@@ -13,14 +13,14 @@ from mucudnn.problems.kernels import Kernel
 
 def kernels_in(steps: Iterable[Step]) -> set[tuple[str, str]]:
     """Return (problem, pass) of all convolutions of a program, without epilogues."""
-    found: set[tuple[str, str]] = set()
+    kernels: set[tuple[str, str]] = set()
     for step in steps:
         if isinstance(step, Call) and step.work is not None:
-            found.add((step.work.problem.partition("+")[0], step.work.pass_))
+            kernels.add((step.work.problem.partition("+")[0], step.work.pass_))
         elif isinstance(step, Threads):
             for script in step.scripts:
-                found |= kernels_in(script)
-    return found
+                kernels |= kernels_in(script)
+    return kernels
 
 
 def parts(random: Random, mini_batch: int) -> list[int]:

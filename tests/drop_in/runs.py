@@ -100,8 +100,8 @@ class Runs:
             runs = zip(self.programs, self.scripts, self.play_alone(), under, strict=True)
             self.by_mode[mode.name] = [
                 (client, seed, finding)
-                for (client, seed), steps, one, other in runs
-                for finding in compare(steps, one, other, mode)
+                for (client, seed), steps, alone_trace, under_trace in runs
+                for finding in compare(steps, alone_trace, under_trace, mode)
             ]
         return self.by_mode[mode.name]
 

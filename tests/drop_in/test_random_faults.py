@@ -37,8 +37,8 @@ def test_a_fault_costs_the_program_one_call_at_most(name: str, engine: Engine, t
     if name == "record":
         settings["MUCUDNN_RECORD"] = str(tmp_path / "record.txt")
     cache = str(tmp_path / "cache.sqlite") if name == "journal" else ""
-    found = list(findings(Mode(name, None, settings), programs, tmp_path, cache))
-    assert not found, "\n".join(found)
+    messages = list(findings(Mode(name, None, settings), programs, tmp_path, cache))
+    assert not messages, "\n".join(messages)
 
 
 @pytest.mark.parametrize("client", FIXED)
@@ -49,8 +49,8 @@ def test_every_call_and_every_allocation_of_a_program_may_fail(
     plan = write_random_plan(engine, tmp_path / "random.plan", [script])
     mode = Mode("plan", None, {"MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan)})
     faults = EVERY if os.environ.get("TEST_LONG") else 2 * EACH
-    found = list(findings(mode, [(client, FIXED[client], faults)], tmp_path, ""))
-    assert not found, "\n".join(found)
+    messages = list(findings(mode, [(client, FIXED[client], faults)], tmp_path, ""))
+    assert not messages, "\n".join(messages)
 
 
 @pytest.mark.parametrize("mode", ["online", "record"])

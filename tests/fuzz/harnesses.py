@@ -74,8 +74,8 @@ def check_descriptors(data: bytes) -> bool:
     for problem, _, count in read:
         assert count >= 1
         for text in (str(problem), short_text(problem)):
-            again, name, one = _native.parse_descriptor(text)
-            assert (again, name, one) == (problem, "", 1), text
+            again, name, number = _native.parse_descriptor(text)
+            assert (again, name, number) == (problem, "", 1), text
         at_one = problem.replace(mini_batch=1)
         for text in (problem_key(problem), short_text(problem, mini_batch=False)):
             assert _native.parse_descriptor(text)[0] == at_one, text
@@ -269,8 +269,8 @@ def _take_and_give_back(items: tuple[tuple[Table, tuple[tuple[str, Any], ...]], 
         for table in TABLES:
             connection.execute(f"DELETE FROM {table.name}")
     for table, row in rows:
-        found = kept[(table.kind, *(row[name] for name in table.key))]
-        assert found.keys() == row.keys()
+        stored = kept[(table.kind, *(row[name] for name in table.key))]
+        assert stored.keys() == row.keys()
 
 
 @lru_cache(maxsize=1)

@@ -59,6 +59,6 @@ def _change(random: Random, content: bytearray, known: list[bytes], inserted: li
 
 def _exchange_lines(random: Random, content: bytearray) -> None:
     lines = bytes(content).split(b"\n")
-    one, other = random.randrange(len(lines)), random.randrange(len(lines))
-    lines[one], lines[other] = lines[other], lines[one]
+    first, second = random.randrange(len(lines)), random.randrange(len(lines))
+    lines[first], lines[second] = lines[second], lines[first]
     content[:] = b"\n".join(lines)

@@ -52,8 +52,8 @@ class CheckedGpuKernel(CheckedKernel):
     def candidates(self, mini_batch: int) -> list[Candidate]:
         """Return the candidates that the library reports as runnable."""
         if mini_batch not in self._candidates:
-            found = self.engine.enumerate(self.kernel.at(mini_batch))
-            self._candidates[mini_batch] = [c for c in found if c.status == "CUDNN_STATUS_SUCCESS"]
+            candidates = self.engine.enumerate(self.kernel.at(mini_batch))
+            self._candidates[mini_batch] = [c for c in candidates if c.status == "CUDNN_STATUS_SUCCESS"]
         return self._candidates[mini_batch]
 
     def runnable(self, mini_batch: int) -> list[str]:

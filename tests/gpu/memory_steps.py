@@ -41,7 +41,7 @@ class Observed:
             (other.output, *other.gradients, *other.buffers),
             strict=True,
         )
-        return all(torch.equal(one, two) for one, two in pairs)
+        return all(torch.equal(mine, theirs) for mine, theirs in pairs)
 
 
 def differentiate(output: Tensor) -> None:
@@ -80,13 +80,13 @@ def plan_for(model: nn.Module, x: Tensor, part: float, **options: Any) -> Memory
     these takes long on a CPU.
     """
     with quick_rates():
-        given = {"workspace": WORKSPACE, "bandwidth": 5e9} | options
-        free = mt.plan_memory(model, x, memory=2**40, **given)
+        settings = {"workspace": WORKSPACE, "bandwidth": 5e9} | options
+        free = mt.plan_memory(model, x, memory=2**40, **settings)
         memory = int(free.floor + part * (free.peak - free.floor))
         try:
-            return mt.plan_memory(model, x, memory=memory, **given)
+            return mt.plan_memory(model, x, memory=memory, **settings)
         except NothingFitsError:
-            return mt.plan_memory(model, x, memory=int(free.floor * 1.02), **given)
+            return mt.plan_memory(model, x, memory=int(free.floor * 1.02), **settings)
 
 
 @contextmanager
@@ -106,10 +106,10 @@ def _rounded(tensor: Tensor) -> int:
 
 def quick_plan(model: nn.Module, x: Tensor, policy: str = "all", **options: Any) -> MemoryPlan:
     """Return a plan at the floor without kernels and on modelled costs, for tests of the tensors alone."""
-    given: dict[str, Any] = {"policy": policy, "device": "titanx"} | options
-    if "memory" not in given:
-        given["memory"] = mt.plan_memory(model, x, memory=2**40, **given).floor
-    plan = mt.plan_memory(model, x, **given)
+    settings: dict[str, Any] = {"policy": policy, "device": "titanx"} | options
+    if "memory" not in settings:
+        settings["memory"] = mt.plan_memory(model, x, memory=2**40, **settings).floor
+    plan = mt.plan_memory(model, x, **settings)
     return replace(plan, kernels=(), device=torch.cuda.get_device_name(), lower=None)
 
 
@@ -136,9 +136,9 @@ def noted_kernels() -> Iterator[set[tuple[Problem, str]]]:
     """Yield a set that collects the kernels that mucudnn's operators run, as problems and passes."""
     kernels: set[tuple[Problem, str]] = set()
 
-    def note(call: PassCall, *given: Any, **options: Any) -> Prepared:
+    def note(call: PassCall, *operands: Any, **options: Any) -> Prepared:
         kernels.add((geometry(call)[0], call.pass_))
-        return ready_of(call, *given, **options)
+        return ready_of(call, *operands, **options)
 
     ready_of = passes.ready_of
     with patch.object(passes, "ready_of", note):

@@ -99,8 +99,8 @@ def test_every_call_that_can_be_is_divided_where_a_plan_says_so(
     for kernel in read_kernels(str(network), Flags(), PASSES):
         problem, pass_ = kernel.problem, kernel.pass_
         sizes = problem.mini_batch // 2, (problem.mini_batch + 1) // 2
-        found = engine.enumerate(kernel.at(max(sizes)))
-        least = min((c for c in found if c.status == SUCCESS), key=lambda candidate: candidate.workspace)
+        candidates = engine.enumerate(kernel.at(max(sizes)))
+        least = min((c for c in candidates if c.status == SUCCESS), key=lambda candidate: candidate.workspace)
         halves[str(problem), pass_] = [[(size, least.algorithm) for size in sizes]]
         refused += kernel.count if most_slices(kernel) == 1 else 0
     plan = shim_cases.write_plan(engine, tmp_path / "halves.plan", halves)

@@ -14,12 +14,12 @@ def test_instance_norm_gives_the_cpus_result_and_gradients(
 ) -> None:
     layers = [nn.InstanceNorm2d(3, affine=affine, track_running_stats=tracked) for _ in range(2)]
     x = torch.randn(2, 3, 5, 5)
-    given = [x.clone().requires_grad_(), x.cuda().requires_grad_()]
-    results = [layers[0](given[0]), layers[1].cuda()(given[1])]
+    inputs = [x.clone().requires_grad_(), x.cuda().requires_grad_()]
+    results = [layers[0](inputs[0]), layers[1].cuda()(inputs[1])]
     for result in results:
         (result * torch.arange(5, device=result.device)).square().sum().backward()
     torch.testing.assert_close(results[1].cpu(), results[0])
-    torch.testing.assert_close(given[1].grad.cpu(), given[0].grad)
+    torch.testing.assert_close(inputs[1].grad.cpu(), inputs[0].grad)
 
 
 def test_a_kernel_that_cannot_run_is_an_error_and_is_named(

@@ -152,13 +152,13 @@ def _compiled(convolve: Convolve, tensors: Tensors) -> Tensors:
 
 def _in_threads(convolve: Convolve, tensors: Tensors) -> Tensors:
     """Convolve several times in two threads, each with its own stream. Return the results of the second."""
-    given: dict[int, Tensors] = {}
+    results: dict[int, Tensors] = {}
 
     def work(number: int) -> None:
         stream = torch.cuda.Stream() if tensors[0].is_cuda else None
         with torch.cuda.stream(stream):
             for _ in range(5):
-                given[number] = convolve(*tensors)
+                results[number] = convolve(*tensors)
         if stream is not None:
             stream.synchronize()
 
@@ -167,9 +167,9 @@ def _in_threads(convolve: Convolve, tensors: Tensors) -> Tensors:
         thread.start()
     for thread in threads:
         thread.join()
-    for one, other in zip(given[0], given[1], strict=True):
-        assert (one - other).float().norm() <= 0.02 * other.float().norm()
-    return given[1]
+    for first, second in zip(results[0], results[1], strict=True):
+        assert (first - second).float().norm() <= 0.02 * second.float().norm()
+    return results[1]
 
 
 def _captured(convolve: Convolve, tensors: Tensors) -> Tensors:

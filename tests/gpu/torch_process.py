@@ -43,7 +43,7 @@ class Ended:
             "last_setting": self.begun,
             "summary": summaries[-1] if summaries else None,
             "measured": sum(
-                int(found[1]) for line in said if (found := re.search(r"measuring (?:up to )?(\d+)", line))
+                int(match[1]) for line in said if (match := re.search(r"measuring (?:up to )?(\d+)", line))
             ),
             "warnings": [
                 line for line in said if re.search("not used|passed on|nothing fits|undivided", line)

@@ -74,9 +74,9 @@ class Program:
         if setting.name not in self._comparisons:
             folders = {kind: self._worker.folder(kind) for kind in ("plain", "mucudnn")}
             self._comparisons[setting.name] = compare(setting, plain, under, folders, WORKSPACE)
-        found = self._comparisons[setting.name]
-        is_good = found["same"] and found["within_memory"]
-        return {**result, **found, "status": "same" if is_good else "different"}
+        comparison = self._comparisons[setting.name]
+        is_good = comparison["same"] and comparison["within_memory"]
+        return {**result, **comparison, "status": "same" if is_good else "different"}
 
     def _write(self) -> list[dict[str, Any]]:
         """Write all results so far, in case somebody ends the program early. Return them."""

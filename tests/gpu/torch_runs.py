@@ -49,8 +49,8 @@ class Run:
 
     @property
     def _summary(self) -> tuple[int, int]:
-        found = re.findall(r"^mucudnn: (\d+) of (\d+) convolutions divided", self.stderr, re.MULTILINE)
-        return (int(found[-1][0]), int(found[-1][1])) if found else (0, 0)
+        counts = re.findall(r"^mucudnn: (\d+) of (\d+) convolutions divided", self.stderr, re.MULTILINE)
+        return (int(counts[-1][0]), int(counts[-1][1])) if counts else (0, 0)
 
     @property
     def measured(self) -> int:

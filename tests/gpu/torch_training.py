@@ -147,17 +147,17 @@ def _on_streams(task: Task, setting: Setting, on_gpu: bool) -> tuple[list[nn.Mod
 
     def step() -> Tensor:
         if not streams:
-            return torch.stack([one() for one in steps]).mean()
+            return torch.stack([replica_step() for replica_step in steps]).mean()
         losses = []
-        for stream, one in zip(streams, steps, strict=True):
+        for stream, replica_step in zip(streams, steps, strict=True):
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                losses.append(one())
+                losses.append(replica_step())
         for stream in streams:
             torch.cuda.current_stream().wait_stream(stream)
         return torch.stack(losses).mean()
 
-    return [one.model for one in tasks], step
+    return [replica.model for replica in tasks], step
 
 
 def _unscale(parameters: list[nn.Parameter], scale: float) -> None:

@@ -109,8 +109,8 @@ const shim::Journal::Identity kIdentity = {
 
 bool is_of(const Plan& plan, const shim::Journal::Identity& identity) {
   for (const auto& [key, value] : identity) {
-    const auto found = plan.header.find(key);
-    if (found == plan.header.end() || found->second != value) return false;
+    const auto entry = plan.header.find(key);
+    if (entry == plan.header.end() || entry->second != value) return false;
   }
   return true;
 }

@@ -31,9 +31,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("only_with_late_streams")
 def test_another_shape_stays_on_the_device(planned: nn.Module, x: Tensor) -> None:
     fewer = x[:5].contiguous()
     expected = train(mt.restore(copy.deepcopy(planned)), fewer)
-    found = warnings_of(planned, fewer, expected)
-    assert len(found) == 1
-    assert "the input is f32[5,3,32,32], the plan is for f32[16,3,32,32]" in found[0]
+    messages = warnings_of(planned, fewer, expected)
+    assert len(messages) == 1
+    assert "the input is f32[5,3,32,32], the plan is for f32[16,3,32,32]" in messages[0]
 
 
 def test_autocast_gives_equal_results_on_the_device(model: nn.Module, x: Tensor) -> None:
@@ -48,9 +48,9 @@ def test_autocast_gives_equal_results_on_the_device(model: nn.Module, x: Tensor)
 def test_another_order_stays_on_the_device(planned: nn.Module, x: Tensor) -> None:
     with patch.object(Net, "between", lambda self, x: (x * x).tanh()):
         expected = train(copy.deepcopy(planned), x)
-        found = warnings_of(planned, x, expected)
-    assert len(found) == 1
-    assert "does not save the planned tensors" in found[0]
+        messages = warnings_of(planned, x, expected)
+    assert len(messages) == 1
+    assert "does not save the planned tensors" in messages[0]
 
 
 @pytest.mark.parametrize("manner", ["eval", "no_grad", "inference"])
@@ -153,8 +153,8 @@ def lacking(model: nn.Module, x: Tensor, stock: Observed) -> nn.Module:
     model.out.add_module("lacks", _Lacks(0))
     plan = quick_plan(model, x)
     moved = tuple(
-        one if one.slab_offset is None else replace(one, slab_offset=one.slab_offset + 512)
-        for one in plan.tensors
+        tensor if tensor.slab_offset is None else replace(tensor, slab_offset=tensor.slab_offset + 512)
+        for tensor in plan.tensors
     )
     lower = replace(plan, memory=plan.memory - 1, tensors=moved, host_bytes=plan.host_bytes + 512, lower=plan)
     return mt.apply(model, replace(plan, lower=lower))
@@ -240,10 +240,10 @@ def test_copies_and_pickles_have_no_plan(planned: nn.Module, x: Tensor, stock: O
     file = io.BytesIO()
     torch.save(planned, file)
     file.seek(0)
-    for one in (copy.deepcopy(planned), torch.load(file, weights_only=False)):
-        assert type(one) is Net
+    for copied in (copy.deepcopy(planned), torch.load(file, weights_only=False)):
+        assert type(copied) is Net
         with patch.object(HostCopy, "__init__", side_effect=AssertionError):
-            assert train(one, x).equals(stock)
+            assert train(copied, x).equals(stock)
 
 
 def test_restore_undoes_apply(planned: nn.Module, x: Tensor, stock: Observed) -> None:

@@ -45,9 +45,9 @@ def test_each_tensor_is_copied_once_in_pieces(planned: nn.Module, x: Tensor) -> 
     with mt.record_timeline(planned) as timeline:
         train(planned, x)
     for direction in ("out", "in"):
-        copied = [one for one in timeline.copies if one.direction == direction]
-        assert sum(one.bytes for one in copied) == sum(one.bytes for one in runtime.plan.tensors)
-        assert max(one.bytes for one in copied) == 100_000
+        copied = [piece for piece in timeline.copies if piece.direction == direction]
+        assert sum(piece.bytes for piece in copied) == sum(tensor.bytes for tensor in runtime.plan.tensors)
+        assert max(piece.bytes for piece in copied) == 100_000
 
 
 def test_a_recorded_timeline_has_the_type_and_the_peak_of_the_simulated_one(
@@ -100,8 +100,8 @@ def test_views_of_a_storage_come_back_with_their_strides(x: Tensor) -> None:
             self.conv = nn.Conv2d(3, 16, 3, padding=1)
 
         def forward(self, x: Tensor) -> Tensor:
-            one, two = self.conv(x).chunk(2, 1)
-            return (one.transpose(2, 3) * two).exp().mean((2, 3))
+            first, second = self.conv(x).chunk(2, 1)
+            return (first.transpose(2, 3) * second).exp().mean((2, 3))
 
     torch.manual_seed(1)
     model = Views().cuda().to(memory_format=torch.channels_last)
@@ -170,7 +170,7 @@ def test_a_change_in_place_of_a_parameter_before_a_recomputation_is_an_error(
     model: nn.Module, x: Tensor
 ) -> None:
     mt.apply(model, quick_plan(model, x, "joint"))
-    assert "recompute" in {one.choice for one in runtime_of(model).plan.tensors}
+    assert "recompute" in {tensor.choice for tensor in runtime_of(model).plan.tensors}
     output = model(x)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -230,7 +230,7 @@ def test_memory_of_a_copy_that_nobody_used_is_not_written_later(planned: nn.Modu
         assert len(fresh) < 1000, "the memory of the copy was not freed"
         fresh.append(torch.full((size // 4,), 3.0, device="cuda"))
     torch.cuda.synchronize()
-    assert all((one == 3).all() for one in fresh)
+    assert all((block == 3).all() for block in fresh)
 
 
 def _records(output: Tensor) -> Iterator[Any]:
@@ -255,25 +255,27 @@ def _records(output: Tensor) -> Iterator[Any]:
 
 def test_running_statistics_are_updated_once(model: nn.Module, x: Tensor, stock: Observed) -> None:
     plan = quick_plan(model, x, "joint")
-    assert any(one.choice == "recompute" for one in plan.tensors)
+    assert any(tensor.choice == "recompute" for tensor in plan.tensors)
     mt.apply(model, plan)
     output = model(x)
     output.sum().backward()
     assert model.first[1].num_batches_tracked.item() == 1
-    for one, expected in zip(model.buffers(), stock.buffers, strict=True):
-        assert torch.equal(one.cpu(), expected)
+    for buffer, expected in zip(model.buffers(), stock.buffers, strict=True):
+        assert torch.equal(buffer.cpu(), expected)
 
 
 def test_a_tensor_with_another_source_is_not_recomputed(model: nn.Module, x: Tensor, stock: Observed) -> None:
     plan = quick_plan(model, x, "joint")
-    one = next(t for t in plan.tensors if t.choice == "recompute" and t.source_input is None)
-    other = next(t for t in plan.tensors if t.choice != "recompute" and t.name not in (one.name, one.source))
-    tensors = tuple(replace(t, source=other.name) if t == one else t for t in plan.tensors)
+    tensor = next(t for t in plan.tensors if t.choice == "recompute" and t.source_input is None)
+    other = next(
+        t for t in plan.tensors if t.choice != "recompute" and t.name not in (tensor.name, tensor.source)
+    )
+    tensors = tuple(replace(t, source=other.name) if t == tensor else t for t in plan.tensors)
     mt.apply(model, replace(plan, tensors=tensors))
     messages = warnings_of(model, x, stock)
     assert len(messages) == 1
     assert (
-        f"modules did not run as planned, and their results stay on the device: the first is {one.name}"
+        f"modules did not run as planned, and their results stay on the device: the first is {tensor.name}"
         in messages[0]
     )
 
@@ -283,7 +285,7 @@ def test_a_module_with_hooks_of_its_own_is_not_run_again(
 ) -> None:
     # A hook may change the module's input or result.
     plan = quick_plan(model, x, "joint")
-    for name in {name for one in plan.tensors for name in one.modules}:
+    for name in {name for tensor in plan.tensors for name in tensor.modules}:
         model.get_submodule(name).register_forward_hook(lambda *_: None)
     mt.apply(model, plan)
     messages = warnings_of(model, x, stock)

@@ -50,8 +50,8 @@ class Joined(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
-        one = self.one(x)
-        joined = torch.cat([x, one, self.two(one)], 1) * self.scale
+        first = self.one(x)
+        joined = torch.cat([x, first, self.two(first)], 1) * self.scale
         return self.last(self.between(joined)).mean((2, 3))
 
 
@@ -70,7 +70,7 @@ def plan_without_offload(model: nn.Module, x: Tensor) -> MemoryPlan:
 
 def recomputed(plan: MemoryPlan) -> set[str]:
     """Return the names of the tensors that operations compute again, without modules."""
-    return {one.name for one in plan.tensors if one.choice == "recompute" and not one.modules}
+    return {tensor.name for tensor in plan.tensors if tensor.choice == "recompute" and not tensor.modules}
 
 
 @pytest.fixture
@@ -87,16 +87,16 @@ def recompute(model: nn.Module, x: Tensor, *wanted: str) -> MemoryPlan:
     plan = quick_plan(model, x, "joint", memory=2**40)
     saved = trace_model(model, x).saved
     chosen, needed = set(wanted), set()
-    for one in () if wanted else reversed(saved):
-        if one.replayed and one.name not in needed:
-            chosen.add(one.name)
-            needed |= {one.source, *one.sources}
+    for tensor in () if wanted else reversed(saved):
+        if tensor.replayed and tensor.name not in needed:
+            chosen.add(tensor.name)
+            needed |= {tensor.source, *tensor.sources}
     tensors = tuple(
         replace(
-            one, choice="recompute" if one.name in chosen else "keep",
+            tensor, choice="recompute" if tensor.name in chosen else "keep",
             modules=how.modules, source=how.source, source_input=how.source_input, sources=how.sources,
         )
-        for one, how in zip(plan.tensors, saved, strict=True)
+        for tensor, how in zip(plan.tensors, saved, strict=True)
     )  # fmt: skip
     return replace(plan, tensors=tensors)
 
@@ -113,9 +113,9 @@ def test_results_and_statistics_are_bit_equal(joined: nn.Module, x: Tensor, vari
     assert len(recomputed(plan)) >= 2
     mt.apply(joined, plan)
     for _ in range(2):
-        found = train(joined, x, is_cast)
-        assert found.equals(stock)
-        assert found.peak < stock.peak
+        observed = train(joined, x, is_cast)
+        assert observed.equals(stock)
+        assert observed.peak < stock.peak
 
 
 def test_memory_is_as_predicted(joined: nn.Module, x: Tensor) -> None:
@@ -123,19 +123,19 @@ def test_memory_is_as_predicted(joined: nn.Module, x: Tensor) -> None:
     plan = plan_without_offload(joined, x)
     assert recomputed(plan)
     mt.apply(joined, plan)
-    found = train(joined, x)
-    assert found.equals(stock)
-    assert found.peak <= 1.03 * plan.peak < stock.peak
+    observed = train(joined, x)
+    assert observed.equals(stock)
+    assert observed.peak <= 1.03 * plan.peak < stock.peak
 
 
 def test_a_tensor_is_computed_again_from_an_offloaded_one(joined: nn.Module, x: Tensor) -> None:
     stock = train(joined, x)
     again = recompute(joined, x, "mul")
     tensors = quick_plan(joined, x).tensors
-    (mul,) = (one for one in again.tensors if one.choice == "recompute")
-    assert {one.name for one in tensors if one.choice == "offload"} >= set(mul.sources)
-    mixed = tuple(mul if one.name == mul.name else one for one in tensors)
-    order = tuple(one.order for one in mixed if one.choice == "offload")[::-1]
+    (mul,) = (tensor for tensor in again.tensors if tensor.choice == "recompute")
+    assert {tensor.name for tensor in tensors if tensor.choice == "offload"} >= set(mul.sources)
+    mixed = tuple(mul if tensor.name == mul.name else tensor for tensor in tensors)
+    order = tuple(tensor.order for tensor in mixed if tensor.choice == "offload")[::-1]
     mt.apply(joined, replace(quick_plan(joined, x), tensors=mixed, fetch_order=order))
     assert warnings_of(joined, x, stock) == []
 
@@ -144,7 +144,7 @@ def test_offloaded_tensors_leave_the_device_while_operations_are_noted(joined: n
     stock = train(joined, x)
     plan = quick_plan(joined, x, "joint")
     assert recomputed(plan)
-    assert any(one.choice == "offload" for one in plan.tensors)
+    assert any(tensor.choice == "offload" for tensor in plan.tensors)
     mt.apply(joined, plan)
     assert warnings_of(joined, x, stock) == []
     assert train(joined, x).peak <= 1.03 * plan.peak
@@ -152,8 +152,8 @@ def test_offloaded_tensors_leave_the_device_while_operations_are_noted(joined: n
 
 def test_every_tensor_that_can_be_recomputed_alone_is_right(joined: nn.Module, x: Tensor) -> None:
     stock = train(joined, x)
-    possible = [one for one in trace_model(joined, x).saved if one.replayed]
-    assert len([one for one in possible if not one.modules]) >= 5
+    possible = [tensor for tensor in trace_model(joined, x).saved if tensor.replayed]
+    assert len([tensor for tensor in possible if not tensor.modules]) >= 5
     for chosen in possible:
         mt.apply(joined, recompute(joined, x, chosen.name))
         assert warnings_of(joined, x, stock) == [], chosen.name

@@ -147,13 +147,13 @@ def _link(link: Path, target: Path) -> None:
 
 def _called(libraries: list[Path]) -> Functions:
     """Return the functions of CUDA's libraries that a framework's libraries call."""
-    found: Functions = defaultdict(set)
+    functions: Functions = defaultdict(set)
     for library in libraries:
         for symbol in re.findall(r" [Uw] (\S+)", _ask("nm", "-D", "--undefined-only", library)):
             name, _, version = symbol.partition("@")
             if re.match(r"libcu|libnv|NVSHMEM", version) or (not version and OF_CUDA.match(name)):
-                found[version].add(name)
-    return found
+                functions[version].add(name)
+    return functions
 
 
 def _compile(functions: Functions, output: Path, headers: Path, has_driver: bool) -> None:

@@ -104,8 +104,8 @@ class LateStreams {
 
   Moment moment(cudaEvent_t event) {
     auto const guard = lock();
-    auto const found = moments_.find(event);
-    return found == moments_.end() ? Moment{} : found->second;
+    auto const entry = moments_.find(event);
+    return entry == moments_.end() ? Moment{} : entry->second;
   }
 
   void run_until(Moment moment) {

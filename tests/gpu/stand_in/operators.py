@@ -60,8 +60,8 @@ def install() -> None:
 
 def _is_replaced(name: str, operator: str) -> bool:
     def has(key: str) -> bool:
-        found: bool = torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
-        return found
+        is_present: bool = torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+        return is_present
 
     return has("CUDA") and (has("CPU") or operator.startswith("_foreach")) and not operator.startswith(_OWN)
 
@@ -118,10 +118,10 @@ def _cpu_alias(tensor: Tensor) -> Tensor:
 
 
 def _to_device(tensor: Tensor) -> Tensor:
-    given = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda")
-    _cpu_alias(given).copy_(tensor)
-    _note_use(given, True)
-    return given
+    copied = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda")
+    _cpu_alias(copied).copy_(tensor)
+    _note_use(copied, True)
+    return copied
 
 
 def _copy(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
@@ -194,10 +194,10 @@ def _convolution_backward(
     function = torch.ops.aten.convolution_backward.default
     if torch._C._select_conv_backend(x, weight, None, *options, sizes).name != "CudaDepthwise2d":
         # PyTorch's function for all devices has this key. It asks the tensors for their device.
-        found: tuple[Tensor | None, ...] = function.redispatch(
+        gradients: tuple[Tensor | None, ...] = function.redispatch(
             torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), dy, x, weight, sizes, *options, mask
         )
-        return found
+        return gradients
     wide = [_cpu_alias(tensor).float() for tensor in (dy, x, weight)]
     results = function(*wide, sizes, *options, mask)
     return tuple(
