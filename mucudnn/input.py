@@ -104,10 +104,10 @@ def read_document(path: AnyPath, kind: str, parse: Callable[[str], T], *, most: 
 
 def check_version(line: str, kind: str, newest: int) -> None:
     """Check the first line of a text form, such as `mucudnn network 1`. Raises UsageError, NewerFileError."""
-    found = re.fullmatch(rf"mucudnn {kind} ([1-9][0-9]{{0,17}})", line)
-    if found is None:
+    match = re.fullmatch(rf"mucudnn {kind} ([1-9][0-9]{{0,17}})", line)
+    if match is None:
         raise UsageError(f"this is not a mucudnn {kind}: its first line is not 'mucudnn {kind} {newest}'")
-    refuse_newer(kind, int(found[1]), newest)
+    refuse_newer(kind, int(match[1]), newest)
 
 
 def refuse_newer(what: str, version: int, newest: int, instead: str = "make it again") -> None:

@@ -30,7 +30,7 @@ class Lateness:
 
 def late_ranks(ranks: Sequence[Shares]) -> list[Lateness]:
     """Return the ranks that others wait for in collectives, the latest first."""
-    found = []
+    delays = []
     for late in ranks:
         others = [rank for rank in ranks if rank is not late]
         waited = max((_waited_for(late.rank, rank) / rank.steps for rank in others), default=0.0)
@@ -38,8 +38,8 @@ def late_ranks(ranks: Sequence[Shares]) -> list[Lateness]:
             parts, usual = _parts(late), [_parts(rank) for rank in others]
             medians = {part: statistics.median(own[part] for own in usual) for part in parts}
             part = max(parts, key=lambda part: parts[part] - medians[part])
-            found.append(Lateness(late.rank, waited, part, parts[part], medians[part]))
-    return sorted(found, key=lambda lateness: -lateness.ms)
+            delays.append(Lateness(late.rank, waited, part, parts[part], medians[part]))
+    return sorted(delays, key=lambda lateness: -lateness.ms)
 
 
 def _waited_for(late: int, rank: Shares) -> float:

@@ -79,9 +79,9 @@ using Measured = std::tuple<Problem, std::string, std::string, double, std::int6
 // Returns the notes from the first list of candidates that has the algorithm; empty if none has it.
 std::string notes_on(const PlanKernel& planned, const std::string& algorithm) {
   for (const auto& [api, all] : planned.candidates) {
-    const auto found = std::find_if(all.begin(), all.end(),
-                                    [&](const Listed& listed) { return listed.algorithm == algorithm; });
-    if (found != all.end()) return found->notes;
+    const auto candidate = std::find_if(all.begin(), all.end(),
+                                        [&](const Listed& listed) { return listed.algorithm == algorithm; });
+    if (candidate != all.end()) return candidate->notes;
   }
   return "";
 }

@@ -19,10 +19,10 @@ class RecentlyUsed {
   // Returns the value of the key and marks it as the most recently used; null if there is none. The pointer
   // is valid until the next call to add().
   Value* find(const Key& key) {
-    const auto found = index_.find(&key);
-    if (found == index_.end()) return nullptr;
-    values_.splice(values_.begin(), values_, found->second);
-    return &found->second->second;
+    const auto entry = index_.find(&key);
+    if (entry == index_.end()) return nullptr;
+    values_.splice(values_.begin(), values_, entry->second);
+    return &entry->second->second;
   }
 
   // Adds a value under a new key. Returns the value that is forgotten in its place, or an empty value, so

@@ -67,7 +67,7 @@ def survey(names: Sequence[str], ranks: int) -> dict[str, dict[str, Any]]:
     each = launch(ranks, compare_models, list(names), timeout=TIMEOUT * len(names))
     failed = next((str(answer) for answer in each if isinstance(answer, Exception)), None)
     if failed is not None and len(names) > 1:
-        return {name: outcome for one in names for name, outcome in survey([one], ranks).items()}
+        return {name: outcome for model in names for name, outcome in survey([model], ranks).items()}
     if failed is not None:
         return {name: {"outcome": "unclear", "why": failed} for name in names}
     order = ("unclear", "refused", "wrong", "absent", "right")

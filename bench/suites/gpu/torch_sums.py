@@ -153,11 +153,11 @@ def ways_to_sum(cudnn: Library, device: torch.device, name: str) -> Iterator[tup
         total = torch.zeros(COUNT, device=device, dtype=type_out)
         adding = cudnn.create("cudnnCreateReduceTensorDescriptor")
         cudnn.check("cudnnSetReduceTensorDescriptor", adding, 0, FLOAT, 0, 0, 0)
-        rows, one, size = cudnn.tensor(code, COUNT, ones.shape[0]), cudnn.tensor(code_out, COUNT), c_size_t()
-        cudnn.check("cudnnGetReductionWorkspaceSize", cudnn.handle, adding, rows, one, byref(size))
+        rows, y, size = cudnn.tensor(code, COUNT, ones.shape[0]), cudnn.tensor(code_out, COUNT), c_size_t()
+        cudnn.check("cudnnGetReductionWorkspaceSize", cudnn.handle, adding, rows, y, byref(size))
         workspace = torch.empty(max(size.value, 1), device=device, dtype=torch.uint8)
         scratch = c_void_p(), c_size_t(0), pointer_to(workspace), size
-        summands = byref(ONE), rows, x, byref(ZERO), one, pointer_to(total)
+        summands = byref(ONE), rows, x, byref(ZERO), y, pointer_to(total)
         return cudnn.call("cudnnReduceTensor", cudnn.handle, adding, *scratch, *summands), total
 
     def graph() -> tuple[int, torch.Tensor]:

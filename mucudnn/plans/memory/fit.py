@@ -239,10 +239,10 @@ def largest(need: Callable[[int], int], memory: int) -> int:
     def fits(batch: int) -> bool:
         return need(batch) <= memory
 
-    found = _search(fits, _guess_batch(need, memory))
-    while better := next((n for n in _beyond(found) if fits(n)), 0):
-        found = _search(fits, better)
-    return found
+    best = _search(fits, _guess_batch(need, memory))
+    while better := next((n for n in _beyond(best) if fits(n)), 0):
+        best = _search(fits, better)
+    return best
 
 
 def _guess_batch(need: Callable[[int], int], memory: int) -> int:
