@@ -190,7 +190,7 @@ def _check_factor(name: str, value: float, view: View) -> float:
         except OverflowError:
             raise UsageError(f"{name} is {shown(value)}: it must be finite in f64") from None
     scale = "f64" if view.data_type == "f64" else "f32"
-    if not abs(value) <= _LARGEST[scale]:  # true for NaN, too
+    if not abs(value) <= _LARGEST[scale]:  # not `>`, which is False for NaN
         raise UsageError(f"{name} is {value}: it must be finite in {scale}")
     return value
 

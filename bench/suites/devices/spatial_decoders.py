@@ -77,7 +77,7 @@ def decode(name: str) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     mesh = spatial.init_mesh("cpu", timeout=300, part=dist.get_world_size())
     patient = dist.new_group(timeout=timedelta(seconds=300))
-    # Each way has a model of its own, because a converted model decides by the steps that it has run.
+    # Not one model for both, because a converted model's choices depend on the steps that it has run.
     (alone, z), (together, _) = make_decoder(name), make_decoder(name)
     for vae in (alone, together):
         mucudnn.torch.convert(vae, workspace=LIMIT, budget="none")

@@ -18,7 +18,7 @@ from mucudnn._native import Problem
 from mucudnn.problems.kernels import PASSES, Kernel
 
 _OPERATORS = "(Tensor boxes, Tensor scores, float threshold) -> Tensor"
-_declared: list[torch.library.Library] = []  # a library that is freed takes its operators along
+_declared: list[torch.library.Library] = []  # kept, because a freed library removes its operators
 
 
 def build(name: str) -> nn.Module:

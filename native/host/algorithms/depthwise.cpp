@@ -110,7 +110,8 @@ class Task {
     });
   }
 
-  // Computes the band of an output channel of each group. The filters of blocks are `stride` floats apart.
+  // Computes the band of one output channel of every group, one block of groups after another, whose filters
+  // are `stride` floats apart.
   void correlate(const float* filter, std::int64_t stride) {
     for (std::int64_t block = 0; block < blocks_; ++block, filter += stride) {
       for (std::int64_t row = band_.rows.begin; row < band_.rows.end; ++row) {

@@ -28,7 +28,7 @@ struct Piece {
 // x or y. Channel m of group g is g * per_group + m.
 struct Side {
   Layout layout;
-  std::int64_t groups, per_group, pitch;  // pitch: the channels that it has in memory
+  std::int64_t groups, per_group, pitch;  // pitch: the channels in memory, at least groups * per_group
   Problem::Sizes size;
 
   // Returns some rows of channel m of some groups.

@@ -51,7 +51,7 @@ class OperationGraph : public Descriptor {
   void* handle_ = nullptr;
   bool dynamic_shapes_ = false;
   std::optional<Fusion> fusion_;
-  std::string reason_;  // the reason why there is no fusion
+  std::string reason_;  // why the engine cannot run the graph; empty if there is a fusion
 };
 
 }  // namespace mucudnn::host::graph

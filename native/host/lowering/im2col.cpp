@@ -151,14 +151,16 @@ bool taps_are_lines(const Lowering& l) {
   return l.source_channels == l.source_pitch && l.axes[2].tap_step == 1 && l.axes[2].taps > 0;
 }
 
-// A line of taps in a column: its rows, and those of them that read inside the width of the source.
+// The rows of a column that belong to a line of taps, which differ in w alone. Those in `inside` read pixels
+// of the source; the others read padding to its left or right.
 struct TapLine {
   std::int64_t rows;
   Range inside;
   std::int64_t first;  // the pixel that the first tap reads
 };
 
-// Writes the rows `wanted` of successive lines of taps, which read the lines of the source from `line` on.
+// Writes the rows `wanted` of successive lines of taps, the first of which reads the source's line at `line`.
+// Rows that read padding become 0. Returns the end of what it wrote.
 template <typename S, typename A>
 A* gather_tap_lines(const Lowering& l, const TapLine& taps, const S* line, std::int64_t lines, Range wanted,
                     A* to) {

@@ -107,7 +107,8 @@ Registers packed(const std::uint16_t* data, std::int64_t steps) {
   return {data, kTile, kTerms, steps * kTile};
 }
 
-// Sums over all terms, for one or two times 16 lines of each factor.
+// Multiplies 16 lines of a by 16 lines of b, or 32 where `two_a` or `two_b` is true, and writes the sums over
+// all terms.
 template <bool two_a, bool two_b>
 void sum(const Registers& a, const Registers& b, std::int64_t steps, float* sums) {
   const std::uint16_t *from_a = a.data, *from_b = b.data;

@@ -51,7 +51,7 @@ class Tally {
   Counter exchanged_{0};            // undivided, but by another algorithm than the caller's
   Counter rescued_{0};              // in slices, because the caller's workspace was too small
   Counter lacking_{0};              // in slices, because the library found no memory
-  Counter most_workspace_{0};       // bytes, of the first two
+  Counter most_workspace_{0};       // the most bytes that a divided or an exchanged call used
   std::array<Reason, 64> reasons_;  // more slots than the code has reasons
 };
 

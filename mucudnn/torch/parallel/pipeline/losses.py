@@ -220,7 +220,7 @@ def _find_weight(value: Tensor, outputs: Sequence[Tensor]) -> tuple[Tensor, floa
             continue
         weight = float(_weigh(node._saved_target, node._saved_weight, _signed(node._saved_ignore_index)))
         if node is value.grad_fn and node._saved_reduction == 1:  # the mean
-            if weight == 0:  # the mean is not a number, while the sum is 0
+            if weight == 0:  # no target counts, so the mean is NaN, but the sum is 0
                 nothing = [output.flatten()[:0].sum() for output in outputs if output.requires_grad]
                 return sum(nothing, torch.zeros(())), weight
             return value.to(torch.promote_types(value.dtype, torch.float32)) * weight, weight
