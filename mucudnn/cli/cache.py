@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from rich.table import Table
 
 from mucudnn.cli import options, outputs
-from mucudnn.cli.cached_checks import format_kernel, list_doubtful
+from mucudnn.cli.cached_checks import format_kernel, summarize_checks
 from mucudnn.cli.cached_choices import ALGORITHM, DIVIDED, LEFT, CachedChoices
 from mucudnn.cli.examples import format_examples
 from mucudnn.cli.terminal import Terminal, show, show_json, table
@@ -290,5 +290,5 @@ def _list(path: Path, arguments: argparse.Namespace) -> None:
 
 
 def _check(path: Path, arguments: argparse.Namespace) -> None:
-    content, lines = list_doubtful(path)
+    content, lines = summarize_checks(path)
     _print(arguments, {"path": str(path), **content}, *lines)

@@ -34,7 +34,7 @@ _STEPS = f"""
 """
 
 
-def list_doubtful(path: Path) -> tuple[dict[str, Any], list[Table | str]]:
+def summarize_checks(path: Path) -> tuple[dict[str, Any], list[Table | str]]:
     """Return the disturbed measurements and the comparisons of steps in a cache: as JSON, and to print."""
     disturbed, steps, count = list[dict[str, Any]](), list[dict[str, Any]](), 0
     if path.exists():

@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Place the network and print the result as a table or as JSON."""
     outputs.check_plot(arguments)
     device = find_device(arguments.device)
-    result = placed(arguments, arguments.network, arguments.devices)
+    result = place_from_options(arguments, arguments.network, arguments.devices)
     if arguments.plot:
         from mucudnn.report.command_plots import write_placement
 
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> None:
     )
 
 
-def placed(arguments: argparse.Namespace, source: str, devices: int) -> PlacedNetwork:
+def place_from_options(arguments: argparse.Namespace, source: str, devices: int) -> PlacedNetwork:
     """Return the placement of a network that the model options describe."""
     network = read_network(source, batch=arguments.batch)
     costs = model_costs(network, find_device(arguments.device), divide=False)

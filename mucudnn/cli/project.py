@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mucudnn.cli import options, outputs
-from mucudnn.cli.place import add_model_options, parse_devices, placed
+from mucudnn.cli.place import add_model_options, parse_devices, place_from_options
 from mucudnn.cli.terminal import show, show_json, table
 from mucudnn.errors import UsageError
 from mucudnn.output.text import ratio
@@ -74,7 +74,7 @@ def _find_speedups(arguments: argparse.Namespace) -> Speedups:
     speedups: Speedups = {}
     if arguments.network:
         for devices in range(2, arguments.devices + 1):
-            speedups[devices] = placed(arguments, arguments.network, devices).speedup, "modelled"
+            speedups[devices] = place_from_options(arguments, arguments.network, devices).speedup, "modelled"
     speedups |= {devices: (speedup, "given") for devices, speedup in arguments.speedup}
     if not speedups:
         raise UsageError(

@@ -125,7 +125,7 @@ class Evaluator:
         np.add.at(replays_ms, self._again, self._kernel_ms[self._first[kernels] + configurations[kernels]])
         return replays_ms
 
-    def needs_of(self, codes: Codes) -> Integers:
+    def needing_steps(self, codes: Codes) -> Integers:
         """Return the step that needs each tensor again: its first backward use, or an earlier replay."""
         replayed = codes[self.readers] == RECOMPUTE
         if not replayed.any():
@@ -139,7 +139,7 @@ class Evaluator:
         gone = codes != KEEP
         change = np.zeros(self.steps + 1, dtype=np.int64)
         np.subtract.at(change, self.freed_from[gone], self.bytes[gone])
-        np.add.at(change, self.needs_of(codes)[gone], self.bytes[gone])
+        np.add.at(change, self.needing_steps(codes)[gone], self.bytes[gone])
         held: Integers = self._kept + np.cumsum(change)[:-1]
         return held
 
@@ -209,7 +209,7 @@ class Evaluator:
         np.add.at(times, self._kernel_step, self._kernel_ms[self._first + configurations])
         replayed = codes == RECOMPUTE
         np.add.at(times, self.needs[replayed], replays_ms[replayed])
-        agenda = self._plan_copies(copied, self.needs_of(codes), rules)
+        agenda = self._plan_copies(copied, self.needing_steps(codes), rules)
         agenda.time_ms, agenda.free = times.tolist(), (memory - profile).tolist()
         return run_events(agenda, self.work.link, faster_than=faster_than)
 

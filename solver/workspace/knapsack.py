@@ -30,9 +30,9 @@ class Knapsack:
         if item.time_ms > self._time[item.micro_batch] * (1 + TIE):
             return  # a division of this size is faster, and needs no more workspace
         self._item[item.micro_batch] = item
-        self._spread(item.micro_batch, item.time_ms)
+        self._update_larger(item.micro_batch, item.time_ms)
 
-    def _spread(self, size: int, time_ms: float) -> None:
+    def _update_larger(self, size: int, time_ms: float) -> None:
         """Update every larger size, which may now have any number of parts of this size and time."""
         time, parts = self._time, self._parts
         for whole in range(size, len(time)):

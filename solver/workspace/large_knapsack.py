@@ -16,7 +16,7 @@ class LargeKnapsack(Knapsack):
         self._time, self._parts = np.array(self._time), np.array(self._parts, dtype=np.int64)
         self._single = np.full(mini_batch + 1, np.inf)  # the time of each size as one part
 
-    def _spread(self, size: int, time_ms: float) -> None:
+    def _update_larger(self, size: int, time_ms: float) -> None:
         self._single[size] = time_ms
         copies = 1  # doubles in each step: after k steps, divisions with up to 2^k - 1 copies are known
         while copies * size < len(self._time):

@@ -150,13 +150,13 @@ def cosmoflow_bytes(size: int) -> dict[str, int]:
 
     seen: dict[int, Any] = {}
 
-    def pack(tensor: Any) -> Any:
+    def note_storage(tensor: Any) -> Any:
         if not isinstance(tensor, nn.Parameter):
             storage = tensor.untyped_storage()
             seen[storage._cdata] = storage
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(note_storage, lambda tensor: tensor):
         without_norms(1)(torch.empty(1, 1, size, size, size, device="meta"))
     model, x = without_norms(4), torch.empty(1, 4, size, size, size, device="meta")
     results = [x]

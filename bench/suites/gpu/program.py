@@ -35,7 +35,7 @@ NAME_DEVICE = (
 )
 
 
-def parts(text: str) -> list[str]:
+def parse_parts(text: str) -> list[str]:
     """Return the parts that a comma-separated text names, in the order of PARTS.
 
     Raises ArgumentTypeError for another name.
@@ -51,7 +51,9 @@ def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench run gpu", description=__doc__)
     parser.add_argument("--engine", choices=SETTINGS, default="cudnn", help="host is a dry run")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="the time it may take (default: 8)")
-    parser.add_argument("--only", type=parts, default=list(PARTS), metavar="PARTS", help=", ".join(PARTS))
+    parser.add_argument(
+        "--only", type=parse_parts, default=list(PARTS), metavar="PARTS", help=", ".join(PARTS)
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for DEVICE-LIBRARY")
     arguments = parser.parse_args(words)
     end_on_terminate()

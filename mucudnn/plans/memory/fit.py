@@ -134,7 +134,7 @@ def _fit(
         for step in network.steps
     ]
     parts = _parts(network, workspace, held, earlier)
-    at_end = _parts_at_end(network)
+    at_end = _optimizer_step_bytes(network)
     if sum(at_end.values()) + optimizer.scratch > sum(parts.values()):
         parts = {**dict.fromkeys(parts, 0), **at_end, "optimizer": optimizer.scratch}
     parts["optimizer"] += optimizer.state
@@ -208,7 +208,7 @@ def _parts(
     }
 
 
-def _parts_at_end(network: Network) -> dict[str, int]:
+def _optimizer_step_bytes(network: Network) -> dict[str, int]:
     """Return the bytes in memory during the optimizer's step by kind; buffers count as activations."""
     names = {"parameter": "parameters", "gradient": "gradients", "input": "input", "buffer": "activations"}
     last = len(network.steps) - 1

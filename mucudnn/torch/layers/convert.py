@@ -141,7 +141,7 @@ def convert(
     elif known is None:
         with no_fork:
             for module in names:
-                folding.follow(module)
+                folding.join_pairs(module)
     return model
 
 

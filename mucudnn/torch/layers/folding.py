@@ -70,7 +70,7 @@ _classes: dict[type, type] = {}  # the subclass of each class of Sequential
 _FOLDING = "_mucudnn_folds_class"  # the attribute of a subclass that names the class it is made of
 
 
-def follow(module: nn.Module) -> None:
+def join_pairs(module: nn.Module) -> None:
     """Let a Sequential run its converted convolutions with what follows; leave other modules alone."""
     own = type(module)
     if (

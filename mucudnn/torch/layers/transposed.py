@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from mucudnn.torch.layers.functional import DividedInput, check_promise_of_divided
 from mucudnn.torch.operators.derivatives import convolve
-from mucudnn.torch.operators.formats import channels_last
+from mucudnn.torch.operators.formats import channels_last_results
 from mucudnn.torch.operators.operands import autocast
 from mucudnn.torch.operators.options import Options
 from mucudnn.torch.operators.passes import can_divide, is_transformed
@@ -107,7 +107,7 @@ def _run(module: Any, operands: Operands, output_padding: Sequence[int], setting
         for n, k, s, p, d, extra in zip(x.shape[2:], w.shape[2:], *sizes, output_padding, strict=True)
     )
     # All tensors share a memory format, because they do in PyTorch's own operator and in traces.
-    is_last = x.dim() > 3 and "y" in channels_last(x, w, None, *sizes, module.groups, exact=False)
+    is_last = x.dim() > 3 and "y" in channels_last_results(x, w, None, *sizes, module.groups, exact=False)
     options = Options(
         *sizes,
         module.groups,

@@ -66,7 +66,7 @@ def strides(shape: Ints, channels_last: bool) -> tuple[int, ...]:
     return tuple(dense)
 
 
-def channels_last(
+def channels_last_results(
     x: Tensor,
     w: Tensor,
     bias: Tensor | None,

@@ -12,7 +12,7 @@ from mucudnn.errors import ArgumentTypeError, UsageError
 from mucudnn.sizes import spell_limit
 from mucudnn.torch.operators import passes
 from mucudnn.torch.operators.derivatives import convolve
-from mucudnn.torch.operators.formats import channels_last
+from mucudnn.torch.operators.formats import channels_last_results
 from mucudnn.torch.operators.options import Options, handle_of
 
 Sizes = int | Sequence[int]
@@ -94,7 +94,7 @@ def prepare_operands(
     if bias is not None and not fallback:
         passes.check_bias(bias, w)
     exact = passes.is_plain(x) and passes.is_plain(w) and not torch.compiler.is_compiling()
-    last = channels_last(x, w, bias, strides, paddings, dilations, groups, exact=exact)
+    last = channels_last_results(x, w, bias, strides, paddings, dilations, groups, exact=exact)
     options = Options(
         strides, paddings, dilations, groups, last, spelled(workspace), handle_of(plan), fallback, promise,
         constant_filter and w is own_w,

@@ -11,7 +11,7 @@ from mucudnn.errors import MucudnnError
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.shapes import problem_of
 from mucudnn.promises import STRICT
-from mucudnn.torch.operators.formats import channels_last, strides
+from mucudnn.torch.operators.formats import channels_last_results, strides
 
 _aten = torch.ops.aten
 _DATA_TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -64,7 +64,9 @@ def in_format_of_gpu(function: Any, args: tuple[Any, ...], result: Any) -> Any:
 
 def _is_channels_last(x: Tensor, w: Tensor, stride: Any, padding: Any, dilation: Any, groups: int) -> bool:
     """Return whether a GPU would run a convolution with the channels last."""
-    return x.dim() > 3 and "y" in channels_last(x, w, None, stride, padding, dilation, groups, exact=False)
+    return x.dim() > 3 and "y" in channels_last_results(
+        x, w, None, stride, padding, dilation, groups, exact=False
+    )
 
 
 def _transposed_shape(x: Tensor, w: Tensor, args: tuple[Any, ...]) -> tuple[int, ...]:

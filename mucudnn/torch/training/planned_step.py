@@ -214,7 +214,7 @@ class PlannedRun:
         self._records[record.reference.cdata] = record
         order = self._orders
         self._orders += 1
-        planned = None if self._is_adrift else self._find(tensor, order, event)
+        planned = None if self._is_adrift else self._find_planned(tensor, order, event)
         if planned is None:
             return record
         self._by_order[order] = record
@@ -240,7 +240,7 @@ class PlannedRun:
             self._confirm()
         return record
 
-    def _find(self, tensor: Tensor, order: int, event: int) -> PlannedTensor | None:
+    def _find_planned(self, tensor: Tensor, order: int, event: int) -> PlannedTensor | None:
         """Return the plan's entry for a tensor. If the step is not the planned one, warn and return None."""
         tensors = self._schedule.tensors
         size, module = tensor.untyped_storage().nbytes(), self.calls.innermost

@@ -20,7 +20,7 @@ from mucudnn.torch.parallel.spatial.divided import Divided, Division, axis_of, h
 from mucudnn.torch.parallel.spatial.exchange.agreement import (
     DEFAULT_TIMEOUT,
     DivergedError,
-    agree,
+    require_agreement,
     set_timeout,
 )
 from mucudnn.torch.parallel.spatial.exchange.exchange import ALONE, Exchange, Owners, add_up
@@ -89,7 +89,7 @@ def divide(
     division = _division(whole.shape, mesh, axes, statistics, numerics)
     text = f"{_described(whole, whole.shape)}, divided on {sorted(axes.items())}, {_digest(whole)}"
     for group in filter(None, division.groups):
-        agree(group, text, whole.device)
+        require_agreement(group, text, whole.device)
     share_generators(division.groups, whole.device)
     return redivide(whole, division)
 
@@ -112,12 +112,12 @@ def from_local(
         raise ArgumentTypeError(f"the part is {type(local).__name__}, not a tensor")
     division = _division(tuple(shape), mesh, axes, statistics, numerics)
     for group in division.groups:
-        agree(group, f"{_described(local, shape)}, divided on {dict(axes)}", local.device)
+        require_agreement(group, f"{_described(local, shape)}, divided on {dict(axes)}", local.device)
     expected = local_shape(shape, division)
     fits = tuple(local.shape) == expected
     text = "all parts fit" if fits else f"the part is {tuple(local.shape)}, due {expected}"
     for group in division.groups:  # so that all ranks raise, not only a rank with a wrong part
-        agree(group, text, local.device)
+        require_agreement(group, text, local.device)
     if not fits:
         raise UsageError(
             f"this rank's part of {tuple(shape)} is {expected}, but local is {tuple(local.shape)}"

@@ -29,7 +29,7 @@ def set_timeout(group: str, seconds: float) -> None:
     _timeouts[group] = seconds
 
 
-def agree(group_name: str, description: str, device: torch.device) -> None:
+def require_agreement(group_name: str, description: str, device: torch.device) -> None:
     """Raise DivergedError on every rank of a group unless all gave the same description."""
     group = _resolve_process_group(group_name)
     on_cpu = talks_on_cpu(group, device)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import _resolve_process_group
 
-from mucudnn.torch.parallel.spatial.exchange.agreement import agree, talks_on_cpu, wait
+from mucudnn.torch.parallel.spatial.exchange.agreement import require_agreement, talks_on_cpu, wait
 
 _SMALL = 1 << 16  # bytes; a larger tensor is added up by a ring
 Pairs = Sequence[tuple[int, Tensor]]  # a rank in the group, and a contiguous tensor
@@ -30,7 +30,7 @@ def move(received: Pairs, sent: Pairs, device: torch.device, name: str, descript
     """
     group = _resolve_process_group(name)
     if not talks_on_cpu(group, device):
-        agree(name, description, device)
+        require_agreement(name, description, device)
         order = [dist.P2POp(dist.irecv, x, group=group, group_peer=peer) for peer, x in received]
         order += [dist.P2POp(dist.isend, x, group=group, group_peer=peer) for peer, x in sent]
         if order:
@@ -65,7 +65,7 @@ def sum_over(x: Tensor, groups: str) -> Tensor:
 
 def _sum_by_ring(x: Tensor, group: Any, name: str, description: str) -> Tensor:
     """Return the sum over a group, and overwrite the tensor."""
-    agree(name, description, x.device)
+    require_agreement(name, description, x.device)
     moved = x.cpu() if talks_on_cpu(group, x.device) else x
     wait(group, name, description, moved.device, lambda _: dist.all_reduce(moved, group=group, async_op=True))
     return moved.to(x.device)

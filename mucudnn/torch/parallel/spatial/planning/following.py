@@ -25,7 +25,7 @@ def divide_as_planned(
     for name in dict.fromkeys(layer.name for layer in layers):
         divided = starts.get(name, divided)
         if divided is not None:
-            hook = follower.following(divided)
+            hook = follower.hook_for(divided)
             handles.append(model.get_submodule(name).register_forward_pre_hook(hook, prepend=True))
     return handles
 
@@ -41,7 +41,7 @@ class _Follower:
         leaves = tree_leaves((args, kwargs), is_leaf=lambda leaf: isinstance(leaf, Divided))
         self._division = next((x.division for x in leaves if isinstance(x, Divided)), None)
 
-    def following(self, divided: tuple[str, ...]) -> Any:
+    def hook_for(self, divided: tuple[str, ...]) -> Any:
         """Return a hook that divides inputs over these dimensions of the mesh, and over no others."""
 
         def hook(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
