@@ -86,9 +86,11 @@ QUESTIONS: dict[str, tuple[Row, ...]] = {
         ("time of a call of the array functions beyond the engine's own", "",
          figure("overhead", case="convolution_forward", unit="µs")),
         ("the same, `mucudnn.torch.conv2d` without gradient", "at most 20 µs",
-         figure("overhead", case="without gradient", unit="µs")),
+         figure("overhead", case="conv2d without gradient", unit="µs")),
         ("the same, `mucudnn.torch.conv2d` with gradient", "",
-         figure("overhead", case="with gradient", unit="µs")),
+         figure("overhead", case="conv2d with gradient", unit="µs")),
+        ("time of a call of `conv2d` that runs PyTorch's own, beyond that", "",
+         figure("overhead", case="runs PyTorch's own", unit="µs")),
         ("cost of a converted layer that runs PyTorch's own", "", by_case("cold_calls", "cost", unit="µs")),
     ),
     "kernels": (

@@ -15,6 +15,7 @@ import tempfile
 import time
 import timeit
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ import mucudnn.torch
 from bench.lib.record import Record
 from mucudnn.arrays.call import PassCall
 from mucudnn.arrays.devices import device_named
-from mucudnn.arrays.dispatch import prepared
+from mucudnn.arrays.dispatch import Prepared, prepared
 from mucudnn.problems.kernels import Kernel
+from mucudnn.torch.choosing import answers
 
 CALLS, REPEATS = 50, 500
 COLD_CALLS = {0: 3000, 8: 1500, 64: 500}  # calls of each layer, by the MiB of memory between two calls
@@ -38,31 +40,53 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
     """Measure both costs on one thread, with a cache that is empty at first."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["MUCUDNN_CACHE"] = str(Path(folder) / "cache.sqlite")
+        os.environ |= {"MUCUDNN_CACHE": str(Path(folder) / "cache.sqlite"), "MUCUDNN_BUDGET": "none"}
         yield from overhead()
         yield from cold_calls()
 
 
 def overhead() -> Iterator[Record]:
-    """Yield the µs that each front end adds to a direct call of the engine with the same division."""
+    """Yield the µs that each front end adds to a direct call of what it runs, the engine or PyTorch."""
     x, w = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
-    arrays, parameter = (x.numpy(), w.numpy()), w.clone().requires_grad_()
+    arrays = x.numpy(), w.numpy()
     ready = prepared(PassCall("forward", "cpu", "f32", "nchw", x.shape, w.shape, None, 1, 0, 1, 1, None))
+    engine_us = _engine_microseconds(ready, x, w)
+    yield _overhead("convolution_forward, NumPy", lambda: mucudnn.convolution_forward(*arrays), engine_us)
+    yield _overhead("convolution_forward, PyTorch", lambda: mucudnn.convolution_forward(x, w), engine_us)
+    x, w = torch.randn(1, 16, 16, 16), torch.randn(16, 16, 3, 3)
+    assert _choice_of_conv2d(x, w) is None, "the engine is faster: this needs a smaller layer"
+    stock_us = _microseconds(lambda: torch.conv2d(x, w))
+    yield _overhead("conv2d that runs PyTorch's own", lambda: mucudnn.torch.conv2d(x, w), stock_us)
+    x, w = torch.randn(1, 64, 28, 28), torch.randn(64, 64, 3, 3)
+    for name, filter_ in (("without", w), ("with", w.clone().requires_grad_())):
+        own = _choice_of_conv2d(x, filter_)
+        assert own is not None, "PyTorch's own is faster: this needs a larger layer"
+        engine_us = _engine_microseconds(own, x, w)
+        yield _overhead(f"conv2d {name} gradient", partial(mucudnn.torch.conv2d, x, filter_), engine_us)
+
+
+def _choice_of_conv2d(x: torch.Tensor, w: torch.Tensor) -> Prepared | None:
+    """Return the division that `conv2d` runs after its decision; None if it runs PyTorch's own."""
+    for _ in range(3):  # the last call decides, because both kinds of calls share a shape of w
+        mucudnn.torch.conv2d(x, w)
+    key = answers.key_of(x, w, None, None, 2, 1, 0, 1, 1)
+    answer = None if key is None else answers.find(key)
+    assert answer is not None
+    return answer.ready
+
+
+def _engine_microseconds(ready: Prepared, x: torch.Tensor, w: torch.Tensor) -> float:
+    """Return the µs of the engine's run of a division."""
     engine, y = device_named("cpu").engine, np.empty(ready.shapes["y"], np.float32)
     division = engine.prepare(Kernel(ready.problem, "forward"), ready.configuration.slices)
     workspace = engine.allocate(max(division.workspace, 1))
     addresses = x.data_ptr(), w.data_ptr(), y.ctypes.data
-    direct = _microseconds(lambda: division.run(*addresses, workspace))
-    details = {"problem": str(ready.problem), "direct_us": direct}
-    ways: dict[str, Callable[[], Any]] = {
-        "convolution_forward, NumPy": lambda: mucudnn.convolution_forward(*arrays),
-        "convolution_forward, PyTorch": lambda: mucudnn.convolution_forward(x, w),
-        "mucudnn.torch.conv2d without gradient": lambda: mucudnn.torch.conv2d(x, w),
-        "mucudnn.torch.conv2d with gradient": lambda: mucudnn.torch.conv2d(x, parameter),
-    }
-    for name, way in ways.items():
-        cost = _microseconds(way) - direct
-        yield Record("overhead", name, "beyond a direct engine call", cost, "µs", details)
+    return _microseconds(lambda: division.run(*addresses, workspace))
+
+
+def _overhead(name: str, way: Callable[[], Any], direct_us: float) -> Record:
+    cost = _microseconds(way) - direct_us
+    return Record("overhead", name, "beyond a direct call", cost, "µs", {"direct_us": direct_us})
 
 
 def _microseconds(function: Callable[[], Any]) -> float:
