@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from needs_torch import mt, torch
 from random_cases import examples
 
-from mucudnn.torch.operators.formats import channels_last, strides
+from mucudnn.torch.operators.formats import channels_last_results, strides
 
 F = torch.nn.functional
 OURS = {1: mt.conv1d, 2: mt.conv2d, 3: mt.conv3d}
@@ -147,7 +147,7 @@ def test_results_and_gradients_have_the_strides_of_pytorchs(case: Case) -> None:
 @given(cases())
 @settings(max_examples=examples(400) * FACTOR)
 def test_the_rule_is_that_of_pytorch(case: Case) -> None:
-    last = channels_last(*case[:-1], exact=True)
+    last = channels_last_results(*case[:-1], exact=True)
     x, w = case.x.requires_grad_(), case.w.requires_grad_()
     y = STOCK[w.dim() - 2](x, w, case.bias, *case.options)
     dx, dw = torch.autograd.grad(y, (x, w), torch.ones_like(y))
