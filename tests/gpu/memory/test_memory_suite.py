@@ -46,7 +46,7 @@ def test_a_network_trains_in_the_planned_memory_with_equal_results(network: str,
             assert observed.peak == pytest.approx(plan.peak, rel=tolerance)
     assert not warned
     assert kernels
-    assert kernels <= {(kernel.kernel.problem, kernel.kernel.pass_) for kernel in plan.kernels}
+    assert kernels <= {(planned.kernel.problem, planned.kernel.pass_) for planned in plan.kernels}
     _note(f"{network}, {variant}", observed.peak, plan, stock.peak)
     if network == "vgg16" and not is_cast:  # casts take half of the activations, and none of the weights
         assert observed.peak <= 0.70 * stock.peak
@@ -80,7 +80,7 @@ def test_transposed_convolutions_run_the_planned_kernels() -> None:
     with noted_kernels() as kernels, noted_warnings() as warned:
         observed = train(model, x)
     assert not warned
-    assert kernels == {(kernel.kernel.problem, kernel.kernel.pass_) for kernel in plan.kernels}
+    assert kernels == {(planned.kernel.problem, planned.kernel.pass_) for planned in plan.kernels}
     assert len(kernels) == 8  # two passes of the first convolution, three of the others
     assert observed.peak == pytest.approx(plan.peak, rel=0.03)
     torch.testing.assert_close(observed.output, stock.output, rtol=1e-4, atol=1e-4)
