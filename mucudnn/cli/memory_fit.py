@@ -71,11 +71,11 @@ class _Question:
 
     def fit(self, batch: int | None) -> Fit:
         """Return what the training step needs."""
-        return self._count(batch)[2]
+        return self._compute_fit(batch)[2]
 
     def answer(self, batch: int | None) -> dict[str, Any]:
         """Return the row of a mini-batch; `planned_ms` is None if no plan makes it fit."""
-        network, costs, fit = self._count(batch)
+        network, costs, fit = self._compute_fit(batch)
         unlimited_ms = count_work(network, costs).unlimited_ms
         planned_ms = unlimited_ms if fit.fits else None
         if not fit.fits and fit.fits_with_plan:
@@ -94,7 +94,7 @@ class _Question:
         trained = [tensor for tensor in network.tensors if tensor.kind == "gradient"]
         return name_optimizer(self._arguments.optimizer or "sgd", trained)
 
-    def _count(self, batch: int | None) -> tuple[Network, Costs, Fit]:
+    def _compute_fit(self, batch: int | None) -> tuple[Network, Costs, Fit]:
         if batch not in self._fits:
             network = network_of(self._arguments, batch)
             costs = model_costs(network, self._device)

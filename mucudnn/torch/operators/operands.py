@@ -80,7 +80,7 @@ def prepare_operands(
     batched = x.dim() == dims + 2
     if not batched:
         x = x.unsqueeze(0)
-    strides, dilations = _each("stride", stride, dims), _each("dilation", dilation, dims)
+    strides, dilations = _per_axis("stride", stride, dims), _per_axis("dilation", dilation, dims)
     if padding == "same":
         if any(size != 1 for size in strides):
             raise UsageError(f"padding='same' needs a stride of 1, not {stride}")
@@ -90,7 +90,7 @@ def prepare_operands(
             raise UsageError(f"padding is {padding!r}: there are 'valid' and 'same', and numbers")
         paddings = (0,) * dims
     else:
-        paddings = _each("padding", padding, dims)
+        paddings = _per_axis("padding", padding, dims)
     if bias is not None and not fallback:
         passes.check_bias(bias, w)
     exact = passes.is_plain(x) and passes.is_plain(w) and not torch.compiler.is_compiling()
@@ -107,7 +107,7 @@ def spelled(workspace: int | str | None) -> str | None:
     return None if workspace is None else spell_limit(limit_of(workspace))
 
 
-def _each(name: str, value: Sizes, dims: int) -> tuple[int, ...]:
+def _per_axis(name: str, value: Sizes, dims: int) -> tuple[int, ...]:
     sizes = tuple(value) if isinstance(value, Sequence) else (value,)
     if len(sizes) == 1:
         return sizes * dims
