@@ -61,8 +61,8 @@ def test_the_readme_shows_the_same_speedups() -> None:
     assert names == ["training", "inference", "forward", "backward data", "backward filter"]
     for name, count, *shown in rows:
         figures = rf"{number}, {number} to {number}, of (\d+)"
-        found = re.findall(rf"^\| .*{name}.* \| {figures} \|$", table, re.MULTILINE)
-        measured = [list(map(float, row)) for row in found]
+        matches = re.findall(rf"^\| .*{name}.* \| {figures} \|$", table, re.MULTILINE)
+        measured = [list(map(float, row)) for row in matches]
         if count:
             assert [*map(float, shown), float(count)] in measured
         else:
@@ -182,8 +182,8 @@ def test_a_repeated_measurement_replaces_the_figure(tmp_path: Path) -> None:
     later = {**MACHINE, "date": "2026-02-02T00:00:00+00:00"}
     put_all(path, MACHINE, old, new)
     put(path, later, Record("cache", "new", "time", 2.0, "ms"))
-    found = [(machine["date"][:10], record.case, record.value) for machine, record in read(path)]
-    assert found == [("2026-01-01", "old", 1.0), ("2026-02-02", "new", 2.0)]
+    figures = [(machine["date"][:10], record.case, record.value) for machine, record in read(path)]
+    assert figures == [("2026-01-01", "old", 1.0), ("2026-02-02", "new", 2.0)]
 
 
 @pytest.mark.parametrize(

@@ -104,11 +104,11 @@ def fill(bench: Bench, pass_: str, ms: float) -> Kernel:
 @pytest.mark.parametrize("pass_", PASSES)
 def test_the_fastest_groups_add_up_and_stay_within_the_limit(bench: Bench, pass_: str) -> None:
     whole = fill(bench, pass_, 1e6)
-    found = channels.propose_groups(bench, whole, "power_of_two", LIMIT)
-    assert found is not None
-    assert (found.channels, len(found.parts) > 1) == (64, True)
-    assert found.workspace <= LIMIT
-    assert bench.engine.prepare_groups(whole, found.groups, found.of_inputs).workspace == found.workspace
+    groups = channels.propose_groups(bench, whole, "power_of_two", LIMIT)
+    assert groups is not None
+    assert (groups.channels, len(groups.parts) > 1) == (64, True)
+    assert groups.workspace <= LIMIT
+    assert bench.engine.prepare_groups(whole, groups.groups, groups.of_inputs).workspace == groups.workspace
 
 
 @pytest.mark.parametrize("fast", ["outputs", "inputs"])
@@ -119,13 +119,13 @@ def test_groups_of_a_filter_gradient_divide_the_channels_that_take_less_time(ben
         ms = 1.0 if of_inputs == (fast == "inputs") else 2.0
         add(bench, group, 2, "ALGO_1", ms, 0)
     add(bench, whole, 2, "ALGO_1", 100.0, 0)
-    found = channels.choose_groups(bench.cache, bench.machine, whole, "power_of_two", LIMIT)
-    assert found is not None
-    assert (found.of_inputs, found.time_ms) == (fast == "inputs", 2.0)
-    assert found.channels == (64 if found.of_inputs else 128)
-    assert ("inputs (" in str(found)) is ("input channels" in micro_batches(found)) is found.of_inputs
-    assert bench.engine.prepare_groups(whole, found.groups, found.of_inputs).workspace <= LIMIT
-    beside = PlanKernel(whole, 1, WHOLE, (WHOLE,), groups=found)
+    groups = channels.choose_groups(bench.cache, bench.machine, whole, "power_of_two", LIMIT)
+    assert groups is not None
+    assert (groups.of_inputs, groups.time_ms) == (fast == "inputs", 2.0)
+    assert groups.channels == (64 if groups.of_inputs else 128)
+    assert ("inputs (" in str(groups)) is ("input channels" in micro_batches(groups)) is groups.of_inputs
+    assert bench.engine.prepare_groups(whole, groups.groups, groups.of_inputs).workspace <= LIMIT
+    beside = PlanKernel(whole, 1, WHOLE, (WHOLE,), groups=groups)
     assert Plan.parse(str(Plan({}, (beside,)))).kernels == (beside,)
 
 
@@ -145,8 +145,8 @@ def test_groups_are_measured_as_the_ordinary_kernels_that_they_are(bench: Bench)
 @pytest.mark.parametrize("policy", ["undivided", "power_of_two"])
 def test_an_undivided_policy_divides_no_channels(bench: Bench, policy: str) -> None:
     whole = fill(bench, "forward", 1e6)
-    found = parts.faster_groups(bench, whole, policy, LIMIT, None)
-    assert (found is None) is (policy == "undivided")
+    groups = parts.faster_groups(bench, whole, policy, LIMIT, None)
+    assert (groups is None) is (policy == "undivided")
 
 
 def test_without_a_limit_there_is_nothing_to_gain(bench: Bench) -> None:
@@ -154,10 +154,10 @@ def test_without_a_limit_there_is_nothing_to_gain(bench: Bench) -> None:
 
 
 def test_the_comparison_with_a_division_is_kept(bench: Bench) -> None:
-    found = channels.propose_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
-    assert found is not None
-    first = parts.are_faster(bench, FORWARD, found, WHOLE)
-    assert parts.are_faster(bench, FORWARD, found, WHOLE) is first
+    groups = channels.propose_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
+    assert groups is not None
+    first = parts.are_faster(bench, FORWARD, groups, WHOLE)
+    assert parts.are_faster(bench, FORWARD, groups, WHOLE) is first
     assert bench.cache.query("SELECT count(*) FROM group_comparisons") == [(1,)]
 
 
@@ -173,32 +173,32 @@ def test_groups_of_a_fused_kernel_are_compared_with_a_division(bench: Bench) -> 
 def test_a_disturbed_comparison_keeps_the_division_and_is_not_kept(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = channels.propose_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
-    assert found is not None
+    groups = channels.propose_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
+    assert groups is not None
     fast = GroupsComparison(division_ms=2.0, groups_ms=1.0, division_spread_ms=0.0, groups_spread_ms=0.0)
     monkeypatch.setattr(parts, "_compare", lambda *_: (fast, True))
-    assert not parts.are_faster(bench, FORWARD, found, WHOLE)
+    assert not parts.are_faster(bench, FORWARD, groups, WHOLE)
     monkeypatch.setattr(parts, "_compare", lambda *_: (fast, False))
-    assert parts.are_faster(bench, FORWARD, found, WHOLE)
+    assert parts.are_faster(bench, FORWARD, groups, WHOLE)
 
 
 @pytest.mark.parametrize("stock_over_groups", [0.5, 2.0])
 def test_groups_must_beat_the_engines_best_and_the_prediction_of_stock(
     bench: Bench, stock_over_groups: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = channels.propose_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
-    assert found is not None
-    stock = Configuration((MicroConfiguration(2, "STOCK", found.time_ms * stock_over_groups, 0),))
+    groups = channels.propose_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
+    assert groups is not None
+    stock = Configuration((MicroConfiguration(2, "STOCK", groups.time_ms * stock_over_groups, 0),))
     for beats_the_engine in (True, False):
         monkeypatch.setattr(parts, "are_faster", lambda *_, beats=beats_the_engine: beats)
         chosen = parts.faster_groups(bench, FORWARD, "power_of_two", LIMIT, stock)
-        assert (chosen == found) is (beats_the_engine and stock_over_groups > 1)
+        assert (chosen == groups) is (beats_the_engine and stock_over_groups > 1)
 
 
 def test_groups_that_promise_less_than_stock_are_not_run_whole(bench: Bench) -> None:
-    found = channels.propose_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
-    assert found is not None
-    stock = Configuration((MicroConfiguration(2, "STOCK", found.time_ms * 0.99, 0),))
+    groups = channels.propose_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
+    assert groups is not None
+    stock = Configuration((MicroConfiguration(2, "STOCK", groups.time_ms * 0.99, 0),))
     assert parts.faster_groups(bench, FORWARD, "power_of_two", LIMIT, stock) is None
     assert bench.cache.query("SELECT count(*) FROM group_comparisons") == [(0,)]
 
@@ -206,14 +206,14 @@ def test_groups_that_promise_less_than_stock_are_not_run_whole(bench: Bench) -> 
 def test_a_program_that_waits_gets_one_round_of_a_long_comparison(
     bench: Bench,
 ) -> None:
-    found = channels.propose_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
-    assert found is not None
+    groups = channels.propose_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
+    assert groups is not None
     bench.runner = Race(is_hurried=True)
-    close = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", found.time_ms * 1.04, 0),))
-    assert not parts.are_faster(bench, FORWARD, found, close)
+    close = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", groups.time_ms * 1.04, 0),))
+    assert not parts.are_faster(bench, FORWARD, groups, close)
     assert bench.cache.query("SELECT count(*) FROM group_comparisons") == [(0,)]
-    parts.are_faster(bench, FORWARD, found, WHOLE)  # it promises to take 1e9 ms
-    compared = bench.cache.groups_comparison(bench.machine, FORWARD, WHOLE, found)
+    parts.are_faster(bench, FORWARD, groups, WHOLE)  # it promises to take 1e9 ms
+    compared = bench.cache.groups_comparison(bench.machine, FORWARD, WHOLE, groups)
     assert compared is not None
     assert (compared.division_spread_ms, compared.groups_spread_ms) == (0.0, 0.0)
 
@@ -364,10 +364,10 @@ def test_a_report_shows_groups_and_counts_them_in_its_curves(bench: Bench) -> No
     result = with_groups(bench, decided(bench, Limits(workspace=LIMIT)), run=False)
     [decision] = result.decisions
     assert decision.groups is not None
-    found = gather("net", result, bench.costs([FORWARD]))
-    assert found.even.at(LIMIT) == found.divided.at(LIMIT) == decision.groups.time_ms
-    assert found.workspace_of(found.kernels[0]) == found.workspace == decision.groups.workspace
-    page = render(found, date(2026, 3, 4))
+    report = gather("net", result, bench.costs([FORWARD]))
+    assert report.even.at(LIMIT) == report.divided.at(LIMIT) == decision.groups.time_ms
+    assert report.workspace_of(report.kernels[0]) == report.workspace == decision.groups.workspace
+    page = render(report, date(2026, 3, 4))
     for line in micro_batches(decision.groups).split("\n"):
         assert f'<span class="part">{line}</span>' in page
     assert "groups of channels, instead of 1×2 IMPLICIT_GEMM" in page
