@@ -206,7 +206,7 @@ def desirable_configurations(measured: Sequence[Measurement], kernel: Kernel) ->
     has only undivided configurations, whatever was measured.
     """
     mini_batch = kernel.mini_batch
-    sets = [desirable_set(parts, mini_batch) for parts in _list_parts(measured, kernel)]
+    sets = [desirable_set(parts, mini_batch) for parts in _combinable_parts(measured, kernel)]
     if len(sets) == 1:
         return sets[0]
     front: list[Configuration] = []
@@ -224,7 +224,7 @@ def fastest_configuration(
     Return None if nothing fits the limit.
     """
     fastest = []
-    for parts in _list_parts(measured, kernel):
+    for parts in _combinable_parts(measured, kernel):
         with suppress(Infeasible):
             fastest.append(reuse_workspace(parts, kernel.mini_batch, limit))
     return min(fastest, key=lambda c: (c.time_ms, *_preference(c)), default=None)
@@ -234,7 +234,7 @@ def _preference(configuration: Configuration) -> tuple[int, float, int]:
     return configuration.workspace, configuration.time_ms, len(configuration.parts)
 
 
-def _list_parts(measured: Sequence[Measurement], kernel: Kernel) -> list[list[MicroConfiguration]]:
+def _combinable_parts(measured: Sequence[Measurement], kernel: Kernel) -> list[list[MicroConfiguration]]:
     """Return lists of micro-configurations to combine: one, or one summed in place and one accumulated."""
     mini_batch = kernel.mini_batch
     parts = [(part, m.accumulator) for m in measured if (part := m.part()) is not None]

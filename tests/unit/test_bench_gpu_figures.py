@@ -134,7 +134,7 @@ def fake_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.suites.gpu.checks.compare", lambda *_: errors)
     monkeypatch.setattr(
         checks,
-        "compare_processes",
+        "count_distinct_results",
         lambda _, __, ___, case: Record("determinism", case, "results", 1, ""),
     )
     monkeypatch.setattr(

@@ -82,14 +82,14 @@ def test_fewer_channels_are_tried_only_if_an_algorithm_that_does_not_fit_may_be_
     workspaces = {c.algorithm: c.workspace for c in bench.candidates(FORWARD, [2])[2]}
     most = max(workspaces.values())
     largest = next(name for name, size in workspaces.items() if size == most)
-    assert channels.lacks_an_algorithm(bench, FORWARD, "power_of_two", most - 1)
-    assert not channels.lacks_an_algorithm(bench, FORWARD, "power_of_two", most)
+    assert channels.limit_may_exclude_fastest(bench, FORWARD, "power_of_two", most - 1)
+    assert not channels.limit_may_exclude_fastest(bench, FORWARD, "power_of_two", most)
     # The largest algorithm is measured, and is not fast enough.
     add(bench, FORWARD, 2, "IMPLICIT_GEMM", 1.0, 0)
     add(bench, FORWARD, 2, largest, 0.96, most)
-    assert not channels.lacks_an_algorithm(bench, FORWARD, "power_of_two", most - 1)
+    assert not channels.limit_may_exclude_fastest(bench, FORWARD, "power_of_two", most - 1)
     add(bench, FORWARD, 2, largest, 0.94, most)
-    assert channels.lacks_an_algorithm(bench, FORWARD, "power_of_two", most - 1)
+    assert channels.limit_may_exclude_fastest(bench, FORWARD, "power_of_two", most - 1)
 
 
 def fill(bench: Bench, pass_: str, ms: float) -> Kernel:
@@ -238,7 +238,7 @@ def test_an_array_convolved_in_groups_gives_what_it_gives_whole(
     whole = function(*operands, workspace=0)
     monkeypatch.setattr(channels, "divide_channels", lambda sets, *_, limit, **_more: halves(sets, limit))
     monkeypatch.setattr(parts, "are_faster", lambda *_: True)
-    monkeypatch.setattr(channels, "lacks_an_algorithm", lambda *_: True)
+    monkeypatch.setattr(channels, "limit_may_exclude_fastest", lambda *_: True)
     in_groups = function(*operands, workspace=LIMIT)
     ready = list(dispatch._prepared.values())[-1]
     assert isinstance(ready.configuration, ChannelGroups)

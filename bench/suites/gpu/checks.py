@@ -108,10 +108,10 @@ def _error_ratio(
 
 def _determinism(run: Run, kernel: Kernel, case: str) -> Iterator[Record]:
     benchmark(run.bench, [kernel], "power_of_two", comparing=False)
-    yield compare_processes(run.setting.engine, run.cache.path, kernel, case)
+    yield count_distinct_results(run.setting.engine, run.cache.path, kernel, case)
 
 
-def compare_processes(engine: str, cache: Path, kernel: Kernel, case: str) -> Record:
+def count_distinct_results(engine: str, cache: Path, kernel: Kernel, case: str) -> Record:
     """Return the number of different results that PROCESSES processes compute; the aim is 1.
 
     Each process reads the same measurements from a cache, so that different results are not due to different

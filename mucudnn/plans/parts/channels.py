@@ -28,7 +28,7 @@ def propose_groups(bench: Bench, kernel: Kernel, policy: str, limit: int) -> Cha
     Makes the missing measurements; a replay chooses among the groups that were measured.
     """
     if bench.runner.measures:
-        if not lacks_an_algorithm(bench.without_source(), kernel, policy, limit):
+        if not limit_may_exclude_fastest(bench.without_source(), kernel, policy, limit):
             return None
         measure_groups(bench, {kernel: limit}, policy)
     return choose_groups(bench.cache, bench.machine, kernel, policy, limit)
@@ -50,14 +50,14 @@ def measure_groups(bench: Bench, limits: Mapping[Kernel, int], policy: str) -> N
         left = {
             (kernel, of_inputs): groups[1:]
             for (kernel, of_inputs), groups in left.items()
-            if len(groups) > 1 and lacks_an_algorithm(bench, groups[0], policy, limits[kernel])
+            if len(groups) > 1 and limit_may_exclude_fastest(bench, groups[0], policy, limits[kernel])
         }
         for limit in sorted({limits[kernel] for kernel, _ in left}):
             level = [groups[0] for (kernel, _), groups in left.items() if limits[kernel] == limit]
             benchmark(bench, list(dict.fromkeys(level)), policy, limits=(limit,))
 
 
-def lacks_an_algorithm(bench: Bench, kernel: Kernel, policy: str, limit: int) -> bool:
+def limit_may_exclude_fastest(bench: Bench, kernel: Kernel, policy: str, limit: int) -> bool:
     """Return whether an algorithm that does not fit the limit for a few samples may be the fastest.
 
     A measured algorithm must save a twentieth of the time, while an unmeasured one may save any amount.

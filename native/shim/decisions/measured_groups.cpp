@@ -99,7 +99,7 @@ std::map<std::int64_t, MeasuredKernel> Measurements::measured_groups(Engine& eng
   std::map<std::int64_t, MeasuredKernel> measured;
   Kernel larger = kernel;
   for (const std::int64_t channels : channel_counts(kernel, of_inputs)) {
-    if (!lacks_an_algorithm(larger, api)) break;
+    if (!limit_may_exclude_fastest(larger, api)) break;
     const Kernel group = group_kernel(kernel, channels, of_inputs);
     auto times = find_or_measure(engine, group, api, may_measure, {nullptr, permissions});
     if (!times) break;
@@ -117,7 +117,7 @@ std::map<std::int64_t, MeasuredKernel> Measurements::measured_groups(Engine& eng
 
 // Returns whether an algorithm that does not fit the limit for a few samples may be the fastest. A measured
 // algorithm must save a twentieth of the time; an unmeasured one may save anything.
-bool Measurements::lacks_an_algorithm(const Kernel& kernel, Api api) {
+bool Measurements::limit_may_exclude_fastest(const Kernel& kernel, Api api) {
   const std::int64_t limit = *options_.workspace_limit;
   const std::vector<std::int64_t> sizes = micro_batch_sizes(policy_for(kernel), kernel.problem.mini_batch);
   std::int64_t few = sizes.back();

@@ -67,7 +67,7 @@ class Measurements {
 
   std::map<std::int64_t, MeasuredKernel> measured_groups(Engine& engine, const Kernel& kernel, Api api,
                                                          bool may_measure, bool of_inputs);
-  bool lacks_an_algorithm(const Kernel& kernel, Api api);
+  bool limit_may_exclude_fastest(const Kernel& kernel, Api api);
   std::optional<PlanGroups> find_groups(const Kernel& kernel, const PlanGroups& groups);
   std::optional<double> run_whole(cudnnHandle_t handle, const Kernel& kernel, const Configuration& division,
                                   const PlanGroups& groups);
