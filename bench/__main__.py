@@ -26,7 +26,10 @@ def list_programs() -> None:
 
 
 def run(program: Program, words: Sequence[str]) -> None:
-    """Measure the figures of a program, and write each of them as soon as it is there."""
+    """Measure the figures of a program, and write each of them as soon as it is there.
+
+    A figure of a busy machine is printed as such and replaces no earlier one.
+    """
     module = program.load()
     if program.suite == "gpu":
         module.main(words)
@@ -45,7 +48,8 @@ def run(program: Program, words: Sequence[str]) -> None:
     former = [] if not resumes or options.again else read_own(program.records, machine)
     options.done = {record.case for record in former if program.owns(record)}
     for record in module.measure(options):
-        put(program.records, machine, record)
+        if not record.is_busy:
+            put(program.records, machine, record)
         print(record, flush=True)
     if not options.done and set(words) <= {"--again"}:  # the whole program ran
         minutes = (time.monotonic() - begin) / 60

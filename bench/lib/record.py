@@ -18,6 +18,7 @@ from typing import Any
 from mucudnn import __version__
 
 RESULTS = Path(__file__).parents[1] / "results"
+BUSY = "other programs disturbed all runs"
 Machine = dict[str, Any]
 
 
@@ -35,6 +36,11 @@ class Record:
     value: float | None
     unit: str
     details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_busy(self) -> bool:
+        """True if the figure is missing because the machine was busy. A later run can measure it."""
+        return self.details.get("why") == BUSY
 
     def __str__(self) -> str:
         value = "not measured" if self.value is None else f"{self.value:.4g} {self.unit}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.lib.host import run_interleaved
-from bench.lib.record import Record
+from bench.lib.record import BUSY, Record
 from mucudnn._native import Engine, host_library, parse_descriptor, second_lowest
 from mucudnn.cli.terminal import Terminal
 from mucudnn.costs.cache import Cache
@@ -66,7 +66,7 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
 def _compare(bench: Bench, kernel: Kernel, limit: int | None, name: str) -> Record:
     (decision,) = optimize(bench, [kernel], "power_of_two", Limits(workspace=limit)).decisions
     speedup = None if decision.is_busy else _speedup(bench, decision)
-    details = _details(decision) | ({"why": "the machine is busy"} if speedup is None else {})
+    details = _details(decision) | ({"why": BUSY} if speedup is None else {})
     return Record("tiles", name, "speedup over undivided", speedup, "ratio", details)
 
 
