@@ -1,9 +1,9 @@
 """The calls of large samples that run in tiles under the drop-in, in unmodified programs.
 
-The program is the CUDA build of PyTorch, onnxruntime or JAX in the folder of `--framework`, with the stand-in
-for CUDA (tests/gpu/stand_in/build.py). It runs the layers of `tiles` with one sample each: alone, within a
-limit, and with a plan that `mucudnn optimize` makes of its calls within that limit. mucudnn chooses by time,
-so another machine has other counts.
+The program is cudnn-frontend's Python module on the host engine, or the CUDA build of PyTorch, onnxruntime or
+JAX in the folder of `--framework`, with the stand-in for CUDA (tests/gpu/stand_in/build.py). It runs the
+layers of `tiles` with one sample each: alone, within a limit, and with a plan that `mucudnn optimize` makes
+of its calls within that limit. mucudnn chooses by time, so another machine has other counts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import numpy.typing as npt
 
 from bench.lib.record import Record
 from bench.suites.core.tiles import LAYERS
-from bench.suites.drop_in.recognised import find_program, stand_in_variables
+from bench.suites.drop_in.recognised import add_options as add_options
+from bench.suites.drop_in.recognised import choose_program
 from mucudnn._native import Problem, parse_descriptor
 from mucudnn.sizes import parse_size
 
@@ -71,28 +72,20 @@ def run_layers(run: Callable[[Problem], Results]) -> None:
     np.savez(sys.argv[1], **results)  # type: ignore[arg-type]  # none is named `allow_pickle`
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the framework to run."""
-    parser.add_argument(
-        "--framework", type=Path, metavar="FOLDER", required=True, help="a CUDA build with the stand-in"
-    )
-
-
 def measure(options: argparse.Namespace) -> Iterator[Record]:
     """Count the calls in tiles without and with a plan."""
-    folder = options.framework.resolve()
-    program, version = find_program(folder)
-    variables = {**stand_in_variables(folder), **program.variables}
-    # XLA's own kernels, which would change the layout, do nothing on the stand-in.
-    variables["XLA_FLAGS"] = f"{variables.get('XLA_FLAGS', '')} --xla_gpu_force_conv_nchw"
-    file = Path(__file__).with_name(program.file.replace("recognised", "large_samples"))
     with TemporaryDirectory() as scratch:
+        program, version, variables = choose_program(options.framework, Path(scratch))
+        # XLA's own kernels, which would change the layout, do nothing on the stand-in.
+        variables["XLA_FLAGS"] = f"{variables.get('XLA_FLAGS', '')} --xla_gpu_force_conv_nchw"
+        file = Path(__file__).with_name(program.file.replace("recognised", "large_samples"))
+        engine = "cudnn" if options.framework else "host"
         runs = _Runs(file, variables, Path(scratch))
         alone = runs.load(*runs.program)
         calls, plan = f"{scratch}/calls", f"{scratch}/plan"
         within = ("--workspace", LIMIT)
         runs.mucudnn("record", "--output", calls, "--", *runs.program)
-        runs.mucudnn("optimize", calls, "--engine", "cudnn", "--passes", "all", *within, "--output", plan)
+        runs.mucudnn("optimize", calls, "--engine", engine, "--passes", "all", *within, "--output", plan)
         for name, flags in ((f"within {LIMIT}", within), ("with a plan", ("--plan", plan))):
             results = runs.load(*runs.command("run", *flags, "--", *runs.program))
             yield make_record(f"{program.name} {version}, {name}", runs.log, difference_of(results, alone))
@@ -124,7 +117,7 @@ class _Runs:
             return dict(results)
 
     def _run(self, *command: str) -> None:
-        packages = self.variables["PYTHONPATH"], str(self.file.parents[3])
+        packages = filter(None, (self.variables.get("PYTHONPATH"), str(self.file.parents[3])))
         environment = {
             **os.environ,
             **self.variables,

@@ -116,13 +116,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Iterator[Record]:
     """Measure each network in a process of its own, and all of them together."""
     with tempfile.TemporaryDirectory() as scratch:
-        if options.framework:
-            folder = options.framework.resolve()
-            program, version = find_program(folder)
-            variables = {**stand_in_variables(folder), **program.variables}
-        else:
-            program, version = FRONTEND, metadata.version("nvidia-cudnn-frontend")
-            variables = _host_engine(Path(scratch))
+        program, version, variables = choose_program(options.framework, Path(scratch))
         bench, total = Path(program.file).stem, Counter[str]()
         for network in NETWORKS:
             calls = count_calls(_run(Path(__file__).with_name(program.file), network, variables))
@@ -131,7 +125,19 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
         yield _record(bench, f"{program.name} {version}: all", total)
 
 
-def find_program(folder: Path) -> tuple[Program, str]:
+def choose_program(framework: Path | None, scratch: Path) -> tuple[Program, str, dict[str, str]]:
+    """Return the program in the folder of a framework, its version, and the variables to run it with.
+
+    Without a framework it is cudnn-frontend's module, with libraries that this function puts into `scratch`.
+    """
+    if framework is None:
+        return FRONTEND, metadata.version("nvidia-cudnn-frontend"), _host_engine(scratch)
+    folder = framework.resolve()
+    program, version = _program_in(folder)
+    return program, version, {**_stand_in(folder), **program.variables}
+
+
+def _program_in(folder: Path) -> tuple[Program, str]:
     """Return the program whose package is in the folder, and the package's version."""
     versions = {package.name: package.version for package in metadata.distributions(path=[str(folder)])}
     for program in PROGRAMS:
@@ -151,8 +157,7 @@ def _host_engine(folder: Path) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": f"{folder}:{scipy_openblas32.get_lib_dir()}"}
 
 
-def stand_in_variables(folder: Path) -> dict[str, str]:
-    """Return the variables by which a program finds the framework and the stand-in in the folder."""
+def _stand_in(folder: Path) -> dict[str, str]:
     libraries = [folder / "nvidia" / name / "lib" for name in ("cu13", "cuda_runtime", "cudnn")]
     path = ":".join(str(path) for path in libraries if path.is_dir())
     return {"LD_LIBRARY_PATH": path, "PYTHONPATH": str(folder)}
