@@ -7,6 +7,7 @@ compares the notes of all ranks. If two ranks noted different things under the s
 connections, so that the wait raises. Nothing happens to a rank that is merely slow.
 """
 
+import atexit
 import hashlib
 import json
 import threading
@@ -23,6 +24,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 PATIENCE = 1.0  # seconds
 _POLL = 0.25  # seconds
+_LAST_LOOK = 10.0  # seconds, after which a program ends although the store does not answer
 _KEPT = 64  # notes, because a rank is ahead of another by fewer exchanges than the group has ranks
 _CLOSING_TAG = 2**31 - 1
 
@@ -40,6 +42,7 @@ class _Watch:
 
 _watches: dict[str, _Watch] = {}
 _thread: threading.Thread | None = None
+_ending = threading.Event()
 
 
 def begin(group: Any, name: str, description: str) -> int:
@@ -110,15 +113,23 @@ def shown_by_rank(texts: dict[int, str]) -> str:
 
 def _watch_all() -> None:
     """Start the thread if it does not run, as in a forked child."""
-    global _thread
+    global _thread, _ending
     if _thread is None or not _thread.is_alive():
-        _thread = threading.Thread(target=_look, name="mucudnn.spatial", daemon=True)
+        _ending = threading.Event()  # a fork may have copied the former one with its lock held
+        _thread = threading.Thread(target=_look, args=(_ending,), name="mucudnn.spatial", daemon=True)
         _thread.start()
 
 
-def _look() -> None:
-    while True:
-        time.sleep(_POLL)
+@atexit.register
+def _stop() -> None:
+    """Stop the thread, because a process whose thread is inside PyTorch while Python ends is aborted."""
+    if _thread is not None and _thread.is_alive():
+        _ending.set()
+        _thread.join(_LAST_LOOK)
+
+
+def _look(ending: threading.Event) -> None:
+    while not ending.wait(_POLL):
         for name, watch in list(_watches.items()):
             since = watch.since
             if since is None or time.monotonic() - since < PATIENCE:
