@@ -131,7 +131,7 @@ def fake_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (cliff, training, checks):
         monkeypatch.setattr(module, "call", program)
     errors = SimpleNamespace(error=1.2e-3, undivided_error=1e-3)
-    monkeypatch.setattr("bench.suites.gpu.checks.compare", lambda *_: errors)
+    monkeypatch.setattr("bench.suites.gpu.checks.compare", lambda *_: (errors, False))
     monkeypatch.setattr(
         checks,
         "count_distinct_results",
