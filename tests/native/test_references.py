@@ -104,9 +104,9 @@ def test_the_error_of_a_piece_is_about_that_of_the_whole(engine: Engine, pass_: 
     slices = min(2, most_slices(kernel))
     divided = Configuration((MicroConfiguration(16 // slices, name, 0.5, workspace),) * slices)
     bench = roomy_bench(engine)
-    whole = compare(bench, kernel, undivided, divided)
+    whole, _ = compare(bench, kernel, undivided, divided)
     with patch.object(reference, "MOST", comparison_memory(kernel, ROOM) // 8):
-        piece = compare(bench, kernel, undivided, divided)
+        piece, _ = compare(bench, kernel, undivided, divided)
     assert piece.error is not None
     # A matrix product may sum some output channels in another order than others, with a smaller error.
     assert piece.error == pytest.approx(whole.error, rel=0.4)
@@ -120,4 +120,4 @@ def test_values_that_are_not_finite_have_no_error(engine: Engine) -> None:
     x, w, y = (checked.memory[name] for name in "xwy")
     whole = Configuration((MicroConfiguration(16, "IMPLICIT_GEMM", 1.0, 2**24),))
     with patch.object(Tensors, "random", lambda *_: Tensors(x, w, y)):
-        assert compare(roomy_bench(engine), Kernel(problem, "forward"), whole, whole).error is None
+        assert compare(roomy_bench(engine), Kernel(problem, "forward"), whole, whole)[0].error is None
