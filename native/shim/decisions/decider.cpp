@@ -123,8 +123,8 @@ bool Decider::is_capturing(cudnnHandle_t handle) const {
 }
 
 const PlanKernel* Decider::find_planned(const Kernel& kernel) const {
-  const auto found = plan_.find(kernel);
-  return found == plan_.end() ? nullptr : &found->second;
+  const auto planned = plan_.find(kernel);
+  return planned == plan_.end() ? nullptr : &planned->second;
 }
 
 std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const Kernel& kernel, Api api,
@@ -211,10 +211,10 @@ std::unique_ptr<const KnownKernel> Decider::follow_plan(Engine& engine, const Ke
   std::vector<std::size_t> preferred;
   std::int64_t planned = -1;
   const auto prefer = [&](auto is_planned) {
-    const auto found = std::find_if(usable.begin(), usable.end(), is_planned);
-    if (found == usable.end()) return;
-    preferred.push_back(static_cast<std::size_t>(found - usable.begin()));
-    planned = std::max(planned, found->workspace);
+    const auto choice = std::find_if(usable.begin(), usable.end(), is_planned);
+    if (choice == usable.end()) return;
+    preferred.push_back(static_cast<std::size_t>(choice - usable.begin()));
+    planned = std::max(planned, choice->workspace);
   };
   prefer([](const PreparedChoice& choice) { return !choice.groups.empty(); });
   prefer([&](const PreparedChoice& choice) { return choice.configuration == plan.chosen; });

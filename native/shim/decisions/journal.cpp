@@ -81,8 +81,8 @@ std::shared_ptr<Journal::Entry> Journal::entry_for(const Kernel& kernel) {
   const std::lock_guard<Journal> lock(*this);
   if (const auto* const known = entries_.find(key)) return *known;
   auto entry = std::make_shared<Entry>();
-  if (const auto found = documents_.find(key); found != documents_.end()) {
-    for (const std::string_view document : found->second) read(document, kernel, entry->sizes);
+  if (const auto documents = documents_.find(key); documents != documents_.end()) {
+    for (const std::string_view document : documents->second) read(document, kernel, entry->sizes);
   }
   entries_.add(std::move(key), entry);
   return entry;
@@ -107,8 +107,8 @@ void Journal::add(Entry& entry, Sizes& learned) {
 
 void Journal::take(Plan plan, const Kernel& kernel, Sizes& sizes) const {
   for (const auto& [key, value] : identity_) {
-    const auto found = plan.header.find(key);
-    if (found == plan.header.end() || found->second != value) return;
+    const auto own = plan.header.find(key);
+    if (own == plan.header.end() || own->second != value) return;
   }
   const auto measuring = plan.header.find(kMeasuring);
   const bool is_raced = measuring != plan.header.end() && measuring->second == kRace;
