@@ -27,8 +27,8 @@ def check(samples, padding=1):
     padded = np.pad(X[:samples].astype(np.float64), ((0, 0), (0, 0), around, around))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
     expected = np.einsum("nchwij,kcij->nkhw", windows, W)
-    found = mucudnn.convolution_forward(X[:samples], W, padding=padding)
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    y = mucudnn.convolution_forward(X[:samples], W, padding=padding)
+    np.testing.assert_allclose(y, expected, rtol=1e-4)
 
 def fork(work):
     child = os.fork()
