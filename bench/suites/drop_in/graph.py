@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from bench.lib.journal import set_times
 from bench.lib.record import Record
 from bench.suites.drop_in.shim import compare, compile_c, figure, run_timing
 from mucudnn._native import host_library
@@ -44,7 +44,8 @@ def measure(options: argparse.Namespace) -> list[Record]:
             return [str(timing), what, pass_, *map(str, numbers), host_library(), str(shim_path())]
 
         def warm(pass_: str, kernels: int, samples: int, time: Callable[[int, str], float]) -> None:
-            run_timing(*command("plans", pass_, kernels, samples, 1), **environment)
+            every_row = {**environment, "MUCUDNN_MEASURING": "thorough"}
+            run_timing(*command("plans", pass_, kernels, samples, 1), **every_row)
             set_times(cache.with_name(f"{cache.name}.journal"), time)
 
         def execution(case: str, metric: str, samples: int, micro_batch: int) -> Record:
@@ -63,7 +64,7 @@ def measure(options: argparse.Namespace) -> list[Record]:
             }
             for case, rounds in cases.items():
                 case = f"Finalize of a plan, {pass_}, {case}"
-                records.append(figure("graph", case, "planning cost", "us", 1e3, rounds))
+                records.append(figure("graph", case, "planning cost", "µs", 1e3, rounds))
         for pass_ in PASSES:
             warm(pass_, KERNELS, SAMPLES, _best_at_16)
             memory = command("memory", pass_, KERNELS, SAMPLES, 0)
@@ -82,16 +83,6 @@ def measure(options: argparse.Namespace) -> list[Record]:
         warm("forward", 1, SLICES, _samples_are_best)
         records.append(execution(f"{SLICES} slices against a loop of our own", "cost of a slice", SLICES, 1))
         return records
-
-
-def set_times(journal: Path, time: Callable[[int, str], float]) -> None:
-    """Replace every time in a journal by `time(micro-batch size, algorithm)`, in ms."""
-
-    def changed(match: re.Match[str]) -> str:
-        size, algorithm = int(match[1]), match[2]
-        return f"1*{size}:{algorithm}:{time(size, algorithm)}:"
-
-    journal.write_text(re.sub(r"1\*(\d+):([^:]+):[^:]+:", changed, journal.read_text()))
 
 
 def _best_at_16(size: int, algorithm: str) -> float:
