@@ -84,6 +84,7 @@ def checks_json(checks: Sequence["KernelCheck"], elsewhere: Sequence[str]) -> di
                 **kernel_fields(check.kernel.kernel, check.kernel.count),
                 "predicted_ms": check.kernel.chosen.time_ms,
                 "now_ms": check.time_ms,
+                "is_busy": check.is_busy,
                 "slower": check.slower,
                 "complaints": list(check.complaints),
             }

@@ -32,12 +32,14 @@ _ROUNDS = 5
 class KernelCheck:
     """The check of one kernel of a plan.
 
-    `complaints` is empty if the choice can run as planned. `time_ms` is None if the choice was not run.
+    `complaints` is empty if the choice can run as planned. `time_ms` is None if the choice was not run,
+    and if `is_busy`: other programs disturbed all of its runs.
     """
 
     kernel: PlanKernel
     time_ms: float | None
     complaints: tuple[str, ...]
+    is_busy: bool = False
 
     @property
     def slower(self) -> float | None:
@@ -76,8 +78,8 @@ def verify(plan: Plan, engine: Engine, listener: Listener, *, run: bool) -> list
     for kernel in listener.track(plan.kernels, "Verifying"):
         complaints = tuple(_find_complaints(kernel, engine))
         can_run = run and not complaints and not runs_stock(kernel.chosen)
-        time = _time_choice(kernel, engine, cap) if can_run else None
-        checks.append(KernelCheck(kernel, time, complaints))
+        time, is_busy = _time_choice(kernel, engine, cap) if can_run else (None, False)
+        checks.append(KernelCheck(kernel, None if is_busy else time, complaints, is_busy))
     return checks
 
 
@@ -148,13 +150,14 @@ def _look_up(engine: Engine, kernel: Kernel, algorithm: str) -> tuple[int, str]:
     return now.workspace, now.notes
 
 
-def _time_choice(planned: PlanKernel, engine: Engine, cap: int) -> float:
+def _time_choice(planned: PlanKernel, engine: Engine, cap: int) -> tuple[float, bool]:
+    """Return the ms of a choice, and whether other programs disturbed all of its runs."""
     problem = planned.problem
     measuring_extent(problem, cap, engine.bytes_beyond_caches)
     tensors = Tensors.random(engine, problem, extent(problem))
     workspace = allocate_workspace(engine, planned.chosen.workspace)
     divisions = [engine.prepare(planned.kernel, planned.chosen.slices)]
-    (times,), _ = engine.compare(
+    (times,), is_busy = engine.compare(
         divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=_ROUNDS, operands=tensors.operands
     )
-    return second_lowest(times)
+    return second_lowest(times), is_busy

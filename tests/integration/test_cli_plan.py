@@ -85,7 +85,7 @@ def test_a_choice_that_takes_longer_does_not_hold(
 ) -> None:
     plan = with_choice(read_plan(plan_path), MicroConfiguration(4, "IMPLICIT_GEMM", 1.0, 0))
     write_plan(plan, plan_path)
-    monkeypatch.setattr(verify, "_time_choice", lambda *_: 1.5)
+    monkeypatch.setattr(verify, "_time_choice", lambda *_: (1.5, False))
     assert main(["plan", "verify", str(plan_path)]) == 1
     captured = capsys.readouterr()
     assert "1 of the plan's 1 kernels take longer than planned" in captured.err
@@ -93,6 +93,16 @@ def test_a_choice_that_takes_longer_does_not_hold(
     assert row.rstrip().endswith("1.50× slower")
     assert main(["plan", "verify", str(plan_path), "--json"]) == 1
     assert not json.loads(capsys.readouterr().out)["holds"]
+
+
+def test_a_time_that_other_programs_disturbed_is_not_compared(
+    plan_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_plan(with_choice(read_plan(plan_path), MicroConfiguration(4, "IMPLICIT_GEMM", 1.0, 0)), plan_path)
+    monkeypatch.setattr(verify, "_time_choice", lambda *_: (1.5, True))
+    *_, disturbed, held = output_of(capsys, ["plan", "verify", str(plan_path)]).splitlines()
+    assert disturbed == "1 of 1 times are missing: other programs disturbed all runs."
+    assert held == "1 of 1 kernels hold."
 
 
 @pytest.mark.parametrize(("planned_ms", "now_ms"), [(1.0, 1.2), (0.1, 0.15)])
