@@ -3,6 +3,7 @@
 The device's memory is the host's (build.py), so a CPU tensor can use it too.
 """
 
+import atexit
 import ctypes
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from torch.utils._pytree import tree_map
 # Operators that allocate memory or change a tensor's description. PyTorch's own versions work here.
 _OWN = ("empty", "resize", "set_", "record_stream", "cudnn_", "_cudnn")
 _library = torch.library.Library("aten", "IMPL")
+_kept: list[Tensor] = []  # a graph that lives until the process ends
 _late: ctypes.CDLL | None = None  # the runtime while its streams are late
 
 
@@ -56,6 +58,18 @@ def install() -> None:
         _library.impl("convolution_backward", _convolution_backward, "CUDA")
         _library.impl("cudnn_batch_norm", _batch_norm, "CUDA")
         _library.impl("cudnn_batch_norm_backward", _batch_norm_backward, "CUDA")
+    atexit.register(_outlast_backward)
+
+
+def _outlast_backward() -> None:
+    """Wait until PyTorch's thread for backward passes has dropped the tensors of the last one.
+
+    It drops them after the program goes on. If Python ends meanwhile, PyTorch aborts the process, because it
+    waits for Python's lock in a destructor (pytorch/pytorch#190489).
+    """
+    if torch.cuda.is_initialized():
+        _kept.append(torch.ones(1, device="cuda", requires_grad=True).sum())
+        _kept[0].backward()  # the same thread runs this, and drops no tensor while the graph lives
 
 
 def _is_replaced(name: str, operator: str) -> bool:
