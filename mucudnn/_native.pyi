@@ -457,7 +457,7 @@ class Engine:
     ) -> tuple[list[list[float]], bool]:
         """Return comparable times in ms of configurations of one problem, run whole and interleaved.
 
-        The second value says that all runs were disturbed, so that their times decide nothing. There are up
+        The second value says that too many runs were disturbed for a choice. There are up
         to `rounds` rounds, and fewer if more would not change which one is the fastest. If they were
         disturbed, more follow, for a limited time.
         """

@@ -17,7 +17,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.measuring.runners import Exhaustive, Runner
-from mucudnn.measuring.source import Interleaved
+from mucudnn.measuring.source import InterleavedTimes
 from mucudnn.plans.parts.parts import prepare
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import ChannelGroups, Configuration
@@ -50,9 +50,13 @@ def run_whole(engine: Engine, kernel: Kernel, ways: Iterable[Way], rounds: int) 
     return dict(zip(different, run_interleaved(engine, kernel, different, rounds).times_ms, strict=True))
 
 
-def run_interleaved(engine: Engine, kernel: Kernel, different: Sequence[Way], rounds: int) -> Interleaved:
-    """Run different ways of a kernel like `run_whole`, and say whether other programs disturbed all runs."""
+def run_interleaved(
+    engine: Engine, kernel: Kernel, different: Sequence[Way], rounds: int
+) -> InterleavedTimes:
+    """Run ways of a kernel like `run_whole`, and say whether other programs disturbed too many runs."""
     tensors = Tensors.random(engine, kernel.problem, extent(kernel.problem))
     divisions = [prepare(engine, kernel, way) for way in different]
     workspace = allocate_workspace(engine, max(division.workspace for division in divisions))
-    return Interleaved(*engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds))
+    return InterleavedTimes(
+        *engine.compare(divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds)
+    )

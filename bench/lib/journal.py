@@ -29,5 +29,5 @@ def with_time(line: str, time: float) -> str:
 
 
 def set_times(journal: Path, time: Callable[[int, str], float]) -> None:
-    """Replace the journal's times by `time(micro-batch size, algorithm)`, in ms; knobs are omitted."""
+    """Replace the journal's times by `time(micro-batch size, algorithm without its knobs)`, in ms."""
     edit_rows(journal, lambda size, name, line: with_time(line, time(size, name.partition("_k")[0])))

@@ -18,7 +18,7 @@ from typing import Any
 from mucudnn import __version__
 
 RESULTS = Path(__file__).parents[1] / "results"
-BUSY = "other programs disturbed all runs"
+BUSY = "other programs disturbed too many runs"
 Machine = dict[str, Any]
 
 

@@ -203,7 +203,7 @@ def _explain(name: str, decision: Decision) -> str:
         kept = f"{name} {decision.kernel.pass_} stays undivided: {divided} was predicted at"
         expected = decision.undivided.time_ms / decision.divided.time_ms if decision.undivided else None
         if decision.is_busy:
-            return f"{kept} {ratio(expected)}, but other programs disturbed all of its whole runs."
+            return f"{kept} {ratio(expected)}, but other programs disturbed too many of its whole runs."
         reached = decision.comparison.speedup if decision.comparison else None
         return f"{kept} {ratio(expected)}, but run whole it reached {ratio(reached)}."
     if decision.outrun is not None:

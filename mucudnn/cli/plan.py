@@ -210,7 +210,7 @@ def _show_checks(checks: Sequence[KernelCheck]) -> None:
     for check in checks:
         show(*(f"{_format_name(check.kernel)}: {complaint}" for complaint in check.complaints))
     if disturbed := sum(check.is_busy for check in checks):
-        show(f"{disturbed} of {len(checks)} times are missing: other programs disturbed all runs.")
+        show(f"{disturbed} of {len(checks)} times are missing: other programs disturbed too many runs.")
     if not any(check.complaints or check.slower for check in checks):
         show(f"{len(checks)} of {len(checks)} kernels hold.")
 

@@ -23,7 +23,7 @@ def compare(
 ) -> tuple[Comparison, bool]:
     """Run both configurations interleaved on the whole mini-batch, and return their times and errors.
 
-    The second value says that other programs disturbed all runs, so that the times decide nothing. The
+    The second value says that other programs disturbed too many runs for a choice. The
     errors are None if STOCK runs part of either, because its numerics are the caller's own. Raises
     MucudnnError if the tensors do not fit in the bench's memory.
     """

@@ -26,7 +26,7 @@ class StockTiming(NamedTuple):
     is_busy: bool = False
 
 
-class Interleaved(NamedTuple):
+class InterleavedTimes(NamedTuple):
     """The comparable times of interleaved candidates, in ms.
 
     `is_busy` says that too few rounds were undisturbed. On several threads the times then decide nothing,
@@ -72,7 +72,7 @@ class Source(Protocol):
 
     def compare(
         self, engine: Engine, kernel: Kernel, configurations: Sequence[Configuration], rounds: int
-    ) -> Interleaved:
+    ) -> InterleavedTimes:
         """Return the ms of configurations that may include STOCK, run interleaved on the whole mini-batch."""
 
 

@@ -76,7 +76,7 @@ class Decision:
     of its kernel is the size of the group. The shares of all kernels together divide a total faster than the
     decisions themselves. `shares` is empty if that makes no difference to the kernel.
 
-    `is_busy` says that other programs disturbed all whole runs of the comparison. Its times then decide
+    `is_busy` says that other programs disturbed too many runs of the comparison. Its times then decide
     nothing, and the undivided algorithm stays.
 
     `groups` of channels are faster than the choice: by their whole run, which took `groups_ms`, or by

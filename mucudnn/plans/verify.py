@@ -33,7 +33,7 @@ class KernelCheck:
     """The check of one kernel of a plan.
 
     `complaints` is empty if the choice can run as planned. `time_ms` is None if the choice was not run,
-    and if `is_busy`: other programs disturbed all of its runs.
+    and if `is_busy`: other programs disturbed too many of its runs.
     """
 
     kernel: PlanKernel
@@ -151,7 +151,7 @@ def _look_up(engine: Engine, kernel: Kernel, algorithm: str) -> tuple[int, str]:
 
 
 def _time_choice(planned: PlanKernel, engine: Engine, cap: int) -> tuple[float, bool]:
-    """Return the ms of a choice, and whether other programs disturbed all of its runs."""
+    """Return the ms of a choice, and whether other programs disturbed too many of its runs."""
     problem = planned.problem
     measuring_extent(problem, cap, engine.bytes_beyond_caches)
     tensors = Tensors.random(engine, problem, extent(problem))

@@ -204,7 +204,7 @@ class PyEngine {
   std::unique_ptr<PyDivision> prepare_groups(const Kernel& kernel, const Groups& groups,
                                              bool of_inputs) const;
 
-  // Returns the times, and whether all runs were disturbed.
+  // Returns the times, and whether too many runs were disturbed.
   std::pair<std::vector<std::vector<double>>, bool> compare(const std::vector<const PyDivision*>& divisions,
                                                             const Memory& x, const Memory& w, const Memory& y,
                                                             const Memory* workspace, int rounds,
@@ -309,7 +309,7 @@ std::pair<std::vector<std::vector<double>>, bool> PyEngine::compare(
   }
   const py::gil_scoped_release release;
   use_threads();
-  Interleaved ran =
+  InterleavedTimes ran =
       mucudnn::compare(*engine_, *device_, configurations, tensors, to_scratch(workspace), rounds);
   return {std::move(ran.times_ms), ran.is_busy};
 }

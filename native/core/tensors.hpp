@@ -100,8 +100,8 @@ bool is_packed(const Sizes& sizes, const Strides& strides, int dims, Layout layo
   return (layout == Layout::nhwc || follows(1)) && follows(0);
 }
 
-// The channels of a tensor in memory, and its rows along the first spatial axis. Both exceed the tensor's own
-// if it is a part of a larger tensor; `rows` is 0 if there is no gap between its planes.
+// The memory in which a tensor lies: its channels, and its rows along the first spatial axis. Both exceed the
+// tensor's own sizes if it is a part of a larger tensor. `rows` is 0 if no gap separates its planes.
 struct SizesInMemory {
   std::int64_t channels;
   std::int64_t rows = 0;

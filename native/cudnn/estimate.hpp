@@ -38,8 +38,8 @@ std::vector<double> undisturbed_times(const std::vector<RunTime>& runs, const st
 // compared with a disturbed one.
 std::vector<std::vector<double>> comparable_times(const std::vector<std::vector<RunTime>>& runs);
 
-// Returns whether a candidate has too few undisturbed runs, so that comparable_times() decide nothing. The
-// CPU time of one thread is always exact.
+// Returns whether a candidate has too few undisturbed runs for its comparable_times() to be the basis of a
+// choice. Runs on one thread are never too few, because their CPU times contain no other program's work.
 bool are_disturbed(const std::vector<std::vector<RunTime>>& runs);
 
 // Throws std::invalid_argument if there are no runs.

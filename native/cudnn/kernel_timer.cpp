@@ -81,7 +81,7 @@ Timing KernelTimer::time(const Task& task, int runs, double budget_ms, double ho
 
 std::optional<std::vector<double>> KernelTimer::compare(
     const std::vector<const PreparedConfiguration*>& configurations, int rounds) {
-  const Interleaved ran =
+  const InterleavedTimes ran =
       mucudnn::compare(engine_, device_, configurations, region_.tensors, workspace_, rounds);
   if (ran.is_busy) return std::nullopt;
   std::vector<double> estimates;

@@ -55,7 +55,7 @@ class KernelTimer {
   Timing race(const Task& task, double hopeless_ms, double budget_ms);
 
   // Returns the estimated times in ms of whole configurations, interleaved; nothing if other programs
-  // disturbed all runs. Throws EngineError.
+  // disturbed too many runs. Throws EngineError.
   std::optional<std::vector<double>> compare(const std::vector<const PreparedConfiguration*>& configurations,
                                              int rounds);
 

@@ -141,9 +141,9 @@ std::vector<RunTime> measure(Engine& engine, Device& device, const Kernel& kerne
   return times;
 }
 
-Interleaved compare(Engine& engine, Device& device,
-                    const std::vector<const PreparedConfiguration*>& configurations, const Tensors& tensors,
-                    const Scratch& workspace, int rounds) {
+InterleavedTimes compare(Engine& engine, Device& device,
+                         const std::vector<const PreparedConfiguration*>& configurations,
+                         const Tensors& tensors, const Scratch& workspace, int rounds) {
   std::vector<KeptFilter> kept;
   for (const PreparedConfiguration* const configuration : configurations)
     kept.push_back(kept_filter_of(engine, device, *configuration, tensors.w));

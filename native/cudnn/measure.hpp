@@ -60,18 +60,18 @@ std::vector<RunTime> measure(Engine& engine, Device& device, const Kernel& kerne
                              int repeats, double budget_ms, double hopeless_ms, int least_runs = kLeastRuns,
                              double most_wait_ms = std::numeric_limits<double>::infinity());
 
-// The comparable_times() of configurations that ran whole and interleaved. `is_busy` is true if they stayed
-// disturbed, so that they decide nothing.
-struct Interleaved {
+// The comparable_times() of configurations that ran whole and interleaved. `is_busy` is true if other
+// programs disturbed too many runs for a choice.
+struct InterleavedTimes {
   std::vector<std::vector<double>> times_ms;
   bool is_busy = false;
 };
 
-// Runs configurations whole and interleaved, up to `rounds` times, until is_decided() says that more rounds
-// would not change the order, after an uncounted round. A single round counts at once if each run in it is
-// long. If the rounds were disturbed, more follow, for as long as Device::patience() allows.
-Interleaved compare(Engine& engine, Device& device,
-                    const std::vector<const PreparedConfiguration*>& configurations, const Tensors& tensors,
-                    const Scratch& workspace, int rounds);
+// Runs configurations whole and interleaved: one round that does not count, unless each of its runs is long,
+// and then up to `rounds` rounds, until is_decided() says that more would not change the order. If too many
+// runs were disturbed, more rounds follow, for as long as Device::patience() allows.
+InterleavedTimes compare(Engine& engine, Device& device,
+                         const std::vector<const PreparedConfiguration*>& configurations,
+                         const Tensors& tensors, const Scratch& workspace, int rounds);
 
 }  // namespace mucudnn

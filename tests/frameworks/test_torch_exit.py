@@ -1,4 +1,4 @@
-"""Threads of ours end before Python does, which aborts a process whose thread is inside PyTorch then."""
+"""A thread inside PyTorch while Python ends aborts the process, so mucudnn joins its threads first."""
 
 import sys
 

@@ -14,7 +14,7 @@ from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench, machine_of
 from mucudnn.measuring.buffers import Tensors
 from mucudnn.measuring.runners import Exhaustive
-from mucudnn.measuring.source import Interleaved, StockTiming
+from mucudnn.measuring.source import InterleavedTimes, StockTiming
 from mucudnn.plans.decide import Limits
 from mucudnn.plans.optimizer import optimize, replay
 from mucudnn.plans.result import Result
@@ -59,8 +59,8 @@ class FakeSource:
 
         return Timer()
 
-    def compare(self, engine: Any, kernel: Kernel, configurations: Any, rounds: int) -> Interleaved:
-        return Interleaved([[configuration.time_ms] * rounds for configuration in configurations], False)
+    def compare(self, engine: Any, kernel: Kernel, configurations: Any, rounds: int) -> InterleavedTimes:
+        return InterleavedTimes([[configuration.time_ms] * rounds for configuration in configurations], False)
 
 
 def run(path: Path, source: FakeSource, *, limit: int | None = None, kernel: Kernel = KERNEL) -> Result:

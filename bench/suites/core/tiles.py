@@ -71,7 +71,7 @@ def _compare(bench: Bench, kernel: Kernel, limit: int | None, name: str) -> Reco
 
 
 def _speedup(bench: Bench, decision: Decision) -> float | None:
-    """Return the speedup of whole runs; None if other programs disturbed all of them."""
+    """Return the speedup of whole runs; None if other programs disturbed too many."""
     if decision.undivided is None or decision.best == decision.undivided:
         return 1.0
     ways = (decision.best, decision.undivided)

@@ -118,7 +118,7 @@ def are_faster(
     """Return whether groups of channels are faster than a division of the mini-batch alone.
 
     Both are run whole, the groups with their copies, unless the cache has the comparison or no gain
-    is predicted. If other programs disturb all runs, the division stays, and the cache does not keep the
+    is predicted. If other programs disturb too many runs, the division stays, and the cache does not keep the
     comparison. Without `run` the prediction replaces a missing comparison.
     """
     known = bench.cache.groups_comparison(bench.machine, kernel, division, groups)
@@ -149,7 +149,7 @@ def _are_promising(bench: Bench, kernel: Kernel, groups: ChannelGroups, division
 def _compare(
     bench: Bench, kernel: Kernel, groups: ChannelGroups, division: Configuration
 ) -> tuple[GroupsComparison, bool]:
-    """Return the comparison, and whether all of its runs were disturbed."""
+    """Return the comparison, and whether too many of its runs were disturbed."""
     with no_fork:
         from mucudnn.measuring.compare import spread  # it imports numpy
     engine = bench.engine

@@ -1,7 +1,7 @@
 """Masks that a compiled forward graph keeps for the backward graph, as those of ReLU, poolings and dropout.
 
 Inductor's C++ turns vectors of comparisons into bools, and bools into vectors, one element at a time. Numbers
-of one byte take a fraction of that time, and have the same bits.
+of one byte have the same bits, and are converted as whole vectors.
 """
 
 import math

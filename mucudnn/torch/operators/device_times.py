@@ -17,7 +17,7 @@ from mucudnn._native import (
 )
 from mucudnn.arrays.devices import device_named
 from mucudnn.measuring.budget import applied_budget
-from mucudnn.measuring.source import Interleaved
+from mucudnn.measuring.source import InterleavedTimes
 
 threads = torch.get_num_threads
 
@@ -31,7 +31,7 @@ def quiet(device: str) -> Iterator[None]:
 
 def time_interleaved(
     device: str, runs: Sequence[Callable[[], object]], rounds: int, budget_ms: float = math.inf
-) -> Interleaved:
+) -> InterleavedTimes:
     """Time rounds of all runs, after a round that does not count.
 
     The rounds end early if more would not change which run is the fastest, or if the budget is used up. If
@@ -55,7 +55,7 @@ def time_interleaved(
                 break
         ran_ms = sum(map(wall_ms, times))
         is_busy = wait_until_undisturbed(device, lambda: are_disturbed(times), add_round, ran_ms)
-    return Interleaved(comparable_times(times), is_busy)
+    return InterleavedTimes(comparable_times(times), is_busy)
 
 
 def wait_until_undisturbed(

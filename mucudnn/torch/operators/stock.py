@@ -18,7 +18,7 @@ from mucudnn._native import LONG_RUN_MS, Engine, Problem, RunTime, Timing, estim
 from mucudnn.arrays.devices import device_named
 from mucudnn.costs.records import FRAMEWORK, STOCK, Machine
 from mucudnn.measuring.buffers import Tensors as EngineTensors
-from mucudnn.measuring.source import Interleaved, StockTiming
+from mucudnn.measuring.source import InterleavedTimes, StockTiming
 from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import STRICT
 from mucudnn.solver import Configuration
@@ -176,7 +176,7 @@ class TorchSource:
 
     def compare(
         self, engine: Engine, kernel: Kernel, configurations: Sequence[Configuration], rounds: int
-    ) -> Interleaved:
+    ) -> InterleavedTimes:
         """Return the ms of configurations, run whole and interleaved, without the first run of each."""
         timer = self.timer(kernel, kernel.mini_batch)
         runs = [timer.runner(engine, configuration) for configuration in configurations]

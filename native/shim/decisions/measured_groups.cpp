@@ -162,8 +162,8 @@ std::optional<PlanGroups> Measurements::find_groups(const Kernel& kernel, const 
   return std::nullopt;
 }
 
-// Runs both whole and interleaved. Returns the time of the groups over the division's time; nothing if one of
-// them does not run, or if other programs disturbed all runs.
+// Runs both whole and interleaved. Returns the time of the groups over the division's time; nothing if the
+// division or the groups cannot run, or if other programs disturbed too many runs.
 std::optional<double> Measurements::run_whole(cudnnHandle_t handle, const Kernel& kernel,
                                               const Configuration& division, const PlanGroups& groups) {
   std::optional<double> ratio;
@@ -179,7 +179,8 @@ std::optional<double> Measurements::run_whole(cudnnHandle_t handle, const Kernel
       if (times)
         ratio = times->at(1) / times->at(0);
       else
-        log(LogLevel::info, "not used: " + describe(groups) + ": other programs disturbed all whole runs");
+        log(LogLevel::info,
+            "not used: " + describe(groups) + ": other programs disturbed too many whole runs");
     } catch (const EngineError& error) {
       log(LogLevel::info, "not used: " + describe(groups) + ": " + error.what());
     } catch (const std::bad_alloc&) {

@@ -121,7 +121,7 @@ def _watch_all() -> None:
 
 
 @atexit.register
-def _stop() -> None:
+def _stop_watching() -> None:
     """Stop the thread, because a process whose thread is inside PyTorch while Python ends is aborted."""
     if _thread is not None and _thread.is_alive():
         _ending.set()
