@@ -7,7 +7,7 @@ for the forward and once for the backward graph of a training step.
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from mucudnn.sizes import spell_limit
 from mucudnn.torch.compiling import masks, private, unknown_sizes
 from mucudnn.torch.compiling.comparison import Packed, choose, digest_of_choices
-from mucudnn.torch.compiling.operators import OPERATORS, CompiledCall, EngineChoice
+from mucudnn.torch.compiling.operators import OPERATORS, CompiledCall, EngineChoice, stride_orders
 
 _logger = logging.getLogger("mucudnn")
 _aten = torch.ops.aten
@@ -32,6 +32,9 @@ def set_pass() -> None:
     """Let Inductor run the pass, after the user's own."""
     before = private.passes_before()
     if not any(isinstance(each, Swap) for each in before):
+        for own in (OPERATORS, unknown_sizes.OPERATORS):
+            for pass_, operator in own.items():
+                private.require_orders(operator, partial(stride_orders, pass_))
         private.set_pass(swap_after(before))
 
 

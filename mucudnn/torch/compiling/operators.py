@@ -1,10 +1,10 @@
 """The three passes as operators of compiled graphs: the engine runs them, and PyTorch only if it fails.
 
-The pass over Inductor's graph has already decided for the engine. Inductor may hand over tensors in any
-memory format, because it plans formats later; a tensor in another format than the result's is copied.
+The pass over Inductor's graph has already decided for the engine. Inductor plans memory formats later. It is
+told the formats of x and dy; any other tensor in another format than the result's is copied in each run.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -179,6 +179,15 @@ def define_operator(name: str, pass_: str, schema: str, run_call: Callable[..., 
     _library.impl(name, kernel, "CPU")
     torch.library.register_fake(f"mucudnn_compiled::{name}", fake, lib=_library)
     return getattr(torch.ops.mucudnn_compiled, name).default
+
+
+def stride_orders(
+    pass_: str, first: Any, second: Any, third: Any, stride: Sequence[Any], *arguments: Any
+) -> tuple[Sequence[int] | None, ...]:
+    """Return the orders of strides in which an operator reads its first two tensors; None for a filter."""
+    channels_last, dims = arguments[3], len(stride) + 2
+    order = (dims - 1, 0, *range(dims - 2, 0, -1)) if channels_last else tuple(reversed(range(dims)))
+    return order, order if pass_ == "backward_filter" else None
 
 
 OPERATORS: dict[str, Callable[..., Tensor]] = {

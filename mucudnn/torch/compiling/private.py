@@ -5,7 +5,8 @@ If one is missing, `inductor` returns None, and compiled models run the operator
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +28,8 @@ class Inductor(NamedTuple):
     config: Any  # torch._inductor.config, with the pass that runs after freezing and before fusion
     graph_pass: Any  # the base class of passes with which Inductor's cache of compiled graphs works
     inference_aware: Any  # its subclass that gets `is_inference`; None in PyTorch 2.9
+    lowering: Any  # torch._inductor.lowering, with Inductor's functions for the operators of a graph
+    kernel: Any  # the class of operators for which Inductor generates no code
     virtualized: Any  # V, whose `aot_compilation` is true while AOTInductor compiles
     translator: Any  # the class whose `current_tx` is Dynamo's present trace
     tracing_context: Any  # the class whose `try_get` returns one object from a graph's trace to its code
@@ -40,12 +43,15 @@ def inductor() -> Inductor | None:
         with no_fork:
             from torch._dynamo.symbolic_convert import InstructionTranslator
             from torch._guards import TracingContext
-            from torch._inductor import config, custom_graph_pass
+            from torch._inductor import config, custom_graph_pass, lowering
+            from torch._inductor.ir import ExternKernel
             from torch._inductor.virtualized import V
         names = Inductor(
             config,
             custom_graph_pass.CustomGraphPass,
             getattr(custom_graph_pass, "CustomInferenceAwareGraphPass", None),
+            lowering,
+            ExternKernel,
             V,
             InstructionTranslator,
             TracingContext,
@@ -54,6 +60,8 @@ def inductor() -> Inductor | None:
         for owner, name in (
             *((config, "post_grad_custom_pre_pass"), (V, "aot_compilation")),
             *((InstructionTranslator, "current_tx"), (TracingContext, "try_get")),
+            *((lowering, "add_needs_realized_inputs"), (lowering, "fallback_handler")),
+            *((lowering, "register_lowering"), (ExternKernel, "require_stride_order")),
         ):
             getattr(owner, name)
     except (ImportError, AttributeError) as error:
@@ -102,6 +110,28 @@ def passes_before() -> list[Any]:
 def set_pass(graph_pass: Any) -> None:
     """Let Inductor run this pass, and no other, after freezing."""
     _names().config.post_grad_custom_pre_pass = graph_pass
+
+
+def require_orders(operator: Any, orders_of: Callable[..., Sequence[Sequence[int] | None]]) -> None:
+    """Let Inductor hand over an operator's inputs in the memory formats that the operator needs.
+
+    `orders_of` gets the operator's arguments. It returns the order of the strides of each tensor that needs
+    one: the place of each axis, from 0 for the axis with the smallest stride. Code that computes such a
+    tensor writes it in that order if it can; otherwise the tensor is copied.
+    """
+    lowering, kernel = _names().lowering, _names().kernel
+    run = lowering.fallback_handler(operator)
+
+    def lower(*arguments: Any) -> Any:
+        inputs = list(arguments)
+        for place, order in enumerate(orders_of(*arguments)):
+            if order is not None:
+                with suppress(RuntimeError):  # PyTorch 2.13 fails to compare some strides of unknown size
+                    inputs[place] = kernel.require_stride_order(inputs[place], order)
+        return run(*inputs)
+
+    lowering.add_needs_realized_inputs(operator)
+    lowering.register_lowering(operator, type_promotion_kind=None)(lower)
 
 
 def pass_class() -> Any:
