@@ -248,6 +248,19 @@ def test_a_sum_that_inductor_fuses_is_measured_as_part_of_its_convolution(
             assert all(ms > 0 for ms in comparison._measure(call, own).values())
 
 
+def test_the_run_that_counts_finds_a_new_input() -> None:
+    events = list[str]()
+
+    class Input:
+        def mul_(self, _: float) -> None:
+            events.append("write")
+
+    comparison._least_of_second_runs([lambda: events.append("run")], [Input()])  # type: ignore[list-item]
+    assert events.pop(0) == "run"  # warms the caches
+    assert events == ["run", "write", "run"] * (len(events) // 3)
+    assert len(events) >= 3
+
+
 class ChannelNorm(nn.LayerNorm):
     """A layer norm over the channels of an image."""
 

@@ -112,12 +112,14 @@ def _measure(call: CompiledCall, packed: Packed | None) -> dict[str, float]:
 
     other = torch.zeros_like(y) if packed is not None and packed.adds else None
 
+    own_input = stock_input = x if call.pass_ == "forward" else y
     if packed is None:
         run_stock = partial(stock.run_whole, call.pass_, x, w, y, arguments)
     else:  # Inductor's images are channels last, also where the engine's are not
         form = torch.channels_last if x.dim() == 4 else torch.preserve_format
         sum_ = None if other is None else other.clone(memory_format=form)
-        run_stock = partial(packed.run, x.clone(memory_format=form), sum_)
+        stock_input = x.contiguous(memory_format=form) if x.dim() == 4 else x
+        run_stock = partial(packed.run, stock_input, sum_)
 
     def run_epilogue() -> Tensor:  # Inductor's kernel has ReLU in the pass that adds
         return torch.relu_(y) if other is None else torch.add(y, other, out=y)
@@ -127,24 +129,28 @@ def _measure(call: CompiledCall, packed: Packed | None) -> dict[str, float]:
         runs[f"{_ENGINE}{choice}"] = partial(run, call, choice, first, second)
     try:
         with device_times.quiet("cpu"):
-            return dict(zip(runs, _least_of_second_runs([*runs.values()]), strict=True))
+            inputs = [stock_input if way == _INDUCTOR else own_input for way in runs]
+            return dict(zip(runs, _least_of_second_runs([*runs.values()], inputs), strict=True))
     finally:
         kept_filters.forget(w)  # those of algorithms that are not chosen
 
 
-def _least_of_second_runs(runs: Sequence[Callable[[], object]]) -> list[float]:
+def _least_of_second_runs(runs: Sequence[Callable[[], object]], inputs: Sequence[Tensor]) -> list[float]:
     """Return the least ms of each run, interleaved.
 
-    Only the second of two runs in a row counts, so that each finds its own data in the caches. On one thread
-    its processor time counts, which other programs on the machine hardly change.
+    Only the second of two runs in a row counts, so that each finds its filter in the caches. Between the two,
+    PyTorch's threads write its input, as the layer before it does in a network: each thread then has its part
+    of the mini-batch in its core's caches. On one thread the processor time counts, which other programs on
+    the machine hardly change.
     """
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     for run_once in runs:
         run_once()
     least, begin = [float("inf")] * len(runs), time.perf_counter()
     for _ in range(_ROUNDS):
-        for i, run_once in enumerate(runs):
+        for i, (run_once, input) in enumerate(zip(runs, inputs, strict=True)):
             run_once()
+            input.mul_(1)
             start = clock()
             run_once()
             least[i] = min(least[i], (clock() - start) * 1e3)
