@@ -73,3 +73,16 @@ def network() -> torch.nn.Module:
 
     torch.manual_seed(1)
     return Network().eval()
+
+
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    """Compile each graph of a test anew, and take mucudnn's pass out of Inductor afterwards."""
+    import torch
+
+    config = pytest.importorskip("torch._inductor.config")
+    torch.compiler.reset()
+    pass_before = config.post_grad_custom_pre_pass
+    with config.patch(fx_graph_cache=False), torch._functorch.config.patch(enable_autograd_cache=False):
+        yield
+    config.post_grad_custom_pre_pass = pass_before

@@ -1,7 +1,6 @@
 """Compiled training steps of converted models write and read their masks as bytes, with the same bits."""
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,9 +17,8 @@ inductor_config = pytest.importorskip("torch._inductor.config")
 
 
 @pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def graphs(fresh_compiler: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Leave all convolutions to Inductor. Return the text of each graph after mucudnn's pass."""
-    torch.compiler.reset()
     texts, swap = list[str](), graph_pass._Graph.swap
 
     def noted(graph: Any) -> Any:
@@ -29,13 +27,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     monkeypatch.setattr(graph_pass, "choose", lambda *_: None)
     monkeypatch.setattr(graph_pass._Graph, "swap", noted)
-    pass_before = inductor_config.post_grad_custom_pre_pass
-    with (
-        inductor_config.patch(fx_graph_cache=False),
-        torch._functorch.config.patch(enable_autograd_cache=False),
-    ):
-        yield texts
-    inductor_config.post_grad_custom_pre_pass = pass_before
+    return texts
 
 
 def gradients(size: int, *, dynamic: bool = False) -> list[torch.Tensor]:

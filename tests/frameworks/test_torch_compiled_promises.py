@@ -1,7 +1,7 @@
 """A model that promises batch invariance keeps it under Inductor, or a warning says that it does not."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,19 +11,12 @@ from torch import Tensor, nn
 from mucudnn.errors import MucudnnWarning
 from mucudnn.torch.compiling import graph_pass
 
-pytestmark = pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec:FutureWarning")  # from Inductor
+pytestmark = [
+    pytest.mark.usefixtures("fresh_compiler"),
+    pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec:FutureWarning"),  # Inductor gives it
+]
 inductor_config = pytest.importorskip("torch._inductor.config")
 NOT_KEPT = "PyTorch itself runs a convolution, whose result does not promise 'batch_invariant'"
-
-
-@pytest.fixture(autouse=True)
-def _fresh_compiler() -> Iterator[None]:
-    torch.compiler.reset()
-    with (
-        inductor_config.patch(fx_graph_cache=False),
-        torch._functorch.config.patch(enable_autograd_cache=False),
-    ):
-        yield
 
 
 def network(**promise: Any) -> nn.Module:

@@ -4,7 +4,7 @@ import copy
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,11 @@ from mucudnn.torch.compiling import comparison, graph_pass, operators, private, 
 from mucudnn.torch.compiling.operators import CompiledCall, EngineChoice
 from mucudnn.torch.operators import passes
 
-pytestmark = pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec:FutureWarning")  # Inductor gives it
+pytestmark = [
+    pytest.mark.usefixtures("fresh_compiler"),
+    pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec:FutureWarning"),  # Inductor gives it
+]
 inductor_config = pytest.importorskip("torch._inductor.config")
-
-
-@pytest.fixture(autouse=True)
-def _fresh_compiler() -> Iterator[None]:
-    torch.compiler.reset()
-    pass_before = inductor_config.post_grad_custom_pre_pass
-    with (
-        inductor_config.patch(fx_graph_cache=False),
-        torch._functorch.config.patch(enable_autograd_cache=False),
-    ):
-        yield
-    inductor_config.post_grad_custom_pre_pass = pass_before
 
 
 def engine(call: CompiledCall, *_: Any) -> EngineChoice | None:
@@ -248,7 +239,7 @@ def test_a_sum_that_inductor_fuses_is_measured_as_part_of_its_convolution(
             assert all(ms > 0 for ms in comparison._measure(call, own).values())
 
 
-def test_the_run_that_counts_finds_a_new_input() -> None:
+def test_the_input_is_written_just_before_the_run_that_counts() -> None:
     events = list[str]()
 
     class Input:

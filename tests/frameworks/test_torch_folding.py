@@ -357,7 +357,7 @@ def test_traced_models_keep_their_modules() -> None:
 
 
 class Residual(nn.Module):
-    """A block that calls its modules by name, as ResNet's do."""
+    """A residual block whose forward calls its convolution and batch norm, which are in no nn.Sequential."""
 
     def __init__(self) -> None:
         super().__init__()

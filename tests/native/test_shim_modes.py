@@ -330,8 +330,8 @@ def work_in_threads():
     threads = [threading.Thread(target=work) for _ in range(8)]
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
-    # Threads that Python has joined still free memory. In a child that is forked meanwhile, the allocator of
-    # GCC 12's address sanitizer waits forever for the lock that they held.
+    # Thread.join() returns before the thread has freed its memory. After a fork in between, the child waits
+    # forever for the allocator's lock, which GCC 12's address sanitizer does not release in a child.
     while {{str(thread.native_id) for thread in threads}} & set(os.listdir("/proc/self/task")):
         time.sleep(0.001)
 

@@ -138,10 +138,10 @@ def _measure(call: CompiledCall, packed: Packed | None) -> dict[str, float]:
 def _least_of_second_runs(runs: Sequence[Callable[[], object]], inputs: Sequence[Tensor]) -> list[float]:
     """Return the least ms of each run, interleaved.
 
-    Only the second of two runs in a row counts, so that each finds its filter in the caches. Between the two,
-    PyTorch's threads write its input, as the layer before it does in a network: each thread then has its part
-    of the mini-batch in its core's caches. On one thread the processor time counts, which other programs on
-    the machine hardly change.
+    Only the second of two runs in a row counts, whose filter is in the caches. Before it, PyTorch's threads
+    write its input, as the layer before does in a network. So each core's caches hold a part of the
+    mini-batch, and an algorithm that gives a core other samples pays for it. On one thread the processor time
+    counts, which other programs on the machine hardly change.
     """
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     for run_once in runs:

@@ -34,7 +34,7 @@ def set_pass() -> None:
     if not any(isinstance(each, Swap) for each in before):
         for own in (OPERATORS, unknown_sizes.OPERATORS):
             for pass_, operator in own.items():
-                private.require_orders(operator, partial(stride_orders, pass_))
+                private.require_stride_orders(operator, partial(stride_orders, pass_))
         private.set_pass(swap_after(before))
 
 

@@ -1,7 +1,8 @@
 """The three passes as operators of compiled graphs: the engine runs them, and PyTorch only if it fails.
 
-The pass over Inductor's graph has already decided for the engine. Inductor plans memory formats later. It is
-told the formats of x and dy; any other tensor in another format than the result's is copied in each run.
+The pass over Inductor's graph has already decided for the engine. Inductor plans memory formats later, and
+`stride_orders` tells it those of x and dy. A filter in another format than the result's is copied in each
+run.
 """
 
 from collections.abc import Callable, Sequence
@@ -182,10 +183,14 @@ def define_operator(name: str, pass_: str, schema: str, run_call: Callable[..., 
 
 
 def stride_orders(
-    pass_: str, first: Any, second: Any, third: Any, stride: Sequence[Any], *arguments: Any
-) -> tuple[Sequence[int] | None, ...]:
-    """Return the orders of strides in which an operator reads its first two tensors; None for a filter."""
-    channels_last, dims = arguments[3], len(stride) + 2
+    pass_: str, first: Any, second: Any, third: Any,
+    stride: Sequence[Any], padding: Any, dilation: Any, groups: Any, channels_last: bool, *_: Any,
+) -> tuple[Sequence[int] | None, ...]:  # fmt: skip
+    """Return the order of strides that an operator needs in each of its first two tensors; None for a filter.
+
+    The arguments are the operator's. An order has the place of each axis: 0 for the smallest stride.
+    """
+    dims = len(stride) + 2
     order = (dims - 1, 0, *range(dims - 2, 0, -1)) if channels_last else tuple(reversed(range(dims)))
     return order, order if pass_ == "backward_filter" else None
 

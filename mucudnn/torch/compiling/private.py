@@ -28,8 +28,8 @@ class Inductor(NamedTuple):
     config: Any  # torch._inductor.config, with the pass that runs after freezing and before fusion
     graph_pass: Any  # the base class of passes with which Inductor's cache of compiled graphs works
     inference_aware: Any  # its subclass that gets `is_inference`; None in PyTorch 2.9
-    lowering: Any  # torch._inductor.lowering, with Inductor's functions for the operators of a graph
-    kernel: Any  # the class of operators for which Inductor generates no code
+    lowering: Any  # torch._inductor.lowering, which turns a graph's operators into what code is generated for
+    kernel: Any  # torch._inductor.ir.ExternKernel, the class of operators without generated code
     virtualized: Any  # V, whose `aot_compilation` is true while AOTInductor compiles
     translator: Any  # the class whose `current_tx` is Dynamo's present trace
     tracing_context: Any  # the class whose `try_get` returns one object from a graph's trace to its code
@@ -112,26 +112,26 @@ def set_pass(graph_pass: Any) -> None:
     _names().config.post_grad_custom_pre_pass = graph_pass
 
 
-def require_orders(operator: Any, orders_of: Callable[..., Sequence[Sequence[int] | None]]) -> None:
-    """Let Inductor hand over an operator's inputs in the memory formats that the operator needs.
+def require_stride_orders(operator: Any, orders_of: Callable[..., Sequence[Sequence[int] | None]]) -> None:
+    """Tell Inductor in which orders of strides an operator needs its first inputs.
 
-    `orders_of` gets the operator's arguments. It returns the order of the strides of each tensor that needs
-    one: the place of each axis, from 0 for the axis with the smallest stride. Code that computes such a
-    tensor writes it in that order if it can; otherwise the tensor is copied.
+    `orders_of` takes the operator's arguments and returns an order for each of these inputs, or None for any.
+    An order has the place of each axis: 0 for the smallest stride. The kernel that computes an input writes
+    it in that order if nothing else fixes its strides; otherwise Inductor inserts a copy.
     """
     lowering, kernel = _names().lowering, _names().kernel
     run = lowering.fallback_handler(operator)
 
-    def lower(*arguments: Any) -> Any:
+    def lower_operator(*arguments: Any) -> Any:
         inputs = list(arguments)
         for place, order in enumerate(orders_of(*arguments)):
             if order is not None:
-                with suppress(RuntimeError):  # PyTorch 2.13 fails to compare some strides of unknown size
+                with suppress(RuntimeError):  # from PyTorch 2.13, which cannot compare some symbolic strides
                     inputs[place] = kernel.require_stride_order(inputs[place], order)
         return run(*inputs)
 
     lowering.add_needs_realized_inputs(operator)
-    lowering.register_lowering(operator, type_promotion_kind=None)(lower)
+    lowering.register_lowering(operator, type_promotion_kind=None)(lower_operator)
 
 
 def pass_class() -> Any:
