@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import predict_longer
 from gpu_engine import HAS_CUDA, engine_environment
 from programs import environment
 
@@ -71,6 +72,7 @@ def test_a_plan_is_written_shown_and_verified(tmp_path: Path) -> None:
     plan = tmp_path / "a.plan"
     mucudnn("optimize", KERNEL, "--engine", "cudnn", "--workspace", "256KiB", "--no-run", "--output", plan)
     assert KERNEL.split("_")[0] in mucudnn("plan", "show", plan)
+    predict_longer(plan)
     mucudnn("plan", "verify", plan)
 
 

@@ -9,6 +9,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from command_line import predict_longer
 from cudnn_stand_in import check_script, mucudnn, on_stand_in
 from programs import host_engine_folders
 
@@ -256,5 +257,6 @@ def test_benchmark_optimize_plan_and_verify_treat_them_as_algorithms(epilogue: s
     shown = mucudnn("plan", "show", plan, env=env)
     assert shown.returncode == 0, shown.stderr
     assert "eng" in shown.stdout
+    predict_longer(Path(plan))
     verified = mucudnn("plan", "verify", plan, env=env)
     assert verified.returncode == 0, verified.stdout + verified.stderr

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import predict_longer
 
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
@@ -67,6 +68,7 @@ def test_each_command_prints_the_keys_that_are_described(
     monkeypatch.setenv("MUCUDNN_LIBRARY", "host")
     printed["doctor"] = run(capsys, "doctor")
     printed["plan show"] = run(capsys, "plan", "show", plan)
+    predict_longer(plan)
     printed["plan verify"] = run(capsys, "plan", "verify", plan)
     printed["plan diff"] = run(capsys, "plan", "diff", plan, other, code=1)
     assert main(["cache", "export", "--output", str(rows)]) == 0

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import shim_cases
 from accepting_library import build_accepting_library
+from command_line import predict_longer
 from graph_numbers import LEGACY_NUMBERS
 from odd_chains import ODD_CHAINS
 from programs import HANGS
@@ -263,6 +264,7 @@ def test_what_is_recorded_is_optimized_offline_and_the_plan_is_followed(tmp_path
     decided = mucudnn(tmp_path, "optimize", str(record), "--workspace", "40KiB", "--output", str(plan))
     assert "+add+bias+relu" in decided
     assert "+add0+bias+relu" in mucudnn(tmp_path, "plan", "show", str(plan))
+    predict_longer(plan)
     mucudnn(tmp_path, "plan", "verify", str(plan))
 
     results = run_under_shim(cases, tmp_path, **following(plan), MUCUDNN_WORKSPACE_LIMIT="40KiB")
