@@ -2,8 +2,11 @@
 
 #include <dlfcn.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
@@ -457,6 +460,17 @@ void bind_engine(py::module_& module) {
   py::class_<PyKeptFilter>(module, "KeptFilter")
       .def_property_readonly("size", &PyKeptFilter::size)
       .def("matches", &PyKeptFilter::matches, py::arg("w"));
+
+  py::class_<ValueSample>(module, "ValueSample")
+      .def(py::init([](const std::vector<std::array<std::size_t, 4>>& arrays) {
+             std::vector<SampledArray> sampled;
+             for (const auto& [address, channels, size, item] : arrays) {
+               sampled.push_back({reinterpret_cast<const char*>(address), channels, size, item});
+             }
+             return ValueSample(std::move(sampled));
+           }),
+           py::arg("arrays"))
+      .def("is_current", &ValueSample::is_current);
 
   py::class_<PyDivision>(module, "Division")
       .def_property_readonly("workspace", &PyDivision::workspace)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from needs_torch import mt, torch
 from torch import Tensor, nn
-from torch.fx.experimental.optimization import fuse
 
 from mucudnn.torch.layers import folding
 
@@ -354,24 +353,3 @@ def test_traced_models_keep_their_modules() -> None:
     scripted = torch.jit.trace(model, image())
     change_mean(model)
     torch.testing.assert_close(scripted(image()), mt.restore(model)(image()), rtol=1e-5, atol=1e-5)
-
-
-class Residual(nn.Module):
-    """A residual block whose forward calls its convolution and batch norm, which are in no nn.Sequential."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(3, 3, 3, padding=1, bias=False), nn.BatchNorm2d(3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.norm(self.conv(x)) + x)
-
-
-def test_blocks_are_converted_after_pytorch_has_folded_them() -> None:
-    model, x = Residual(), torch.rand(4, 3, 12, 12)
-    model(x)  # in training: gives the norm statistics
-    expected = model.eval()(x)
-    folded = mt.convert(fuse(model))
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
-    with torch.no_grad():
-        torch.testing.assert_close(folded(x), expected, rtol=1e-5, atol=1e-5)

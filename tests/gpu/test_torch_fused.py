@@ -79,6 +79,27 @@ def test_a_sequential_runs_a_convolution_and_its_relu_at_once(
     torch.testing.assert_close(y.cpu().double(), exact(model, x), rtol=1e-5, atol=1e-5)
 
 
+class Named(torch.nn.Module):
+    """A block whose forward names its modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.relu = torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.ReLU()
+
+    def forward(self, x: Any) -> Any:
+        x = self.conv(x)
+        return self.relu(x)
+
+
+def test_a_block_runs_a_convolution_and_the_relu_that_alone_reads_it_at_once(
+    fused_ms: dict[str, float], runs: list[str]
+) -> None:
+    model, x = converted(Named().cuda().eval()), image()
+    y = model(x)
+    assert runs[-1] == "+bias+relu"
+    torch.testing.assert_close(y.cpu().double(), exact(model, x), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_bias_alone_is_fused(dtype: Any, fused_ms: dict[str, float], runs: list[str]) -> None:
     model, x = converted(torch.nn.Conv2d(16, 32, 3, padding=1).cuda().to(dtype)), image(dtype)

@@ -1,92 +1,52 @@
-"""Run a convolution and the module behind it as one, without gradients: a batch norm, or on a GPU a ReLU.
-
-Only in an `nn.Sequential` is that module known to be the one reader of the convolution's result. So `convert`
-gives each Sequential that has such a pair a subclass of its own class, which runs both at once. In eval mode
-a batch norm is folded into the convolution's weights. The modules themselves stay as they were: whoever calls
-one of them gets its own result.
+"""Fold a batch norm in eval mode into the weights of the convolution in front of it.
 
 Folded weights are kept until a parameter or a buffer that they are made of changes. A GPU's cannot be
 compared in each call without waiting for it, so they are not folded.
 """
 
-from itertools import pairwise, starmap, zip_longest
+from operator import is_
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as modules_of_torch
 
-from mucudnn.torch.layers.converted import CONVERTED, RESTORED, run_with_relu
+from mucudnn._native import ValueSample
 from mucudnn.torch.operators import kept_filters, passes
 
-_NORMS: dict[type, type] = {nn.Conv1d: nn.BatchNorm1d, nn.Conv2d: nn.BatchNorm2d, nn.Conv3d: nn.BatchNorm3d}
 _TYPES = (torch.float32, torch.float64)  # 16-bit weights would be rounded twice
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
-class _Snapshot(NamedTuple):
-    """A tensor that folded weights are made of, and its state at that time."""
-
-    tensor: Tensor
-    version: int
-    address: int
-    values: npt.NDArray[Any]  # in the tensor's own memory
-    places: tuple[npt.NDArray[np.intp], ...]  # one value of each channel
-    sample: bytes  # the values at these places
-
-    @property
-    def is_current(self) -> bool:
-        """True unless the tensor has changed. Only the values show changes by way of `.data`."""
-        tensor = self.tensor
-        is_same = tensor._version == self.version and tensor.data_ptr() == self.address
-        return is_same and self.values[self.places].tobytes() == self.sample
+Tensors = tuple[Tensor | None, ...]
 
 
 class _Fold(NamedTuple):
-    """The weights of a convolution with a batch norm folded in; None if they are not finite."""
+    """The weights of a convolution with a batch norm folded in; None if they are not finite.
 
-    sources: tuple[_Snapshot | None, ...]  # None for a bias or a factor that the modules lack
+    The other fields show whether the tensors that it is made of have changed. Only a sample of their
+    elements shows changes by way of `.data`.
+    """
+
     weights: tuple[nn.Parameter, nn.Parameter] | None
+    tensors: Tensors  # None for a bias or a factor that the modules lack
+    states: list[tuple[int, int]]
+    sample: ValueSample
     eps: float
 
-    def is_of(self, tensors: tuple[Tensor | None, ...], eps: float) -> bool:
+    def is_of(self, tensors: Tensors, eps: float) -> bool:
         """Return whether the fold was made of these tensors as they are now."""
-        if eps != self.eps:
-            return False
-        for source, tensor in zip(self.sources, tensors, strict=True):
-            if source is None or tensor is None:
-                if source is not tensor:
-                    return False
-            elif source.tensor is not tensor or not source.is_current:
-                return False
-        return True
+        return (
+            all(map(is_, tensors, self.tensors))
+            and eps == self.eps
+            and _states(tensors) == self.states
+            and self.sample.is_current()
+        )
 
 
 _folds: WeakKeyDictionary[nn.Module, WeakKeyDictionary[nn.Module, _Fold]] = WeakKeyDictionary()
-_classes: dict[type, type] = {}  # the subclass of each class of Sequential
-_FOLDING = "_mucudnn_folds_class"  # the attribute of a subclass that names the class it is made of
 
 
-def join_pairs(module: nn.Module) -> None:
-    """Let a Sequential run its converted convolutions with what follows; leave other modules alone."""
-    own = type(module)
-    if (
-        _can_subclass(own)
-        and "forward" not in vars(module)
-        and any(starmap(_is_pair, pairwise(module._modules.values())))
-    ):
-        module.__class__ = _class_of(own)
-
-
-def restore(module: nn.Module) -> None:
-    """Give a Sequential its own class again, and free the folded weights of a convolution."""
-    _folds.pop(module, None)
-    own = getattr(type(module), _FOLDING, None)
-    if own is not None:
-        module.__class__ = own
+def forget(convolution: nn.Module) -> None:
+    """Free the folded weights of a convolution."""
+    _folds.pop(convolution, None)
 
 
 def size(convolution: nn.Module | None = None) -> int:
@@ -96,124 +56,47 @@ def size(convolution: nn.Module | None = None) -> int:
     return sum(weight.nbytes + kept_filters.size(weight) for weight in weights)
 
 
-def _is_norm_of(convolution: nn.Module | None, norm: nn.Module | None) -> bool:
-    """Return whether these are a converted convolution and a batch norm for its results."""
-    own = RESTORED.get(type(convolution))
-    return own is not None and _NORMS[own] is type(norm)
+def weights_for(convolution: Any, norm: Any, input: Tensor) -> tuple[nn.Parameter, nn.Parameter] | None:
+    """Return the folded weight and bias for a call of a converted convolution; None if the norm is to run.
 
-
-def _is_pair(convolution: nn.Module | None, following: nn.Module | None) -> bool:
-    """Return whether these are a converted convolution and a module that may run with it."""
-    return type(convolution) in RESTORED and (
-        type(following) is nn.ReLU or _is_norm_of(convolution, following)
-    )
-
-
-def _can_subclass(own: Any) -> bool:
-    """Return whether the class is a plain Sequential or a subclass with the same forward and pickling."""
-    return (
-        issubclass(own, nn.Sequential)
-        and own.forward is nn.Sequential.forward
-        and own.__call__ is nn.Module.__call__
-        and own.__reduce_ex__ is object.__reduce_ex__
-        and own.__reduce__ is object.__reduce__
-        and type(own) is type
-        and not any("__init_subclass__" in vars(base) for base in own.__mro__[:-1])
-        and not hasattr(own, _FOLDING)
-    )
-
-
-def _class_of(own: Any) -> type:
-    if own not in _classes:
-        run_own = own.forward
-
-        def forward(self: Any, input: Any) -> Any:
-            if torch.compiler.is_compiling():
-                return run_own(self, input)
-            return _run_modules(self, input)
-
-        def reduce(self: Any, protocol: Any) -> Any:
-            reduced: Any = object.__reduce_ex__(self, 1)  # the later protocols name no maker
-            make, (_, *more), *state = reduced
-            return _remake, (own, make, *more), *state
-
-        names = {"forward": forward, "__reduce_ex__": reduce, "__module__": own.__module__, _FOLDING: own}
-        names |= {"__qualname__": own.__qualname__, "__doc__": own.__doc__}
-        _classes[own] = type(own.__name__, (own,), names)
-    return _classes[own]
-
-
-def _remake(own: type, make: Any, *more: Any) -> Any:
-    return make(_class_of(own), *more)
-
-
-def _run_modules(sequential: nn.Module, input: Any) -> Any:
-    """Run the modules of a Sequential one after another, a convolution and what follows it as one."""
-    children = list(sequential._modules.values())
-    has_run = False  # the module ran with the convolution before it
-    for module, following in zip_longest(children, children[1:]):
-        if has_run:
-            has_run = False
-            continue
-        if type(following) is nn.ReLU and _may_fuse(module, following, input):
-            input, has_run = run_with_relu(module, input), True
-            continue
-        weights = _weights_for(module, following, input) if _is_norm_of(module, following) else None
-        has_run = weights is not None
-        input = module(input) if weights is None else module._conv_forward(input, *weights)
-    return input
-
-
-def _may_fuse(convolution: Any, relu: nn.Module, input: Any) -> bool:
-    """Return whether cuDNN may run a convolution and a ReLU at once, in a call that nothing observes."""
-    if type(input) is not Tensor or not input.is_cuda or type(convolution) not in CONVERTED.values():
-        return False
+    The call needs no gradients, and nothing observes it.
+    """
     settings = convolution._mucudnn
-    return (
-        settings is not None
-        and not torch.is_grad_enabled()
-        and not passes.is_followed(input, convolution.weight, None)
-        and not _has_hooks(convolution, relu)
-        and torch._C._len_torch_function_stack() == 0
-    )
-
-
-def _weights_for(convolution: Any, norm: Any, input: Any) -> tuple[nn.Parameter, nn.Parameter] | None:
-    """Return the folded weight and bias for a call; None if both modules are to run on their own."""
-    if norm.training or convolution.training:
-        _folds.pop(convolution, None)
+    if settings is None or settings.promise_text or settings.handle is not None:
         return None
-    settings = convolution._mucudnn
-    if torch.is_grad_enabled() or settings is None or settings.promise_text or settings.handle is not None:
+    if not input.is_cpu or torch.is_autocast_enabled("cpu"):
         return None
-    tensors = (
-        convolution.weight, convolution.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var,
-    )  # fmt: skip
-    if not _can_fold(convolution, norm, input, tensors):
+    try:
+        # Reading them as attributes takes longer than to compare them.
+        own, factors, statistics = convolution._parameters, norm._parameters, norm._buffers
+        weight = own["weight"]
+        tensors = (
+            weight, own["bias"], factors["weight"], factors["bias"],
+            statistics["running_mean"], statistics["running_var"],
+        )  # fmt: skip
+    except KeyError:  # something replaced a parameter, such as pruning
+        return None
+    if weight is None or input.dtype is not weight.dtype or input.dim() != weight.dim():
         return None
     folds = _folds.get(convolution)
     fold = None if folds is None else folds.get(norm)
     if fold is None or not fold.is_of(tensors, norm.eps):
+        if not _can_fold(tensors):
+            return None
         fold = _make_fold(tensors, norm.eps)
         _folds.setdefault(convolution, WeakKeyDictionary())[norm] = fold
-        kept_filters.forget(convolution.weight)
+        kept_filters.forget(weight)
     return fold.weights
 
 
-def _can_fold(convolution: Any, norm: Any, input: Any, tensors: tuple[Any, ...]) -> bool:
+def _can_fold(tensors: tuple[Any, ...]) -> bool:
     weight, *vectors = tensors
     return (
-        type(input) is Tensor
-        and input.is_cpu
-        and not passes.is_followed(input, weight, None)  # a tracer would follow the comparisons below
-        and type(weight) is nn.Parameter
-        and norm.running_mean is not None
-        and norm.running_var is not None
+        type(weight) is nn.Parameter
         and weight.dtype in _TYPES
-        and input.dtype is weight.dtype
-        and input.dim() == weight.dim()
+        and weight.numel() > 0
+        and all(statistic is not None for statistic in vectors[3:])
         and all(vector is None or vector.shape == weight.shape[:1] for vector in vectors)
-        and not torch.is_autocast_enabled("cpu")
         and all(
             tensor is None
             or (
@@ -221,28 +104,31 @@ def _can_fold(convolution: Any, norm: Any, input: Any, tensors: tuple[Any, ...])
                 and tensor.is_cpu
                 and tensor.dtype is weight.dtype
                 and tensor.layout is torch.strided
+                and _is_packed(tensor)
                 and not tensor.is_inference()
             )
             for tensor in tensors
         )
-        and not _has_hooks(convolution, norm)
-        and torch._C._len_torch_function_stack() == 0
     )
 
 
-def _has_hooks(*modules: Any) -> bool:
-    """Return whether a hook sees a call to one of the modules, or the module has a `forward` of its own."""
-    return any(
-        "forward" in vars(module) or any(getattr(module, name) for name in _HOOKS) for module in modules
-    ) or any(getattr(modules_of_torch, f"_global{name}", None) for name in _HOOKS)
+def _is_packed(tensor: Tensor) -> bool:
+    """Return whether a tensor's elements fill its memory, with the first axis outside the others."""
+    format_ = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim(), torch.contiguous_format)
+    return bool(tensor.is_contiguous() or tensor.is_contiguous(memory_format=format_))
 
 
-def _make_fold(tensors: tuple[Tensor | None, ...], eps: float) -> _Fold:
+def _states(tensors: Tensors) -> list[tuple[int, int]]:
+    return [(tensor._version, tensor.data_ptr()) for tensor in tensors if tensor is not None]
+
+
+def _make_fold(tensors: Tensors, eps: float) -> _Fold:
     weight, bias, factor, shift, mean, variance = tensors
     assert weight is not None
     assert mean is not None
     assert variance is not None
-    sources = tuple(None if tensor is None else _take_snapshot(tensor) for tensor in tensors)
+    present = [tensor for tensor in tensors if tensor is not None]
+    sample = ValueSample([(t.data_ptr(), len(t), t.numel() // len(t), t.element_size()) for t in present])
     with torch.inference_mode(False), torch.no_grad():
         scale = (variance.double() + eps).rsqrt()
         if factor is not None:
@@ -251,18 +137,8 @@ def _make_fold(tensors: tuple[Tensor | None, ...], eps: float) -> _Fold:
         offset = moved * scale if shift is None else moved * scale + shift.double()
         folded = (weight.double() * scale.view(-1, *(1,) * (weight.dim() - 1))).to(weight.dtype)
         offset = offset.to(weight.dtype)
-        if not (folded.isfinite().all() and offset.isfinite().all()):
-            return _Fold(sources, None, eps)
-        own = torch.empty_like(weight).copy_(folded)  # with the weight's strides
-        weights = tuple(nn.Parameter(tensor, requires_grad=False) for tensor in (own, offset))
-    return _Fold(sources, (weights[0], weights[1]), eps)
-
-
-def _take_snapshot(tensor: Tensor) -> _Snapshot:
-    with torch.inference_mode(False):
-        values = tensor.detach().numpy()
-    channels, size = len(values), values[0].size
-    # An odd step, so that the channels differ in the place of their value.
-    offsets = np.unravel_index(np.arange(channels) * 40503 % size, values.shape[1:] or (1,))
-    places = (np.arange(channels), *offsets[: values.ndim - 1])
-    return _Snapshot(tensor, tensor._version, tensor.data_ptr(), values, places, values[places].tobytes())
+        weights = None
+        if folded.isfinite().all() and offset.isfinite().all():
+            own = torch.empty_like(weight).copy_(folded)  # with the weight's strides
+            weights = (nn.Parameter(own, requires_grad=False), nn.Parameter(offset, requires_grad=False))
+    return _Fold(weights, tensors, _states(tensors), sample, eps)

@@ -1,0 +1,168 @@
+"""Run a convolution and the module behind it as one, without gradients: a batch norm, or on a GPU a ReLU.
+
+That module must be the one reader of the convolution's result, as in an `nn.Sequential`, or by the statements
+of a block's `forward`. `convert` gives each module that has such a pair a subclass of its own class, which
+runs both at once. In eval mode a batch norm is folded into the convolution's weights. The modules themselves
+stay as they were: whoever calls one of them gets its own result.
+"""
+
+from functools import wraps
+from itertools import pairwise, starmap, zip_longest
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as modules_of_torch
+
+from mucudnn.torch.layers import folding
+from mucudnn.torch.layers.converted import CONVERTED, RESTORED, run_with_relu
+from mucudnn.torch.layers.joined_calls import RUN_PAIR, Pair, joined, pairs_in
+from mucudnn.torch.operators import passes
+
+_NORMS: dict[type, type] = {nn.Conv1d: nn.BatchNorm1d, nn.Conv2d: nn.BatchNorm2d, nn.Conv3d: nn.BatchNorm3d}
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS_ON_ALL = [getattr(modules_of_torch, f"_global{name}") for name in _HOOKS]
+_OWN_CLASS = "_mucudnn_own_class"  # the attribute of a subclass that names the class it is made of
+_classes: dict[tuple[type, frozenset[Pair]], type] = {}  # the subclass of each class that runs these pairs
+
+
+def join_pairs(module: nn.Module) -> None:
+    """Let a module run its converted convolutions with what alone reads their results."""
+    own: Any = type(module)
+    if not _can_subclass(own) or "forward" in vars(module):
+        return
+    if own.forward is nn.Sequential.forward:
+        pairs, has_pairs = frozenset[Pair](), any(starmap(_is_pair, pairwise(module._modules.values())))
+    else:
+        pairs = frozenset(pair for pair in pairs_in(own.forward) if _has_pair(module, pair))
+        has_pairs = bool(pairs)
+    if has_pairs:
+        module.__class__ = _class_of(own, pairs)
+
+
+def restore(module: nn.Module) -> None:
+    """Give a module its own class again, and free the folded weights of a convolution."""
+    folding.forget(module)
+    own = vars(type(module)).get(_OWN_CLASS)
+    if own is not None:  # a class that FSDP made of this one stays
+        module.__class__ = own
+
+
+def _is_norm_of(convolution: nn.Module | None, norm: nn.Module | None) -> bool:
+    """Return whether these are a converted convolution and a batch norm for its results."""
+    own = RESTORED.get(type(convolution))
+    return own is not None and _NORMS[own] is type(norm)
+
+
+def _is_pair(convolution: nn.Module | None, following: nn.Module | None) -> bool:
+    """Return whether these are a converted convolution and a module that may run with it."""
+    return type(convolution) in RESTORED and (
+        type(following) is nn.ReLU or _is_norm_of(convolution, following)
+    )
+
+
+def _has_pair(module: nn.Module, pair: Pair) -> bool:
+    try:
+        return _is_pair(module.get_submodule(pair.inner), module.get_submodule(pair.outer))
+    except AttributeError:  # None, or not a module
+        return False
+
+
+def _can_subclass(own: Any) -> bool:
+    """Return whether a subclass that only calls modules at once does what the class does."""
+    return (
+        own.__call__ is nn.Module.__call__
+        and own.__reduce_ex__ is object.__reduce_ex__
+        and own.__reduce__ is object.__reduce__
+        and type(own) is type
+        and not any("__init_subclass__" in vars(base) for base in own.__mro__[:-1])
+        and not hasattr(own, _OWN_CLASS)
+    )
+
+
+def _class_of(own: Any, pairs: frozenset[Pair]) -> type:
+    """Return the subclass that runs these pairs of its `forward` at once, or those of a Sequential."""
+    if (own, pairs) in _classes:
+        return _classes[own, pairs]
+    run_own = own.forward
+    run_joined = joined(run_own, pairs) if pairs else _run_sequential
+
+    @wraps(run_own)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = run_own if torch.compiler.is_compiling() else run_joined
+        return run(self, *args, **kwargs)
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        reduced: Any = object.__reduce_ex__(self, 1)  # the later protocols name no maker
+        make, (_, *more), *state = reduced
+        return _remake, (own, pairs, make, *more), *state
+
+    names = {"forward": forward, "__reduce_ex__": reduce, "__module__": own.__module__, _OWN_CLASS: own}
+    names |= {"__qualname__": own.__qualname__, "__doc__": own.__doc__, RUN_PAIR: staticmethod(_run_pair)}
+    _classes[own, pairs] = type(own.__name__, (own,), names)
+    return _classes[own, pairs]
+
+
+def _remake(own: Any, pairs: frozenset[Pair], make: Any, *more: Any) -> Any:
+    is_known = not pairs or pairs <= pairs_in(own.forward)  # the class may have changed since it was pickled
+    return make(_class_of(own, pairs) if is_known else own, *more)
+
+
+def _run_pair(outer: Any, inner: Any, input: Any) -> Any:
+    """Return outer(inner(input))."""
+    return _run_modules((inner, outer), input)
+
+
+def _run_sequential(sequential: nn.Module, input: Any) -> Any:
+    return _run_modules(tuple(sequential._modules.values()), input)
+
+
+def _run_modules(modules: tuple[Any, ...], input: Any) -> Any:
+    """Run modules one after another, a convolution and what follows it as one."""
+    has_run = False  # the module ran with the convolution before it
+    for module, following in zip_longest(modules, modules[1:]):
+        if has_run:
+            has_run = False
+            continue
+        result = _run_as_one(module, following, input) if _is_pair(module, following) else None
+        has_run = result is not None
+        input = module(input) if result is None else result
+    return input
+
+
+def _run_as_one(convolution: Any, following: Any, input: Any) -> Tensor | None:
+    """Return the result of a pair that runs as one; None if each is to run by itself."""
+    is_norm = type(following) is not nn.ReLU
+    if is_norm and (following.training or convolution.training):
+        folding.forget(convolution)
+        return None
+    if (
+        type(input) is not Tensor
+        or input.is_cpu is not is_norm
+        or _is_observed(convolution, following, input)
+    ):
+        return None
+    if is_norm:
+        weights = folding.weights_for(convolution, following, input)
+        return None if weights is None else convolution._conv_forward(input, *weights)
+    is_converted = type(convolution) in CONVERTED.values() and convolution._mucudnn is not None
+    return run_with_relu(convolution, input) if is_converted else None
+
+
+def _is_observed(convolution: Any, following: Any, input: Tensor) -> bool:
+    """Return whether something follows a call, needs its gradients, or sees the modules' own results.
+
+    Every line here adds to the cost of every call.
+    """
+    if torch.is_grad_enabled() or torch._C._len_torch_function_stack():
+        return True
+    for module in (convolution, following):
+        own = vars(module)
+        if "forward" in own or (
+            own["_forward_hooks"]
+            or own["_forward_pre_hooks"]
+            or own["_backward_hooks"]
+            or own["_backward_pre_hooks"]
+        ):
+            return True
+    return any(_HOOKS_ON_ALL) or passes.is_followed(input, input, None)
