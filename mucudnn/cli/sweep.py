@@ -14,16 +14,16 @@ from mucudnn.measuring.budget import Budget
 from mucudnn.measuring.engines import open_engine
 from mucudnn.measuring.runners import Exhaustive
 from mucudnn.output.text import micro_batches, milliseconds, ratio, short_names
-from mucudnn.plans.json_forms import kernel_fields, machine_json
+from mucudnn.plans.json_forms import groups_json, kernel_fields, machine_json
 from mucudnn.plans.sweep import Cliff, Sweep, parse_sizes, sweep
 from mucudnn.problems.descriptor import short_text
 from mucudnn.sizes import format_size, spell_limit
-from mucudnn.solver import Configuration
+from mucudnn.solver import ChannelGroups, Configuration
 
 HELP = "time kernels at many mini-batch sizes and find cliffs"
 DESCRIPTION = (
     "Makes the measurements that the cache lacks of each kernel at each mini-batch size. Shows the sizes at "
-    "which the time of a sample jumps (cliffs), and the time with the mini-batch divided."
+    "which the time of a sample jumps (cliffs), and the time with the mini-batch or the channels divided."
 )
 EXAMPLES = (
     "mucudnn sweep mb64_ic64ih27_oc192_kh5_ph2 --sizes 1-64",
@@ -147,9 +147,11 @@ def _make_json(sweeps: list[Sweep], machine: Machine, limit: int | None, new: in
     }
 
 
-def _make_configuration_json(configuration: Configuration | None) -> dict[str, Any] | None:
+def _make_configuration_json(configuration: Configuration | ChannelGroups | None) -> dict[str, Any] | None:
     if configuration is None:
         return None
+    if isinstance(configuration, ChannelGroups):
+        return groups_json(configuration)
     return {
         "parts": [{"micro_batch": p.micro_batch, "algorithm": p.algorithm} for p in configuration.parts],
         "time_ms": configuration.time_ms,

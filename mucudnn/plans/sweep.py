@@ -10,12 +10,15 @@ from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.source import timed
 from mucudnn.plans.decide import fastest_configuration
+from mucudnn.plans.parts.channels import measure_groups
+from mucudnn.plans.parts.parts import faster_groups
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import micro_batch_sizes, usable_sizes
-from mucudnn.solver import Configuration
+from mucudnn.solver import ChannelGroups, Configuration
 
 JUMP = 1.3
 NEIGHBOURS = 3
+_PARTS = "power_of_two"  # the sizes of a division's parts, beside the swept ones
 _LARGEST = 2**16
 
 
@@ -23,13 +26,14 @@ _LARGEST = 2**16
 class SweepPoint:
     """A mini-batch size with the best undivided algorithm and the best division within the limit.
 
-    Either is None where nothing fits the limit. `is_busy` says that the undivided algorithm was never
-    measured without disturbance.
+    A division is of the mini-batch, or of the channels if that is predicted to be faster. Either is None
+    where nothing fits the limit. `is_busy` says that the undivided algorithm was never measured without
+    disturbance.
     """
 
     mini_batch: int
     undivided: Configuration | None
-    divided: Configuration | None
+    divided: Configuration | ChannelGroups | None
     is_busy: bool = False
 
     @property
@@ -95,12 +99,14 @@ def sweep(
     """
     swept = {kernel: sizes or micro_batch_sizes(policy, kernel.mini_batch) for kernel in kernels}
     slices = {
-        kernel: sorted({*own, *usable_sizes("power_of_two", kernel.at(max(own)))})
-        for kernel, own in swept.items()
+        kernel: sorted({*own, *usable_sizes(_PARTS, kernel.at(max(own)))}) for kernel, own in swept.items()
     }
     measured = [kernel.at(size) for kernel, own in slices.items() for size in own]
     made = bench.made.total()
     benchmark(bench, measured, "undivided")
+    if limit is not None:
+        whole = [kernel.at(size) for kernel, own in swept.items() for size in own]
+        measure_groups(bench, dict.fromkeys(whole, limit), _PARTS)
     is_new = bench.made.total() > made
     results = [_read_sweep(bench, kernel, swept[kernel], slices[kernel], limit) for kernel in kernels]
     doubtful = [
@@ -118,7 +124,7 @@ def _read_sweep(
     bench: Bench, kernel: Kernel, swept: Sequence[int], slices: Sequence[int], limit: int | None
 ) -> Sweep:
     rows = [row for row in bench.costs([kernel]).measurements[kernel] if row.micro_batch in slices]
-    return Sweep(kernel, limit, tuple(_make_point(kernel.at(size), rows, limit) for size in swept))
+    return Sweep(kernel, limit, tuple(_make_point(bench, kernel.at(size), rows, limit) for size in swept))
 
 
 def _measure_again(bench: Bench, kernel: Kernel, point: SweepPoint) -> None:
@@ -152,13 +158,14 @@ def find_cliffs(points: Sequence[SweepPoint]) -> list[Cliff]:
     return cliffs
 
 
-def _make_point(kernel: Kernel, rows: Sequence[Measurement], limit: int | None) -> SweepPoint:
+def _make_point(bench: Bench, kernel: Kernel, rows: Sequence[Measurement], limit: int | None) -> SweepPoint:
     size = kernel.mini_batch
     whole = {row.algorithm: row for row in rows if row.is_undivided(size)}
     undivided = fastest_configuration(list(whole.values()), kernel, limit)
+    divided = fastest_configuration([row for row in rows if row.micro_batch <= size], kernel, limit)
     return SweepPoint(
         size,
         undivided,
-        fastest_configuration([row for row in rows if row.micro_batch <= size], kernel, limit),
+        faster_groups(bench, kernel, _PARTS, limit, divided, run=False) or divided,
         undivided is not None and whole[undivided.parts[0].algorithm].busy_tries > 0,
     )

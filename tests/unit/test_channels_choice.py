@@ -27,6 +27,7 @@ from mucudnn.plans.decide import Decision, Limits
 from mucudnn.plans.parts import channels, parts
 from mucudnn.plans.plan import Plan, PlanKernel, write_plan
 from mucudnn.plans.result import Result, to_json, to_plan, total_workspace
+from mucudnn.plans.sweep import sweep
 from mucudnn.problems.kernels import Kernel
 from mucudnn.report.gather import gather
 from mucudnn.report.page import render
@@ -99,6 +100,21 @@ def fill(bench: Bench, pass_: str, ms: float) -> Kernel:
     for size in (1, 2):
         add(bench, whole, size, slowest, ms, 0)
     return whole
+
+
+def test_a_sweep_has_groups_where_they_are_faster_than_micro_batches(bench: Bench) -> None:
+    for size, listed in bench.candidates(FORWARD, [1, 2]).items():
+        for c in listed:
+            add(bench, FORWARD, size, c.algorithm, 1e6 if c.workspace <= LIMIT else 1.0, c.workspace)
+    (swept,) = sweep(bench, [FORWARD], None, "power_of_two", LIMIT)
+    for point in swept.points:
+        assert isinstance(point.divided, ChannelGroups)
+        assert point.divided.channels == 64
+        assert point.divided.workspace <= LIMIT
+        assert point.undivided is not None
+        assert point.undivided.time_ms == 1e6
+    (without_limit,) = sweep(bench, [FORWARD], None, "power_of_two", None)
+    assert not any(isinstance(point.divided, ChannelGroups) for point in without_limit.points)
 
 
 @pytest.mark.parametrize("pass_", PASSES)
