@@ -5,7 +5,6 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <utility>
 #include <vector>
 
 #include <pybind11/functional.h>
@@ -463,11 +462,11 @@ void bind_engine(py::module_& module) {
 
   py::class_<ValueSample>(module, "ValueSample")
       .def(py::init([](const std::vector<std::array<std::size_t, 4>>& arrays) {
-             std::vector<SampledArray> sampled;
+             ValueSample sample;
              for (const auto& [address, channels, size, item] : arrays) {
-               sampled.push_back({reinterpret_cast<const char*>(address), channels, size, item});
+               sample.add(reinterpret_cast<const char*>(address), channels, size, item);
              }
-             return ValueSample(std::move(sampled));
+             return sample;
            }),
            py::arg("arrays"))
       .def("is_current", &ValueSample::is_current);

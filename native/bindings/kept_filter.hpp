@@ -13,24 +13,23 @@ namespace mucudnn::python {
 class PyKeptFilter {
  public:
   PyKeptFilter(const Problem& problem, const char* w, KeptFilter filter)
-      : problem_(problem), filter_(std::move(filter)), sample_(sample(w)) {}
+      : filter_(std::move(filter)), sample_(sample(problem, w)) {}
 
   std::size_t size() const { return filter_.size(); }
   const char* data() const { return filter_.data(); }
 
   // Returns whether one value of each output channel at `w` is as it was.
-  bool matches(std::uintptr_t w) const { return sample(reinterpret_cast<const char*>(w)) == sample_; }
+  bool matches(std::uintptr_t w) const { return sample_.matches(reinterpret_cast<const char*>(w)); }
 
  private:
-  std::uint64_t sample(const char* w) const {
-    const auto channels = static_cast<std::size_t>(problem_.out_channels);
-    const std::size_t size = static_cast<std::size_t>(problem_.w_elements()) / channels;
-    return python::sample({w, channels, size, size_of(problem_.data_type)});
+  static ArraySample sample(const Problem& problem, const char* w) {
+    const auto channels = static_cast<std::size_t>(problem.out_channels);
+    return {w, channels, static_cast<std::size_t>(problem.w_elements()) / channels,
+            size_of(problem.data_type)};
   }
 
-  Problem problem_;
   KeptFilter filter_;
-  std::uint64_t sample_;
+  ArraySample sample_;
 };
 
 }  // namespace mucudnn::python

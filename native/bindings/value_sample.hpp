@@ -2,48 +2,74 @@
 // without reading the whole arrays.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <utility>
 #include <vector>
 
 namespace mucudnn::python {
 
-// A packed array of `channels` rows of `size` elements of `item` bytes, at most eight.
-struct SampledArray {
-  const char* data;
-  std::size_t channels, size, item;
-};
-
-// Returns a hash of one element of each channel, or of all elements if a channel has one.
-inline std::uint64_t sample(const SampledArray& array, std::uint64_t hash = 0) {
-  constexpr std::size_t kStep = 40503;  // odd, so that channels differ in the place of the element
-  for (std::size_t i = 0; i < array.channels; ++i) {
-    std::uint64_t value = 0;
-    std::memcpy(&value, array.data + (i * array.size + i * kStep % array.size) * array.item, array.item);
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
-    hash ^= hash >> 32;
-  }
-  return hash;
-}
-
-// Arrays and the hash of their elements at the time of construction.
-class ValueSample {
+// One value of each channel of a packed array, and all values of an array whose channels have one.
+class ArraySample {
  public:
-  explicit ValueSample(std::vector<SampledArray> arrays) : arrays_(std::move(arrays)), hash_(hash()) {}
+  // Reads `channels` rows of `size` values of `item` bytes, at most eight.
+  ArraySample(const char* data, std::size_t channels, std::size_t size, std::size_t item)
+      : size_(size), item_(item), values_(channels) {
+    for_each_place([&](std::size_t i, std::size_t place) { values_[i] = read(data + place); });
+  }
 
-  bool is_current() const { return hash() == hash_; }
+  // Returns whether the values at `data` are those that were read.
+  bool matches(const char* data) const {
+    std::uint64_t differences = 0;
+    for_each_place([&](std::size_t i, std::size_t place) { differences |= values_[i] ^ read(data + place); });
+    return differences == 0;
+  }
 
  private:
-  std::uint64_t hash() const {
-    std::uint64_t hash = 0;
-    for (const SampledArray& array : arrays_) hash = sample(array, hash);
-    return hash;
+  template <class See>
+  void for_each_place(See see) const {
+    const std::size_t step = 40503 % size_;  // so that channels differ in the place of the value
+    for (std::size_t i = 0, row = 0, value = 0; i < values_.size(); ++i, row += size_) {
+      see(i, (row + value) * item_);
+      value += step;
+      if (value >= size_) value -= size_;
+    }
   }
 
-  std::vector<SampledArray> arrays_;
-  std::uint64_t hash_;
+  std::uint64_t read(const char* place) const {
+    std::uint64_t value = 0;
+    // With a constant size the copy is one instruction.
+    if (item_ == 4) {
+      std::memcpy(&value, place, 4);
+    } else {
+      std::memcpy(&value, place, item_);
+    }
+    return value;
+  }
+
+  std::size_t size_, item_;
+  std::vector<std::uint64_t> values_;
+};
+
+// Arrays that stay where they are.
+class ValueSample {
+ public:
+  void add(const char* data, std::size_t channels, std::size_t size, std::size_t item) {
+    arrays_.push_back({data, ArraySample(data, channels, size, item)});
+  }
+
+  bool is_current() const {
+    return std::all_of(arrays_.begin(), arrays_.end(),
+                       [](const Array& array) { return array.sample.matches(array.data); });
+  }
+
+ private:
+  struct Array {
+    const char* data;
+    ArraySample sample;
+  };
+  std::vector<Array> arrays_;
 };
 
 }  // namespace mucudnn::python

@@ -70,6 +70,16 @@ class InBranches(Block):
         return x
 
 
+class InAnotherMethod(Block):
+    """The form of torchvision's ResNet, and of other networks for `forward_features`."""
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.bn(self.conv(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.features(x)
+
+
 class ReadTwice(Block):
     def forward(self, x: Tensor) -> Tensor:
         y = self.conv(x)
@@ -159,7 +169,7 @@ def norms(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return runs
 
 
-JOINED = [Nested, InStatements, InReturn, WithNameForEach, InsideAnother, InBranches]
+JOINED = [Nested, InStatements, InReturn, WithNameForEach, InsideAnother, InBranches, InAnotherMethod]
 READ_ELSEWHERE = [
     ReadTwice, ReadBetween, ReadInPlace, ReadByHandler, ReadByFunction, ReadByText, Named, WithArguments,
 ]  # fmt: skip

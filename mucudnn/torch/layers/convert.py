@@ -102,7 +102,7 @@ def convert(
     `torch.fx` treats converted modules as leaves, so a traced model stays converted.
 
     **Inference.** On the CPU, in eval mode and without gradients, a convolution and the nn.BatchNorm that
-    alone reads its result, in an nn.Sequential or by the statements of a block's forward, run as one
+    alone reads its result, in an nn.Sequential or by the statements of a block's method, run as one
     convolution. Its weights are computed once, in fp64, and kept until a parameter or a buffer changes. The
     results differ from the model's by rounding, so models with a plan or a promise do not do so, nor do
     modules with hooks and 16-bit models. On a GPU, without gradients, cuDNN adds the bias and applies the

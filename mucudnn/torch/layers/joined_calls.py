@@ -1,4 +1,4 @@
-"""Call two modules at once where a block's `forward` gives the result of one to the other and nothing else.
+"""Call two modules at once where a block's method gives the result of one to the other and nothing else.
 
 In `self.bn(self.conv(x))`, and in `y = self.conv(x)` before `y = self.bn(y)`, the batch norm is the only
 reader of the convolution's result, whatever the rest of the method does. The method's syntax tree shows this
@@ -14,8 +14,6 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 RUN_PAIR = "_mucudnn_run_pair"  # a method of the block: outer(inner(x)) becomes its call with outer, inner, x
-
-
 _LEFT_ALONE = (
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef),
     *(ast.Try, ast.TryStar, ast.With, ast.AsyncWith),
@@ -31,7 +29,7 @@ class Pair(NamedTuple):
 
 
 @cache
-def pairs_in(forward: Any) -> frozenset[Pair]:
+def pairs_in(method: Any) -> frozenset[Pair]:
     """Return the pairs whose outer module alone reads what the inner one returns; none without the source."""
     found = set[Pair]()
 
@@ -39,70 +37,69 @@ def pairs_in(forward: Any) -> frozenset[Pair]:
         found.add(pair)
         return False
 
-    method = _parse(forward)
-    if method is not None:
-        _Joiner(method, forward.__code__, accepts=note).join()
+    tree = _parse(method)
+    if tree is not None:
+        _Joiner(tree, method.__code__, accepts=note).join()
     return frozenset(found)
 
 
 @cache
-def joined(forward: Any, pairs: frozenset[Pair]) -> FunctionType:
-    """Return a copy of a block's `forward` that calls the modules of these pairs, which it has, at once."""
-    method = _parse(forward)
-    assert method is not None
-    _Joiner(method, forward.__code__, accepts=pairs.__contains__).join()
-    code = _compile(method, forward)
-    made = FunctionType(code, forward.__globals__, forward.__name__, forward.__defaults__)
-    made.__kwdefaults__ = forward.__kwdefaults__
+def joined(method: Any, pairs: frozenset[Pair]) -> FunctionType:
+    """Return a copy of a block's method that calls the modules of these pairs, which it has, at once."""
+    tree = _parse(method)
+    assert tree is not None
+    _Joiner(tree, method.__code__, accepts=pairs.__contains__).join()
+    made = FunctionType(_compile(tree, method), method.__globals__, method.__name__, method.__defaults__)
+    made.__kwdefaults__ = method.__kwdefaults__
     return made
 
 
-def _parse(forward: Any) -> ast.FunctionDef | None:
+def _parse(method: Any) -> ast.FunctionDef | None:
     """Return the syntax tree of a method; None unless it gives the method's own code."""
-    code = getattr(forward, "__code__", None)
-    if type(forward) is not FunctionType or not isinstance(code, CodeType) or code.co_freevars:
+    code = getattr(method, "__code__", None)
+    if type(method) is not FunctionType or not isinstance(code, CodeType) or code.co_freevars:
         return None
     if not _SEE_LOCALS.isdisjoint(code.co_names):
         return None
     try:
-        lines, _ = inspect.getsourcelines(forward)
+        lines, _ = inspect.getsourcelines(method)
         # Inside an `if`, an indented method is a statement and keeps its columns.
-        (method,) = ast.parse("if True:\n" + "".join(lines)).body[0].body  # type: ignore[attr-defined]
+        (tree,) = ast.parse("if True:\n" + "".join(lines)).body[0].body  # type: ignore[attr-defined]
     except (OSError, SyntaxError, ValueError):
         return None
-    if not isinstance(method, ast.FunctionDef) or method.decorator_list:
+    if not isinstance(tree, ast.FunctionDef) or tree.decorator_list:
         return None
-    ast.increment_lineno(method, code.co_firstlineno - method.lineno)
+    ast.increment_lineno(tree, code.co_firstlineno - tree.lineno)
     # The file may have changed since it was imported, or something may have changed the code.
-    return method if _compile(method, forward) == code else None
+    return tree if _compile(tree, method) == code else None
 
 
-def _compile(method: ast.FunctionDef, forward: FunctionType) -> CodeType:
-    """Return the code of a method, with the name and the flags of the method that it comes from."""
-    code, known = forward.__code__, forward.__globals__
+def _compile(tree: ast.FunctionDef, method: FunctionType) -> CodeType:
+    """Return the code of a tree, with the name and the flags of the method that it comes from."""
+    code, known = method.__code__, method.__globals__
     # Python 3.11 to 3.13 compile the call of a function of a module in their own way if they see its import.
     modules = [ast.alias(name) for name in code.co_names if isinstance(known.get(name), ModuleType)]
-    whole = ast.Module([*([ast.Import(modules)] if modules else []), method], [])
+    whole = ast.Module([*([ast.Import(modules)] if modules else []), tree], [])
     compiled = compile(ast.fix_missing_locations(whole), code.co_filename, "exec", dont_inherit=True)
-    made = next(c for c in compiled.co_consts if isinstance(c, CodeType) and c.co_name == method.name)
+    made = next(c for c in compiled.co_consts if isinstance(c, CodeType) and c.co_name == tree.name)
     return made.replace(co_flags=code.co_flags, co_qualname=code.co_qualname)
 
 
 class _Joiner(ast.NodeTransformer):
     """Joins the calls of a method's pairs that are accepted."""
 
-    def __init__(self, method: ast.FunctionDef, code: CodeType, accepts: Callable[[Pair], bool]) -> None:
-        self._method, self._accepts = method, accepts
+    def __init__(self, tree: ast.FunctionDef, code: CodeType, accepts: Callable[[Pair], bool]) -> None:
+        self._tree, self._accepts = tree, accepts
         self._own = code.co_varnames[0] if code.co_argcount else ""  # the method's word for `self`
         self._locals = {*code.co_varnames} - {*code.co_cellvars}
-        names = [node for node in ast.walk(method) if isinstance(node, ast.Name)]
+        names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
         self._uses = Counter(name.id for name in names)
         if any(name.id == self._own and not isinstance(name.ctx, ast.Load) for name in names):
             self._own = ""
 
     def join(self) -> None:
         """Change the method's syntax tree."""
-        self._join_inside(self._method)
+        self._join_inside(self._tree)
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         """Join the calls inside a node, except in other scopes and where an error may not end the method."""

@@ -1,13 +1,15 @@
 """Run a convolution and the module behind it as one, without gradients: a batch norm, or on a GPU a ReLU.
 
 That module must be the one reader of the convolution's result, as in an `nn.Sequential`, or by the statements
-of a block's `forward`. `convert` gives each module that has such a pair a subclass of its own class, which
+of a block's method. `convert` gives each module that has such a pair a subclass of its own class, which
 runs both at once. In eval mode a batch norm is folded into the convolution's weights. The modules themselves
 stay as they were: whoever calls one of them gets its own result.
 """
 
 from functools import wraps
+from inspect import getattr_static
 from itertools import pairwise, starmap, zip_longest
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -23,21 +25,23 @@ _NORMS: dict[type, type] = {nn.Conv1d: nn.BatchNorm1d, nn.Conv2d: nn.BatchNorm2d
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _HOOKS_ON_ALL = [getattr(modules_of_torch, f"_global{name}") for name in _HOOKS]
 _OWN_CLASS = "_mucudnn_own_class"  # the attribute of a subclass that names the class it is made of
-_classes: dict[tuple[type, frozenset[Pair]], type] = {}  # the subclass of each class that runs these pairs
+# The names of methods with the pairs that each runs at once; none for a Sequential, which has no names.
+Methods = frozenset[tuple[str, frozenset[Pair]]]
+_classes: dict[tuple[type, Methods], type] = {}  # the subclass of each class that runs these pairs
 
 
 def join_pairs(module: nn.Module) -> None:
     """Let a module run its converted convolutions with what alone reads their results."""
     own: Any = type(module)
-    if not _can_subclass(own) or "forward" in vars(module):
+    if not _can_subclass(own):
         return
     if own.forward is nn.Sequential.forward:
-        pairs, has_pairs = frozenset[Pair](), any(starmap(_is_pair, pairwise(module._modules.values())))
+        methods, has_pairs = Methods(), any(starmap(_is_pair, pairwise(module._modules.values())))
     else:
-        pairs = frozenset(pair for pair in pairs_in(own.forward) if _has_pair(module, pair))
-        has_pairs = bool(pairs)
+        methods = _find_methods(module)
+        has_pairs = bool(methods)
     if has_pairs:
-        module.__class__ = _class_of(own, pairs)
+        module.__class__ = _class_of(own, methods)
 
 
 def restore(module: nn.Module) -> None:
@@ -61,6 +65,17 @@ def _is_pair(convolution: nn.Module | None, following: nn.Module | None) -> bool
     )
 
 
+def _find_methods(module: nn.Module) -> Methods:
+    """Return the methods of a module that call pairs, such as `forward` and what it calls."""
+    own, found = type(module), set[tuple[str, frozenset[Pair]]]()
+    for name in {name for base in own.__mro__ if base not in (nn.Module, object) for name in vars(base)}:
+        method = getattr_static(own, name)
+        if type(method) is FunctionType and not module._modules.keys().isdisjoint(method.__code__.co_names):
+            pairs = frozenset(pair for pair in pairs_in(method) if _has_pair(module, pair))
+            found |= {(name, pairs)} if pairs else set()
+    return frozenset(found)
+
+
 def _has_pair(module: nn.Module, pair: Pair) -> bool:
     try:
         return _is_pair(module.get_submodule(pair.inner), module.get_submodule(pair.outer))
@@ -80,32 +95,38 @@ def _can_subclass(own: Any) -> bool:
     )
 
 
-def _class_of(own: Any, pairs: frozenset[Pair]) -> type:
-    """Return the subclass that runs these pairs of its `forward` at once, or those of a Sequential."""
-    if (own, pairs) in _classes:
-        return _classes[own, pairs]
-    run_own = own.forward
-    run_joined = joined(run_own, pairs) if pairs else _run_sequential
-
-    @wraps(run_own)
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = run_own if torch.compiler.is_compiling() else run_joined
-        return run(self, *args, **kwargs)
+def _class_of(own: Any, methods: Methods) -> type:
+    """Return the subclass that runs the pairs of these methods at once, or those of a Sequential."""
+    if (own, methods) in _classes:
+        return _classes[own, methods]
+    runs: dict[str, Any] = {name: joined(getattr(own, name), pairs) for name, pairs in methods}
 
     def reduce(self: Any, protocol: Any) -> Any:
         reduced: Any = object.__reduce_ex__(self, 1)  # the later protocols name no maker
         make, (_, *more), *state = reduced
-        return _remake, (own, pairs, make, *more), *state
+        return _remake, (own, methods, make, *more), *state
 
-    names = {"forward": forward, "__reduce_ex__": reduce, "__module__": own.__module__, _OWN_CLASS: own}
-    names |= {"__qualname__": own.__qualname__, "__doc__": own.__doc__, RUN_PAIR: staticmethod(_run_pair)}
-    _classes[own, pairs] = type(own.__name__, (own,), names)
-    return _classes[own, pairs]
+    names = {"__reduce_ex__": reduce, "__module__": own.__module__, "__qualname__": own.__qualname__}
+    names |= {"__doc__": own.__doc__, _OWN_CLASS: own, RUN_PAIR: staticmethod(_run_pair)}
+    for name, run in (runs or {"forward": _run_sequential}).items():
+        names[name] = _unless_compiling(run, getattr(own, name))
+    _classes[own, methods] = type(own.__name__, (own,), names)
+    return _classes[own, methods]
 
 
-def _remake(own: Any, pairs: frozenset[Pair], make: Any, *more: Any) -> Any:
-    is_known = not pairs or pairs <= pairs_in(own.forward)  # the class may have changed since it was pickled
-    return make(_class_of(own, pairs) if is_known else own, *more)
+def _unless_compiling(run_joined: Any, run_own: Any) -> Any:
+    @wraps(run_own)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = run_own if torch.compiler.is_compiling() else run_joined
+        return run(self, *args, **kwargs)
+
+    return method
+
+
+def _remake(own: Any, methods: Methods, make: Any, *more: Any) -> Any:
+    # The class may have changed since it was pickled.
+    is_known = all(pairs <= pairs_in(getattr(own, name, None)) for name, pairs in methods)
+    return make(_class_of(own, methods) if is_known else own, *more)
 
 
 def _run_pair(outer: Any, inner: Any, input: Any) -> Any:
