@@ -47,10 +47,14 @@ def run(program: Program, words: Sequence[str]) -> None:
     machine, begin = describe_host(), time.monotonic()
     former = [] if not resumes or options.again else read_own(program.records, machine)
     options.done = {record.case for record in former if program.owns(record)}
+    is_complete = bool(options.done)
     for record in module.measure(options):
+        is_complete = False
         if not record.is_busy:
             put(program.records, machine, record)
         print(record, flush=True)
+    if is_complete:
+        print(f"{program.name}: this machine has its figures; --again measures them again")
     if not options.done and set(words) <= {"--again"}:  # the whole program ran
         minutes = (time.monotonic() - begin) / 60
         put(program.records, machine, Record(TIME, program.name, TIME, minutes, "minutes"))
