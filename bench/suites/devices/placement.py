@@ -83,7 +83,7 @@ def inception(link: PeerLink) -> tuple[list[Operation], dict[tuple[int, int], fl
     from torch.fx.passes.shape_prop import ShapeProp
 
     try:
-        from torchvision.models import inception_v3  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        from torchvision.models import inception_v3
     except (ImportError, RuntimeError):  # the latter where it was built for another PyTorch
         return None
     model = inception_v3(aux_logits=False, init_weights=False, transform_input=False).to("meta")

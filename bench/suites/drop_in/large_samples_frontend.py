@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import cudnn  # type: ignore[import-untyped, import-not-found, unused-ignore]
+import cudnn
 import numpy as np
 
 from bench.suites.drop_in.large_samples import Array, Results, make_operands, run_layers

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax  # type: ignore[import-not-found]
+import jax
 import numpy as np
-from jax._src import hardware_utils  # type: ignore[import-not-found]
+from jax._src import hardware_utils
 
 from bench.suites.drop_in.large_samples import Results, make_operands, run_layers
 from mucudnn._native import Problem

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import onnx  # type: ignore[import-not-found]
-import onnxruntime  # type: ignore[import-not-found]
+import onnx
+import onnxruntime
 from onnx import helper
 
 from bench.suites.drop_in.large_samples import Array, Results, make_operands, run_layers

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import cudnn  # type: ignore[import-untyped, import-not-found, unused-ignore]
+import cudnn
 import numpy as np
 
 from bench.suites.drop_in.recognised import options_of, output_shape, read_convolutions, shapes_of

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import jax  # type: ignore[import-not-found]
-import jax.numpy as jnp  # type: ignore[import-not-found]
-from jax._src import hardware_utils  # type: ignore[import-not-found]
+import jax
+import jax.numpy as jnp
+from jax._src import hardware_utils
 
 from bench.suites.drop_in.recognised import options_of, read_convolutions, shapes_of
 from mucudnn.problems.kernels import Kernel

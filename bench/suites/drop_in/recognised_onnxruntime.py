@@ -9,8 +9,8 @@ import sys
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx  # type: ignore[import-not-found]
-import onnxruntime  # type: ignore[import-not-found]
+import onnx
+import onnxruntime
 from onnx import helper
 
 from bench.suites.drop_in.recognised import options_of, output_shape, read_convolutions, shapes_of

@@ -82,7 +82,7 @@ def kernels_of(name: str, batch: int) -> list[Kernel]:
 def torchvision_models() -> Any:
     """Return torchvision's module of models, which its wheel for CUDA cannot import without help."""
     try:
-        from torchvision import models  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        from torchvision import models
     except RuntimeError:
         for module in [module for module in sys.modules if module.partition(".")[0] == "torchvision"]:
             del sys.modules[module]
