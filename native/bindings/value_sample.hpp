@@ -39,7 +39,7 @@ class ArraySample {
 
   std::uint64_t read(const char* place) const {
     std::uint64_t value = 0;
-    // With a constant size the copy is one instruction.
+    // A copy whose size the compiler knows is one instruction.
     if (item_ == 4) {
       std::memcpy(&value, place, 4);
     } else {

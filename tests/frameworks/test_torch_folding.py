@@ -69,14 +69,6 @@ def _without_gradients() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def norms(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Record each batch norm that runs, by an element of the list."""
-    runs, run = list[int](), nn.functional.batch_norm
-    monkeypatch.setattr(nn.functional, "batch_norm", lambda *args, **kw: runs.append(1) or run(*args, **kw))
-    return runs
-
-
 def assert_right(model: Any, x: Tensor, *, of: nn.Module | None = None) -> None:
     """Check the results of a model against those of an unconverted copy, or of another model, in fp64."""
     exact = mt.restore(copy.deepcopy(model if of is None else of)).double()(x.double())

@@ -14,7 +14,7 @@ import pytest
 from needs_torch import mt, torch
 from torch import Tensor, nn
 
-from mucudnn.torch.layers.joined_calls import RUN_PAIR, Pair, joined, pairs_in
+from mucudnn.torch.layers.joined_calls import RUN_PAIR, Pair, find_pairs, joined
 
 
 class Block(nn.Module):
@@ -161,14 +161,6 @@ def _without_gradients() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def norms(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Record each batch norm that runs, by an element of the list."""
-    runs, run = list[int](), nn.functional.batch_norm
-    monkeypatch.setattr(nn.functional, "batch_norm", lambda *args, **kw: runs.append(1) or run(*args, **kw))
-    return runs
-
-
 JOINED = [Nested, InStatements, InReturn, WithNameForEach, InsideAnother, InBranches, InAnotherMethod]
 READ_ELSEWHERE = [
     ReadTwice, ReadBetween, ReadInPlace, ReadByHandler, ReadByFunction, ReadByText, Named, WithArguments,
@@ -286,14 +278,14 @@ def test_a_method_whose_source_is_missing_or_another_is_left_alone(monkeypatch: 
         return names["Block"].forward
 
     source = "class Block:\n    def forward(self, x):\n        return self.bn(self.conv(x))\n"
-    assert not pairs_in(method_of(source))
+    assert not find_pairs(method_of(source))
     edited = source.replace("conv", "other").splitlines(keepends=True)
     monkeypatch.setitem(linecache.cache, "/absent/block.py", (1, None, edited, "/absent/block.py"))
-    assert not pairs_in(method_of(source))
+    assert not find_pairs(method_of(source))
     monkeypatch.setitem(
         linecache.cache, "/absent/block.py", (1, None, source.splitlines(True), "/absent/block.py")
     )
-    assert pairs_in(method_of(source)) == {Pair("conv", "bn")}
+    assert find_pairs(method_of(source)) == {Pair("conv", "bn")}
 
 
 BLOCKS = {
@@ -367,7 +359,7 @@ def test_a_joined_method_does_what_the_method_does(block: str, monkeypatch: pyte
         exec(compile(source, path, "exec"), names)
         forward = names["Block"].forward
         monkeypatch.setitem(linecache.cache, path, (0, None, source.splitlines(keepends=True), path))
-        if pairs := pairs_in(forward):
+        if pairs := find_pairs(forward):
             found |= pairs
             made = joined(forward, pairs)
             assert outcome(made, lambda outer, inner, value: outer(inner(value))) == outcome(forward), source

@@ -80,7 +80,7 @@ def test_a_sequential_runs_a_convolution_and_its_relu_at_once(
 
 
 class Named(torch.nn.Module):
-    """A block whose forward names its modules."""
+    """A block, not an nn.Sequential: its forward calls the two modules by name."""
 
     def __init__(self) -> None:
         super().__init__()

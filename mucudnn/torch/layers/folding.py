@@ -45,7 +45,7 @@ _folds: WeakKeyDictionary[nn.Module, WeakKeyDictionary[nn.Module, _Fold]] = Weak
 
 
 def forget(convolution: nn.Module) -> None:
-    """Free the folded weights of a convolution."""
+    """Free the weights of a convolution into which batch norms are folded."""
     _folds.pop(convolution, None)
 
 

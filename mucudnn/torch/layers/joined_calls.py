@@ -1,4 +1,4 @@
-"""Call two modules at once where a block's method gives the result of one to the other and nothing else.
+"""Rewrite a block's methods so that two modules run in one call where one alone reads the other's result.
 
 In `self.bn(self.conv(x))`, and in `y = self.conv(x)` before `y = self.bn(y)`, the batch norm is the only
 reader of the convolution's result, whatever the rest of the method does. The method's syntax tree shows this
@@ -18,19 +18,24 @@ _LEFT_ALONE = (
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef),
     *(ast.Try, ast.TryStar, ast.With, ast.AsyncWith),
 )
-_SEE_LOCALS = {"locals", "vars", "eval", "exec"}  # functions that read names without naming them
+_SEE_LOCALS = {
+    "locals",
+    "vars",
+    "eval",
+    "exec",
+}  # they read local variables whose names the code may not show
 
 
 class Pair(NamedTuple):
-    """The names of two modules in their block, such as `conv1` and `bn1`, or `layer.conv`."""
+    """Two modules by their names in the block; `outer`, such as `bn1`, alone reads the result of `inner`."""
 
     inner: str
     outer: str
 
 
 @cache
-def pairs_in(method: Any) -> frozenset[Pair]:
-    """Return the pairs whose outer module alone reads what the inner one returns; none without the source."""
+def find_pairs(method: Any) -> frozenset[Pair]:
+    """Return the pairs of modules that a method calls; none if Python does not find its source."""
     found = set[Pair]()
 
     def note(pair: Pair) -> bool:
@@ -45,7 +50,7 @@ def pairs_in(method: Any) -> frozenset[Pair]:
 
 @cache
 def joined(method: Any, pairs: frozenset[Pair]) -> FunctionType:
-    """Return a copy of a block's method that calls the modules of these pairs, which it has, at once."""
+    """Return a copy of a method that runs each of these pairs in one call; `find_pairs` found them in it."""
     tree = _parse(method)
     assert tree is not None
     _Joiner(tree, method.__code__, accepts=pairs.__contains__).join()
@@ -55,7 +60,7 @@ def joined(method: Any, pairs: frozenset[Pair]) -> FunctionType:
 
 
 def _parse(method: Any) -> ast.FunctionDef | None:
-    """Return the syntax tree of a method; None unless it gives the method's own code."""
+    """Return the syntax tree of a method; None unless it compiles to the code that the method has."""
     code = getattr(method, "__code__", None)
     if type(method) is not FunctionType or not isinstance(code, CodeType) or code.co_freevars:
         return None
@@ -75,7 +80,7 @@ def _parse(method: Any) -> ast.FunctionDef | None:
 
 
 def _compile(tree: ast.FunctionDef, method: FunctionType) -> CodeType:
-    """Return the code of a tree, with the name and the flags of the method that it comes from."""
+    """Compile the syntax tree of a method, with the method's qualified name and flags."""
     code, known = method.__code__, method.__globals__
     # Python 3.11 to 3.13 compile the call of a function of a module in their own way if they see its import.
     modules = [ast.alias(name) for name in code.co_names if isinstance(known.get(name), ModuleType)]
@@ -86,16 +91,16 @@ def _compile(tree: ast.FunctionDef, method: FunctionType) -> CodeType:
 
 
 class _Joiner(ast.NodeTransformer):
-    """Joins the calls of a method's pairs that are accepted."""
+    """Rewrites a method's tree: each pair of calls that `accepts` accepts becomes one call."""
 
     def __init__(self, tree: ast.FunctionDef, code: CodeType, accepts: Callable[[Pair], bool]) -> None:
         self._tree, self._accepts = tree, accepts
-        self._own = code.co_varnames[0] if code.co_argcount else ""  # the method's word for `self`
+        self._self_name = code.co_varnames[0] if code.co_argcount else ""  # the method's word for `self`
         self._locals = {*code.co_varnames} - {*code.co_cellvars}
         names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
         self._uses = Counter(name.id for name in names)
-        if any(name.id == self._own and not isinstance(name.ctx, ast.Load) for name in names):
-            self._own = ""
+        if any(name.id == self._self_name and not isinstance(name.ctx, ast.Load) for name in names):
+            self._self_name = ""
 
     def join(self) -> None:
         """Change the method's syntax tree."""
@@ -114,32 +119,32 @@ class _Joiner(ast.NodeTransformer):
         super().generic_visit(node)
 
     def visit_Call(self, call: ast.Call) -> ast.AST:
-        """Join a call on the result of another call, if the pair is accepted."""
+        """Replace `outer(inner(x))` by one call that runs both, if the pair is accepted."""
         inner = call.args[0] if len(call.args) == 1 else None
         if not isinstance(inner, ast.Call) or not self._is_accepted(inner, call):
             return self.generic_visit(call)
-        run = ast.Attribute(ast.Name(self._own, ast.Load()), RUN_PAIR, ast.Load())
+        run = ast.Attribute(ast.Name(self._self_name, ast.Load()), RUN_PAIR, ast.Load())
         both = ast.Call(run, [call.func, inner.func, self.visit(inner.args[0])], [])
         return ast.copy_location(both, inner)  # the line that an error shows
 
     def _with_calls_for_names(self, statements: list[Any]) -> list[Any]:
-        """Return the statements with a call in the place of a name that only the next statement reads."""
+        """Write `y = inner(x)` into the next statement, as `outer(inner(x))`, where that alone reads y."""
         kept: list[Any] = []
         for statement in statements:
-            reader = self._reader_of(kept[-1], statement) if kept else None
+            reader = self._find_reader(kept[-1], statement) if kept else None
             if reader is not None:
                 reader.args = [kept.pop().value]
             kept.append(statement)
         return kept
 
-    def _reader_of(self, first: ast.stmt, second: ast.stmt) -> ast.Call | None:
-        """Return the call that is the only reader of the name that `first` assigns a call's result to."""
+    def _find_reader(self, first: ast.stmt, second: ast.stmt) -> ast.Call | None:
+        """Return the call in `second` that alone reads the name that `first` assigns; or None."""
         if not (isinstance(first, ast.Assign) and isinstance(first.value, ast.Call)):
             return None
-        name = _target_of(first)
+        name = _assigned_name(first)
         if name not in self._locals:
             return None
-        is_last = _target_of(second) == name or isinstance(second, ast.Return) or self._uses[name] == 2
+        is_last = _assigned_name(second) == name or isinstance(second, ast.Return) or self._uses[name] == 2
         reads = [n for n in ast.walk(second) if isinstance(n, ast.Name) and n.id == name]
         if not is_last or sum(isinstance(read.ctx, ast.Load) for read in reads) != 1:
             return None
@@ -157,18 +162,18 @@ class _Joiner(ast.NodeTransformer):
         return None not in names and self._accepts(Pair(*names))  # type: ignore[arg-type]
 
     def _module_of(self, call: ast.Call) -> str | None:
-        """Return the name in the block of what is called with one argument; None for other calls."""
+        """Return the module's name in the block if the call is `self.name(x)`; None for other calls."""
         if len(call.args) != 1 or call.keywords or isinstance(call.args[0], ast.Starred):
             return None
         own, _, name = ast.unparse(call.func).partition(".")
-        return name if own == self._own and _is_path(name) else None
+        return name if own == self._self_name and _is_path(name) else None
 
 
 def _is_path(text: str) -> bool:
     return all(part.isidentifier() for part in text.split("."))
 
 
-def _target_of(statement: ast.stmt) -> str | None:
+def _assigned_name(statement: ast.stmt) -> str | None:
     """Return the name that a statement assigns its value to, if it is one name and nothing else."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         target = statement.targets[0]

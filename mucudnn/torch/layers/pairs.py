@@ -1,9 +1,9 @@
-"""Run a convolution and the module behind it as one, without gradients: a batch norm, or on a GPU a ReLU.
+"""Run a convolution as one with the module that alone reads its result: a batch norm, or on a GPU a ReLU.
 
-That module must be the one reader of the convolution's result, as in an `nn.Sequential`, or by the statements
-of a block's method. `convert` gives each module that has such a pair a subclass of its own class, which
-runs both at once. In eval mode a batch norm is folded into the convolution's weights. The modules themselves
-stay as they were: whoever calls one of them gets its own result.
+It does so without gradients, in an `nn.Sequential` and where the source of a block's method shows the pair.
+`convert` gives each module that has such a pair a subclass of its own class. In eval mode a batch norm is
+folded into the convolution's weights. The modules themselves stay as they were: whoever calls one of them
+gets its own result.
 """
 
 from functools import wraps
@@ -18,20 +18,20 @@ from torch.nn.modules import module as modules_of_torch
 
 from mucudnn.torch.layers import folding
 from mucudnn.torch.layers.converted import CONVERTED, RESTORED, run_with_relu
-from mucudnn.torch.layers.joined_calls import RUN_PAIR, Pair, joined, pairs_in
+from mucudnn.torch.layers.joined_calls import RUN_PAIR, Pair, find_pairs, joined
 from mucudnn.torch.operators import passes
 
 _NORMS: dict[type, type] = {nn.Conv1d: nn.BatchNorm1d, nn.Conv2d: nn.BatchNorm2d, nn.Conv3d: nn.BatchNorm3d}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _HOOKS_ON_ALL = [getattr(modules_of_torch, f"_global{name}") for name in _HOOKS]
 _OWN_CLASS = "_mucudnn_own_class"  # the attribute of a subclass that names the class it is made of
-# The names of methods with the pairs that each runs at once; none for a Sequential, which has no names.
+# The names of a class's methods, each with the pairs that it runs as one; empty for an nn.Sequential.
 Methods = frozenset[tuple[str, frozenset[Pair]]]
-_classes: dict[tuple[type, Methods], type] = {}  # the subclass of each class that runs these pairs
+_classes: dict[tuple[type, Methods], type] = {}
 
 
 def join_pairs(module: nn.Module) -> None:
-    """Let a module run its converted convolutions with what alone reads their results."""
+    """Let a module run each converted convolution as one with the module that alone reads its result."""
     own: Any = type(module)
     if not _can_subclass(own):
         return
@@ -66,12 +66,12 @@ def _is_pair(convolution: nn.Module | None, following: nn.Module | None) -> bool
 
 
 def _find_methods(module: nn.Module) -> Methods:
-    """Return the methods of a module that call pairs, such as `forward` and what it calls."""
+    """Return the methods of a module, such as `forward`, that call pairs which may run as one."""
     own, found = type(module), set[tuple[str, frozenset[Pair]]]()
     for name in {name for base in own.__mro__ if base not in (nn.Module, object) for name in vars(base)}:
         method = getattr_static(own, name)
         if type(method) is FunctionType and not module._modules.keys().isdisjoint(method.__code__.co_names):
-            pairs = frozenset(pair for pair in pairs_in(method) if _has_pair(module, pair))
+            pairs = frozenset(pair for pair in find_pairs(method) if _has_pair(module, pair))
             found |= {(name, pairs)} if pairs else set()
     return frozenset(found)
 
@@ -96,7 +96,7 @@ def _can_subclass(own: Any) -> bool:
 
 
 def _class_of(own: Any, methods: Methods) -> type:
-    """Return the subclass that runs the pairs of these methods at once, or those of a Sequential."""
+    """Return the subclass whose methods run these pairs as one; without any, an nn.Sequential's."""
     if (own, methods) in _classes:
         return _classes[own, methods]
     runs: dict[str, Any] = {name: joined(getattr(own, name), pairs) for name, pairs in methods}
@@ -109,12 +109,12 @@ def _class_of(own: Any, methods: Methods) -> type:
     names = {"__reduce_ex__": reduce, "__module__": own.__module__, "__qualname__": own.__qualname__}
     names |= {"__doc__": own.__doc__, _OWN_CLASS: own, RUN_PAIR: staticmethod(_run_pair)}
     for name, run in (runs or {"forward": _run_sequential}).items():
-        names[name] = _unless_compiling(run, getattr(own, name))
+        names[name] = _run_own_while_compiling(run, getattr(own, name))
     _classes[own, methods] = type(own.__name__, (own,), names)
     return _classes[own, methods]
 
 
-def _unless_compiling(run_joined: Any, run_own: Any) -> Any:
+def _run_own_while_compiling(run_joined: Any, run_own: Any) -> Any:
     @wraps(run_own)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         run = run_own if torch.compiler.is_compiling() else run_joined
@@ -125,7 +125,7 @@ def _unless_compiling(run_joined: Any, run_own: Any) -> Any:
 
 def _remake(own: Any, methods: Methods, make: Any, *more: Any) -> Any:
     # The class may have changed since it was pickled.
-    is_known = all(pairs <= pairs_in(getattr(own, name, None)) for name, pairs in methods)
+    is_known = all(pairs <= find_pairs(getattr(own, name, None)) for name, pairs in methods)
     return make(_class_of(own, methods) if is_known else own, *more)
 
 
@@ -171,9 +171,9 @@ def _run_as_one(convolution: Any, following: Any, input: Any) -> Tensor | None:
 
 
 def _is_observed(convolution: Any, following: Any, input: Tensor) -> bool:
-    """Return whether something follows a call, needs its gradients, or sees the modules' own results.
+    """Return whether autograd, a hook, a tracer or a torch function mode must see the two modules run apart.
 
-    Every line here adds to the cost of every call.
+    Each line adds to the time of every call.
     """
     if torch.is_grad_enabled() or torch._C._len_torch_function_stack():
         return True
