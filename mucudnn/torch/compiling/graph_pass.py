@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from mucudnn.sizes import spell_limit
-from mucudnn.torch.compiling import masks, private, unknown_sizes
+from mucudnn.torch.compiling import private, unknown_sizes
 from mucudnn.torch.compiling.comparison import Packed, choose, digest_of_choices
 from mucudnn.torch.compiling.operators import OPERATORS, CompiledCall, EngineChoice, stride_orders
 
@@ -62,10 +62,7 @@ class Swap:
         return repr((identities, sorted(map(str, limits)), own)).encode()
 
     def __call__(self, graph: fx.Graph, is_inference: bool | None = None) -> None:
-        """Swap the convolutions of converted modules for which the engine is faster.
-
-        In a graph with converted modules, masks are written and read as bytes.
-        """
+        """Swap the convolutions of converted modules for which the engine is faster."""
         for each in self._before:
             if private.wants_inference(each):
                 each(graph, is_inference=is_inference)
@@ -74,9 +71,6 @@ class Swap:
         limits = self._limits()
         if not limits or private.is_ahead_of_time():
             return
-        if private.VIEWS_BYTES_AS_BOOLS:
-            masks.write_as_bytes(graph)
-            masks.read_as_bytes(graph)
         limit = min((size for size in limits if size is not None), default=None)
         counts = _Graph(graph, spell_limit(limit)).swap()
         if counts:

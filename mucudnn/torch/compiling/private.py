@@ -18,9 +18,6 @@ from torch import fx
 from mucudnn.errors import MucudnnWarning
 from mucudnn.forks import no_fork
 
-# Inductor's lowering of a view as bools raises before: read in 2.9 and 2.11, tested in 2.13.
-VIEWS_BYTES_AS_BOOLS = torch.__version__ >= (2, 13)
-
 
 class Inductor(NamedTuple):
     """The modules and classes of PyTorch that a pass over Inductor's graph needs."""
