@@ -277,13 +277,28 @@ def test_a_module_parametrized_after_converting_stays_divided_and_can_be_restore
     assert type(mt.restore(network).signal) is nn.Conv1d
 
 
-def test_subclasses_are_left_alone() -> None:
-    class Special(nn.Conv2d):
-        pass
+class Special(nn.Conv2d):
+    """A convolution of which `convert` cannot know what it computes."""
 
-    model = nn.Sequential(Special(3, 4, 3), nn.Conv2d(4, 4, 3))
+
+def test_subclasses_are_left_alone() -> None:
+    model = nn.Sequential(Special(3, 4, 1), nn.Conv2d(4, 4, 3))
     mt.convert(model)
     assert [type(module) for module in model] == [Special, modules.Conv2d]
+
+
+def test_subclasses_with_most_of_the_weights_are_named() -> None:
+    model = nn.Sequential(
+        Special(3, 8, 3), nn.utils.parametrizations.spectral_norm(nn.Conv2d(8, 8, 3)), nn.Conv2d(8, 11, 1)
+    )
+    text = (
+        "2 of 3 convolutions, with 90% of their weights, stay PyTorch's, because their classes are "
+        "subclasses of PyTorch's: ParametrizedConv2d, Special"
+    )
+    with pytest.warns(MucudnnWarning, match=text):
+        mt.convert(model)
+    assert [type(module) is modules.Conv2d for module in model] == [False, False, True]
+    assert f"{text}." in str(mt.summary(model, torch.ones(2, 3, 6, 6)))
 
 
 @pytest.mark.parametrize(
@@ -308,3 +323,9 @@ def test_convert_refuses_invalid_arguments_at_once(
 def test_a_model_without_convolutions_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no nn\.Conv1d, nn\.Conv2d or nn\.Conv3d"):
         mt.convert(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("module", [Special(1, 1, 1), nn.LazyConv2d(1, 1)])
+def test_a_model_with_nothing_but_subclasses_is_refused_by_their_names(module: nn.Module) -> None:
+    with pytest.raises(ValueError, match=rf"nothing to divide .*: {type(module).__name__}\)"):
+        mt.convert(nn.Sequential(module))

@@ -20,6 +20,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning"),
     # torch.utils.checkpoint gives this warning where only the parameters need a gradient.
     pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True:UserWarning"),
+    # `convert` names parametrized convolutions that have most of a model's weights.
+    pytest.mark.filterwarnings("ignore:mucudnn.* stay PyTorch's:mucudnn.MucudnnWarning"),
 ]
 
 

@@ -1,12 +1,14 @@
 """`convert` and `restore`: make the convolutions of a model run divided, in place, and undo it."""
 
+import math
+import warnings
 from typing import Any, TypeVar, cast
 
 from torch import nn
 
 from mucudnn.arrays.call import PlanOrPath, known_plan
 from mucudnn.costs.remeasuring import remeasure_from_now_on
-from mucudnn.errors import UsageError, shown
+from mucudnn.errors import MucudnnWarning, UsageError, shown
 from mucudnn.forks import no_fork
 from mucudnn.measuring.budget import parse_budget
 from mucudnn.promises import promise_of
@@ -43,9 +45,10 @@ def convert(
     MucudnnWarning says so.
 
     Args:
-        model: a module that has convolutions. Subclasses of the three modules are left alone. Parametrized
-            modules are subclasses, so convert a model before you parametrize it. Lazy modules are subclasses
-            until they have run.
+        model: a module that has convolutions. Subclasses of the three modules are left alone. If they hold
+            most of the convolutions' weights, a MucudnnWarning names them. Parametrized modules are
+            subclasses, so convert a model before you parametrize it. Lazy modules are subclasses until they
+            have run.
         workspace: the most bytes of scratch memory that a pass of a convolution uses: a number, "16MiB", or
             "none" for no limit. By default MUCUDNN_WORKSPACE_LIMIT.
         plan: a Plan of `mucudnn.torch.plan`, or the path of one, which the model follows. If the plan has
@@ -142,6 +145,9 @@ def convert(
         with no_fork:
             for module in names:
                 pairs.join_pairs(module)
+    text, share = describe_subclasses(model)
+    if share > 0.5:
+        warnings.warn(f"mucudnn: {text}", MucudnnWarning, stacklevel=2)
     return model
 
 
@@ -182,8 +188,34 @@ def convolutions(model: Any) -> list[Any]:
     """Return the modules that can be or are converted. Raises UsageError if there are none."""
     layers = [layer for layer in model.modules() if type(layer) in CONVERTED or isinstance(layer, Converted)]
     if not layers:
-        raise UsageError("the model has no nn.Conv1d, nn.Conv2d or nn.Conv3d: there is nothing to divide")
+        text, _ = describe_subclasses(model)
+        raise UsageError(
+            "the model has no nn.Conv1d, nn.Conv2d or nn.Conv3d: there is nothing to divide"
+            + (f" ({text})" if text else "")
+        )
     return layers
+
+
+def describe_subclasses(model: Any) -> tuple[str, float]:
+    """Return which convolutions of a converted model stay PyTorch's, and their share of the weights.
+
+    The text is empty if all of them are converted.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, tuple(CONVERTED))]
+    left = {layer: _weights(layer) for layer in layers if not isinstance(layer, Converted)}
+    if not left:
+        return "", 0.0
+    share = sum(left.values()) / max(sum(map(_weights, layers)), 1)
+    classes = ", ".join(sorted({type(layer).__name__ for layer in left}))
+    return (
+        f"{len(left)} of {len(layers)} convolutions, with {share:.0%} of their weights, stay PyTorch's, "
+        f"because their classes are subclasses of PyTorch's: {classes}"
+    ), share
+
+
+def _weights(layer: Any) -> int:
+    """Return the size of the weight, which need not exist yet, and may be slow to compute."""
+    return math.prod((layer.out_channels, layer.in_channels // layer.groups, *layer.kernel_size))
 
 
 def converted_layers(model: Any) -> dict[Any, str]:

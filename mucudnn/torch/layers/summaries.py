@@ -1,7 +1,7 @@
 """`summary`: the choice for each convolution of a converted model, as a table."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from mucudnn.torch.choosing import answers
 from mucudnn.torch.choosing.answers import passes_of
 from mucudnn.torch.layers import folding
 from mucudnn.torch.layers.choice_of_layer import LayerChoice, choice_of_pass, stock_choice
-from mucudnn.torch.layers.convert import converted_layers
+from mucudnn.torch.layers.convert import converted_layers, describe_subclasses
 from mucudnn.torch.layers.converted import CALL_REASON, STEPS_REASON, as_run, operands_of
 from mucudnn.torch.layers.one_run import run_once
 from mucudnn.torch.operators import kept_filters, ops
@@ -35,6 +35,7 @@ class Summary:
     choices: tuple[LayerChoice, ...]
     kept_filters: int = 0  # the bytes of transformed and folded filters that the layers keep in eval mode
     promise: str = ""  # the text of the promise that the results keep
+    subclasses: str = ""  # the text about convolutions that stay PyTorch's because of their classes
 
     def __str__(self) -> str:
         rows = [
@@ -76,6 +77,8 @@ class Summary:
             yield f"The kept filters of eval mode take {format_size(self.kept_filters)}."
         for reason, count in Counter(choice.reason for choice in self.choices if choice.reason).items():
             yield f"{count} of {len(self.choices)} passes by PyTorch's own convolutions: {reason}"
+        if self.subclasses:
+            yield f"{self.subclasses}."
 
 
 def summary(model: Any, example_input: Any = None) -> Summary:
@@ -99,7 +102,7 @@ def summary(model: Any, example_input: Any = None) -> Summary:
     """
     layers = converted_layers(model)
     if example_input is None:
-        return Summary(tuple(_list_choices_so_far(layers)), _kept_filters(layers), _promise(layers))
+        return _summarize(model, layers, _list_choices_so_far(layers))
     choices: list[LayerChoice] = []
 
     def record(module: Any, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> None:
@@ -120,15 +123,13 @@ def summary(model: Any, example_input: Any = None) -> Summary:
     finally:
         for hook in hooks:
             hook.remove()
-    return Summary(tuple(choices), _kept_filters(layers), _promise(layers))
+    return _summarize(model, layers, choices)
 
 
-def _kept_filters(layers: dict[Any, str]) -> int:
-    return sum(kept_filters.size(layer.weight) + folding.size(layer) for layer in layers)
-
-
-def _promise(layers: dict[Any, str]) -> str:
-    return "; ".join({layer._mucudnn.promise_text: None for layer in layers if layer._mucudnn.promise_text})
+def _summarize(model: Any, layers: dict[Any, str], choices: Iterable[LayerChoice]) -> Summary:
+    kept = sum(kept_filters.size(layer.weight) + folding.size(layer) for layer in layers)
+    promises = {layer._mucudnn.promise_text: None for layer in layers if layer._mucudnn.promise_text}
+    return Summary(tuple(choices), kept, "; ".join(promises), describe_subclasses(model)[0])
 
 
 def _list_choices_so_far(layers: dict[Any, str]) -> Iterator[LayerChoice]:
