@@ -501,14 +501,6 @@ class KeptFilter:
     def matches(self, w: int) -> bool:
         """Return whether one value of each output channel of the filter at this address is as it was."""
 
-class ValueSample:
-    """One value of each channel of packed arrays in memory."""
-
-    def __init__(self, arrays: Sequence[tuple[int, int, int, int]]) -> None:
-        """Read arrays by address, channels, values of a channel, and bytes of a value, at most eight."""
-    def is_current(self) -> bool:
-        """Return whether the values are as they were. The arrays must still exist."""
-
 class Division:
     """A configuration made ready, to be run any number of times, from any thread."""
 

@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -459,17 +458,6 @@ void bind_engine(py::module_& module) {
   py::class_<PyKeptFilter>(module, "KeptFilter")
       .def_property_readonly("size", &PyKeptFilter::size)
       .def("matches", &PyKeptFilter::matches, py::arg("w"));
-
-  py::class_<ValueSample>(module, "ValueSample")
-      .def(py::init([](const std::vector<std::array<std::size_t, 4>>& arrays) {
-             ValueSample sample;
-             for (const auto& [address, channels, size, item] : arrays) {
-               sample.add(reinterpret_cast<const char*>(address), channels, size, item);
-             }
-             return sample;
-           }),
-           py::arg("arrays"))
-      .def("is_current", &ValueSample::is_current);
 
   py::class_<PyDivision>(module, "Division")
       .def_property_readonly("workspace", &PyDivision::workspace)

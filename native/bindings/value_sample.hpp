@@ -2,7 +2,6 @@
 // without reading the whole arrays.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -50,26 +49,6 @@ class ArraySample {
 
   std::size_t size_, item_;
   std::vector<std::uint64_t> values_;
-};
-
-// Arrays that stay where they are.
-class ValueSample {
- public:
-  void add(const char* data, std::size_t channels, std::size_t size, std::size_t item) {
-    arrays_.push_back({data, ArraySample(data, channels, size, item)});
-  }
-
-  bool is_current() const {
-    return std::all_of(arrays_.begin(), arrays_.end(),
-                       [](const Array& array) { return array.sample.matches(array.data); });
-  }
-
- private:
-  struct Array {
-    const char* data;
-    ArraySample sample;
-  };
-  std::vector<Array> arrays_;
 };
 
 }  // namespace mucudnn::python

@@ -86,13 +86,3 @@ def fresh_compiler() -> Iterator[None]:
     with config.patch(fx_graph_cache=False), torch._functorch.config.patch(enable_autograd_cache=False):
         yield
     config.post_grad_custom_pre_pass = pass_before
-
-
-@pytest.fixture
-def norms(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Record each batch norm that runs, by an element of the list."""
-    from torch import nn
-
-    runs, run = list[int](), nn.functional.batch_norm
-    monkeypatch.setattr(nn.functional, "batch_norm", lambda *args, **kw: runs.append(1) or run(*args, **kw))
-    return runs

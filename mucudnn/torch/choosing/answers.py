@@ -42,7 +42,6 @@ class CallKey(NamedTuple):
     limit: int | str | None  # the workspace limit
     source: TorchSource  # PyTorch with its flags and threads
     constant_filter: bool  # True if w may be kept in the algorithms' own form
-    has_relu: bool  # True if the caller applies a ReLU to the result, and nothing else reads it
 
     def text(self) -> str:
         """Return a text that equal calls share in any process and on any machine."""
@@ -91,7 +90,7 @@ def keep(key: CallKey, answer: Answer) -> None:
 def key_of(
     x: Tensor, w: Tensor, bias: Tensor | None, workspace: int | str | None, caller: Any,
     stride: Sizes, padding: str | Sizes, dilation: Sizes, groups: int, padding_mode: str = "zeros",
-    constant_filter: bool = False, has_relu: bool = False,
+    constant_filter: bool = False,
 ) -> CallKey | None:  # fmt: skip
     """Return the key of a call; None under a compiler or a tracer, and for tensors that are not strided."""
     # Every call in a converted model runs these lines, so they avoid calls to Python functions.
@@ -111,7 +110,7 @@ def key_of(
             None if bias is None else (bias.shape, bias.dtype), needed,
             torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None,
             os.environ.get(_LIMIT) if workspace is None else workspace, stock.source_of(device),
-            constant_filter, has_relu,
+            constant_filter,
         )  # fmt: skip
     except RuntimeError:  # nested and compressed sparse tensors have no shape or no strides
         return None

@@ -1,4 +1,4 @@
-"""The choice to let cuDNN fuse the bias, and a ReLU that follows, with a forward pass on a GPU.
+"""The choice to let cuDNN fuse the bias with a forward pass on a GPU.
 
 PyTorch adds a bias in a pass of its own over the result, and so do our operators on a GPU unless an engine
 fuses the addition. On a CPU the engine always adds the bias as it writes the result.
@@ -16,8 +16,8 @@ from mucudnn.torch.choosing.kept_times import Times
 from mucudnn.torch.choosing.step_times import CHOICES, STOCK_WAY, digest
 from mucudnn.torch.operators import device_times, passes, stock
 from mucudnn.torch.operators.operands import Operands
-from mucudnn.torch.operators.passes import BIAS, RELU
 
+_BIAS = "+bias"  # the epilogue that an engine fuses
 _FUSED = "fused"
 _BUDGET_MS = 25.0
 
@@ -40,15 +40,14 @@ def choose_fused(
     PyTorch's own convolution, `operator_ms` count as its overhead. A call that is traced, needs gradients or
     has a plan or a promise is never fused. Raises MucudnnError, EngineError, MemoryError.
     """
-    epilogue = _epilogue_of(key, operands)
-    if not epilogue:
+    if not _may_fuse(key, operands):
         return answer
-    fused = operands.fused_with(epilogue)
+    fused = operands.fused_with(_BIAS)
     try:
         ready = passes.ready_of(
             fused.calls(["forward"])["forward"], fused.options, stream, may_measure=may_measure
         )
-    except passes.FAILURES:  # for example, no engine fuses these operations within the limit
+    except passes.FAILURES:  # for example, no engine fuses a bias within the limit
         return answer
     if ready.is_provisional:
         return NOT_YET
@@ -75,18 +74,16 @@ def choose_fused(
         is_divided=answer.is_divided or len(ready.configuration.parts) > 1,
         is_busy=answer.is_busy or ready.is_busy,
         saved_ms=answer.saved_ms + times[present] - times[_FUSED],
-        epilogue=epilogue,
+        epilogue=_BIAS,
     )
 
 
-def _epilogue_of(key: CallKey, operands: Operands) -> str:
-    """Return what an engine may fuse with the forward pass of a call; an empty text if nothing."""
+def _may_fuse(key: CallKey, operands: Operands) -> bool:
+    """Return whether an engine may fuse a bias with the forward pass of a call."""
     options = operands.options
-    if key.device == "cpu" or any(key.needed) or options.plan is not None:
-        return ""
-    if str(promise_named(options.promise)):
-        return ""
-    return BIAS * (operands.bias is not None) + RELU * key.has_relu
+    if key.device == "cpu" or any(key.needed) or options.plan is not None or operands.bias is None:
+        return False
+    return not str(promise_named(options.promise))
 
 
 def _time_interleaved(key: CallKey, operands: Operands, fused: Operands, present: str) -> dict[str, float]:
@@ -95,11 +92,9 @@ def _time_interleaved(key: CallKey, operands: Operands, fused: Operands, present
 
     def run_present() -> None:
         if present == STOCK_WAY:
-            y = stock.forward(x, w, bias, passes.stock_arguments(options))
+            stock.forward(x, w, bias, passes.stock_arguments(options))
         else:
-            y = passes.run_forward(x, w, bias, options)
-        if key.has_relu:
-            y.relu_()
+            passes.run_forward(x, w, bias, options)
 
     def run_fused() -> None:
         passes.run_forward(x, w, bias, fused.options)

@@ -12,7 +12,7 @@ from mucudnn.errors import MucudnnWarning, UsageError, shown
 from mucudnn.forks import no_fork
 from mucudnn.measuring.budget import parse_budget
 from mucudnn.promises import promise_of
-from mucudnn.torch.layers import pairs, transposed
+from mucudnn.torch.layers import transposed
 from mucudnn.torch.layers.converted import CONVERTED, RESTORED, Converted
 from mucudnn.torch.layers.settings import ConversionSettings
 from mucudnn.torch.layers.sharing import plans_of_layers
@@ -104,13 +104,6 @@ def convert(
     2.9; no other process knows its plan. ONNX and every other `torch.export` get PyTorch's own convolutions.
     `torch.fx` treats converted modules as leaves, so a traced model stays converted.
 
-    **Inference.** On the CPU, in eval mode and without gradients, a convolution and the nn.BatchNorm that
-    alone reads its result, in an nn.Sequential or by the statements of a block's method, run as one
-    convolution. Its weights are computed once, in fp64, and kept until a parameter or a buffer changes. The
-    results differ from the model's by rounding, so models with a plan or a promise do not do so, nor do
-    modules with hooks and 16-bit models. On a GPU, without gradients, cuDNN adds the bias and applies the
-    nn.ReLU that alone reads a convolution's result in one fused pass, if that is faster.
-
     **torch.compile.** On the CPU, Inductor keeps PyTorch's convolutions except those for which the engine is
     measured faster while the model is compiled. Other backends, models with a plan and GPUs get operators
     that choose in each call.
@@ -141,10 +134,6 @@ def convert(
     if kept.promise_text:
         for module in names:
             transposed.follow(module, kept)
-    elif known is None:
-        with no_fork:
-            for module in names:
-                pairs.join_pairs(module)
     text, share = describe_subclasses(model)
     if share > 0.5:
         warnings.warn(f"mucudnn: {text}", MucudnnWarning, stacklevel=2)
@@ -174,7 +163,6 @@ def restore(model: Model) -> Model:
     modules: Any = model
     for module in modules.modules():
         transposed.restore(module)
-        pairs.restore(module)
         if isinstance(module, Converted):
             kept_filters.forget(module.weight)
             with no_fork:

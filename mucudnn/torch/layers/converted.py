@@ -105,21 +105,12 @@ RESTORED = {made: own for classes in (CONVERTED, _STOCK_CLASS) for own, made in 
 
 
 def _choose(
-    module: Any,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    settings: ConversionSettings,
-    *,
-    has_relu: bool = False,
+    module: Any, input: Tensor, weight: Tensor, bias: Tensor | None, settings: ConversionSettings
 ) -> Operands | None:
-    """Return the operands of mucudnn's operators, or None for PyTorch's own convolution.
-
-    With `has_relu` the caller applies a ReLU to the result, unless the operands' epilogue has one.
-    """
+    """Return the operands of mucudnn's operators, or None for PyTorch's own convolution."""
     if not torch.compiler.is_compiling() and settings.is_inside_stock_step(module):
         return None
-    key = _key_of(module, input, weight, bias, settings, has_relu=has_relu)
+    key = _key_of(module, input, weight, bias, settings)
     if settings.leaves_to_pytorch(module, key, input):
         return None
     answer = None if key is None else answers.find(key)  # compiled code has no key
@@ -144,31 +135,18 @@ def _choose(
     return operands if is_ours else None
 
 
-def run_with_relu(module: Any, input: Tensor) -> Tensor:
-    """Return a converted convolution's result after a ReLU, which cuDNN fuses with it if that is faster."""
-    settings, weight, bias = module._mucudnn, module.weight, module.bias
-    operands = _choose(module, input, weight, bias, settings, has_relu=True)
-    if operands is None:
-        y = _RUN_STOCK[len(module.kernel_size)](module, input, weight, bias)
-    else:
-        y = operands.run()
-    is_fused = operands is not None and operands.options.epilogue.endswith(passes.RELU)
-    return y if is_fused else y.relu_()
-
-
 def _is_watched(input: Tensor) -> bool:
     """Return whether a CUDA graph captures the call or the log may report it."""
     return passes.is_captured(input) or _logger.isEnabledFor(logging.INFO)
 
 
 def _key_of(
-    module: Any, input: Tensor, weight: Tensor, bias: Tensor | None, settings: ConversionSettings,
-    *, has_relu: bool = False,
-) -> CallKey | None:  # fmt: skip
+    module: Any, input: Tensor, weight: Tensor, bias: Tensor | None, settings: ConversionSettings
+) -> CallKey | None:
     return answers.key_of(
         input, weight, bias, settings.workspace, settings.key,
         module.stride, module.padding, module.dilation, module.groups, module.padding_mode,
-        _has_constant_filter(module, input, weight, settings), has_relu,
+        _has_constant_filter(module, input, weight, settings),
     )  # fmt: skip
 
 

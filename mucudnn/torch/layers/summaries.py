@@ -14,7 +14,6 @@ from mucudnn.output.text import milliseconds, shortened
 from mucudnn.sizes import format_size
 from mucudnn.torch.choosing import answers
 from mucudnn.torch.choosing.answers import passes_of
-from mucudnn.torch.layers import folding
 from mucudnn.torch.layers.choice_of_layer import LayerChoice, choice_of_pass, stock_choice
 from mucudnn.torch.layers.convert import converted_layers, describe_subclasses
 from mucudnn.torch.layers.converted import CALL_REASON, STEPS_REASON, as_run, operands_of
@@ -33,7 +32,7 @@ class Summary:
     """The choices for the convolutions of a model, shown as a table in text and in notebooks."""
 
     choices: tuple[LayerChoice, ...]
-    kept_filters: int = 0  # the bytes of transformed and folded filters that the layers keep in eval mode
+    kept_filters: int = 0  # the bytes of transformed filters that the layers keep in eval mode
     promise: str = ""  # the text of the promise that the results keep
     subclasses: str = ""  # the text about convolutions that stay PyTorch's because of their classes
 
@@ -127,7 +126,7 @@ def summary(model: Any, example_input: Any = None) -> Summary:
 
 
 def _summarize(model: Any, layers: dict[Any, str], choices: Iterable[LayerChoice]) -> Summary:
-    kept = sum(kept_filters.size(layer.weight) + folding.size(layer) for layer in layers)
+    kept = sum(kept_filters.size(layer.weight) for layer in layers)
     promises = {layer._mucudnn.promise_text: None for layer in layers if layer._mucudnn.promise_text}
     return Summary(tuple(choices), kept, "; ".join(promises), describe_subclasses(model)[0])
 

@@ -32,7 +32,7 @@ class Options(NamedTuple):
     fallback: bool
     promise: str | None = None  # the text of a Promise; None for that of the variables
     constant_filter: bool = False  # True if the forward pass may keep w in the algorithms' own form
-    epilogue: str = ""  # the operations that a GPU's engine fuses with the forward pass: `+bias`, `+relu`
+    epilogue: str = ""  # `+bias` if a GPU's engine fuses it with the forward pass
 
 
 def handle_of(plan: PlanOrPath | None) -> str | None:

@@ -32,7 +32,6 @@ T = TypeVar("T")
 PLAIN = (Tensor, torch.nn.Parameter)
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _CHANNELS_BEHIND = {3: (0, 2, 1), 4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}  # number of axes -> permutation
-BIAS, RELU = "+bias", "+relu"  # parts of an epilogue
 FAILURES = (MucudnnError, EngineError, MemoryError)  # PyTorch's own operator may still run after these
 
 
@@ -251,10 +250,7 @@ def run_stock(pass_: str, first: Tensor, second: Tensor, third: Any, options: Op
 
 
 def _stock_forward(x: Tensor, w: Tensor, bias: Tensor | None, options: Options) -> Tensor:
-    y = stock.forward(x, w, bias, stock_arguments(options))
-    if options.epilogue.endswith(RELU):
-        y.relu_()
-    return _with_strides(y, "y" in options.channels_last)
+    return _with_strides(stock.forward(x, w, bias, stock_arguments(options)), "y" in options.channels_last)
 
 
 def _stock_backward(pass_: str, first: Tensor, second: Tensor, shape: Ints, options: Options) -> Tensor:
