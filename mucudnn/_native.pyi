@@ -497,9 +497,9 @@ class KeptFilter:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Bytes, with those of the copy of the filter as it was given."""
     def matches(self, w: int) -> bool:
-        """Return whether one value of each output channel of the filter at this address is as it was."""
+        """Return whether the filter at this address has the values of the copy."""
 
 class Division:
     """A configuration made ready, to be run any number of times, from any thread."""

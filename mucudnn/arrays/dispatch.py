@@ -46,7 +46,7 @@ from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration, Sli
 _logger = logging.getLogger("mucudnn")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
     """A division made ready to run on its device, with the shapes of its tensors.
 

@@ -90,8 +90,16 @@ CHANGES = {
     "a state dict": lambda w: w.copy_(torch.ones_like(w)),
     "data in place": lambda w: w.data.mul_(2),
     "other data": lambda w: setattr(w, "data", w.data * 2),
+    "one value of data": lambda w: w.data[0, 0, 0, 1].add_(1),
     "numpy": lambda w: w.numpy().fill(0.5),
+    "parameters from a vector": lambda w: nn.utils.vector_to_parameters(torch.ones(w.numel()), [w]),
+    "an optimizer": lambda w: optimize(w),
 }
+
+
+def optimize(w: torch.Tensor) -> None:
+    w.grad = torch.ones_like(w)
+    torch.optim.SGD([w], 0.1, foreach=True).step()
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
@@ -144,11 +152,21 @@ def test_a_refused_weight_is_decided_without_kept_filters(
     assert len(ran) == 2
 
 
-def test_weights_made_under_inference_mode_are_not_kept() -> None:
+def test_changes_of_weights_made_under_inference_mode_are_seen() -> None:
     with torch.inference_mode():
         model = mt.convert(nn.Sequential(nn.Conv2d(16, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))).eval()
-        model(X)
-        assert kept(model) == [0, 0]
+        result = model(X)
+        assert all(kept(model))
+        model[0].weight.mul_(2)
+        assert not torch.equal(model(X), result)
+
+
+@torch.no_grad()
+def test_a_weight_of_another_type_is_transformed_anew(model: Any) -> None:
+    model(X)
+    model.bfloat16()(X.bfloat16())
+    model.float()
+    assert torch.equal(model(X), unkept(model, X))
 
 
 @torch.no_grad()

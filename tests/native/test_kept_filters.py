@@ -66,7 +66,7 @@ def test_a_kept_filter_changes_no_bit(data: st.DataObject, pass_: str, threads: 
     ]
     division, run = ENGINES[threads].prepare(kernel, slices), Run(kernel)
     kept = division.keep_filter(run.filter)
-    assert kept.size == division.kept_filter_size > 0
+    assert kept.size == division.kept_filter_size + run.w.nbytes > run.w.nbytes
     beta = data.draw(st.sampled_from([0.0, 0.5]))
     np.testing.assert_array_equal(run.bits(division, kept, beta), run.bits(division, None, beta))
     np.testing.assert_array_equal(run.bits(division, kept, beta), run.bits(division, None, beta))
@@ -80,7 +80,8 @@ def test_tiles_of_equal_length_share_a_kept_filter(algorithm: str, pass_: str) -
     for steps, lengths in ((4, 2), (7, 2)):  # the last tile is shorter
         division, run = ENGINES[1].prepare(kernel, [(1, f"{algorithm}.tile={steps}")] * 2), Run(kernel)
         kept = division.keep_filter(run.filter)
-        assert whole.kept_filter_size <= kept.size <= lengths * (whole.kept_filter_size + 2**12)
+        size = kept.size - run.w.nbytes
+        assert whole.kept_filter_size <= size <= lengths * (whole.kept_filter_size + 2**12)
         np.testing.assert_array_equal(run.bits(division, kept), run.bits(division, None))
         run.w[:] = 0
         assert run.bits(division, kept).any()
@@ -109,17 +110,16 @@ def test_a_filter_kept_for_other_threads_is_not_misread(algorithm: str) -> None:
     np.testing.assert_array_equal(run.bits(division, kept), run.bits(division, None))
 
 
-def test_a_changed_filter_is_noticed() -> None:
+@given(st.integers(0, IMAGE.w_elements - 1))
+def test_a_change_of_any_value_is_noticed(place: int) -> None:
     kernel = Kernel(IMAGE, "forward")
     run = Run(kernel)
     kept = ENGINES[1].prepare(kernel, [(2, "WINOGRAD_NONFUSED")]).keep_filter(run.filter)
     assert kept.matches(run.filter)
-    run.w *= 2
+    run.w[place] *= 2
     assert not kept.matches(run.filter)
-    run.w /= 2
+    run.w[place] /= 2
     assert kept.matches(run.filter)
-    run.w.reshape(70, -1)[33] = 0  # a pruned channel
-    assert not kept.matches(run.filter)
 
 
 @pytest.mark.parametrize("algorithm", ["IMPLICIT_GEMM", "GEMM"])
@@ -127,7 +127,8 @@ def test_products_read_the_filter_as_it_is(algorithm: str) -> None:
     kernel = Kernel(IMAGE, "forward")
     division, run = ENGINES[1].prepare(kernel, [(2, algorithm)]), Run(kernel)
     kept = division.keep_filter(run.filter)
-    assert kept.size == division.kept_filter_size == 0
+    assert division.kept_filter_size == 0
+    assert kept.size == run.w.nbytes
     np.testing.assert_array_equal(run.bits(division, kept), run.bits(division, None))
 
 

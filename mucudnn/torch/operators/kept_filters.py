@@ -1,15 +1,17 @@
 """The filters that models in eval mode keep in the form in which an algorithm computes with them.
 
 A filter is kept for each shape of input that it meets, until the weight changes or is freed, or until the
-module is trained or restored. Together the filters take at most MUCUDNN_KEPT_FILTERS bytes. None is given up
-for another weight: each layer of a model would take the room of the layer that runs next.
+module is trained or restored. It has a copy of the weight, with which each call compares all values, because
+PyTorch does not count writes by `.data` and by NumPy views.
+
+Together the filters take at most MUCUDNN_KEPT_FILTERS bytes. None is given up for another weight: each layer
+of a model would take the room of the layer that runs next.
 """
 
 import logging
 import os
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import NamedTuple
 from weakref import ref
 
 from torch import Tensor
@@ -23,17 +25,10 @@ from mucudnn.sizes import format_size
 _logger = logging.getLogger("mucudnn")
 
 
-class _Entry(NamedTuple):
-    ready: Prepared  # the division that made the filter
-    version: int  # the weight's
-    address: int  # the weight's
-    kept: KeptFilter
-
-
 @dataclass
 class _Weight:
     weight: ref[Tensor]
-    entries: list[_Entry] = field(default_factory=list)
+    filters: dict[Prepared, KeptFilter] = field(default_factory=dict)  # keys made the filters
     is_refused: bool = False  # True if there was no room
 
 
@@ -51,12 +46,9 @@ os.register_at_fork(after_in_child=_renew)
 
 
 def can_keep(w: Tensor) -> bool:
-    """Return False for a weight for which there was no room, or whose changes PyTorch does not count.
-
-    Those are the tensors that were made under `torch.inference_mode`.
-    """
+    """Return False for a weight for which there was no room."""
     known = _weights.get(id(w))
-    return not (w.is_inference() if known is None else known.is_refused)
+    return known is None or not known.is_refused
 
 
 def find(w: Tensor, address: int, ready: Prepared) -> KeptFilter | None:
@@ -65,12 +57,12 @@ def find(w: Tensor, address: int, ready: Prepared) -> KeptFilter | None:
     `address` is that of the weight as the engine reads it. Return None if the division reads the weight as it
     is, or if there is no room.
     """
-    if not ready.kept_filter_size or w.is_inference():
+    if not ready.kept_filter_size:
         return None
     known = _weights.get(id(w))
-    for entry in known.entries if known is not None else ():
-        if entry.ready is ready and _is_current(entry, w, address):
-            return entry.kept
+    kept = None if known is None else known.filters.get(ready)
+    if kept is not None and kept.matches(address):
+        return kept
     with _changing:
         return _keep(w, address, ready)
 
@@ -83,7 +75,7 @@ def forget(w: Tensor) -> None:
 def size(w: Tensor | None = None) -> int:
     """Return the bytes of all kept filters, or of those of one weight."""
     known = [*_weights.values()] if w is None else [_weights[id(w)]] if id(w) in _weights else []
-    return sum(entry.kept.size for weight in known for entry in weight.entries)
+    return sum(kept.size for weight in known for kept in [*weight.filters.values()])
 
 
 def _free(identity: int) -> None:
@@ -97,26 +89,21 @@ def _keep(w: Tensor, address: int, ready: Prepared) -> KeptFilter | None:
     if identity not in _weights:
         _weights[identity] = _Weight(ref(w, lambda _: _free(identity)))
     known = _weights[identity]
-    known.entries = [entry for entry in known.entries if _is_current(entry, w, address)]
-    limit = settings.KEPT_FILTERS.read()
-    while limit is not None and size() + ready.kept_filter_size > limit:
-        if not known.entries:
+    if ready in known.filters:  # the weight has changed
+        known.filters.clear()
+    limit, needed = settings.KEPT_FILTERS.read(), ready.kept_filter_size + w.nbytes
+    while limit is not None and size() + needed > limit:
+        if not known.filters:
             known.is_refused = True
             _logger.info(
                 "A transformed filter of %s is not kept: the others take %s, MUCUDNN_KEPT_FILTERS is %s",
-                *map(format_size, (ready.kept_filter_size, size(), limit)),
+                *map(format_size, (needed, size(), limit)),
             )
             return None
-        del known.entries[0]  # the oldest: its shape of input may not come back
+        del known.filters[next(iter(known.filters))]  # the oldest: its shape of input may not come back
     try:
-        entry = _Entry(ready, w._version, w.data_ptr(), ready.keep_filter(address))
+        kept = known.filters[ready] = ready.keep_filter(address)
     except MucudnnError:  # there is no memory: the algorithm transforms the filter in each call
         known.is_refused = True
         return None
-    known.entries.append(entry)
-    return entry.kept
-
-
-def _is_current(entry: _Entry, w: Tensor, address: int) -> bool:
-    is_same = entry.version == w._version and entry.address == w.data_ptr()
-    return is_same and entry.kept.matches(address)
+    return kept
