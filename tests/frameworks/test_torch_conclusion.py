@@ -14,7 +14,7 @@ from step_clock import Clock
 from mucudnn.errors import UsageError
 from mucudnn.torch.choosing import answers
 from mucudnn.torch.choosing.answers import LEFT_TO_PYTORCH, Answer
-from mucudnn.torch.layers.conclusion import sentence
+from mucudnn.torch.layers.settings import conclusion
 
 nn = torch.nn
 DIVIDED, ALGORITHM = Answer(0.5, is_divided=True, saved_ms=30.0), Answer(0.3, saved_ms=10.0)
@@ -31,7 +31,7 @@ def say(
     """Return the sentence about calls with these answers; True for those that the step leaves to PyTorch."""
     monkeypatch.setattr(answers, "find", lambda key: decided[key][0])
     calls: Any = [(0, place, is_stock) for place, (_, is_stock) in enumerate(decided)]
-    return sentence(calls, step_ms, 1.25)
+    return conclusion(calls, step_ms, 1.25)
 
 
 def test_the_sentence_counts_the_calls_and_compares_the_gain(monkeypatch: pytest.MonkeyPatch) -> None:

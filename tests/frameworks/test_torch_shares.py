@@ -7,7 +7,7 @@ from mucudnn._native import Problem
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
-from mucudnn.torch.layers.sharing import plans_of_layers
+from mucudnn.torch.layers.convert import plans_of_layers
 
 nn = torch.nn
 

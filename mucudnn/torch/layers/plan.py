@@ -89,8 +89,7 @@ def _kernels(
     counts: Counter[Kernel] = Counter()
     devices: dict[str, PassCall] = {}
 
-    def record(module: Any, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
-        x = args[0] if args else kwargs["input"]
+    def record(module: Any, x: Tensor, output: Tensor) -> None:
         if not can_divide(x, module.weight) or is_transformed():
             return
         needed = needed_passes(x, module.weight)
@@ -100,12 +99,7 @@ def _kernels(
         devices[calls["forward"].device] = calls["forward"]
         counts.update(Kernel(geometry(call)[0], pass_) for pass_, call in calls.items())
 
-    hooks = [m.register_forward_pre_hook(record, with_kwargs=True) for m in convolutions(model)]
-    try:
-        run_once(model, example_input)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    run_once(model, example_input, convolutions(model), record)
     if not counts:
         raise UsageError(
             "no convolution of the model ran on the example input that could be divided: "

@@ -104,8 +104,7 @@ def summary(model: Any, example_input: Any = None) -> Summary:
         return _summarize(model, layers, _list_choices_so_far(layers))
     choices: list[LayerChoice] = []
 
-    def record(module: Any, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> None:
-        x = args[0] if args else kwargs["input"]
+    def record(module: Any, x: Tensor, output: Tensor) -> None:
         name = layers[module]
         if not can_divide(x, module.weight):
             kernel, reason = f"an input of {tuple(x.shape)}", "such an input cannot be divided"
@@ -116,12 +115,7 @@ def summary(model: Any, example_input: Any = None) -> Summary:
         operands, stock = as_run(module, x, operands)
         choices.extend(_choices(name, operands, y, stock))
 
-    hooks = [layer.register_forward_hook(record, with_kwargs=True) for layer in layers]
-    try:
-        run_once(model, example_input)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    run_once(model, example_input, layers, record)
     return _summarize(model, layers, choices)
 
 
