@@ -1,10 +1,10 @@
-"""The choice for a call: measured, fixed without a clock, or provisional until there is time to measure."""
+"""The choice for a call: measured, or fixed without a clock."""
 
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from mucudnn import settings
-from mucudnn._native import Engine
+from mucudnn._native import Engine, UnfinishedError
 from mucudnn.arrays.call import LogListener, PassCall, PlanOrPath, geometry, known_plan, limit_of
 from mucudnn.arrays.devices import device_of
 from mucudnn.arrays.user_cache import user_cache
@@ -12,7 +12,7 @@ from mucudnn.costs.records import STOCK, Measurement
 from mucudnn.errors import NothingFitsError, NotMeasuredError
 from mucudnn.listener import Listener
 from mucudnn.measuring import estimate  # noqa: F401 (so that no call imports it, see `lazy`)
-from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.bench import Bench, ModelledBench
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.measure import find_missing, measure
 from mucudnn.measuring.runners import Race, Runner
@@ -21,6 +21,7 @@ from mucudnn.plans.decide import choose_within, keep_undivided
 from mucudnn.plans.fixed import fixed_choice, invariant_choice
 from mucudnn.plans.parts.parts import faster_groups
 from mucudnn.problems.kernels import Kernel
+from mucudnn.promises import FIXED
 from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration
 
 _AT_ONCE = 4  # measurements of a turn in the background
@@ -32,7 +33,6 @@ class Choice(NamedTuple):
     configuration: Configuration | ChannelGroups
     undivided_stock: MicroConfiguration | None = None
     rows: Sequence[Measurement] = ()  # empty if none chose
-    is_provisional: bool = False
 
     @property
     def is_busy(self) -> bool:
@@ -50,9 +50,12 @@ def choose(
 ) -> Choice:  # fmt: skip
     """Return the fastest configuration or parts within a limit, and STOCK undivided if that fits.
 
-    Raises NothingFitsError, NotMeasuredError.
+    Raises NothingFitsError, NotMeasuredError, and UnfinishedError if a paced program has no time to measure.
     """
     listener, policy = LogListener(), settings.BATCH_POLICY.read()
+    if call.promise.choice == FIXED and not call.promise.batch_invariant and engine.kind == "host":
+        modelled = ModelledBench(engine, listener, _runner(source), call.deterministic)
+        return Choice(fixed_choice(modelled, kernel, policy, limit))
     with user_cache(listener) as cache:
         bench = Bench(engine, cache, listener, _runner(source), source, call.deterministic)
         if call.promise.batch_invariant:
@@ -62,7 +65,7 @@ def choose(
         if may_measure and not _must_wait(bench):
             benchmark(bench, [kernel], policy, limits=(limit,))
         if _must_wait(bench) and not _has_measurements(bench, kernel, policy, limit):
-            return Choice(fixed_choice(bench, kernel, policy, limit), is_provisional=True)
+            raise UnfinishedError("there is no time to measure now")
         costs = bench.costs([kernel])
         if not may_measure and not _has_measurements(bench, kernel, policy, limit):
             raise NotMeasuredError(f"{kernel} was not measured")
@@ -74,16 +77,17 @@ def choose(
                 raise
             return Choice(groups)
         rows = costs.measurements[kernel]
-        chosen = keep_undivided(chosen, rows, kernel, limit)
-        may_measure = may_measure and not bench.budget.is_spent
-        groups = faster_groups(bench, kernel, policy, limit, chosen) if may_measure else None
         # Times of a busy moment are not trusted while there will be time to measure them again.
-        is_due = (
+        if (
             _must_wait(bench)
             and any(row.busy_tries for row in rows)
             and not _has_measurements(bench, kernel, policy, limit, again=True)
-        )
-        return Choice(groups or chosen, _find_undivided_stock(rows, kernel, limit), rows, is_due)
+        ):
+            raise UnfinishedError("the measurements were disturbed")
+        chosen = keep_undivided(chosen, rows, kernel, limit)
+        may_measure = may_measure and not bench.budget.is_spent
+        groups = faster_groups(bench, kernel, policy, limit, chosen) if may_measure else None
+        return Choice(groups or chosen, _find_undivided_stock(rows, kernel, limit), rows)
 
 
 def _must_wait(bench: Bench) -> bool:

@@ -31,7 +31,6 @@ from mucudnn.errors import (
     UsageError,
     raised_here,
 )
-from mucudnn.measuring.budget import applied_budget
 from mucudnn.measuring.source import Source, runs_stock
 from mucudnn.output.text import micro_batches
 from mucudnn.plans.parts.parts import prepare, slice_count
@@ -52,7 +51,6 @@ class Prepared:
 
     `stock` has the sizes of the slices that the caller's framework runs, after the engine's `own` samples.
     `undivided_stock` is STOCK's undivided call; None if it exceeds the limit, cannot run or was not measured.
-    `is_provisional` says that there was no time to measure, so that a model or disturbed times chose for now.
     """
 
     call: PassCall
@@ -67,7 +65,6 @@ class Prepared:
     undivided_stock: MicroConfiguration | None = None
     _rescue: Rescue | None = None  # None for tiles, which are as small as can be, and batch-invariant slices
     _watch: Watch | None = None  # None on a GPU, and where no measurements chose, as for a plan
-    is_provisional: bool = False
     is_busy: bool = False  # True if other programs disturbed a measurement that it depends on
 
     @property
@@ -92,8 +89,8 @@ class Prepared:
 
     @property
     def kept_filter_size(self) -> int:
-        """The bytes that `keep_filter` takes; 0 if the algorithms read w as it is, or will be replaced."""
-        return self._division.kept_filter_size if self._division and not self.is_provisional else 0
+        """The bytes that `keep_filter` takes; 0 if the algorithms read w as it is."""
+        return self._division.kept_filter_size if self._division else 0
 
     def keep_filter(self, w: int) -> KeptFilter:
         """Return the filter at this address in the algorithms' own form. Raises NothingFitsError."""
@@ -166,8 +163,8 @@ def prepared(
     """Return the division for a call on this stream: the plan's choice, else the fastest within the limit.
 
     With a `source` its division may have slices of STOCK, which the caller runs. With `may_measure` False,
-    NotMeasuredError is raised for a kernel that the cache lacks. Within a paced budget that is spent, a model
-    of the costs chooses instead, until a later call has time to measure.
+    NotMeasuredError is raised for a kernel that the cache lacks, and UnfinishedError within a paced budget
+    that is spent.
 
     A kernel that was never measured is measured now, and the cache keeps the measurements. A kernel that the
     plan does not have is an error; with `only_plan` False it is decided as if there were no plan.
@@ -181,22 +178,16 @@ def prepared(
     identity = plan if isinstance(plan, str | PurePath) else id(plan)
     key = (call, os.environ.get(settings.WORKSPACE_LIMIT.variable), identity, only_plan, source, may_measure)
     ready = _prepared[key]
-    if ready is None or (ready.is_provisional and _has_time()):
+    if ready is None:
         with _deciding:
             ready = _prepared[key]  # another thread may have decided meanwhile
-            if ready is None or ready.is_provisional:
+            if ready is None:
                 try:
                     ready = _prepare(call, plan, only_plan, source, may_measure)
                 except (EngineError, MemoryError) as error:
                     raise _make_error(error) from None
                 _prepared[key] = ready
     return ready
-
-
-def _has_time() -> bool:
-    """Return whether a decision is being made that may measure now."""
-    budget = applied_budget()
-    return budget is not None and not budget.is_spent
 
 
 def prepare_slices(call: PassCall, micro_batch: int, algorithm: str) -> Prepared:
@@ -285,7 +276,7 @@ def _prepare(
         watch = Watch.over(device.engine, kernel, configuration, choice.rows, limit)
     return Prepared(
         call, problem, configuration, shapes, plan, device, division, needed, stock, choice.undivided_stock,
-        rescue, watch, choice.is_provisional, choice.is_busy,
+        rescue, watch, choice.is_busy,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from mucudnn._native import Engine, Problem
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import DETERMINISTIC, Listed, Machine, Measurement
+from mucudnn.costs.records import DETERMINISTIC, SUCCESS, Listed, Machine, Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.listener import Listener
 from mucudnn.measuring.budget import Budget, current_budget
@@ -106,3 +106,24 @@ class RecordedBench(Bench):
         self.runner, self.source, self.made = Replay(), None, Counter[str]()
         self.deterministic = False
         self.budget = Budget()
+
+
+class ModelledBench(Bench):
+    """A bench without a cache, for choices by modelled costs on an engine that lists in microseconds."""
+
+    def __init__(self, engine: Engine, listener: Listener, runner: Runner, deterministic: bool) -> None:
+        self.engine, self.machine = engine, machine_of(engine)
+        self.listener, self.runner, self.deterministic = listener, runner, deterministic
+
+    def candidates(self, kernel: Kernel, sizes: Sequence[int]) -> dict[int, list[Listed]]:
+        """Return the runnable algorithms at each micro-batch size, from the engine."""
+        return {
+            size: self._admitted(
+                [
+                    Listed(listed.algorithm, listed.workspace, listed.notes)
+                    for listed in self.engine.enumerate(kernel.at(size))
+                    if listed.status == SUCCESS
+                ]
+            )
+            for size in sizes
+        }

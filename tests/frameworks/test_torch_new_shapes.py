@@ -148,13 +148,22 @@ def test_a_layer_that_runs_twice_in_a_step_is_measured_for_one_of_the_ever_new_s
     assert set(counts) == {counts[0]}
 
 
-def test_a_limit_that_the_caller_names_holds_from_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    mt.convert(model(), workspace="1MiB")(image(8))
-    named = count_measurements()
-    assert named > 0
-    monkeypatch.setenv("MUCUDNN_WORKSPACE_LIMIT", "1MiB")
-    mt.conv2d(image(9), torch.ones(4, 3, 3, 3))
-    assert count_measurements() > named
+@pytest.mark.parametrize("way", ["model", "function", "variable"])
+def test_a_named_limit_holds_from_the_first_call_without_a_measurement(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = mt.convert(model(), workspace=None if way == "variable" else "64KiB")
+    if way == "variable":
+        monkeypatch.setenv("MUCUDNN_WORKSPACE_LIMIT", "64KiB")
+    for columns in range(8, 14):
+        if way == "function":
+            mt.conv2d(image(columns), torch.ones(4, 3, 3, 3), workspace="64KiB")
+        else:
+            step(network, image(columns))
+    assert count_measurements() == 0
+    ran = dispatch._prepared.everything().values()
+    assert {ready.problem.input[-1] for ready in ran} == {*range(8, 14)}
+    assert all(ready.own == ready.problem.mini_batch and ready.workspace <= 2**16 for ready in ran)
 
 
 def test_a_later_process_follows_the_cache_from_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,12 +121,13 @@ def test_until_there_is_time_a_model_chooses_within_a_limit_and_later_steps_deci
     clock: Clock,
 ) -> None:
     model = converted(clock, workspace="1MiB")
-    model[0](X)
-    provisional = [*dispatch._prepared.everything().values()]
-    assert len(provisional) == 2, "the forward pass and the filter gradient"
-    assert all(ready.is_provisional and ready.workspace <= 2**20 for ready in provisional)
+    model(X).sum().backward()
+    modelled = [*dispatch._prepared.everything().values()]
+    assert {ready.call.pass_ for ready in modelled} == {"forward", "backward_data", "backward_filter"}
+    assert all(ready.call.promise.choice == "fixed" and ready.workspace <= 2**20 for ready in modelled)
+    assert clock.measured_s == 0
     steps_until_decided(clock, model)
-    assert not any(ready.is_provisional for ready in dispatch._prepared.everything().values())
+    assert any(ready.call.promise.choice == "measured" for ready in dispatch._prepared.everything().values())
 
 
 def test_a_call_that_has_to_wait_is_prepared_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +140,7 @@ def test_a_call_that_has_to_wait_is_prepared_once(clock: Clock, monkeypatch: pyt
     monkeypatch.setattr(dispatch, "_prepare", note)
     model = converted(clock, workspace="1MiB")
     for _ in range(9):
-        model[0](X)  # the clock stands still
+        model[0](X).sum().backward()  # the clock stands still
     assert len(prepared) == 2, "the forward pass and the filter gradient"
 
 
@@ -179,7 +180,8 @@ def test_a_summary_with_an_input_decides_at_once(clock: Clock) -> None:
     model(X)
     choices = mt.summary(model, X).choices
     assert all(choice.micro_batches is not None for choice in choices)
-    assert not any(ready.is_provisional for ready in dispatch._prepared.everything().values())
+    assert all(answer.is_final for answer in answers._answers.everything().values())
+    assert len(answers._answers.everything()) == len(model)
 
 
 def test_a_budget_that_cannot_be_read_leaves_the_calls_to_pytorch(

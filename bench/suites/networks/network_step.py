@@ -30,7 +30,6 @@ import mucudnn.torch
 from bench.lib.process import give_back_freed_memory, keep_freed_memory, peak_bytes
 from bench.suites.networks.networks import NETWORKS
 from bench.suites.networks.zoo import build, loss_of, sample_of
-from mucudnn.arrays import dispatch
 
 NARROW = 0.01  # the interval of a ratio is narrow if it reaches less than this share to either side
 SLOW_S = 10.0  # a stock step that takes longer has FEWEST_IF_SLOW rounds
@@ -103,7 +102,7 @@ def load_libraries(threads: int, caches: Path) -> None:
     torch.set_num_threads(threads)
     _use_cache(caches / "small.sqlite")
     small = torch.nn.Conv2d(1, 1, 1)
-    mucudnn.torch.convert(small, budget="none")  # so that `_is_decided` waits for the model alone
+    mucudnn.torch.convert(small, budget="none")
     for _ in range(2):  # a shape is measured when it comes again
         small(torch.ones(1, 1, 8, 8)).sum().backward()
 
@@ -145,7 +144,9 @@ def interleave(
         ours, cache = _converted(model, limit), _cache_of(caches, limit)
         stepped[limit] = _with_cache(cache, _stepper(ours, x, inference))
         early = [_timed(stepped[limit])]
-        while not _is_decided(ours) and (len(early) < _MOST_EARLY or sum(early) < _MOST_EARLY_S):
+        while len(early) < _MOST_EARLY or sum(early) < _MOST_EARLY_S:
+            if len(early) > 1 and _is_decided(ours):
+                break
             early.append(_timed(stepped[limit]))
         figures[limit] = {
             "first": early[0] / min(stock_s), "early": sum(early) / min(stock_s), "early_steps": len(early),
@@ -231,9 +232,9 @@ def _way(model: torch.nn.Module) -> str | None:
 
 
 def _is_decided(model: torch.nn.Module) -> bool:
-    """Return whether a model has made its choices, and compared whole steps if it does that."""
-    is_provisional = any(ready.is_provisional for ready in dispatch._prepared.everything().values())
-    return _way(model) is not None and not is_provisional
+    """Return whether a model's steps have been compared, or the last of several measured without waiting."""
+    layers = (layer for module in model.modules() if (layer := getattr(module, "_mucudnn", None)))
+    return _way(model) is not None and not next(layers).sightings.must_wait
 
 
 def _cache_of(folder: Path, limit: str) -> Path:

@@ -11,8 +11,9 @@ from torch import Size, Tensor
 from mucudnn import settings
 from mucudnn.arrays.dispatch import Prepared
 from mucudnn.arrays.recent import Recent
+from mucudnn.promises import FIXED, promise_named
 from mucudnn.torch.operators import passes, stock
-from mucudnn.torch.operators.operands import Sizes
+from mucudnn.torch.operators.operands import Operands, Sizes
 from mucudnn.torch.operators.options import Options
 from mucudnn.torch.operators.stock import TorchSource
 
@@ -67,9 +68,20 @@ class Answer(NamedTuple):
     saved_ms: float = 0.0  # the predicted ms that our passes save; 0 without PyTorch's own as a candidate
     epilogue: str = ""  # the operations that are fused with the forward pass, as in the options
 
+    def applied(self, operands: Operands) -> Operands:
+        """Return the operands with the options that our passes run a call with.
+
+        While the call is undecided, a model of the costs chooses.
+        """
+        if not self.is_final:
+            promise = promise_named(operands.options.promise)._replace(choice=FIXED)
+            return operands._replace(options=operands.options._replace(promise=str(promise)))
+        return operands.fused_with(self.epilogue)
+
 
 LEFT_TO_PYTORCH = Answer(0.0)
 NOT_YET = Answer(0.0, is_final=False)
+MODELLED = Answer(1.0, is_final=False)
 _answers: Recent[CallKey, Answer] = Recent(2048)  # an entry takes about 2 KB
 
 

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from mucudnn._native import MOST_ROUNDS, second_lowest
+from mucudnn._native import MOST_ROUNDS, UnfinishedError, second_lowest
 from mucudnn.arrays.choosing import is_measured, measurements_of
 from mucudnn.arrays.dispatch import Prepared
 from mucudnn.arrays.user_cache import one_cache
@@ -18,7 +18,15 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import promise_named
 from mucudnn.solver import Configuration
 from mucudnn.torch.choosing import kept_times
-from mucudnn.torch.choosing.answers import LEFT_TO_PYTORCH, NOT_YET, Answer, CallKey, keep, passes_of
+from mucudnn.torch.choosing.answers import (
+    LEFT_TO_PYTORCH,
+    MODELLED,
+    NOT_YET,
+    Answer,
+    CallKey,
+    keep,
+    passes_of,
+)
 from mucudnn.torch.choosing.background import Work, tuner
 from mucudnn.torch.choosing.fusing import choose_fused
 from mucudnn.torch.choosing.kept_times import Times
@@ -56,10 +64,10 @@ def decide(
     answer is 1 if PyTorch's own operator was not a candidate, for example because it exceeds the limit.
 
     With `tune` "eager", the missing measurements are made once the call has come again. Until then the answer
-    is NOT_YET, because many programs have ever new shapes. If the caller named a limit or a promise, they are
-    made from the first call on, because PyTorch's own operator keeps neither. Unless there is a budget, the
-    program's own work limits the time of its decisions: until there is time, the answer is not final, and
-    PyTorch runs the call, or mucudnn's operators if there is a limit or a promise.
+    is NOT_YET, because many programs have ever new shapes, or MODELLED if the caller named a limit or a
+    promise, because PyTorch's own operator keeps neither. Unless there is a budget, the program's own work
+    limits the time of its decisions: until there is time, the answer is not final, and PyTorch runs the call,
+    or mucudnn's operators if there is a limit or a promise.
 
     With "background" the tuner makes the measurements between two calls to the layer. With "never" nothing is
     measured, and with "now" everything.
@@ -77,27 +85,32 @@ def decide(
         return NOT_YET
     if tune == "eager":
         sightings.note_call()
-        if (waiting_answer := sightings.find_waiting(key)) is not None:
-            return waiting_answer
         if not _is_due(key, operands, sightings, layer):
-            return NOT_YET
-    with sightings.deciding(is_paced=tune == "eager"):
-        answer = _decide(key, operands, is_own, may_measure=tune != "never")
+            return _until_decided(key, operands)
+    try:
+        with sightings.deciding(is_paced=tune == "eager"):
+            answer = _decide(key, operands, is_own, may_measure=tune != "never")
+    except UnfinishedError:
+        return _until_decided(key, operands)
     if answer is None and tune == "never":
         answer = LEFT_TO_PYTORCH
     if answer is not None:
-        (keep if answer.is_final else sightings.note_waiting)(key, answer)
+        keep(key, answer)
     return answer
 
 
-def _is_bound(key: CallKey, operands: Operands) -> bool:
-    """Return whether the caller named a limit or a promise, which PyTorch's own operator does not keep."""
-    return key.limit is not None or bool(str(promise_named(operands.options.promise)))
+def _until_decided(key: CallKey, operands: Operands) -> Answer:
+    """Return what runs an undecided call: PyTorch, unless the caller named a limit or a promise.
+
+    PyTorch's own operator keeps neither, so a model of the costs chooses for such a call.
+    """
+    is_bound = key.limit is not None or bool(str(promise_named(operands.options.promise)))
+    return MODELLED if is_bound else NOT_YET
 
 
 def _is_due(key: CallKey, operands: Operands, sightings: Sightings, layer: Hashable) -> bool:
-    """Return whether to decide about a call now: it has come again, nothing need be measured, or it fails."""
-    if _is_bound(key, operands):
+    """Return whether to decide about a call now: it has come again, needs no measurement, or fails."""
+    if not promise_named(operands.options.promise).is_timed:
         return True
     if sightings.earns_measuring(key, layer) and not sightings.must_wait:
         return True
@@ -142,7 +155,10 @@ def _decide_in_parts(key: CallKey, operands: Operands, is_own: bool) -> Work:
 
 
 def _decide(key: CallKey, operands: Operands, is_own: bool, *, may_measure: bool = True) -> Answer | None:
-    """Return the answer about a call as `decide` does; None if a pass cannot be prepared."""
+    """Return the answer about a call as `decide` does; None if a pass cannot be prepared.
+
+    Raises UnfinishedError if a paced budget ends before the answer.
+    """
     x, options = operands.x, operands.options
     try:
         with passes.on_device_of(x), one_cache():
@@ -151,50 +167,34 @@ def _decide(key: CallKey, operands: Operands, is_own: bool, *, may_measure: bool
                 pass_: passes.ready_of(call, options, stream, may_measure=may_measure)
                 for pass_, call in operands.calls(passes_of(key)).items()
             }
-            answer = _answer(ready, _gain(key, operands, ready, may_measure))
-            if answer.is_final:
-                answer = choose_fused(
-                    key, operands, ready["forward"], answer, stream=stream, least_gain=_LEAST_GAIN,
-                    operator_ms=_OPERATOR_MS, may_measure=may_measure,
-                )  # fmt: skip
+            answer = choose_fused(
+                key, operands, ready["forward"], _answer(ready, _gain(key, operands, ready, may_measure)),
+                stream=stream, least_gain=_LEAST_GAIN, operator_ms=_OPERATOR_MS, may_measure=may_measure,
+            )  # fmt: skip
     except passes.FAILURES:
         return None
     finally:
         key.source.release()
-    if not answer.is_final and _is_bound(key, operands):
-        return Answer(1.0, is_final=False)
     if not is_own or not answer.gain:
         return answer
     options = operands.fused_with(answer.epilogue).options
     return answer._replace(options=options, ready=ready["forward"] if x.is_cpu else None)
 
 
-def _answer(ready: dict[str, Prepared], gain: float | None) -> Answer:
-    """Return the answer that a gain of the prepared passes leads to; None is a gain to be found later."""
-    if gain is None:
-        return NOT_YET
+def _answer(ready: dict[str, Prepared], gain: float) -> Answer:
+    """Return the answer that a gain of the prepared passes leads to."""
     is_busy = any(division.is_busy for division in ready.values())
     if gain < _LEAST_GAIN:
         return LEFT_TO_PYTORCH._replace(is_busy=is_busy)
-    is_divided, saved_ms = any(map(_is_divided, ready.values())), _saved_ms(ready, gain)
+    chosen = [division.configuration for division in ready.values()]
+    is_divided = any(not isinstance(way, Configuration) or way.is_divided for way in chosen)
+    parts = [division.undivided_stock for division in ready.values()]
+    saved_ms = 0.0 if None in parts else gain * sum(part.time_ms for part in parts if part)
     return Answer(gain, is_divided=is_divided, is_busy=is_busy, saved_ms=saved_ms)
 
 
-def _is_divided(division: Prepared) -> bool:
-    chosen = division.configuration
-    return not isinstance(chosen, Configuration) or chosen.is_divided
-
-
-def _saved_ms(ready: dict[str, Prepared], gain: float) -> float:
-    """Return the ms that our passes save of PyTorch's; 0 if PyTorch's own was not a candidate."""
-    parts = [division.undivided_stock for division in ready.values()]
-    return 0.0 if None in parts else gain * sum(part.time_ms for part in parts if part)
-
-
-def _gain(key: CallKey, operands: Operands, ready: dict[str, Prepared], may_measure: bool) -> float | None:
-    """Return the share of PyTorch's time that the prepared passes save; None if a later call must decide."""
-    if any(division.is_provisional for division in ready.values()):
-        return None
+def _gain(key: CallKey, operands: Operands, ready: dict[str, Prepared], may_measure: bool) -> float:
+    """Return the share of PyTorch's time that the prepared passes save. Raises UnfinishedError."""
     if all(division.is_stock for division in ready.values()):
         return 0.0
     stock_parts = [division.undivided_stock for division in ready.values()]
@@ -211,11 +211,11 @@ def _gain(key: CallKey, operands: Operands, ready: dict[str, Prepared], may_meas
 
 def _measure_gain(
     key: CallKey, operands: Operands, ready: dict[str, Prepared], predicted: float, may_measure: bool
-) -> float | None:
+) -> float:
     """Return the gain of our operators by interleaved runs, unless the cache has the times of both.
 
-    Return None if a paced budget has no time for the runs, or too little on a busy machine, and the predicted
-    gain if another budget has none.
+    Return the predicted gain if the budget has no time for the runs. Raises UnfinishedError if a paced budget
+    has none now, or too little on a busy machine.
     """
     x = operands.x
     kernel, machine = Kernel(ready["forward"].problem, "forward"), key.source.machine
@@ -233,8 +233,6 @@ def _measure_gain(
         least_ms=_BUDGET_MS,
         may_measure=may_measure,
     )
-    if times is None:
-        return None
     if not times:  # a later process compares again
         return predicted if may_measure else 0.0
     return gain_by(times)

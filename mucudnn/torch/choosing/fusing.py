@@ -11,7 +11,7 @@ from mucudnn.arrays.dispatch import Prepared
 from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import promise_named
 from mucudnn.torch.choosing import kept_times
-from mucudnn.torch.choosing.answers import NOT_YET, Answer, CallKey
+from mucudnn.torch.choosing.answers import Answer, CallKey
 from mucudnn.torch.choosing.kept_times import Times
 from mucudnn.torch.choosing.step_times import CHOICES, STOCK_WAY, digest
 from mucudnn.torch.operators import device_times, passes, stock
@@ -49,8 +49,6 @@ def choose_fused(
         )
     except passes.FAILURES:  # for example, no engine fuses a bias within the limit
         return answer
-    if ready.is_provisional:
-        return NOT_YET
     present = CHOICES if answer.gain else STOCK_WAY
     overhead_ms = 0.0 if answer.gain else operator_ms
     step = digest((_FUSED, ready.configuration, plain.configuration if answer.gain else STOCK_WAY))
@@ -65,8 +63,6 @@ def choose_fused(
         least_ms=_BUDGET_MS,
         may_measure=may_measure,
     )
-    if times is None:
-        return NOT_YET
     if not times or gain_by(times) < least_gain:
         return answer
     return answer._replace(

@@ -95,11 +95,12 @@ def find_or_compare(
     *,
     least_ms: float,
     may_measure: bool,
-) -> Times | None:
+) -> Times:
     """Return the times of a comparison in the user's cache, or make it, as `KeptTimes.find_or_measure` does.
 
-    It takes at least `least_ms`. Return None if a later call has to make it, because a paced budget has no
-    time, or too little on a busy machine. Return no times if the comparison may not be made, or fails.
+    It takes at least `least_ms`. Return no times if the comparison may not be made, or fails. Raises
+    UnfinishedError if a later call has to make it, because a paced budget has no time, or too little on a
+    busy machine.
     """
     with user_cache(LogListener()) as cache:
         if not cache.step_times(*key):
@@ -107,7 +108,7 @@ def find_or_compare(
                 return {}
             budget = current_budget()
             if budget.is_paced and budget.is_spent:
-                return None
+                raise UnfinishedError("there is no time to measure now")
         try:
             return of_process.find_or_measure(
                 cache,
@@ -118,6 +119,6 @@ def find_or_compare(
                 may_check=may_measure,
             )
         except UnfinishedError:
-            return None
+            raise
         except RuntimeError:  # such as a lack of memory
             return {}

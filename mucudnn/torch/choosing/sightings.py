@@ -14,7 +14,6 @@ from mucudnn import settings
 from mucudnn.arrays.recent import Recent
 from mucudnn.errors import UsageError
 from mucudnn.measuring.budget import Budget, PacedBudget, current_budget
-from mucudnn.torch.choosing.answers import Answer, CallKey
 from mucudnn.torch.choosing.background import Work
 
 _MOST_CALLS, _MOST_LAYERS = 8192, 1024  # an entry takes about 200 bytes
@@ -41,7 +40,6 @@ class Sightings:
         self.deciding_s = 0.0  # the seconds that decisions took, measurements included
         self._counts: Recent[tuple[Hashable, int], int] = Recent(_MOST_CALLS)
         self._layers: Recent[Hashable, _Layer] = Recent(_MOST_LAYERS)
-        self._waiting: Recent[CallKey, Answer] = Recent(_MOST_LAYERS)
         self._most_shapes = 0  # the largest number of shapes that a layer has had
 
     def earns_measuring(self, key: Hashable, layer: Hashable) -> bool:
@@ -74,19 +72,6 @@ class Sightings:
     def note_call(self) -> None:
         """Note an undecided call: the program's work since the latest one earns time for decisions."""
         self._pace.note_call()
-
-    def note_waiting(self, key: CallKey, answer: Answer) -> None:
-        """Keep the answer about a call until there is time for a final one."""
-        with suppress(TypeError):  # a size that cannot be hashed
-            self._waiting[key] = answer
-
-    def find_waiting(self, key: CallKey) -> Answer | None:
-        """Return what was answered about a call that has to wait; None if it may be decided now."""
-        if not self.must_wait:
-            return None
-        with suppress(TypeError):
-            return self._waiting[key]
-        return None
 
     @property
     def must_wait(self) -> bool:

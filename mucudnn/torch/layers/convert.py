@@ -59,11 +59,11 @@ def convert(
             shares, identical layers take them in the order of the model. A kernel that the plan lacks, such
             as a smaller last mini-batch, runs within `workspace`.
         tune: when to measure the kernels that neither a plan nor the cache has. "eager" measures when a shape
-            comes again, and until then runs PyTorch's own convolutions: programs whose every step has another
-            size would not earn the measurements back. With few shapes for each layer, a shape is measured
-            when it comes for the second time, with many shapes when it has come more often. PyTorch's own
-            convolutions respect no limit, so with a limit that you name, here or by MUCUDNN_WORKSPACE_LIMIT,
-            "eager" measures in the first call with a shape. "background" measures as late, in a thread;
+            comes again: programs whose every step has another size would not earn the measurements back. With
+            few shapes for each layer, a shape is measured when it comes for the second time, with many shapes
+            when it has come more often. Until then PyTorch's own convolutions run. They respect no limit and
+            no promise, so with one that you name, here or by the variables, a model of the costs chooses
+            what runs. "background" measures as late, in a thread;
             between two steps the program waits for the thread, for half of a step's time. "never" measures
             nothing and leaves undecided calls to PyTorch. With these two, PyTorch also runs compiled and
             transformed calls. Ctrl-C loses no measurements.
@@ -79,9 +79,7 @@ def convert(
             without: PyTorch's own convolution, and an algorithm that runs undivided. The best choice so far
             stays until a later process, which makes the rest within its own budget. Without a budget, "eager"
             paces itself: the decisions take at most 1.5 times as long as the program's own work so far, and
-            those that have to wait are made in later steps. Until then PyTorch runs a call, or what a model
-            of the costs chooses if you named a limit or a promise. With "none" a step makes all of its
-            decisions.
+            those that have to wait are made in later steps. With "none" a step makes all of its decisions.
         remeasure: True to use no measurement from before this call, as with MUCUDNN_REMEASURE=1.
 
     Raises:

@@ -156,7 +156,7 @@ def _choose(
     settings.note_choice(key, answer)
     is_ours = settings.tune == "eager" if answer is None else answer.gain > 0
     if answer is not None:
-        operands = operands.fused_with(answer.epilogue)
+        operands = answer.applied(operands)
     if is_ours if answer is None else answer.is_final:
         _log_choice(module, operands, is_ours)
     return operands if is_ours else None

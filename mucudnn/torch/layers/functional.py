@@ -87,9 +87,9 @@ def conv2d(
     Without either, the limit is MUCUDNN_WORKSPACE_LIMIT, or 64 MiB. With `numerics` "strict" each result is a
     sum over its own window: neither FFT nor Winograd nor TF32 runs. The default is MUCUDNN_NUMERICS, or
     "fast". The second call with a shape takes up to seconds to measure the algorithms that fit, and the cache
-    keeps the measurements. PyTorch runs the first call, unless the cache has the measurements already, or you
-    name a limit or a promise, which PyTorch would not keep. On the CPU the convolution uses MUCUDNN_THREADS
-    threads, or else as many as PyTorch (`torch.set_num_threads`).
+    keeps the measurements. Unless the cache has them already, PyTorch runs the first call, or a model of the
+    costs chooses what runs if you name a limit or a promise, which PyTorch would not keep. On the CPU the
+    convolution uses MUCUDNN_THREADS threads, or else as many as PyTorch (`torch.set_num_threads`).
 
     Raises UsageError (a ValueError) and ArgumentTypeError (a TypeError) for arguments that make no
     convolution. Raises MixedDevicesError, NoEngineError and NothingFitsError, and NotDifferentiableError for
@@ -156,7 +156,7 @@ def _convolve(function: Any, x: Tensor, w: Tensor, bias: Tensor | None, *argumen
             layer = id(w) if isinstance(w, torch.nn.Parameter) else w.shape  # other weights may be computed
             answer = decide(key, operands, operands.are(x, w, bias), sightings.of_functions, layer)
         if answer is None or answer.gain:
-            return operands.fused_with(answer.epilogue if answer else "").run()
+            return (answer.applied(operands) if answer else operands).run()
     run_stock: Callable[..., Tensor] = getattr(torch.nn.functional, function.__name__)
     return run_stock(x, w, bias, *sizes)
 
