@@ -1,6 +1,6 @@
 """The choice for a call: measured, or fixed without a clock."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from mucudnn import settings
@@ -14,7 +14,7 @@ from mucudnn.listener import Listener
 from mucudnn.measuring import estimate  # noqa: F401 (so that no call imports it, see `lazy`)
 from mucudnn.measuring.bench import Bench, ModelledBench
 from mucudnn.measuring.benchmark import benchmark
-from mucudnn.measuring.measure import find_missing, measure
+from mucudnn.measuring.measure import find_missing
 from mucudnn.measuring.runners import Race, Runner
 from mucudnn.measuring.source import Source
 from mucudnn.plans.decide import choose_within, keep_undivided
@@ -23,8 +23,6 @@ from mucudnn.plans.parts.parts import faster_groups
 from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import FIXED
 from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration
-
-_AT_ONCE = 4  # measurements of a turn in the background
 
 
 class Choice(NamedTuple):
@@ -121,29 +119,6 @@ def _has_measurements(
     # A kernel that the cache does not know at all would make the engine list its algorithms.
     is_known = bool(bench.costs([kernel]).measurements[kernel])
     return is_known and not find_missing(bench, [kernel], policy, (limit,), again=again).tasks
-
-
-def measurements_of(
-    call: PassCall, plan: PlanOrPath | None, source: Source | None
-) -> Generator[None, None, None]:
-    """Make the measurements that a decision about a call lacks, and yield after every few of them.
-
-    At a yield nothing is held: no lock, no claim, no open cache and no tensors. Raises MucudnnError.
-    """
-    kernel, limit = Kernel(geometry(call)[0], call.pass_), limit_of(call.workspace)
-    if plan is not None and known_plan(plan).find(kernel) is not None:
-        return
-    listener, policy, before = LogListener(), settings.BATCH_POLICY.read(), None
-    engine = device_of(call).engine
-    while True:
-        with user_cache(listener) as cache:
-            bench = Bench(engine, cache, Listener(), _runner(source), source, call.deterministic)
-            missing = find_missing(bench, [kernel], policy, (limit,))
-            if not missing.tasks or (before is not None and len(missing.tasks) >= before):
-                return  # nothing more can be measured
-            before = len(missing.tasks)
-            measure(bench, missing, most=_AT_ONCE)
-        yield
 
 
 def _find_undivided_stock(

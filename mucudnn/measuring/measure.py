@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
 from math import isinf
 
 from mucudnn._native import MOST_SLICES_IN_PLACE, EngineError, Timing, UnfinishedError
@@ -69,8 +69,8 @@ def find_missing(
     return missing
 
 
-def measure(bench: Bench, missing: Worklist, *, most: int | None = None) -> None:
-    """Make up to `most` of the missing measurements, and cache each at once.
+def measure(bench: Bench, missing: Worklist) -> None:
+    """Make the missing measurements, and cache each at once.
 
     Once the bench's budget is spent, each kernel gets only the measurements that a choice cannot do without.
     Skip those that other processes with the same cache have made meanwhile.
@@ -87,7 +87,7 @@ def measure(bench: Bench, missing: Worklist, *, most: int | None = None) -> None
         largest[task.kernel] = max(task.workspace, largest.get(task.kernel, 0))
     rows: dict[Kernel, list[Measurement]] = {}  # read by the race of each kernel
     ends: dict[Kernel, Callable[[], None]] = {}
-    unmeasured, budget = islice(_claim_tasks(bench, missing, rows, ends), most), bench.budget
+    unmeasured, budget = _claim_tasks(bench, missing, rows, ends), bench.budget
     title = "Measuring" if isinf(budget.seconds) else f"Measuring within {spell_budget(budget.seconds)}"
     # A paced block is over at once, and importing a progress bar takes long.
     listener = Listener() if budget.is_paced else bench.listener

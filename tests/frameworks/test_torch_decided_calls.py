@@ -16,7 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import mucudnn.torch as mt
 from mucudnn.arrays.recent import Recent
 from mucudnn.torch.choosing import answers
-from mucudnn.torch.choosing.decision import _decide_in_parts
 from mucudnn.torch.layers import converted as modules
 from mucudnn.torch.layers import functional
 from mucudnn.torch.operators import passes, stock
@@ -205,18 +204,6 @@ def test_the_sentences_of_the_log_about_a_layer_are_bounded(caplog: pytest.LogCa
         for columns in range(3, 9):
             ours(X[..., :columns])
     assert len(modules._logged[ours].everything()) == 4
-
-
-def test_work_that_a_fork_or_the_programs_end_cuts_off_decides_nothing() -> None:
-    ours, _ = converted(padding=1)
-    settings = modules.ConversionSettings(tune="background")
-    operands = modules.operands_of(ours, X, ours.weight, ours.bias, settings)
-    key = answers.key_of(X, ours.weight, ours.bias, None, settings.key, 1, 1, 1, 1)
-    assert key is not None
-    work = _decide_in_parts(key, operands, True)
-    next(work)
-    work.close()
-    assert answers.find(key) is None
 
 
 def test_arguments_and_modes_with_torch_function_get_the_function() -> None:

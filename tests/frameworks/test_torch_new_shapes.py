@@ -16,7 +16,6 @@ from mucudnn.arrays.recent import Recent
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.errors import UsageError
 from mucudnn.torch.choosing import answers, decision, sightings
-from mucudnn.torch.choosing import background as tuning
 from mucudnn.torch.choosing.sightings import Sightings
 from mucudnn.torch.compiling import unknown_sizes
 
@@ -194,19 +193,6 @@ def test_a_call_that_makes_no_convolution_raises_the_same_error_in_each_call() -
     for columns in range(4, 10):
         with pytest.raises(UsageError):
             mt.conv2d(image(columns), torch.ones(4, 2, 3, 3))
-
-
-def test_in_the_background_only_sizes_that_come_again_become_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "SHARE", 0.0)
-    monkeypatch.setattr(tuning, "_tuner", tuning.Tuner())
-    network = mt.convert(model(), tune="background")
-    for columns in range(4, 28):
-        step(network, image(columns))
-    assert not tuning.tuner()._work
-    for _ in range(24):
-        step(network, image(27))
-    assert len(tuning.tuner()._work) == 2
-    tuning.tuner().stop()
 
 
 def test_what_is_remembered_about_the_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

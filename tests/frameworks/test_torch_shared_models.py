@@ -1,9 +1,6 @@
 """Threads may share a converted model, also while another thread converts or restores it."""
 
 import copy
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -47,7 +44,7 @@ def run_in_threads(work: Callable[[int], None], count: int = 8) -> None:
         raise errors[0]
 
 
-@pytest.mark.parametrize("tune", ["eager", "background", "never"])
+@pytest.mark.parametrize("tune", ["eager", "never"])
 @pytest.mark.parametrize("is_converting", [False, True])
 def test_eight_threads_train_and_evaluate_one_model(tune: str, is_converting: bool) -> None:
     stock = network()
@@ -119,20 +116,3 @@ def test_a_module_that_is_converted_while_its_neighbours_change_their_class_is_n
                     chosen.add(module)
 
     run_in_threads(work)
-
-
-def test_a_program_that_ends_while_it_tunes_in_the_background_ends(tmp_path: Any) -> None:
-    program = """
-import atexit
-atexit.register(lambda: run(1, 3, 6, 6))  # runs after the tuner has stopped
-import torch, mucudnn.torch as mt
-atexit.register(lambda: run(1, 3, 7, 7))  # runs before
-model = mt.convert(torch.nn.Conv2d(3, 4, 3), tune="background")
-def run(*shape):
-    for _ in range(20):
-        model(torch.ones(shape))
-run(2, 3, 9, 9)
-"""
-    environment = os.environ | {"MUCUDNN_CACHE": str(tmp_path / "cache.sqlite")}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, timeout=120, capture_output=True)
-    assert (done.returncode, done.stderr.decode()) == (0, "")

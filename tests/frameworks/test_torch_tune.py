@@ -13,16 +13,13 @@ from mucudnn.costs.cache import Cache, default_path
 from mucudnn.errors import UsageError
 from mucudnn.measuring.bench import Bench
 from mucudnn.torch.choosing import answers
-from mucudnn.torch.choosing import background as tuning
 
 nn = torch.nn
 
 
 @pytest.fixture(autouse=True)
-def _fresh(cache_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give each test a cache, and a tuner of its own that need not wait for many steps."""
-    monkeypatch.setattr(tuning, "SHARE", 1e6)
-    monkeypatch.setattr(tuning, "_tuner", tuning.Tuner())
+def _fresh(cache_path: Path) -> None:
+    """Give each test a cache."""
 
 
 def model() -> nn.Module:
@@ -43,7 +40,7 @@ def count_rows() -> int:
 
 
 def test_a_wrong_value_is_an_error_that_names_the_right_ones() -> None:
-    with pytest.raises(UsageError, match="'later': there are eager, background, never"):
+    with pytest.raises(UsageError, match="'later': there are eager, never"):
         mt.convert(model(), tune="later")
 
 
@@ -66,38 +63,6 @@ def test_never_takes_the_decisions_that_the_cache_allows(monkeypatch: pytest.Mon
     assert count_rows() == rows
 
 
-def test_background_runs_pytorchs_own_until_it_has_decided() -> None:
-    wanted = gradients(model())
-    network = mt.convert(model(), tune="background")
-    first = gradients(network)
-    assert all(torch.equal(a, b) for a, b in zip(first, wanted, strict=True))
-    assert not dispatch._prepared  # nothing is measured within a step
-    for _ in range(50):
-        torch.testing.assert_close(gradients(network), wanted)
-        if not tuning.tuner()._work:
-            break
-    assert not tuning.tuner()._work
-    torch.testing.assert_close(gradients(network), wanted)
-    assert len(dispatch._prepared) == 5  # the first layer's input needs no gradient
-    tuning.tuner().stop()
-
-
-def test_background_decides_as_eager_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = mt.convert(model(), tune="background")
-    for _ in range(50):
-        gradients(network)
-        if not tuning.tuner()._work:
-            break
-    chosen = {(p.problem, p.configuration) for p in dispatch._prepared.values()}
-    monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
-    monkeypatch.setattr(answers, "_answers", Recent(16))
-    rows = count_rows()
-    gradients(mt.convert(model()))
-    assert {(p.problem, p.configuration) for p in dispatch._prepared.values()} == chosen
-    assert count_rows() == rows
-    tuning.tuner().stop()
-
-
 def test_an_interrupt_loses_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     original, made = choosing.benchmark, []
 
@@ -118,10 +83,10 @@ def test_an_interrupt_loses_no_measurement(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_copies_pickles_and_texts_keep_it() -> None:
-    network = mt.convert(model(), tune="background")
-    assert "tune=background" in repr(network)
+    network = mt.convert(model(), tune="never")
+    assert "tune=never" in repr(network)
     for other in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
-        assert other[0]._mucudnn.tune == "background"
+        assert other[0]._mucudnn.tune == "never"
     assert "tune" not in repr(mt.convert(network))
 
 

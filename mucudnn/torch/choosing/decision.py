@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mucudnn._native import MOST_ROUNDS, UnfinishedError, second_lowest
-from mucudnn.arrays.choosing import is_measured, measurements_of
+from mucudnn.arrays.choosing import is_measured
 from mucudnn.arrays.dispatch import Prepared
 from mucudnn.arrays.user_cache import one_cache
 from mucudnn.problems.kernels import Kernel
@@ -27,7 +27,6 @@ from mucudnn.torch.choosing.answers import (
     keep,
     passes_of,
 )
-from mucudnn.torch.choosing.background import Work, tuner
 from mucudnn.torch.choosing.fusing import choose_fused
 from mucudnn.torch.choosing.kept_times import Times
 from mucudnn.torch.choosing.sightings import Sightings
@@ -69,20 +68,13 @@ def decide(
     limits the time of its decisions: until there is time, the answer is not final, and PyTorch runs the call,
     or mucudnn's operators if there is a limit or a promise.
 
-    With "background" the tuner makes the measurements between two calls to the layer. With "never" nothing is
-    measured, and with "now" everything.
+    With "never" nothing is measured, and with "now" everything.
 
     A call under a compiler, a tracer, a mode or a transform has no answer. Neither has a failing call, whose
     error mucudnn's operators then raise or warn about.
     """
     if passes.is_followed(operands.x, operands.w, operands.bias):
         return None
-    if tune == "background":
-        waiting = tuner()
-        if not waiting.has(key) and sightings.earns_measuring(key, layer):
-            waiting.submit(key, sightings.timed(_decide_in_parts(key, operands, is_own)))
-        waiting.wait_after_step(layer)
-        return NOT_YET
     if tune == "eager":
         sightings.note_call()
         if not _is_due(key, operands, sightings, layer):
@@ -126,32 +118,6 @@ def _is_due(key: CallKey, operands: Operands, sightings: Sightings, layer: Hasha
         return True
     sightings.note_unknown(layer)
     return False
-
-
-def _decide_in_parts(key: CallKey, operands: Operands, is_own: bool) -> Work:
-    """Return work that decides about a call as `_decide` does, without holding on to its tensors."""
-    make = [
-        partial(torch.empty_strided, tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-        for tensor in (operands.x, operands.w, operands.bias)
-        if tensor is not None
-    ]
-    options = operands.options
-
-    def similar_operands() -> Operands:
-        x, w, *bias = (empty().fill_(0.25) for empty in make)
-        return Operands(x, w, bias[0] if bias else None, options)
-
-    def work() -> Work:
-        try:
-            for call in similar_operands().calls(passes_of(key)).values():
-                yield from measurements_of(call, plan_of(options.plan), stock.source_of(call.device))
-            answer = _decide(key, similar_operands(), is_own)
-        except Exception:
-            keep(key, LEFT_TO_PYTORCH)
-            raise
-        keep(key, answer or LEFT_TO_PYTORCH)
-
-    return work()
 
 
 def _decide(key: CallKey, operands: Operands, is_own: bool, *, may_measure: bool = True) -> Answer | None:

@@ -14,7 +14,6 @@ from mucudnn import settings
 from mucudnn.arrays.recent import Recent
 from mucudnn.errors import UsageError
 from mucudnn.measuring.budget import Budget, PacedBudget, current_budget
-from mucudnn.torch.choosing.background import Work
 
 _MOST_CALLS, _MOST_LAYERS = 8192, 1024  # an entry takes about 200 bytes
 _MOST_NEEDED = 32  # calls after which any shape is measured
@@ -102,16 +101,6 @@ class Sightings:
                 yield
         finally:
             self.deciding_s += time.perf_counter() - start
-
-    def timed(self, work: Work) -> Work:
-        """Return the work, whose parts add their time to that of the decisions."""
-        while True:
-            with self.deciding():
-                try:
-                    next(work)
-                except StopIteration:
-                    return
-            yield
 
     def _layer(self, layer: Hashable) -> _Layer:
         seen = self._layers[layer]

@@ -25,7 +25,7 @@ from mucudnn.torch.operators import kept_filters
 from mucudnn.torch.operators.operands import spelled
 
 Model = TypeVar("Model")
-TUNE = ("eager", "background", "never")
+TUNE = ("eager", "never")
 
 
 def convert(
@@ -63,10 +63,8 @@ def convert(
             few shapes for each layer, a shape is measured when it comes for the second time, with many shapes
             when it has come more often. Until then PyTorch's own convolutions run. They respect no limit and
             no promise, so with one that you name, here or by the variables, a model of the costs chooses
-            what runs. "background" measures as late, in a thread;
-            between two steps the program waits for the thread, for half of a step's time. "never" measures
-            nothing and leaves undecided calls to PyTorch. With these two, PyTorch also runs compiled and
-            transformed calls. Ctrl-C loses no measurements.
+            what runs. "never" measures nothing and leaves undecided calls to PyTorch, also compiled and
+            transformed ones. Ctrl-C loses no measurements.
         numerics: "strict" to make each result a sum over its own window: neither FFT nor Winograd nor TF32
             runs, so a NaN, an infinity or a large value reaches no other result, and zeros stay zero. The
             default is the plan's, or MUCUDNN_NUMERICS, or "fast".
