@@ -256,27 +256,6 @@ configured, _ = make(
 plan, _ = make(
     "EXECUTION_PLAN", with_device("EXECUTION_PLAN", {"EXECUTION_PLAN_ENGINE_CONFIG": descriptors(configured)})
 )
-size = library.get(plan, "EXECUTION_PLAN_JSON_REPRESENTATION", "CHAR", 0)[1]
-_, _, characters = library.get(plan, "EXECUTION_PLAN_JSON_REPRESENTATION", "CHAR", size)
-written = json.loads(b"".join(characters).rstrip(b"\0"))  # type: ignore[arg-type]  # CHAR values are bytes
-knobs = written["engine"]["knobChoices"]
-print_answer("JSON of a choice", knobs["CUDNN_KNOB_TYPE_TILE_SIZE"])
-for label, changed in {
-    "as it was": {},
-    "of another value": {"CUDNN_KNOB_TYPE_TILE_SIZE": 1},
-    "left to the engine": {"CUDNN_KNOB_TYPE_TILE_SIZE": -1},
-    "above the most": {"CUDNN_KNOB_TYPE_TILE_SIZE": 7},
-    "a text": {"CUDNN_KNOB_TYPE_TILE_SIZE": "1"},
-    "no knob at all": {"CUDNN_KNOB_TYPE_OF_NOBODY": 1},
-}.items():
-    written["engine"]["knobChoices"] = {**knobs, **changed}
-    text = json.dumps(written).encode()
-    print_planning(
-        f"JSON with a knob, {label}",
-        "EXECUTION_PLAN",
-        {"EXECUTION_PLAN_JSON_REPRESENTATION": ("CHAR", [text[i : i + 1] for i in range(len(text))])},
-    )
-
 for mode in range(4):
     heuristics: Attributes = {
         "ENGINEHEUR_OPERATION_GRAPH": descriptors(planned),
@@ -299,25 +278,16 @@ status, count, results = get_descriptors(asked, "ENGINEHEUR_RESULTS", ["ENGINECF
 print_answer("ENGINEHEUR two results", (status, count, [library.finalize(result) for result in results]))
 
 PLAN = "EXECUTION_PLAN_ENGINE_CONFIG"
-JSON = "EXECUTION_PLAN_JSON_REPRESENTATION"
 _, open_config = library.create("ENGINECFG")
 library.set(open_config, "ENGINECFG_ENGINE", *CONFIG["ENGINECFG_ENGINE"])
 for label, attributes in {
     "complete": {PLAN: descriptors(config)},
     "an open configuration": {PLAN: descriptors(open_config)},
-    "a wrong type": {PLAN: integers(1), JSON: ("CHAR", [b"x"])},
-    "no object in the JSON": {JSON: ("CHAR", [b"x"])},
-    "an empty object in the JSON": {JSON: ("CHAR", [b"{", b"}"])},
-    "a configuration and JSON": {PLAN: descriptors(config), JSON: ("CHAR", [b"x"])},
+    "a wrong type": {PLAN: integers(1)},
 }.items():
     print_planning(label, "EXECUTION_PLAN", attributes)
 plan, _ = make("EXECUTION_PLAN", with_device("EXECUTION_PLAN", {PLAN: descriptors(config)}))
 print_answer("EXECUTION_PLAN show its configuration", get_descriptors(plan, PLAN, ["ENGINECFG"])[:2])
-size = library.get(plan, JSON, "CHAR", 0)[1]
-status, count, characters = library.get(plan, JSON, "CHAR", size)
-print_answer("EXECUTION_PLAN its JSON", (status, count == size, b"".join(characters)[:14]))
-print_answer("EXECUTION_PLAN its JSON cut short", library.get(plan, JSON, "CHAR", 10)[0])
-print_planning("its own JSON", "EXECUTION_PLAN", {JSON: ("CHAR", characters)})
 print_answer("EXECUTION_PLAN read its handle", library.get(plan, "EXECUTION_PLAN_HANDLE", "HANDLE", 1))
 print_answer(
     "EXECUTION_PLAN workspace as INT32", library.get(plan, "EXECUTION_PLAN_WORKSPACE_SIZE", "INT32", 1)[0]

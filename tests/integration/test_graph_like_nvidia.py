@@ -9,7 +9,7 @@ from programs import host_engine_folders, run
 from shim_clients import HERE
 
 
-@pytest.mark.parametrize(("calls", "at_least"), [("describing", 280), ("planning", 165)])
+@pytest.mark.parametrize(("calls", "at_least"), [("describing", 280), ("planning", 155)])
 def test_every_call_has_the_status_and_the_values_of_nvidias(
     calls: str, at_least: int, cudnn: Path, stubs: Path, tmp_path: Path
 ) -> None:

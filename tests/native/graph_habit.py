@@ -8,7 +8,6 @@ A case may have these entries besides those of shim_client.py:
 - knobs: values of that engine's knobs by type
 - keep: if true, all descriptors exist while the plan runs
 - unknown: further attributes that the graph gets
-- json: if true, the plan's workspace and JSON text are read, and it is made again from the text
 - share: the number of threads that run one plan
 - scratch: if False, the program passes no workspace
 - call: a function instead of Execute, CreateCudaGraph, PopulateCudaGraph or UpdateCudaGraph
@@ -72,11 +71,7 @@ def build(client: Client, problem: Problem, case: dict[str, Any]) -> Descriptor:
     knobs = {int(type_): value for type_, value in case.get("knobs", {}).items()}
     configure = client.config_by_heuristics if case.get("listed") else client.config
     config = client.heuristics(graph)[0] if engine is None else configure(graph, engine, knobs)
-    plan = client.plan(config)
-    if not case.get("json"):
-        return plan
-    client.workspace(plan)
-    return client.plan_from_json(client.json(plan))
+    return client.plan(config)
 
 
 def first_that_fits(client: Client, graph: Descriptor, case: dict[str, Any]) -> Descriptor:

@@ -1,7 +1,6 @@
 """The host engine's graph API has one knob, the tile size of explicit GEMM, which sets its workspace."""
 
 import ctypes
-import json
 from itertools import pairwise
 
 import numpy as np
@@ -134,15 +133,3 @@ def test_a_knob_or_value_that_the_engine_lacks_is_not_supported(index: int, knob
     graph = client.graph([client.operation(PLAIN, "forward")])
     with pytest.raises(AssertionError, match=f"^{NOT_SUPPORTED}: .*knob"):
         client.config(graph, index, knobs)
-
-
-@pytest.mark.parametrize("tile_size", [-1, *SIZES])
-def test_json_keeps_the_knob(tile_size: int) -> None:
-    graph = client.graph([client.operation(PLAIN, "forward")])
-    plan = client.plan(client.config(graph, 2, {TILE_SIZE: tile_size}))
-    text = client.json(plan)
-    assert json.loads(text)["engine"]["knobChoices"] == {"CUDNN_KNOB_TYPE_TILE_SIZE": tile_size}
-    again = client.plan_from_json(text)
-    assert client.workspace(again).size == client.workspace(plan).size
-    chosen = client.knobs(client.show(again, "EXECUTION_PLAN_ENGINE_CONFIG", "ENGINECFG"))
-    assert chosen == ({} if tile_size == -1 else {TILE_SIZE: tile_size})

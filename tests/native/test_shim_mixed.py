@@ -1,4 +1,4 @@
-"""The drop-in divides graphs of mixed layouts and data types, of large mini-batches, and made from JSON."""
+"""The drop-in divides graphs of mixed layouts and data types, and of large mini-batches."""
 
 from __future__ import annotations
 
@@ -84,14 +84,6 @@ def test_online_the_workspace_told_is_within_the_limit(text: str, tmp_path: Path
 
 def test_a_mini_batch_above_65536_is_divided(engine: Engine, tmp_path: Path) -> None:
     cases = [graph("f32:nchw:fma:mb70000_ic1ih2_oc1_kh1", pass_) for pass_ in PASSES]
-    check_divided(cases, engine, tmp_path)
-
-
-def test_plans_made_from_json_are_divided(engine: Engine, tmp_path: Path) -> None:
-    texts = ("f32:nchw:fma", "f16:nhwc:default", "f16:nchw/nchw/nhwc:default", "f16>f32:nchw:default")
-    cases = [graph(f"{words}:mb7_{SHAPES[0]}", json=True, repeat=2) for words in texts]
-    cases += [graph(f"f32:nchw:fma:mb7_{SHAPES[1]}", pass_, json=True) for pass_ in PASSES]
-    cases += [graph(f"f32:nchw:fma:mb7_{SHAPES[0]}{epilogue}", json=True) for epilogue in EPILOGUES]
     check_divided(cases, engine, tmp_path)
 
 

@@ -31,8 +31,9 @@ IDENTITY, RELU = 5, 1
 NOT_FINALIZED, NOT_SUPPORTED = 2004, 3000
 
 
-def run_scenario_alone(scenario: str, **arguments: Any) -> dict[str, Any]:
-    return facts_of(run(sys.executable, CLIENT, host_library(), scenario, json.dumps(arguments)))
+def run_scenario_alone(scenario: str, library: str = "", **arguments: Any) -> dict[str, Any]:
+    program = (sys.executable, CLIENT, library or host_library(), scenario, json.dumps(arguments))
+    return facts_of(run(*program, HOST_ENGINE=host_library()))
 
 
 def run_scenario(scenario: str, environment: dict[str, str], **arguments: Any) -> tuple[dict[str, Any], str]:
@@ -120,18 +121,14 @@ def test_a_program_that_asks_nobody_brings_what_its_own_engine_needs(
 
 
 each_asks = pytest.mark.parametrize("asks", [False, True], ids=["never asks", "asks, and ignores it"])
-each_stored = pytest.mark.parametrize("of", ["number", "text"])
 
 
 @each_asks
-@each_stored
 @pytest.mark.parametrize("pass_", PASSES)
 def test_a_plan_made_of_what_was_stored_uses_no_more_than_its_own_engine(
-    pass_: str, of: str, asks: bool, engine: Engine, tmp_path: Path
+    pass_: str, asks: bool, engine: Engine, tmp_path: Path
 ) -> None:
-    arguments = {
-        "problem": LARGE, "pass_": pass_, "engine": FRUGAL[pass_], "of": of, "size": 0, "asks": asks
-    }  # fmt: skip
+    arguments = {"problem": LARGE, "pass_": pass_, "engine": FRUGAL[pass_], "size": 0, "asks": asks}
     plan = hungry_plan(engine, tmp_path, LARGE)
     facts, _ = run_scenario("stored", following(plan, "64MiB"), **arguments)
     check_safe(facts, run_scenario_alone("stored", **arguments))
@@ -139,12 +136,11 @@ def test_a_plan_made_of_what_was_stored_uses_no_more_than_its_own_engine(
 
 
 @each_asks
-@each_stored
 @pytest.mark.parametrize("pass_", PASSES)
 def test_a_plan_made_of_what_was_stored_is_divided_within_its_own_engines_workspace(
-    pass_: str, of: str, asks: bool, engine: Engine, tmp_path: Path
+    pass_: str, asks: bool, engine: Engine, tmp_path: Path
 ) -> None:
-    arguments = {"problem": LARGE, "pass_": pass_, "engine": HUNGRY[pass_], "of": of, "asks": asks}
+    arguments = {"problem": LARGE, "pass_": pass_, "engine": HUNGRY[pass_], "asks": asks}
     plain = run_scenario_alone("stored", **arguments)
     plan = following(hungry_plan(engine, tmp_path, LARGE), "64MiB")
     sized = {**arguments, "size": plain["buffer"]}
@@ -153,12 +149,11 @@ def test_a_plan_made_of_what_was_stored_is_divided_within_its_own_engines_worksp
     assert "1 of 1 convolutions divided" in log
 
 
-@each_stored
 @pytest.mark.parametrize("pass_", PASSES)
 def test_a_plan_made_of_what_was_stored_uses_what_was_read_of_the_heuristics_plan(
-    pass_: str, of: str, engine: Engine, tmp_path: Path
+    pass_: str, engine: Engine, tmp_path: Path
 ) -> None:
-    arguments = {"problem": LARGE, "pass_": pass_, "engine": FRUGAL[pass_], "of": of, "asks": True}
+    arguments = {"problem": LARGE, "pass_": pass_, "engine": FRUGAL[pass_], "asks": True}
     plan = following(hungry_plan(engine, tmp_path, LARGE), "64MiB")
     facts, log = run_scenario("stored", {**plan, "MUCUDNN_LOG": "summary"}, **arguments)
     plain = run_scenario_alone("stored", **arguments)
@@ -185,17 +180,37 @@ def test_the_plan_of_a_smaller_mini_batch_runs_in_what_was_read_for_a_larger_one
     check_safe(facts, run_scenario_alone("smaller_mini_batch", **arguments))
 
 
+@pytest.fixture
+def restoring(tmp_path: Path) -> str:
+    """Return the path of the host engine in a library that makes plans from the texts of plans."""
+    return str(build_wrapper(tmp_path))
+
+
 @pytest.mark.parametrize("pass_", PASSES)
 def test_a_plan_made_of_a_plans_text_runs_in_what_was_read_for_that_plan(
-    pass_: str, engine: Engine, tmp_path: Path
+    pass_: str, engine: Engine, restoring: str, tmp_path: Path
 ) -> None:
     arguments = {"problem": LARGE, "pass_": pass_, "engine": HUNGRY[pass_]}
     frugal = f"eng{FRUGAL[pass_]}"
     plan = write_plan(engine, tmp_path / "a.plan", {(LARGE, pass_): [[(4, frugal), (3, frugal)]]})
-    facts, _ = run_scenario("through_text", following(plan, "64KiB"), **arguments)
-    plain = run_scenario_alone("through_text", **arguments)
+    library = {"MUCUDNN_LIBRARY": restoring, "HOST_ENGINE": host_library()}
+    facts, _ = run_scenario("through_text", {**following(plan, "64KiB"), **library}, **arguments)
+    plain = run_scenario_alone("through_text", restoring, **arguments)
     check_safe(facts, plain)
     assert facts["buffer"] < plain["buffer"]
+
+
+@pytest.mark.parametrize("kind", [FRUGAL, HUNGRY], ids=["frugal", "hungry"])
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_plan_made_of_a_plans_text_passes_through_in_its_own_workspace(
+    pass_: str, kind: dict[str, int], engine: Engine, restoring: str, tmp_path: Path
+) -> None:
+    arguments = {"problem": LARGE, "pass_": pass_, "engine": kind[pass_]}
+    library = {"MUCUDNN_LIBRARY": restoring, "HOST_ENGINE": host_library(), "MUCUDNN_LOG": "info"}
+    plan = following(hungry_plan(engine, tmp_path, LARGE), "64MiB")
+    facts, log = run_scenario("through_text", {**plan, **library}, **arguments)
+    check_safe(facts, run_scenario_alone("through_text", restoring, **arguments))
+    assert "0 of 1 convolutions divided, 1 passed through (a plan made from JSON)" in log
 
 
 @pytest.mark.parametrize("pass_", PASSES)

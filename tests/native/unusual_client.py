@@ -144,15 +144,13 @@ def stored(
     problem: str,
     pass_: str,
     engine: int,
-    of: str = "number",
     size: int | None = None,
     asks: bool = False,
 ) -> Facts:
-    """Make a plan of what was stored before, like XLA, and provide a size that was stored before.
+    """Make a plan by the number and knobs of an engine, like XLA, and provide a size that was stored before.
 
-    `of` says what was stored: the engine's "number" with its knobs, or a plan's "text". The size is `size`;
-    without it, the one that the program reads now of the heuristics' plan. With `asks` the program also reads
-    the size of the new plan, and ignores it.
+    The size is `size`; without it, the one that the program reads now of the heuristics' plan. With `asks`
+    the program also reads the size of the new plan, and ignores it.
     """
     client, described = GraphClient(Library(path)), parse_descriptor(problem)[0]
     graph = graph_of(client, described, pass_)
@@ -160,10 +158,7 @@ def stored(
     listed = client.plan(config)
     if size is None:
         size = client.workspace(listed).size
-    if of == "text":
-        plan = client.plan_from_json(client.json(listed))
-    else:
-        plan = client.plan(client.config(graph, engine, client.knobs(config)))
+    plan = client.plan(client.config(graph, engine, client.knobs(config)))
     reported = client.workspace(plan).size if asks else None
     return {**run_plan(client, described, pass_, plan, Buffer(size)), "reported": reported}
 

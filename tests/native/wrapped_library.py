@@ -108,6 +108,33 @@ static void add_notes(cudnnBackendDescriptor_t engine, int64_t requested, int64_
     if (notes == NULL || *count < requested) ++*count;
   }
 }
+
+/* The host engine has no texts of execution plans. Here a text names a configuration by its address. */
+static const char kText[] = "CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR 0x%016lx";
+
+/* Writes the text of a plan, as cudnnBackendGetAttribute does. */
+static cudnnStatus_t write_text(cudnnBackendDescriptor_t plan, int64_t requested, int64_t* count,
+                                char* text) {
+  cudnnBackendDescriptor_t config;
+  char written[128];
+  ((cudnnStatus_t (*)(cudnnBackendDescriptorType_t, void*))find("cudnnBackendCreateDescriptor"))(
+      CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &config);
+  cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                           count, &config);
+  *count = sprintf(written, kText, (long)config);
+  if (text != NULL && requested >= *count) memcpy(text, written, *count);
+  return CUDNN_STATUS_SUCCESS;
+}
+
+/* Gives a plan the configuration that the text names. */
+static cudnnStatus_t read_text(cudnnBackendDescriptor_t plan, int64_t count, const char* text) {
+  char read[128] = "";
+  long config = 0;
+  memcpy(read, text, count < 127 ? count : 127);
+  if (sscanf(read, kText, &config) != 1) return CUDNN_STATUS_BAD_PARAM;
+  return cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
+                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
+}
 """
 
 
@@ -116,6 +143,13 @@ CUDA_GRAPHS = """if (getenv("CUDA_GRAPHS") != NULL) *(void**)&real = find("cudnn
 EXECUTING = ("cudnnConvolution", "cudnnBackendExecute")
 
 
+# The code before the call of the real function.
+BEFORE = {
+    "cudnnBackendGetAttribute": "if (name == CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION) "
+    "return write_text(descriptor, requested, count, elements);",
+    "cudnnBackendSetAttribute": "if (name == CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION) "
+    "return read_text(descriptor, count, elements);",
+}
 # The code after the call of the real function.
 AFTER = {
     "cudnnGetConvolutionBackwardFilterAlgorithm_v7": "make_nondeterministic(results, returned);",
@@ -149,12 +183,15 @@ def wrapper_source(result: str, name: str, parameters: str) -> str:
   note("{name}", {type_});
   {CUDA_GRAPHS if name.endswith("CudaGraph") else ""}
   {fails if result == "cudnnStatus_t" else ""}
+  {BEFORE.get(name, "")}
   {body}
 }}"""
 
 
 def build_wrapper(folder: Path, *options: str) -> Path:
-    """Build the library. The variable HOST_ENGINE names the host engine, other variables change answers:
+    """Build the library. It also makes execution plans from the texts of plans, which it writes itself.
+
+    The variable HOST_ENGINE names the host engine, other variables change answers:
 
     - NONDETERMINISTIC: the filter gradient's ALGO_0 is reported as nondeterministic
     - ENGINE_NOTES: numerical notes of the graph API's engines

@@ -127,15 +127,6 @@ class Access {
     if (!serve_result(name, CUDNN_TYPE_BACKEND_DESCRIPTOR)) return;
     lend_some(values);
   }
-  // Serves a text, whole or not at all.
-  void text_result(Name name, const std::string& text) {
-    if (!serve_result(name, CUDNN_TYPE_CHAR)) return;
-    const auto size = static_cast<std::int64_t>(text.size());
-    if (elements_ != nullptr && count_ > 0 && count_ < size) {
-      throw Failure(CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT, counted() + " of " + std::to_string(size));
-    }
-    give_some(std::vector<char>(text.begin(), text.end()));
-  }
 
  private:
   bool serve(Name name, Reads reads) {

@@ -74,10 +74,9 @@ void KnobChoice::attributes(Access& access) {
   access.value(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, value);
 }
 
-std::int64_t EngineConfig::tile_size() const { return choices.empty() ? kUnchosen : choices.front()->value; }
-
 Variant EngineConfig::variant() const {
-  return {engine->algorithm(), static_cast<int>(std::max<std::int64_t>(0, tile_size()))};
+  const std::int64_t tile_size = choices.empty() ? kUnchosen : choices.front()->value;
+  return {engine->algorithm(), static_cast<int>(std::max<std::int64_t>(0, tile_size))};
 }
 
 void EngineConfig::attributes(Access& access) {

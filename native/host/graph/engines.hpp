@@ -53,7 +53,6 @@ class EngineConfig : public Descriptor {
   std::shared_ptr<Engine> engine;
   std::vector<std::shared_ptr<KnobChoice>> choices;  // at most one for each knob
 
-  std::int64_t tile_size() const;  // kUnchosen if the engine sets it
   Variant variant() const;
   std::size_t workspace() const { return workspace_; }
 

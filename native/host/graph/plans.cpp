@@ -4,7 +4,6 @@
 
 #include "core/scratch.hpp"
 #include "host/abi/execution.hpp"
-#include "host/graph/plan_text.hpp"
 
 namespace mucudnn::host::graph {
 
@@ -38,13 +37,7 @@ void ExecutionPlan::attributes(Access& access) {
   access.value(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, handle_);
   access.descriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config_);
   access.refuse(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP);
-  if (access.about(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION)) {
-    if (is_finalized()) {
-      access.text_result(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, to_json(*config_));
-    } else {
-      access.values(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, json_);
-    }
-  }
+  access.refuse(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
   access.result(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
                 static_cast<std::int64_t>(config_ ? workspace() : 0));
 }
@@ -71,10 +64,6 @@ std::vector<char> flip(const cudnnTensorStruct& filter, const void* from) {
 }  // namespace
 
 void ExecutionPlan::complete() {
-  if (!json_.empty()) {
-    if (config_) bad_parameter("a plan is made from an engine configuration or from JSON, not from both");
-    config_ = config_from_json({json_.data(), json_.size()});
-  }
   if (!config_) {
     throw Failure(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "a plan needs its engine configuration, finalized");
   }

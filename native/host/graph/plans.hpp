@@ -36,8 +36,6 @@ class ExecutionPlan : public Descriptor {
  private:
   void* handle_ = nullptr;
   std::shared_ptr<EngineConfig> config_;
-  // The text to make the configuration from; empty if the program sets the configuration itself.
-  std::vector<char> json_;
 };
 
 }  // namespace mucudnn::host::graph

@@ -23,9 +23,9 @@ struct ExecutionPlan {
   std::optional<PreparedChoice> without_workspace;  // a choice for variant packs that bring no workspace
   Listed own;                                       // the program's own engine, with its workspace
 
-  // True if the program made the plan from what it may have stored: an engine's number and knobs, or a plan's
-  // text. XLA then brings the size that it stored with them, perhaps in another process, and ignores the size
-  // that it reads from this plan.
+  // True if the program made the plan from an engine's number and knobs, which it may have stored. XLA then
+  // brings the size that it stored with them, perhaps in another process, and ignores the size that it reads
+  // from this plan.
   bool is_restored = false;
 
   std::optional<EngineConfiguration> configured;  // set if the convolution is recognised

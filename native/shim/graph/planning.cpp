@@ -4,7 +4,6 @@
 
 #include "cudnn/graph_engine.hpp"
 #include "shim/decisions/notes.hpp"
-#include "shim/graph/plan_text.hpp"
 
 namespace mucudnn::shim {
 namespace {
@@ -103,8 +102,7 @@ Obstacle fill(State& state, const Shadow& shadow, const Shadow& graph, const Bac
   if (convolution.recognised.obstacle) return convolution.recognised.obstacle;
   const auto handle = handle_of(shadow, graph);
   if (handle == nullptr ||
-      !shadow.has_only({CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
-                        CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION}))
+      !shadow.has_only({CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG}))
     return "a plan with an unknown attribute";
   const auto configs =
       plan.descriptors(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, 1);
@@ -209,24 +207,17 @@ std::shared_ptr<const ExecutionPlan> plan_of_graph(State& state, const Shadow& s
   return made;
 }
 
-// A program may make an execution plan from JSON text. If the text came from a plan of ours that needs less
-// workspace than the library's, the new plan runs like our plan, because the program brings the workspace
-// that it read there. Any other text is parsed; a convolution that we cannot parse passes through.
-std::shared_ptr<const ExecutionPlan> plan_from_json(State& state, const Shadow& shadow, const Backend& plan) {
+// Describes an execution plan that the program made from the text of another one. It passes through, unless
+// the text came from a plan that runs in less workspace than the library's own. The new plan then runs in the
+// same way, because the program may bring only the workspace that it read there.
+std::shared_ptr<const ExecutionPlan> plan_of_text(State& state, const Shadow& shadow, const Backend& plan) {
   const auto set = shadow.values<char>(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
-  if (const auto known = state.shadows().plan_of_text(trimmed(set.data(), set.size()))) {
+  const std::string text = trimmed(set.data(), set.size());
+  if (const auto known = state.shadows().plan_of_text(text)) {
     const SeenKernel& seen = *known->seen;
     if (state.decider(seen).device().current() == seen.device) return known;
   }
-  if (shadow.has_only({CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG}))
-    return nullptr;
-  const std::string text = plan.text(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
   if (text.find("OPERATION_CONVOLUTION_") == std::string::npos) return nullptr;
-  try {
-    return plan_of_graph(state, shadow, *graph_of_text(text), plan, true);
-  } catch (const std::invalid_argument&) {
-    // The text says something that we do not know.
-  }
   auto made = std::make_shared<ExecutionPlan>();
   made->own.workspace = plan.value<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
   made->reported_workspace = made->own.workspace;
@@ -244,7 +235,7 @@ std::shared_ptr<const ExecutionPlan> make_execution_plan(State& state,
     if (shadow == nullptr || shadow->type() != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) return nullptr;
     const Backend finalized(state.library(), plan);
     const auto config = shadow->referred_one(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
-    if (config == nullptr) return plan_from_json(state, *shadow, finalized);
+    if (config == nullptr) return plan_of_text(state, *shadow, finalized);
     const auto graph = graph_of(*config);
     if (graph == nullptr) return state.note_unread_plan(), nullptr;
     return plan_of_graph(state, *shadow, *graph, finalized, is_made_by_number(*config));
