@@ -28,7 +28,7 @@ FRUGAL = {"forward": 0, "backward_data": 1, "backward_filter": 1}
 HUNGRY = {"forward": 2, "backward_data": 0, "backward_filter": 0}
 NAMES = {"forward": "GEMM", "backward_data": "ALGO_0", "backward_filter": "ALGO_0"}
 IDENTITY, RELU = 5, 1
-NOT_FINALIZED, NOT_SUPPORTED = 2004, 3000
+NOT_FINALIZED, NOT_SUPPORTED, LACKS_MEMORY = 2004, 3000, 4004
 
 
 def run_scenario_alone(scenario: str, library: str = "", **arguments: Any) -> dict[str, Any]:
@@ -293,14 +293,26 @@ def test_an_algorithm_that_the_library_refuses_is_refused(
         assert facts["status"] == plain["status"]
 
 
-def test_a_call_that_passes_through_above_the_limit_is_one_warning(tmp_path: Path) -> None:
-    allow_conversion = 2
+ALLOW_CONVERSION = 2
+
+
+def test_a_legacy_convolution_that_is_not_recognised_keeps_the_librarys_error(
+    engine: Engine, restoring: str, tmp_path: Path
+) -> None:
     arguments = {"problem": LEGACY, "pass_": "forward", "algorithm": HUNGRY["forward"]}
-    facts, said = run_scenario("legacy", online_in(tmp_path, "1KiB"), math=allow_conversion, **arguments)
+    library = {"MUCUDNN_LIBRARY": restoring, "HOST_ENGINE": host_library(), "LACKING": "1"}
+    plan = following(frugal_legacy(engine, tmp_path, "forward"))
+    facts, _ = run_scenario("legacy", {**plan, **library}, math=ALLOW_CONVERSION, **arguments)
+    assert facts["status"] == LACKS_MEMORY
+
+
+def test_a_call_that_passes_through_above_the_limit_is_one_warning(tmp_path: Path) -> None:
+    arguments = {"problem": LEGACY, "pass_": "forward", "algorithm": HUNGRY["forward"]}
+    facts, said = run_scenario("legacy", online_in(tmp_path, "1KiB"), math=ALLOW_CONVERSION, **arguments)
     [warning] = said.splitlines()
     assert facts["status"] == 0
     assert f"takes {facts['buffer']} bytes of workspace, above the limit of 1024" in warning
-    _, said = run_scenario("legacy", online_in(tmp_path, "16MiB"), math=allow_conversion, **arguments)
+    _, said = run_scenario("legacy", online_in(tmp_path, "16MiB"), math=ALLOW_CONVERSION, **arguments)
     assert said == ""
 
 

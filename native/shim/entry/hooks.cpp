@@ -25,7 +25,8 @@ cudnnStatus_t execute(const LegacyCall& call, Own own) {
   }
   const cudnnStatus_t status = own();
   if (status != CUDNN_STATUS_SUCCESS) {
-    if (const CallResult result = rescue(*state, call, status); result.is_final) return result.status;
+    if (const CallResult result = rescue(*state, decision, call, status); result.is_final)
+      return result.status;
   }
   count_passed(*state, decision, call);
   return status;

@@ -41,12 +41,13 @@ bool may_group(const LegacyCall& call, const Kernel& kernel) {
 Obstacle fill(State& state, const LegacyCall& call, CallDecision& decision) {
   if (!is_complete(call)) return "a pointer is NULL";
   Obstacle obstacle;
-  decision.seen = state.find_or_add_kernel(recognise(state.library(), call.descriptors, call.pass),
-                                           Api::legacy, obstacle);
+  auto seen = state.find_or_add_kernel(recognise(state.library(), call.descriptors, call.pass), Api::legacy,
+                                       obstacle);
   if (obstacle) return obstacle;
-  decision.seen->executions.fetch_add(1, std::memory_order_relaxed);
+  seen->executions.fetch_add(1, std::memory_order_relaxed);
   if (call.fusion && !same_tensor(state.library(), call.z_descriptor, call.descriptors.y))
     return "z is not like y";
+  decision.seen = std::move(seen);
   if (call.fusion && !may_be_exchanged(state, *call.fusion)) return "fused without an activation";
   const KnownKernel* const known = state.find_or_decide(call.handle, *decision.seen, false);
   if (known == nullptr) return state.reason_for_unknown();
@@ -87,18 +88,18 @@ bool run_choice(State& state, KnownCall& call, const PreparedChoice& choice, Pro
   return false;
 }
 
-// Runs the choice. If it fails, the tiles of a sample that is begun are completed, and rescue_samples(done)
-// computes the samples from `done` on.
-template <typename Rescue>
-CallResult run(State& state, KnownCall call, const PreparedChoice& choice, Rescue rescue_samples) noexcept {
-  Progress done;
-  if (run_choice(state, call, choice, done)) return {CUDNN_STATUS_SUCCESS, true};
-  if (done.tiles > 0) {
-    const cudnnStatus_t status = complete_tiles(state, call, done);
-    if (status != CUDNN_STATUS_SUCCESS || done.samples == call.seen.kernel.problem.mini_batch)
-      return {status, true};
-  }
-  return rescue_samples(done.samples);
+KnownCall known_call(const State& state, const CallDecision& decision, const LegacyCall& call) {
+  SeenKernel& seen = *decision.seen;
+  return {seen, call.handle, arguments_of(state.library(), call, seen.kernel.problem.data_type),
+          call.workspace, legacy_algorithm(call.pass, call.algorithm)};
+}
+
+// Returns the bytes that the call needs; 0 if the library refuses the call.
+std::size_t needed_workspace(const Library& library, const LegacyCall& call) {
+  std::size_t size = 0;
+  const auto status =
+      get_workspace_size(library, call.handle, call.pass, call.descriptors, call.algorithm, size);
+  return status == CUDNN_STATUS_SUCCESS ? size : 0;
 }
 
 }  // namespace
@@ -122,21 +123,37 @@ void count_passed(State& state, const CallDecision& decision, const LegacyCall& 
   // Ask the library for the workspace only if the call may take more than the limit.
   if (bytes(call.workspace.size) > state.limit().value_or(kNoLimit))
     state.warn_above_limit(decision.seen.get(), decision.obstacle,
-                           bytes(needed_workspace(state.library(), call).value_or(0)));
+                           bytes(needed_workspace(state.library(), call)));
+}
+
+CallResult run(State& state, const PreparedChoice& choice, KnownCall call) noexcept {
+  const RecursionGuard guard;
+  Progress done;
+  if (run_choice(state, call, choice, done)) return {CUDNN_STATUS_SUCCESS, true};
+  if (done.tiles > 0) {
+    const cudnnStatus_t status = complete_tiles(state, call, done);
+    if (status != CUDNN_STATUS_SUCCESS || done.samples == call.seen.kernel.problem.mini_batch)
+      return {status, true};
+  }
+  return rescue_rest(state, call, done.samples);
 }
 
 CallResult run(State& state, const CallDecision& decision, const LegacyCall& call) noexcept {
-  const RecursionGuard guard;
-  SeenKernel& seen = *decision.seen;
-  return run(state,
-             {seen, call.handle, arguments_of(state.library(), call, seen.kernel.problem.data_type),
-              call.workspace, legacy_algorithm(call.pass, call.algorithm)},
-             *decision.choice, [&](std::int64_t done) { return rescue_rest(state, call, done); });
+  return run(state, *decision.choice, known_call(state, decision, call));
 }
 
-CallResult run(State& state, const PreparedChoice& choice, const KnownCall& call) noexcept {
+CallResult rescue(State& state, const CallDecision& decision, const LegacyCall& call,
+                  cudnnStatus_t status) noexcept {
+  if (decision.seen == nullptr || legacy_algorithm(call.pass, call.algorithm) == nullptr) return {};
   const RecursionGuard guard;
-  return run(state, call, choice, [&](std::int64_t done) { return rescue_rest(state, call, done); });
+  const KnownCall known = known_call(state, decision, call);
+  if (lacks_memory(status)) return rescue(state, known, status);
+  if (state.answers().least_shortfall() == kNoLimit) return {};
+  const std::size_t needed = needed_workspace(state.library(), call), brought = call.workspace.usable();
+  if (needed <= brought) return {};
+  const CallResult result = rescue_rest(state, known, 0);
+  if (result.is_final) state.note_small_workspace(needed, brought);
+  return result;
 }
 
 }  // namespace mucudnn::shim

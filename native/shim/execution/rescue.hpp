@@ -35,12 +35,7 @@ inline std::int64_t bytes(std::size_t size) {
   return static_cast<std::int64_t>(std::min<std::size_t>(size, kNoLimit));
 }
 
-// Returns the bytes that the call needs; nothing if the library refuses the call.
-std::optional<std::size_t> needed_workspace(const Library& library, const LegacyCall& call) noexcept;
-
-// Rescues a call that the library itself refused with `status`: in smaller slices if it lacked memory, or in
-// slices that fit the caller's workspace if we answered too small a size.
-CallResult rescue(State& state, const LegacyCall& call, cudnnStatus_t status) noexcept;
+// Rescues a call that the library itself refused with `status`, if it lacked memory: in smaller slices.
 CallResult rescue(State& state, const KnownCall& call, cudnnStatus_t status) noexcept;
 
 // Computes the tiles that are left of a sample after an algorithm in tiles failed in it, which makes `done` a
@@ -48,8 +43,7 @@ CallResult rescue(State& state, const KnownCall& call, cudnnStatus_t status) noe
 // again.
 cudnnStatus_t complete_tiles(State& state, const KnownCall& call, Progress& done) noexcept;
 
-// Computes the samples from `done` on after a prepared choice failed there. The samples before are complete.
-CallResult rescue_rest(State& state, const LegacyCall& call, std::int64_t done) noexcept;
+// Computes the samples from `done` on, in slices that fit the workspace. The samples before are complete.
 CallResult rescue_rest(State& state, const KnownCall& call, std::int64_t done) noexcept;
 
 // Tries slices of `largest` samples and ever smaller ones, down to single samples: by the algorithm `own`
