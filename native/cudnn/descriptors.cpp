@@ -36,30 +36,6 @@ std::vector<int> narrow_strides(const std::vector<std::int64_t>& sizes_in_memory
 
 }  // namespace
 
-ResizedTensor::ResizedTensor(const Library& library, cudnnTensorDescriptor_t from) : library_(library) {
-  if (from == nullptr ||
-      library.cudnnGetTensorNdDescriptor(from, CUDNN_DIM_MAX, &type_, &dims_, sizes_.data(),
-                                         strides_.data()) != CUDNN_STATUS_SUCCESS)
-    return;
-  const auto type = data_type_of(type_);
-  if (!type) return;
-  data_type_ = *type;
-  if (library.cudnnCreateTensorDescriptor(&descriptor_) != CUDNN_STATUS_SUCCESS) descriptor_ = nullptr;
-}
-
-ResizedTensor::~ResizedTensor() {
-  if (descriptor_ != nullptr) library_.cudnnDestroyTensorDescriptor(descriptor_);
-}
-
-cudnnTensorDescriptor_t ResizedTensor::resized(int axis, std::int64_t size) {
-  auto sizes = sizes_;
-  sizes[axis] = static_cast<int>(size);
-  return library_.cudnnSetTensorNdDescriptor(descriptor_, type_, dims_, sizes.data(), strides_.data()) ==
-                 CUDNN_STATUS_SUCCESS
-             ? descriptor_
-             : nullptr;
-}
-
 Descriptors::Descriptors(const Library& c, const Problem& p, const Pitch& pitch)
     : x(c, c.cudnnCreateTensorDescriptor, c.cudnnDestroyTensorDescriptor),
       y(c, c.cudnnCreateTensorDescriptor, c.cudnnDestroyTensorDescriptor),

@@ -1,7 +1,6 @@
 // The legacy API's descriptors of a problem.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -57,35 +56,6 @@ class Owned {
  private:
   Destroy destroy_;
   Descriptor descriptor_ = nullptr;
-};
-
-// A copy of a caller's tensor descriptor with another size along one axis, and the caller's strides.
-class ResizedTensor {
- public:
-  // Leaves the copy without a descriptor if the library cannot describe the caller's tensor, or if a Problem
-  // cannot have its type.
-  ResizedTensor(const Library& library, cudnnTensorDescriptor_t from);
-  ~ResizedTensor();
-  ResizedTensor(const ResizedTensor&) = delete;
-  ResizedTensor& operator=(const ResizedTensor&) = delete;
-
-  bool is_described() const { return descriptor_ != nullptr; }
-  DataType type() const { return data_type_; }
-  std::int64_t size(int axis) const { return sizes_[axis]; }
-  // Returns the bytes between an element and the one that is `count` further along the axis.
-  std::int64_t offset(int axis, std::int64_t count) const {
-    return count * strides_[axis] * static_cast<std::int64_t>(size_of(data_type_));
-  }
-  // Returns the copy with this size; null if the library refuses it.
-  cudnnTensorDescriptor_t resized(int axis, std::int64_t size);
-
- private:
-  const Library& library_;
-  cudnnTensorDescriptor_t descriptor_ = nullptr;
-  cudnnDataType_t type_{};
-  DataType data_type_{};
-  int dims_ = 0;
-  std::array<int, CUDNN_DIM_MAX> sizes_{}, strides_{};
 };
 
 // The descriptors of one problem. Throws CallFailed if the library refuses the problem.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,6 +19,10 @@ namespace mucudnn {
 struct Slice {
   std::int64_t micro_batch = 0;
   std::string algorithm;
+
+  bool operator==(const Slice& other) const {
+    return micro_batch == other.micro_batch && algorithm == other.algorithm;
+  }
 };
 
 // Thrown if a slice cannot be prepared.
@@ -47,16 +52,21 @@ std::vector<Part> in_order(std::vector<Part> parts, std::int64_t Part::* size, s
 std::vector<Slice> in_order(const std::vector<Slice>& slices, std::int64_t mini_batch);
 
 // Returns the addresses of the tensors from sample `first` on.
-Tensors advanced(const Problem& problem, const Tensors& tensors, std::int64_t first);
+Tensors advanced(const Problem& problem, const Tensors& tensors, std::int64_t first, const Pitch& pitch = {});
 
 // Returns the arguments for the samples from `first` on, after those before it are computed.
-Arguments advanced(const Kernel& kernel, const Arguments& arguments, std::int64_t first);
+Arguments advanced(const Kernel& kernel, const Arguments& arguments, std::int64_t first,
+                   const Pitch& pitch = {});
 
 class Division final : public PreparedConfiguration {
  public:
   // Throws SliceRefused for a slice that cannot be prepared, EngineError if the slices cannot be summed, and
   // std::invalid_argument if they do not add up to the mini-batch.
   Division(Engine& engine, Device& device, const Kernel& kernel, const std::vector<Slice>& slices);
+  // Takes x and y with this pitch, on which `prepare` makes the algorithm of a slice run.
+  using Prepare = std::function<std::unique_ptr<PreparedKernel>(const Kernel& slice, const std::string&)>;
+  Division(Device& device, const Kernel& kernel, const std::vector<Slice>& slices, const Pitch& pitch,
+           const Prepare& prepare);
 
   std::size_t workspace() const override { return algorithms_workspace_ + accumulator_size_; }
   std::size_t kept_filter_size() const override { return kept_filter_size_; }
@@ -79,8 +89,10 @@ class Division final : public PreparedConfiguration {
 
   Device& device_;
   Kernel kernel_;
+  Pitch pitch_;
   std::map<std::pair<std::int64_t, std::string>, std::unique_ptr<PreparedKernel>> prepared_;
   std::vector<Step> steps_;
+  std::map<const PreparedKernel*, std::size_t> kept_filters_;  // their offsets
   std::size_t algorithms_workspace_ = 0;
   Slice slice_with_most_workspace_;
   std::size_t accumulator_size_ = 0;

@@ -145,6 +145,11 @@ class PreparedKernel {
   virtual std::size_t kept_filter_size() const { return 0; }
   // Writes the filter `w` in that form. `kept` must be aligned to kAlignment. Throws EngineError.
   virtual void keep_filter(const char* /*w*/, char* /*kept*/) const {}
+  // Returns the kept filter in memory that several kernels share, where it begins at `offset`; null if there
+  // is none.
+  const char* kept_in(const char* shared, std::size_t offset) const {
+    return shared == nullptr || kept_filter_size() == 0 ? nullptr : shared + offset;
+  }
   // The bits are the same with and without a kept filter. Throws EngineError.
   virtual void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const = 0;
   // Executes like the function above, but leaves out the tiles of the first sample that are `done` already.

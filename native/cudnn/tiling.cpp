@@ -5,13 +5,15 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "core/tiles.hpp"
-#include "cudnn/filter_sum.hpp"
+#include "cudnn/division.hpp"
+#include "cudnn/placed_kernel.hpp"
 
 namespace mucudnn {
 namespace {
@@ -23,35 +25,6 @@ constexpr std::size_t kMostShares = 256;  // tiles take at least this share of t
 constexpr int kMostTries = 6;             // tiles whose workspace is asked for each of these
 constexpr double kMostWaste = 4;  // a tile takes at most this multiple of its share of the whole workspace
 constexpr std::int64_t kMostTiles = 1 << 16;  // a plan must not ask for any amount of memory
-
-char* at(char* tensor, const Rows& rows, std::int64_t row) {
-  return tensor + row * static_cast<std::int64_t>(rows.size);
-}
-
-// Copies the rows from `begin` on into a tile. Rows outside the sample become zeros.
-void copy_in(Device& device, char* tile, const Rows& tile_rows, char* sample, const Rows& rows,
-             std::int64_t begin, cudaStream_t stream) {
-  const std::int64_t from = std::clamp<std::int64_t>(-begin, 0, tile_rows.count);
-  const std::int64_t to = std::clamp<std::int64_t>(rows.count - begin, from, tile_rows.count);
-  const auto bytes = [&](std::int64_t count) { return static_cast<std::size_t>(count) * rows.size; };
-  if (from > 0) device.clear_pieces(tile, tile_rows.pitch(), bytes(from), rows.planes, stream);
-  if (to > from) {
-    device.copy_pieces(at(tile, tile_rows, from), tile_rows.pitch(), at(sample, rows, begin + from),
-                       rows.pitch(), bytes(to - from), rows.planes, stream);
-  }
-  if (to < tile_rows.count) {
-    device.clear_pieces(at(tile, tile_rows, to), tile_rows.pitch(), bytes(tile_rows.count - to), rows.planes,
-                        stream);
-  }
-}
-
-// Copies the rows from `first` up to `last` out of a tile whose first row is the row `begin`.
-void copy_out(Device& device, char* sample, const Rows& rows, char* tile, const Rows& tile_rows,
-              std::int64_t begin, std::int64_t first, std::int64_t last, cudaStream_t stream) {
-  device.copy_pieces(at(sample, rows, first), rows.pitch(), at(tile, tile_rows, first - begin),
-                     tile_rows.pitch(), static_cast<std::size_t>(last - first) * rows.size, rows.planes,
-                     stream);
-}
 
 class TiledKernel final : public PreparedKernel {
  public:
@@ -80,15 +53,11 @@ class TiledKernel final : public PreparedKernel {
   }
 
   std::size_t workspace() const override { return tiles_size_ + accumulator_size_; }
-  std::string notes() const override { return steps_.front().prepared->notes(); }
+  std::string notes() const override { return steps_.front().kernel.notes(); }
   std::size_t kept_filter_size() const override { return kept_filter_size_; }
 
   void keep_filter(const char* w, char* kept) const override {
-    const PreparedKernel* last = nullptr;
-    for (const Step& step : steps_) {
-      if (step.prepared != last) step.prepared->keep_filter(w, kept + step.kept_filter_at);
-      last = step.prepared;
-    }
+    for (const auto& [rows, keeper] : kept_filters_) keeper.first->keep_filter(w, kept + keeper.second);
   }
 
   void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override {
@@ -102,147 +71,71 @@ class TiledKernel final : public PreparedKernel {
       throw EngineError("the tiles need a workspace of " + std::to_string(this->workspace()) + " bytes, " +
                         std::to_string(workspace.size) + " are given");
     }
-    const Problem& problem = kernel_.problem;
-    Arguments sample = arguments;
-    if (adds_slices(kernel_.pass) && done.tiles > 0) sample.beta = 1;
+    Arguments slice = arguments;
+    if (adds_slices(kernel_.pass) && done.tiles > 0) slice.beta = 1;
     SliceSum sum(device_, kernel_, accumulator_size_ > 0 ? workspace.data + aligned(tiles_size_) : nullptr,
-                 sample);
-    const std::size_t x = sample_size(x_rows(problem, axis_), pitch_.of_x(problem), problem.in_channels);
-    const std::size_t y = sample_size(y_rows(problem, axis_), pitch_.of_y(problem), problem.out_channels);
+                 slice);
     const auto tiles = static_cast<std::int64_t>(steps_.size());
-    for (Progress next = done; next.samples < problem.mini_batch; next = {next.samples + 1, 0, 0}) {
+    for (Progress next = done; next.samples < kernel_.problem.mini_batch; next = {next.samples + 1, 0, 0}) {
       for (; next.tiles < tiles; ++next.tiles) {
         // The output gets the sum in an accumulator at the end only.
         if (accumulator_size_ == 0) done = {next.samples, next.tiles, tile_steps_};
-        run_step(handle, steps_[static_cast<std::size_t>(next.tiles)], sample, workspace.data);
+        const auto& [tile, kept_filter_at] = steps_[static_cast<std::size_t>(next.tiles)];
+        Arguments at = advanced(kernel_, slice, next.samples, pitch_);
+        at.beta = slice.beta;
+        at.kept_filter = tile.kept_in(at.kept_filter, kept_filter_at);
+        tile.execute(handle, at, {workspace.data, tiles_size_});
         sum.add_slice();
       }
-      sample.tensors.x += x;
-      advance_y(sample, y);
     }
     sum.store();
   }
 
  private:
   struct Step {
-    PlacedTile tile;
-    const PreparedKernel* prepared = nullptr;
-    bool copies_x = false, copies_y = false;
-    std::size_t y_at = 0, workspace_at = 0;      // the copies begin with that of x
-    std::vector<std::size_t> copied_operands{};  // the epilogue's; their copies follow that of y
-    std::size_t kept_filter_at = 0;
+    PlacedKernel kernel;
+    std::size_t kept_filter_at;
   };
-
-  static std::size_t sample_size(const Rows& rows, std::int64_t in_memory, std::int64_t channels) {
-    return rows.bytes() / static_cast<std::size_t>(channels) * static_cast<std::size_t>(in_memory);
-  }
-
-  void advance_y(Arguments& arguments, std::size_t bytes) const {
-    arguments.tensors.y += bytes;
-    if (arguments.fusion) arguments.fusion->z += bytes;
-    const Epilogue& epilogue = kernel_.problem.epilogue;
-    for (std::size_t i = 0; i < epilogue.size(); ++i) {
-      if (operand_of(epilogue[i].kind) == Operand::like_y) arguments.tensors.operands[i] += bytes;
-    }
-  }
-
-  // Returns the operands of the epilogue that are copied with y.
-  std::vector<std::size_t> operands_like_y() const {
-    std::vector<std::size_t> operands;
-    const Epilogue& epilogue = kernel_.problem.epilogue;
-    for (std::size_t i = 0; i < epilogue.size(); ++i) {
-      if (operand_of(epilogue[i].kind) == Operand::like_y && epilogue[i].factor != 0) operands.push_back(i);
-    }
-    return operands;
-  }
 
   // Prepares a tile on the tensors where they are, except for those that must be copied. If the algorithm
   // does not take such strides, both are copied.
   void add_step(Engine& engine, const std::string& algorithm, const PlacedTile& tile) {
-    Step step{tile, nullptr, tile.copies_x, tile.copies_y};
+    bool copies_x = tile.copies_x, copies_y = tile.copies_y;
+    std::shared_ptr<const PreparedKernel> prepared;
     if (takes_strides_) {
       try {
-        step.prepared = &prepare(engine, algorithm, step);
+        prepared = prepare(engine, algorithm, tile.kernel, copies_x, copies_y);
       } catch (const EngineError&) {
         takes_strides_ = false;
       }
     }
-    if (!takes_strides_) {
-      step.copies_x = step.copies_y = true;
-      step.prepared = &prepare(engine, algorithm, step);
-    }
-    if (step.copies_x) step.y_at = aligned(x_rows(tile.kernel.problem, axis_).bytes());
-    step.workspace_at = step.y_at;
-    if (step.copies_y) {
-      step.copied_operands = operands_like_y();
-      step.workspace_at +=
-          (1 + step.copied_operands.size()) * aligned(y_rows(tile.kernel.problem, axis_).bytes());
-    }
-    tiles_size_ = std::max(tiles_size_, step.workspace_at + step.prepared->workspace());
-    const std::int64_t rows = x_rows(tile.kernel.problem, axis_).count;
-    const auto [kept, is_new] = kept_filters_.try_emplace(rows, kept_filter_size_);
-    if (is_new) kept_filter_size_ += aligned(step.prepared->kept_filter_size());
-    step.kept_filter_at = kept->second;
-    steps_.push_back(step);
+    if (!takes_strides_) prepared = prepare(engine, algorithm, tile.kernel, copies_x = true, copies_y = true);
+    const Problem &whole = kernel_.problem, &part = tile.kernel.problem;
+    const Rows x = x_rows(part, axis_), y = y_rows(part, axis_);
+    const auto [kept, is_new] = kept_filters_.try_emplace(x.count, prepared.get(), kept_filter_size_);
+    if (is_new) kept_filter_size_ += aligned(prepared->kept_filter_size());
+    const Place x_place(x_rows(whole, axis_), x, tile.x, tile.first, tile.last, copies_x);
+    const Place y_place(y_rows(whole, axis_), y, tile.y, tile.first, tile.last, copies_y);
+    const std::size_t workspace = prepared->workspace();
+    steps_.push_back(
+        {{device_, std::move(prepared), kernel_, x_place, y_place, workspace}, kept->second.second});
+    tiles_size_ = std::max(tiles_size_, steps_.back().kernel.workspace());
   }
 
-  const PreparedKernel& prepare(Engine& engine, const std::string& algorithm, const Step& step) {
+  std::shared_ptr<const PreparedKernel> prepare(Engine& engine, const std::string& algorithm,
+                                                const Kernel& tile, bool copies_x, bool copies_y) {
     const Problem& problem = kernel_.problem;
     const bool is_pitched = (pitch_.x != 0 && problem.layout == Layout::nhwc) ||
                             (pitch_.y != 0 && problem.layout_of_y() == Layout::nhwc);
-    if ((step.copies_x || step.copies_y) && is_pitched)
+    if ((copies_x || copies_y) && is_pitched)
       throw EngineError("rows with the channels of others between them are not copied");
-    const std::int64_t rows_of_x = step.copies_x ? 0 : x_rows(problem, axis_).count;
-    const std::int64_t rows_of_y = step.copies_y ? 0 : y_rows(problem, axis_).count;
-    auto& prepared = prepared_[{x_rows(step.tile.kernel.problem, axis_).count, step.copies_x, step.copies_y}];
+    auto& prepared = prepared_[{x_rows(tile.problem, axis_).count, copies_x, copies_y}];
     if (prepared == nullptr) {
-      prepared =
-          engine.prepare(step.tile.kernel, algorithm, {pitch_.x, pitch_.y, rows_of_x, rows_of_y, axis_});
+      prepared = engine.prepare(tile, algorithm,
+                                {pitch_.x, pitch_.y, copies_x ? 0 : x_rows(problem, axis_).count,
+                                 copies_y ? 0 : y_rows(problem, axis_).count, axis_});
     }
-    return *prepared;
-  }
-
-  void run_step(cudnnHandle_t handle, const Step& step, const Arguments& sample, char* scratch) const {
-    const Problem &whole = kernel_.problem, &part = step.tile.kernel.problem;
-    const Rows x = x_rows(whole, axis_), y = y_rows(whole, axis_);
-    const Rows x_tile = x_rows(part, axis_), y_tile = y_rows(part, axis_);
-    const Pass pass = kernel_.pass;
-    Arguments tile = sample;
-    if (step.copies_x) {
-      tile.tensors.x = scratch;
-      if (pass != Pass::backward_data || sample.beta != 0)
-        copy_in(device_, scratch, x_tile, sample.tensors.x, x, step.tile.x, sample.stream);
-    } else {
-      tile.tensors.x = at(tile.tensors.x, x, step.tile.x);
-    }
-    if (step.copies_y) {
-      char* const copy = tile.tensors.y = scratch + step.y_at;
-      if (pass != Pass::forward || sample.beta != 0)
-        copy_in(device_, copy, y_tile, sample.tensors.y, y, step.tile.y, sample.stream);
-      if (tile.fusion && tile.fusion->z_scale != 0) {
-        // The legacy API's z may be y itself.
-        copy_in(device_, copy, y_tile, const_cast<char*>(sample.fusion->z), y, step.tile.y, sample.stream);
-      }
-      if (tile.fusion) tile.fusion->z = copy;
-      char* copied = copy;
-      for (const std::size_t operand : step.copied_operands) {
-        copied += aligned(y_tile.bytes());
-        copy_in(device_, copied, y_tile, sample.tensors.operands[operand], y, step.tile.y, sample.stream);
-        tile.tensors.operands[operand] = copied;
-      }
-    } else {
-      advance_y(tile, static_cast<std::size_t>(step.tile.y) * y.size);
-    }
-    if (tile.kept_filter != nullptr) {
-      tile.kept_filter =
-          step.prepared->kept_filter_size() == 0 ? nullptr : tile.kept_filter + step.kept_filter_at;
-    }
-    step.prepared->execute(handle, tile, {scratch + step.workspace_at, step.prepared->workspace()});
-    const std::int64_t first = step.tile.first, last = step.tile.last;
-    if (pass == Pass::forward && step.copies_y)
-      copy_out(device_, sample.tensors.y, y, tile.tensors.y, y_tile, step.tile.y, first, last, sample.stream);
-    if (pass == Pass::backward_data && step.copies_x)
-      copy_out(device_, sample.tensors.x, x, tile.tensors.x, x_tile, step.tile.x, first, last, sample.stream);
+    return prepared;
   }
 
   Device& device_;
@@ -250,8 +143,9 @@ class TiledKernel final : public PreparedKernel {
   Pitch pitch_;
   std::size_t axis_;
   std::int64_t tile_steps_;
-  std::map<std::tuple<std::int64_t, bool, bool>, std::unique_ptr<PreparedKernel>> prepared_;
-  std::map<std::int64_t, std::size_t> kept_filters_;  // their offsets, by the rows of a tile's x
+  std::map<std::tuple<std::int64_t, bool, bool>, std::shared_ptr<const PreparedKernel>> prepared_;
+  // The kernel that keeps each filter, and the filter's offset, by the rows of a tile's x.
+  std::map<std::int64_t, std::pair<const PreparedKernel*, std::size_t>> kept_filters_;
   std::vector<Step> steps_;
   bool takes_strides_ = true;
   std::size_t tiles_size_ = 0;
