@@ -17,12 +17,8 @@ cudnnStatus_t cudnnSetActivationDescriptor(cudnnActivationDescriptor_t activatio
                                            cudnnNanPropagation_t relu_nan, double coefficient) {
   return guarded([&] {
     require("the activation descriptor", {activation});
-    if (static_cast<unsigned>(mode) > CUDNN_ACTIVATION_SWISH) {
-      bad_parameter("activation mode " + std::to_string(static_cast<int>(mode)) + ": 0 to 6");
-    }
-    if (static_cast<unsigned>(relu_nan) > CUDNN_PROPAGATE_NAN) {
-      bad_parameter("NaN propagation " + std::to_string(static_cast<int>(relu_nan)) + ": 0 or 1");
-    }
+    check_range("activation mode", mode, CUDNN_ACTIVATION_SWISH);
+    check_range("NaN propagation", relu_nan, CUDNN_PROPAGATE_NAN);
     activation->mode = mode;
     activation->relu_nan = relu_nan;
     activation->coefficient = coefficient;

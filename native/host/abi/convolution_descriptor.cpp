@@ -29,9 +29,7 @@ void set(cudnnConvolutionDescriptor_t convolution, int dims, const int* paddings
   check_at_least("padding", 0, dims, paddings);
   check_at_least("stride", 1, dims, strides);
   check_at_least("dilation, counted from 1,", 1, dims, dilations);
-  if (mode != CUDNN_CONVOLUTION && mode != CUDNN_CROSS_CORRELATION) {
-    bad_parameter("convolution mode " + std::to_string(static_cast<int>(mode)) + ": 0 or 1");
-  }
+  check_range("convolution mode", mode, CUDNN_CROSS_CORRELATION);
   if (compute_type != CUDNN_DATA_FLOAT && compute_type != CUDNN_DATA_DOUBLE &&
       compute_type != CUDNN_DATA_HALF && compute_type != CUDNN_DATA_INT32) {
     bad_parameter("compute type " + std::to_string(static_cast<int>(compute_type)) +
@@ -128,9 +126,7 @@ cudnnStatus_t cudnnGetConvolutionGroupCount(cudnnConvolutionDescriptor_t convolu
 cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t convolution, cudnnMathType_t math) {
   return guarded([&] {
     require("the convolution descriptor", {convolution});
-    if (static_cast<unsigned>(math) > CUDNN_FMA_MATH) {
-      bad_parameter("math type " + std::to_string(static_cast<int>(math)) + ": 0 to 3");
-    }
+    check_range("math type", math, CUDNN_FMA_MATH);
     convolution->math = math;
   });
 }
@@ -143,9 +139,7 @@ cudnnStatus_t cudnnSetConvolutionReorderType(cudnnConvolutionDescriptor_t convol
                                              cudnnReorderType_t reorder) {
   return guarded([&] {
     require("the convolution descriptor", {convolution});
-    if (reorder != CUDNN_DEFAULT_REORDER && reorder != CUDNN_NO_REORDER) {
-      bad_parameter("reorder type " + std::to_string(static_cast<int>(reorder)) + ": 0 or 1");
-    }
+    check_range("reorder type", reorder, CUDNN_NO_REORDER);
     convolution->reorder = reorder;
   });
 }

@@ -74,6 +74,14 @@ class Failure : public std::runtime_error {
   throw Failure(CUDNN_STATUS_NOT_SUPPORTED, message);
 }
 
+// Throws BAD_PARAM unless a number is from 0 up to `most`, as the enumerators of `what` are.
+template <typename Value>
+void check_range(const std::string& what, Value value, int most) {
+  const auto number = static_cast<int>(value);
+  if (number < 0 || number > most)
+    bad_parameter(what + " " + std::to_string(number) + ": 0 to " + std::to_string(most));
+}
+
 // Throws for the pointer at this place that it is NULL.
 [[noreturn]] void report_null(const char* names, std::ptrdiff_t place);
 

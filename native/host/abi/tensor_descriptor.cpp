@@ -22,11 +22,6 @@ void check_sizes(int dims, const int* sizes) {
   }
 }
 
-void check_format(cudnnTensorFormat_t format) {
-  if (format == CUDNN_TENSOR_NCHW || format == CUDNN_TENSOR_NHWC) return;
-  bad_parameter("tensor format " + std::to_string(static_cast<int>(format)) + ": NCHW (0) or NHWC (1)");
-}
-
 // Returns the elements from the first to the last, gaps included. Throws NOT_SUPPORTED beyond cuDNN's limit.
 std::int64_t extent(const cudnnTensorStruct& tensor) {
   std::int64_t elements = 1;
@@ -60,7 +55,7 @@ void set_packed(cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format, cudn
                 const int* sizes) {
   require("the tensor descriptor, the sizes", {tensor, sizes});
   check_dims(dims, 2);
-  check_format(format);
+  check_range("tensor format, NCHW or NHWC,", format, CUDNN_TENSOR_NHWC);
   check_sizes(dims, sizes);
   std::array<int, CUDNN_DIM_MAX> strides{};
   std::int64_t step = 1;
@@ -77,7 +72,7 @@ void set(cudnnFilterDescriptor_t filter, cudnnDataType_t type, cudnnTensorFormat
   require("the filter descriptor, the sizes", {filter, sizes});
   check_dims(dims, 3);
   size_of(type);
-  check_format(format);
+  check_range("tensor format, NCHW or NHWC,", format, CUDNN_TENSOR_NHWC);
   check_sizes(dims, sizes);
   cudnnFilterStruct next;
   next.type = type;

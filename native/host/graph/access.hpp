@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "abi/attribute_types.hpp"
 #include "host/graph/descriptor.hpp"
 
 namespace mucudnn::host::graph {
@@ -44,18 +45,18 @@ class Access {
   }
 
   template <typename T>
-  void value(Name name, Type type, T& member, Reads reads = Reads::yes) {
+  void value(Name name, T& member, Reads reads = Reads::yes) {
     if (!serve(name, reads)) return;
-    check_type(type);
+    check_type(attribute_type<T>());
     if (!setting_) return give(&member);
     if (count_ != 1) bad_parameter(counted() + ", which takes one");
     member = element<T>(0);
   }
 
   template <typename T>
-  void values(Name name, Type type, std::vector<T>& member, Reads reads = Reads::yes) {
+  void values(Name name, std::vector<T>& member, Reads reads = Reads::yes) {
     if (!serve(name, reads)) return;
-    check_type(type);
+    check_type(attribute_type<T>());
     if (!setting_) return give_some(member);
     if (count_ < 1) bad_parameter(counted() + ", which takes one or more");
     std::vector<T> taken(static_cast<std::size_t>(count_));
@@ -113,13 +114,13 @@ class Access {
 
   // Serves an attribute that can only be read.
   template <typename T>
-  void result(Name name, Type type, const T& value) {
-    if (!serve_result(name, type)) return;
+  void result(Name name, const T& value) {
+    if (!serve_result(name, attribute_type<T>())) return;
     give(&value);
   }
   template <typename T>
-  void results(Name name, Type type, const std::vector<T>& values) {
-    if (!serve_result(name, type)) return;
+  void results(Name name, const std::vector<T>& values) {
+    if (!serve_result(name, attribute_type<T>())) return;
     give_some(values);
   }
   template <typename Kind>

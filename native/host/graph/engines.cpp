@@ -35,10 +35,10 @@ void check_distinct(const std::vector<std::shared_ptr<KnobChoice>>& choices) {
 
 void Engine::attributes(Access& access) {
   access.descriptor(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph);
-  access.value(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, index);
-  access.value(CUDNN_ATTR_ENGINE_SM_COUNT_TARGET, CUDNN_TYPE_INT32, processors_);
-  access.results(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, notes_of(algorithm_));
-  access.results<cudnnBackendBehaviorNote_t>(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE, {});
+  access.value(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, index);
+  access.value(CUDNN_ATTR_ENGINE_SM_COUNT_TARGET, processors_);
+  access.results(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, notes_of(algorithm_));
+  access.results<cudnnBackendBehaviorNote_t>(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, {});
   access.descriptor_results(CUDNN_ATTR_ENGINE_KNOB_INFO, knobs_);
   access.descriptor_results<Descriptor>(CUDNN_ATTR_ENGINE_LAYOUT_INFO, {});
   access.refuse(CUDNN_ATTR_ENGINE_DEVICEPROP);
@@ -59,10 +59,10 @@ void Engine::complete() {
 }
 
 void KnobInfo::attributes(Access& access) {
-  access.result(CUDNN_ATTR_KNOB_INFO_TYPE, CUDNN_TYPE_KNOB_TYPE, CUDNN_KNOB_TYPE_TILE_SIZE);
-  access.result(CUDNN_ATTR_KNOB_INFO_MINIMUM_VALUE, CUDNN_TYPE_INT64, std::int64_t{0});
-  access.result(CUDNN_ATTR_KNOB_INFO_MAXIMUM_VALUE, CUDNN_TYPE_INT64, std::int64_t{kMostTileSize});
-  access.result(CUDNN_ATTR_KNOB_INFO_STRIDE, CUDNN_TYPE_INT64, std::int64_t{1});
+  access.result(CUDNN_ATTR_KNOB_INFO_TYPE, CUDNN_KNOB_TYPE_TILE_SIZE);
+  access.result(CUDNN_ATTR_KNOB_INFO_MINIMUM_VALUE, std::int64_t{0});
+  access.result(CUDNN_ATTR_KNOB_INFO_MAXIMUM_VALUE, std::int64_t{kMostTileSize});
+  access.result(CUDNN_ATTR_KNOB_INFO_STRIDE, std::int64_t{1});
 }
 
 void KnobInfo::complete() {
@@ -70,8 +70,8 @@ void KnobInfo::complete() {
 }
 
 void KnobChoice::attributes(Access& access) {
-  access.value(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, type);
-  access.value(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, value);
+  access.value(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, type);
+  access.value(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, value);
 }
 
 Variant EngineConfig::variant() const {
@@ -83,7 +83,7 @@ void EngineConfig::attributes(Access& access) {
   access.descriptor(CUDNN_ATTR_ENGINECFG_ENGINE, engine);
   access.refuse(CUDNN_ATTR_ENGINECFG_INTERMEDIATE_INFO);
   access.refuse(CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED);
-  access.result(CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, static_cast<std::int64_t>(workspace_));
+  access.result(CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, static_cast<std::int64_t>(workspace_));
   if (access.about(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES)) access.answer_wrong_types(CUDNN_STATUS_BAD_PARAM);
   auto chosen = choices;
   access.descriptors(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, chosen, CUDNN_STATUS_NOT_INITIALIZED,
@@ -120,8 +120,8 @@ std::shared_ptr<EngineConfig> configured(std::shared_ptr<Engine> engine, std::in
 
 void Heuristics::attributes(Access& access) {
   access.descriptor(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph_);
-  access.value(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode_);
-  access.value(CUDNN_ATTR_ENGINEHEUR_SM_COUNT_TARGET, CUDNN_TYPE_INT32, processors_);
+  access.value(CUDNN_ATTR_ENGINEHEUR_MODE, mode_);
+  access.value(CUDNN_ATTR_ENGINEHEUR_SM_COUNT_TARGET, processors_);
   access.descriptor_results(CUDNN_ATTR_ENGINEHEUR_RESULTS, results_);
   access.refuse(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP);
 }

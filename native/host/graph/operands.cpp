@@ -18,16 +18,16 @@ void copy_all(const std::vector<std::int64_t>& from, To& to) {
 }  // namespace
 
 void Tensor::attributes(Access& access) {
-  access.value(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type);
-  access.values(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, sizes);
-  access.values(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, strides);
-  access.value(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, uid);
-  access.value(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, alignment, Access::Reads::no);
-  access.value(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, is_virtual);
-  access.value(CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, is_by_value);
-  access.value(CUDNN_ATTR_TENSOR_VECTOR_COUNT, CUDNN_TYPE_INT64, vector_count);
-  access.value(CUDNN_ATTR_TENSOR_VECTORIZED_DIMENSION, CUDNN_TYPE_INT64, vectorized_dimension);
-  access.value(CUDNN_ATTR_TENSOR_REORDERING_MODE, CUDNN_TYPE_TENSOR_REORDERING_MODE, reordering);
+  access.value(CUDNN_ATTR_TENSOR_DATA_TYPE, type);
+  access.values(CUDNN_ATTR_TENSOR_DIMENSIONS, sizes);
+  access.values(CUDNN_ATTR_TENSOR_STRIDES, strides);
+  access.value(CUDNN_ATTR_TENSOR_UNIQUE_ID, uid);
+  access.value(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, alignment, Access::Reads::no);
+  access.value(CUDNN_ATTR_TENSOR_IS_VIRTUAL, is_virtual);
+  access.value(CUDNN_ATTR_TENSOR_IS_BY_VALUE, is_by_value);
+  access.value(CUDNN_ATTR_TENSOR_VECTOR_COUNT, vector_count);
+  access.value(CUDNN_ATTR_TENSOR_VECTORIZED_DIMENSION, vectorized_dimension);
+  access.value(CUDNN_ATTR_TENSOR_REORDERING_MODE, reordering);
 }
 
 void Tensor::complete() {
@@ -64,13 +64,13 @@ cudnnTensorStruct Tensor::shape() const {
 }
 
 void Convolution::attributes(Access& access) {
-  access.value(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, dims);
-  access.value(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, compute_type);
-  access.value(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, mode);
-  access.values(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, paddings);
-  access.values(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, post_paddings);
-  access.values(CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, dilations);
-  access.values(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, strides);
+  access.value(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, dims);
+  access.value(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, compute_type);
+  access.value(CUDNN_ATTR_CONVOLUTION_CONV_MODE, mode);
+  access.values(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, paddings);
+  access.values(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, post_paddings);
+  access.values(CUDNN_ATTR_CONVOLUTION_DILATIONS, dilations);
+  access.values(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, strides);
 }
 
 void Convolution::complete() {
@@ -109,19 +109,19 @@ cudnnConvolutionStruct Convolution::shape() const {
 void Pointwise::attributes(Access& access) {
   constexpr auto no = Access::Reads::no;
   access.answer_wrong_types(CUDNN_STATUS_BAD_PARAM);
-  access.value(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode, no);
-  access.value(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, compute_type, no);
-  access.value(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_TYPE_NAN_PROPOGATION, nan, no);
-  access.value(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP, CUDNN_TYPE_DOUBLE, lower, no);
-  access.value(CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP, CUDNN_TYPE_DOUBLE, upper, no);
-  access.value(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, CUDNN_TYPE_DOUBLE, slope, no);
+  access.value(CUDNN_ATTR_POINTWISE_MODE, mode, no);
+  access.value(CUDNN_ATTR_POINTWISE_MATH_PREC, compute_type, no);
+  access.value(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, nan, no);
+  access.value(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP, lower, no);
+  access.value(CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP, upper, no);
+  access.value(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, slope, no);
   double unused = 0;  // parameters of functions that the host engine does not have
   for (const auto name : {CUDNN_ATTR_POINTWISE_ELU_ALPHA, CUDNN_ATTR_POINTWISE_SOFTPLUS_BETA,
                           CUDNN_ATTR_POINTWISE_SWISH_BETA}) {
-    access.value(name, CUDNN_TYPE_DOUBLE, unused, no);
+    access.value(name, unused, no);
   }
   std::int64_t axis = 0;
-  access.value(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, axis, no);
+  access.value(CUDNN_ATTR_POINTWISE_AXIS, axis, no);
 }
 
 }  // namespace mucudnn::host::graph

@@ -190,9 +190,9 @@ void OperationGraph::attributes(Access& access) {
   constexpr auto no = Access::Reads::no;
   access.descriptors(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations, CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED,
                      CUDNN_STATUS_BAD_PARAM_NULL_POINTER, no);
-  access.value(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, handle_, no);
-  access.value(CUDNN_ATTR_OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED, CUDNN_TYPE_BOOLEAN, dynamic_shapes_);
-  access.result(CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, CUDNN_TYPE_INT64,
+  access.value(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, handle_, no);
+  access.value(CUDNN_ATTR_OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED, dynamic_shapes_);
+  access.result(CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT,
                 std::int64_t{fusion_ ? algorithm_count(fusion_->kernel.pass) : 0});
 }
 

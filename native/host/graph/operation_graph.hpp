@@ -48,7 +48,7 @@ class OperationGraph : public Descriptor {
   void complete() override;
 
  private:
-  void* handle_ = nullptr;
+  cudnnHandle_t handle_ = nullptr;
   bool dynamic_shapes_ = false;
   std::optional<Fusion> fusion_;
   std::string reason_;  // why the engine cannot run the graph; empty if there is a fusion

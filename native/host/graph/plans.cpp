@@ -21,9 +21,9 @@ void* VariantPack::address_of(std::int64_t uid, cudnnDataType_t type) const {
 
 void VariantPack::attributes(Access& access) {
   access.answer_wrong_types(CUDNN_STATUS_NOT_SUPPORTED);
-  access.values(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, uids_, Access::Reads::no);
-  access.values(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, pointers_, Access::Reads::no);
-  access.value(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace);
+  access.values(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, uids_, Access::Reads::no);
+  access.values(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pointers_, Access::Reads::no);
+  access.value(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, workspace);
   access.refuse(CUDNN_ATTR_VARIANT_PACK_INTERMEDIATES);
 }
 
@@ -34,11 +34,11 @@ void VariantPack::complete() {
 }
 
 void ExecutionPlan::attributes(Access& access) {
-  access.value(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, handle_);
+  access.value(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle_);
   access.descriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config_);
   access.refuse(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP);
   access.refuse(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
-  access.result(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
+  access.result(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                 static_cast<std::int64_t>(config_ ? workspace() : 0));
 }
 

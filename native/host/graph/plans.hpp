@@ -34,7 +34,7 @@ class ExecutionPlan : public Descriptor {
   void complete() override;
 
  private:
-  void* handle_ = nullptr;
+  cudnnHandle_t handle_ = nullptr;
   std::shared_ptr<EngineConfig> config_;
 };
 
