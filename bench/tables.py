@@ -12,10 +12,6 @@ from bench.suites.compilers.compilers import HEAD as COMPILERS_HEAD
 from bench.suites.compilers.compilers import table_rows as compilers_rows
 from bench.suites.core.channels import HEAD as CHANNELS_HEAD
 from bench.suites.core.channels import summarize
-from bench.suites.core.described import HEAD as DESCRIBED_HEAD
-from bench.suites.core.described import table_rows as described_rows
-from bench.suites.core.errors import HEAD as ERRORS_HEAD
-from bench.suites.core.errors import summarize as summarize_errors
 from bench.suites.drop_in.large_samples import HEAD as LARGE_SAMPLES_HEAD
 from bench.suites.drop_in.large_samples import table_rows as large_samples_rows
 from bench.suites.gpu.summary import gpu_tables
@@ -74,10 +70,6 @@ def _tables(program: Program, machines: list[Measured]) -> list[str]:
         lines += [_where(program.name, measured), ""]
         if program.name == "channels":
             lines += table(CHANNELS_HEAD, summarize(records))
-        elif program.name == "errors":
-            lines += table(ERRORS_HEAD, summarize_errors(records))
-        elif program.name == "described":
-            lines += table(DESCRIBED_HEAD, described_rows(records))
         elif program.name == "large_samples":
             lines += table(LARGE_SAMPLES_HEAD, large_samples_rows(records))
         elif program.name == "networks":

@@ -9,7 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from bench.lib.openblas import OpenBlas
 from bench.lib.record import Machine, describe_machine
 from mucudnn._native import Engine, host_library
 from mucudnn.cli.terminal import Terminal
@@ -26,15 +25,13 @@ Way = TypeVar("Way", bound=Configuration | ChannelGroups)
 
 
 def describe_host() -> Machine:
-    """Return the description of this machine with its host engine on one thread, OpenBLAS and PyTorch."""
+    """Return the description of this machine with its host engine on one thread and PyTorch."""
     engine = Engine(host_library(), threads=1)
     try:
         torch = version("torch")
     except PackageNotFoundError:
         torch = ""
-    return describe_machine(
-        device=engine.device, library=engine.library, openblas_kernel=OpenBlas().kernel, torch=torch
-    )
+    return describe_machine(device=engine.device, library=engine.library, torch=torch)
 
 
 @contextmanager

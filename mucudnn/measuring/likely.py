@@ -17,7 +17,8 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import is_tiled
 
 # An algorithm is not measured if another one is predicted to be this many times as fast, by similar kernels
-# or by the model alone. In the recorded races of `python -m bench run known` no choice got slower.
+# or by the model alone. No choice got slower by it in replays of recorded times
+# (bench/results/measured_once.md).
 _FAR, _FAR_BY_MODEL = 1.5, 2.5
 _MOST_ROWS = 64  # the most similar measurements
 # The weight of the uncorrected model, if a measurement of an equal kernel has the weight 1; and the weight of

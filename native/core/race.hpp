@@ -8,8 +8,8 @@
 // is measured only if its prediction is below the best measurement so far.
 //
 // The answer depends on the measurements alone, so a process that finds them in the cache or in the journal
-// ends the race too. The constants come from `python -m bench run race`, which replays the race on recorded
-// measurements.
+// ends the race too. The constants come from replays of the race on recorded times, whose figures are in
+// bench/results/measured_once.md.
 #pragma once
 
 #include <cstddef>

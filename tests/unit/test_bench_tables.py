@@ -156,8 +156,6 @@ def test_every_committed_figure_belongs_to_a_bench_with_a_table() -> None:
         records = [record for _, record in read(RESULTS / f"{suite}.jsonl")]
         own_tables = {
             "channels",
-            "described",
-            "errors",
             "networks",
             "promises",
             "all_networks",

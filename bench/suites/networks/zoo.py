@@ -14,8 +14,6 @@ from torch import Tensor, nn
 
 from bench.suites.networks.networks import sample_shape
 from examples.unet3d import UNet3d
-from mucudnn._native import Problem
-from mucudnn.problems.kernels import PASSES, Kernel
 
 _OPERATORS = "(Tensor boxes, Tensor scores, float threshold) -> Tensor"
 _declared: list[torch.library.Library] = []  # kept, because a freed library removes its operators
@@ -46,37 +44,6 @@ def loss_of(result: Any) -> Tensor:
     y = result["out"] if isinstance(result, dict) else result
     loss: Tensor = y.square().mean()
     return loss
-
-
-def kernels_of(name: str, batch: int) -> list[Kernel]:
-    """Return the kernels of a training step with a mini-batch, with their counts.
-
-    The first convolution has no gradient of its input.
-    """
-    model, counts = build(name).eval(), dict[Problem, int]()
-    first: list[Problem] = []
-
-    def see(module: Any, inputs: tuple[Tensor, ...], _: Tensor) -> None:
-        problem = Problem(
-            mini_batch=batch, in_channels=module.in_channels, out_channels=module.out_channels,
-            input=tuple(inputs[0].shape[2:]), kernel=module.kernel_size, stride=module.stride,
-            padding=module.padding, dilation=module.dilation, groups=module.groups,
-        )  # fmt: skip
-        if not first:
-            first.append(problem)
-        counts[problem] = counts.get(problem, 0) + 1
-
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d | nn.Conv3d):
-            module.register_forward_hook(see)
-    with torch.no_grad():
-        model(sample_of(name, 1))
-    return [
-        Kernel(problem, pass_, name, count)
-        for problem, count in counts.items()
-        for pass_ in PASSES
-        if not (problem == first[0] and pass_ == "backward_data")
-    ]
 
 
 def torchvision_models() -> Any:
