@@ -76,11 +76,11 @@ PROGRAMS = {
         ),
         Program("large_samples", "drop_in", 10, "calls of one large sample in tiles, in unmodified programs"),
         Program("planning", "memory", 5, "memory plans on modelled devices", benches=("memory",)),
-        Program("spatial", "devices", 10, "one sample over several ranks"),
-        Program("survey", "devices", 20, "models that people run, divided over two ranks", "spatial_survey"),
-        Program("pipeline", "devices", 5, "schedules of pipelines, simulated and with stages that sleep"),
+        Program(
+            "spatial", "devices", 25, "models that people run, divided over ranks",
+            benches=("survey", "spatial"),
+        ),
         Program("placement", "devices", 5, "operations on several modelled devices"),
-        Program("causes", "devices", 2, "causes that are constructed, and found in traces"),
         Program("gpu", "gpu", 8, "the gain by division on a GPU; it goes on where it was stopped", "program"),
     )
 }  # fmt: skip

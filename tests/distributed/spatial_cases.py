@@ -460,9 +460,9 @@ def many(cases: list[Callable[[], Any]]) -> dict[str, Any]:
 
 def example(name: str) -> tuple[float, int, int]:
     """Return the error of an example, and its bytes undivided and of this rank."""
-    from bench.suites.devices.spatial_zoo import ready
+    from bench.lib.vision import import_torchvision
     from examples.spatial_common import start
 
     if name == "long_video":
-        ready()
+        import_torchvision()
     return importlib.import_module(f"examples.{name}").run(start())

@@ -71,9 +71,9 @@ def monai_losses() -> dict[str, Loss]:
 
 def smp_losses() -> dict[str, Loss]:
     """Return the losses of segmentation-models-pytorch."""
-    from bench.suites.devices.spatial_zoo import ready
+    from bench.lib.vision import import_torchvision
 
-    ready()  # the package imports torchvision
+    import_torchvision()  # the package imports torchvision
     from segmentation_models_pytorch import losses
 
     def of_one_class(loss: Any) -> Loss:
@@ -109,7 +109,7 @@ def loss_errors(package: str) -> tuple[dict[str, Any], dict[str, list[str]]]:
     The labels are whole tensors, and then divided as the predictions. fp64 stays fp64 where a loss converts
     to fp32.
     """
-    from bench.suites.devices.spatial_survey import precise
+    from bench.suites.devices.spatial import Precise
 
     mesh = spatial.init_mesh("cpu", part=dist.get_world_size(), timeout=60)
     errors: dict[str, Any] = {}
@@ -119,13 +119,13 @@ def loss_errors(package: str) -> tuple[dict[str, Any], dict[str, list[str]]]:
     labels = torch.randint(CLASSES, (SAMPLES, 1, ROWS, COLUMNS), generator=generator)
     for name, loss in LOSSES[package]().items():
         whole, mine = x.clone().requires_grad_(), x.clone().requires_grad_()
-        with precise():
+        with Precise():
             due = loss(whole, labels)
         due.backward()
         noted: list[Any] = []
         for targets in labels, spatial.divide(labels, mesh, {2: "part"}):
             mine.grad = None
-            with warnings.catch_warnings(), patch.object(gathering, "listeners", [noted.append]), precise():
+            with warnings.catch_warnings(), patch.object(gathering, "listeners", [noted.append]), Precise():
                 warnings.simplefilter("ignore", MucudnnWarning)
                 try:
                     value = loss(spatial.divide(mine, mesh, {2: "part"}), targets)

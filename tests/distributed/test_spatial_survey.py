@@ -15,16 +15,19 @@ from programs import imported
 
 sys.path.append(str(Path(__file__).parents[2]))  # bench
 
-from bench.suites.devices.spatial_models import ZOO
-from bench.suites.devices.spatial_survey import compare_models
+from bench.suites.devices.spatial import MODELS, compare_models
 
-MODELS = 2  # from each package
+SAMPLE = 2  # from each package
 LARGE = {"MONAI VNet", "MONAI SwinUNETR", "diffusers Mochi", "diffusers HunyuanVideo 1.5"}
 
 
 def sample(package: str) -> list[str]:
-    names = [name for name, entry in ZOO.items() if entry.package == package and name not in LARGE]
-    return sorted(random.Random(1).sample(names, MODELS))
+    names = [
+        name
+        for name, model in MODELS.items()
+        if model.package.partition(".")[0] == package and not model.timed and name not in LARGE
+    ]
+    return sorted(random.Random(1).sample(names, SAMPLE))
 
 
 @pytest.mark.parametrize("package", ["monai", "diffusers", "timm", "segmentation_models_pytorch"])

@@ -211,15 +211,16 @@ def test_each_machine_has_a_table_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_machine_may_lack_figures_that_another_has(tmp_path: Path) -> None:
-    figures = {"avx512": ("layers right", "processor time"), "avx2": ("processor time",)}
+    figures = {"avx512": ("decoder: seconds", "decoder: bytes"), "avx2": ("decoder: seconds",)}
     for vectors, metrics in figures.items():
         records = [Record("spatial", "a case", metric, 1.0, "ratio") for metric in metrics]
         put_all(tmp_path / "devices.jsonl", {**MACHINE, "vectors": vectors}, *records)
     _, first, second = re.split("`python -m bench run spatial`, ", page("devices", tmp_path))
-    assert "| 44 layers divided over 2 ranks: right | 44 | a case: 1 |" in first
-    assert "| the same: refused | 0 | not measured |" in first, "no machine measured it"
-    assert "44 layers" not in second
-    assert "| processor time of all ranks relative to one process | at most 1.15 | a case: 1 |" in second
+    memory = "| its memory on the largest rank relative to one process |"
+    assert f"{memory} at most 0.35 | a case: 1 |" in first
+    assert "| the same: silently wrong | 0 | not measured |" in first, "no machine measured it"
+    assert memory not in second
+    assert "on 4 ranks relative to one process, converted | at most 1.15 | a case: 1 |" in second
 
 
 def test_the_default_networks_have_a_table_for_each_machine_and_all_networks_one(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 import mucudnn.torch
 from bench.lib.process import keep_freed_memory
+from bench.lib.vision import import_torchvision
 from bench.suites.compilers.compilers import BOTH, COMPILED, CONVERTED, EAGER, ROWS, Row
-from bench.suites.networks.zoo import torchvision_models
 
 Step = Callable[[], object]
 _FEWEST = 5
@@ -75,7 +75,7 @@ def build(name: str) -> nn.Module:
     if name.startswith("AutoencoderKL"):
         return build_decoder()
     if name not in ("dynunet3d", "unet2d", "unet3d"):
-        built = torchvision_models().get_model(name)
+        built = import_torchvision().models.get_model(name)
         return built
     nets: Any = import_module("monai.networks.nets")
     if name == "dynunet3d":
@@ -89,7 +89,7 @@ def build(name: str) -> nn.Module:
 
 def build_decoder() -> nn.Module:
     """Build a decoder of images as Stable Diffusion's, with a quarter of the channels."""
-    torchvision_models()  # lets diffusers import torchvision
+    import_torchvision()  # lets diffusers import torchvision
     diffusers: Any = import_module("diffusers")
     vae = diffusers.AutoencoderKL(
         down_block_types=["DownEncoderBlock2D"] * 4, up_block_types=["UpDecoderBlock2D"] * 4,

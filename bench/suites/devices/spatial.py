@@ -1,274 +1,305 @@
-"""Tensors that ranks share.
+"""Models that people run, divided over ranks: whether they are right, and what video decoders cost.
 
-The program compares a list of layers with DTensor, and with PhysicsNeMo's ShardTensor if it can be imported:
-right, wrong or refused. It counts saved bytes and the ranks' processor time, and simulates more ranks by the
-α-β model. `--shard-tensor FOLDER` names a folder with PhysicsNeMo's packages.
-`--only decoders` needs diffusers.
+`models.toml` lists the models, which are small and have random weights. A model is right if its result and
+its gradients differ from the undivided model's by at most 1e-11 in fp64. An error of mucudnn counts as
+refused, any other error as unclear. The timed models are decoders. They run converted and in fp32, on one
+rank alone and on all ranks together, alternately, so that other programs on the machine disturb both alike.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import copy
 import os
-import sys
+import statistics
 import time
-from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+import tomllib
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import reduce
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.profiler import ProfilerActivity, profile
+
+import mucudnn.torch
 from bench.lib.ranks import launch, values
 from bench.lib.record import Record
-from bench.suites.devices.spatial_decoders import measure_decoders
-from bench.suites.devices.spatial_systems import SYSTEMS, compare_layers
+from bench.lib.vision import import_torchvision
+from mucudnn.errors import MucudnnError
+from mucudnn.torch import spatial
 
-LINK = (10e-6, 10e9)  # seconds a message and bytes a second: assumed, not measured
-MULTIPLICATIONS, RATE = 5e12, 1e12  # multiplications and bytes of memory a second: assumed, not measured
-PARTS = ("compare", "bytes", "work", "decoders")
-OPERATORS = ("convolutions", "exchange", "other operators")
-PAPER = {128: 0.82, 256: 6.59, 512: 52.7}  # GiB a sample, Oyama et al., 2020
+RIGHT = 1e-11
+OUTCOMES = ("unclear", "refused", "wrong", "absent", "right")  # the worst first
+TIMEOUT = 300  # seconds a model
+TOGETHER = 11  # models that a world of ranks compares, one after the other
+TIMED_RANKS, ROUNDS, LIMIT = 4, 5, "64MiB"
+SETTLING = 7  # rounds in which models measure kernels and compare whole steps with PyTorch's
+TIME, MEMORY = "decoder: seconds / one process", "decoder: bytes / one process"
+# Options that TOML cannot express, because it has no null.
+NULLS = {"segmentation_models_pytorch": {"encoder_weights": None}}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of a package: how to make it and to call it, the shape of its input, and the axis to divide."""
+
+    package: str
+    name: str  # the class or function, below the package
+    shape: list[int]
+    axis: int = 2
+    args: Sequence[Any] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    part: str = ""  # the part of the module that runs; "" for all of it
+    call: str = "forward"
+    arguments: dict[str, Any] = field(default_factory=dict)  # more arguments of the call
+    tensors: dict[str, list[int]] = field(default_factory=dict)  # shapes of random ones
+    is_video_decoder: bool = False
+    timed: bool = False
+
+    def make(self) -> tuple[nn.Module, Tensor]:
+        """Return the model in fp64 for inference, and an input. Raise ImportError without its package."""
+        with suppress(ImportError):  # only some packages need it
+            import_torchvision()
+        package = import_module(self.package)
+        torch.manual_seed(1)
+        options = self.options | NULLS.get(self.package, {})
+        made = reduce(getattr, self.name.split("."), package)(*self.args, **options)
+        module = _Called(getattr(made, self.part) if self.part else made, self).double().eval()
+        for parameter in module.parameters():  # many modules begin with zeros, which hide errors
+            if not parameter.abs().max():
+                nn.init.normal_(parameter, std=0.05)
+        return module, torch.randn(self.shape, dtype=torch.float64)
+
+
+class _Called(nn.Module):
+    """A module that maps one tensor to one tensor by a method of another module."""
+
+    def __init__(self, module: nn.Module, entry: Model) -> None:
+        super().__init__()
+        self.module, self.entry = module, entry
+        generator = torch.Generator().manual_seed(3)
+        self.tensors = {
+            name: torch.randn(shape, dtype=torch.float64, generator=generator)
+            for name, shape in entry.tensors.items()
+        }
+
+    def forward(self, x: Any) -> Any:
+        """Return the first tensor of the result."""
+        call = self.module if self.entry.call == "forward" else getattr(self.module, self.entry.call)
+        return _first_tensor(call(x, **self.entry.arguments, **self.tensors))
+
+
+def _first_tensor(y: Any) -> Any:
+    """Return the tensor of a result that may be an output object, a dict or a list."""
+    if hasattr(y, "latent_dist"):
+        return y.latent_dist.mean
+    for name in ("sample", "logits", "last_hidden_state", "latent"):
+        if not isinstance(y, torch.Tensor) and hasattr(y, name):
+            return _first_tensor(getattr(y, name))
+    if isinstance(y, dict):
+        return _first_tensor(next(iter(y.values())))
+    return _first_tensor(y[0]) if isinstance(y, list | tuple) else y
+
+
+MODELS = {
+    name: Model(**entry)
+    for name, entry in tomllib.loads(Path(__file__).with_name("models.toml").read_text("utf-8")).items()
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the parts, and what the comparison needs."""
-    parser.add_argument("--shard-tensor", metavar="FOLDER", help="a folder with PhysicsNeMo's packages")
-    parser.add_argument(
-        "--worlds", nargs="+", type=int, default=[2], help="ranks of the comparison (default: 2)"
-    )
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="these parts alone")
+    """Declare the number of ranks, and a choice of models."""
+    parser.add_argument("--ranks", type=int, default=2, help="ranks that share each model (default: 2)")
+    parser.add_argument("--models", nargs="+", metavar="WORD", help="models with a word in their name")
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:
-    """Measure the parts that are asked for."""
-    if options.shard_tensor:
-        sys.path.append(options.shard_tensor)
-        paths = filter(None, [os.environ.get("PYTHONPATH"), options.shard_tensor])
-        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    if "compare" in options.only:
-        for world in options.worlds:
-            for system in SYSTEMS:
-                yield from compare(world, system)
-    if "bytes" in options.only:
-        yield from measure_bytes()
-    if "work" in options.only:
-        yield from measure_work()
-    if "decoders" in options.only:
-        yield from measure_decoders()
+    """Compare the models that have one of the words in their name, count the outcomes, and time decoders."""
+    words, ranks = options.models, options.ranks
+    chosen = [name for name in MODELS if not words or any(word.lower() in name.lower() for word in words)]
+    names = [name for name in chosen if not MODELS[name].timed]
+    counts: dict[str, list[str]] = {outcome: [] for outcome in OUTCOMES}
+    shares: dict[str, float | None] = {}
+    for start in range(0, len(names), TOGETHER):
+        for name, outcome in survey(names[start : start + TOGETHER], ranks).items():
+            counts[outcome["outcome"]].append(name)
+            shares[name] = outcome.get("share")
+            metric = "share of the convolution work that ran divided"
+            yield Record("survey", f"{name}, {ranks} ranks", metric, shares[name], "", outcome)
+    for kind, cases in counts.items():
+        details = {"of": len(names), "names": cases}
+        yield Record("survey", f"{ranks} ranks", f"models {kind}", len(cases), "", details)
+    for kind, is_video in (("video decoders", True), ("other models", False)):
+        known = [
+            s for name, s in shares.items() if s is not None and MODELS[name].is_video_decoder == is_video
+        ]
+        yield Record("survey", kind, "least divided share", min(known, default=None), "", {"of": len(known)})
+    for name in chosen:
+        if MODELS[name].timed:
+            yield from _time(name)
 
 
-def compare(world: int, system: str) -> Iterator[Record]:
-    """Yield the numbers of layers that a system computes right, wrong or not at all."""
-    case, outcomes = f"{system}, {world} ranks", launch(world, compare_layers, system)[0]
-    if isinstance(outcomes, Exception):
-        yield Record("spatial", case, "layers", None, "", {"reason": str(outcomes)})
-        return
-    for outcome in ("right", "wrong", "refused"):
-        reasons = {name: why for name, (kind, why) in outcomes.items() if kind == outcome}
-        details: dict[str, Any] = {"of": len(outcomes), "version": version_of(system)}
-        if outcome != "right":
-            details["names"] = reasons
-        yield Record("spatial", case, f"layers {outcome}", len(reasons), "", details)
+def survey(names: Sequence[str], ranks: int) -> dict[str, dict[str, Any]]:
+    """Return the outcome of each model on a new world of ranks; the worst of all ranks counts.
+
+    If the world fails, each model gets a world of its own.
+    """
+    each = launch(ranks, compare_models, list(names), timeout=TIMEOUT * len(names))
+    failed = next((str(answer) for answer in each if isinstance(answer, Exception)), None)
+    if failed is None:
+        return {
+            name: min((answer[name] for answer in each), key=lambda o: OUTCOMES.index(o["outcome"]))
+            for name in names
+        }
+    if len(names) == 1:
+        return {names[0]: {"outcome": "unclear", "why": failed}}
+    return {name: outcome for model in names for name, outcome in survey([model], ranks).items()}
 
 
-def version_of(system: str) -> str:
-    """Return the version of a system's package, or "" if it is not known."""
-    packages = {"mucudnn": "mucudnn", "DTensor": "torch", "ShardTensor": "nvidia-physicsnemo"}
+def compare_models(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the outcome of each model on this rank."""
+    mesh = spatial.init_mesh("cpu", part=dist.get_world_size(), timeout=120)
+    return {name: compare_model(MODELS[name], mesh) for name in names}
+
+
+def compare_model(entry: Model, mesh: Any) -> dict[str, Any]:
+    """Return the outcome of a model, its errors, its shares of divided work and its gatherings."""
+    started = time.monotonic()
     try:
-        return version(packages[system])
-    except PackageNotFoundError:
-        return ""
-
-
-def measure_bytes() -> Iterator[Record]:
-    """Yield the bytes that ranks save, the bytes of CosmoFlow, and simulated scaling."""
-    for world in (2, 4):
-        ranks = values(world, saved_bytes)
-        whole, largest = ranks[0][0], max(part for _, part in ranks)
-        details: dict[str, Any] = {"undivided": whole, "largest": largest}
-        metric = "saved bytes of the largest part × ranks / undivided"
-        yield Record("spatial", f"3-D U-Net, {world} ranks", metric, largest * world / whole, "", details)
-    for size, paper in PAPER.items():
-        for definition, value in cosmoflow_bytes(size).items():
-            details = {"paper_gib": paper, "counted": definition, "network": "our CosmoFlow, without norms"}
-            metric = f"bytes of a sample: {definition}"
-            yield Record("spatial", f"CosmoFlow {size}³", metric, value / 2**30, "GiB", details)
-    for weak in (False, True):
-        alone, _ = simulated(1, weak)
-        for world in (2, 4, 8, 16):
-            took, mesh = simulated(world, weak)
-            details = {
-                "latency_s": LINK[0], "bandwidth_bytes_s": LINK[1], "multiplications_s": MULTIPLICATIONS,
-                "memory_bytes_s": RATE, "simulated": True, "mesh": mesh, "one_rank_ms": alone, "ms": took,
-            }  # fmt: skip
-            case = f"CosmoFlow 128³, {'weak' if weak else 'strong'} scaling, {world} ranks"
-            ratio = alone / took * (world if weak else 1)
-            yield Record("spatial", case, "throughput / one rank, simulated", ratio, "", details)
-
-
-def measure_work() -> Iterator[Record]:
-    """Yield the processor time of training steps, added over the ranks, relative to one rank.
-
-    In strong scaling all ranks share one volume. In weak scaling the volume grows with the ranks, and the
-    time of one rank is multiplied by their number.
-    """
-    for kind, side, engine in (
-        ("strong", 64, "mucudnn"), ("strong", 64, "PyTorch"), ("strong", 96, "mucudnn"),
-        ("weak", 32, "mucudnn"),
-    ):  # fmt: skip
-        alone = 0.0
-        for world in (1, 4) if engine == "PyTorch" else (1, 2, 4):
-            share = world if kind == "weak" else 1
-            shape = (side * share, side, side)
-            ranks = values(world, processor_seconds, engine, shape)
-            added = {name: sum(rank[name] for rank in ranks) for name in ranks[0]}
-            alone = alone or added["all"]
-            volume = " × ".join(map(str, shape))
-            case = f"3-D U-Net of {volume}, {world} ranks, {engine}, {kind} scaling"
-            details = {"seconds": added, "of_one_rank": alone * share}
-            ratio = added["all"] / (alone * share)
-            yield Record("spatial", case, "processor time / undivided", ratio, "", details)
-
-
-def cosmoflow_bytes(size: int) -> dict[str, int]:
-    """Return the bytes of one sample of CosmoFlow without norms, on the meta device, by two definitions.
-
-    "saved" are the tensors that autograd saves, for a volume with one channel. "values and gradients" are the
-    volume, here with four channels as in the paper's data set, and the result of each convolution, activation
-    and pooling, each twice: as a value, and as a gradient. This is how a framework counts that keeps both for
-    every layer, such as the paper's. The paper's own definition was not at hand.
-    """
-    import torch
-    from torch import nn
-
-    from examples.cosmoflow import CosmoFlow
-
-    def without_norms(channels: int) -> nn.Module:
-        model = CosmoFlow(size, channels=channels).to("meta")
-        kept = [part for part in model.features if not isinstance(part, nn.BatchNorm3d)]
-        model.features = nn.Sequential(*kept)
-        return model
-
-    seen: dict[int, Any] = {}
-
-    def note_storage(tensor: Any) -> Any:
-        if not isinstance(tensor, nn.Parameter):
-            storage = tensor.untyped_storage()
-            seen[storage._cdata] = storage
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note_storage, lambda tensor: tensor):
-        without_norms(1)(torch.empty(1, 1, size, size, size, device="meta"))
-    model, x = without_norms(4), torch.empty(1, 4, size, size, size, device="meta")
-    results = [x]
-    for part in model.features:
-        part.register_forward_hook(lambda module, args, y: results.append(y))
-    model(x)
+        model, x = entry.make()
+    except ImportError as error:
+        return {"outcome": "absent", "why": str(error)}
+    expected = copy.deepcopy(model)
+    whole, mine = x.clone().requires_grad_(), x.clone().requires_grad_()
+    with Precise():
+        due = expected(whole)
+        weights = due.detach().sin() + 0.1
+        (due * weights).sum().backward()
+    with warnings.catch_warnings(), spatial.report(model) as layers, Precise():
+        warnings.simplefilter("ignore")
+        try:
+            y = model(spatial.divide(mine, mesh, {entry.axis: "part"}))
+            y = y.gather() if isinstance(y, spatial.Divided) else y
+            (y * weights).sum().backward()
+        except Exception as error:
+            outcome = "refused" if isinstance(error, MucudnnError) else "unclear"
+            return {"outcome": outcome, "why": f"{type(error).__name__}: {error}"}
+    errors = _relative(y, due), max(_relative(mine.grad, whole.grad), _gradients(model, expected))
     return {
-        "saved": sum(storage.nbytes() for storage in seen.values()),
-        "values and gradients": 2 * sum(value.numel() * value.element_size() for value in results),
+        "outcome": "right" if max(errors) <= RIGHT else "wrong",
+        "errors": errors,
+        "share": layers.divided_share("Conv"),
+        "gathered": {f"{event.layer}, {event.function}": event.size for event in layers.gatherings},
+        "seconds": time.monotonic() - started,
     }
 
 
-def simulated(world: int, weak: bool) -> tuple[float, str]:
-    """Return the milliseconds of a CosmoFlow step on assumed devices by the planner's model; and the mesh."""
-    import torch
+class Precise(TorchFunctionMode):
+    """A mode in which models that convert tensors to fp32 meanwhile leave them in fp64."""
 
-    from examples.cosmoflow import CosmoFlow
-    from mucudnn.torch import spatial
-
-    def time_ms(kernel: Any) -> float:
-        problem = kernel.problem
-        work = problem.mini_batch * problem.out_channels * problem.in_channels
-        return float(1e3 * work * math.prod(problem.output) * math.prod(problem.kernel) / MULTIPLICATIONS)
-
-    with torch.device("meta"):
-        model = CosmoFlow(128)
-    model.dense = torch.nn.Identity()
-    shape = (1, 1, 128 * (world if weak else 1), 128, 128)
-    link = spatial.Link(*LINK)
-    plan = spatial.plan(model, shape, world=world, link=link, time_ms=time_ms, rate=RATE)
-    return plan.time_ms, " × ".join(f"{name}={size}" for name, size in plan.mesh.items())
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of PyTorch without a conversion to fp32."""
+        kwargs = kwargs or {}
+        if function is torch.Tensor.float and args[0].dtype == torch.float64:
+            return args[0]
+        if function is torch.Tensor.to and args[0].dtype == torch.float64:
+            args = tuple(map(_in_fp64, args))
+            kwargs = {key: _in_fp64(value) for key, value in kwargs.items()}
+        return function(*args, **kwargs)
 
 
-def saved_bytes() -> tuple[int, int]:
-    """Return the saved bytes of a 3-D U-Net, undivided and of this rank."""
-    import torch
-    import torch.distributed as dist
+def _in_fp64(value: Any) -> Any:
+    is_fp32 = isinstance(value, torch.dtype) and value == torch.float32
+    return torch.float64 if is_fp32 else value
 
-    from examples.spatial_common import SavedBytes
-    from examples.unet3d import UNet3d
-    from examples.unet3d_divided import normalized
-    from mucudnn.torch import spatial
 
-    world = dist.get_world_size()
-    mesh = spatial.init_mesh("cpu", timeout=60, depth=world)
-    torch.manual_seed(1)
-    model, x = normalized(UNet3d(width=8)), torch.randn(1, 1, 64, 32, 32)
-    with SavedBytes(model) as whole:
+def _relative(a: Any, b: Any) -> float:
+    if a is None or b is None:
+        return 0.0 if a is b else float("inf")
+    return float((a - b).detach().abs().max() / b.detach().abs().max().clamp(min=1e-3))
+
+
+def _gradients(model: nn.Module, expected: nn.Module) -> float:
+    """Return the largest error of the parameters' gradients, whose mean over the ranks counts."""
+    scale = max(float(q.grad.abs().max()) for q in expected.parameters() if q.grad is not None)
+    worst = 0.0
+    for p, q in zip(model.parameters(), expected.parameters(), strict=True):
+        grad, due = (torch.zeros_like(own) if own.grad is None else own.grad for own in (p, q))
+        dist.all_reduce(grad)
+        worst = max(worst, float((grad / dist.get_world_size() - due).abs().max()) / scale)
+    return worst
+
+
+def _time(name: str) -> Iterator[Record]:
+    """Yield the processor time and the memory of a decoder on several ranks, over those of one process."""
+    case = f"{name}, {TIMED_RANKS} ranks"
+    try:
+        with TemporaryDirectory() as folder:  # choices of other versions must not count
+            os.environ["MUCUDNN_CACHE"] = str(Path(folder) / "cache.sqlite")
+            ranks = values(TIMED_RANKS, decode, name)
+    except RuntimeError as error:
+        yield Record("spatial", case, TIME, None, "", {"why": str(error)})
+        return
+    alone, whole = ranks[0]["alone"], ranks[0]["whole_bytes"]
+    together = [sum(each) for each in zip(*(rank["together"] for rank in ranks), strict=True)]
+    ratios = [many / one for many, one in zip(together, alone, strict=True)]
+    details = {"seconds": together, "of_one_process": alone}
+    yield Record("spatial", case, TIME, statistics.median(ratios[SETTLING:]), "", details)
+    part = max(rank["part_bytes"] for rank in ranks)
+    yield Record("spatial", case, MEMORY, part / whole, "", {"bytes": part, "of_one_process": whole})
+
+
+def decode(name: str) -> dict[str, Any]:
+    """Decode alone, on the first rank, and together; return seconds of each round, and the peaks of bytes."""
+    warnings.simplefilter("ignore")
+    entry, is_first = MODELS[name], dist.get_rank() == 0
+    mesh = spatial.init_mesh("cpu", timeout=300, part=dist.get_world_size())
+    patient = dist.new_group(timeout=timedelta(seconds=300))
+    # Not one model for both, because a converted model's choices depend on the steps that it has run.
+    (alone, z), (together, _) = ((model.float(), x.float()) for model, x in (entry.make(), entry.make()))
+    for model in (alone, together):
+        mucudnn.torch.convert(model, workspace=LIMIT, budget="none")
+    x = spatial.divide(z, mesh, {entry.axis: "part"})
+
+    def seconds(model: nn.Module, latents: Any) -> float:
+        dist.barrier(patient)
+        before = time.process_time()
+        model(latents)
+        return time.process_time() - before
+
+    costs: dict[str, Any] = {"alone": [], "together": []}
+    with torch.no_grad():
+        for _ in range(SETTLING + ROUNDS):
+            if is_first:
+                costs["alone"].append(seconds(alone, z))
+            else:
+                dist.barrier(patient)
+            costs["together"].append(seconds(together, x))
+        if is_first:
+            costs["whole_bytes"] = peak_bytes(alone, z)
+        dist.barrier(patient)
+        costs["part_bytes"] = peak_bytes(together, x)
+    return costs
+
+
+def peak_bytes(model: nn.Module, x: Any) -> int:
+    """Return the most bytes that PyTorch's allocator for the CPU holds during a run, without earlier ones."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         model(x)
-    with SavedBytes(model) as part:
-        model(spatial.divide(x, mesh, {2: "depth"}))
-    return whole.total, part.total
-
-
-def processor_seconds(engine: str, shape: tuple[int, ...]) -> dict[str, float]:
-    """Return the seconds of processor time that this rank takes for a training step of a 3-D U-Net.
-
-    They are measured after two steps that do not count, as the least of three. A world of one rank runs the
-    undivided network on a plain tensor. A further step, in which each operator is timed, divides the
-    time.
-    """
-    import torch
-    import torch.distributed as dist
-
-    import mucudnn.torch
-    from examples.unet3d import UNet3d
-    from mucudnn.torch import spatial
-
-    torch.manual_seed(1)
-    world = dist.get_world_size()
-    mesh = spatial.init_mesh("cpu", timeout=300, depth=world)
-    model, x = UNet3d(width=8), torch.randn(1, 1, *shape)
-    if engine == "mucudnn":
-        mucudnn.torch.convert(model, workspace="16MiB")
-    operand = x if world == 1 else spatial.divide(x, mesh, {2: "depth"})
-
-    def step() -> tuple[float, float]:
-        dist.barrier()
-        all_threads, own = time.process_time(), time.thread_time()
-        model(operand).square().mean().backward()
-        return time.process_time() - all_threads, time.thread_time() - own
-
-    for _ in range(2):
-        step()
-    steps = [step() for _ in range(3)]
-    seconds = {"all": min(total for total, _ in steps), "own thread": min(own for _, own in steps)}
-    operators = operator_times()
-    with operators:
-        everything, own = step()
-    seconds |= operators.seconds
-    seconds["Python and autograd"] = own - sum(operators.seconds.values())
-    seconds["gloo's threads"] = everything - own
-    return seconds
-
-
-def operator_times() -> Any:
-    """Return a mode that adds up the processor time of operators: of this thread, and without Python's."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Times(TorchDispatchMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.seconds = dict.fromkeys(OPERATORS, 0.0)
-
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            name = function._schema.name
-            exchanges = name.startswith(("mucudnn::window", "mucudnn::spatial_sum"))
-            part = OPERATORS[0 if "convolution" in name else 1 if exchanges else 2]
-            before = time.thread_time()
-            try:
-                return function(*args, **(kwargs or {}))
-            finally:
-                self.seconds[part] += time.thread_time() - before
-
-    return Times()
+    held = peak = 0
+    profiler: Any = recorded.profiler
+    events = profiler.kineto_results.events()
+    for event in sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
