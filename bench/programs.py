@@ -72,9 +72,13 @@ PROGRAMS = {
         Program("graph", "drop_in", 1, "cost of planning and executing, graph API"),
         Program(
             "recognised", "drop_in", 30, "share of a program's convolutions that the drop-in recognises",
+            "programs",
             benches=tuple(f"recognised_{name}" for name in ("torch", "frontend", "onnxruntime", "jax")),
         ),
-        Program("large_samples", "drop_in", 10, "calls of one large sample in tiles, in unmodified programs"),
+        Program(
+            "large_samples", "drop_in", 10, "calls of one large sample in tiles, in unmodified programs",
+            "programs",
+        ),
         Program("planning", "memory", 5, "memory plans on modelled devices", benches=("memory",)),
         Program(
             "spatial", "devices", 25, "models that people run, divided over ranks",

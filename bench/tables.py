@@ -12,8 +12,8 @@ from bench.suites.compilers.compilers import HEAD as COMPILERS_HEAD
 from bench.suites.compilers.compilers import table_rows as compilers_rows
 from bench.suites.core.channels import HEAD as CHANNELS_HEAD
 from bench.suites.core.channels import summarize
-from bench.suites.drop_in.large_samples import HEAD as LARGE_SAMPLES_HEAD
-from bench.suites.drop_in.large_samples import table_rows as large_samples_rows
+from bench.suites.drop_in.programs import HEAD as LARGE_SAMPLES_HEAD
+from bench.suites.drop_in.programs import table_rows as large_samples_rows
 from bench.suites.gpu.summary import gpu_tables
 from bench.suites.networks.table import default_table, large_tables, promises_table
 from bench.suites.questions import QUESTIONS
