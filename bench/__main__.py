@@ -5,23 +5,22 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
-from bench.lib.record import Record, put, read_own
-from bench.programs import PROGRAMS, TIME, Program
+from bench.lib.record import put, read_own
+from bench.programs import PROGRAMS, Program
 
 
 def list_programs() -> None:
-    """Print the programs with the minutes that they take."""
+    """Print the programs with the minutes that they take, about."""
     rows = Table(box=None)
     for column in ("suite", "name", "minutes", "measures"):
         rows.add_column(column, justify="right" if column == "minutes" else "left")
     for program in PROGRAMS.values():
-        rows.add_row(program.suite, program.name, program.duration, program.about)
+        rows.add_row(program.suite, program.name, f"{program.minutes:g}", program.about)
     Console(width=120).print(rows)
 
 
@@ -44,7 +43,7 @@ def run(program: Program, words: Sequence[str]) -> None:
         parser.add_argument("--again", action="store_true", help="measure what this machine has, too")
     options = parser.parse_args(words)
     options.program = program.name
-    machine, begin = describe_host(), time.monotonic()
+    machine = describe_host()
     former = [] if not resumes or options.again else read_own(program.records, machine)
     options.done = {record.case for record in former if program.owns(record)}
     is_complete = bool(options.done)
@@ -55,9 +54,6 @@ def run(program: Program, words: Sequence[str]) -> None:
         print(record, flush=True)
     if is_complete:
         print(f"{program.name}: this machine has its figures; --again measures them again")
-    if not options.done and set(words) <= {"--again"}:  # the whole program ran
-        minutes = (time.monotonic() - begin) / 60
-        put(program.records, machine, Record(TIME, program.name, TIME, minutes, "minutes"))
 
 
 def without_openblas_environment() -> None:
@@ -75,7 +71,7 @@ def main() -> None:
     """Read the command, and do it."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="list the programs, with the minutes of their last run or an estimate")
+    commands.add_parser("list", help="list the programs, with about the minutes that they take")
     running = commands.add_parser("run", help="measure; NAME --help shows a program's own options")
     running.add_argument("names", nargs="+", choices=PROGRAMS, metavar="NAME")
     commands.add_parser("tables", help="make the tables and pictures of the committed records")

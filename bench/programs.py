@@ -7,9 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from bench.lib.record import RESULTS, Record, read
-
-TIME = "run time"  # the bench of the records that say how long programs ran
+from bench.lib.record import RESULTS, Record
 
 
 @dataclass(frozen=True)
@@ -33,12 +31,6 @@ class Program:
         """The file of the suite's records."""
         return RESULTS / f"{self.suite}.jsonl"
 
-    @property
-    def duration(self) -> str:
-        """The minutes of the last run, or about the estimated ones."""
-        runs = [r.value for _, r in read(self.records) if (r.bench, r.case) == (TIME, self.name)]
-        return f"{runs[-1]:.1f}" if runs and runs[-1] else f"about {self.minutes:g}"
-
     def owns(self, record: Record) -> bool:
         """Return whether the program measured a record."""
         return record.bench in (self.benches or (self.name,))
@@ -53,14 +45,11 @@ PROGRAMS = {
     for program in (
         Program(
             "division", "core", 5, "divided against undivided kernels, within limits and totals",
-            benches=("division", "deepbench", "limits", "totals", "shares"),
+            benches=("division", "deepbench", "limits", "totals"),
         ),
         Program("tiles", "core", 25, "large samples in tiles"),
-        Program("sweep", "core", 1, "time against mini-batch size: cliffs"),
-        Program("channels", "core", 25, "groups of channels beside the mini-batch, at small limits"),
         Program("kernels", "core", 15, "the host engine's kernels against stock PyTorch's"),
         Program("workspace", "core", 3, "AlexNet's time against workspace, with a picture"),
-        Program("solver", "core", 1, "time of the decisions"),
         Program("cache", "core", 1, "time of a warm cache"),
         Program("networks", "networks", 20, "eight networks against stock PyTorch, N=16, 64 MiB"),
         Program("promises", "networks", 30, "the same, strict and batch-invariant", "networks"),
@@ -84,7 +73,6 @@ PROGRAMS = {
             "spatial", "devices", 25, "models that people run, divided over ranks",
             benches=("survey", "spatial"),
         ),
-        Program("placement", "devices", 5, "operations on several modelled devices"),
         Program("gpu", "gpu", 8, "the gain by division on a GPU; it goes on where it was stopped", "program"),
     )
 }  # fmt: skip

@@ -10,8 +10,6 @@ from bench.lib.record import RESULTS, Machine, Record, by_machine, machine_name,
 from bench.programs import PROGRAMS, Program
 from bench.suites.compilers.compilers import HEAD as COMPILERS_HEAD
 from bench.suites.compilers.compilers import table_rows as compilers_rows
-from bench.suites.core.channels import HEAD as CHANNELS_HEAD
-from bench.suites.core.channels import summarize
 from bench.suites.drop_in.programs import HEAD as LARGE_SAMPLES_HEAD
 from bench.suites.drop_in.programs import table_rows as large_samples_rows
 from bench.suites.gpu.summary import gpu_tables
@@ -68,9 +66,7 @@ def _tables(program: Program, machines: list[Measured]) -> list[str]:
     for measured, own in zip(machines, answers, strict=True):
         records = [record for _, record in measured]
         lines += [_where(program.name, measured), ""]
-        if program.name == "channels":
-            lines += table(CHANNELS_HEAD, summarize(records))
-        elif program.name == "large_samples":
+        if program.name == "large_samples":
             lines += table(LARGE_SAMPLES_HEAD, large_samples_rows(records))
         elif program.name == "networks":
             lines += default_table(records)

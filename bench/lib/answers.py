@@ -81,12 +81,6 @@ def above(bench: str, bound: float) -> Answer:
     return answer
 
 
-def cliffs(records: Records) -> str:
-    """Return the mini-batch sizes at which the time of each kernel jumps."""
-    swept = [r for r in records if r.bench == "sweep" and "cliffs" in r.metric]
-    return "; ".join(f"{r.case}: {r.details['at'] or 'none'}" for r in swept)
-
-
 def short(value: float, digits: int = 3) -> str:
     """Return a value with some digits; a value from 1000 on without a fraction."""
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"

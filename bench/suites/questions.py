@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from bench.lib.answers import Answer, above, cliffs, figure, recognised
+from bench.lib.answers import Answer, above, figure, recognised
 
 _SPEEDUP = "speedup at 64 MiB"
 Row = tuple[str, str, Answer]
@@ -20,8 +20,6 @@ QUESTIONS: dict[str, tuple[Row, ...]] = {
         ("time of all forward kernels together within a limit", "", by_case("limits", "sum", unit="ms")),
         ("time of WR, with equal shares of a total, relative to that of WD", "at least 1",
          by_case("totals", "WR")),
-        ("time of WD with identical kernels together, relative to apart: ResNet-50, three passes, N=16",
-         "at least 1", by_case("shares", "apart")),
     ),
     "tiles": (
         ("speedup of large layers over their best undivided algorithm, both within 1 MiB, N=1", "above 1",
@@ -31,18 +29,6 @@ QUESTIONS: dict[str, tuple[Row, ...]] = {
         ("the same without a limit", "at least 1.05", mean("tiles", case="^mb1_.*, no limit")),
         ("the same, N=4, within 8 MiB", "above 1", mean("tiles", case="^mb4_.*, 8 MiB")),
         ("least and most of all", "at least 0.98", figure("tiles")),
-    ),
-    "sweep": (
-        ("mini-batch sizes from 1 to 24 at which the time jumps, within 64 MiB", "", cliffs),
-        ("speedup by division at the size with the largest prediction", "above 1", figure("sweep", "gain")),
-    ),
-    "solver": (
-        ("time of a desirable set, N=1024, eight algorithms at all 1024 sizes", "",
-         figure("solver", case="desirable_set, N=1024, all", unit="ms")),
-        ("time of WD for 159 kernels with 562 configurations (the paper: 5.46 ms)", "",
-         figure("solver", case="159 kernels", unit="ms")),
-        ("time of WD for 150 kernels with 200 configurations each", "",
-         figure("solver", case="150 kernels", unit="ms")),
     ),
     "cache": (
         ("time of `mucudnn optimize` for ResNet-50, three passes, with a warm cache", "at most 2000 ms",
@@ -75,8 +61,6 @@ QUESTIONS: dict[str, tuple[Row, ...]] = {
          figure("graph", case="undivided", unit="ns")),
         ("cost of a slice, compared with the program's own loop over its plans", "at most 1000 ns",
          figure("graph", "slice", unit="ns")),
-        ("memory of an execution plan that the drop-in makes", "",
-         figure("graph", "memory", "made for one", "bytes")),
     ),
     "calls": (
         ("time of a call of the array functions beyond the engine's own", "",
@@ -102,10 +86,6 @@ QUESTIONS: dict[str, tuple[Row, ...]] = {
         ("rows above 1.5", "none", above("kernels", 1.5)),
     ),
     "planning": (
-        ("weights and features twice (vDNN's paper: 1.1 to 28 GB)", "1.15, 2.17, 5.39, 8.3, 15.6, 30.1 GiB",
-         by_case("memory", "baseline", unit="GiB")),
-        ("mean over time of features and their gradients by all(m), relative to features twice",
-         "at most -0.7; the paper: -0.89, -0.91, -0.95", by_case("memory", "average")),
         ("simulated time of VGG-16, N=256, within 12 GiB of a Titan X, relative to no limit: joint",
          "at most 1.01", figure("memory", "time over", "12 GiB, joint", digits=4)),
         ("the same, without division", "", figure("memory", "time over", "12 GiB, without division")),
@@ -115,11 +95,9 @@ QUESTIONS: dict[str, tuple[Row, ...]] = {
          figure("memory", "time over", "12 GiB, without offload", digits=4)),
         ("the same, vDNN's dynamic policy (the paper: 1.22)", "1.18 to 1.23",
          figure("memory", "time over", "12 GiB, dynamic")),
-        ("the same, vDNN's all(m)", "", figure("memory", "time over", r"all\(m\)")),
         ("speedup of joint over dynamic", "at least 1.15", figure("memory", "speedup of joint", "12 GiB")),
         ("below vDNN's least memory, joint", "runs down to 10.4 GiB: 10.25 GiB without the mini-batch",
          by_case("memory", "time over", ", joint", digits=4)),
-        ("least memory, with the mini-batch of 0.14 GiB", "", by_case("memory", "least memory", unit="GiB")),
         ("time of planning ResNet-50, N=256", "at most 10 s",
          by_case("memory", "planning", "resnet50", "s")),
         ("time of planning VGG-16, N=256", "at most 1 s", by_case("memory", "planning", "vgg16", "s")),
@@ -142,10 +120,6 @@ QUESTIONS: dict[str, tuple[Row, ...]] = {
          by_case("spatial", "decoder: seconds")),
         ("its memory on the largest rank relative to one process", "at most 0.35",
          by_case("spatial", "decoder: bytes")),
-    ),
-    "placement": (
-        ("speedup of two devices over one, Titan X modelled", "",
-         by_case("placement", "speedup", "150 GB/s, 2 devices")),
     ),
     "recognised": (
         ("share of PyTorch's convolution calls that the drop-in recognises, ten networks, all passes, fused",

@@ -1,15 +1,14 @@
-"""Divided kernels have the errors of undivided ones, and one result in every process."""
+"""Divided kernels have the errors of undivided ones."""
 
 from pathlib import Path
 
 import pytest
 
-from bench.suites.gpu.checks import SLICES, compare_errors, count_distinct_results
+from bench.suites.gpu.checks import SLICES, compare_errors
 from mucudnn._native import Engine, host_library
 from mucudnn.costs.cache import Cache
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.runners import Exhaustive
 from mucudnn.problems.kernels import PASSES
 from mucudnn.problems.sources import Flags, read_kernels
@@ -27,12 +26,3 @@ def test_slices_at_most_double_the_error(data_type: str, pass_: str, tmp_path: P
     ratios = [record.value for record in records if record.value is not None]
     assert len(ratios) + sum("why" in record.details for record in records) == len(SLICES)
     assert all(ratio <= 2 for ratio in ratios)
-
-
-@pytest.mark.parametrize("pass_", PASSES)
-def test_three_processes_compute_the_same_bits(pass_: str, tmp_path: Path) -> None:
-    (kernel,) = read_kernels(KERNEL, Flags(), [pass_])
-    with Cache.open(tmp_path / "cache.sqlite") as cache:
-        bench = Bench(Engine(host_library(), threads=1), cache, Listener(), Exhaustive())
-        benchmark(bench, [kernel], "power_of_two", comparing=False)
-    assert count_distinct_results("host", tmp_path / "cache.sqlite", kernel, "a kernel").value == 1

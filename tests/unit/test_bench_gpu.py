@@ -8,7 +8,7 @@ import pytest
 
 from bench.lib.record import Record, append, read
 from bench.suites.gpu.run import FAILED, MOST_FAILURES, Case, Run, Store, record_outcome
-from bench.suites.gpu.setting import GPU, HOST, Convolution
+from bench.suites.gpu.setting import GPU, HOST
 from bench.suites.gpu.summary import NOT_MEASURED, TABLES, latest, summary, tables, write_summary
 
 
@@ -87,7 +87,7 @@ def test_the_summary_adds_up_the_records(tmp_path: Path) -> None:
         Record("cliff", f"N=64, 512 MiB of workspace, {run}", "time of a call", 20.0, "ms", first),
         Record("fp16 NCHW", "alexnet:conv2 forward", "speedup within 64 MiB", 2.0, "ratio", details),
         Record("fp16 NCHW", "resnet50:conv1 forward", "speedup within 64 MiB", 8.0, "ratio", details),
-        Record("suite", "test_engine.py", FAILED, None, "", {"why": "no | folder"}),
+        Record("equality", "fp16 NCHW, forward", FAILED, None, "", {"why": "no | folder"}),
     )  # fmt: skip
     write_summary(Store(tmp_path))
     text = (tmp_path / "summary.md").read_text()
@@ -97,18 +97,7 @@ def test_the_summary_adds_up_the_records(tmp_path: Path) -> None:
     both = "alexnet and resnet50 | 64 | 4.00 | 8.00 | 2.00 | 2 of 2"
     assert f"| fp16 NCHW | {both} | 0 | 1.02 | 2 of 2 |" in text
     assert "| fp16 NCHW | alexnet | 64 | 2.00 | 2.00 | 2.00 | 1 of 1 | 0 | 1.02 | 1 of 1 |" in text
-    assert "| suite | test_engine.py | no / folder |" in text
-
-
-@pytest.mark.parametrize(
-    ("convolution", "descriptor"),
-    [
-        (GPU.cliff, "bf16:nchw:default:ic128ih513_oc128oh256_kh3_sh2_ph0"),
-        (GPU.swept, "bf16:nchw:default:ic64ih56_oc64oh56_kh3_sh1_ph1"),
-    ],
-)
-def test_programs_and_engine_measure_the_same_convolution(convolution: Convolution, descriptor: str) -> None:
-    assert convolution.descriptor == descriptor
+    assert "| equality | fp16 NCHW, forward | no / folder |" in text
 
 
 def test_kernels_of_few_channels_come_last_and_a_dry_run_takes_the_cheapest() -> None:

@@ -2,11 +2,12 @@
 
 import pytest
 
-from bench.lib.baseline import baseline_bytes
 from mucudnn.errors import UsageError
 from mucudnn.problems.bundled import NETWORKS, bundled_network
 from mucudnn.problems.kernels import PASSES
+from mucudnn.problems.network import Network
 from mucudnn.problems.sources import TRAINABLE, Flags, bundled_networks, read_kernels, read_network
+from mucudnn.problems.steps import FLOATING
 
 GIB = 2**30
 
@@ -20,6 +21,37 @@ GIB = 2**30
 )  # fmt: skip
 def test_the_number_of_parameters_is_right(name: str, millions: float) -> None:
     assert bundled_network(name, 1).bytes_of("parameter") / 4e6 == pytest.approx(millions, abs=0.01)
+
+
+def baseline_bytes(forward: Network) -> int:
+    """Return the bytes of weights and features, and of as many gradients, all at once.
+
+    Features are the input and the results of all layers, each memory counted once. A step that only joins
+    other tensors has none: its sources are written into one memory. Indices of max pooling do not count.
+    """
+    return 2 * (forward.bytes_of("parameter") + _feature_bytes(forward))
+
+
+def _feature_bytes(forward: Network) -> int:
+    """Return the bytes of the features."""
+    overwritten = {tensor.in_place_of for tensor in forward.tensors}
+    joined = {
+        name
+        for step in forward.steps
+        if len(step.reads) > 1 and not step.kernels and not step.saves and not _is_sum(forward, step.reads)
+        for name in step.writes
+    }
+    return sum(
+        tensor.bytes
+        for tensor in forward.tensors
+        if tensor.kind in ("activation", "input", "output")
+        and tensor.data_type in FLOATING
+        and tensor.name not in overwritten | joined
+    )
+
+
+def _is_sum(forward: Network, names: tuple[str, ...]) -> bool:
+    return len({forward.tensor(name).shape for name in names}) == 1
 
 
 # Rhu et al., vDNN, 2016, figure 1: weights and features, and their gradients, in memory at once.

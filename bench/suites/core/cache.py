@@ -13,16 +13,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 from bench.lib.process import median_ms
 from bench.lib.record import Record
-from mucudnn._native import Problem, format_candidates, parse_descriptor
+from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import SUCCESS, Machine, Measurement
-from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, Row
+from mucudnn.costs.records import SUCCESS, Listed, Machine, Measurement
 from mucudnn.measuring.bench import machine_of
 from mucudnn.measuring.engines import open_engine
 from mucudnn.problems.kernels import PASSES, Kernel
@@ -30,8 +29,7 @@ from mucudnn.problems.policies import POLICIES, micro_batch_sizes
 from mucudnn.problems.sources import Flags, read_kernels
 
 SEED = 2018
-ROWS = 100_000
-WRITERS, ROWS_EACH = 8, 1000
+WRITERS, KERNELS_EACH, ROWS = 8, 125, 100  # 100 rows of each kernel
 MACHINE = Machine("host", "a device", "a library 1.0", 1)
 
 
@@ -39,13 +37,12 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
     """Measure everything in a folder that is deleted afterwards."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        yield from _decide(folder)
-        yield from _open_large(folder)
-        yield _many_writers(folder)
+        yield from _decide(folder / "resnet50.sqlite")
+        yield _many_writers(folder / "shared.sqlite")
+        yield from _open_large(folder / "shared.sqlite")
 
 
-def _decide(folder: Path) -> Iterator[Record]:
-    path = folder / "resnet50.sqlite"
+def _decide(path: Path) -> Iterator[Record]:
     rows = _fill_network(path)
     yield Record("cache", "mucudnn --version", "time", _command(path, "--version"), "ms")
     for policy in POLICIES:
@@ -56,27 +53,20 @@ def _decide(folder: Path) -> Iterator[Record]:
                 yield Record("cache", case, "time", _command(path, *arguments, *source), "ms", {"rows": rows})
 
 
-def _open_large(folder: Path) -> Iterator[Record]:
-    path = folder / "large.sqlite"
-    problems = [parse_descriptor(f"ic{ic}ih14_oc64_kh3_ph1")[0] for ic in range(1, 1001)]
-    with Cache.open(path) as cache:
-        cache.merge(_invented_rows(MACHINE, ((problem, 100) for problem in problems)))
-        ((rows,),) = cache.query("SELECT count(*) FROM measurements")
-    assert rows == ROWS
-    size = round(path.stat().st_size / 2**20, 1)
+def _open_large(path: Path) -> Iterator[Record]:
+    details = {"size_mib": round(path.stat().st_size / 2**20, 1)}
 
     def answer(opening: Callable[[Path], Cache]) -> None:
         with opening(path) as cache:
             (machine,) = cache.machines()
-            assert len(cache.measurements(machine, Kernel(problems[500], "forward"))) == 100
+            assert len(cache.measurements(machine, _kernel(KERNELS_EACH))) == ROWS
 
     for name, opening in (("to write", Cache.open), ("to read", Cache.read_only)):
-        case = f"open {name}, answer one problem of {rows} rows"
-        yield Record("cache", case, "time", median_ms(partial(answer, opening))[0], "ms", {"size_mib": size})
+        case = f"open {name}, answer one problem of {WRITERS * KERNELS_EACH * ROWS} rows"
+        yield Record("cache", case, "time", median_ms(partial(answer, opening))[0], "ms", details)
 
 
-def _many_writers(folder: Path) -> Record:
-    path = folder / "shared.sqlite"
+def _many_writers(path: Path) -> Record:
     script = (
         "import sys; from pathlib import Path; from bench.suites.core.cache import write; "
         "print(flush=True); input(); write(Path(sys.argv[1]), int(sys.argv[2]))"
@@ -85,7 +75,7 @@ def _many_writers(folder: Path) -> Record:
     writers = [
         subprocess.Popen(
             [sys.executable, "-c", script, str(path), str(number)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parent.parent, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3], text=True,
         )
         for number in range(WRITERS)
     ]  # fmt: skip
@@ -99,54 +89,49 @@ def _many_writers(folder: Path) -> Record:
         writer.stdin.flush()
     for writer in writers:
         writer.communicate()
-    seconds = time.perf_counter() - start
-    with Cache.read_only(path) as cache:
-        ((rows,),) = cache.query("SELECT count(*) FROM measurements")
-    details = {"written": WRITERS * ROWS_EACH, "kept": rows, "seconds": round(seconds, 2)}
+        assert writer.returncode == 0
+    seconds, rows = time.perf_counter() - start, WRITERS * KERNELS_EACH * ROWS
+    details = {"written": rows, "seconds": round(seconds, 2)}
     return Record("cache", f"{WRITERS} processes write", "rate", rows / seconds, "rows/s", details)
 
 
 def write(path: Path, number: int) -> None:
-    """Write ROWS_EACH measurements of a problem of its own, and commit each row before the next."""
-    kernel = Kernel(parse_descriptor(f"ic{number + 1}ih14_oc64_kh3_ph1")[0], "forward")
+    """Write the measurements of kernels of a process's own, and commit each row before the next."""
     with Cache.open(path) as cache:
-        for size in range(1, ROWS_EACH + 1):
-            cache.add(MACHINE, kernel, Measurement(size, "ALGORITHM", SUCCESS, 0, "", 1.0, 0.0))
+        for channels in range(KERNELS_EACH):
+            for size in range(1, ROWS + 1):
+                measured = Measurement(size, "ALGORITHM", SUCCESS, 4096 * size, "", 0.1 * size, 0.01)
+                cache.add(MACHINE, _kernel(number * KERNELS_EACH + channels + 1), measured)
+
+
+def _kernel(channels: int) -> Kernel:
+    return Kernel(parse_descriptor(f"ic{channels}ih14_oc64_kh3_ph1")[0], "forward")
 
 
 def _fill_network(path: Path) -> int:
-    """Fill a cache with ResNet-50 at every mini-batch size up to 64; return the number of rows.
+    """Fill a cache with ResNet-50 at every mini-batch size up to 64; return the number of measurements.
 
     Algorithms and workspaces are the host engine's, times are random.
     """
-    engine = open_engine("host", 1)
-    machine = machine_of(engine)
-    random_times = random.Random(SEED)
-    rows: list[Row] = []
-    for kernel in read_kernels("resnet50", Flags(), PASSES):
-        for size in micro_batch_sizes("all", kernel.mini_batch):
-            micro_batch = kernel.at(size)
-            enumeration = list(engine.enumerate(micro_batch))
-            runnable = [(c.algorithm, c.workspace, c.notes) for c in enumeration if c.status == SUCCESS]
-            candidates = {"micro_batch": size, "candidates": format_candidates(runnable)}
-            rows.append((ENUMERATION, ENUMERATION.row(machine, kernel, candidates)))
-            for candidate in enumeration:
-                runs = candidate.status == SUCCESS
-                milliseconds = 0.05 + micro_batch.problem.flops / 1e8 * random_times.uniform(0.5, 2)
-                measured = Measurement(
-                    size, candidate.algorithm, candidate.status, candidate.workspace, candidate.notes,
-                    milliseconds if runs else None, 0.01 if runs else None,
-                )  # fmt: skip
-                rows.append((MEASUREMENT, MEASUREMENT.row(machine, kernel, vars(measured))))
+    engine, random_times, rows = open_engine("host", 1), random.Random(SEED), 0
     with Cache.open(path) as cache:
-        return cache.merge(rows)
-
-
-def _invented_rows(machine: Machine, problems: Iterable[tuple[Problem, int]]) -> Iterator[Row]:
-    for problem, count in problems:
-        for size in range(1, count + 1):
-            measured = Measurement(size, "ALGORITHM", SUCCESS, 4096 * size, "", 0.1 * size, 0.01)
-            yield MEASUREMENT, MEASUREMENT.row(machine, Kernel(problem, "forward"), vars(measured))
+        for kernel in read_kernels("resnet50", Flags(), PASSES):
+            listed = {
+                size: [c for c in engine.enumerate(kernel.at(size)) if c.status == SUCCESS]
+                for size in micro_batch_sizes("all", kernel.mini_batch)
+            }
+            runnable = {
+                size: [Listed(c.algorithm, c.workspace, c.notes) for c in candidates]
+                for size, candidates in listed.items()
+            }
+            cache.add_enumerations(machine_of(engine), kernel, runnable)
+            for size, candidates in listed.items():
+                for c in candidates:
+                    ms = 0.05 + kernel.at(size).problem.flops / 1e8 * random_times.uniform(0.5, 2)
+                    measured = Measurement(size, c.algorithm, SUCCESS, c.workspace, c.notes, ms, 0.01)
+                    cache.add(machine_of(engine), kernel, measured)
+                    rows += 1
+    return rows
 
 
 def _command(cache: Path, *arguments: str) -> float:

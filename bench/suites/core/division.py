@@ -12,10 +12,8 @@ from collections.abc import Iterator
 
 from bench.lib.host import host_bench, run_whole
 from bench.lib.record import Record
-from mucudnn.costs.table import CostTable
 from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.benchmark import benchmark
-from mucudnn.plans.decide import Decision, Limits, decide, desirable_configurations, sum_times
+from mucudnn.plans.decide import Decision, Limits, decide, desirable_configurations
 from mucudnn.plans.optimizer import optimize
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.problems.sources import Flags, read_kernels
@@ -29,8 +27,6 @@ LIMIT = Limits(workspace=64 * MIB)
 SWEEP: tuple[int | None, ...] = (0, MIB, 8 * MIB, 32 * MIB, 64 * MIB, 256 * MIB, None)
 ROUNDS = 7
 DEEPBENCH = [f"deepbench:conv{number}" for number in (9, 11, 19, 24)]  # two 3x3 kernels, two 5x5 kernels
-IDENTICAL_BATCH = 16
-IDENTICAL_TOTALS = (8 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:
@@ -41,9 +37,6 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
         yield from _speedups(bench, "deepbench", deepbench())
         yield from sweep(bench)
         yield from total_workspace(bench)
-        resnet = read_kernels("resnet50", Flags(batch=IDENTICAL_BATCH), PASSES)
-        benchmark(bench, resnet, POLICY, comparing=False)
-        yield from compare_identical(bench.costs(resnet))
 
 
 def kernels(pass_: str) -> list[Kernel]:
@@ -126,21 +119,3 @@ def total_workspace(bench: Bench) -> Iterator[Record]:
         details = {"wr_ms": wr, "wd_ms": wd, "kernels": len(fronts)}
         ratio = None if wr is None else wr / wd
         yield Record("totals", format_size(total), "WR's time over WD's", ratio, "ratio", details)
-
-
-def compare_identical(costs: CostTable) -> Iterator[Record]:
-    """Yield the time of one configuration for all identical kernels over that of several, for each total.
-
-    The times are predicted from the measurements, not run.
-    """
-    for total in IDENTICAL_TOTALS:
-        decisions = decide(costs, POLICY, Limits(total=total, exact=True))
-        together, apart = sum_times(decisions), sum_times(alone for d in decisions for alone in d.apart)
-        details = {
-            "together_ms": together,
-            "apart_ms": apart,
-            "kernels": len(decisions),
-            "occurrences": sum(decision.kernel.count for decision in decisions),
-        }
-        ratio = together / apart
-        yield Record("shares", format_size(total), "time together over apart", ratio, "ratio", details)

@@ -1,1 +1,1 @@
-"""Work on several devices."""
+"""One sample over several ranks."""

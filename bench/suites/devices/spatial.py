@@ -70,10 +70,10 @@ class Model:
         """Return the model in fp64 for inference, and an input. Raise ImportError without its package."""
         with suppress(ImportError):  # only some packages need it
             import_torchvision()
-        package = import_module(self.package)
+        make: Any = reduce(getattr, self.name.split("."), import_module(self.package))
         torch.manual_seed(1)
         options = self.options | NULLS.get(self.package, {})
-        made = reduce(getattr, self.name.split("."), package)(*self.args, **options)
+        made = make(*self.args, **options)
         module = _Called(getattr(made, self.part) if self.part else made, self).double().eval()
         for parameter in module.parameters():  # many modules begin with zeros, which hide errors
             if not parameter.abs().max():

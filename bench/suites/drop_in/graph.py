@@ -1,4 +1,4 @@
-"""The drop-in's cost in the graph API with a warm journal: for an execution plan, its memory, its executions.
+"""The drop-in's cost in the graph API with a warm journal: for an execution plan, and for its executions.
 
 The timing loops are in `graph_timing.c`. They use the host engine, and convolutions so small that the cost
 of the drop-in shows. First the drop-in writes a journal. Then this module replaces the times in the journal,
@@ -23,13 +23,11 @@ KERNELS, TIMES = 64, 100
 SAMPLES = 100  # the mini-batch of the plans; no power of two, so that its slices have two sizes
 FEW, SLICES = 4, 64  # the mini-batches of executions: left undivided, and divided into single samples
 ROUNDS = 101
-PASSES = ("forward", "backward_filter")  # in backward_filter the slices after the first have other plans
 OWN_ENGINE = "eng0"  # the engine that the program (graph_timing.c) asks for
-PREPARED_PLANS = 4  # execution plans that the drop-in makes for one of the program's, with `_best_at_16`
 
 
 def measure(options: argparse.Namespace) -> list[Record]:
-    """Measure the costs of planning, memory and execution. Needs a C compiler."""
+    """Measure the costs of planning and execution. Needs a C compiler."""
     with TemporaryDirectory() as folder:
         native = Path(__file__).parents[3] / "native"
         timing, cache = Path(folder) / "timing", Path(folder) / "cache.sqlite"
@@ -40,58 +38,39 @@ def measure(options: argparse.Namespace) -> list[Record]:
             "MUCUDNN_WORKSPACE_LIMIT": "none",
         }
 
-        def command(what: str, pass_: str, *numbers: int) -> list[str]:
-            return [str(timing), what, pass_, *map(str, numbers), host_library(), str(shim_path())]
+        def command(what: str, *numbers: int) -> list[str]:
+            return [str(timing), what, *map(str, numbers), host_library(), str(shim_path())]
 
-        def warm(pass_: str, kernels: int, samples: int, time: Callable[[int, str], float]) -> None:
+        def warm(kernels: int, samples: int, time: Callable[[int, str], float]) -> None:
             every_row = {**environment, "MUCUDNN_MEASURING": "thorough"}
-            run_timing(*command("plans", pass_, kernels, samples, 1), **every_row)
+            run_timing(*command("plans", kernels, samples, 1), **every_row)
             set_times(cache.with_name(f"{cache.name}.journal"), time)
 
         def execution(case: str, metric: str, samples: int, micro_batch: int) -> Record:
-            calls = command("calls", "forward", ROUNDS, samples, micro_batch)
+            calls = command("calls", ROUNDS, samples, micro_batch)
             return compare("graph", case, metric, "ns", 1.0, *calls, **environment)
 
         records = []
-        for pass_ in PASSES:
-            warm(pass_, KERNELS, SAMPLES, _best_at_16)
-            journal = cache.with_name(f"{cache.name}.journal").stat().st_size
-            plans = run_timing(*command("plans", pass_, KERNELS, SAMPLES, TIMES), **environment)
-            cases = {
-                "whose kernel the process meets": plans[1:KERNELS],
-                "whose kernel is known": plans[KERNELS:],
-                f"that reads the journal of {journal >> 10} KiB": plans[:1],
-            }
-            for case, rounds in cases.items():
-                case = f"Finalize of a plan, {pass_}, {case}"
-                records.append(figure("graph", case, "planning cost", "µs", 1e3, rounds))
-        for pass_ in PASSES:
-            warm(pass_, KERNELS, SAMPLES, _best_at_16)
-            memory = command("memory", pass_, KERNELS, SAMPLES, 0)
-            (_, prepared), (_, kept) = run_timing(*memory, **environment)
-            warm(pass_, KERNELS, SAMPLES, _own_is_best)
-            (own, known), _ = run_timing(*memory, **environment)
-            figures = {
-                f"the program's own plan, {pass_}": own,
-                f"a plan made for one, {pass_}": (prepared - known) / PREPARED_PLANS,
-                f"what a plan knows of its kernel, {pass_}": known - own,
-                f"what stays of a kernel without a plan, {pass_}": kept,
-            }
-            records += [Record("graph", case, "memory", value, "bytes") for case, value in figures.items()]
-        warm("forward", 1, FEW, _own_is_best)
+        warm(KERNELS, SAMPLES, _best_at_16)
+        journal = cache.with_name(f"{cache.name}.journal").stat().st_size
+        plans = run_timing(*command("plans", KERNELS, SAMPLES, TIMES), **environment)
+        cases = {
+            "whose kernel the process meets": plans[1:KERNELS],
+            "whose kernel is known": plans[KERNELS:],
+            f"that reads the journal of {journal >> 10} KiB": plans[:1],
+        }
+        for case, rounds in cases.items():
+            case = f"Finalize of a plan, forward, {case}"
+            records.append(figure("graph", case, "planning cost", "µs", 1e3, rounds))
+        warm(1, FEW, _own_is_best)
         records.append(execution("left undivided", "cost of an execution", FEW, FEW))
-        warm("forward", 1, SLICES, _samples_are_best)
+        warm(1, SLICES, _samples_are_best)
         records.append(execution(f"{SLICES} slices against a loop of our own", "cost of a slice", SLICES, 1))
         return records
 
 
 def _best_at_16(size: int, algorithm: str) -> float:
-    """Return a time by which the drop-in chooses six slices of 16 and one of 4.
-
-    For each of the two sizes it makes two execution plans, so PREPARED_PLANS is 4. In `forward` one of them
-    has workspace, and one is of the program's engine, for executions without workspace. In `backward_filter`
-    one is for the first slice, and one is for the slices that add to it.
-    """
+    """Return a time by which the drop-in chooses six slices of 16 and one of 4, by another engine."""
     slow = 8.0 if not algorithm.startswith("eng") else 4.0 if algorithm == OWN_ENGINE else 1.0
     return slow * (1 + (size / 16) ** 2)
 

@@ -1,21 +1,17 @@
 /* The timing loops of `graph`: convolutions of the graph API on the host engine, alone and through the
- * drop-in ("with"). Three commands:
+ * drop-in ("with"). Two commands:
  * - `plans` finalizes execution plans of KERNELS kernels, TIMES times each. It prints a line for each plan:
  *   ns alone, ns with.
  * - `calls` executes one plan. It prints a line for each round: ns for each slice alone, and with. "Alone" is
  *   a loop over the slices.
- * - `memory` prints bytes for each plan, alone and with. The first line is for plans that exist, of kernels
- *   that the drop-in knows. The second line is the memory that stays after the plan is destroyed; there
- *   "with" is for a kernel that the drop-in meets for the first time.
  */
 #define _GNU_SOURCE
-#include <malloc.h>
 #include <string.h>
 
 #include "abi/cudnn_backend.h"
 #include "timing.h"
 
-enum { kMostKernels = 256, kMostSamples = 128, kSide = 4, kCalls = 20000, kUids = 3, kMostConfigs = 8 };
+enum { kMostSamples = 128, kSide = 4, kCalls = 20000, kUids = 3, kMostConfigs = 8 };
 
 /* The functions of one library, which is the host engine or the drop-in, and a handle of it. */
 #define MEMBER(result, function, parameters) result(*function) parameters;
@@ -122,29 +118,18 @@ static cudnnBackendDescriptor_t listed(const Library* l, cudnnBackendDescriptor_
 
 /* Returns an execution plan of one engine for 3x3 filters; the caller finalizes it. Each number of channels
  * is a kernel of its own. */
-static cudnnBackendDescriptor_t plan(const Library* l, int is_forward, int64_t samples, int64_t channels,
-                                     int64_t engine) {
+static cudnnBackendDescriptor_t plan(const Library* l, int64_t samples, int64_t channels, int64_t engine) {
   const cudnnBackendDescriptor_t parts[] = {tensor(l, 'x', samples, 1, kSide), tensor(l, 'w', channels, 1, 3),
                                             tensor(l, 'y', samples, channels, kSide), convolution(l)};
   const cudnnBackendAttributeName_t forward[] = {
       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC};
-  const cudnnBackendAttributeName_t filter[] = {
-      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
-      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC};
   const float alpha = 1, beta = 0;
   const cudnnBackendDescriptor_t operation =
-      create(l, is_forward ? CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR
-                           : CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR);
-  for (int i = 0; i < 4; ++i) set_descriptor(l, operation, is_forward ? forward[i] : filter[i], parts[i]);
-  set(l, operation,
-      is_forward ? CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA
-                 : CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
-      CUDNN_TYPE_FLOAT, 1, &alpha);
-  set(l, operation,
-      is_forward ? CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA
-                 : CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
-      CUDNN_TYPE_FLOAT, 1, &beta);
+      create(l, CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR);
+  for (int i = 0; i < 4; ++i) set_descriptor(l, operation, forward[i], parts[i]);
+  set(l, operation, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_TYPE_FLOAT, 1, &alpha);
+  set(l, operation, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA, CUDNN_TYPE_FLOAT, 1, &beta);
   check(l->cudnnBackendFinalize(operation));
   const cudnnBackendDescriptor_t graph = create(l, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   set(l, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &l->handle);
@@ -181,11 +166,10 @@ static cudnnBackendDescriptor_t pack(const Library* l, float* x, float* w, float
 }
 
 /* Finalizes a plan of each kernel alone, then with, and prints a line for each kernel. */
-static void time_plans(const Library* alone, const Library* with, int is_forward, int kernels,
-                       int64_t samples) {
+static void time_plans(const Library* alone, const Library* with, int kernels, int64_t samples) {
   for (int kernel = 1; kernel <= kernels; ++kernel) {
-    const cudnnBackendDescriptor_t own = plan(alone, is_forward, samples, kernel, 0);
-    const cudnnBackendDescriptor_t other = plan(with, is_forward, samples, kernel, 0);
+    const cudnnBackendDescriptor_t own = plan(alone, samples, kernel, 0);
+    const cudnnBackendDescriptor_t other = plan(with, samples, kernel, 0);
     const double first = finalize(alone, own), second = finalize(with, other);
     printf("%g %g\n", first, second);
     check(alone->cudnnBackendDestroyDescriptor(own));
@@ -193,24 +177,10 @@ static void time_plans(const Library* alone, const Library* with, int is_forward
   }
 }
 
-static double held(void) { return (double)mallinfo2().uordblks; }
-
-/* Measures the bytes that a plan holds: bytes[0] while it exists, bytes[1] after it is destroyed. The first
- * kernel does not count, because main() has planned it already. */
-static void measure_memory(const Library* l, int is_forward, int kernels, int64_t samples, double bytes[2]) {
-  cudnnBackendDescriptor_t plans[kMostKernels];
-  const double before = held();
-  for (int i = 1; i < kernels; ++i) finalize(l, plans[i] = plan(l, is_forward, samples, i + 1, 0));
-  bytes[0] = (held() - before) / (kernels - 1);
-  for (int i = 1; i < kernels; ++i) check(l->cudnnBackendDestroyDescriptor(plans[i]));
-  bytes[1] = (held() - before) / (kernels - 1);
-}
-
 static void time_calls(const Library* alone, const Library* with, int rounds, int samples, int micro_batch) {
   static float x[kMostSamples * kSide * kSide], y[kMostSamples * kSide * kSide], w[9];
   static char workspace[1 << 24];
-  const cudnnBackendDescriptor_t slice = plan(alone, 1, micro_batch, 1, 0),
-                                 whole = plan(with, 1, samples, 1, 0);
+  const cudnnBackendDescriptor_t slice = plan(alone, micro_batch, 1, 0), whole = plan(with, samples, 1, 0);
   finalize(alone, slice);
   finalize(with, whole);
   const cudnnBackendDescriptor_t tensors = pack(with, x, w, y, workspace);
@@ -234,30 +204,20 @@ static void time_calls(const Library* alone, const Library* with, int rounds, in
 }
 
 int main(int count, char** arguments) {
-  if (count != 8) {
+  if (count != 7) {
     fputs(
-        "usage: graph_timing plans forward|backward_filter KERNELS SAMPLES TIMES HOST SHIM\n"
-        "       graph_timing memory forward|backward_filter KERNELS SAMPLES - HOST SHIM\n"
-        "       graph_timing calls forward ROUNDS SAMPLES MICRO_BATCH HOST SHIM\n",
+        "usage: graph_timing plans KERNELS SAMPLES TIMES HOST SHIM\n"
+        "       graph_timing calls ROUNDS SAMPLES MICRO_BATCH HOST SHIM\n",
         stderr);
     return 2;
   }
-  const char* const what = arguments[1];
-  const int is_forward = strcmp(arguments[2], "forward") == 0, number = atoi(arguments[3]),
-            samples = atoi(arguments[4]), last = atoi(arguments[5]);
-  if (samples > kMostSamples || number > kMostKernels) return 2;
-  const Library alone = find_functions(arguments[6]), with = find_functions(arguments[7]);
-  if (strcmp(what, "calls") == 0) {
+  const int number = atoi(arguments[2]), samples = atoi(arguments[3]), last = atoi(arguments[4]);
+  if (samples > kMostSamples) return 2;
+  const Library alone = find_functions(arguments[5]), with = find_functions(arguments[6]);
+  if (strcmp(arguments[1], "calls") == 0) {
     time_calls(&alone, &with, number, samples, last);
-  } else if (strcmp(what, "plans") == 0) {
-    for (int i = 0; i < last; ++i) time_plans(&alone, &with, is_forward, number, samples);
   } else {
-    double without[2], met[2], again[2];
-    finalize(&with, plan(&with, is_forward, samples, 1, 0)); /* reads the journal */
-    measure_memory(&alone, is_forward, number, samples, without);
-    measure_memory(&with, is_forward, number, samples, met);
-    measure_memory(&with, is_forward, number, samples, again);
-    printf("%g %g\n%g %g\n", without[0], again[0], without[1], met[1]);
+    for (int i = 0; i < last; ++i) time_plans(&alone, &with, number, samples);
   }
   return 0;
 }

@@ -123,8 +123,8 @@ class _Client:
         """The name of the program and its version."""
         return f"{self.program.name} {self.version}"
 
-    def command(self, problems: Iterable[Problem]) -> tuple[str, ...]:
-        """Return the command that runs problems."""
+    def command(self, problems: Iterable[object]) -> tuple[str, ...]:
+        """Return the command that runs problems, which may be descriptors."""
         file = Path(__file__).with_name(f"client_{self.program.client}.py")
         return sys.executable, str(file), str(self.scratch / "results.npz"), *map(str, problems)
 

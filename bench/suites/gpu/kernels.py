@@ -17,7 +17,7 @@ from bench.lib.host import run_whole
 from bench.lib.record import Record
 from bench.suites.gpu.run import Case, Run
 from bench.suites.gpu.setting import MIB
-from mucudnn.costs.records import SUCCESS, Measurement
+from mucudnn.costs.records import Measurement
 from mucudnn.errors import NothingFitsError
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.plans.decide import Decision, Limits, decide
@@ -25,7 +25,6 @@ from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.solver import Configuration
 
 TYPES = ("TF32 NCHW", "bf16 NCHW", "fp32 NCHW")  # the columns whose engines are listed
-LEGACY = ("FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED")
 TENSOR = "tensor_op"
 Name = TypeVar("Name")
 LIMITS = tuple(mib * MIB for mib in (8, 64, 128, 512))
@@ -55,11 +54,9 @@ def _engines(run: Run, kernel: Kernel, case: str) -> Iterator[Record]:
     rows = run.bench.costs([kernel]).measurements[kernel]
     ran = [row for row in rows if row.time_ms is not None]
     sizes = sorted({row.micro_batch for row in ran}, reverse=True)
-    whole = {row.algorithm: row.status for row in rows if row.micro_batch == kernel.mini_batch}
     details = {
         "problem": str(kernel.problem),
         "sizes": {size: _sum_up([row for row in ran if row.micro_batch == size]) for size in sizes},
-        "legacy": {name: whole.get(name, "unknown") == SUCCESS for name in LEGACY},
     }
     yield Record("engines", case, "algorithms that run", len({row.algorithm for row in ran}), "", details)
 

@@ -25,9 +25,7 @@ PARTS: dict[str, tuple[Callable[[Run], Iterator[Case]], int]] = {
     "columns": (kernels.columns, 32),
     "training": (training.training, 30),
     "memory": (training.memory, 25),
-    "sweep": (cliff.sweeping, 3),
     "results": (checks.results, 5),
-    "suite": (checks.suite, 6),
 }
 PACKAGES = ("torch", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cuda-runtime", "nvidia-cublas")
 # Prefixes of the environment variables that may change figures, and that are therefore recorded.
@@ -48,15 +46,12 @@ def main() -> None:
     with Run(arguments.folder, SETTINGS[arguments.engine], arguments.seconds) as run:
         append(run.records, machine(arguments.engine, arguments.part))
         try:
-            with driver.watching(arguments.part) as clocks:
-                run.measure(PARTS[arguments.part][0](run))
+            run.measure(PARTS[arguments.part][0](run))
         except UnusableDeviceError as error:
             print(f"{arguments.part}: the device does not answer after this: {error}", file=sys.stderr)
             raise SystemExit(UNUSABLE) from None
         except KeyboardInterrupt:
             raise SystemExit(f"{arguments.part}: stopped in the middle of a measurement") from None
-        finally:
-            append(run.records, *clocks)
 
 
 def machine(engine: str, part: str) -> dict[str, Any]:

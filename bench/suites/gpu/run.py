@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
-import tarfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -20,7 +18,6 @@ from mucudnn._native import Engine
 from mucudnn.cli.terminal import Terminal
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.exchange import format_rows, parse_rows
-from mucudnn.costs.journal import journal_of
 from mucudnn.errors import MucudnnError
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
@@ -43,7 +40,6 @@ class Store:
         self.records = folder / "gpu.jsonl"  # all figures, JSON lines
         self.summary = folder / "summary.md"  # the page with the tables
         self.measurements = folder / "measurements.jsonl.gz"  # the engine's, as `mucudnn cache export` writes
-        self.journals = folder / "journals.tar.gz"  # the drop-in's measurements
         self.engine_cache = folder / "cache" / "engine.sqlite"
         # It names the case in progress. If a run finds this file, that case ended the last process.
         self.at_work = folder / "cache" / "at-work.json"
@@ -57,32 +53,19 @@ class Store:
         self.engine_cache.parent.mkdir(parents=True, exist_ok=True)
 
     def restore(self) -> None:
-        """Fill the caches from the files that are kept: a folder from another machine has no caches."""
+        """Fill the engine's cache from the measurements that are kept: a clone has no cache."""
         self.make()
         if self.measurements.exists():
             lines = gzip.decompress(self.measurements.read_bytes()).decode().splitlines()
             with Cache.open(self.engine_cache) as cache:
                 cache.merge(parse_rows(lines, self.measurements.name))
-        if self.journals.exists():
-            with tarfile.open(self.journals) as kept:
-                for member in kept:
-                    journal = self.engine_cache.with_name(Path(member.name).name)
-                    if not journal.exists() and (file := kept.extractfile(member)) is not None:
-                        _replace(journal, file.read())
 
     def keep(self) -> None:
-        """Write the measurements and the journals of the caches to the files that are kept."""
+        """Write the measurements of the engine's cache to the file that is kept."""
         if self.engine_cache.exists():
             with Cache.read_only(self.engine_cache) as cache:
                 rows = "".join(format_rows(cache.rows())).encode()
             _replace(self.measurements, gzip.compress(rows, mtime=0))
-        journals = sorted(self.engine_cache.parent.glob(journal_of(self.programs_cache("*")).name))
-        if journals:
-            packed = io.BytesIO()
-            with tarfile.open(fileobj=packed, mode="w:gz") as kept:
-                for journal in journals:
-                    kept.add(journal, journal.name)
-            _replace(self.journals, packed.getvalue())
 
 
 def _replace(path: Path, content: bytes) -> None:

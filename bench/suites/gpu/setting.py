@@ -25,23 +25,11 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Convolution:
-    """A 3x3 convolution of square images with equal channels in and out; with a stride it has no padding."""
+    """A 3x3 convolution of square images with equal channels in and out, without padding."""
 
     channels: int
     size: int
     stride: int
-
-    @property
-    def padding(self) -> int:
-        """The padding of each side."""
-        return 0 if self.stride > 1 else 1
-
-    @property
-    def descriptor(self) -> str:
-        """The descriptor of the convolution in bf16, NCHW, without a mini-batch."""
-        out = (self.size + 2 * self.padding - 3) // self.stride + 1
-        geometry = f"ic{self.channels}ih{self.size}_oc{self.channels}oh{out}"
-        return f"bf16:nchw:default:{geometry}_kh3_sh{self.stride}_ph{self.padding}"
 
 
 @dataclass(frozen=True)
@@ -53,8 +41,6 @@ class Setting:
     batch: int  # the mini-batch of the networks' kernels
     cliff: Convolution
     cliff_batches: tuple[int, ...]
-    swept: Convolution
-    swept_batches: tuple[int, ...]  # sizes for the engine; PyTorch sweeps all up to the largest
     networks: tuple[str, ...]  # the networks that are trained
     planned: tuple[str, ...]  # the networks that are trained under memory plans
     steps: int  # timed training steps; the first step is timed apart
@@ -79,8 +65,6 @@ GPU = Setting(
     batch=256,
     cliff=Convolution(channels=128, size=513, stride=2),
     cliff_batches=(63, 64),
-    swept=Convolution(channels=64, size=56, stride=1),
-    swept_batches=tuple(sorted({n for k in range(9) for n in (2**k - 1, 2**k, 2**k + 1)} - {0, 257})),
     networks=("resnet50", "resnet18", "unet3d"),
     planned=("resnet50", "vgg16"),
     steps=10,
@@ -92,8 +76,6 @@ HOST = Setting(
     batch=4,
     cliff=Convolution(channels=4, size=33, stride=2),
     cliff_batches=(3, 4),
-    swept=Convolution(channels=4, size=14, stride=1),
-    swept_batches=(1, 2, 3, 4),
     networks=("resnet18", "resnet50", "unet3d"),
     planned=("resnet50",),
     steps=1,

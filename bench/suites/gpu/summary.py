@@ -12,8 +12,7 @@ from typing import Any
 
 from bench.lib.answers import NOT_MEASURED, short, table
 from bench.lib.record import Record, read
-from bench.suites.gpu.checks import SUITE
-from bench.suites.gpu.kernels import LEGACY, LIMITS, TYPES
+from bench.suites.gpu.kernels import LIMITS, TYPES
 from bench.suites.gpu.run import FAILED, Store
 from bench.suites.gpu.setting import COLUMNS, GPU, HOST, MIB
 from bench.suites.gpu.training import BENCHMARK, MEMORY_METRICS, MEMORY_WAYS, PEAK, WAYS
@@ -63,8 +62,8 @@ def write_summary(store: Store) -> None:
 def summary(name: str, machine: dict[str, Any], last: Latest) -> str:
     """Return the text of the page; `machine` describes the machine at the last part."""
     lines = [f"# {name}", "", *_machine(machine), *tables(last)]
-    if parts := list(_parts(last)):
-        lines += [*table(("part", "s", "SM clock MHz, median", "least and most that was sampled"), parts), ""]
+    if parts := [(r.case, f"{r.value:.0f}") for r in _of_bench(last, "part")]:
+        lines += [*table(("part", "s"), parts), ""]
     if failures := [(r.bench, r.case, r.details["why"]) for r in last.values() if r.metric == FAILED]:
         lines += [*table(("failed", "case", "why"), failures), ""]
     return "\n".join(lines)
@@ -115,20 +114,10 @@ def _machine(machine: dict[str, Any]) -> Iterator[str]:
     yield from (", ".join(ours), "")
 
 
-def _parts(last: Latest) -> Rows:
-    """Yield a row for each part: name, seconds, median clock, ranges of the sampled values."""
-    for record in _of_bench(last, "part"):
-        clocks = last.get(("clocks", record.case, "SM clock, median"))
-        ranges = (clocks.details if clocks else {}).items()
-        sampled = ", ".join(f"{name} {least:g} to {most:g}" for name, (least, most) in ranges)
-        clock = f"{clocks.value:g}" if clocks and clocks.value else NOT_MEASURED
-        yield record.case, f"{record.value:.0f}", clock, sampled
-
-
 def _cliff(last: Latest) -> Rows:
     for record in _of_bench(last, "cliff"):
-        more = record.details.get("by") or short(record.details["first_ms"], 4)
-        yield record.case, record.metric, short(record.value or 0, 4), more
+        first = short(record.details["first_ms"], 4)
+        yield record.case, record.metric, short(record.value or 0, 4), first
 
 
 def _engines(last: Latest) -> Rows:
@@ -144,12 +133,6 @@ def _needed(records: list[Record], size: int) -> str:
     sizes = [record.details["sizes"].get(str(size), {}) for record in records]
     least = [needed for at in sizes if (needed := at.get("least_workspace_with_tensor_cores")) is not None]
     return f"{statistics.median(least) / MIB:.3g} ({len(least)} kernels)" if least else "none"
-
-
-def _legacy(last: Latest) -> Rows:
-    kernels = [r.details["legacy"] for r in _of_bench(last, "engines") if r.case.endswith("fp32 NCHW")]
-    for name in LEGACY if kernels else ():
-        yield name, f"{sum(kernel[name] for kernel in kernels)} of {len(kernels)}"
 
 
 def _columns(last: Latest) -> Rows:
@@ -195,66 +178,25 @@ def _memory(last: Latest) -> Rows:
 
 
 def _checks(last: Latest) -> Rows:
-    answers = (
-        ("sizes up to 256 at which stock PyTorch's time jumps", "", _cliffs),
-        ("the same, the engine undivided within 64 MiB, sizes near powers of two", "", _engine_cliffs),
-        ("error of divided results relative to the undivided error", "at most 2", _equality),
-        ("calls of cuDNN that add 16-bit slices in fp32", "at least one", _sums),
-        ("kernels with one result in three processes", "all", _determinism),
-        ("the tests that need a GPU", "all pass", _suite),
-    )
-    for check, aim, answer in answers:
-        yield check, aim, answer(last) or NOT_MEASURED
-
-
-def _cliffs(last: Latest) -> str:
-    swept = [r.details for r in _of_bench(last, "sweep") if r.metric == "cliffs"]
-    jumps = sorted({size for details in swept for size in details["at"]})
-    sizes = {size for details in swept for size in details["ms"]}
-    return f"{', '.join(map(str, jumps)) or 'none'} of {len(sizes)} that are measured" if swept else ""
-
-
-def _engine_cliffs(last: Latest) -> str:
-    swept = [r.details for r in _of_bench(last, "sweep") if r.metric == "cliffs within 64 MiB"]
-    return ", ".join(map(str, swept[0]["at"])) or "none" if swept else ""
-
-
-def _equality(last: Latest) -> str:
+    """Yield the row of the errors of divided results."""
     records = [r for r in last.values() if r.bench == "equality" and r.metric != FAILED]
     ratios = [r.value for r in records if r.value is not None]
     why = Counter(str(r.details.get("why", "no reason")) for r in records if r.value is None)
     largest = [f"at most {max(ratios):.2f} in {len(ratios)}"] if ratios else []
-    return "; ".join([*largest, *(f"{count} without: {reason}" for reason, count in why.items())])
-
-
-def _sums(last: Latest) -> str:
-    tried = [r.details.items() for r in _of_bench(last, "sums")]
-    return "; ".join(way for way, answer in tried[0] if answer == "fp32") or "none" if tried else ""
-
-
-def _determinism(last: Latest) -> str:
-    results = [record.value for record in _of_bench(last, "determinism")]
-    return f"{results.count(1)} of {len(results)}" if results else ""
-
-
-def _suite(last: Latest) -> str:
-    files = _of_bench(last, "suite")
-    failed = sum(len(record.details["failed"]) for record in files)
-    passed = sum(record.value or 0 for record in files)
-    return f"{passed:.0f} passed, {failed} failed, in {len(files)} of {len(SUITE)} files" if files else ""
+    answer = "; ".join([*largest, *(f"{count} without: {reason}" for reason, count in why.items())])
+    yield "error of divided results relative to the undivided error", "at most 2", answer or NOT_MEASURED
 
 
 TABLES = (
     Table(
         "bf16 3×3 of stride 2 on 513² (pytorch#128936)",
         "at most 25 ms with N=64 and 512 MiB under `mucudnn run`",
-        ("case", "what", "ms", "first call ms, or by what"), _cliff,
+        ("case", "what", "ms", "first call ms"), _cliff,
     ),
     Table(
         "Algorithms that run: medians of their number, and of the least workspace with tensor cores", "",
         ("engines", "kernels", "run", *(f"MiB at N={size}" for size in SIZES)), _engines,
     ),
-    Table("Kernels in which legacy FFT and Winograd run, strict fp32", "", ("algorithm", "kernels"), _legacy),
     Table(
         "Speedup by division over the best undivided algorithm within a limit, N=256, then the time relative "
         "to the fastest undivided algorithm without a limit",

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -22,7 +21,6 @@ from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from bench.lib.models import TRAINED, build_trained
-from bench.suites.gpu.launching import STOCK
 from bench.suites.gpu.torch_timing import MIB, median_milliseconds, peak_mib, versions
 from bench.suites.gpu.training import MEMORY_WAYS, PLANS
 from mucudnn.errors import NothingFitsError
@@ -56,11 +54,6 @@ def measure(way: str, model: nn.Module, x: Tensor, steps: int) -> Answer:
         context = lambda: save_on_cpu(pin_memory=x.is_cuda)  # noqa: E731
     elif way == "checkpoint":
         run = _in_segments(model)
-    elif way != STOCK:
-        try:
-            context = import_module("trl.models.activation_offloading").OffloadActivations
-        except ImportError:
-            return {"why": "trl is not installed"}
     return _time(model, x, steps, run, context)
 
 

@@ -23,7 +23,7 @@ WAYS = {  # way -> key of LAUNCHES, and whether to set torch.backends.cudnn.benc
     SECOND: (DROP_IN, False),
 }
 PLANS = {f"plan at {part} %": part / 100 for part in (100, 70, 50, 35)}  # parts of stock's peak
-MEMORY_WAYS = (STOCK, *PLANS, "save_on_cpu", "checkpoint", "OffloadActivations of TRL")
+MEMORY_WAYS = (STOCK, *PLANS, "save_on_cpu", "checkpoint")
 # The metrics of a step in less memory, by the names that the program gives them, with their units.
 MEMORY_METRICS = {
     "step_ms": ("step", "ms"),
@@ -50,7 +50,7 @@ def _steps(run: Run, network: str, way: str) -> Iterator[Record]:
     before = _size(journal)
     arguments = (network, "--steps", str(run.setting.steps), *(("--benchmark",) if tuned else ()))
     answer = call(run, launch, "bench.suites.gpu.torch_step", *arguments, share=network)
-    details: dict[str, Any] = {name: answer[name] for name in ("losses", "torch", "cudnn", "tf32", "drop_in")}
+    details: dict[str, Any] = {name: answer[name] for name in ("torch", "cudnn", "tf32", "drop_in")}
     if launch == DROP_IN:
         # A first process has a journal only if a former run was stopped; then it has less to measure.
         details |= {"journal_bytes_before": before, "journal_bytes_added": _size(journal) - before}
