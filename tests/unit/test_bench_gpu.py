@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.lib.record import Record, append, read
-from bench.suites.gpu.run import FAILED, MOST_FAILURES, Case, Run, Store, record_outcome
+from bench.lib.record import Record, read
+from bench.suites.gpu.run import FAILED, MOST_FAILURES, Case, Run, record_outcome
 from bench.suites.gpu.setting import GPU, HOST
-from bench.suites.gpu.summary import NOT_MEASURED, TABLES, latest, summary, tables, write_summary
+from bench.suites.gpu.summary import NOT_MEASURED, TABLES, latest, summary, tables
 
 
 def case(name: str, value: float = 1.0) -> Case:
@@ -74,30 +74,6 @@ def test_each_table_of_an_empty_folder_says_not_measured() -> None:
     assert text.count(f"\n\n{NOT_MEASURED}\n\n") == len(TABLES) - 1
     assert f"| at most 2 | {NOT_MEASURED} |" in text
     assert text in summary("a device", {}, {})
-
-
-def test_the_summary_adds_up_the_records(tmp_path: Path) -> None:
-    details, first = {"of_unlimited": 1.02, "problem": "ic64_oc64_kh3kw3_"}, {"first_ms": 5000.0}
-    run = "mucudnn run --workspace 512MiB"
-    append(
-        tmp_path / "gpu.jsonl",
-        {"kind": "machine", "engine": "cudnn", "gpu": {"name": "a GPU", "driver_version": "1"},
-         "packages": {"torch": "2"}, "commit": "v1"},
-        Record("cliff", "N=64, 512 MiB of workspace, stock", "time of a call", 1193.0, "ms", first),
-        Record("cliff", f"N=64, 512 MiB of workspace, {run}", "time of a call", 20.0, "ms", first),
-        Record("fp16 NCHW", "alexnet:conv2 forward", "speedup within 64 MiB", 2.0, "ratio", details),
-        Record("fp16 NCHW", "resnet50:conv1 forward", "speedup within 64 MiB", 8.0, "ratio", details),
-        Record("equality", "fp16 NCHW, forward", FAILED, None, "", {"why": "no | folder"}),
-    )  # fmt: skip
-    write_summary(Store(tmp_path))
-    text = (tmp_path / "summary.md").read_text()
-    assert "name a GPU, driver_version 1\n\ntorch 2\n\ncommit v1\n" in text
-    assert "| N=64, 512 MiB of workspace, stock | time of a call | 1193 | 5000 |" in text
-    assert f"| N=64, 512 MiB of workspace, {run} | time of a call | 20 | 5000 |" in text
-    both = "alexnet and resnet50 | 64 | 4.00 | 8.00 | 2.00 | 2 of 2"
-    assert f"| fp16 NCHW | {both} | 0 | 1.02 | 2 of 2 |" in text
-    assert "| fp16 NCHW | alexnet | 64 | 2.00 | 2.00 | 2.00 | 1 of 1 | 0 | 1.02 | 1 of 1 |" in text
-    assert "| equality | fp16 NCHW, forward | no / folder |" in text
 
 
 def test_kernels_of_few_channels_come_last_and_a_dry_run_takes_the_cheapest() -> None:

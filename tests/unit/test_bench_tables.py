@@ -92,15 +92,6 @@ def put_all(path: Path, machine: dict[str, object], *records: Record) -> None:
         put(path, machine, record)
 
 
-def test_the_table_has_the_figures_of_a_run(tmp_path: Path) -> None:
-    metric = "speedup at 64 MiB, re-measured"
-    values = [Record("division", f"{ratio} forward", metric, ratio, "ratio") for ratio in (2, 8)]
-    put_all(tmp_path / "core.jsonl", MACHINE, *values)
-    text = page("core", tmp_path)
-    assert "\n`python -m bench run division`, 2026-01-01, a CPU, avx2, 2 cores, one\n" in text
-    assert "| above the paper's 1.63 | 4, 2 to 8, of 2 |" in text
-
-
 def test_the_table_has_the_last_peaks_of_each_step_under_a_memory_plan(tmp_path: Path) -> None:
     for value in (9.0, 0.5):
         records = [Record("memory steps", "vgg16, with norms, plain", metric, value, "x") for metric in PEAKS]

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mucudnn.solver import Configuration, Infeasible, MicroConfiguration, desirable_set, reuse_workspace
@@ -60,7 +60,15 @@ def brute_force(measured: list[MicroConfiguration], mini_batch: int) -> list[tup
     return expected
 
 
+def sizes(*micro_batches: int) -> list[MicroConfiguration]:
+    return [MicroConfiguration(size, "A", size * 0.1, 0) for size in micro_batches]
+
+
 @given(measurements())
+@example((sizes(1, 3, 4), 6))  # fewer parts win over a larger first one
+@example((sizes(1, 2, 3), 4))  # larger parts come first among as many
+@example(([MicroConfiguration(1, "A", 1.0, 100), MicroConfiguration(4, "A", 5.0, 10)], 4))
+@example(([MicroConfiguration(2, "A", 0.6, 8), MicroConfiguration(1, "A", 0.3, 4)], 2))
 def test_a_desirable_set_is_what_all_configurations_give(case: tuple[list[MicroConfiguration], int]) -> None:
     measured, mini_batch = case
     configurations = desirable_set(measured, mini_batch)
@@ -121,44 +129,12 @@ def test_workspace_reuse_takes_the_fastest_within_the_limit(
         assert raised.value.need == (desirable[0].workspace if desirable else None)
 
 
-def test_of_equal_times_less_workspace_wins() -> None:
-    whole, half = MicroConfiguration(2, "A", 0.6, 8), MicroConfiguration(1, "A", 0.3, 4)
-    assert desirable_set([whole, half], 2) == [Configuration((half, half))]
-
-
-def test_of_equal_times_and_workspace_fewer_parts_win() -> None:
-    whole, half = MicroConfiguration(2, "A", 0.6, 4), MicroConfiguration(1, "A", 0.3, 4)
-    assert desirable_set([whole, half], 2) == [Configuration((whole,))]
-
-
-def test_fewer_parts_win_over_larger_first_ones() -> None:
-    measured = [MicroConfiguration(size, "A", size * 0.1, 0) for size in (1, 3, 4)]
-    (configuration,) = desirable_set(measured, 6)
-    assert [part.micro_batch for part in configuration.parts] == [3, 3]
-
-
-def test_of_as_many_parts_larger_ones_come_first() -> None:
-    measured = [MicroConfiguration(size, "A", size * 0.1, 0) for size in (1, 2, 3)]
-    (configuration,) = desirable_set(measured, 4)
-    assert [part.micro_batch for part in configuration.parts] == [3, 1]
-
-
 def test_times_that_differ_by_rounding_alone_are_equal() -> None:
     three, two, one = (MicroConfiguration(b, "A", ms, 0) for b, ms in ((3, 0.3), (2, 0.2), (1, 0.1)))
     assert 0.1 + 0.2 > 0.3
     assert desirable_set([one, two, three], 3) == [Configuration((three,))]
     slower = MicroConfiguration(3, "A", math.nextafter(0.1 + 0.2, 1), 0)
     assert desirable_set([one, two, slower], 3) == [Configuration((slower,))]
-
-
-def test_a_workspace_that_falls_with_the_size_is_taken_as_measured() -> None:
-    measured = [MicroConfiguration(1, "A", 1.0, 100), MicroConfiguration(4, "A", 5.0, 10)]
-    assert [(c.workspace, c.time_ms) for c in desirable_set(measured, 4)] == [(10, 5.0), (100, 4.0)]
-
-
-def test_sizes_above_the_mini_batch_are_ignored() -> None:
-    measured = [MicroConfiguration(8, "A", 0.1, 0), MicroConfiguration(4, "A", 1.0, 0)]
-    assert desirable_set(measured, 4) == [Configuration((measured[1],))]
 
 
 @pytest.mark.parametrize("measured", [[], [MicroConfiguration(2, "A", 1.0, 0)]])
