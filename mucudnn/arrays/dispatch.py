@@ -4,7 +4,6 @@ import logging
 import os
 from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import PurePath
 from threading import Lock
 
@@ -23,7 +22,6 @@ from mucudnn.arrays.choosing import Choice, choose
 from mucudnn.arrays.devices import ArrayDevice, device_of
 from mucudnn.arrays.recent import Recent
 from mucudnn.arrays.rescue import Rescue
-from mucudnn.arrays.watch import Watch
 from mucudnn.costs.records import DETERMINISTIC, FRAMEWORK, STOCK
 from mucudnn.errors import (
     MucudnnError,
@@ -64,7 +62,6 @@ class Prepared:
     stock: tuple[int, ...] = ()
     undivided_stock: MicroConfiguration | None = None
     _rescue: Rescue | None = None  # None for tiles, which are as small as can be, and batch-invariant slices
-    _watch: Watch | None = None  # None on a GPU, and where no measurements chose, as for a plan
     is_busy: bool = False  # True if other programs disturbed a measurement that it depends on
 
     @property
@@ -125,8 +122,7 @@ class Prepared:
         def attempt(division: Division) -> None:
             own = kept if division is self._division else None
             size = division.workspace
-            run = partial(self._device.run, division, x, w, y, size, alpha, beta, stream, owner, own, bias)
-            run() if self._watch is None else self._watch.run(run, x, w, y)
+            self._device.run(division, x, w, y, size, alpha, beta, stream, owner, own, bias)
 
         try:
             if self._rescue is None:
@@ -271,12 +267,9 @@ def _prepare(
     has_tiles = any(is_tiled(algorithm) for _, algorithm in slices)
     can_shrink = own and not has_tiles and not call.promise.batch_invariant
     rescue = Rescue(device.engine, own, slices, needed) if own and can_shrink else None
-    watch = None
-    if choice.rows and not stock:
-        watch = Watch.over(device.engine, kernel, configuration, choice.rows, limit)
     return Prepared(
         call, problem, configuration, shapes, plan, device, division, needed, stock, choice.undivided_stock,
-        rescue, watch, choice.is_busy,
+        rescue, choice.is_busy,
     )  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     declare(
         "check",
         _check,
-        "print the measurements that other programs disturbed, or that later calls contradict",
+        "print the measurements that other programs disturbed",
         "They are made again in later runs. Comparisons of steps that no later comparison has confirmed yet "
         "are printed, too.",
     )

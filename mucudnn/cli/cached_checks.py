@@ -15,7 +15,7 @@ from mucudnn.problems.descriptor import short_text
 
 _DISTURBED_KEYS = (
     "problem", "pass", "library", "threads", "micro_batch", "algorithm", "time_ms", "wall_ms", "cpu_ms",
-    "busy_tries", "seen_ms",
+    "busy_tries",
 )  # fmt: skip
 _DISTURBED = f"""
     SELECT {", ".join(_DISTURBED_KEYS)} FROM measurements WHERE busy_tries > 0
@@ -49,7 +49,7 @@ def summarize_checks(path: Path) -> tuple[dict[str, Any], list[Table | str]]:
         lines += [_tabulate_disturbed(disturbed), ""]
     if unconfirmed:
         lines += [_tabulate_steps(unconfirmed), ""]
-    lines.append(f"{len(disturbed)} of {count} measurements were disturbed or are contradicted.")
+    lines.append(f"{len(disturbed)} of {count} measurements were disturbed.")
     if steps:
         lines.append(
             f"{len(unconfirmed)} of {len(steps)} comparisons of steps were not confirmed by a later one yet."
@@ -68,16 +68,13 @@ def format_kernel(key: Any) -> str:
 
 
 def _tabulate_disturbed(disturbed: list[dict[str, Any]]) -> Table:
-    rows = table(
-        "kernel", "pass", ">threads", ">micro-batch", "algorithm", ">ms", ">in calls", ">share", ">tries"
-    )
+    rows = table("kernel", "pass", ">threads", ">micro-batch", "algorithm", ">ms", ">share", ">tries")
     for row in disturbed:
         rows.add_row(
             format_kernel(row["problem"]),
             row["pass"],
             *(str(row[name]) for name in ("threads", "micro_batch", "algorithm")),
             milliseconds(row["time_ms"]),
-            milliseconds(row["seen_ms"]),
             _format_share(row["cpu_ms"], row["wall_ms"], row["threads"]),
             str(row["busy_tries"]),
         )

@@ -18,8 +18,7 @@ DIVIDED, ALGORITHM, LEFT = "divided", "by another algorithm", "left to PyTorch"
 class CachedChoice(NamedTuple):
     """The choice for a kernel at its largest measured mini-batch.
 
-    `way` is DIVIDED, ALGORITHM or LEFT. `is_busy` says that other programs disturbed its measurements, or
-    that later calls contradict them.
+    `way` is DIVIDED, ALGORITHM or LEFT. `is_busy` says that other programs disturbed its measurements.
     """
 
     mini_batch: int

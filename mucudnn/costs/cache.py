@@ -38,9 +38,8 @@ from mucudnn.costs.shipped import SystemDatabase
 from mucudnn.errors import MucudnnError, NewerFileError, UsageError
 from mucudnn.input import expanded
 from mucudnn.listener import Listener
-from mucudnn.problems.descriptor import problem_key
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration
+from mucudnn.solver import ChannelGroups, Configuration
 
 _OF_KERNEL = "WHERE " + " AND ".join(f'"{column}" = ?' for column in KERNEL_KEY)
 
@@ -222,18 +221,6 @@ class Cache(CacheRows):
             tries = measured.busy_tries + (0 if earlier is None else earlier["busy_tries"])
             measured = replace(measured, busy_tries=tries)
         self._keep(MEASUREMENT, machine, kernel, vars(measured))
-
-    def doubt(self, machine: Machine, kernel: Kernel, part: MicroConfiguration, seen_ms: float) -> None:
-        """Mark a measurement that a program's calls contradict as disturbed, so that it is made again."""
-        size, algorithm = part.micro_batch, part.algorithm
-        rows = self.measurements(machine, kernel)
-        row = next((row for row in rows if (row.micro_batch, row.algorithm) == (size, algorithm)), None)
-        if row is not None and row.time_ms == part.time_ms:  # not measured again since
-            self.query(
-                f"UPDATE measurements SET busy_tries = max(busy_tries, 1), seen_ms = ? {_OF_KERNEL} "
-                "AND micro_batch = ? AND algorithm = ?",
-                (seen_ms, *machine.identity, problem_key(kernel.problem), kernel.pass_, size, algorithm),
-            )
 
     def due(self, machine: Machine, kernel: Kernel, now: datetime | None = None) -> set[tuple[int, str]]:
         """Return the (micro-batch size, algorithm) pairs of disturbed measurements to make again.

@@ -150,7 +150,7 @@ def rows_of(text: str) -> Iterator[Row]:
                 notes = f"{notes} {RACED}".strip() if raced else notes
                 measurement = Measurement(
                     problem.mini_batch, algorithm, SUCCESS, workspace, notes,
-                    time_ms, wall_ms, cpu_ms, busy_tries, None, accumulator,
+                    time_ms, wall_ms, cpu_ms, busy_tries, accumulator,
                 )  # fmt: skip
                 row = MEASUREMENT.row(machine, kernel, vars(measurement), measured_at=at)
                 yield MEASUREMENT, checked_row(MEASUREMENT, row)

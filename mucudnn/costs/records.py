@@ -47,7 +47,7 @@ class Measurement:
     `time_ms` is the estimated time of an undisturbed run. `wall_ms` is the wall time and `cpu_ms` the CPU
     time of all threads together, which is None on a GPU: see native/cudnn/estimate.hpp. `busy_tries` is 0 if
     enough runs were undisturbed. Otherwise it counts the measurements, this one included, that found the
-    machine busy. `seen_ms` is the time in a program's calls that contradicted `time_ms`; None if none did.
+    machine busy.
     `accumulator` is the bytes that a division needs beyond `workspace` if its slices cannot be summed in
     place, or CANNOT_ACCUMULATE.
     """
@@ -61,7 +61,6 @@ class Measurement:
     wall_ms: float | None = None
     cpu_ms: float | None = None
     busy_tries: int = 0
-    seen_ms: float | None = None
     accumulator: int = 0
 
     def is_undivided(self, mini_batch: int) -> bool:

@@ -41,7 +41,7 @@ def timed(row: Measurement, timing: Timing | StockTiming) -> Measurement:
     """Return a measurement with new times."""
     return replace(
         row, time_ms=timing.time_ms, wall_ms=timing.wall_ms, cpu_ms=timing.cpu_ms,
-        busy_tries=int(timing.is_busy), seen_ms=None,
+        busy_tries=int(timing.is_busy),
     )  # fmt: skip
 
 

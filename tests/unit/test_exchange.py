@@ -57,7 +57,7 @@ def row(**changes: Any) -> dict[str, Any]:
         "problem": "f32:nchw:default:g1_ic4ih5iw5_oc4oh3ow3_kh3kw3_sh1sw1_ph0pw0_dh0dw0",
         "pass": "forward", "micro_batch": 4, "algorithm": "ALGORITHM", "status": "CUDNN_STATUS_SUCCESS",
         "workspace": 100, "notes": "", "time_ms": 1.5, "wall_ms": 1.5,
-        "cpu_ms": None, "busy_tries": 0, "seen_ms": None, "accumulator": 0,
+        "cpu_ms": None, "busy_tries": 0, "accumulator": 0,
         "measured_at": "2026-01-01T00:00:00+00:00", "version": "0.1.0",
     }  # fmt: skip
     return {**values, **changes}
