@@ -33,7 +33,7 @@ def decided(arguments: argparse.Namespace, runner: Runner) -> Iterator[tuple[Res
     if arguments.replay:
         if not promise.is_timed:
             raise UsageError(f"--replay decides by recorded times, which '{promise}' excludes: leave it out")
-        with Cache.recorded(arguments.replay) as cache:
+        with Cache.read_only(arguments.replay) as cache:
             result = replay(cache, kernels, policy, limits, terminal, threads=arguments.threads)
             yield result, partial(CostTable.read, cache, result.machine, kernels)
         return

@@ -207,8 +207,7 @@ def add_decision_options(parser: argparse.ArgumentParser) -> None:
     add_remeasure(parser)
     parser.add_argument(
         "--replay", type=checked(parse_path), metavar="CACHE",
-        help="measure nothing: decide from this cache, or from the measurements of the machine of that name "
-        "that come with mucudnn",
+        help="measure nothing: decide from this cache",
     )  # fmt: skip
 
 

@@ -34,7 +34,6 @@ from mucudnn.costs.schema import (
     Table,
     record_of,
 )
-from mucudnn.costs.shipped import SystemDatabase
 from mucudnn.errors import MucudnnError, NewerFileError, UsageError
 from mucudnn.input import expanded
 from mucudnn.listener import Listener
@@ -74,7 +73,7 @@ def _user_directory() -> str:
 
 
 class Cache(CacheRows):
-    """An open cache of records, in which rows of the file take precedence over rows of `system`.
+    """An open cache of records.
 
     Measurements from before `since`, a time in ISO 8601, do not count: the cache acts as if it lacked them.
     """
@@ -85,23 +84,15 @@ class Cache(CacheRows):
         database: Database,
         *,
         claims: Claims | None = None,
-        system: SystemDatabase | None = None,
         listener: Listener | None = None,
         needed: bool = True,
         since: str | None = None,
     ) -> None:
         super().__init__(path, database, claims=claims, listener=listener, needed=needed)
-        self._system, self._since = system, since
+        self._since = since
 
     @classmethod
-    def open(
-        cls,
-        path: Path,
-        *,
-        system: SystemDatabase | None = None,
-        listener: Listener | None = None,
-        needed: bool = True,
-    ) -> "Cache":
+    def open(cls, path: Path, *, listener: Listener | None = None, needed: bool = True) -> "Cache":
         """Open the file, and make it if it is missing. Raise UnwritableError, NewerFileError, MucudnnError.
 
         If a file that is not `needed` fails later, the work goes on in memory.
@@ -110,9 +101,7 @@ class Cache(CacheRows):
         database, claims, message = salvage.open_file(path)
         if message is not None and listener is not None:
             listener.message(message)
-        return cls(
-            path, database, claims=claims, system=system, listener=listener, needed=needed, since=since
-        )
+        return cls(path, database, claims=claims, listener=listener, needed=needed, since=since)
 
     @classmethod
     def read_only(cls, path: Path, listener: Listener | None = None) -> "Cache":
@@ -123,47 +112,31 @@ class Cache(CacheRows):
         return cls(path, cache_file.open_to_read(path), listener=listener, needed=listener is None)
 
     @classmethod
-    def recorded(cls, source: Path) -> "Cache":
-        """Open an existing cache, or the shipped rows of the machine whose name contains `source`.
-
-        Raise NewerFileError, MucudnnError; UsageError if several machines have such names.
-        """
-        system, text = SystemDatabase(), str(source).lower()
-        names = [name for name in system.names() if text in name.lower()]
-        if source.exists() or not names:
-            return cls.read_only(source)
-        if len(names) > 1:
-            raise UsageError(f"measurements of several machines are called '{source}': {', '.join(names)}")
-        cache = cls(source, cache_file.in_memory())
-        cache.merge(system.rows_of(names[0]))
-        return cache
-
-    @classmethod
-    def in_memory(cls, path: Path, *, system: SystemDatabase | None = None) -> "Cache":
+    def in_memory(cls, path: Path) -> "Cache":
         """Return a copy in memory of the cache at `path`, or an empty cache if it cannot be read."""
         try:
             with cls.read_only(path) as file:
-                return cls(path, salvage.copy_in_memory(file._database), system=system)
+                return cls(path, salvage.copy_in_memory(file._database))
         except NewerFileError:
             raise
         except MucudnnError:
-            return cls(path, cache_file.in_memory(), system=system)
+            return cls(path, cache_file.in_memory())
 
     @classmethod
     def of_user(cls, listener: Listener, *, needed: bool) -> "Cache":
-        """Open the user's cache, with shipped rows and the measurements of programs under `mucudnn run`.
+        """Open the user's cache, with the measurements of programs under `mucudnn run`.
 
         If it cannot be written and is not `needed`, warn and return a copy in memory. Raise MucudnnError.
         """
         path = Path(os.devnull)
         try:
             path = default_path()
-            cache = cls.open(path, system=SystemDatabase(), listener=listener, needed=needed)
+            cache = cls.open(path, listener=listener, needed=needed)
         except UnwritableError as error:
             if needed:
                 raise
             warn_once(listener, f"{error}; what is measured from now on is lost afterwards")
-            cache = cls.in_memory(path, system=SystemDatabase())
+            cache = cls.in_memory(path)
         try:
             take_journal(cache)
         except JournalError as error:
@@ -334,16 +307,14 @@ class Cache(CacheRows):
     def _find(
         self, table: Table, machine: Machine, kernel: Kernel, wanted: Mapping[str, Any]
     ) -> dict[str, Any] | None:
-        """Return the row of a kernel that has these values, the user's own if there is also a shipped one."""
-        rows = reversed(self._kernel_rows(table, machine, kernel))
+        """Return the row of a kernel that has these values."""
+        rows = self._kernel_rows(table, machine, kernel)
         return next((row for row in rows if wanted.items() <= row.items()), None)
 
     def _kernel_rows(self, table: Table, machine: Machine, kernel: Kernel) -> list[dict[str, Any]]:
-        """Return the rows of a kernel, the shipped ones first, so that the user's own win."""
-        text, pass_ = table.problem_text(kernel.problem), kernel.pass_
-        shipped = [] if self._system is None else self._system.rows(machine, text, pass_)
-        own = self.select(table, _OF_KERNEL, (*machine.identity, text, pass_))
-        rows = [*(row for origin, row in shipped if origin is table), *own]
+        """Return the rows of a kernel."""
+        text = table.problem_text(kernel.problem)
+        rows = self.select(table, _OF_KERNEL, (*machine.identity, text, kernel.pass_))
         if self._since is None or table is ENUMERATION:
             return rows
         return [row for row in rows if row["measured_at"] >= self._since]

@@ -1,7 +1,6 @@
 """Rows move from one cache to another: as JSON lines, and by merging."""
 
 import json
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from mucudnn.costs.records import (
     Measurement,
 )
 from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, TABLES, TRIAL, Row
-from mucudnn.costs.shipped import SystemDatabase, file_name
 from mucudnn.errors import MucudnnError, NewerFileError
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import ChannelGroup, ChannelGroups, Configuration, MicroConfiguration
@@ -32,7 +30,6 @@ PROBLEM = parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]
 KERNEL = Kernel(PROBLEM, "forward")
 WHOLE = Configuration((MicroConfiguration(8, "A", 2.0, 0),))
 HALVES = Configuration((MicroConfiguration(4, "B", 0.5, 0),) * 2)
-EIGHTHS = Configuration((MicroConfiguration(1, "B", 0.1, 0),) * 8)
 COMPARED = Comparison(2.0, 1.0, 0.1, 0.1, 1e-7, None, 2e-7)
 RUNNABLE = [Listed("ALGORITHM", 100, "deterministic winograd"), Listed("eng0", 0, "")]
 HEADER = json.dumps({"kind": "header", "schema": SCHEMA})
@@ -194,60 +191,6 @@ def test_a_newer_schema_is_refused() -> None:
     with pytest.raises(NewerFileError, match=r"a file is of version 2.*upgrade") as caught:
         list(parse_rows(['{"kind": "header", "schema": 2}'], "a file"))
     assert caught.value.exit_code == 5
-
-
-@pytest.fixture
-def system(tmp_path: Path) -> SystemDatabase:
-    folder = tmp_path / "system"
-    folder.mkdir()
-    rows = fill_cache(tmp_path / "measured.sqlite", HERE, 2, 4)
-    (folder / file_name(HERE)).write_text("".join(format_rows(rows)))
-    return SystemDatabase(folder)
-
-
-def test_shipped_measurements_lie_under_the_users_own(tmp_path: Path, system: SystemDatabase) -> None:
-    with Cache.open(tmp_path / "cache.sqlite", system=system) as cache:
-        assert cache.measurements(HERE, KERNEL) == [measurement(2), measurement(4)]
-        assert cache.comparison(HERE, KERNEL, WHOLE, HALVES) == COMPARED
-        assert cache.comparison(HERE, KERNEL, WHOLE, EIGHTHS) is None
-        assert cache.enumerations(HERE, KERNEL) == {4: RUNNABLE}
-        cache.add_enumerations(HERE, KERNEL, {4: RUNNABLE[1:]})
-        cache.add_enumerations(HERE, KERNEL, {2: []})
-        assert cache.enumerations(HERE, KERNEL) == {4: RUNNABLE[1:], 2: []}
-        cache.add(HERE, KERNEL, measurement(2, median=9.0))
-        cache.add(HERE, KERNEL, measurement(2, algorithm="A"))
-        cache.add_comparison(HERE, KERNEL, WHOLE, HALVES, Comparison(*[9.0] * 7))
-        assert cache.measurements(HERE, KERNEL) == [
-            measurement(2, algorithm="A"), measurement(2, median=9.0), measurement(4)
-        ]  # fmt: skip
-        assert cache.comparison(HERE, KERNEL, WHOLE, HALVES) == Comparison(*[9.0] * 7)
-
-
-def test_shipped_measurements_of_another_machine_are_never_used(
-    tmp_path: Path, system: SystemDatabase
-) -> None:
-    alike = Machine("host", "a/device", "a library 1.0", 1)
-    assert file_name(alike) == file_name(HERE)
-    with Cache.open(tmp_path / "cache.sqlite", system=system) as cache:
-        for machine in (THERE, alike, Machine("host", HERE.device, HERE.library, 2)):
-            assert cache.measurements(machine, KERNEL) == []
-
-
-def test_shipped_measurements_are_never_written_to(tmp_path: Path, system: SystemDatabase) -> None:
-    with Cache.open(tmp_path / "cache.sqlite", system=system) as cache:
-        assert list(cache.rows()) == []
-        assert cache.machines() == []
-
-
-def test_shipped_measurements_are_readable_and_named_after_their_machine() -> None:
-    folder = resources.files("mucudnn.costs") / "data"
-    for file in folder.iterdir():
-        if file.name.endswith(".jsonl"):
-            for _, values in parse_rows(file.read_text("utf-8").splitlines(), file.name):
-                assert file.name == file_name(
-                    Machine("", *(values[n] for n in ("device", "library", "threads")))
-                )
-    assert SystemDatabase().rows(HERE, str(PROBLEM), "forward") == []
 
 
 DATA = Path(__file__).parent.parent / "data"

@@ -260,7 +260,7 @@ def test_a_race_chooses_what_measuring_everything_chooses(path: Path, limits: Li
     assert [d.divided for d in raced.decisions] == [d.divided for d in thorough.decisions]
     assert [d.undivided for d in raced.decisions] == [d.undivided for d in thorough.decisions]
     assert run(path, engine, limits=limits, runner=Race()).new_measurements == 0
-    assert replay(Cache.recorded(path), KERNELS, "power_of_two", limits).decisions
+    assert replay(Cache.read_only(path), KERNELS, "power_of_two", limits).decisions
 
 
 def test_measuring_everything_repeats_the_measurements_of_a_race(path: Path) -> None:
