@@ -73,7 +73,7 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is not text") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    except ValueError:  # Python's limit for digits, whose message is about Python's settings
+    except raised_here(ValueError):  # Python's limit for digits, whose message is about Python's settings
         raise ValueError("it has a number of thousands of digits") from None
 
 

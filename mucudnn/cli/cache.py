@@ -19,9 +19,8 @@ from mucudnn.cli.examples import format_examples
 from mucudnn.cli.terminal import Terminal, show, show_json, table
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.exchange import format_rows, parse_rows
-from mucudnn.costs.file import UnwritableError
+from mucudnn.costs.file import CacheError
 from mucudnn.costs.journal import JournalError, journal_of, take_journal
-from mucudnn.costs.records import UNLIKELY
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.input import read_text
 from mucudnn.output.files import write_lines
@@ -43,8 +42,9 @@ Action: TypeAlias = Callable[[Path, argparse.Namespace], None]
 
 _WINS = (
     "If two rows have the same machine, kernel, and size, algorithm or configurations, the later measurement "
-    "wins; of equally old rows, the existing one stays. A time from a race never replaces a time from many "
-    "runs. An error leaves the cache unchanged, and adding the same rows again changes nothing."
+    "wins; of equally old rows, the existing one stays. But a time from many runs wins over one from a race, "
+    "and both win over one that other programs disturbed. An error leaves the cache unchanged, and adding "
+    "the same rows again changes nothing."
 )
 
 
@@ -127,7 +127,7 @@ def run(arguments: argparse.Namespace) -> None:
     journal = journal_of(path)
     if arguments.action not in (_path, _prune) and journal.exists() and journal.stat().st_size:
         # A read-only cache is shown without the journal.
-        with suppress(UnwritableError), Cache.open(path, listener=Terminal()) as cache:
+        with suppress(CacheError), Cache.open(path, listener=Terminal()) as cache:
             try:
                 take_journal(cache)
             except JournalError as error:
@@ -141,7 +141,7 @@ def _path(path: Path, arguments: argparse.Namespace) -> None:
 
 def _merge(path: Path, arguments: argparse.Namespace) -> None:
     with ExitStack() as stack:
-        others = [stack.enter_context(Cache.read_only(file, Terminal())) for file in arguments.files]
+        others = [stack.enter_context(Cache.read_only(file)) for file in arguments.files]
         mine = stack.enter_context(Cache.open(path, listener=Terminal()))
         taken = mine.merge(chain.from_iterable(other.rows() for other in others))
     _print_change(path, arguments, "rows_taken", taken, "added to")
@@ -162,7 +162,7 @@ def _import(path: Path, arguments: argparse.Namespace) -> None:
 
 def _export(path: Path, arguments: argparse.Namespace) -> None:
     outputs.check(arguments.output, outputs.ROWS, force=arguments.force)
-    with Cache.read_only(path, Terminal()) as cache:
+    with Cache.read_only(path) as cache:
         lines = format_rows(cache.rows())
         if not arguments.output:
             results().writelines(lines)
@@ -202,29 +202,22 @@ def _print_change(path: Path, arguments: argparse.Namespace, key: str, count: in
 _COUNTED = (
     "enumerations", "measurements", "failures", "comparisons", "group_comparisons", "step_times", "trials",
 )  # fmt: skip
-_TABLES = "".join(
-    f"UNION ALL SELECT device, library, threads, '{name}' FROM {name}\n"
-    for name in _COUNTED
-    if name not in ("measurements", "failures")
-)
+# The rank 0 is that of predictions.
 _MACHINES = f"""
-    WITH rows(device, library, threads, counted) AS (
-      SELECT device, library, threads, CASE WHEN time_ms ISNULL THEN 'failures' ELSE 'measurements' END
-      FROM measurements WHERE status <> '{UNLIKELY}'
-      {_TABLES}
+    WITH counted AS (
+      SELECT device, library, threads, CASE
+        WHEN kind = 'measurement' AND json_extract(content, '$.time_ms') ISNULL THEN 'failures'
+        ELSE kind || 's' END AS name
+      FROM rows WHERE rank > 0
     )
-    SELECT device, library, threads, {", ".join(f"sum(counted = '{name}')" for name in _COUNTED)}
-    FROM rows GROUP BY device, library, threads ORDER BY device, library, threads
+    SELECT device, library, threads, {", ".join(f"sum(name = '{name}')" for name in _COUNTED)}
+    FROM counted GROUP BY device, library, threads
 """
 
 _KERNELS = """
-    SELECT problem, pass, device, library, threads, count(DISTINCT micro_batch), count(time_ms)
-    FROM (
-      SELECT device, library, threads, problem, pass, micro_batch, time_ms FROM measurements
-      UNION ALL SELECT device, library, threads, problem, pass, micro_batch, NULL FROM enumerations
-    )
-    GROUP BY device, library, threads, problem, pass
-    ORDER BY device, library, threads, problem, pass
+    SELECT problem, pass, device, library, threads,
+      count(DISTINCT json_extract(content, '$.micro_batch')), count(json_extract(content, '$.time_ms'))
+    FROM rows WHERE kind IN ('measurement', 'enumeration') GROUP BY device, library, threads, problem, pass
 """
 
 _MACHINE_KEYS = ("device", "library", "threads", *_COUNTED)

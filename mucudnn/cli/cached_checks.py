@@ -1,5 +1,8 @@
 """The times from busy moments and the unconfirmed comparisons in the cache, for `mucudnn cache check`."""
 
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import mucudnn
 from mucudnn._native import parse_descriptor
 from mucudnn.cli.terminal import table
 from mucudnn.costs.cache import Cache
+from mucudnn.costs.schema import MEASUREMENT, STEP_TIME, STEP_USES
 from mucudnn.errors import shown
 from mucudnn.output.text import milliseconds
 from mucudnn.problems.descriptor import short_text
@@ -17,21 +21,8 @@ _DISTURBED_KEYS = (
     "problem", "pass", "library", "threads", "micro_batch", "algorithm", "time_ms", "wall_ms", "cpu_ms",
     "busy_tries",
 )  # fmt: skip
-_DISTURBED = f"""
-    SELECT {", ".join(_DISTURBED_KEYS)} FROM measurements WHERE busy_tries > 0
-    ORDER BY device, library, threads, problem, pass, micro_batch, algorithm
-"""
 # A comparison that contradicts kept times replaces or deletes them, so they are confirmed or not checked yet.
 _WAYS = ("choices", "stock", "mixture")
-_STEP_KEYS = ("problem", "library", "threads", *(f"{way}_ms" for way in _WAYS), "uses", "checks")
-_STEPS = f"""
-    SELECT problem, library, threads,
-      {", ".join(f"max(CASE way WHEN '{way}' THEN time_ms END) AS {way}_ms" for way in _WAYS)},
-      max(CAST(ifnull(uses, 0) AS INTEGER), 0), max(CAST(ifnull(checks, 0) AS INTEGER), 0)
-    FROM step_times LEFT JOIN step_uses USING (device, library, threads, problem, pass, step)
-    WHERE version = ? GROUP BY device, library, threads, problem, pass, step
-    HAVING choices_ms NOTNULL AND stock_ms NOTNULL ORDER BY device, library, threads, problem, pass, step
-"""
 
 
 def summarize_checks(path: Path) -> tuple[dict[str, Any], list[Table | str]]:
@@ -39,10 +30,10 @@ def summarize_checks(path: Path) -> tuple[dict[str, Any], list[Table | str]]:
     disturbed, steps, count = list[dict[str, Any]](), list[dict[str, Any]](), 0
     if path.exists():
         with Cache.read_only(path) as cache:
-            disturbed = [dict(zip(_DISTURBED_KEYS, row, strict=True)) for row in cache.query(_DISTURBED)]
-            rows = cache.query(_STEPS, (mucudnn.__version__,))
-            steps = [dict(zip(_STEP_KEYS, row, strict=True)) for row in rows]
-            ((count,),) = cache.query("SELECT count(time_ms) FROM measurements")
+            rows = [row for row in cache.select(MEASUREMENT) if row["time_ms"] is not None]
+            count = len(rows)
+            disturbed = [{key: row[key] for key in _DISTURBED_KEYS} for row in rows if row["busy_tries"]]
+            steps = list(_find_steps(cache))
     unconfirmed = [step for step in steps if not step["checks"]]
     lines: list[Table | str] = []
     if disturbed:
@@ -57,6 +48,23 @@ def summarize_checks(path: Path) -> tuple[dict[str, Any], list[Table | str]]:
     if disturbed:
         lines.append("Next: mucudnn benchmark --remeasure NETWORK, on a quiet machine")
     return {"measurements": count, "disturbed": disturbed, "steps": steps}, lines
+
+
+def _find_steps(cache: Cache) -> Iterator[dict[str, Any]]:
+    """Yield the comparisons of steps that this version of mucudnn made."""
+    key = itemgetter(*STEP_USES.key)
+    counts = {key(row): row for row in cache.select(STEP_USES)}
+    rows = [row for row in cache.select(STEP_TIME) if row["version"] == mucudnn.__version__]
+    for step, group in groupby(rows, key):
+        times = {row["way"]: row["time_ms"] for row in group}
+        if times.keys() >= {"choices", "stock"}:
+            _, library, threads, problem, *_ = step
+            count = counts.get(step, {"uses": 0, "checks": 0})
+            yield {
+                "problem": problem, "library": library, "threads": threads,
+                **{f"{way}_ms": times.get(way) for way in _WAYS},
+                "uses": count["uses"], "checks": count["checks"],
+            }  # fmt: skip
 
 
 def format_kernel(key: Any) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from mucudnn import settings
 from mucudnn.cli import options
 from mucudnn.costs.cache import default_path
-from mucudnn.costs.file import UnwritableError
+from mucudnn.costs.file import CacheError
 from mucudnn.drop_in.elf import NotElfError
 from mucudnn.drop_in.libraries import find_libraries, preloading, shim_path, unknown_functions
 from mucudnn.drop_in.older import find_library_for_8
@@ -116,7 +116,7 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
         variables[settings.MEASURING.variable] = "thorough"
     try:
         cache = default_path()
-    except UnwritableError as error:
+    except CacheError as error:
         print(f"Warning: {error}; what is measured is lost afterwards", file=sys.stderr, flush=True)
         return variables
     with suppress(OSError):  # without the folder nothing is kept, and the drop-in warns about that

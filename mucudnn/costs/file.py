@@ -1,47 +1,253 @@
-"""The cache's file: its format, and how to open it without harming a file that is not a cache."""
+"""The cache's file: how it is opened, how a damaged one is replaced, and which errors it raises.
+
+This is the only module that turns the errors of sqlite, of the file system and of wrong rows into ours.
+"""
 
 import os
 import sqlite3
 import stat
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
-from mucudnn.costs.claims import Claims
-from mucudnn.costs.schema import KERNEL_KEY, TABLES
+from mucudnn.costs.claims import Claims, Patience
+from mucudnn.costs.schema import FORMAT
 from mucudnn.errors import MucudnnError, raised_here
 from mucudnn.forks import close_before_fork, no_fork
 from mucudnn.input import refuse_newer
 
-VERSION = 1
 APPLICATION_ID = 0x6D756344  # in the file's header, so that no other program's database is written to
-STEP_USES = "step_uses"  # a table of counts about the rows of step times in this file
-_MAGIC = b"SQLite format 3\0"
 WAITING_SECONDS = 10.0  # for a process that has the file locked; a merge of 100,000 rows takes a few seconds
-_MOMENT = 0.02  # seconds between two tries
 _MOST_BYTES_OF_CELL = 64 * 2**20
+# `own_key` and `content` are JSON: the values of a kind's own key, and all values that have no column here.
+_ROWS = (
+    "CREATE TABLE rows (kind TEXT NOT NULL, engine TEXT NOT NULL, device TEXT NOT NULL, "
+    "library TEXT NOT NULL, threads INTEGER NOT NULL, problem TEXT NOT NULL, pass TEXT NOT NULL, "
+    "own_key TEXT NOT NULL, rank INTEGER NOT NULL, measured_at TEXT NOT NULL, content TEXT NOT NULL, "
+    "PRIMARY KEY (device, library, threads, problem, pass, kind, own_key)) WITHOUT ROWID"
+)
+# It has at most one row: the state of the journal when the cache last took it.
+_TAKEN_JOURNAL = "CREATE TABLE taken_journal (state TEXT NOT NULL)"
 
 T = TypeVar("T")
 _kept_locked: set[Path] = set()  # the caches that stayed locked while this process waited
-_File: TypeAlias = tuple[int, int]  # its device and its inode
-_connected: Counter[_File] = Counter()  # this process's open connections to each file
 
 
-class _Connection(sqlite3.Connection):
-    """A connection that is counted while it is open."""
+class CacheError(MucudnnError):
+    """The file of the cache cannot be used."""
 
-    file: _File | None = None
+
+class DamagedError(CacheError):
+    """The file is damaged or of an older format, or another process has replaced it."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"the cache {path} {reason}; move it away to start anew")
+        self.reason = reason
+
+
+class LockedError(CacheError):
+    """Another process keeps the file locked."""
+
+
+@contextmanager
+def cache_errors(path: Path) -> Iterator[None]:
+    """Raise CacheError for an error of sqlite or of the file system, and for a ValueError about a row."""
+    try:
+        yield
+    except (MucudnnError, sqlite3.ProgrammingError):
+        raise
+    except raised_here(OSError) as error:
+        raise CacheError(f"the cache {path} cannot be used: {error.strerror or error}") from None
+    except raised_here(sqlite3.Error, ValueError, OverflowError) as error:
+        code = getattr(error, "sqlite_errorcode", 0)
+        if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            _kept_locked.add(path)
+            raise LockedError(
+                f"the cache {path} is locked by another process: let that process go on or end it, or name "
+                "another file in MUCUDNN_CACHE"
+            ) from None
+        is_damage = code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY_DBMOVED)
+        if isinstance(error, sqlite3.OperationalError) and not is_damage:
+            raise CacheError(f"the cache {path} cannot be used: {error}") from None
+        raise DamagedError(path, f"is damaged: {error}") from None
+
+
+class Database:
+    """A connection to a cache's file, or to a database in memory.
+
+    The connection to a file is closed before each fork, because a child would inherit locks in sqlite's
+    memory without the locks in the file system that they stand for.
+    """
+
+    def __init__(self, path: Path, connect: Callable[[Path], sqlite3.Connection] | None = None) -> None:
+        """Take the function that opens the file; None for a database in memory."""
+        self._path, self._connect = path, connect or _connect_in_memory
+        self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
+        if connect is not None:
+            with no_fork:
+                close_before_fork(self)
+
+    def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Return the result of `work`, which may raise ValueError for a row that is wrong.
+
+        If another process has the file locked, wait, but only once in this process. Raise CacheError.
+        """
+        with cache_errors(self._path), no_fork:
+            if self._connection is None:
+                self._file = _identify(self._path)
+                self._connection = self._connect(self._path)
+                self._file = self._file or _identify(self._path)  # if it was missing
+            return work(self._connection)
+
+    def change(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Return the result of `work`, which runs in one transaction. Raise CacheError."""
+
+        def transact(connection: sqlite3.Connection) -> T:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                result = work(connection)
+                connection.execute("COMMIT")
+                return result
+            finally:
+                if connection.in_transaction:
+                    with suppress(sqlite3.Error):
+                        connection.rollback()
+
+        return self.run(transact)
 
     def close(self) -> None:
-        super().close()
+        """Close the connection, until it is next used."""
         with no_fork:
-            file, self.file = self.file, None
-            if file is not None:
-                _connected[file] -= 1
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def set_aside(self) -> Path | None:
+        """Rename the damaged file, and leave an empty file in its place. Return the renamed file.
+
+        Return None if another process has replaced the file already. Raise CacheError.
+        """
+        self.close()
+        with (
+            cache_errors(self._path),
+            closing(Claims(self._path)) as claims,
+            claims.claim("the file itself", Patience("it replaces the damaged cache")),
+            no_fork,
+        ):
+            return None if _identify(self._path) != self._file else _set_aside(self._path)
+
+
+def open_to_write(path: Path) -> sqlite3.Connection:
+    """Open a cache, and make it if it is missing. Raise errors that `Database.run` replaces."""
+    with _closed_on_error(_connect(path)) as connection:
+        connection.execute("BEGIN IMMEDIATE")  # fails where the file cannot be written
+        if not _has_tables(connection, path):
+            _make_tables(connection)
+        connection.execute("COMMIT")
+        with suppress(sqlite3.OperationalError):  # such as on a file system without shared memory
+            connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        return connection
+
+
+def open_to_read(path: Path) -> sqlite3.Connection:
+    """Open an existing cache as it is, without a copy. Raise as `open_to_write` does."""
+    # Reading while others write needs locks, and so the right to write. A file can also be read as if nobody
+    # changed it, but without the rows in a writer's log. That is right if there is no log, and otherwise the
+    # last resort of a reader that may not write.
+    may_write = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+    has_log = path.with_name(path.name + "-wal").exists()
+    options = ["?mode=rw"] if may_write else ["?mode=ro"] if has_log else []
+    if not (may_write and has_log):
+        options.append("?mode=ro&immutable=1")
+    for option in options[:-1]:
+        with suppress(sqlite3.OperationalError):
+            return _open_to_read(path, option)
+    return _open_to_read(path, options[-1])
+
+
+def _open_to_read(path: Path, option: str) -> sqlite3.Connection:
+    with _closed_on_error(_connect(path, option)) as connection:
+        if not _has_tables(connection, path):
+            raise sqlite3.DatabaseError("it has no tables")
+        connection.execute("PRAGMA query_only = 1")
+        return connection
+
+
+def is_cache(path: Path) -> bool:
+    """Return False for a missing or empty file. Raise MucudnnError if it is not a cache, OSError."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return False
+    if stat.S_IFMT(status.st_mode) not in (stat.S_IFREG, stat.S_IFDIR):  # such as a pipe, which would block
+        raise MucudnnError(f"{path} is not a mucudnn cache: it is not a regular file")
+    if not status.st_size:
+        return False
+    try:
+        # sqlite keeps the locks that this process has on the file. Closing any other descriptor of it would
+        # release them, and another process would then remove the log to which sqlite writes here.
+        with no_fork, closing(_connect(path, "?mode=ro&immutable=1")) as connection:
+            ((identity,),) = connection.execute("PRAGMA application_id")
+    except raised_here(sqlite3.DatabaseError):  # so no connection of this process can use the file
+        with path.open("rb") as file:
+            identity = int.from_bytes(file.read(72)[68:], "big")
+    if identity != APPLICATION_ID:
+        raise MucudnnError(
+            f"{path} is not a mucudnn cache: it was left as it is, name another in MUCUDNN_CACHE"
+        )
+    return True
+
+
+def _connect(path: Path, options: str = "") -> sqlite3.Connection:
+    """Connect to a file as it is. Raise sqlite3.DatabaseError."""
+    connection = sqlite3.connect(
+        path.absolute().as_uri() + options,
+        uri=True,
+        isolation_level=None,
+        timeout=0 if path in _kept_locked else WAITING_SECONDS,
+        check_same_thread=False,  # any thread that forks may close the connection
+    )
+    with _closed_on_error(connection):
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES_OF_CELL)
+        # The check of a row reports a text that is not UTF-8.
+        connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
+        return connection
+
+
+def _connect_in_memory(_: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    _make_tables(connection)
+    return connection
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    for statement in (
+        f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {FORMAT}", _ROWS, _TAKEN_JOURNAL
+    ):  # fmt: skip
+        connection.execute(statement)
+
+
+def _has_tables(connection: sqlite3.Connection, path: Path) -> bool:
+    """Return False for a file without tables. Raise DamagedError, NewerFileError, sqlite3.DatabaseError.
+
+    A file with views or triggers counts as damaged: a view can compute without end, and a trigger can change
+    other rows.
+    """
+    entries = connection.execute("SELECT type, sql FROM sqlite_master").fetchall()
+    if not entries:
+        return False
+    ((version,),) = connection.execute("PRAGMA user_version")
+    refuse_newer(f"cache {path}", version, FORMAT, "name another file in MUCUDNN_CACHE")
+    if version < FORMAT:
+        raise DamagedError(path, f"has format {version}, and this mucudnn reads format {FORMAT}")
+    kinds, statements = zip(*entries, strict=True)
+    if {"view", "trigger"}.intersection(kinds) or {_ROWS, _TAKEN_JOURNAL}.difference(statements):
+        raise sqlite3.DatabaseError("its tables are not those of a cache")
+    return True
 
 
 @contextmanager
@@ -57,300 +263,26 @@ def _closed_on_error(connection: sqlite3.Connection) -> Iterator[sqlite3.Connect
         raise
 
 
-class UnwritableError(MucudnnError):
-    """The cache cannot be written, and perhaps cannot be read."""
-
-
-class DamagedError(UnwritableError):
-    """The cache is damaged, or another process has replaced the file."""
-
-
-class LockedError(UnwritableError):
-    """Another process keeps the cache locked."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(
-            f"the cache {path} is locked by another process: let that process go on or end it, or name "
-            "another file in MUCUDNN_CACHE"
-        )
-
-
-class Database:
-    """A connection to sqlite that is closed before each fork.
-
-    A child would inherit locks in sqlite's memory without the locks in the file system that they stand for.
-    """
-
-    def __init__(
-        self, connection: sqlite3.Connection, connect: Callable[[], sqlite3.Connection] | None = None
-    ) -> None:
-        """Take a connection and, unless it is in memory, the function that opens it. Needs `no_fork`."""
-        self._connection: sqlite3.Connection | None = connection
-        self._connect = connect
-        if connect is not None:
-            close_before_fork(self)
-
-    def connection(self) -> sqlite3.Connection:
-        """Return the connection, opened again after a fork. Needs `no_fork`. Raise sqlite3.Error."""
-        if self._connection is None:
-            assert self._connect is not None
-            self._connection = self._connect()
-        return self._connection
-
-    def close(self) -> None:
-        """Close the connection, until it is next used."""
-        with no_fork:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-
-
-def when_unlocked(path: Path, work: Callable[[], T]) -> T:
-    """Return the result of `work`, repeated while another process has the cache locked. Raise LockedError.
-
-    A process waits for a cache only once. If the cache stays locked, later work is tried without a wait.
-    `work` raises LockedError or sqlite's error, and must hold no locks then: during the wait, signals are
-    handled and other threads may fork.
-    """
-    patience = 0.0 if path in _kept_locked else WAITING_SECONDS
-    end = time.monotonic() + patience
-    while True:
-        try:
-            return work()
-        except LockedError:
-            pass
-        except sqlite3.OperationalError as error:
-            if not _is_lock_error(error):
-                raise
-        if time.monotonic() >= end:
-            _kept_locked.add(path)
-            raise LockedError(path)
-        time.sleep(_MOMENT)
-
-
-def _is_lock_error(error: sqlite3.OperationalError) -> bool:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # higher bits give the kind of lock
-    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-def open_file(path: Path) -> tuple[Database, Claims]:
-    """Open a cache for reading and writing, and make it if it is missing.
-
-    Raise UnwritableError, LockedError, DamagedError, NewerFileError. Raise MucudnnError if the file is not a
-    cache, and leave it as it is.
-    """
-    try:
-        try:
-            path.parent.stat()
-        except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        return when_unlocked(path, partial(_open_file, path))
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        if is_damage(error):
-            raise failure(path, error) from None
-        raise UnwritableError(f"the cache {path} cannot be written: {error}") from None
-    except raised_here(OSError) as error:
-        raise UnwritableError(f"the cache {path} cannot be written: {error.strerror or error}") from None
-
-
-def _open_file(path: Path) -> tuple[Database, Claims]:
-    _is_cache(path)
-    claims = Claims(path)  # fails at once on a file system without locks, where sqlite would wait for them
-    try:
-        # Another process may be replacing a damaged file.
-        with claims.claim("the file itself") as ours:
-            if not ours:
-                raise LockedError(path)
-            return _open_to_write(path), claims
-    except BaseException:
-        claims.close()
-        raise
-
-
-def _open_to_write(path: Path) -> Database:
-    with no_fork, _closed_on_error(connect(path)) as connection:
-        _check_version(connection, path)
-        connection.execute("BEGIN IMMEDIATE")  # fails where the file cannot be written
-        if not check_tables(connection):
-            make_tables(connection)
-        connection.execute("COMMIT")
-        with suppress(sqlite3.OperationalError):  # such as on a file system without shared memory
-            connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        return Database(connection, partial(_connect_to_write, path))
-
-
-def open_to_read(path: Path) -> Database:
-    """Open an existing cache as it is, without a copy. Raise MucudnnError, DamagedError, NewerFileError."""
-    try:
-        if not _is_cache(path):
-            raise MucudnnError(f"the cache {path} does not exist or is empty")
-        # Reading while others write needs locks, and so the right to write. A file can also be read as if
-        # nobody changed it, but without the rows in a writer's log. That is right if there is no log, and
-        # otherwise the last resort of a reader that may not write.
-        may_write = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
-        has_log = path.with_name(path.name + "-wal").exists()
-        options = ["?mode=rw"] if may_write else ["?mode=ro"] if has_log else []
-        if not (may_write and has_log):
-            options.append("?mode=ro&immutable=1")
-        while True:
-            connect = partial(_connect_to_read, path, options.pop(0))
-            try:
-                return when_unlocked(path, partial(_reader, connect))
-            except (sqlite3.OperationalError, LockedError):
-                if not options:
-                    raise
-    except sqlite3.OperationalError as error:
-        raise MucudnnError(f"the cache {path} cannot be read: {error}") from None
-    except raised_here(OSError) as error:
-        raise MucudnnError(f"the cache {path} cannot be read: {error.strerror or error}") from None
-
-
-def _reader(connect: Callable[[], sqlite3.Connection]) -> Database:
-    with no_fork:
-        return Database(connect(), connect)
-
-
-def in_memory() -> Database:
-    """Return an empty cache in memory."""
-    with no_fork:
-        connection = sqlite3.connect(":memory:", isolation_level=None)
-        make_tables(connection)
-        return Database(connection)
-
-
-def make_tables(connection: sqlite3.Connection) -> None:
-    """Make the tables of a new file."""
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {VERSION}")
-    for table in TABLES:
-        connection.execute(f"CREATE TABLE {table.name} ({table.definition})")
-    # It has at most one row: the state of the journal when the cache last took it.
-    connection.execute("CREATE TABLE taken_journal (state TEXT NOT NULL)")
-    key = ", ".join(f'"{column}"' for column in (*KERNEL_KEY, "step"))
-    connection.execute(
-        f"CREATE TABLE {STEP_USES} ({key}, uses INTEGER NOT NULL, checks INTEGER NOT NULL, UNIQUE ({key}))"
-    )
-
-
-def check_tables(connection: sqlite3.Connection) -> bool:
-    """Return False for a file without tables.
-
-    Raise sqlite3.DatabaseError if a file lacks a table or a column, or has views or triggers: a view can
-    compute without end, and a trigger can change other rows.
-    """
-    entries = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
-    for kind, name, sql in entries:
-        if kind not in ("table", "index") or (kind == "table" and str(sql)[:12] != "CREATE TABLE"):
-            raise sqlite3.DatabaseError(f"{name!r} is not a table of a cache")
-    for table in TABLES if entries else ():
-        # A traceback would keep the cursor of a comprehension, and with it the transaction, open.
-        columns = connection.execute(f"PRAGMA table_info({table.name})").fetchall()
-        present = {column for _, column, *_ in columns}
-        if missing := table.columns.keys() - present:
-            raise sqlite3.DatabaseError(f"the table {table.name} has no column {min(missing)}")
-    return bool(entries)
-
-
-def _is_cache(path: Path) -> bool:
-    """Return False for a missing or empty file. Raise MucudnnError for a file that is not a cache."""
+def _identify(path: Path) -> tuple[int, int] | None:
+    """Return the device and the inode of a file; None if there is none."""
     try:
         status = path.stat()
-        kind = stat.S_IFMT(status.st_mode)
-        if kind not in (stat.S_IFREG, stat.S_IFDIR):  # such as a pipe, which would block
-            raise MucudnnError(f"{path} is not a mucudnn cache: it is not a regular file")
-        with no_fork:
-            # Closing any descriptor of a file releases all locks that the process has on it. Another process
-            # would take itself for the only one, and remove the log to which sqlite writes here.
-            if _connected[status.st_dev, status.st_ino] > 0:
-                return True
-            with path.open("rb") as file:
-                header = file.read(100)
-    except FileNotFoundError:
-        return False
-    if header and (header[:16] != _MAGIC or int.from_bytes(header[68:72], "big") != APPLICATION_ID):
-        raise MucudnnError(
-            f"{path} is not a mucudnn cache: it was left as it is, name another in MUCUDNN_CACHE"
-        )
-    return bool(header)
+    except raised_here(OSError):
+        return None
+    return status.st_dev, status.st_ino
 
 
-def connect(path: Path, options: str = "") -> sqlite3.Connection:
-    """Connect to a file as it is, without waiting for locks. Raise sqlite3.DatabaseError, OSError."""
-    uri = path.absolute().as_uri() + options
-    # Any thread that forks may close the connection.
-    connection = sqlite3.connect(
-        uri, uri=True, isolation_level=None, timeout=0, check_same_thread=False, factory=_Connection
-    )
-    with _closed_on_error(connection):
-        with no_fork:
-            status = path.stat()
-            connection.file = status.st_dev, status.st_ino
-            _connected[connection.file] += 1
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES_OF_CELL)
-        # A damaged text must not raise an error here, where nothing says which row it is in.
-        connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
-    return connection
-
-
-def _connect_to_write(path: Path) -> sqlite3.Connection:
-    """Open again a file that was opened before. Raise sqlite3.OperationalError."""
-    with _closed_on_error(connect(path, "?mode=rw")) as connection:
-        connection.execute("PRAGMA synchronous = NORMAL")
-    return connection
-
-
-def _connect_to_read(path: Path, options: str) -> sqlite3.Connection:
-    """Open a file to read. Raise sqlite3.OperationalError, MucudnnError, NewerFileError."""
-    connection = connect(path, options)
-    try:
-        _check_version(connection, path)
-        check_tables(connection)
-        connection.execute("PRAGMA query_only = 1")
-        return connection
-    except BaseException as error:
-        connection.close()
-        if isinstance(error, sqlite3.DatabaseError | UnicodeDecodeError) and is_damage(error):
-            raise failure(path, error) from None
-        raise
-
-
-def free_name(path: Path, end: str) -> Path:
-    """Return the path with an end, and with a number if that file exists already."""
-    number, free = 1, path.with_name(f"{path.name}.{end}")
-    while True:
-        try:
-            free.lstat()
-        except FileNotFoundError:
-            return free
+def _set_aside(path: Path) -> Path:
+    mode, aside, number = path.stat().st_mode & 0o777, path.with_name(f"{path.name}.damaged"), 1
+    while os.path.lexists(aside):
         number += 1
-        free = path.with_name(f"{path.name}.{end}.{number}")
-
-
-def _check_version(connection: sqlite3.Connection, path: Path) -> None:
-    try:
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-        connection.execute("SELECT count(*) FROM sqlite_master")
-    except sqlite3.OperationalError:
-        raise
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        raise failure(path, error) from None
-    refuse_newer(f"cache {path}", version, VERSION, "name another file in MUCUDNN_CACHE")
-
-
-def failure(path: Path, error: sqlite3.DatabaseError | UnicodeDecodeError) -> UnwritableError:
-    """Return the error to show for sqlite's error about an open file.
-
-    It is a UnicodeDecodeError if sqlite's message quotes a damaged file.
-    """
-    if is_damage(error):
-        return DamagedError(f"the cache {path} is damaged: {error}; move it away to start anew")
-    return UnwritableError(f"the cache {path} failed: {error}")
-
-
-def is_damage(error: sqlite3.DatabaseError | UnicodeDecodeError) -> bool:
-    """Return whether damage to the file may have caused an error; another schema counts as damage."""
-    if isinstance(error, sqlite3.OperationalError):
-        code = getattr(error, "sqlite_errorcode", None)
-        return code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY_DBMOVED)
-    return not isinstance(error, sqlite3.ProgrammingError)
+        aside = path.with_name(f"{path.name}.damaged.{number}")
+    # The log moves first, because sqlite would delete it if the file is missing.
+    for suffix in ("-wal", ""):
+        with suppress(FileNotFoundError):
+            Path(f"{path}{suffix}").rename(f"{aside}{suffix}")
+    Path(f"{path}-shm").unlink(missing_ok=True)
+    # The new file is as private as the old one, and cannot be a link to another file.
+    with suppress(FileExistsError):  # another process has made it
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode))
+    return aside

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 from mucudnn._native import MOST_SLICES_IN_PLACE, Problem, accumulator_size, parse_journal
-from mucudnn.costs.exchange import checked_row
 from mucudnn.costs.records import CANNOT_ACCUMULATE, RACED, SUCCESS, Machine, Measurement
 from mucudnn.costs.rows import CacheRows
 from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, Row
@@ -153,12 +152,12 @@ def rows_of(text: str) -> Iterator[Row]:
                     time_ms, wall_ms, cpu_ms, busy_tries, accumulator,
                 )  # fmt: skip
                 row = MEASUREMENT.row(machine, kernel, vars(measurement), measured_at=at)
-                yield MEASUREMENT, checked_row(MEASUREMENT, row)
+                yield MEASUREMENT, MEASUREMENT.checked(row)
             for problem, pass_, api, text in candidates:
                 if api == _api_of_engine(problem, is_host=is_host):
                     listed = {"micro_batch": problem.mini_batch, "candidates": text}
                     row = ENUMERATION.row(machine, Kernel(problem, pass_), listed, measured_at=at)
-                    yield ENUMERATION, checked_row(ENUMERATION, row)
+                    yield ENUMERATION, ENUMERATION.checked(row)
         except raised_here(ValueError, KeyError, OverflowError, OSError):  # not the header of a journal
             continue
 

@@ -1,62 +1,41 @@
-"""The rows of a cache's file: added, looked up, merged, removed."""
+"""The rows of a cache's file: looked up, added, merged, removed."""
 
+import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from mucudnn.costs import file as cache_file
 from mucudnn.costs.claims import Claims, Patience
-from mucudnn.costs.exchange import checked_cells
-from mucudnn.costs.file import STEP_USES, DamagedError, Database, UnwritableError
-from mucudnn.costs.records import RACED, Machine, StepUses
-from mucudnn.costs.salvage import copy_in_memory, replace_damaged
-from mucudnn.costs.schema import (
-    KERNEL_KEY,
-    MEASUREMENT,
-    MORE_UNDISTURBED,
-    NOT_UNLIKELY,
-    STEP_TIME,
-    TABLES,
-    UNDISTURBED,
-    Row,
-    Table,
-)
-from mucudnn.errors import raised_here
-from mucudnn.forks import no_fork
+from mucudnn.costs.file import CacheError, DamagedError, Database
+from mucudnn.costs.schema import KERNEL_KEY, KINDS, STEP_TIME, STEP_USES, Kind, Row, rank
+from mucudnn.input import parse_json
 from mucudnn.listener import Listener
-from mucudnn.problems.kernels import Kernel
 
 T = TypeVar("T")
-_STEP_KEY = (*KERNEL_KEY, "step")
-_NAMES = ", ".join(f'"{column}"' for column in _STEP_KEY)
-_SAME_STEP = " AND ".join(f'"{column}" = ?' for column in _STEP_KEY)
-_COUNT_USES = (
-    f"INSERT INTO {STEP_USES} ({_NAMES}, uses, checks) VALUES ({', '.join('?' * len(_STEP_KEY))}, ?, ?) "
-    f"ON CONFLICT ({_NAMES}) DO UPDATE SET"
-)
+
+_COLUMNS = ("engine", *KERNEL_KEY, "measured_at")  # the columns of a row that its content lacks
+_ADD = f"""
+    INSERT INTO rows (kind, own_key, rank, {", ".join(_COLUMNS)}, content) VALUES ({", ".join("?" * 11)})
+    ON CONFLICT ({", ".join(KERNEL_KEY)}, kind, own_key) DO UPDATE SET
+    engine = excluded.engine, rank = excluded.rank, measured_at = excluded.measured_at,
+    content = excluded.content
+    WHERE excluded.rank > rows.rank OR
+"""
+_ADD_NEW = f"{_ADD} excluded.rank = rows.rank OR rows.measured_at < ?"
+_ADD_LATER = f"{_ADD} (excluded.rank = rows.rank AND excluded.measured_at > rows.measured_at)"
+
+
 _warned: set[str] = set()
-
-
-# A decision reads the rows of its kernel again and again.
-_checked = lru_cache(maxsize=4096, typed=True)(checked_cells)
-
-
-def warn_once(listener: Listener, text: str) -> None:
-    """Give a warning that this process has not given yet, because every new shape opens the cache again."""
-    if text not in _warned:
-        _warned.add(text)
-        listener.message(f"Warning: {text}")
 
 
 class CacheRows:
     """An open file, or a database in memory. Closed by `with`.
 
-    A damaged file is set aside, and the work goes on with the rows that can be read. If a file that is not
-    `needed` fails for another reason, such as a full disk, the work goes on in memory. The listener gets a
-    message in both cases.
+    A damaged file is renamed, and a new one begins. If a file that is not `needed` fails for another reason,
+    such as a full disk, the work goes on in memory. The listener gets a message in both cases.
     """
 
     def __init__(
@@ -66,14 +45,14 @@ class CacheRows:
         *,
         claims: Claims | None = None,
         listener: Listener | None = None,
-        needed: bool = True,
+        since: str | None = None,
     ) -> None:
         self.path = path
         self._database = database
         self._claims = claims
         self._listener = listener or Listener()
-        self._needed = needed
-        self._in_transaction = False
+        self._needed = True
+        self._since = since
 
     def __enter__(self) -> Self:
         return self
@@ -109,149 +88,126 @@ class CacheRows:
             with self._claim(name(item), patience):
                 yield item
 
-    def rows(self) -> Iterator[Row]:
-        """Yield all rows of the file, sorted, as `merge` takes them."""
-        for table in TABLES:
-            yield from ((table, row) for row in self.select(table, f"ORDER BY {', '.join(table.key)}"))
+    def _claim(self, name: str, patience: Patience | None = None) -> AbstractContextManager[bool]:
+        return nullcontext(True) if self._claims is None else self._claims.claim(name, patience)
 
-    def select(self, table: Table, clauses: str, values: Iterable[Any] = ()) -> list[dict[str, Any]]:
-        """Return the exported rows of a table that match the clauses of a SELECT. Raise UnwritableError."""
-        sql, bound = f"SELECT {table.selection} FROM {table.name} {clauses}", tuple(values)
-        return self.attempt(lambda: [dict(_checked(table, *row)) for row in self._rows_of(sql, bound)])
+    def rows(self) -> Iterator[Row]:
+        """Yield all rows that other caches may take, sorted by kind and machine, as `merge` takes them."""
+        for kind in KINDS:
+            yield from ((kind, row) for row in self.select(kind))
+
+    def select(self, kind: Kind, where: str = "true", values: Sequence[Any] = ()) -> list[dict[str, Any]]:
+        """Return the rows of a kind that match a condition on the columns of the file. Raise CacheError."""
+        return self.attempt(lambda connection: select_rows(connection, kind, where, values))
+
+    def put(self, *rows: Row) -> None:
+        """Add new rows, all of them or none. Rows of a higher rank stay, unless they do not count."""
+        cells = [(*_cells_of(*row), self._since or "") for row in rows]
+        self.attempt(lambda connection: connection.executemany(_ADD_NEW, cells), changes=True)
 
     def merge(self, rows: Iterable[Row]) -> int:
         """Take in rows of another cache, all of them or none, and return how many changed this cache.
 
-        Of two rows with the same key, the later one wins, or else the row that is already here. A time from a
-        race does not replace a time from many runs. An undisturbed time replaces a disturbed one, even a
-        later one, and never the reverse. A row that an algorithm is unlikely replaces no measurement.
+        Of two rows with the same key, the one of the higher rank stays. Of two of the same rank, the later
+        one stays, or else the row that is already here.
         """
-        taken = list(rows)
+        cells = [_cells_of(*row) for row in rows]
 
-        def work() -> None:
-            for table, row in taken:
-                later = f"excluded.measured_at > {table.name}.measured_at"
-                if table is MEASUREMENT:
-                    if RACED in (row["notes"] or "").split():
-                        later += f" AND ' ' || {table.name}.notes || ' ' LIKE '% {RACED} %'"
-                    later = f"{UNDISTURBED} AND ({later} OR {MORE_UNDISTURBED}) AND {NOT_UNLIKELY}"
-                self.query(*table.upsert(row, f"WHERE {later}"))
+        def work(connection: sqlite3.Connection) -> int:
+            before = connection.total_changes
+            connection.executemany(_ADD_LATER, cells)
+            return connection.total_changes - before
 
-        return self.attempt(lambda: self._count_changes(work))
+        return self.attempt(work, changes=True)
 
     def remove(self, column: str, operator: str, value: str) -> int:
-        """Delete the rows of all tables for which the comparison is true. Return how many."""
+        """Delete the rows for which the comparison is true. Return how many."""
 
-        def work() -> None:
-            for table in TABLES:
-                self.query(f"DELETE FROM {table.name} WHERE {column} {operator} ?", (value,))
+        def work(connection: sqlite3.Connection) -> int:
+            removed = connection.execute(
+                f"DELETE FROM rows WHERE {column} {operator} ? AND kind <> ?", (value, STEP_USES.name)
+            ).rowcount
+            step = "json_extract(content, '$.step')"
+            connection.execute(
+                f"DELETE FROM rows WHERE kind = ? AND {step} NOT IN (SELECT {step} FROM rows WHERE kind = ?)",
+                (STEP_USES.name, STEP_TIME.name),
+            )
+            return removed
 
-        removed = self.attempt(lambda: self._count_changes(work))
-        self.query(f"DELETE FROM {STEP_USES} WHERE step NOT IN (SELECT step FROM {STEP_TIME.name})")
-        return removed
-
-    def add_uses(self, machine: Machine, kernel: Kernel, step: str, count: int) -> StepUses:
-        """Count uses of a step's times. Return all of them so far.
-
-        The counts are about this file, so exported and merged rows lack them.
-        """
-        key = _step_key(machine, kernel, step)
-        self.query(f"{_COUNT_USES} uses = uses + excluded.uses", (*key, count, 0))
-        # A damaged row may hold a text or a negative number.
-        counts = ", ".join(f"max(CAST({name} AS INTEGER), 0)" for name in StepUses._fields)
-        rows = self.query(f"SELECT {counts} FROM {STEP_USES} WHERE {_SAME_STEP}", key)
-        return StepUses(*rows[0]) if rows else StepUses(count, 0)
-
-    def reset_uses(self, machine: Machine, kernel: Kernel, step: str, checks: int) -> None:
-        """Reset the uses of a step's times to 0, and keep how many checks have confirmed the times."""
-        key = _step_key(machine, kernel, step)
-        self.query(f"{_COUNT_USES} uses = excluded.uses, checks = excluded.checks", (*key, 0, checks))
-
-    def forget_step_times(self, machine: Machine, kernel: Kernel, step: str) -> None:
-        """Delete the times of a step, which a check has contradicted."""
-        for name in (STEP_TIME.name, STEP_USES):
-            self.query(f"DELETE FROM {name} WHERE {_SAME_STEP}", _step_key(machine, kernel, step))
+        return self.attempt(work, changes=True)
 
     def query(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
-        """Return all rows of a statement. Raise UnwritableError."""
+        """Return all rows of a statement. Raise CacheError."""
         bound = tuple(values)
-        return self.attempt(lambda: self._rows_of(sql, bound))
+        return self.attempt(lambda connection: connection.execute(sql, bound).fetchall())
 
-    def attempt(self, work: Callable[[], T]) -> T:
-        """Return the result of `work`, which raises sqlite3.DatabaseError, or ValueError for a damaged row.
+    def attempt(self, work: Callable[[sqlite3.Connection], T], *, changes: bool = False) -> T:
+        """Return the result of `work`, in one transaction if it changes several rows.
 
-        If another process has the file locked, wait. If the file fails, repeat the work with a usable file,
-        else in memory. Raise UnwritableError.
+        If the file is damaged, begin a new one. If it fails otherwise, go on in memory unless it is needed.
+        Raise CacheError.
         """
+
+        def run() -> T:
+            return self._database.change(work) if changes else self._database.run(work)
+
         try:
-            return work() if self._in_transaction else cache_file.when_unlocked(self.path, work)
-        except raised_here(sqlite3.DatabaseError, ValueError, UnwritableError) as error:
-            failure = self._failure_of(error)
-            if self._in_transaction or isinstance(error, sqlite3.ProgrammingError):
-                raise failure from None
-        if isinstance(failure, DamagedError) and self._replace_file():
-            try:
-                return work()
-            except raised_here(sqlite3.DatabaseError, ValueError, UnwritableError) as error:
-                failure = self._failure_of(error)
+            return run()
+        except CacheError as error:
+            failure = error
+        if isinstance(failure, DamagedError) and self._claims is not None:
+            with suppress(CacheError):  # such as a folder that cannot be written
+                if (aside := self._database.set_aside()) is not None:
+                    text = f"{failure.reason}: it is now {aside}, and a new cache begins"
+                    self._listener.message(f"Warning: the cache {self.path} {text}")
+                return run()
         if self._needed:
             raise failure
         self._go_on_in_memory(failure)
-        return work()
+        return run()
 
-    def _failure_of(self, error: Exception) -> UnwritableError:
-        if isinstance(error, UnwritableError):
-            return error
-        if isinstance(error, sqlite3.DatabaseError):
-            return cache_file.failure(self.path, error)
-        return DamagedError(f"the cache {self.path} is damaged: a row is wrong: {error}")
-
-    def _replace_file(self) -> bool:
-        """Replace a damaged file, and return whether the path has a usable file now."""
-        if self._claims is None:
-            return False
-        self._database.close()
-        try:
-            warning = replace_damaged(self.path)
-        except raised_here(OSError, sqlite3.Error, UnwritableError):  # such as a read-only folder
-            return False
-        if warning is not None:
-            self._listener.message(warning)
-        return True
-
-    def _rows_of(self, sql: str, values: tuple[Any, ...]) -> list[Any]:
-        with no_fork:
-            return self._database.connection().execute(sql, values).fetchall()
-
-    def _count_changes(self, work: Callable[[], None]) -> int:
-        """Do the work in one transaction. Return the number of changed rows."""
-        with no_fork:
-            connection = self._database.connection()
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                self._in_transaction = True
-                before = connection.total_changes
-                work()
-                connection.execute("COMMIT")
-                return connection.total_changes - before
-            finally:
-                self._in_transaction = False
-                if connection.in_transaction:
-                    with suppress(sqlite3.Error):
-                        connection.rollback()
-
-    def _claim(self, name: str, patience: Patience | None = None) -> AbstractContextManager[bool]:
-        return nullcontext(True) if self._claims is None else self._claims.claim(name, patience)
-
-    def _go_on_in_memory(self, failure: UnwritableError) -> None:
-        lost = "what is measured from now on is lost afterwards" if self.kept else "what can be read is used"
-        warn_once(self._listener, f"{failure}; {lost}")
-        file, self._database = self._database, copy_in_memory(self._database)
+    def _go_on_in_memory(self, failure: CacheError) -> None:
+        warn_once(self._listener, f"{failure}; what is measured from now on is lost afterwards")
+        file, self._database = self._database, Database(self.path)
+        self._needed = True
+        with suppress(CacheError):
+            self.merge((kind, row) for kind in KINDS for row in file.run(partial(select_rows, kind=kind)))
         file.close()
         if self._claims is not None:
             self._claims.close()
-        self._claims, self._needed = None, True
+            self._claims = None
 
 
-def _step_key(machine: Machine, kernel: Kernel, step: str) -> tuple[Any, ...]:
-    return (*machine.identity, STEP_TIME.problem_text(kernel.problem), kernel.pass_, step)
+def warn_once(listener: Listener, text: str) -> None:
+    """Give a warning that this process has not given yet, because every new shape opens the cache again."""
+    if text not in _warned:
+        _warned.add(text)
+        listener.message(f"Warning: {text}")
+
+
+def select_rows(
+    connection: sqlite3.Connection, kind: Kind, where: str = "true", values: Sequence[Any] = ()
+) -> list[dict[str, Any]]:
+    """Return the rows of a kind that match a condition. Raise ValueError for a damaged row."""
+    rows = connection.execute(
+        f"SELECT {', '.join(_COLUMNS)}, content FROM rows WHERE kind = ? AND {where} "
+        f"ORDER BY {', '.join(KERNEL_KEY)}, own_key",
+        (kind.name, *values),
+    ).fetchall()
+    return [_read(kind, *row).copy() for row in rows]
+
+
+@lru_cache(maxsize=4096, typed=True)  # a decision reads the rows of its kernel again and again
+def _read(kind: Kind, *cells: Any) -> dict[str, Any]:
+    *shared, content = cells
+    values = parse_json(str(content))
+    if not isinstance(values, dict):
+        raise ValueError("the content of a row is not a JSON object")
+    return kind.checked(values | dict(zip(_COLUMNS, shared, strict=True)))
+
+
+def _cells_of(kind: Kind, row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the cells of a row, as the statements that add it take them."""
+    content = {name: value for name, value in row.items() if name not in _COLUMNS}
+    shared = (row[name] for name in _COLUMNS)
+    return kind.name, kind.text_of_key(row), rank(row), *shared, json.dumps(content, allow_nan=False)

@@ -1,10 +1,11 @@
 """The measurements of similar kernels, which say something about a kernel that was not measured yet."""
 
+from functools import partial
+
 from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Machine, Measurement
-from mucudnn.costs.remeasuring import remeasuring_since
-from mucudnn.costs.schema import MEASUREMENT, record_of
+from mucudnn.costs.schema import MEASUREMENT
 from mucudnn.problems.kernels import Kernel
 
 
@@ -17,23 +18,45 @@ def find_similar(
     nearest channels and image sizes come first. Disturbed times on several threads are omitted, because they
     may be far too long.
     """
-    problem = kernel.problem
-    same = {name: getattr(problem, name) for name in ("data_type", "layout", "math")}
-    same |= {"kh": problem.kernel[-2], "kw": problem.kernel[-1], "pass": kernel.pass_}
-    sizes = {"ic": problem.in_channels, "oc": problem.out_channels}
-    sizes |= {"ih": problem.input[-2], "iw": problem.input[-1]}
-    equal = "".join(f' AND "{name}" = ?' for name in same)
-    distance = " + ".join(f"abs({name} - ?)" for name in sizes)
-    rows = cache.select(
-        MEASUREMENT,
-        "WHERE device = ? AND library = ? AND threads = ? AND time_ms NOTNULL AND measured_at >= ? "
-        f"AND (busy_tries = 0 OR threads = 1) AND (g > 1) = ?{equal} ORDER BY {distance} LIMIT ?",
-        (
-            *machine.identity, remeasuring_since() or "", problem.groups > 1, *same.values(), *sizes.values(),
-            most,
-        ),
-    )  # fmt: skip
-    return [
-        (Kernel(parse_descriptor(row["problem"])[0], row["pass"]), record_of(Measurement, row))
-        for row in rows
+    known = [
+        other
+        for other in _measured_kernels(cache, machine, kernel.pass_)
+        if _family(other) == _family(kernel)
     ]
+    similar = list[tuple[Kernel, Measurement]]()
+    for other in sorted(known, key=partial(_distance, kernel)):
+        similar += [
+            (other, row)
+            for row in cache.measurements(machine, other)
+            if row.time_ms is not None and (row.busy_tries == 0 or machine.threads == 1)
+        ]
+        if len(similar) >= most:
+            break
+    return similar[:most]
+
+
+def _measured_kernels(cache: Cache, machine: Machine, pass_: str) -> list[Kernel]:
+    sql = (
+        "SELECT DISTINCT problem FROM rows WHERE device = ? AND library = ? AND threads = ? AND pass = ? "
+        "AND kind = ?"
+    )
+    values = *machine.identity, pass_, MEASUREMENT.name
+    return cache.attempt(
+        lambda connection: [
+            Kernel(parse_descriptor(text)[0], pass_) for (text,) in connection.execute(sql, values).fetchall()
+        ]
+    )
+
+
+def _family(kernel: Kernel) -> tuple[object, ...]:
+    problem = kernel.problem
+    types = problem.data_type, problem.layout, problem.math
+    return *types, problem.kernel[-2:], problem.groups > 1
+
+
+def _distance(kernel: Kernel, other: Kernel) -> int:
+    ours, theirs = (
+        (problem.in_channels, problem.out_channels, *problem.input[-2:])
+        for problem in (kernel.problem, other.problem)
+    )
+    return sum(abs(a - b) for a, b in zip(ours, theirs, strict=True))

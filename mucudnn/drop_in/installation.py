@@ -97,9 +97,7 @@ def check_cache() -> Finding:
     except MucudnnError as error:
         return Finding("the cache", False, str(error))
     if health != "ok":
-        return Finding(
-            f"the cache {path}", False, f"is damaged, and the next measurement repairs it: {health}"
-        )
+        return Finding(f"the cache {path}", False, f"is damaged, and a new one begins soon: {health}")
     size = format_size(path.stat().st_size)
     plural = "" if machines == 1 else "s"
     times = f"times for {machines} combination{plural} of device, library and threads"

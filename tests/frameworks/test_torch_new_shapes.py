@@ -14,6 +14,7 @@ from mucudnn._native import parse_descriptor
 from mucudnn.arrays import dispatch
 from mucudnn.arrays.recent import Recent
 from mucudnn.costs.cache import Cache, default_path
+from mucudnn.costs.schema import MEASUREMENT
 from mucudnn.errors import UsageError
 from mucudnn.torch.choosing import answers, decision, sightings
 from mucudnn.torch.choosing.sightings import Sightings
@@ -99,7 +100,7 @@ def test_a_size_is_measured_when_it_comes_again(kind: str, again: torch.Tensor) 
 
 def measured_columns() -> set[int]:
     with Cache.open(default_path()) as cache:
-        problems = [parse_descriptor(text)[0] for (text,) in cache.query("SELECT problem FROM measurements")]
+        problems = [parse_descriptor(row["problem"])[0] for row in cache.select(MEASUREMENT)]
     return {problem.input[-1] for problem in problems}
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cached_rows import change_rows, times_in
 from needs_torch import mt, torch
 
 from mucudnn.arrays import choosing, dispatch
 from mucudnn.costs.cache import Cache, default_path
+from mucudnn.costs.schema import MEASUREMENT
 from mucudnn.errors import MucudnnWarning
 from mucudnn.listener import ProgressBar
 from mucudnn.measuring.budget import PacedBudget
@@ -97,7 +99,7 @@ def test_paced_decisions_measure_the_same_as_decisions_at_once(
 ) -> None:
     def kept() -> set[tuple[str, str]]:
         with Cache.open(default_path()) as cache:
-            return {*cache.query("SELECT DISTINCT problem, pass FROM measurements")}
+            return {(row["problem"], row["pass"]) for row in cache.select(MEASUREMENT)}
 
     steps_until_decided(clock, converted(clock, **options))
     paced = kept()
@@ -162,17 +164,19 @@ def test_a_later_process_measures_again_what_was_disturbed_before_it_decides(
 ) -> None:
     steps_until_decided(clock, converted(clock))
     with Cache.open(default_path()) as cache:
-        cache.query("UPDATE measurements SET busy_tries = 1, time_ms = 30 * time_ms WHERE time_ms NOTNULL")
-        cache.query("UPDATE measurements SET measured_at = '2026-01-01T00:00:00+00:00'")
-        disturbed = cache.query("SELECT count(*) FROM measurements WHERE time_ms NOTNULL")
+        disturbed, old = len(times_in(cache)), {"measured_at": "2026-01-01T00:00:00+00:00"}
+        change_rows(
+            cache,
+            MEASUREMENT,
+            lambda row: old | ({"busy_tries": 1, "time_ms": 30 * row["time_ms"]} if row["time_ms"] else {}),
+        )
     monkeypatch.setattr(dispatch, "_prepared", dispatch.Recent(4096))
     monkeypatch.setattr(answers, "_answers", dispatch.Recent(2048))
     measured = steps_until_decided(clock, converted(clock))
     assert sum(measured) >= MEASUREMENT_S
     assert len(measured) > 1, "the first step has no time for everything"
     with Cache.open(default_path()) as cache:
-        left = cache.query("SELECT count(*) FROM measurements WHERE time_ms > 0 AND measured_at < '2026-02'")
-        assert left < disturbed
+        assert len([row for row in times_in(cache) if row["measured_at"] < "2026-02"]) < disturbed
 
 
 def test_a_summary_with_an_input_decides_at_once(clock: Clock) -> None:

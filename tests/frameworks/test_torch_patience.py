@@ -10,6 +10,7 @@ from needs_torch import mt, torch
 
 from mucudnn._native import Patience, RunTime, Timing, estimate
 from mucudnn.costs.cache import Cache, default_path
+from mucudnn.costs.schema import MEASUREMENT
 from mucudnn.measuring.budget import PacedBudget
 from mucudnn.measuring.timers import RaceTimer
 from mucudnn.measuring.worklist import Task
@@ -75,8 +76,7 @@ def measured_in_steps(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list
 
 def busy_tries() -> list[int]:
     with Cache.open(default_path()) as cache:
-        rows = cache.query("SELECT busy_tries FROM measurements WHERE algorithm = 'STOCK'")
-        return [tries for (tries,) in rows]
+        return [row["busy_tries"] for row in cache.select(MEASUREMENT) if row["algorithm"] == "STOCK"]
 
 
 def test_all_steps_together_wait_as_long_as_the_patience_lasts(

@@ -8,18 +8,17 @@ whether its parser accepted the input.
 
 import json
 import mmap
-import sqlite3
 from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from mucudnn import _native, sizes
-from mucudnn.costs import file as cache_file
-from mucudnn.costs.exchange import checked_row, format_rows, parse_rows
+from mucudnn.costs.exchange import format_rows, parse_rows
+from mucudnn.costs.file import Database
 from mucudnn.costs.journal import _decode, _is_forgotten, rows_of
 from mucudnn.costs.rows import CacheRows
-from mucudnn.costs.schema import TABLES, Row, Table
+from mucudnn.costs.schema import KINDS, MEASUREMENT, Kind, Row
 from mucudnn.drop_in.elf import NotElfError, parse_elf
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.measuring.described_device import described_device
@@ -144,20 +143,20 @@ def check_cells(data: bytes) -> bool:
     """Change cells of a row in a cache to values of any type of sqlite, and let the cache read the row."""
     try:
         number, changes = json.loads(text_of(data))
-        table = TABLES[number]
+        kind = KINDS[number]
         values = {name: DAMAGES.get(value, value) if isinstance(value, str) else value
                   for name, value in changes.items()}  # fmt: skip
     except (ValueError, TypeError, IndexError, AttributeError, RecursionError):
         return False
     if any(isinstance(value, list | dict | bool) for value in values.values()):
         return False
-    row = {**USUAL[table.kind], **{name: v for name, v in values.items() if name in table.columns}}
+    row = {**USUAL[kind.name], **{name: v for name, v in values.items() if name in kind.columns}}
     try:
-        checked = checked_row(table, row)
+        checked = kind.checked(row)
     except ValueError as error:
         check_message(error)
         return False
-    check_rows_in_cache([(table, checked)])
+    check_rows_in_cache([(kind, checked)])
     return True
 
 
@@ -170,7 +169,7 @@ def check_device(data: bytes) -> bool:
         return False
     header = {"device": device}
     assert Plan.parse(str(Plan(header))).header == header
-    check_rows_in_cache([(TABLES[0], checked_row(TABLES[0], {**USUAL["measurement"], "device": device}))])
+    check_rows_in_cache([(MEASUREMENT, MEASUREMENT.checked({**USUAL["measurement"], "device": device}))])
     return True
 
 
@@ -255,30 +254,27 @@ def check_message(error: Exception) -> None:
 def check_rows_in_cache(rows: list[Row]) -> None:
     """Check that an empty cache takes rows and gives them back."""
     if rows:
-        _take_and_give_back(tuple((table, tuple(row.items())) for table, row in rows))
+        _take_and_give_back(tuple((kind, tuple(row.items())) for kind, row in rows))
 
 
 @lru_cache(maxsize=50_000)  # most inputs have the rows of another one
-def _take_and_give_back(items: tuple[tuple[Table, tuple[tuple[str, Any], ...]], ...]) -> None:
-    rows = [(table, dict(row)) for table, row in items]
-    connection, cache = _cache()
+def _take_and_give_back(items: tuple[tuple[Kind, tuple[tuple[str, Any], ...]], ...]) -> None:
+    rows = [(kind, dict(row)) for kind, row in items]
+    cache = _cache()
     try:
         cache.merge(rows)
-        kept = {(table.kind, *(row[name] for name in table.key)): row for table, row in cache.rows()}
+        kept = {(kind, *(row[name] for name in kind.key)): row for kind, row in cache.rows()}
     finally:
-        for table in TABLES:
-            connection.execute(f"DELETE FROM {table.name}")
-    for table, row in rows:
-        stored = kept[(table.kind, *(row[name] for name in table.key))]
+        cache.query("DELETE FROM rows")
+    for kind, row in rows:
+        stored = kept[(kind, *(row[name] for name in kind.key))]
         assert stored.keys() == row.keys()
 
 
 @lru_cache(maxsize=1)
-def _cache() -> tuple[sqlite3.Connection, CacheRows]:
+def _cache() -> CacheRows:
     """Return a cache in memory, which all inputs share: opening it takes longer than most of them."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    cache_file.make_tables(connection)
-    return connection, CacheRows(Path("memory"), cache_file.Database(connection))
+    return CacheRows(Path("memory"), Database(Path("memory")))
 
 
 # A JSON text cannot name these cells of sqlite.
@@ -289,16 +285,16 @@ DAMAGES = {"BLOB": b"\xff\0", "NAN": float("nan"), "INFINITY": float("inf"), "SU
 def _usual() -> dict[str, dict[str, Any]]:
     kernel = Kernel(_native.parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], PASSES[0])
     rows = {}
-    for table in TABLES:
+    for kind in KINDS:
         row: dict[str, Any] = {"device": "a device", "library": "a library", "engine": "host", "threads": 1}
-        for name, column in table.columns.items():
+        for name, column in kind.columns.items():
             row.setdefault(name, {str: "", int: 1, float: 1.0}[column.type])
         row |= {
             "problem": str(kernel.problem),
             "pass": kernel.pass_,
             "measured_at": "2026-01-01T00:00:00+00:00",
         }
-        rows[table.kind] = row
+        rows[kind.name] = row
     return rows
 
 

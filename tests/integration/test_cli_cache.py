@@ -10,10 +10,8 @@ from command_line import Capture, exit_code
 
 from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.exchange import SCHEMA
-from mucudnn.costs.file import VERSION
 from mucudnn.costs.records import Listed, Machine, Measurement
-from mucudnn.costs.schema import TABLES
+from mucudnn.costs.schema import FORMAT, KINDS
 from mucudnn.problems.kernels import Kernel
 
 pytestmark = pytest.mark.usefixtures("cache_path")
@@ -52,7 +50,7 @@ def test_info_counts_the_rows_of_every_table(run: Run, cache_path: Path) -> None
         cache.add_step_times(machine, Kernel(PROBLEM, "forward"), "a step", {"choices": 3.0, "stock": 4.0})
         cache.add_trial(machine, "", Kernel(PROBLEM, "forward"), "ALGORITHM", is_invariant=False)
     (counted,) = json.loads("".join(run("info", "--json")[1]))["machines"]
-    assert {table.name for table in TABLES} <= counted.keys()
+    assert {f"{kind.name}s" for kind in KINDS} <= counted.keys()
     assert {name: counted[name] for name in ("enumerations", "measurements", "step_times", "trials")} == {
         "enumerations": 2, "measurements": 2, "step_times": 2, "trials": 1,
     }  # fmt: skip
@@ -86,7 +84,7 @@ def test_import_reads_what_export_writes(run: Run, tmp_path: Path, cache_path: P
     run("merge", host)
     code, out, error = run("export")
     assert (code, error) == (0, [])
-    assert json.loads(out[0]) == {"kind": "header", "schema": SCHEMA}
+    assert json.loads(out[0]) == {"kind": "header", "schema": FORMAT}
     rows = [json.loads(line) for line in out[1:]]
     kinds = ("measurement", "enumeration")
     assert [(row["kind"], row["micro_batch"]) for row in rows] == [*product(kinds, (1, 2))]
@@ -136,9 +134,9 @@ def test_an_export_to_a_full_disk_is_reported_in_one_line(
 def test_newer_files_are_exit_code_5(run: Run, tmp_path: Path) -> None:
     newer = other_host(tmp_path, "one", 1)
     with Cache.open(newer) as cache:
-        cache.query(f"PRAGMA user_version = {VERSION + 1}")
+        cache.query(f"PRAGMA user_version = {FORMAT + 1}")
     lines = tmp_path / "rows.jsonl"
-    lines.write_text(f'{{"kind": "header", "schema": {SCHEMA + 1}}}\n')
+    lines.write_text(f'{{"kind": "header", "schema": {FORMAT + 1}}}\n')
     for action, file in (("merge", newer), ("import", lines)):
         code, out, (error,) = run(action, file)
         assert (code, out) == (5, [])

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cached_rows import change_rows
 from command_line import Capture, failure_of
 
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.file import VERSION
+from mucudnn.costs.schema import FORMAT, MEASUREMENT
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 
@@ -89,9 +90,8 @@ def test_a_missing_engine_is_exit_code_4(engine: str, capsys: Capture) -> None:
 def hungry_cache(path: Path) -> None:
     """Measure into the cache, then change its rows so that every algorithm needs workspace."""
     assert main(["benchmark", GOOD]) == 0
-    with sqlite3.connect(path) as database:
-        database.execute("UPDATE measurements SET workspace = workspace + 1000")
-    database.close()
+    with Cache.open(path) as cache:
+        change_rows(cache, MEASUREMENT, lambda row: {"workspace": row["workspace"] + 1000})
 
 
 @pytest.mark.parametrize("limit", ["--workspace", "--total-workspace"])
@@ -123,7 +123,7 @@ def test_a_cache_or_plan_of_a_newer_version_is_exit_code_5(
 ) -> None:
     Cache.open(cache_path).__exit__()
     database = sqlite3.connect(cache_path)
-    database.execute(f"PRAGMA user_version = {VERSION + 1}")
+    database.execute(f"PRAGMA user_version = {FORMAT + 1}")
     database.close()
     assert failure_of(capsys, "optimize", GOOD)[0] == 5
     assert failure_of(capsys, "cache", "info")[0] == 5

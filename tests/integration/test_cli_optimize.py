@@ -7,7 +7,7 @@ import pytest
 from command_line import Capture, error_of
 
 from mucudnn.cli import main
-from mucudnn.costs.file import VERSION
+from mucudnn.costs.schema import FORMAT
 from mucudnn.output.text import milliseconds
 from mucudnn.plans.any_plan import read_plan
 
@@ -151,7 +151,7 @@ def test_benchmark_fills_the_cache_that_the_cache_command_shows(
     run("cache", "path")
     assert capsys.readouterr().out == f"{tmp_path / 'cache.sqlite'}\n"
     run("cache", "info")
-    assert f"version {VERSION}" in capsys.readouterr().out
+    assert f"version {FORMAT}" in capsys.readouterr().out
     run("cache", "list")
     listed = capsys.readouterr().out
     assert "ic8ih14_oc8_kh3_ph1" in listed

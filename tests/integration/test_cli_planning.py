@@ -12,6 +12,7 @@ import pytest
 from programs import run
 
 from mucudnn.costs.cache import Cache
+from mucudnn.costs.schema import ENUMERATION, MEASUREMENT
 from mucudnn.measuring.described_device import bundled_devices, read_properties
 
 KERNEL = "f16:mb16_ic64ih56_oc64_kh3_ph1"
@@ -41,13 +42,14 @@ def test_it_prints_workspaces_and_records_the_engines_that_can_run(
     assert "NVIDIA H200, compute capability 9.0, 132 multiprocessors, described, cuDNN 9." in ran.stdout
     assert "cuDNN plans its legacy algorithms on a GPU only" in ran.stdout
     with Cache.read_only(tmp_path / "cache.sqlite") as cache:
-        rows = cache.query("SELECT engine, pass, micro_batch, candidates FROM enumerations")
-        statuses = cache.query("SELECT DISTINCT status FROM measurements")
-    assert {row[0] for row in rows} == {"planned"}
+        rows = cache.select(ENUMERATION)
+        statuses = {row["status"] for row in cache.select(MEASUREMENT)}
+    assert {row["engine"] for row in rows} == {"planned"}
     divided = product({"forward", "backward_data"}, {1, 2, 4, 8, 16})
-    assert sorted(row[1:3] for row in rows) == sorted([*divided, ("backward_filter", 16)])
-    assert all(re.fullmatch(r"(eng\w*[\w=.]*:\d+:[\w,]* ?)+", row[3]) for row in rows)
-    assert "CUDNN_STATUS_SUCCESS" not in {status for (status,) in statuses}
+    listed = {(row["pass"], row["micro_batch"]) for row in rows}
+    assert listed == {*divided, ("backward_filter", 16)}
+    assert all(re.fullmatch(r"(eng\w*[\w=.]*:\d+:[\w,]* ?)+", row["candidates"]) for row in rows)
+    assert "CUDNN_STATUS_SUCCESS" not in statuses
 
 
 def test_the_second_time_nothing_is_planned(on_nvidia: Mucudnn) -> None:
@@ -80,7 +82,7 @@ def test_rows_of_a_cache_are_merged_with_those_of_another(on_nvidia: Mucudnn, tm
     imported = mucudnn("cache", "import", str(exported), MUCUDNN_CACHE=other)
     assert imported.returncode == 0, imported.stderr
     with Cache.read_only(Path(other)) as cache:
-        ((device,),) = cache.query("SELECT DISTINCT device FROM enumerations")
+        [device] = {row["device"] for row in cache.select(ENUMERATION)}
     assert device.endswith(", described")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cached_rows import times_in
 
 import mucudnn
 from mucudnn._native import Engine, host_library
@@ -160,7 +161,7 @@ def test_a_memory_plan_with_fixed_choices_measures_nothing(
         output = tmp_path / f"{name}.memory"
         assert main([*command, "--device", "measured", "--output", str(output)]) == 0
         with Cache.read_only(path) as cache:
-            assert cache.query("SELECT count(*) FROM measurements WHERE time_ms NOTNULL") == [(0,)]
+            assert times_in(cache) == []
         plans.append(MemoryPlan.read(output))
     assert plans[0] == replace(plans[1], seconds=plans[0].seconds)
     assert Promise(batch_invariant=bool(more), choice="fixed") == plans[0].for_module("conv").promise
@@ -200,7 +201,7 @@ def test_the_report_shows_the_choices_of_a_plan_with_the_same_words(
     assert ("compare reports for several limits" in " ".join(advice.split())) is plan.promise.batch_invariant
     assert ("workspace would save" in advice) is not plan.promise.batch_invariant
     with Cache.read_only(tmp_path / "cache.sqlite") as cache:
-        assert cache.query("SELECT count(*) FROM measurements WHERE time_ms NOTNULL") == [(0,)]
+        assert times_in(cache) == []
 
 
 def test_run_passes_the_words_to_the_drop_in(capfd: pytest.CaptureFixture[str]) -> None:

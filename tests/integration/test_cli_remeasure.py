@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cached_rows import change_rows
 from command_line import Capture, json_of, output_of
 from needs_torch import torch  # noqa: F401  # skips these tests without PyTorch
+
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.schema import STEP_TIME, STEP_USES
 
 # The program runs steps by a simulated clock, on which a step with PyTorch's own convolutions takes another
 # time than one with mucudnn's. It prints which of them run in the end.
@@ -78,8 +81,8 @@ def test_later_runs_replace_what_a_busy_machine_kept(run: Run, capsys: Capture) 
 
 def test_a_run_that_measures_anew_replaces_them_at_once(run: Run, capsys: Capture, cache_path: Path) -> None:
     assert run(40, BUSY) == "stock"
-    with sqlite3.connect(cache_path) as connection:
-        connection.execute("UPDATE step_times SET measured_at = '2020-01-01T00:00:00+00:00'")
+    with Cache.open(cache_path) as cache:
+        change_rows(cache, STEP_TIME, lambda _: {"measured_at": "2020-01-01T00:00:00+00:00"})
     assert run(40, QUIET, MUCUDNN_REMEASURE="1") == "choices"
     assert kept_times(capsys) == pytest.approx({"choices": 1000.0, "stock": 1040.0})
 
@@ -105,9 +108,10 @@ def test_a_comparison_is_shown_until_a_later_one_confirms_it(run: Run, capsys: C
 def test_deleted_times_leave_no_counts_of_their_uses(run: Run, capsys: Capture, cache_path: Path) -> None:
     run(40, BUSY)
     run(10, BUSY)
-    with sqlite3.connect(cache_path) as connection:
-        assert connection.execute("SELECT count(*) FROM step_uses WHERE uses > 0").fetchone() == (1,)
-        connection.execute("UPDATE step_times SET measured_at = '2020-01-01T00:00:00+00:00'")
+    with Cache.open(cache_path) as cache:
+        [counted] = cache.select(STEP_USES)
+        assert counted["uses"] > 0
+        change_rows(cache, STEP_TIME, lambda _: {"measured_at": "2020-01-01T00:00:00+00:00"})
     assert json_of(capsys, ["cache", "prune", "--older-than", "90", "--json"])["rows_deleted"] == 2
-    with sqlite3.connect(cache_path) as connection:
-        assert connection.execute("SELECT count(*) FROM step_uses").fetchone() == (0,)
+    with Cache.read_only(cache_path) as cache:
+        assert cache.select(STEP_USES) == []

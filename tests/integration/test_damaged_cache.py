@@ -1,9 +1,8 @@
-"""A damaged cache stops no command and no program: it is set aside, and its readable rows are kept."""
+"""A damaged cache stops no command and no program: it is set aside, and a new one begins."""
 
 import os
 import shutil
 import sqlite3
-import struct
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,6 @@ from mucudnn.arrays.recent import Recent
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Comparison, Listed, Machine, Measurement
-from mucudnn.costs.salvage import replace_damaged
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 
@@ -40,14 +38,11 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("MUCUDNN_CACHE", str(path))
         assert main(["optimize", GOOD]) == 0
     with Cache.open(path) as cache:
-        cache.query("BEGIN")
-        for size in range(1, 301):
-            cache.add(HERE, KERNEL, Measurement(size, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0, 0.0))
+        listed = [Listed("ALGORITHM", 0, "deterministic")]
+        rows = [Measurement(n, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0, 0.0) for n in range(1, 301)]
+        cache.add_enumerations(HERE, KERNEL, dict.fromkeys(range(1, 301), listed), rows)
         whole = Configuration((MicroConfiguration(8, "ALGORITHM", 1.0, 0),))
         cache.add_comparison(HERE, KERNEL, None, whole, Comparison(*[1.0] * 7))
-        cache.query("COMMIT")
-        listed = [Listed("ALGORITHM", 0, "deterministic")]
-        cache.add_enumerations(HERE, KERNEL, dict.fromkeys(range(1, 301), listed))
     return path
 
 
@@ -55,7 +50,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def damaged(healthy: Path, cache_path: Path) -> Path:
     """Return the user's cache, with 64 bytes overwritten of the page that every look-up reads."""
     connection = sqlite3.connect(healthy)
-    sql = "SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_measurements_1'"
+    sql = "SELECT rootpage FROM sqlite_master WHERE name = 'rows'"
     ((number,),) = connection.execute(sql)
     connection.close()
     content = bytearray(healthy.read_bytes())
@@ -69,17 +64,16 @@ def count_rows(path: Path) -> int:
         return len(list(cache.rows()))
 
 
-def test_optimize_sets_a_damaged_cache_aside_and_keeps_the_rows_that_can_be_read(
-    damaged: Path, healthy: Path, capsys: Capture
-) -> None:
+def test_optimize_sets_a_damaged_cache_aside_and_begins_a_new_one(damaged: Path, capsys: Capture) -> None:
     before = damaged.read_bytes()
     assert main(["optimize", GOOD, "--no-run"]) == 0
     aside = damaged.with_name("cache.sqlite.damaged")
     warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Warning")]
     assert len(warnings) == 1
-    assert f"the cache {damaged} was damaged: it is now {aside}, and " in warnings[0]
+    assert warnings[0].startswith(f"Warning: the cache {damaged} is damaged: ")
+    assert warnings[0].endswith(f": it is now {aside}, and a new cache begins")
     assert aside.read_bytes() == before
-    assert count_rows(damaged) == count_rows(healthy)  # the damaged page was part of an index
+    assert count_rows(damaged) > 0
     assert "Warning" not in error_of(capsys, ["optimize", GOOD, "--no-run"], 0)
 
 
@@ -87,7 +81,7 @@ def test_a_convolution_goes_on_with_a_damaged_cache(damaged: Path, caplog: pytes
     x, w = np.ones((2, 4, 8, 8), np.float32), np.ones((4, 4, 3, 3), np.float32)
     y = mucudnn.convolution_forward(x, w)
     assert np.all(y == 36)
-    assert [record.message for record in caplog.records if "was damaged" in record.message]
+    assert [record.message for record in caplog.records if "a new cache begins" in record.message]
     assert damaged.with_name("cache.sqlite.damaged").exists()
 
 
@@ -116,49 +110,38 @@ def test_the_new_cache_is_not_written_through_a_link_and_is_as_private_as_the_ol
     assert damaged.stat().st_mode & 0o777 == 0o600
 
 
-def test_rows_of_a_page_that_cannot_be_read_are_lost_and_no_others(healthy: Path, cache_path: Path) -> None:
-    content = bytearray(healthy.read_bytes())
-    pages = [n for n in range(1, len(content) // PAGE) if content[n * PAGE] == 13]  # leaves of tables
-    number = pages[len(pages) // 2]
-    (cells,) = struct.unpack_from(">H", content, number * PAGE + 3)
-    content[number * PAGE : (number + 1) * PAGE] = bytes(PAGE)
-    cache_path.write_bytes(content)
-    assert replace_damaged(cache_path) is not None
-    assert count_rows(cache_path) == count_rows(healthy) - cells
-
-
-def test_rows_before_the_end_of_a_file_that_was_cut_short_are_kept(healthy: Path, cache_path: Path) -> None:
-    content = healthy.read_bytes()
-    cache_path.write_bytes(content[: len(content) * 4 // 5])
-    assert replace_damaged(cache_path) is not None
-    assert count_rows(cache_path) > count_rows(healthy) // 3
-
-
-def test_merge_takes_the_readable_rows_of_a_damaged_cache_and_leaves_it_as_it_is(
-    damaged: Path, healthy: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+def test_a_damaged_cache_is_neither_merged_nor_changed(
+    damaged: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = damaged.read_bytes()
     mine = tmp_path / "mine.sqlite"
     monkeypatch.setenv("MUCUDNN_CACHE", str(mine))
-    (warning,) = error_of(capsys, ["cache", "merge", str(damaged)], 0).splitlines()
-    assert warning.startswith(f"Warning: the cache {damaged} is damaged")
-    assert count_rows(mine) == count_rows(healthy)
+    (line,) = error_of(capsys, ["cache", "merge", str(damaged)], 1).splitlines()
+    assert f"the cache {damaged} is damaged" in line
+    assert not mine.exists() or count_rows(mine) == 0
     assert damaged.read_bytes() == before
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        "UPDATE measurements SET problem = x'ff00'",
-        "UPDATE measurements SET problem = 'nonsense'",
-        "UPDATE measurements SET time_ms = 'long'",
-        "UPDATE measurements SET micro_batch = x'00'",
-        "UPDATE measurements SET device = CAST(x'ff' AS TEXT)",
-        "UPDATE measurements SET threads = 'many'",
-        "UPDATE measurements SET pass = 'sideways'",
-        "UPDATE measurements SET measured_at = '9999-12-31T23:59:59-12:00'",
-        "UPDATE enumerations SET candidates = 'nonsense'",
-        "UPDATE comparisons SET divided_ms = 'long'",
+        "problem = x'ff00'",
+        "problem = 'nonsense'",
+        "device = CAST(x'ff' AS TEXT)",
+        "threads = 'many'",
+        "pass = 'sideways'",
+        "rank = 'high'",
+        "measured_at = '9999-12-31T23:59:59-12:00'",
+        "content = 'nonsense'",
+        "content = x'00ff'",
+        "content = '[]'",
+        "content = json_remove(content, '$.status')",
+        "content = json_set(content, '$.time_ms', 'long')",
+        "content = json_set(content, '$.time_ms', -1)",
+        "content = json_set(content, '$.micro_batch', '1')",
+        "content = replace(content, '1.0', 'NaN')",
+        "content = json_set(content, '$.candidates', 'nonsense')",
+        "content = json_set(content, '$.divided_ms', 'long')",
     ],
 )
 def test_damaged_cells_stop_no_command(
@@ -167,7 +150,7 @@ def test_damaged_cells_stop_no_command(
     def spoil() -> None:
         shutil.copy(healthy, cache_path)
         connection = sqlite3.connect(cache_path)
-        connection.execute(change.replace("UPDATE", "UPDATE OR IGNORE"))
+        connection.execute(f"UPDATE OR IGNORE rows SET {change}")
         connection.commit()
         connection.close()
 
@@ -185,15 +168,14 @@ def test_damaged_cells_stop_no_command(
 def test_a_table_that_is_a_view_without_end_is_not_asked(cache_path: Path, capsys: Capture) -> None:
     Cache.open(cache_path).__exit__()
     connection = sqlite3.connect(cache_path)
-    connection.execute("DROP TABLE measurements")
+    connection.execute("DROP TABLE rows")
     connection.execute(
-        "CREATE VIEW measurements AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) "
-        "SELECT * FROM n"
+        "CREATE VIEW rows AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) SELECT * FROM n"
     )
     connection.commit()
     connection.close()
     (line,) = error_of(capsys, ["cache", "list"], 1).splitlines()
-    assert "'measurements' is not a table of a cache" in line
+    assert "its tables are not those of a cache" in line
     assert main(["optimize", GOOD, "--no-run"]) == 0
     assert cache_path.with_name("cache.sqlite.damaged").exists()
 

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cached_rows import times_in
 from cudnn_stand_in import mucudnn, on_stand_in
 from wrapped_library import build_wrapper, calls_in
 
 from mucudnn._native import Engine, Enumeration, host_library, parse_descriptor
 from mucudnn.costs.cache import Cache
+from mucudnn.costs.schema import ENUMERATION, MEASUREMENT
 from mucudnn.problems.kernels import PASSES, Kernel
 
 KERNEL = "mb4_ic8ih14_oc8_kh3_ph1"
@@ -63,15 +65,14 @@ def test_a_temporary_failure_is_retried(refused: str, library: Path, tmp_path: P
     failing, _ = optimize(library, tmp_path, *arguments, REFUSED=refused)
     assert failing["new_measurements"] > 0  # the algorithms that did not fail
     with Cache.read_only(tmp_path / "cache.sqlite") as cache:
-        assert cache.query("SELECT count(*) FROM enumerations") == [(0,)]
-        assert cache.query("SELECT count(*) FROM measurements WHERE status LIKE '%INTERNAL%'") == [(0,)]
+        assert cache.select(ENUMERATION) == []
+        assert not any("INTERNAL" in row["status"] for row in cache.select(MEASUREMENT))
     _, again = optimize(library, tmp_path, *arguments)
     assert all(again[name] >= 3 for name in ASKED.values())
     _, warm = optimize(library, tmp_path, *arguments)
     assert about_convolutions(warm) == set()
     with Cache.read_only(tmp_path / "cache.sqlite") as cache:
-        legacy = cache.query("SELECT DISTINCT algorithm FROM measurements WHERE time_ms NOTNULL")
-    assert ("WINOGRAD_NONFUSED",) in legacy
+        assert "WINOGRAD_NONFUSED" in {row["algorithm"] for row in times_in(cache)}
 
 
 def described(enumeration: Enumeration) -> list[tuple[str, str, int, str]]:

@@ -117,7 +117,8 @@ thread.join()
 def test_a_fork_waits_until_sqlite_has_opened_a_cache_in_memory(tmp_path: Path) -> None:
     program = """
 import sqlite3
-from mucudnn.costs import file as cache_file
+from pathlib import Path
+from mucudnn.costs.cache import Cache
 connect, opening = sqlite3.connect, []
 
 def slow(*arguments, **options):
@@ -128,7 +129,7 @@ def slow(*arguments, **options):
     return made
 
 sqlite3.connect = slow
-thread = threading.Thread(target=cache_file.in_memory, daemon=True)
+thread = threading.Thread(target=Cache.in_memory(Path("none")).machines, daemon=True)
 thread.start()
 stopped.wait()
 os.register_at_fork(before=go_on.set)  # called first, as it was registered last

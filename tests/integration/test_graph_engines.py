@@ -5,13 +5,17 @@ starts processes of its own, because a process keeps the first CUDA runtime that
 """
 
 import json
-import sqlite3
+import re
 from pathlib import Path
 
 import pytest
+from cached_rows import change_rows
 from command_line import predict_longer
 from cudnn_stand_in import check_script, mucudnn, on_stand_in
 from programs import host_engine_folders
+
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.schema import MEASUREMENT
 
 PROBLEM = "mb12_ic8ih14_oc8_kh3_ph1"
 PASSES = ("forward", "backward_data", "backward_filter")
@@ -69,14 +73,23 @@ assert needs == sorted(needs, reverse=True) and needs[4] < needs[0] / 4, needs
 """)
 
 
+def leave_out(path: Path, pattern: str) -> None:
+    """Let the measurements of the algorithms that begin with the pattern decide nothing."""
+    with Cache.open(path) as cache:
+        change_rows(
+            cache,
+            MEASUREMENT,
+            lambda row: {"status": "left out"} if re.match(pattern, row["algorithm"]) else {},
+        )
+
+
 def test_optimize_decides_on_engines_with_knobs(tmp_path: Path) -> None:
     cache = tmp_path / "cache.sqlite"
     env = on_stand_in(MUCUDNN_CACHE=str(cache))
     env["LD_LIBRARY_PATH"] += f":{host_engine_folders(tmp_path / 'lib')}"
     measured = mucudnn("benchmark", PROBLEM, "--engine", "cudnn", env=env)
     assert measured.returncode == 0, measured.stderr
-    with sqlite3.connect(cache) as rows:
-        rows.execute("UPDATE measurements SET status = 'left out' WHERE algorithm NOT LIKE 'eng%k2=%'")
+    leave_out(cache, r"(?!eng.*k2=)")
     decided = mucudnn("optimize", PROBLEM, "--engine", "cudnn", "--workspace", "64KiB", "--json", env=env)
     assert decided.returncode == 0, decided.stderr
     (kernel,) = json.loads(decided.stdout)["kernels"]
@@ -242,8 +255,7 @@ def test_benchmark_optimize_plan_and_verify_treat_them_as_algorithms(epilogue: s
     assert " eng7 " in measured.stdout
     assert (" WINOGRAD_NONFUSED " in measured.stdout) == (epilogue == "")
 
-    with sqlite3.connect(cache) as rows:  # only engines remain to choose from
-        rows.execute("UPDATE measurements SET status = 'left out' WHERE algorithm NOT LIKE 'eng%'")
+    leave_out(cache, r"(?!eng)")  # only engines remain to choose from
     command = ("optimize", problem, "--engine", "cudnn", "--workspace", "64KiB", "--json", "--output", plan)
     decided = mucudnn(*command, env=env)
     assert decided.returncode == 0, decided.stderr

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cached_rows import change_rows
 from command_line import predict_longer
 
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
+from mucudnn.costs.schema import MEASUREMENT
 from mucudnn.plans.any_plan import read_plan
 from mucudnn.plans.plan import write_plan
 
@@ -76,7 +78,7 @@ def test_each_command_prints_the_keys_that_are_described(
     for name in ("path", "info", "list"):
         printed[f"cache {name}"] = run(capsys, "cache", name)
     with Cache.open(cache_path) as cache:
-        cache.query("UPDATE measurements SET busy_tries = 1 WHERE time_ms NOTNULL")
+        change_rows(cache, MEASUREMENT, lambda row: {"busy_tries": int(row["time_ms"] is not None)})
     printed["cache check"] = run(capsys, "cache", "check")
     printed["cache merge"] = run(capsys, "cache", "merge", cache_path)
     assert run(capsys, "cache", "import", rows).keys() == printed["cache merge"].keys()

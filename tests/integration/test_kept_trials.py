@@ -1,11 +1,10 @@
 """The cache keeps the trials of batch-invariant algorithms, so that no later process makes them again."""
 
-import sqlite3
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
+from cached_rows import change_rows
 from command_line import Capture, exit_code
 from programs import run
 
@@ -55,9 +54,9 @@ def call(path: Path, **variables: str) -> tuple[bool, str, str]:
     return int(made) > 0, digest, done.stderr
 
 
-def change(path: Path, statement: str) -> None:
-    with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        assert database.execute(f"UPDATE trials SET {statement}").rowcount > 0
+def change(path: Path, values: dict[str, object]) -> None:
+    with Cache.open(path) as cache:
+        change_rows(cache, TRIAL, lambda _: values)
 
 
 def trials(path: Path) -> list[dict[str, object]]:
@@ -88,38 +87,38 @@ def test_a_kept_outcome_decides_between_slices_and_larger_ones(path: Path, *, ou
 
 
 @pytest.mark.parametrize(
-    "statement",
+    "values",
     [
-        "library = 'mucudnn-host 0.0.9'",
-        "device = 'another processor'",
-        "threads = 64",
-        "driver = '580.65.06'",
-        "version = '0.0.9'",
-        "micro_batch = 1000",
+        {"library": "mucudnn-host 0.0.9"},
+        {"device": "another processor"},
+        {"threads": 64},
+        {"driver": "580.65.06"},
+        {"version": "0.0.9"},
+        {"micro_batch": 1000},
     ],
 )
-def test_a_trial_of_something_else_is_made_again(path: Path, statement: str) -> None:
+def test_a_trial_of_something_else_is_made_again(path: Path, values: dict[str, object]) -> None:
     _, digest, _ = call(path)
-    change(path, statement)
+    change(path, values)
     assert call(path) == (True, digest, "")
     assert call(path) == (False, digest, "")
 
 
 def test_a_process_that_measures_again_makes_trials_again(path: Path) -> None:
     _, digest, _ = call(path)
-    change(path, "measured_at = '2026-01-01T00:00:00+00:00'")
+    change(path, {"measured_at": "2026-01-01T00:00:00+00:00"})
     assert call(path, MUCUDNN_REMEASURE="1") == (True, digest, "")
     assert not call(path)[0]
 
 
-@pytest.mark.parametrize("statement", ["is_invariant = 2", "is_invariant = 'yes'", "algorithm = x'00'"])
-def test_a_bad_row_is_ignored(path: Path, statement: str) -> None:
+@pytest.mark.parametrize("values", [{"is_invariant": 2}, {"is_invariant": "yes"}])
+def test_a_bad_row_is_ignored(path: Path, values: dict[str, object]) -> None:
     _, digest, _ = call(path)
-    change(path, statement)
+    change(path, values)
     made, other, messages = call(path)
     assert made
     assert other == digest
-    assert "was damaged: it is now" in messages
+    assert "a new cache begins" in messages
     assert call(path) == (False, digest, "")
 
 

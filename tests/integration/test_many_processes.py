@@ -14,6 +14,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
+from cached_rows import times_in
 from command_line import Capture, error_of
 from recorder import Recorder
 
@@ -22,6 +23,7 @@ from mucudnn.costs import claims as claiming
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.claims import Claims, Patience
 from mucudnn.costs.records import Machine
+from mucudnn.costs.schema import COMPARISON
 from mucudnn.listener import Listener
 
 pytestmark = pytest.mark.usefixtures("cache_path")
@@ -42,8 +44,7 @@ def test_eight_processes_measure_everything_once(network: str, cache_path: Path)
     results = [json.loads(process.communicate()[0]) for process in processes]
     assert [process.returncode for process in processes] == [0] * 8
     with Cache.read_only(cache_path) as cache:
-        ((measured,),) = cache.query("SELECT count(time_ms) FROM measurements")
-        ((compared,),) = cache.query("SELECT count(*) FROM comparisons")
+        measured, compared = len(times_in(cache)), len(cache.select(COMPARISON))
     assert compared >= 8  # if a division misses its prediction, other candidates run whole too
     assert sum(result["new_measurements"] for result in results) == measured + compared
     # All processes took the same decisions, because all used the same measurements.
@@ -104,8 +105,8 @@ def test_the_kernels_of_a_network_are_spread_over_devices(
     assert {line.partition(":")[0] for line in captured.err.splitlines()} <= {"Device 0", "Device 1"}
     *_, kept, next_command = captured.out.splitlines()
     with Cache.read_only(cache_path) as cache:
-        ((measured,),) = cache.query("SELECT count(time_ms) FROM measurements")
-        assert kept == f"{measured} new measurements on {cache.machines()[0]}, kept in {cache_path}"
+        count, [machine] = len(times_in(cache)), cache.machines()
+    assert kept == f"{count} new measurements on {machine}, kept in {cache_path}"
     assert next_command == f"Next: mucudnn optimize {network} --batch 4"
     assert main(["benchmark", network, "--batch", "4"]) == 0
     assert "0 new measurements" in capfd.readouterr().out

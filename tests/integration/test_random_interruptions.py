@@ -85,7 +85,7 @@ def keys_in(cache: Path) -> set[tuple[Any, ...]]:
         return set()
     with Cache.read_only(cache) as opened:
         assert opened.query("PRAGMA integrity_check") == [("ok",)]
-        return {(table.kind, *(row[name] for name in table.key)) for table, row in opened.rows()}
+        return {(kind.name, *(row[name] for name in kind.key)) for kind, row in opened.rows()}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

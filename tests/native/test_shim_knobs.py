@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ from shim_problems import GRAPH_PROBLEM
 
 from mucudnn._native import Engine
 from mucudnn.cli import main
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.schema import MEASUREMENT
 
 SIZES = (3, 3, 1)
 
@@ -121,6 +122,6 @@ def test_what_is_measured_online_with_knobs_goes_into_the_cache(
     check_results(cases, results, [list(LEGACY_NUMBERS[pass_].values()) for pass_ in PASSES], tmp_path)
     monkeypatch.setenv("MUCUDNN_CACHE", cache)
     assert main(["cache", "list"]) == 0
-    with sqlite3.connect(cache) as rows:
-        kept = {*rows.execute("SELECT pass, algorithm FROM measurements")}
+    with Cache.read_only(Path(cache)) as rows:
+        kept = {(row["pass"], row["algorithm"]) for row in rows.select(MEASUREMENT)}
     assert {(pass_, explicit_gemm_with_tiles(pass_, size)) for pass_ in PASSES for size in (0, 4)} < kept

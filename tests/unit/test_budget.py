@@ -13,6 +13,7 @@ from recorder import Recorder
 
 from mucudnn._native import Engine
 from mucudnn.costs.cache import Cache
+from mucudnn.costs.schema import COMPARISON
 from mucudnn.errors import UsageError
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
@@ -76,7 +77,7 @@ def test_the_user_learns_once_that_the_budget_is_spent(path: Path) -> None:
 def test_nothing_is_compared_after_the_budget_is_spent(path: Path) -> None:
     run_within(path, Exhaustive(), 2)
     with Cache.open(path) as cache:
-        assert cache.query("SELECT count(*) FROM comparisons") == [(0,)]
+        assert cache.select(COMPARISON) == []
 
 
 @pytest.mark.parametrize(

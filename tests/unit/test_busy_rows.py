@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from cached_rows import change_rows
 from fake_engine import FakeAlgorithm, FakeEngine
 
 from mucudnn._native import Engine, parse_descriptor
 from mucudnn.costs.cache import Cache
+from mucudnn.costs.schema import MEASUREMENT
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.runners import Exhaustive, Race, Runner
@@ -35,7 +37,7 @@ def run(cache: Cache, made: FakeEngine, runner: Runner) -> tuple[str, int]:
 
 
 def let_time_pass(cache: Cache) -> None:
-    cache.query("UPDATE measurements SET measured_at = '2026-01-01T00:00:00+00:00'")
+    change_rows(cache, MEASUREMENT, lambda _: {"measured_at": "2026-01-01T00:00:00+00:00"})
 
 
 @pytest.fixture

@@ -1,3 +1,4 @@
+import json
 import os
 import sqlite3
 from dataclasses import replace
@@ -10,9 +11,9 @@ from recorder import Recorder
 
 from mucudnn._native import Problem, parse_descriptor
 from mucudnn.costs.cache import Cache, default_path
-from mucudnn.costs.file import APPLICATION_ID, VERSION, UnwritableError
+from mucudnn.costs.file import APPLICATION_ID, CacheError
 from mucudnn.costs.records import RACED, Comparison, Listed, Machine, Measurement
-from mucudnn.costs.schema import MEASUREMENT
+from mucudnn.costs.schema import FORMAT, MEASUREMENT
 from mucudnn.errors import MucudnnError, NewerFileError, UsageError
 from mucudnn.forks import no_fork
 from mucudnn.problems.kernels import Kernel
@@ -37,6 +38,11 @@ def measurement(
     size: int = 4, time: float | None = 1.5, status: str = "CUDNN_STATUS_SUCCESS", busy_tries: int = 0
 ) -> Measurement:
     return Measurement(size, "ALGORITHM", status, 100, "deterministic", time, time, None, busy_tries)
+
+
+def connection_of(cache: Cache) -> sqlite3.Connection:
+    assert cache._database._connection is not None
+    return cache._database._connection
 
 
 def test_what_was_measured_is_there_when_the_file_is_opened_again(path: Path, problem: Problem) -> None:
@@ -186,7 +192,7 @@ def test_what_can_run_at_all_sizes_is_kept_in_one_transaction(path: Path, proble
     failures = [measurement(size, None, "CUDNN_STATUS_NOT_SUPPORTED") for size in (1, 2, 4, 8)]
     with Cache.open(path) as cache:
         with no_fork:
-            connection = cache._database.connection()
+            connection = connection_of(cache)
             statements: list[str] = []
             connection.set_trace_callback(statements.append)
         cache.add_enumerations(HERE, kernel, dict.fromkeys((1, 2, 4, 8), listed), failures)
@@ -232,7 +238,7 @@ def test_uses_of_step_times_are_counted_until_these_are_measured_again(path: Pat
             assert cache.add_uses(*key, 0) == (0, 2)
             assert [cache.add_uses(*key, count).uses for count in (1, 5)] == [1, 6]
             assert cache.add_uses(*key[:2], "other", 1) == (1, 0)
-            cache.query("DELETE FROM step_uses WHERE step = 'other'")
+            cache.forget_step_times(*key[:2], "other")
     with Cache.open(path) as cache:
         cache.reset_uses(*key, 3)
         assert cache.add_uses(*key, 0) == (0, 3)
@@ -241,25 +247,19 @@ def test_uses_of_step_times_are_counted_until_these_are_measured_again(path: Pat
         assert cache.add_uses(*key, 0) == (0, 0)
 
 
-def test_a_damaged_count_of_uses_is_0(path: Path, problem: Problem) -> None:
-    key = HERE, Kernel(problem, "forward"), "one"
-    with Cache.open(path) as cache:
-        cache.add_step_times(*key, {"choices": 3.0})
-        cache.query("UPDATE step_uses SET uses = 'many', checks = -1")
-        assert cache.add_uses(*key, 0) == (0, 0)
-        assert cache.add_uses(*key, 2) == (2, 0)
-
-
 def test_the_file_says_what_it_is(path: Path, problem: Problem) -> None:
     with Cache.open(path) as cache:
         cache.add(HERE, Kernel(problem, "forward"), measurement())
     with sqlite3.connect(path) as database:
         assert database.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
-        assert database.execute("PRAGMA user_version").fetchone() == (VERSION,)
-        row = database.execute("SELECT ic, ih, iw, id, kh, dh, measured_at FROM measurements").fetchone()
+        assert database.execute("PRAGMA user_version").fetchone() == (FORMAT,)
+        kind, pass_, own_key, measured_at, content = database.execute(
+            "SELECT kind, pass, own_key, measured_at, content FROM rows"
+        ).fetchone()
     database.close()
-    assert row[:6] == (4, 5, 5, None, 3, 0)
-    assert row[6].endswith("+00:00")
+    assert (kind, pass_, own_key) == ("measurement", "forward", '[4, "ALGORITHM"]')
+    assert measured_at.endswith("+00:00")
+    assert json.loads(content)["time_ms"] == 1.5
 
 
 @pytest.mark.parametrize("content", [b"not a cache", b"SQLite format 3\0" + bytes(84), b"\0"])
@@ -288,24 +288,36 @@ def test_another_programs_database_is_never_touched(tmp_path: Path) -> None:
 def test_a_cache_of_a_newer_version_is_refused_and_left_as_it_is(path: Path) -> None:
     Cache.open(path).__exit__()
     database = sqlite3.connect(path)
-    database.execute(f"PRAGMA user_version = {VERSION + 1}")
+    database.execute(f"PRAGMA user_version = {FORMAT + 1}")
     database.close()
-    for opening in (Cache.open, Cache.read_only, Cache.in_memory):
-        with pytest.raises(NewerFileError, match=f"version {VERSION + 1}.*upgrade") as caught:
+    for opening in (Cache.open, Cache.read_only):
+        with pytest.raises(NewerFileError, match=f"version {FORMAT + 1}.*upgrade") as caught:
             opening(path)
         assert caught.value.exit_code == 5
 
 
-def test_a_cache_that_lacks_a_table_is_damaged(path: Path, problem: Problem) -> None:
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("DROP TABLE taken_journal", "is damaged: its tables are not those of a cache"),
+        ("ALTER TABLE rows RENAME COLUMN rank TO level", "is damaged: its tables are not those of a cache"),
+        (f"PRAGMA user_version = {FORMAT - 1}", f"has format {FORMAT - 1}, and this mucudnn reads format"),
+    ],
+)
+def test_a_cache_of_other_tables_or_an_older_format_is_set_aside(
+    change: str, reason: str, path: Path, problem: Problem
+) -> None:
     with Cache.open(path) as cache:
         cache.add(HERE, Kernel(problem, "forward"), measurement(1))
-        cache.query("DROP TABLE step_times")
-    with pytest.raises(MucudnnError, match="is damaged: the table step_times has no column"):
+        cache.query(change)
+    with pytest.raises(CacheError, match=f"{reason}.*; move it away to start anew"):
         Cache.read_only(path)
     listener = Recorder()
     with Cache.open(path, listener=listener) as cache:
-        assert cache.measurements(HERE, Kernel(problem, "forward")) == [measurement(1)]
-    assert "was damaged: it is now" in listener.messages[0]
+        assert cache.measurements(HERE, Kernel(problem, "forward")) == []
+    (message,) = listener.messages
+    assert reason in message
+    assert message.endswith(f": it is now {path}.damaged, and a new cache begins")
 
 
 def test_all_machines_are_found(path: Path, problem: Problem) -> None:
@@ -326,7 +338,7 @@ def test_looking_up_reads_no_other_rows(path: Path, problem: Problem) -> None:
         cache.add_enumerations(HERE, Kernel(problem, "forward"), {4: []})
         asked: list[str] = []
         with no_fork:
-            connection = cache._database.connection()
+            connection = connection_of(cache)
             connection.set_trace_callback(asked.append)
         assert cache.machines() == [HERE]
         assert cache.measurements(HERE, Kernel(problem, "forward"))
@@ -334,9 +346,9 @@ def test_looking_up_reads_no_other_rows(path: Path, problem: Problem) -> None:
         assert cache.enumerations(HERE, Kernel(problem, "forward")) == {4: []}
         connection.set_trace_callback(None)
         plans = [row[3] for sql in asked for row in cache.query(f"EXPLAIN QUERY PLAN {sql}")]
-    assert len(plans) >= 5
-    assert all("USING INDEX" in plan or "USING COVERING INDEX" in plan for plan in plans)
-    assert not any("TEMP B-TREE" in plan for plan in plans)
+    assert len(plans) == 4
+    assert all(plan == "SCAN rows" or "USING PRIMARY KEY" in plan for plan in plans)
+    assert plans.count("SCAN rows") == 1, "machines look at all rows"
 
 
 def test_reading_leaves_nothing_behind(path: Path, problem: Problem) -> None:
@@ -345,7 +357,7 @@ def test_reading_leaves_nothing_behind(path: Path, problem: Problem) -> None:
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
     with Cache.read_only(path) as cache:
         assert cache.machines() == [HERE]
-        with pytest.raises(UnwritableError, match="readonly"):
+        with pytest.raises(CacheError, match="readonly"):
             cache.add(HERE, Kernel(problem, "forward"), measurement(1))
     assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
 
@@ -368,7 +380,7 @@ def test_where_the_file_fails_the_work_goes_on_in_memory_after_one_line(path: Pa
         assert len(cache.measurements(HERE, Kernel(problem, "forward"))) == 199
         assert list(cache.claimed("ab", str)) == ["a", "b"]
     (message,) = listener.messages
-    assert message.startswith(f"Warning: the cache {path} failed: database or disk is full; what is measured")
+    assert message.startswith(f"Warning: the cache {path} cannot be used: database or disk is full; what is")
     with Cache.read_only(path) as cache:
         assert 1 <= len(cache.measurements(HERE, Kernel(problem, "forward"))) < 199
 
@@ -377,7 +389,7 @@ def test_a_needed_cache_that_fails_is_an_error(path: Path, problem: Problem) -> 
     with Cache.open(path, listener=Recorder()) as cache:
         cache.query("PRAGMA max_page_count = 1")
         long = Measurement(1, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "x" * 10_000, 1.0, 0.0)
-        with pytest.raises(UnwritableError, match="full"):
+        with pytest.raises(CacheError, match="full"):
             cache.add(HERE, Kernel(problem, "forward"), long)
 
 
@@ -404,7 +416,7 @@ def test_a_damaged_cache_is_set_aside_whole_after_one_message(path: Path) -> Non
             assert cache.kept
             assert cache.machines() == []
         assert path.with_name(aside).read_bytes() == content
-        assert f"was damaged: it is now {path.with_name(aside)}, and 0 rows" in listener.messages[-1]
+        assert f": it is now {path.with_name(aside)}, and a new cache begins" in listener.messages[-1]
     assert len(listener.messages) == 2
 
 
@@ -418,7 +430,7 @@ def test_a_damaged_cache_that_is_only_read_is_one_error(path: Path) -> None:
 def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     path, target = tmp_path / "cache.sqlite", tmp_path / "target"
     (tmp_path / "cache.sqlite.lock").symlink_to(target)
-    with pytest.raises(UnwritableError, match="cannot be written: Too many levels of symbolic links"):
+    with pytest.raises(CacheError, match="cannot be used: Too many levels of symbolic links"):
         Cache.open(path)
     assert not target.exists()
 
@@ -433,7 +445,7 @@ def test_an_empty_file_becomes_a_cache(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_written_is_told_apart(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     path = tmp_path / "file" / "cache.sqlite"  # its parent is a file, so even root cannot create it
-    with pytest.raises(UnwritableError, match="cannot be written"):
+    with pytest.raises(CacheError, match="cannot be used"):
         Cache.open(path)
     with Cache.in_memory(path) as cache:
         assert not cache.kept
@@ -476,7 +488,7 @@ def test_a_path_that_cannot_be_is_one_warning(
         with Cache.of_user(listener, needed=False) as cache:
             assert not cache.kept
     (message,) = listener.messages
-    assert f"cannot be written: {reason}; what is measured" in message
+    assert f"cannot be used: {reason}; what is measured" in message
 
 
 def test_without_a_home_the_work_goes_on_in_memory_after_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -492,7 +504,7 @@ def test_without_a_home_the_work_goes_on_in_memory_after_one_warning(monkeypatch
             assert not cache.kept
     (message,) = listener.messages
     assert "this user has no home: name a file in MUCUDNN_CACHE; what is measured" in message
-    with pytest.raises(UnwritableError, match="this user has no home"):
+    with pytest.raises(CacheError, match="this user has no home"):
         Cache.of_user(listener, needed=True)
 
 

@@ -75,7 +75,6 @@ def test_an_interruption_comes_through_and_leaves_no_lock(
         monkeypatch.setenv("MUCUDNN_CACHE", str(path))
         return path
 
-    monkeypatch.setattr("mucudnn.costs.salvage._SINGLE_STEPS", 1)  # or the damaged rows take most of the time
     copy("first")
     use_cache()  # the cases are about neither imports nor what is remembered
     copy("whole")

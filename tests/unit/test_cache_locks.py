@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from journals import PLAIN, journal
@@ -26,8 +29,6 @@ MEASURED = Measurement(8, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0)
 HOLD = {
     "transaction": "import sqlite3; held = sqlite3.connect(path, isolation_level=None)\n"
     "held.execute('BEGIN IMMEDIATE')",
-    "claim": "from pathlib import Path; from mucudnn.costs.claims import Claims\n"
-    "held = Claims(Path(path)).claim('the file itself'); assert held.__enter__()",
     "journal": "import fcntl; held = open(path + '.journal', 'a'); fcntl.flock(held, fcntl.LOCK_EX)",
 }
 
@@ -56,53 +57,79 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the waits: seconds that a connection to sqlite would wait for a lock, and pauses in our code."""
     waits: list[float] = []
+    connect = sqlite3.connect
+
+    def connect_noting(*arguments: Any, timeout: float = 0.0, **options: Any) -> sqlite3.Connection:
+        waits.append(timeout)
+        return connect(*arguments, timeout=timeout, **options)
+
     monkeypatch.setattr("mucudnn.costs.file.WAITING_SECONDS", 0.05)
     monkeypatch.setattr("mucudnn.costs.journal.WAITING_SECONDS", 0.05)
+    monkeypatch.setattr("sqlite3.connect", connect_noting)
     monkeypatch.setattr("time.sleep", waits.append)
     return waits
 
 
-@pytest.mark.parametrize("how", HOLD)
-def test_a_lock_is_waited_for_once_and_told_once(how: str, path: Path, waits: list[float]) -> None:
+def use(listener: Recorder) -> bool:
+    """Add a row to the user's cache, and return whether it is kept."""
+    with Cache.of_user(listener, needed=False) as cache:
+        cache.add(HERE, KERNEL, MEASURED)
+        assert cache.measurements(HERE, KERNEL) == [MEASURED]
+        return cache.kept
+
+
+def test_a_locked_cache_is_waited_for_once_and_told_once(path: Path, waits: list[float]) -> None:
     listener = Recorder()
-    with locked_by_another_process(path, how):
-        for shape in range(3):
-            with Cache.of_user(listener, needed=False) as cache:
-                cache.add(HERE, KERNEL, MEASURED)
-                assert cache.measurements(HERE, KERNEL) == [MEASURED]
-                assert cache.kept == (how == "journal")
-            assert bool(waits) == (shape == 0)
-            waits.clear()
+    with locked_by_another_process(path, "transaction"):
+        assert not use(listener)
+        assert any(waits)
+        waits.clear()
+        assert not any(use(listener) for _ in range(2))
         (message,) = listener.messages
-        assert f"{journal_of(path) if how == 'journal' else path} " in message
-        assert ("or name another file in MUCUDNN_CACHE" in message) == (how != "journal")
+        assert f"{path} is locked by another process" in message
+        assert "or name another file in MUCUDNN_CACHE" in message
+    assert use(listener), "the lock is free again"
+    assert len(listener.messages) == 1
+    assert not any(waits)
+
+
+def test_a_locked_journal_is_waited_for_once_and_told_once(path: Path, waits: list[float]) -> None:
+    listener, pause = Recorder(), 0.01
+    with locked_by_another_process(path, "journal"):
+        assert use(listener)
+        assert pause in waits
+        waits.clear()
+        assert all(use(listener) for _ in range(2))
+        (message,) = listener.messages
+        assert str(journal_of(path)) in message
     with Cache.of_user(listener, needed=False) as cache:  # the lock is free again
-        assert cache.kept
         assert cache.query("SELECT count(*) FROM taken_journal") == [(1,)]
     assert len(listener.messages) == 1
-    assert not waits
+    assert pause not in waits
 
 
 def test_a_lock_that_comes_while_the_cache_is_open_is_the_same_wait(path: Path, waits: list[float]) -> None:
     listener = Recorder()
     with Cache.of_user(listener, needed=False) as cache, locked_by_another_process(path, "transaction"):
+        waits.clear()
         cache.add(HERE, KERNEL, MEASURED)
         assert cache.measurements(HERE, KERNEL) == [MEASURED]
-        assert waits
-        waits.clear()
-        with Cache.of_user(listener, needed=False) as later:
-            assert not later.kept
-    assert not waits
+        assert not cache.kept
+        assert not use(listener)
+    assert not any(waits)
     assert len(listener.messages) == 1
 
 
-def test_a_lock_that_is_soon_free_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_is_soon_free_is_waited_for(path: Path) -> None:
     lock = locked_by_another_process(path, "transaction")
     lock.__enter__()
-    monkeypatch.setattr("time.sleep", lambda _: lock.__exit__(None, None, None))
+    free = threading.Timer(0.2, lock.__exit__, (None, None, None))
+    free.start()
     with Cache.of_user(Recorder(), needed=True) as cache:
         assert cache.kept
+    free.join()
 
 
 def test_a_needed_cache_that_is_locked_is_an_error(path: Path, waits: list[float]) -> None:
@@ -115,7 +142,7 @@ def test_a_needed_cache_that_is_locked_is_an_error(path: Path, waits: list[float
 
 def rows_seen_by_another_process(path: Path) -> int:
     script = """import sqlite3, sys
-(count,) = sqlite3.connect(sys.argv[1]).execute("SELECT count(*) FROM measurements").fetchone()
+(count,) = sqlite3.connect(sys.argv[1]).execute("SELECT count(*) FROM rows").fetchone()
 print(count)"""
     return int(subprocess.check_output([sys.executable, "-c", script, path]))
 

@@ -19,6 +19,7 @@ from mucudnn.arrays.call import PassCall
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import SUCCESS, Comparison, GroupsComparison, Measurement
+from mucudnn.costs.schema import GROUP_COMPARISON
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench, RecordedBench
 from mucudnn.measuring.runners import Exhaustive, Race
@@ -174,7 +175,7 @@ def test_the_comparison_with_a_division_is_kept(bench: Bench) -> None:
     assert groups is not None
     first = parts.are_faster(bench, FORWARD, groups, WHOLE)
     assert parts.are_faster(bench, FORWARD, groups, WHOLE) is first
-    assert bench.cache.query("SELECT count(*) FROM group_comparisons") == [(1,)]
+    assert len(bench.cache.select(GROUP_COMPARISON)) == 1
 
 
 def test_groups_of_a_fused_kernel_are_compared_with_a_division(bench: Bench) -> None:
@@ -216,7 +217,7 @@ def test_groups_that_promise_less_than_stock_are_not_run_whole(bench: Bench) -> 
     assert groups is not None
     stock = Configuration((MicroConfiguration(2, "STOCK", groups.time_ms * 0.99, 0),))
     assert parts.faster_groups(bench, FORWARD, "power_of_two", LIMIT, stock) is None
-    assert bench.cache.query("SELECT count(*) FROM group_comparisons") == [(0,)]
+    assert bench.cache.select(GROUP_COMPARISON) == []
 
 
 def test_a_program_that_waits_gets_one_round_of_a_long_comparison(
@@ -227,7 +228,7 @@ def test_a_program_that_waits_gets_one_round_of_a_long_comparison(
     bench.runner = Race(is_hurried=True)
     close = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", groups.time_ms * 1.04, 0),))
     assert not parts.are_faster(bench, FORWARD, groups, close)
-    assert bench.cache.query("SELECT count(*) FROM group_comparisons") == [(0,)]
+    assert bench.cache.select(GROUP_COMPARISON) == []
     parts.are_faster(bench, FORWARD, groups, WHOLE)  # it promises to take 1e9 ms
     compared = bench.cache.groups_comparison(bench.machine, FORWARD, WHOLE, groups)
     assert compared is not None

@@ -10,9 +10,9 @@ import pytest
 from fake_engine import FakeAlgorithm, FakeEngine
 
 from mucudnn._native import Engine, Timing, parse_descriptor
-from mucudnn.costs import remeasuring
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import SUCCESS, UNLIKELY, Machine, Measurement
+from mucudnn.costs.schema import MEASUREMENT
 from mucudnn.costs.similar import find_similar
 from mucudnn.listener import Listener
 from mucudnn.measuring import measure as measure_module
@@ -169,9 +169,9 @@ def test_a_smaller_limit_brings_unlikely_algorithms_back(cache: Cache) -> None:
     left_out = {*NAMES} - race(cache, engine, FIRST)
     assert "GEMM" in left_out
     engine.algorithms["WINOGRAD_NONFUSED"] = FakeAlgorithm(lambda n: 0.0, lambda n: n * 100 * MB)
-    cache.query("DELETE FROM enumerations")
-    cache.query("DELETE FROM measurements WHERE time_ms NOTNULL")
-    cache.query("UPDATE measurements SET workspace = ?", (200 * MB,))
+    unlikely = [row for row in cache.select(MEASUREMENT) if row["time_ms"] is None]
+    cache.query("DELETE FROM rows")
+    cache.put(*((MEASUREMENT, row | {"workspace": 200 * MB}) for row in unlikely))
     assert race(cache, engine, FIRST, 64 * MB) & left_out
 
 
@@ -219,7 +219,7 @@ def test_similar_kernels_have_the_same_taps_and_the_nearest_come_first(
     similar = find_similar(cache, machine, FIRST, 64)
     assert [kernel.at(4) for kernel, _ in similar] == [kernel_of(text) for text in texts]
     assert len(find_similar(cache, machine, FIRST, 1)) == 1
-    monkeypatch.setattr(remeasuring, "_since", "2100-01-01T00:00:00+00:00")
+    monkeypatch.setattr(cache, "_since", "2100-01-01T00:00:00+00:00")
     assert find_similar(cache, machine, FIRST, 64) == []
 
 

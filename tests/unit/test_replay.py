@@ -6,7 +6,6 @@ import pytest
 from fake_engine import FakeEngine
 from optimizer_cases import KERNELS, LIMIT, run
 
-from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.plans.optimizer import replay
@@ -54,22 +53,3 @@ def test_a_replay_of_several_machines_asks_which(path: Path) -> None:
         with pytest.raises(UsageError, match=r"1 thread; .* 2 threads"):
             replay(cache, KERNELS, "power_of_two", LIMIT)
         assert replay(cache, KERNELS, "power_of_two", LIMIT, threads=2).machine.threads == 2
-
-
-def test_a_cache_of_version_1_is_read() -> None:
-    """Replay a cache that stays as it is when the format changes."""
-    old = Path(__file__).parent.parent / "data" / "cache-1.sqlite"
-    whole = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
-    gradient = Kernel(parse_descriptor("f16:mb16_ic4ih5_oc4_kh3")[0], "backward_filter")
-    before = old.read_bytes()
-    with Cache.read_only(old) as cache:
-        result = replay(cache, [whole, gradient], "power_of_two", LIMIT)
-        first, second = result.decisions
-        runnable = cache.enumerations(result.machine, whole)
-    assert {size: [candidate.algorithm for candidate in listed] for size, listed in runnable.items()} == {
-        size: ["LEAN", "HUNGRY"] for size in (1, 2, 4, 8)
-    }
-    assert [(p.micro_batch, p.algorithm) for p in first.divided.parts] == [(2, "HUNGRY")] * 4
-    # The file has times of slices for this filter gradient in fp16, which mucudnn does not divide.
-    assert [(p.micro_batch, p.algorithm) for p in second.divided.parts] == [(16, "LEAN")]
-    assert old.read_bytes() == before

@@ -79,10 +79,11 @@ def digest_of_choices() -> str:
     """Return a text that changes with the operators, and with the times that this process chooses by."""
     machine, rows = stock.source_of("cpu").machine, list[object]()
     with suppress(MucudnnError), user_cache(LogListener()) as cache:
-        where = "WHERE device = ? AND library = ? AND threads = ? AND way LIKE 'compiled %'"
+        where = "device = ? AND library = ? AND threads = ?"
         rows = [
             (row["problem"], row["pass"], row["step"], row["way"], row["time_ms"])
             for row in cache.select(STEP_TIME, where, machine.identity)
+            if row["way"].startswith("compiled ")
         ]
     versions = mucudnn.__version__, SCHEMA, *TENSORS.values(), *machine.identity
     return digest([*versions, *sorted(map(str, rows))])

@@ -1,0 +1,20 @@
+"""The rows of a cache, counted and changed."""
+
+from collections.abc import Callable
+from typing import Any
+
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.schema import MEASUREMENT, Kind
+
+
+def times_in(cache: Cache) -> list[dict[str, Any]]:
+    """Return the measurements that have a time."""
+    return [row for row in cache.select(MEASUREMENT) if row["time_ms"] is not None]
+
+
+def change_rows(cache: Cache, kind: Kind, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Replace values of the rows of a kind by those that `change` returns for a row."""
+    rows = cache.select(kind)
+    assert rows
+    cache.query("DELETE FROM rows WHERE kind = ?", (kind.name,))
+    cache.put(*((kind, row | change(row)) for row in rows))
