@@ -1,0 +1,57 @@
+"""The measurements in bench/results stay readable: a new cache takes them, and a replay decides from them."""
+
+from __future__ import annotations
+
+import gzip
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+from command_line import Capture, json_of
+
+from mucudnn._native import parse_descriptor
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.schema import MEASUREMENT
+from mucudnn.problems.policies import micro_batch_sizes
+
+RESULTS = Path(__file__).parents[2] / "bench" / "results"
+RECORDS = sorted(RESULTS.glob("**/measurements.jsonl.gz"))
+MiB = 2**20
+
+
+def test_there_is_a_record() -> None:
+    assert RECORDS
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.parent.name)
+def test_a_new_cache_takes_a_record_and_replays_its_kernels(
+    record: Path, cache_path: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    lines = tmp_path / "rows.jsonl"
+    lines.write_bytes(gzip.decompress(record.read_bytes()))
+    imported = json_of(capsys, ["cache", "import", str(lines), "--json"])
+    assert imported["rows_taken"] == len(lines.read_text().splitlines()) - 1
+    kernels = largest_measured_kernels(cache_path)
+    assert kernels
+    for pass_, group in groupby(kernels, key=lambda kernel: kernel[0]):
+        network = tmp_path / "network.txt"
+        network.write_text("".join(f"{problem}\n" for _, problem in group))
+        arguments = [str(network), "--replay", str(cache_path), "--workspace", "64MiB", "--passes", pass_]
+        result = json_of(capsys, ["optimize", *arguments, "--json"])
+        assert result["new_measurements"] == 0
+        assert all(kernel["divided"]["time_ms"] > 0 for kernel in result["kernels"])
+
+
+def largest_measured_kernels(path: Path) -> list[tuple[str, str]]:
+    """Return (pass, descriptor) of each kernel, at the largest mini-batch of which all sizes are measured."""
+    sizes: dict[tuple[str, str], set[int]] = {}
+    with Cache.read_only(path) as cache:
+        for row in cache.select(MEASUREMENT):
+            if row["time_ms"] is not None and row["workspace"] <= 64 * MiB:
+                sizes.setdefault((row["pass"], row["problem"]), set()).add(row["micro_batch"])
+    kernels = []
+    for (pass_, key), measured in sizes.items():
+        whole = [n for n in measured if measured.issuperset(micro_batch_sizes("power_of_two", n))]
+        if whole:
+            kernels.append((pass_, str(parse_descriptor(key)[0].replace(mini_batch=max(whole)))))
+    return sorted(kernels)
