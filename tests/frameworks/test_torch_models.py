@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from needs_torch import mt, torch
 from small_network import Network, X
+from torch.fx.experimental.optimization import fuse
 
 from mucudnn.arrays import dispatch
 from mucudnn.errors import MucudnnError, MucudnnWarning, NothingFitsError
@@ -244,6 +245,18 @@ def test_a_call_that_fails_inside_runs_as_before_with_a_warning(monkeypatch: pyt
     with pytest.warns(MucudnnWarning, match="nothing fits"):
         gradient = torch.autograd.grad(result.sum(), (module.weight, x))[0]
     torch.testing.assert_close(gradient, expected)
+
+
+@torch.no_grad()
+def test_a_model_whose_batch_norms_pytorch_has_folded_runs_divided() -> None:
+    torch.manual_seed(1)
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()), torch.randn(2, 3, 9, 8)
+    model(x)  # changes the statistics
+    expected = copy.deepcopy(model.eval()).double()(x.double())
+    folded = mt.convert(fuse(model), workspace="1MiB")
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
+    assert runs_divided(folded, x)
+    torch.testing.assert_close(folded(x).double(), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("x", [X[0, 0], X.to_sparse(), [1.0]], ids=["too few axes", "sparse", "no tensor"])

@@ -6,7 +6,6 @@ from mucudnn.arrays.call import PassCall, geometry
 from mucudnn.arrays.dispatch import decided
 from mucudnn.output.text import micro_batches
 from mucudnn.problems.descriptor import short_text
-from mucudnn.torch.operators.operands import Operands
 from mucudnn.torch.operators.options import Options, plan_of
 
 
@@ -30,13 +29,6 @@ class LayerChoice:
     parts: int | None = None
     reason: str | None = None
     is_busy: bool = False
-
-
-def choice_of_forward(name: str, operands: Operands, is_ours: bool) -> str:
-    """Return a sentence about the decided forward pass of a layer."""
-    choice = choice_of_pass(name, operands.calls(["forward"])["forward"], operands.options)
-    chosen = (choice.micro_batches if is_ours else None) or "PyTorch's own convolution"
-    return f"the layer {name} is {choice.kernel}: its forward pass runs in {chosen}"
 
 
 def choice_of_pass(name: str, call: PassCall, options: Options) -> LayerChoice:

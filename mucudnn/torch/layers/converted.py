@@ -15,7 +15,7 @@ from mucudnn.torch.choosing.answers import CallKey
 from mucudnn.torch.choosing.decision import decide
 from mucudnn.torch.compiling.tracing import is_left_to_inductor
 from mucudnn.torch.layers import functional
-from mucudnn.torch.layers.choice_of_layer import choice_of_forward
+from mucudnn.torch.layers.choice_of_layer import choice_of_pass
 from mucudnn.torch.layers.settings import ConversionSettings
 from mucudnn.torch.operators import kept_filters, passes
 from mucudnn.torch.operators.operands import Operands, prepare_operands
@@ -234,13 +234,15 @@ def _log_choice(module: Any, operands: Operands, is_ours: bool) -> None:
     # The module may have been restored.
     name = getattr(module, "_mucudnn_name", None) or type(module).__name__
     try:
-        choice = choice_of_forward(name, operands, is_ours)
+        choice = choice_of_pass(name, operands.calls(["forward"])["forward"], operands.options)
     except passes.FAILURES:  # the run itself will raise or warn
         return
+    chosen = (choice.micro_batches if is_ours else None) or "PyTorch's own convolution"
+    text = f"the layer {name} is {choice.kernel}: its forward pass runs in {chosen}"
     logged = _logged.setdefault(module, Recent(_MOST_LOGGED))
-    if not logged[choice]:
-        logged[choice] = True
-        _logger.info("%s", choice)
+    if not logged[text]:
+        logged[text] = True
+        _logger.info("%s", text)
 
 
 def _run_on_ranks(

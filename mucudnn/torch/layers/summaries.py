@@ -1,7 +1,7 @@
 """`summary`: the choice for each convolution of a converted model, as a table."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,8 +100,6 @@ def summary(model: Any, example_input: Any = None) -> Summary:
     model that has not compared a step yet.
     """
     layers = converted_layers(model)
-    if example_input is None:
-        return _summarize(model, layers, _list_choices_so_far(layers))
     choices: list[LayerChoice] = []
 
     def record(module: Any, x: Tensor, output: Tensor) -> None:
@@ -115,14 +113,14 @@ def summary(model: Any, example_input: Any = None) -> Summary:
         operands, stock = as_run(module, x, operands)
         choices.extend(_choices(name, operands, y, stock))
 
-    run_once(model, example_input, layers, record)
-    return _summarize(model, layers, choices)
-
-
-def _summarize(model: Any, layers: dict[Any, str], choices: Iterable[LayerChoice]) -> Summary:
+    if example_input is None:
+        choices.extend(_list_choices_so_far(layers))
+    else:
+        run_once(model, example_input, layers, record)
     kept = sum(kept_filters.size(layer.weight) for layer in layers)
-    promises = {layer._mucudnn.promise_text: None for layer in layers if layer._mucudnn.promise_text}
-    return Summary(tuple(choices), kept, "; ".join(promises), describe_subclasses(model)[0])
+    promises = {layer._mucudnn.promise_text: None for layer in layers}
+    text = "; ".join(filter(None, promises))
+    return Summary(tuple(choices), kept, text, describe_subclasses(model)[0])
 
 
 def _list_choices_so_far(layers: dict[Any, str]) -> Iterator[LayerChoice]:

@@ -4,7 +4,7 @@ A pass computes one of the tensors x, w and y from the other two and is linear i
 the shape of its tensor, every derivative of a pass is again a pass.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import add
 from typing import Any
@@ -44,7 +44,9 @@ def convolve(
     `third` is the shape of the result. Raises NotDifferentiableError for a derivative under functionalize.
     """
     if passes.is_followed(first, second, third):
-        run = _transformed if is_transformed() else _operator
+        run: Callable[..., Tensor] = _operator
+        if is_transformed():
+            run = _run_uncompiled if torch.compiler.is_compiling() else _run_transformed
         return run(pass_, first, second, third, *options)
     if torch.is_grad_enabled() and (
         first.requires_grad or second.requires_grad or (isinstance(third, Tensor) and third.requires_grad)
@@ -58,12 +60,6 @@ def convolve(
 
 def _operator(pass_: str, *arguments: Any) -> Tensor:
     result: Tensor = getattr(torch.ops.mucudnn, f"convolution_{pass_}").default(*arguments)
-    return result
-
-
-def _transformed(pass_: str, *arguments: Any) -> Tensor:
-    run = _run_uncompiled if torch.compiler.is_compiling() else _run_transformed
-    result: Tensor = run(pass_, *arguments)
     return result
 
 
