@@ -136,7 +136,9 @@ def show_result(result: Result, network: str, next_command: str) -> None:
     promised = f", {result.promise}" if str(result.promise) else ""
     head = f"{network}: {', '.join(passes)}{batch}, within {within}{promised}"
     sentences = list(filter(None, map(_explain, names, result.decisions)))
-    if all(decision.best == decision.undivided and not decision.shares for decision in result.decisions):
+    if not any(
+        decision.groups or each.divided.is_divided for decision in result.decisions for each in decision.each
+    ):
         sentences.append(_explain_undivided(result))
     if has_shares(result):
         sentences.append(
@@ -171,14 +173,14 @@ def _make_cells(name: str, decision: Decision) -> list[str]:
 
 
 def _make_total_cells(name: str, result: Result) -> list[str]:
-    sums, compared = total(result), any(decision.comparison for decision in result.decisions)
+    sums, compared = total(result.decisions), any(decision.comparison for decision in result.decisions)
     return [
         name,
         "",
         milliseconds(sums.undivided_ms),
         "",
         milliseconds(sums.divided_ms),
-        ratio(total(result, predicted).speedup),
+        ratio(total(result.decisions, predicted).speedup),
         ratio(sums.speedup if compared else None),
         format_size(total_workspace(result)),
     ]
@@ -188,8 +190,8 @@ def _explain_undivided(result: Result) -> str:
     """Return the sentence that says why no kernel is divided."""
     if any(decision.is_busy for decision in result.decisions):
         return "Nothing is divided: the machine is busy. Run the command again when it is idle."
-    if any(decision.dropped for decision in result.decisions):
-        return "Nothing is divided: run whole, no division was faster than the best undivided algorithm."
+    if any(decision.outrun for decision in result.decisions):
+        return "Nothing is divided: run whole, no division was faster than the best undivided algorithms."
     return (
         "Nothing is divided: within the limit, no division was predicted to be faster than the best "
         "undivided algorithm. A smaller limit or a larger mini-batch may change that."
@@ -198,18 +200,18 @@ def _explain_undivided(result: Result) -> str:
 
 def _explain(name: str, decision: Decision) -> str:
     """Return a sentence about why a kernel does not run the best prediction, or "" if it does."""
-    divided = micro_batches(decision.divided, " + ")
-    if decision.dropped:
-        kept = f"{name} {decision.kernel.pass_} stays undivided: {divided} was predicted at"
-        expected = decision.undivided.time_ms / decision.divided.time_ms if decision.undivided else None
-        if decision.is_busy:
-            return f"{kept} {ratio(expected)}, but other programs disturbed too many of its whole runs."
-        reached = decision.comparison.speedup if decision.comparison else None
-        return f"{kept} {ratio(expected)}, but run whole it reached {ratio(reached)}."
-    if decision.outrun is not None:
-        outrun, expected_ms = micro_batches(decision.outrun, " + "), milliseconds(decision.outrun.time_ms)
-        return (
-            f"{name} {decision.kernel.pass_} runs in {divided}: {outrun} was predicted at {expected_ms} ms, "
-            "but run whole it was slower."
-        )
-    return ""
+    divided, outrun = decision.divided, decision.outrun
+    if outrun is None:
+        return ""
+    way = f"runs in {micro_batches(divided, ' + ')}" if divided.is_divided else "stays undivided"
+    expected, reached = (
+        f"{milliseconds(times.divided_ms)} ms" if times.speedup is None else ratio(times.speedup)
+        for times in (predicted(outrun), final(outrun))
+    )
+    why = (
+        "other programs disturbed too many of its whole runs"
+        if decision.is_busy
+        else f"run whole it reached {reached}"
+    )
+    slow = micro_batches(outrun.divided, " + ")
+    return f"{name} {decision.kernel.pass_} {way}: {slow} was predicted at {expected}, but {why}."

@@ -1,10 +1,12 @@
 """The choice of configurations from measurements, without an engine or a cache."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, repeat
+from typing import TypeVar
 
 from mucudnn._native import most_slices, most_slices_in_place
 from mucudnn.costs.records import CANNOT_ACCUMULATE, STOCK, Comparison, Measurement
@@ -20,12 +22,13 @@ from mucudnn.solver import (
     Infeasible,
     MicroConfiguration,
     Shares,
-    WorkspaceDivision,
     desirable_set,
     reuse_workspace,
     solve_division,
 )
 from mucudnn.solver.workspace.configuration import faster
+
+T = TypeVar("T")
 
 LEAST_SPEEDUP = 1.03  # smaller differences between interleaved runs may be chance
 _RACED_LIMITS = 5  # the limits of a race under a total: the total, a quarter of it, and so on
@@ -65,19 +68,23 @@ class Limits:
 
 @dataclass(frozen=True)
 class Decision:
-    """A kernel's best undivided algorithm and its best configuration, both within the same workspace.
+    """A kernel's best undivided algorithm and its best configuration, both within the same limits.
 
-    `desirable` is the desirable set: the kernel's Pareto-optimal configurations, workspace ascending. If the
-    solver chooses not to divide, `divided` equals `undivided`. `undivided` is None if no algorithm can run
-    the whole mini-batch within the workspace. `outrun` is the division with the best prediction, if another
-    division was faster when run whole.
+    Under a total, the undivided algorithms of all kernels share it as the configurations do, so that
+    `undivided` may use more than `divided`. It is None if nothing undivided fits. `fallback` is the best
+    undivided algorithm within what `divided` was granted, so it can replace a division that is slow when run
+    whole. `desirable` is the desirable set: the kernel's Pareto-optimal configurations, workspace ascending.
+    If the solver chooses not to divide, `divided` equals `fallback`.
+
+    `comparison` has the times of `undivided` and `divided`, run whole. `outrun` is the decision for the
+    division with the best prediction, if another configuration replaced it after the whole runs.
 
     `shares` has a decision for each group of identical kernels with a configuration of their own; the count
     of its kernel is the size of the group. The shares of all kernels together divide a total faster than the
     decisions themselves. `shares` is empty if that makes no difference to the kernel.
 
     `is_busy` says that other programs disturbed too many runs of the comparison. Its times then decide
-    nothing, and the undivided algorithm stays.
+    nothing, and the kernel runs its fallback.
 
     `groups` of channels are faster than the choice: by their whole run, which took `groups_ms`, or by
     prediction if `groups_ms` is None.
@@ -87,30 +94,18 @@ class Decision:
     desirable: tuple[Configuration, ...]
     undivided: Configuration | None
     divided: Configuration
+    fallback: Configuration | None = None
     comparison: Comparison | None = None
     shares: tuple["Decision", ...] = ()
     is_busy: bool = False
-    outrun: Configuration | None = None
+    outrun: "Decision | None" = None
     groups: ChannelGroups | None = None
     groups_ms: float | None = None
 
     @property
-    def dropped(self) -> bool:
-        """True if the division, run whole, was not clearly faster than the undivided algorithm."""
-        speedup = self.comparison.speedup if self.comparison else None
-        if speedup is None or self.divided == self.undivided:
-            return False
-        return self.is_busy or speedup < LEAST_SPEEDUP
-
-    @property
-    def chosen(self) -> Configuration:
-        """The configuration to run, which `groups` are compared with."""
-        return self.undivided if self.dropped and self.undivided is not None else self.divided
-
-    @property
     def best(self) -> Configuration | ChannelGroups:
         """The groups of channels, if they are faster than the choice; else the choice."""
-        return self.groups or self.chosen
+        return self.groups or self.divided
 
     @property
     def each(self) -> tuple["Decision", ...]:
@@ -129,13 +124,7 @@ class Decision:
             return self.groups_ms
         if self.groups is not None or self.comparison is None:
             return self.best.time_ms
-        undivided = self.comparison.undivided_ms
-        return undivided if self.dropped and undivided is not None else self.comparison.divided_ms
-
-
-def sum_times(decisions: Iterable[Decision]) -> float:
-    """Return the milliseconds of all kernels, weighted by count."""
-    return math.fsum(decision.kernel.count * decision.time_ms for decision in decisions)
+        return self.comparison.divided_ms
 
 
 def decide(
@@ -151,23 +140,64 @@ def decide(
     """
     wanted = {kernel: costs.at_sizes(kernel, usable_sizes(policy, kernel)) for kernel in costs.measurements}
     desirable = {kernel: desirable_configurations(rows, kernel) for kernel, rows in wanted.items()}
+    whole = {kernel: undivided_configurations(rows, kernel) for kernel, rows in wanted.items()}
+    chosen, shares = _choose(desirable, limits, listener)
+    undivided: dict[Kernel, Configuration] = {}
+    undivided_shares: dict[Kernel, Shares] = {}
+    if limits.total is not None:
+        # If they do not fit the total, at least one kernel has no fallback, and so no undivided algorithm.
+        with suppress(Infeasible):
+            undivided, undivided_shares = _divide_total(whole, limits, None)
+
+    def make(kernel: Kernel, choice: Configuration, undivided: Configuration | None) -> Decision:
+        fallback = _last_within(whole[kernel], limits.granted(choice))
+        return Decision(kernel, tuple(desirable[kernel]), undivided or fallback, choice, fallback)
+
+    decisions = []
+    for kernel, choice in chosen.items():
+        together = undivided.get(kernel)
+        # Pairs the configurations of identical kernels with their undivided algorithms.
+        own = _repeat(shares.get(kernel, ()))
+        whole_own = _repeat(undivided_shares.get(kernel, ((kernel.count, together),)))
+        pairs = Counter(zip(own, whole_own, strict=False))
+        apart = [make(replace(kernel, count=count), *pair) for pair, count in pairs.items()]
+        differs = list(pairs) != [(choice, together)]
+        decisions.append(replace(make(kernel, choice, together), shares=tuple(apart) if differs else ()))
+    return decisions
+
+
+def _repeat(shares: Iterable[tuple[int, T]]) -> Iterator[T]:
+    """Yield the configuration of each of the identical kernels."""
+    return chain.from_iterable(repeat(configuration, count) for count, configuration in shares)
+
+
+def _choose(
+    desirable: Mapping[Kernel, Sequence[Configuration]], limits: Limits, listener: Listener | None
+) -> tuple[dict[Kernel, Configuration], dict[Kernel, Shares]]:
+    """Return each kernel's choice, and the shares of all kernels if they are faster.
+
+    Raises NothingFitsError.
+    """
     for kernel, configurations in desirable.items():
         if not configurations:
             raise nothing_fits(kernel, configurations, None)
-    chosen, shares = (
-        _divide_total(desirable, limits, listener)
-        if limits.mode == "wd"
-        else (_choose_fastest(desirable, limits.workspace), {})
-    )
-
-    def make(kernel: Kernel, choice: Configuration, shares: Shares = ()) -> Decision:
-        whole = undivided_parts(wanted[kernel], kernel, limits.granted(choice))
-        best = min(whole, key=lambda part: (part.time_ms, part.workspace), default=None)
-        undivided = None if best is None else Configuration((best,))
-        apart = tuple(make(replace(kernel, count=count), share) for count, share in shares)
-        return Decision(kernel, tuple(desirable[kernel]), undivided, choice, shares=apart)
-
-    return [make(kernel, choice, shares.get(kernel, ())) for kernel, choice in chosen.items()]
+    if limits.total is not None:
+        try:
+            return _divide_total(desirable, limits, listener)
+        except Infeasible:
+            least = {kernel: kernel.count * front[0].workspace for kernel, front in desirable.items()}
+            most = max(least, key=least.__getitem__)
+            raise NothingFitsError(
+                f"nothing fits {format_size(limits.total)} of workspace in total, the least that works is "
+                f"{sum(least.values())} bytes, {least[most]} of them for {most}"
+            ) from None
+    chosen = {}
+    for kernel, configurations in desirable.items():
+        fastest = _last_within(configurations, limits.workspace)
+        if fastest is None:
+            raise nothing_fits(kernel, configurations, limits.workspace)
+        chosen[kernel] = fastest
+    return chosen, {}
 
 
 def choose_within(costs: CostTable, kernel: Kernel, policy: str, limit: int | None) -> Configuration:
@@ -189,10 +219,11 @@ def keep_undivided(
 
     Differences below LEAST_SPEEDUP may be chance. STOCK comes before the engine's algorithms.
     """
+    whole = [part for m in rows if m.is_undivided(kernel.mini_batch) and (part := m.part())]
     near = [
         part
-        for part in undivided_parts(rows, kernel, limit)
-        if part.time_ms <= LEAST_SPEEDUP * chosen.time_ms
+        for part in whole
+        if (limit is None or part.workspace <= limit) and part.time_ms <= LEAST_SPEEDUP * chosen.time_ms
     ]
     first = min(near, key=lambda part: (part.algorithm != STOCK, part.time_ms), default=None)
     return chosen if first is None else Configuration((first,))
@@ -253,20 +284,15 @@ def _combinable_parts(measured: Sequence[Measurement], kernel: Kernel) -> list[l
     return [in_place, accumulated]
 
 
-def _choose_fastest(
-    desirable: Mapping[Kernel, Sequence[Configuration]], limit: int | None
-) -> dict[Kernel, Configuration]:
-    """Choose by workspace reuse (WR): the fastest configuration within each kernel's limit.
+def undivided_configurations(measured: Iterable[Measurement], kernel: Kernel) -> list[Configuration]:
+    """Return the desirable set of the algorithms that run the whole mini-batch."""
+    return desirable_configurations([m for m in measured if m.is_undivided(kernel.mini_batch)], kernel)
 
-    Time descends along a desirable set, so that is the last configuration that fits.
-    """
-    chosen = {}
-    for kernel, configurations in desirable.items():
-        fitting = [c for c in configurations if limit is None or c.workspace <= limit]
-        if not fitting:
-            raise nothing_fits(kernel, configurations, limit)
-        chosen[kernel] = fitting[-1]
-    return chosen
+
+def _last_within(desirable: Sequence[Configuration], limit: int | None) -> Configuration | None:
+    """Return the fastest configuration within a limit: the last one, because the time descends."""
+    fitting = (c for c in reversed(desirable) if limit is None or c.workspace <= limit)
+    return next(fitting, None)
 
 
 def nothing_fits(kernel: Kernel, desirable: Sequence[Configuration], limit: int | None) -> NothingFitsError:
@@ -280,57 +306,28 @@ def nothing_fits(kernel: Kernel, desirable: Sequence[Configuration], limit: int 
 
 
 def _divide_total(
-    desirable: Mapping[Kernel, Sequence[Configuration]], limits: Limits, listener: Listener | None
+    fronts: Mapping[Kernel, Sequence[Configuration]], limits: Limits, listener: Listener | None
 ) -> tuple[dict[Kernel, Configuration], dict[Kernel, Shares]]:
     """Choose by workspace division (WD): the configurations that are fastest together within the total.
 
-    Returns one configuration for all identical kernels, and the shares of those kernels that a faster
-    division treats differently.
+    Returns one configuration for all identical kernels, and the shares of all kernels, if letting identical
+    kernels differ is faster. Raises Infeasible.
     """
     assert limits.total is not None
-    counts = {kernel: kernel.count for kernel in desirable}
-    try:
-        division = solve_division(dict(desirable), limits.total, counts=counts, exact=limits.exact)
-    except Infeasible:
-        least = {kernel: kernel.count * c[0].workspace for kernel, c in desirable.items()}
-        most = max(least, key=least.__getitem__)
-        raise NothingFitsError(
-            f"nothing fits {format_size(limits.total)} of workspace in total, the least that works is "
-            f"{sum(least.values())} bytes, {least[most]} of them for {most}"
-        ) from None
-    if not division.reached and listener is not None:
+    counts = {kernel: kernel.count for kernel in fronts}
+    together = solve_division(fronts, limits.total, counts=counts, exact=limits.exact)
+    if not together.reached and listener is not None:
         listener.message(
-            f"The solver was stopped after {division.seconds:.0f} s at a gap of {division.gap:.2%}: "
+            f"The solver was stopped after {together.seconds:.0f} s at a gap of {together.gap:.2%}: "
             "another division of the total saves at most that much of the time"
         )
-    return division.choice, _divide_apart(desirable, limits, division)
-
-
-def _divide_apart(
-    desirable: Mapping[Kernel, Sequence[Configuration]], limits: Limits, together: WorkspaceDivision[Kernel]
-) -> dict[Kernel, Shares]:
-    """Divide the total again, letting identical kernels differ.
-
-    Returns the shares of the kernels that differ, or none if the division is not faster.
-    """
-    assert limits.total is not None
-    counts = {kernel: kernel.count for kernel in desirable}
-    is_fastest = all(together.choice[kernel] == front[-1] for kernel, front in desirable.items())
+    is_fastest = all(together.choice[kernel] == front[-1] for kernel, front in fronts.items())
     if is_fastest or max(counts.values()) == 1:
-        return {}
-    division = solve_division(dict(desirable), limits.total, counts=counts, apart=True, exact=limits.exact)
-    if not faster(_sum_times(division.shares), _sum_times(together.shares)):
-        return {}
-    return {kernel: own for kernel, own in division.shares.items() if own != together.shares[kernel]}
+        return together.choice, {}
+    apart = solve_division(fronts, limits.total, counts=counts, apart=True, exact=limits.exact)
+    is_faster = faster(_sum_times(apart.shares), _sum_times(together.shares))
+    return together.choice, apart.shares if is_faster else {}
 
 
 def _sum_times(shares: Mapping[Kernel, Shares]) -> float:
     return math.fsum(count * share.time_ms for each in shares.values() for count, share in each)
-
-
-def undivided_parts(
-    rows: Iterable[Measurement], kernel: Kernel, limit: int | None = None
-) -> list[MicroConfiguration]:
-    """Return the algorithms that run the whole mini-batch within a limit."""
-    parts = [part for m in rows if m.is_undivided(kernel.mini_batch) and (part := m.part())]
-    return [part for part in parts if limit is None or part.workspace <= limit]

@@ -10,10 +10,10 @@ from mucudnn.forks import no_fork
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench, RecordedBench
 from mucudnn.measuring.benchmark import benchmark
-from mucudnn.plans.decide import Decision, Limits, decide, sum_times
+from mucudnn.plans.decide import Decision, Limits, decide
 from mucudnn.plans.parts.parts import add_groups
-from mucudnn.plans.result import Result
-from mucudnn.plans.whole_runs import WholeRuns
+from mucudnn.plans.result import Result, total
+from mucudnn.plans.whole_runs import WholeRuns, stay_undivided
 from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import USUAL, Promise
 
@@ -30,7 +30,7 @@ def optimize(
     """Make the missing measurements and choose a configuration for each kernel.
 
     With `run`, each chosen division is also run whole, interleaved with the best undivided algorithm, and
-    dropped if it is slower. If it takes much longer than predicted, the next best divisions are run whole
+    replaced if it is slower. If it takes much longer than predicted, the next best divisions are run whole
     too, and the fastest is chosen. Groups of channels replace a slower choice. Once the bench's budget is
     spent, the choices are made from what is measured by then, and nothing more is run whole.
 
@@ -64,7 +64,7 @@ def _optimize(bench: Bench, kernels: Sequence[Kernel], policy: str, limits: Limi
         for decision in bench.listener.track(claimed, "Running whole", total=len(missing)):
             if not bench.budget.is_spent:
                 runs.run_missing(decision)
-        decisions = keep_faster_shares([runs.look_up(decision) for decision in decisions])
+        decisions = keep_fastest([runs.look_up(decision) for decision in decisions])
     if not bench.budget.is_spent:
         decisions = add_groups(bench, decisions, policy, limits, run=run)
     return Result(bench.machine, policy, limits, bench.made.total() - before, tuple(decisions))
@@ -94,14 +94,23 @@ def replay(
     return optimize(bench, kernels, policy, limits)
 
 
-def keep_faster_shares(decisions: Sequence[Decision]) -> list[Decision]:
-    """Return the decisions, without their shares unless all shares together are faster when run whole."""
-    apart = [share for decision in decisions for share in decision.apart]
-    return (
-        list(decisions)
-        if sum_times(apart) < sum_times(decisions)
-        else [replace(decision, shares=()) for decision in decisions]
-    )
+def keep_fastest(decisions: Sequence[Decision]) -> list[Decision]:
+    """Return the decisions as the whole runs of all kernels together show them to be fastest.
+
+    The undivided algorithms replace slower decisions under the same total. Shares stay only if they are
+    faster than the decisions without them.
+    """
+    together = [replace(decision, shares=()) for decision in decisions]
+    times = total(together)
+    if times.undivided_ms is not None and times.undivided_ms < times.divided_ms:
+        together = list(map(stay_undivided, together))
+    apart = total(share for decision in decisions for share in decision.apart)
+    if apart.divided_ms >= total(together).divided_ms:
+        return together
+    return [
+        replace(whole, shares=() if decision.apart == (whole,) else decision.apart)
+        for decision, whole in zip(decisions, together, strict=True)
+    ]
 
 
 def _find_only_machine(cache: Cache, threads: int | None) -> Machine:

@@ -1,7 +1,8 @@
 """The result of `optimize`, and its forms: numbers, JSON and a plan."""
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -60,13 +61,13 @@ def final(decision: Decision) -> Times:
     return measured(decision) or predicted(decision)
 
 
-def total(result: Result, times_of: Callable[[Decision], Times] = final) -> Times:
+def total(decisions: Iterable[Decision], times_of: Callable[[Decision], Times] = final) -> Times:
     """Return the sum of the kernels' times, weighted by count.
 
     The undivided time is None if any kernel has no undivided time.
     """
     divided, undivided = [], []
-    for decision in result.decisions:
+    for decision in decisions:
         times, count = times_of(decision), decision.kernel.count
         divided.append(count * times.divided_ms)
         undivided.append(math.nan if times.undivided_ms is None else count * times.undivided_ms)
@@ -124,7 +125,7 @@ def to_json(result: Result) -> dict[str, Any]:
 
 
 def _make_total_json(result: Result) -> dict[str, Any]:
-    times = total(result)
+    times = total(result.decisions)
     return {
         "undivided_ms": times.undivided_ms,
         "divided_ms": times.divided_ms,
@@ -144,24 +145,20 @@ def to_plan(result: Result) -> Plan:
         "total_workspace": spell_limit(limits.total),
         **promise_fields(result.promise),
     }
-    kernels = [
-        PlanKernel(
-            d.kernel,
-            d.kernel.count,
-            d.chosen,
-            d.desirable,
-            shares=tuple((share.kernel.count, share.chosen) for share in d.shares),
-            groups=d.groups,
-        )
-        for d in result.decisions
-    ]
+    kernels = []
+    for d in result.decisions:
+        counts: Counter[Configuration] = Counter()
+        for share in d.shares:
+            counts[share.divided] += share.kernel.count
+        shares = tuple((count, configuration) for configuration, count in counts.items())
+        kernels.append(PlanKernel(d.kernel, d.kernel.count, d.divided, d.desirable, shares, d.groups))
     return Plan(header, tuple(kernels))
 
 
 def _make_kernel_json(decision: Decision) -> dict[str, Any]:
     best = decision.undivided.parts[0] if decision.undivided else None
     return kernel_json(
-        decision.kernel, decision.kernel.count, best, decision.chosen, _make_measured_json(decision)
+        decision.kernel, decision.kernel.count, best, decision.divided, _make_measured_json(decision)
     )
 
 
@@ -187,16 +184,15 @@ def kernel_json(
 
 def _make_measured_json(decision: Decision) -> dict[str, Any] | None:
     # The comparison is of the micro-batches alone, even if groups of channels replace them.
-    times, comparison = measured(replace(decision, groups=None, groups_ms=None)), decision.comparison
-    if times is None or comparison is None:
+    comparison = decision.comparison
+    if comparison is None:
         return None
-    dropped = decision.dropped
     return {
-        "undivided_ms": times.undivided_ms,
-        "divided_ms": times.divided_ms,
-        "speedup": times.speedup,
-        "error": comparison.undivided_error if dropped else comparison.error,
-        "same_algorithms_error": comparison.undivided_error if dropped else comparison.same_algorithms_error,
+        "undivided_ms": comparison.undivided_ms,
+        "divided_ms": comparison.divided_ms,
+        "speedup": Times(comparison.undivided_ms, comparison.divided_ms).speedup,
+        "error": comparison.error,
+        "same_algorithms_error": comparison.same_algorithms_error,
         "undivided_error": comparison.undivided_error,
         "is_busy": decision.is_busy,
     }

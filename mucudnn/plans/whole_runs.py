@@ -2,10 +2,12 @@
 
 The sum of the micro-batches' times predicts a division's time but can be wrong, so the division with the best
 prediction is run whole, interleaved with the best undivided algorithm. If both take longer than the
-prediction of another division, that division is run whole too. The fastest run decides.
+prediction of another division, that division is run whole too. The fastest run decides. Under a total, the
+best undivided algorithm may use more workspace than the division was granted. Then the fallback, which does
+not, is run whole as well.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeAlias
@@ -15,7 +17,7 @@ from mucudnn.costs.table import CostTable
 from mucudnn.forks import no_fork
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.source import runs_stock
-from mucudnn.plans.decide import Decision, Limits, fastest_configuration
+from mucudnn.plans.decide import LEAST_SPEEDUP, Decision, Limits, fastest_configuration
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.solver import Configuration
@@ -45,34 +47,34 @@ class WholeRuns:
         return f"compare {machine} {kernel.problem} {kernel.pass_} {undivided}, {decision.divided}"
 
     def look_up(self, decision: Decision) -> Decision:
-        """Return the decision for the division that was fastest when run whole, with its comparison.
+        """Return the decision for the configuration that was fastest when run whole, with its comparison.
 
-        The comparison is None if no division was run. A disturbed comparison counts where there is no other.
-        The shares are looked up as well.
+        The fallback stays unless a division saves 3 %, and if other programs disturbed the comparison.
+        The comparison is None if nothing was run whole. The shares are looked up as well.
         """
-        shares = self._look_up_shares(decision.shares)
-        known, _ = self._find(decision)
-        if not known:
-            busy = self.disturbed.get((decision.kernel, decision.undivided, decision.divided))
-            return replace(decision, comparison=busy, is_busy=busy is not None, shares=shares)
-        best = min(known, key=lambda divided: _relative_time(known[divided]))
-        outrun = None if best == decision.divided else decision.divided
-        return replace(decision, divided=best, comparison=known[best], shares=shares, outrun=outrun)
+        decision = replace(decision, shares=tuple(map(self.look_up, decision.shares)))
+        known, missing = self._find(decision)
+        undivided, fallback = decision.undivided, decision.fallback
+        if missing is not None and missing in (decision.divided, fallback):
+            busy = self.disturbed.get((decision.kernel, undivided, missing))
+            predicted = replace(decision, comparison=busy, is_busy=busy is not None)
+            if busy is None or fallback is None or fallback == decision.divided:
+                return predicted
+            ran = _without_division(busy) if fallback == undivided else None
+            return replace(predicted, divided=fallback, comparison=ran, outrun=predicted)
 
-    def _look_up_shares(self, shares: Sequence[Decision]) -> tuple[Decision, ...]:
-        """Return the shares with their comparisons, and shares with equal configurations merged.
+        def cost(configuration: Configuration) -> float:
+            least = 1 if configuration == fallback else LEAST_SPEEDUP
+            return least * _relative_time(known[configuration])
 
-        A share takes the configuration of another share if that fits its bytes and was faster.
-        """
-        compared = [self.look_up(share) for share in shares]
-        merged: dict[Configuration, Decision] = {}
-        for share in shares:
-            fitting = (other for other in compared if other.chosen.workspace <= share.divided.workspace)
-            best = min(fitting, key=lambda other: other.time_ms)
-            same = merged.get(best.chosen)
-            count = share.kernel.count + (same.kernel.count if same else 0)
-            merged[best.chosen] = replace(best, kernel=replace(share.kernel, count=count))
-        return tuple(merged.values())
+        best = min(known, key=cost)
+        ran = known[best]
+        if undivided is not None and undivided == fallback and cost(best) > 1:
+            best, ran = undivided, _without_division(ran)
+        predicted = replace(decision, comparison=known[decision.divided])
+        if best == decision.divided:
+            return predicted
+        return replace(decision, divided=best, comparison=ran, outrun=predicted)
 
     def is_missing(self, decision: Decision) -> bool:
         """Return whether some division has to be run."""
@@ -97,7 +99,7 @@ class WholeRuns:
         known: dict[Configuration, Comparison] = {}
         most_ms = inf  # a division with a longer prediction is not worth a run
         for divided in self._candidates(decision):
-            if divided.time_ms > most_ms:
+            if divided.time_ms > most_ms and divided != decision.fallback:
                 break
             machine = self._machine_of(decision.undivided, divided)
             compared = self.bench.cache.comparison(machine, decision.kernel, decision.undivided, divided)
@@ -105,13 +107,16 @@ class WholeRuns:
                 return known, divided
             known[divided] = compared
             most_ms = min(most_ms, GAIN * compared.divided_ms, GAIN * (compared.undivided_ms or inf))
-            if divided.time_ms > most_ms:  # later alternatives are predicted to take even longer
-                break
         return known, None
 
     def _candidates(self, decision: Decision) -> Iterator[Configuration]:
-        """Yield the chosen division, and then alternatives without the micro-configurations before them."""
+        """Yield the chosen division, the fallback if it is not compared with it, and then alternatives.
+
+        An alternative has none of the micro-configurations of those before it.
+        """
         yield decision.divided
+        if decision.fallback not in (None, decision.undivided, decision.divided):
+            yield decision.fallback
         kernel, last = decision.kernel, decision.divided
         rows = self.costs.at_sizes(kernel, usable_sizes(self.policy, kernel))
         limit = self.limits.granted(decision.divided)
@@ -139,3 +144,25 @@ def _relative_time(compared: Comparison) -> float:
     The ratio allows for a machine whose speed changes between two comparisons.
     """
     return compared.divided_ms / (compared.undivided_ms or 1)
+
+
+def stay_undivided(decision: Decision) -> Decision:
+    """Return the decision for the undivided algorithm, if there is one."""
+    undivided, ran = decision.undivided, decision.comparison
+    if undivided is None or undivided == decision.divided:
+        return decision
+    ran = ran and _without_division(ran)
+    return replace(decision, divided=undivided, fallback=undivided, comparison=ran, outrun=decision)
+
+
+def _without_division(compared: Comparison) -> Comparison:
+    """Return the comparison of the undivided configuration with itself."""
+    assert compared.undivided_ms is not None
+    assert compared.undivided_spread_ms is not None
+    return replace(
+        compared,
+        divided_ms=compared.undivided_ms,
+        divided_spread_ms=compared.undivided_spread_ms,
+        error=compared.undivided_error,
+        same_algorithms_error=compared.undivided_error,
+    )

@@ -49,6 +49,8 @@ def even_curve(fronts: Fronts) -> Curve:
     `fronts` holds the Pareto-optimal configurations of each kernel, workspace ascending. The curve is empty
     if a kernel has none.
     """
+    if not all(fronts.values()):
+        return Curve(())
     kernels = sum(kernel.count for kernel in fronts)
     points = [
         CurvePoint(kernels * limit, _sum_costs(choice).time_ms) for limit, choice in _choose_evenly(fronts)
@@ -60,8 +62,10 @@ def divided_curve(fronts: Fronts, totals: Sequence[int] = ()) -> Curve:
     """Return the curve with the total divided among the kernels (WD).
 
     WD is solved at totals of all magnitudes, and at `totals`. Even splits count as divisions too, so the
-    curve is never above `even_curve`.
+    curve is never above `even_curve`. It is empty if a kernel has no configuration.
     """
+    if not all(fronts.values()):
+        return Curve(())
     divisions = [choice for _, choice in _choose_evenly(fronts)]
     least = sum(kernel.count * front[0].workspace for kernel, front in fronts.items())
     most = sum(kernel.count * front[-1].workspace for kernel, front in fronts.items())
@@ -77,8 +81,6 @@ def divided_curve(fronts: Fronts, totals: Sequence[int] = ()) -> Curve:
 
 def _choose_evenly(fronts: Fronts) -> list[tuple[int, dict[Kernel, Configuration]]]:
     """Return (bytes for each kernel, choice) at every limit that changes the choice."""
-    if not all(fronts.values()):
-        return []
     least = max(front[0].workspace for front in fronts.values())
     limits = sorted({c.workspace for front in fronts.values() for c in front if c.workspace >= least})
     return [

@@ -1,12 +1,10 @@
 """The content of the page as numbers and sentences, without plots."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mucudnn.costs.records import Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.output.text import short_names
-from mucudnn.plans.decide import Decision, undivided_parts
+from mucudnn.plans.decide import Decision, undivided_configurations
 from mucudnn.plans.result import Result, total_workspace
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.report.advice import advise
@@ -44,9 +42,9 @@ class KernelReport:
 class Report:
     """A network's decisions, with its curves of time against workspace.
 
-    `even`, `divided` and `undivided` are curves of the network's time against its total workspace: the
-    total split evenly (WR), divided among the kernels (WD), and split evenly but without division of
-    mini-batches. `present` is the sum of the limits in bytes, None without a limit. `advice` is sentences.
+    `even`, `divided` and `undivided` are curves of the network's time against its total workspace: the total
+    split evenly (WR), divided among the kernels (WD), and split as in the result's mode, but without division
+    of mini-batches. `present` is the sum of the limits in bytes, None without a limit. `advice` is sentences.
     """
 
     network: str
@@ -65,6 +63,11 @@ class Report:
         return {name: kernels for name, kernels in passes.items() if kernels}
 
     @property
+    def undivided_label(self) -> str:
+        """The name of the undivided curve."""
+        return f"undivided, split {'evenly' if self.result.limits.total is None else 'by need'}"
+
+    @property
     def workspace(self) -> int:
         """The bytes that the choices use: the sum over all kernels (WD), or the largest (WR)."""
         return total_workspace(self.result)
@@ -78,23 +81,26 @@ class Report:
 def gather(network: str, result: Result, costs: CostTable) -> Report:
     """Return the report of a result whose decisions were made from `costs`."""
     names = short_names([decision.kernel.label for decision in result.decisions])
+    measured = (costs.measurements[decision.kernel] for decision in result.decisions)
     kernels = tuple(
-        KernelReport(name, decision, _find_undivided(decision.kernel, costs.measurements[decision.kernel]))
-        for name, decision in zip(names, result.decisions, strict=True)
+        KernelReport(name, decision, tuple(undivided_configurations(rows, decision.kernel)))
+        for name, decision, rows in zip(names, result.decisions, measured, strict=True)
     )
     fronts = {k.kernel: _find_front(k.decision) for k in kernels}
     even = even_curve(fronts)
     limits = result.limits
     copies = sum(k.kernel.count for k in kernels)
     present = copies * limits.workspace if limits.workspace is not None else limits.total
-    divided = divided_curve(fronts, [] if present is None else [present])
+    totals = [] if present is None else [present]
+    divided = divided_curve(fronts, totals)
+    whole = {k.kernel: k.undivided for k in kernels}
     return Report(
         network=network,
         result=result,
         kernels=kernels,
         even=even,
         divided=divided,
-        undivided=even_curve({k.kernel: k.undivided for k in kernels}),
+        undivided=even_curve(whole) if limits.total is None else divided_curve(whole, totals),
         present=present,
         advice=(_OF_ONE_LIMIT,)
         if result.promise.batch_invariant
@@ -112,8 +118,3 @@ def _find_front(decision: Decision) -> list[Configuration]:
         part = MicroConfiguration(decision.kernel.mini_batch, "groups", groups.time_ms, groups.workspace)
         front.append(Configuration((part,)))
     return pareto_front(sorted(front, key=lambda c: (c.workspace, c.time_ms)))
-
-
-def _find_undivided(kernel: Kernel, measurements: Sequence[Measurement]) -> tuple[Configuration, ...]:
-    whole = [Configuration((part,)) for part in undivided_parts(measurements, kernel)]
-    return tuple(pareto_front(sorted(whole, key=lambda c: (c.workspace, c.time_ms))))

@@ -80,7 +80,7 @@ def network_plot(report: Report, *, wide: bool) -> Figure:
     scale = SizeScale([*(point.workspace for point in points), *present])
     scale.apply(axes, ticks=8 if wide else 4)
     for curve, role, label, line in (
-        (report.undivided, "undivided", "undivided, split evenly", (0, (1, 1.5))),
+        (report.undivided, "undivided", report.undivided_label, (0, (1, 1.5))),
         (report.even, "even", "divided, split evenly (WR)", (0, (5, 2))),
         (report.divided, "divided", "divided, split by need (WD)", "solid"),
     ):

@@ -33,7 +33,7 @@ def run(cache: Cache, made: FakeEngine, runner: Runner) -> tuple[str, int]:
     """Optimize in a new process. Return the algorithm and the number of measurements."""
     bench = Bench(cast(Engine, made), cache, Listener(), runner)
     result = optimize(bench, [KERNEL], "undivided", Limits(), run=False)
-    return result.decisions[0].chosen.parts[0].algorithm, bench.made["measured"]
+    return result.decisions[0].divided.parts[0].algorithm, bench.made["measured"]
 
 
 def let_time_pass(cache: Cache) -> None:

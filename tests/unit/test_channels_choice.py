@@ -305,7 +305,7 @@ def decided(bench: Bench, limits: Limits) -> Result:
     roomy = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", 1e6, LIMIT),))
     chosen = choice if limits.mode == "wr" else roomy
     ran = Comparison(1e6, 1e6, 0.0, 0.0, None, None, None)
-    decision = Decision(FORWARD, (chosen,), choice, chosen, ran)
+    decision = Decision(FORWARD, (chosen,), choice, chosen, comparison=ran)
     return Result(bench.machine, "power_of_two", limits, 0, (decision,))
 
 
@@ -325,17 +325,17 @@ def test_a_result_has_groups_where_they_beat_the_choice_and_its_plan_keeps_both(
     [decision] = result.decisions
     assert decision.groups is not None
     assert decision.groups.workspace <= LIMIT
-    assert decision.chosen == before.decisions[0].chosen
-    compared = bench.cache.groups_comparison(bench.machine, FORWARD, decision.chosen, decision.groups)
+    assert decision.divided == before.decisions[0].divided
+    compared = bench.cache.groups_comparison(bench.machine, FORWARD, decision.divided, decision.groups)
     assert compared is not None
     assert decision.time_ms == compared.groups_ms
     assert result.new_measurements > 1
     assert with_groups(bench, before).new_measurements == 0
     [planned] = to_plan(result).kernels
-    assert (planned.chosen, planned.groups) == (decision.chosen, decision.groups)
+    assert (planned.chosen, planned.groups) == (decision.divided, decision.groups)
     [row] = to_json(result)["kernels"]
     assert row["groups"]["measured_ms"] == to_json(result)["total"]["divided_ms"] == compared.groups_ms
-    assert row["divided"]["time_ms"] == decision.chosen.time_ms
+    assert row["divided"]["time_ms"] == decision.divided.time_ms
     assert total_workspace(result) == decision.groups.workspace
 
 
@@ -372,7 +372,7 @@ def test_a_replay_believes_a_recorded_comparison_rather_than_the_prediction(benc
     groups = with_groups(bench, before, run=False).decisions[0].groups
     assert groups is not None
     lost = GroupsComparison(1.0, 2.0, 0.0, 0.0)
-    bench.cache.add_comparison(bench.machine, FORWARD, before.decisions[0].chosen, groups, lost)
+    bench.cache.add_comparison(bench.machine, FORWARD, before.decisions[0].divided, groups, lost)
     recorded = RecordedBench(bench.machine, bench.cache, Listener())
     assert with_groups(recorded, before, run=False) == before
 

@@ -1,10 +1,10 @@
 import pytest
 
 from mucudnn._native import parse_descriptor
-from mucudnn.costs.records import CANNOT_ACCUMULATE, Comparison, Machine, Measurement
+from mucudnn.costs.records import CANNOT_ACCUMULATE, Machine, Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.errors import MucudnnError, NothingFitsError
-from mucudnn.plans.decide import Decision, Limits, choose_within, decide, desirable_configurations
+from mucudnn.plans.decide import Limits, choose_within, decide, desirable_configurations
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration
 
@@ -50,7 +50,6 @@ def test_reuse_takes_the_fastest_division_within_the_limit() -> None:
 def test_no_limit_takes_the_fastest_of_all() -> None:
     (decision,) = decide(table({kernel(): rows(*SIZES)}), "power_of_two", Limits())
     assert parts(decision.divided) == parts(decision.undivided) == [(8, "HUNGRY")]
-    assert not decision.dropped
 
 
 def test_division_grants_each_kernel_its_part_of_the_total() -> None:
@@ -61,9 +60,8 @@ def test_division_grants_each_kernel_its_part_of_the_total() -> None:
     total = sum(d.kernel.count * d.divided.workspace for d in decisions)
     assert total <= 5 * MiB
     for decision in decisions:
-        granted = decision.divided.workspace
-        assert decision.undivided is not None
-        assert decision.undivided.workspace <= granted
+        assert decision.fallback is not None
+        assert decision.fallback.workspace <= decision.divided.workspace
 
 
 def test_undivided_is_missing_where_it_does_not_fit() -> None:
@@ -130,7 +128,7 @@ def test_one_kernel_within_one_limit_gets_the_same_without_its_desirable_set(
     gradient = kernel(16, pass_="backward_filter", dtype=dtype)
     costs = table({gradient: rows(1, 2, 4, 8, 16, accumulator=accumulator)})
     (decision,) = decide(costs, "power_of_two", Limits(workspace=limit))
-    assert choose_within(costs, gradient, "power_of_two", limit) == decision.chosen
+    assert choose_within(costs, gradient, "power_of_two", limit) == decision.divided
 
 
 @pytest.mark.parametrize("sizes", [SIZES, ()])
@@ -150,17 +148,3 @@ def test_where_the_device_cannot_accumulate_no_filter_gradient_is_in_more_slices
     desirable = desirable_configurations(measured, gradient)
     assert max(len(c.parts) for c in desirable) == 4
     assert [c.workspace for c in desirable if len(c.parts) == 1][-1] == 16 * MiB
-
-
-def test_a_division_that_is_slower_when_run_whole_is_dropped() -> None:
-    (decision,) = decide(table({kernel(): rows(*SIZES)}), "power_of_two", Limits(workspace=2 * MiB))
-    slower = Comparison(10.0, 10.5, 0.1, 0.1, 1e-7, 1e-7, 1e-7)
-    faster = Comparison(10.0, 9.5, 0.1, 0.1, 1e-7, 1e-7, 1e-7)
-
-    def compared(comparison: Comparison) -> Decision:
-        return Decision(decision.kernel, decision.desirable, decision.undivided, decision.divided, comparison)
-
-    assert compared(slower).dropped
-    assert compared(slower).chosen == decision.undivided
-    assert not compared(faster).dropped
-    assert compared(faster).chosen == decision.divided

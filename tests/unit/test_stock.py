@@ -70,7 +70,7 @@ def run(path: Path, source: FakeSource, *, limit: int | None = None, kernel: Ker
 
 
 def choice(result: Result) -> str:
-    return str(result.decisions[0].chosen)
+    return str(result.decisions[0].divided)
 
 
 @pytest.fixture
@@ -90,12 +90,12 @@ def test_it_is_measured_undivided_and_in_slices_of_every_size_once(path: Path) -
 
 def test_it_is_chosen_undivided_where_that_is_the_fastest(path: Path) -> None:
     decision = run(path, FakeSource(whole_ms=0.1)).decisions[0]
-    assert [(part.micro_batch, part.algorithm) for part in decision.chosen.parts] == [(8, STOCK)]
+    assert [(part.micro_batch, part.algorithm) for part in decision.divided.parts] == [(8, STOCK)]
 
 
 def test_it_is_chosen_in_slices_where_its_scratch_exceeds_the_limit(path: Path) -> None:
     decision = run(path, FakeSource(whole_ms=0.1, slice_ms=0.2, scratch=100), limit=450).decisions[0]
-    assert [(part.micro_batch, part.algorithm) for part in decision.chosen.parts] == [(4, STOCK)] * 2
+    assert [(part.micro_batch, part.algorithm) for part in decision.divided.parts] == [(4, STOCK)] * 2
 
 
 def test_it_is_not_chosen_where_it_is_slower(path: Path) -> None:
@@ -140,7 +140,7 @@ def test_its_filter_gradients_in_16_bits_are_not_summed_from_many_slices(path: P
     problem = FILTERS.problem.replace(data_type="bf16", mini_batch=16)
     source = FakeSource(slice_ms=1e-6)
     decision = run(path, source, kernel=Kernel(problem, "backward_filter")).decisions[0]
-    assert 1 < len(decision.chosen.parts) <= 4
+    assert 1 < len(decision.divided.parts) <= 4
 
 
 def test_decisions_from_a_record_need_no_framework(path: Path) -> None:

@@ -74,10 +74,10 @@ def test_tiles_are_chosen_within_a_limit_and_are_not_the_best_undivided(limits: 
     kernel = Kernel(PROBLEM, "forward")
     costs = CostTable(machine_of(dispatch_engine()), {kernel: rows(kernel, COSTS)}, complete=True)
     [decision] = decide(costs, "power_of_two", limits)
-    assert str(decision.chosen) == "1*1 FAST.tile=32"
+    assert str(decision.divided) == "1*1 FAST.tile=32"
     assert str(decision.undivided) == "1*1 LEAN"
-    assert decision.chosen.is_divided
-    assert micro_batches(decision.chosen) == "1×1 FAST in tiles of 32"
+    assert decision.divided.is_divided
+    assert micro_batches(decision.divided) == "1×1 FAST in tiles of 32"
 
 
 def dispatch_engine() -> Engine:

@@ -15,6 +15,7 @@ from bench.lib.record import Record
 from mucudnn.measuring.bench import Bench
 from mucudnn.plans.decide import Decision, Limits, decide, desirable_configurations
 from mucudnn.plans.optimizer import optimize
+from mucudnn.plans.result import predicted
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.problems.sources import Flags, read_kernels
 from mucudnn.report.curves import even_curve
@@ -71,13 +72,13 @@ def _speedup(theme: str, decision: Decision) -> Record:
         "undivided_ms": comparison.undivided_ms,
         "divided": str(decision.divided),
         "divided_ms": comparison.divided_ms,
-        "predicted": decision.undivided.time_ms / decision.divided.time_ms,
-        "held_up": not decision.dropped,
-        "workspace": decision.chosen.workspace,
+        "predicted": predicted(decision.outrun or decision).speedup,
+        "held_up": decision.outrun is None,
+        "workspace": decision.divided.workspace,
         "error": comparison.error,
         "undivided_error": comparison.undivided_error,
     }
-    speedup = 1.0 if decision.dropped else comparison.undivided_ms / comparison.divided_ms
+    speedup = comparison.undivided_ms / comparison.divided_ms
     name = f"{kernel.name} {kernel.pass_}"
     return Record(theme, name, "speedup at 64 MiB, re-measured", speedup, "ratio", details)
 
@@ -113,9 +114,9 @@ def total_workspace(bench: Bench) -> Iterator[Record]:
         measured = bench.costs([kernel]).measurements[kernel]
         fronts[kernel] = desirable_configurations(measured, kernel)
     even = even_curve(fronts)
-    for total in (32 * MIB << step for step in range(7)):
-        wr = even.at(total)
-        wd = sum(choice.time_ms for choice in divide_workspace(fronts, total).values())
+    for workspace in (32 * MIB << step for step in range(7)):
+        wr = even.at(workspace)
+        wd = sum(choice.time_ms for choice in divide_workspace(fronts, workspace).values())
         details = {"wr_ms": wr, "wd_ms": wd, "kernels": len(fronts)}
         ratio = None if wr is None else wr / wd
-        yield Record("totals", format_size(total), "WR's time over WD's", ratio, "ratio", details)
+        yield Record("totals", format_size(workspace), "WR's time over WD's", ratio, "ratio", details)

@@ -53,7 +53,7 @@ def add_groups(
     allowed = {
         decision.kernel: limit
         for decision in decisions
-        if not decision.shares and (limit := limits.granted(decision.chosen)) is not None
+        if not decision.shares and (limit := limits.granted(decision.divided)) is not None
     }
     if policy == "undivided":
         return list(decisions)
@@ -62,7 +62,7 @@ def add_groups(
     extended = []
     listener = bench.listener if run else Listener()  # importing a progress bar takes long
     for decision in listener.track(decisions, "Running groups of channels whole"):
-        kernel, chosen = decision.kernel, decision.chosen
+        kernel, chosen = decision.kernel, decision.divided
         if kernel in allowed:
             groups = faster_groups(bench, kernel, policy, allowed[kernel], chosen, run=run)
             if groups is not None:
