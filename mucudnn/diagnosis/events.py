@@ -4,7 +4,7 @@ The profiler writes a range of the program, such as a step or a collective, once
 GPU, around the kernels that the range launched. Only the range on the CPU counts.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -112,15 +112,33 @@ def count_steps(kinds: Iterable[tuple[Event, str | None]]) -> int:
     """
     steps: set[str] = set()
     optimizers: Counter[str] = Counter()
-    loaders: Counter[str] = Counter()
+    loaders: dict[str, list[Event]] = defaultdict(list)
+    operations: dict[object, list[float]] = defaultdict(list)
     for event, kind in kinds:
         if event.name.startswith("ProfilerStep"):
             steps.add(event.name)
         elif event.name.startswith("Optimizer.step"):
             optimizers[event.name] += 1
         elif kind == "data":
-            loaders[event.name] += 1
-    return len(steps) or max(optimizers.values(), default=0) or max(loaders.values(), default=0) or 1
+            loaders[event.name].append(event)
+        elif event.category == "cpu_op":
+            operations[event.lane].append(event.start)
+    batches = (_count_batches(fetches, operations[fetches[0].lane]) for fetches in loaders.values())
+    return len(steps) or max(optimizers.values(), default=0) or max(batches, default=0) or 1
+
+
+def _count_batches(fetches: list[Event], operations: list[float]) -> int:
+    """Return the number of fetches that found a batch, unlike the one at the end of an epoch.
+
+    Operations follow them before the next fetch. A loader in the same process also runs operations inside.
+    """
+    fetches.sort(key=lambda fetch: fetch.start)
+    operations.sort()
+    starts = [bisect_left(operations, fetch.start) for fetch in fetches]
+    ends = [bisect_left(operations, fetch.end) for fetch in fetches]
+    fetched = list(zip(starts, ends, [*starts[1:], len(operations)], strict=True))
+    loads_here = "SingleProcess" in fetches[0].name and starts != ends
+    return sum(after > end and (end > start or not loads_here) for start, end, after in fetched)
 
 
 class _Operations:

@@ -105,8 +105,8 @@ def _parse(text: bytes, position: int, origin: int | None) -> tuple[RankTrace, i
     if info.get("backend") == "nccl" and not any(event.category == "kernel" for event in events):
         raise ValueError("it lacks the GPU's work: record it with ProfilerActivity.CUDA")
     kinds = classify(events)
-    if not kinds:
-        raise ValueError("it has no events with a time")
+    if not any(kind not in (None, "data") for _, kind in kinds):
+        raise ValueError("it has no operations: record it with ProfilerActivity.CPU")
     if origin is None:
         origin = base + round(1e3 * min(event.start for event, _ in kinds))
     rank = rank if type(rank) is int and 0 <= rank < 2**31 else position

@@ -60,7 +60,38 @@ def test_a_range_and_its_mirror_on_the_gpu_count_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mark", ["Optimizer.step#Adam.step", DATA])
 def test_without_numbered_steps_a_mirror_does_not_count_either(mark: str, tmp_path: Path) -> None:
     events = [mirror for step in range(3) for mirror in mirrored(mark, 10 * step, 9)]
-    assert shares(tmp_path / "0.json", event("gemm", "kernel", 0, 40), *events).steps == 3
+    work = [event("aten::mm", "cpu_op", 10 * step + 5, 1) for step in range(3)]
+    assert shares(tmp_path / "0.json", event("gemm", "kernel", 0, 40), *events, *work).steps == 3
+
+
+MULTIPLE = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+
+@pytest.mark.parametrize("loader", [DATA, MULTIPLE])
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_the_fetch_that_finds_the_end_of_an_epoch_is_not_a_step(
+    loader: str, epochs: int, tmp_path: Path
+) -> None:
+    events = []
+    for epoch in range(epochs):
+        for batch in range(8):
+            begin = 100 * epoch + 10 * batch
+            events += [event(loader, "user_annotation", begin, 3), event("aten::mm", "cpu_op", begin + 3, 5)]
+            if loader == DATA:
+                events.append(event("aten::stack", "cpu_op", begin + 1, 1))
+        events.append(event(loader, "user_annotation", 100 * epoch + 80, 1))
+        if loader == DATA:  # something of an epoch's end, such as the mean of its losses
+            events.append(event("aten::mean", "cpu_op", 100 * epoch + 85, 1))
+    # The backward passes run in another thread.
+    events += [event("aten::mm", "cpu_op", 95, 1, tid=9)]
+    assert shares(tmp_path / "0.json", *events).steps == 8 * epochs
+
+
+@pytest.mark.parametrize("events", [[], ["ProfilerStep#1"], [DATA], ["ProfilerStep#1", DATA, "my range"]])
+def test_a_trace_without_operations_is_refused(events: list[str], tmp_path: Path) -> None:
+    path = write(tmp_path / "0.json", *(event(name, "user_annotation", 0, 9) for name in events))
+    with pytest.raises(MucudnnError, match="has no operations: record it with ProfilerActivity"):
+        read_traces([path])
 
 
 def test_steps_are_counted_once_for_all_threads_and_optimizers(tmp_path: Path) -> None:
@@ -74,8 +105,9 @@ def test_steps_are_counted_once_for_all_threads_and_optimizers(tmp_path: Path) -
         for step in range(5)
         for name in ("ZeroRedundancyOptimizer", "Adam")
     ]
-    assert shares(tmp_path / "0.json", *numbered, *optimizers).steps == 3
-    assert shares(tmp_path / "0.json", *optimizers).steps == 5
+    work = event("aten::mm", "cpu_op", 0, 1)
+    assert shares(tmp_path / "0.json", *numbered, *optimizers, work).steps == 3
+    assert shares(tmp_path / "0.json", *optimizers, work).steps == 5
 
 
 KINDS = [
@@ -240,8 +272,8 @@ def test_the_profilers_own_work_is_outside_the_trace(tmp_path: Path) -> None:
         ({"dur": float("inf")}, "'ts' or 'dur' of event 0"),
         ({"ts": True}, "'ts' or 'dur' of event 0"),
         ({"ts": "0"}, "'ts' or 'dur' of event 0"),
-        ({"dur": -1}, "it has no events with a time"),
-        ({"cat": "gpu_user_annotation"}, "it has no events with a time"),
+        ({"dur": -1}, "it has no operations"),
+        ({"cat": "gpu_user_annotation"}, "it has no operations"),
     ],
 )
 def test_an_event_that_cannot_be_used_is_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
