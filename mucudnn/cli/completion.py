@@ -1,4 +1,4 @@
-"""`mucudnn completion`: print what completes commands and flags in a shell, or the manual page."""
+"""`mucudnn completion`: print what completes commands and flags in a shell."""
 
 import argparse
 from collections.abc import Iterator
@@ -9,15 +9,13 @@ from mucudnn.extras import install_command
 from mucudnn.output.streams import results
 from mucudnn.problems.sources import TRAINABLE, bundled_networks
 
-HELP = "print a script that completes commands and flags in a shell, or the manual page"
-DESCRIPTION = "Prints the script or the page on the standard output. It knows the commands of this version."
+HELP = "print a script that completes commands and flags in a shell"
+DESCRIPTION = "Prints the script on the standard output. It knows the commands of this version."
 EXAMPLES = (
     "mucudnn completion bash > ~/.local/share/bash-completion/completions/mucudnn",
     "mucudnn completion zsh > ~/.zfunc/_mucudnn",
-    "mucudnn completion man > ~/.local/share/man/man1/mucudnn.1",
 )
 
-_HEADLINE = "make convolutions as fast as they can be within the memory that you allow"
 _FILES = ("PLAN", "FILE", "CACHE", "HTML", "PROGRAM", "OLD", "NEW")
 # The bash function that completes an argument, by the argument's name in the help text.
 _NETWORKS = {"NETWORK|FILE|DESCRIPTOR": "_mucudnn_networks", "NETWORK|FILE": "_mucudnn_trainable"}
@@ -25,35 +23,19 @@ _NETWORKS = {"NETWORK|FILE|DESCRIPTOR": "_mucudnn_networks", "NETWORK|FILE": "_m
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "kind", choices=("bash", "zsh", "tcsh", "man"), metavar="bash|zsh|tcsh|man",
-        help="the shell, or `man` for the manual page",
-    )  # fmt: skip
+    shells = ("bash", "zsh", "tcsh")
+    parser.add_argument("shell", choices=shells, metavar="|".join(shells), help="the shell")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the script or the page. Raises MissingExtraError."""
+    """Print the script. Raises MissingExtraError."""
     from mucudnn.cli import make_parser
 
-    package = "argparse_manpage" if arguments.kind == "man" else "shtab"
-    if find_spec(package) is None:
-        raise MissingExtraError(f"{package} is not installed: {install_command('completion')}")
-    page = _manual_page if arguments.kind == "man" else _script
-    print(page(make_parser(), arguments.kind), file=results())
-
-
-def _manual_page(parser: argparse.ArgumentParser, _: str) -> str:
-    """Return the page in the language of man."""
-    from argparse_manpage.manpage import Manpage
-
-    parser.man_short_description = _HEADLINE  # type: ignore[attr-defined]  # the page's first line
-    return str(Manpage(parser, format="single-commands-section"))
-
-
-def _script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """Return the script for a shell."""
+    if find_spec("shtab") is None:
+        raise MissingExtraError(f"shtab is not installed: {install_command('completion')}")
     import shtab
 
+    parser = make_parser()
     for action in _actions(parser):
         if action.metavar in _FILES:
             action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab reads this attribute
@@ -62,8 +44,8 @@ def _script(parser: argparse.ArgumentParser, shell: str) -> str:
         elif isinstance(action.metavar, str) and action.metavar in _NETWORKS:
             bash = {"bash": _NETWORKS[action.metavar]}
             action.complete = {**shtab.FILE, **bash}  # type: ignore[attr-defined]
-    script: str = shtab.complete(parser, shell, preamble={"bash": _bash_networks()})
-    return script
+    script = shtab.complete(parser, arguments.shell, preamble={"bash": _bash_networks()})
+    print(script, file=results())
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

@@ -111,13 +111,3 @@ def test_without_shtab_the_command_says_what_to_install(
     monkeypatch.setattr("mucudnn.cli.completion.find_spec", lambda name: None)
     assert main(["completion", "bash"]) == 1  # 4 means that there is no such engine
     assert install_command("completion") in capsys.readouterr().err
-
-
-def test_the_manual_page_has_each_command_and_flag(capsys: Capture) -> None:
-    assert main(["completion", "man"]) == 0
-    page = capsys.readouterr().out.replace("\\-", "-")
-    assert page.startswith(".TH MUCUDNN")
-    for parser in parsers(make_parser()):
-        assert parser.prog in page
-        flags = {action.option_strings[-1] for action in parser._actions if action.option_strings}
-        assert [flag for flag in flags - {"--help"} if flag not in page] == []
