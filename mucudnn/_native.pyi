@@ -604,9 +604,6 @@ def tile_kernel(kernel: Kernel, steps: int) -> Kernel:
 def samples_to_time(problem: Problem, memory_cap: int, bytes_beyond_caches: int) -> int:
     """Return the number of samples of the tensors that a KernelTimer rotates through."""
 
-def time_to_measure(kernel: Kernel, micro_batch: int, run_ms: float) -> float:
-    """Return the ms that a KernelTimer takes for an algorithm of which one run takes `run_ms`."""
-
 def host_library() -> str:
     """Return the path of the host engine's library."""
 

@@ -11,7 +11,6 @@ from mucudnn.arrays.user_cache import user_cache
 from mucudnn.costs.records import STOCK, Measurement
 from mucudnn.errors import NothingFitsError, NotMeasuredError
 from mucudnn.listener import Listener
-from mucudnn.measuring import estimate  # noqa: F401 (so that no call imports it, see `lazy`)
 from mucudnn.measuring.bench import Bench, ModelledBench
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.measure import find_missing

@@ -6,6 +6,7 @@ from mucudnn.forks import no_fork
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.measure import find_missing, measure
 from mucudnn.problems.kernels import Kernel
+from mucudnn.sizes import format_size
 
 
 def benchmark(
@@ -19,18 +20,21 @@ def benchmark(
 ) -> None:
     """Make the measurements that the cache lacks.
 
-    First forecast their time and memory to the listener, including the comparisons if `comparing`.
+    First tell the listener their number and memory, with that of the comparisons if `comparing`.
     Algorithms that need more workspace than the last of the ascending `limits` are not measured. A race looks
     for a choice within each limit and, with `undivided`, for the best undivided algorithm.
     """
     missing = find_missing(bench, kernels, policy, limits, undivided=undivided)
     if missing.tasks:
-        with no_fork:
-            from mucudnn.measuring.estimate import announcement, forecast  # it imports numpy
+        memory = missing.memory
+        if comparing:
+            with no_fork:
+                from mucudnn.measuring.compare import comparison_memory  # it imports numpy
 
-        bench.listener.message(
-            forecast(bench, missing, kernels if comparing else ())
-            if bench.runner.is_complete or undivided
-            else announcement(missing)
-        )
+            memory = max(memory, *(comparison_memory(kernel, bench.memory_cap) for kernel in kernels))
+        most = "" if bench.runner.is_complete else "up to "
+        measured = list(dict.fromkeys(task.kernel for task in missing.tasks))
+        subject = str(measured[0]) if len(measured) == 1 else f"{len(measured)} kernels"
+        times = f"{most}{len(missing.tasks)} times for {subject}"
+        bench.listener.message(f"Measuring {times}, in about {format_size(memory)} of memory")
     measure(bench, missing)

@@ -496,8 +496,6 @@ void bind_engine(py::module_& module) {
       py::arg("takes_strides") = false);
   module.def("tile_steps", &tile_steps, py::arg("kernel"));
   module.def("tile_kernel", &tile_kernel, py::arg("kernel"), py::arg("steps"));
-  module.def("time_to_measure", &time_to_measure, py::arg("kernel"), py::arg("micro_batch"),
-             py::arg("run_ms"));
   module.def("samples_to_time", &samples_to_time, py::arg("problem"), py::arg("memory_cap"),
              py::arg("bytes_beyond_caches"));
   module.def("host_library", [] { return path_next_to_extension("libmucudnn_host.so"); });

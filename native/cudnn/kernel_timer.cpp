@@ -39,11 +39,6 @@ std::int64_t samples_to_time(const Problem& problem, std::size_t cap, std::size_
   return extent_of(problem.with_mini_batch(wide)).total() <= cap ? wide : problem.mini_batch;
 }
 
-double time_to_measure(const Kernel& kernel, std::int64_t micro_batch, double run_ms) {
-  const double fitting = std::max(kBudgetMs / run_ms, static_cast<double>(kLeastRuns));
-  return (1 + std::min(fitting, static_cast<double>(runs_of(kernel, micro_batch)))) * run_ms;
-}
-
 KernelTimer::KernelTimer(Engine& engine, Device& device, const Kernel& kernel, std::size_t workspace,
                          std::size_t cap, Protocol protocol)
     : engine_(engine), device_(device), kernel_(kernel) {

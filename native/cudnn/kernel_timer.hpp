@@ -28,9 +28,6 @@ struct Task {
 // data of an earlier run there. If `cap` has no room for that, the number is the mini-batch.
 std::int64_t samples_to_time(const Problem& problem, std::size_t cap, std::size_t bytes_beyond_caches);
 
-// Returns the ms that measuring an algorithm at a micro-batch size takes if one run takes `run_ms`.
-double time_to_measure(const Kernel& kernel, std::int64_t micro_batch, double run_ms);
-
 // The runs of an algorithm: many on tensors beyond the caches, or those of a race (core/race.hpp), few on
 // tensors of the mini-batch.
 enum class Protocol { thorough, race };

@@ -43,7 +43,7 @@ def test_optimize_measures_decides_runs_and_writes_a_plan(
     plan = tmp_path / "small.plan"
     run("optimize", network, "--batch", "8", "--workspace", "64KiB", "--output", str(plan))
     captured = capsys.readouterr()
-    assert re.match(r"Measuring up to \d+ times for 2 kernels on .*: about .* of memory\n$", captured.err)
+    assert re.match(r"Measuring up to \d+ times for 2 kernels, in about .* of memory\n$", captured.err)
     lines = captured.out.splitlines()
     assert "within 64 KiB of workspace for each kernel" in lines[0]
     assert lines[-1] == f"Next: mucudnn plan show {plan}"
@@ -167,7 +167,7 @@ def test_where_the_cache_cannot_be_written_optimize_warns_and_goes_on(
     monkeypatch.setenv(
         "MUCUDNN_CACHE", str(tmp_path / "file" / "cache.sqlite")
     )  # not even root can create it
-    warning, forecast = error_of(capsys, ["optimize", "mb2_ic4ih8_oc4_kh3"], 0).splitlines()
+    warning, announcement = error_of(capsys, ["optimize", "mb2_ic4ih8_oc4_kh3"], 0).splitlines()
     assert warning.startswith("Warning: the cache ")
-    assert forecast.startswith("Measuring")
+    assert announcement.startswith("Measuring")
     assert main(["benchmark", "mb2_ic4ih8_oc4_kh3"]) == 1

@@ -53,7 +53,7 @@ def test_what_is_measured_is_said_in_lines_of_whole_words() -> None:
     assert broken(lines) == []
     measuring = next(index for index, line in enumerate(lines) if line.startswith("Measuring up to"))
     said = " ".join(lines[measuring : measuring + 3])
-    assert re.search(r"for 1 kernel on .* 1 thread: about .* of memory", said)
+    assert re.search(r"for .*kh3.* forward, in about .* of memory", said)
 
 
 def test_an_error_is_said_in_lines_of_whole_words(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mucudnn._native import Engine, EngineError, parse_descriptor, samples_to_time, time_to_measure
+from mucudnn._native import Engine, EngineError, parse_descriptor, samples_to_time
 from mucudnn.problems.kernels import Kernel
 
 PROBLEM = parse_descriptor("mb8_ic4ih12_oc4_kh3_ph1")[0]
@@ -46,12 +46,3 @@ def test_runs_rotate_through_more_than_the_caches_hold_where_there_is_room() -> 
     assert samples_to_time(PROBLEM, 2**30, 100 * SAMPLE + 1) == 101
     assert samples_to_time(PROBLEM, 2**30, 3 * SAMPLE) == 8
     assert samples_to_time(PROBLEM, 100 * SAMPLE, 100 * SAMPLE) == 8  # no room for the filter
-
-
-@pytest.mark.parametrize(
-    ("micro_batch", "run_ms", "runs"),
-    [(8, 1.0, 7), (8, 10.0, 5), (8, 1000.0, 3), (1, 1.0, 8), (1, 1e-3, 8), (2, 1.0, 7)],
-)
-def test_a_measurement_takes_the_runs_that_fit_its_budget(micro_batch: int, run_ms: float, runs: int) -> None:
-    """Expect at most seven runs, or as many as the division has slices; at least three, and one uncounted."""
-    assert time_to_measure(FORWARD, micro_batch, run_ms) == pytest.approx((1 + runs) * run_ms)

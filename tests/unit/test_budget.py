@@ -49,8 +49,8 @@ def test_each_kernel_has_an_undivided_algorithm_whatever_the_budget(
     result, measured = run_within(path, runner, seconds)
     assert len(result.decisions) == len(KERNELS)
     assert all(decision.undivided is not None for decision in result.decisions)
-    # A forecast runs once, and a kernel may need each of its two algorithms to have one that runs undivided.
-    assert measured <= 1 + seconds + 2 * len(KERNELS)
+    # A kernel may need each of its two algorithms to have one that runs undivided.
+    assert measured <= seconds + 2 * len(KERNELS)
 
 
 @pytest.mark.parametrize("runner", RUNNERS)

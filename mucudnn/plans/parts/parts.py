@@ -58,7 +58,7 @@ def add_groups(
     if policy == "undivided":
         return list(decisions)
     if bench.runner.measures:
-        measure_groups(bench, allowed, policy)  # level by level, so that one forecast covers all kernels
+        measure_groups(bench, allowed, policy)  # level by level, so that one message covers all kernels
     extended = []
     listener = bench.listener if run else Listener()  # importing a progress bar takes long
     for decision in listener.track(decisions, "Running groups of channels whole"):
