@@ -22,8 +22,8 @@ from mucudnn.torch.training import fit
 def tracked_peak(
     make: Callable[[], nn.Module], shape: tuple[int, ...], optimizer: str, is_cast: bool, accumulates: bool
 ) -> int:
-    """Return the peak of two training steps by PyTorch's tracker."""
-    with FakeTensorMode():
+    """Return the peak of two training steps by PyTorch's tracker, with the casts of a GPU."""
+    with FakeTensorMode(), fit.CastsOfGpu():
         model, x = make(), torch.empty(shape)
         updates, tracker = OPTIMIZERS[optimizer](model.parameters()), MemTracker()
         tracker.track_external(model, updates, x)
@@ -138,3 +138,14 @@ def test_gradients_of_earlier_steps_are_in_memory_from_the_start(accumulates: bo
     make, shape = MODELS["resnet18"]
     fit = mt.will_it_fit(make(), torch.empty(shape, device="meta"), accumulate=accumulates)
     assert (fit.parts["gradients"] >= fit.parts["parameters"]) is accumulates
+
+
+def test_autocast_casts_what_it_casts_on_a_gpu() -> None:
+    # On a GPU norms and softmax save their argument in 32 bits. On the CPU they save it in 16 bits.
+    x = torch.empty(2**16, 64, device="meta")
+    for norm in (nn.LayerNorm(64), nn.GroupNorm(8, 64), nn.Softmax(-1)):
+        model = nn.Sequential(nn.Linear(64, 64), norm, nn.Linear(64, 64))
+        counted = mt.will_it_fit(model, x, autocast=torch.float16).parts["activations"]
+        with torch.autocast("cpu", torch.float16):
+            on_cpu = mt.will_it_fit(model, x).parts["activations"]
+        assert counted >= on_cpu + 2 * x.numel(), norm

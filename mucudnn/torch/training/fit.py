@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import count
 from typing import Any, TypeAlias
@@ -12,6 +12,7 @@ from weakref import WeakSet, finalize
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -34,6 +35,16 @@ _OPTIMIZERS: dict[str, Any] = {
     "adamw": torch.optim.AdamW,
     "adafactor": torch.optim.Adafactor,
 }
+# The functions whose arguments autocast casts to float32 on a GPU. On the CPU it casts those of few losses.
+_IN_FLOAT32 = {
+    "__pow__", "acos", "asin", "binary_cross_entropy_with_logits", "cdist", "cosh",
+    "cosine_embedding_loss", "cosine_similarity", "cross_entropy", "cumprod", "cumsum", "dist",
+    "erfinv", "exp", "expm1", "group_norm", "hinge_embedding_loss", "kl_div", "l1_loss", "layer_norm",
+    "log", "log10", "log1p", "log2", "log_softmax", "logsumexp", "margin_ranking_loss", "mse_loss",
+    "multi_margin_loss", "multilabel_margin_loss", "nll_loss", "norm", "pdist", "poisson_nll_loss",
+    "pow", "prod", "reciprocal", "renorm", "rms_norm", "rsqrt", "sinh", "smooth_l1_loss",
+    "soft_margin_loss", "softmax", "softmin", "softplus", "sum", "tan", "triplet_margin_loss",
+}  # fmt: skip
 _ONE_BY_ONE = (torch.optim.Adafactor,)  # optimizers that by default update one parameter after the other
 _DEVICE = "h200"
 
@@ -65,7 +76,7 @@ def will_it_fit(
         device: a modelled device, such as "h100"; its speed decides which algorithm needs a workspace.
         optimizer: an optimizer of torch.optim, or "sgd", "momentum", "adam", "adamw", "adafactor", "adam8bit"
             or "adamw8bit".
-        autocast: the type of torch.autocast around the forward pass.
+        autocast: the type of torch.autocast around the forward pass, which casts as on a GPU.
         accumulate: True if the gradients of earlier steps are in memory when the step begins.
 
     Returns:
@@ -76,13 +87,16 @@ def will_it_fit(
             LBFGS, whose state depends on its history.
     """
     kind = "cuda" if torch.cuda.is_available() else "cpu"
-    around = nullcontext() if autocast is None else torch.autocast(kind, autocast)
     buckets = 0
     if isinstance(model, DistributedDataParallel):
         if not model.gradient_as_bucket_view:  # the buckets are copies of the gradients
             buckets = sum(int(p.nbytes) for p in model.parameters() if p.requires_grad)
         model = model.module
-    with around:
+    with ExitStack() as around:
+        if autocast is not None:
+            around.enter_context(torch.autocast(kind, autocast))
+            if kind == "cpu":
+                around.enter_context(CastsOfGpu())
         trace = trace_model(model, example_input)
     costs = model_costs(trace.network, find_device(device or _DEVICE))
     beside = Surroundings(_update_of(model, optimizer), _context_of(memory, device), buckets, accumulate)
@@ -188,6 +202,24 @@ def _refuse_history(optimizer: torch.optim.LBFGS) -> None:
         f"the state of LBFGS depends on its history, which grows to {state} beside its scratch memory: leave "
         "out optimizer= and subtract that from memory="
     )
+
+
+class CastsOfGpu(TorchFunctionMode):
+    """A mode in which autocast on the CPU casts to float32 what autocast on a GPU does.
+
+    Without it the results of norms and softmax would count half of their bytes. Functions that others in
+    Python call, such as the softmax in nn.MultiheadAttention, are not seen.
+    """
+
+    def __torch_function__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def cast(value: Any) -> Any:
+            is_lower = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+            return value.float() if is_lower else value
+
+        args = args, kwargs or {}
+        if getattr(function, "__name__", "") in _IN_FLOAT32 and torch.is_autocast_enabled("cpu"):
+            args = tree_map(cast, args)
+        return function(*args[0], **args[1])
 
 
 class _Allocations(TorchDispatchMode):
