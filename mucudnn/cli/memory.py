@@ -14,11 +14,10 @@ from mucudnn.measuring.budget import parse_budget
 from mucudnn.measuring.engines import open_engine
 from mucudnn.measuring.modelled_device import DEVICES, ModelledDevice, find_device
 from mucudnn.measuring.runners import Exhaustive
-from mucudnn.plans.memory.budgets import plan_budgets
 from mucudnn.plans.memory.costs import measure_costs, model_costs
 from mucudnn.plans.memory.fit import OPTIMIZERS
 from mucudnn.plans.memory.json_form import memory_json
-from mucudnn.plans.memory.planning import POLICIES, MemoryOptions, plan_network
+from mucudnn.plans.memory.planning import POLICIES, MemoryOptions, plan_budgets, plan_network
 from mucudnn.plans.memory.training_step import Costs
 from mucudnn.problems.network import Network
 from mucudnn.problems.sources import TRAINABLE

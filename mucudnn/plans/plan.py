@@ -64,6 +64,19 @@ class PlanKernel:
         """The choice, and the configurations of the shares."""
         return self.chosen, *(share for _, share in self.shares)
 
+    def share_of_layer(self, layer: int, layers: int) -> Configuration:
+        """Return the configuration of one of the layers that may run a kernel with shares.
+
+        The first layers take the first share. A layer that runs several of the identical kernels takes the
+        least workspace of their shares. If the kernels cannot be spread evenly over the layers, all layers
+        take the share with the least workspace, so that they never need more than the shares together.
+        `layer` is the layer's place among these `layers`, from 0.
+        """
+        taken = [share for count, share in self.shares for _ in range(count)]
+        each, rest = divmod(len(taken), layers)
+        own = taken if rest or not each else taken[layer * each : (layer + 1) * each]
+        return min(own, key=lambda share: share.workspace)
+
 
 @dataclass(frozen=True)
 class Plan:

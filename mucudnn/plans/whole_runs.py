@@ -64,8 +64,9 @@ class WholeRuns:
             return replace(predicted, divided=fallback, comparison=ran, outrun=predicted)
 
         def cost(configuration: Configuration) -> float:
-            least = 1 if configuration == fallback else LEAST_SPEEDUP
-            return least * _relative_time(known[configuration])
+            # Relative to the undivided run beside it, in case the machine's speed changes between two runs.
+            relative = known[configuration].divided_ms / (known[configuration].undivided_ms or 1)
+            return relative if configuration == fallback else LEAST_SPEEDUP * relative
 
         best = min(known, key=cost)
         ran = known[best]
@@ -136,14 +137,6 @@ class WholeRuns:
         if source is not None and (runs_stock(undivided) or runs_stock(divided)):
             return source.machine
         return self.bench.machine
-
-
-def _relative_time(compared: Comparison) -> float:
-    """Return the time of a division relative to the undivided run interleaved with it, else in ms.
-
-    The ratio allows for a machine whose speed changes between two comparisons.
-    """
-    return compared.divided_ms / (compared.undivided_ms or 1)
 
 
 def stay_undivided(decision: Decision) -> Decision:

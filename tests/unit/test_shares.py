@@ -19,7 +19,6 @@ from mucudnn.plans.json_forms import plan_json
 from mucudnn.plans.optimizer import keep_fastest, optimize
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.plans.result import Result, split_shares, to_json, to_plan, total, total_workspace
-from mucudnn.plans.shares import share_of_layer
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
 
@@ -162,5 +161,5 @@ def test_layers_get_shares_in_order_and_never_more_than_the_total(layers: int, a
         for name, workspace in (("A", 30), ("B", 20), ("C", 10))
     )
     planned = PlanKernel(kernel(6), 6, c, (c, b, a), shares=((3, a), (2, b), (1, c)))
-    taken = [share_of_layer(planned, layer, layers) for layer in range(layers)]
+    taken = [planned.share_of_layer(layer, layers) for layer in range(layers)]
     assert [configuration.parts[0].algorithm for configuration in taken] == algorithms

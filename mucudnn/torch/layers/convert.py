@@ -15,7 +15,6 @@ from mucudnn.errors import MucudnnWarning, UsageError, shown
 from mucudnn.forks import no_fork
 from mucudnn.measuring.budget import parse_budget
 from mucudnn.plans.plan import Plan, PlanKernel
-from mucudnn.plans.shares import share_of_layer
 from mucudnn.promises import promise_of
 from mucudnn.torch.layers import transposed
 from mucudnn.torch.layers.converted import CONVERTED, RESTORED, Converted
@@ -152,15 +151,9 @@ def plans_of_layers(plan: Plan, layers: Sequence[Any]) -> list[str]:
     for planned in plan.kernels:
         able = [own for own, layer in zip(kernels, layers, strict=True) if _may_run(planned.problem, layer)]
         for place, own in enumerate(able):
-            own.append(_choose_share(planned, place, len(able)))
+            chosen = planned.share_of_layer(place, len(able)) if planned.shares else planned.chosen
+            own.append(replace(planned, chosen=chosen, shares=()))
     return [str(replace(plan, kernels=tuple(own))) for own in kernels]
-
-
-def _choose_share(planned: PlanKernel, layer: int, layers: int) -> PlanKernel:
-    """Return a kernel with the choice for one layer."""
-    if not planned.shares:
-        return planned
-    return replace(planned, chosen=share_of_layer(planned, layer, layers), shares=())
 
 
 def _may_run(problem: Problem, layer: Any) -> bool:
