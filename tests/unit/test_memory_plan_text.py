@@ -40,7 +40,7 @@ PLAN = MemoryPlan(
         PlannedTensor(
             "the relu", (10,), "u8", 500, "recompute",
             SavedTensor("the relu", 500, 1, 1, 3, 3, Replay(0.5, (0,), 10)),
-            order=1, module="features.1", packs=(1,), modules=("features.1",), source="conv",
+            order=1, module="features.1", packs=(1,), sources=("conv",),
         ),
     ),
     kernels=(PlannedKernel("conv", "features.0", 0, Kernel(PROBLEM, "forward"), CHOSEN, (CHOSEN,)),),
@@ -81,12 +81,6 @@ def test_a_lower_plan_is_made_when_it_is_first_read() -> None:
     assert not calls
     assert plan.lower == plan.lower == replace(PLAN, memory=2000)
     assert len(calls) == 1
-    assert MemoryPlan.parse(str(plan)) == plan
-
-
-def test_the_sources_of_operations_are_kept() -> None:
-    added = replace(PLAN.tensors[1], modules=(), source="", sources=("conv", "the input"))
-    plan = replace(PLAN, tensors=(PLAN.tensors[0], added))
     assert MemoryPlan.parse(str(plan)) == plan
 
 

@@ -26,10 +26,7 @@ class PlannedTensor:
       for the end of the forward steps.
     - `fetch_at`: the pack whose unpacking starts the copy in. None for the first unpacking of all.
     - `slab_offset`: its place in the slab of host memory.
-    - `modules`: the modules that compute it again, one after the other.
-    - `source`: the tensor that the first of these modules reads; `source_input` if that is an input of the
-      model, by its position.
-    - `sources`: without `modules`, the tensors from which operations compute it again.
+    - `sources`: the tensors from which operations compute it again.
     - `saved`: its lifetime and its replay, for the simulation. `copies`: the steps that bound its copies.
     """
 
@@ -45,9 +42,6 @@ class PlannedTensor:
     release_at: int | None = None
     fetch_at: int | None = None
     slab_offset: int | None = None
-    modules: tuple[str, ...] = ()
-    source: str = ""
-    source_input: int | None = None
     sources: tuple[str, ...] = ()
     copies: CopySteps = _UNBOUNDED
 

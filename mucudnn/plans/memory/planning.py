@@ -228,11 +228,5 @@ def _add_events(planned: PlannedTensor, saved: Saved, events: Events | None) -> 
     """Return the tensor with its events and with everything by which a running program recognises it."""
     known = replace(planned, module=saved.module, packs=saved.packs)
     if planned.choice == "recompute":
-        return replace(
-            known,
-            modules=saved.modules,
-            source=saved.source,
-            source_input=saved.source_input,
-            sources=saved.sources,
-        )
+        return replace(known, sources=saved.sources)
     return known if events is None else replace(known, release_at=events.release, fetch_at=events.fetch)

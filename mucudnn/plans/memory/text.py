@@ -144,7 +144,7 @@ def _make_tensor(values: Mapping[str, Any]) -> PlannedTensor:
     saved = dict(values["saved"])
     if saved["replay"] is not None:
         saved["replay"] = Replay(**saved["replay"] | {"sources": tuple(saved["replay"]["sources"])})
-    lists = {name: tuple(values[name]) for name in ("shape", "packs", "modules", "sources") if name in values}
+    lists = {name: tuple(values[name]) for name in ("shape", "packs", "sources") if name in values}
     copies = CopySteps(**values.get("copies", {}))
     tensor = PlannedTensor(**{**values, **lists, "saved": SavedTensor(**saved), "copies": copies})
     if tensor.choice not in ("keep", "offload", "recompute"):

@@ -11,17 +11,13 @@ from mucudnn.problems.network import Network
 class Saved:
     """A managed storage: its tensor's name in the network, its place in the order of saving, its packs.
 
-    `modules` compute it again from the tensor `source`, by the steps `replayed` of the network. If `modules`
-    is empty, these steps compute it from the tensors `sources`.
+    The steps `replayed` of the network compute it again from the tensors `sources`, if there are such steps.
     """
 
     name: str
     order: int
     module: str
     packs: tuple[int, ...]
-    modules: tuple[str, ...] = ()
-    source: str = ""
-    source_input: int | None = None
     replayed: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 
@@ -49,11 +45,4 @@ class Trace:
 
     def replays(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
         """Return the steps that compute each tensor again, and the saved tensors that they read."""
-        return {
-            saved.name: (
-                saved.replayed,
-                (saved.source,) if saved.modules and saved.source_input is None else saved.sources,
-            )
-            for saved in self.saved
-            if saved.replayed
-        }
+        return {saved.name: (saved.replayed, saved.sources) for saved in self.saved if saved.replayed}

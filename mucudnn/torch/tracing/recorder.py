@@ -61,7 +61,7 @@ class DraftStep:
     saves: dict[str, None] = field(default_factory=dict)
     kernels: list[Kernel] = field(default_factory=list)
     flops: int = 0
-    is_random: bool = False
+    is_once: bool = False  # it must not run again
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,8 @@ class Recorder(TorchDispatchMode):
         self.memories: list[Memory] = []
         self.packs: list[Pack] = []
         self.unpacked: list[tuple[int, int]] = []  # (pack, step), in the order of unpacking
+        # Parameters, buffers, inputs and already saved tensors that a forward step writes in place.
+        self.changed: set[str] = set()
         self.is_backward = False
         self.is_compiled = False  # while a module runs that torch.compile compiles in training
         self._known: dict[int, Memory] = {}
@@ -207,18 +209,19 @@ class Recorder(TorchDispatchMode):
         if not self.is_backward:
             self._note_released()
         result = in_format_of_gpu(function, args, function(*args, **kwargs))
-        reads = [tensor for tensor in tensors_in((args, kwargs)) if self._find(tensor) is not None]
+        read = [self._find(tensor) for tensor in tensors_in((args, kwargs))]
         written = list(tensors_written(function, args, kwargs))
+        if not self.is_backward:
+            memories = map(self._find, written)
+            self.changed |= {m.name for m in memories if m and (m.is_saved or m.kind in nouns.PRESENT)}
         new = [tensor for tensor in tensors_in(result) if self._find(tensor) is None]
         if "empty" in function.__name__ or not (new or written):
             return result  # new memory without content, or a view
         if not new and all(map(self._is_updated, written)):
             return result  # a count of batches or a running mean
         operation = self._backward_operation() if self.is_backward else self._forward_operation(function)
-        operation.is_random |= torch.Tag.nondeterministic_seeded in function.tags
-        for tensor in reads:
-            memory = self._find(tensor)
-            assert memory is not None
+        operation.is_once |= self.is_compiled or None in read or not can_run_again(function)
+        for memory in filter(None, read):
             if memory.name not in operation.writes:
                 operation.reads[memory.name] = None
         for tensor in written:
@@ -323,6 +326,21 @@ def tensors_written(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     """Yield the arguments that an operation writes to."""
     for place, name in _places_written(function):
         yield from tensors_in(args[place] if place < len(args) else kwargs.get(name))
+
+
+@cache
+def can_run_again(function: Any) -> bool:
+    """Return whether an operation gives the same result again and does nothing else.
+
+    Among PyTorch's operations these are the ones that draw no random numbers and fill what they return, among
+    mucudnn's the convolutions. Other libraries' operations may have a state.
+    """
+    return (
+        isinstance(function, torch._ops.OpOverload)
+        and function.name().startswith(("aten::", "mucudnn::convolution_"))
+        and torch.Tag.nondeterministic_seeded not in function.tags
+        and "empty" not in function.__name__
+    )
 
 
 def _count_flops(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:

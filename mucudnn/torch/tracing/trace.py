@@ -72,18 +72,18 @@ def trace_model(
     math = STRICT if strict else _math_of(model)
     device, lower = _autocast_of()
     try:
-        recorder, run = _run_without_data(model, example_input, math, device, lower)
+        recorder = _run_without_data(model, example_input, math, device, lower)
     except AutocastInsideError as inside:
-        recorder, run = _run_without_data(model, example_input, math, inside.device, None)
+        recorder = _run_without_data(model, example_input, math, inside.device, None)
     network = make_network(recorder)
     inputs = spell_inputs(example_input)
-    return make_trace(network, recorder, run.calls, fingerprint(model), inputs, least_bytes)
+    return make_trace(network, recorder, fingerprint(model), inputs, least_bytes)
 
 
 def _run_without_data(
     model: nn.Module, example_input: Any, math: str, device: str, lower: torch.dtype | None
-) -> tuple[Recorder, TracedRun]:
-    """Run the model on tensors without data, under autocast to a type unless that is None.
+) -> Recorder:
+    """Record a run of the model on tensors without data, under autocast to a type unless that is None.
 
     Raises AutocastInsideError for the device meta if the forward pass enables autocast itself.
     """
@@ -94,9 +94,8 @@ def _run_without_data(
         twin = copy_without_memory(model, device)
         _leave_values_unread(twin)
         inputs = tree_map(lambda value: _without_memory(value, device), example_input)
-        run = TracedRun(recorder, twin, inputs, device, lower, compiled_parts(model))
-        run.run()
-    return recorder, run
+        TracedRun(recorder, twin, inputs, device, lower, compiled_parts(model)).run()
+    return recorder
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from mucudnn.plans.memory.traced import Saved, Trace
 from mucudnn.problems import steps as nouns
 from mucudnn.problems.network import Network
 from mucudnn.torch.tracing.recorder import DraftStep, Pack, Recorder
-from mucudnn.torch.tracing.traced_run import ModuleCall
 
 MOST_STEPS = 8  # the most that one recomputation runs
 
@@ -67,7 +66,6 @@ def _note_saves(recorder: Recorder) -> None:
 def make_trace(
     network: Network,
     recorder: Recorder,
-    calls: list[ModuleCall],
     model: str,
     inputs: tuple[str, ...],
     least_bytes: int,
@@ -75,11 +73,9 @@ def make_trace(
     """Return the trace, with the managed storages in the order of their first packs.
 
     `model` is the model's fingerprint, `inputs` are the types and shapes of its inputs. Storages below
-    `least_bytes` are not managed, and neither are those that a compiled module saves. A compiled module would
-    not run while a program notes single operations, so no operations run again beside it.
+    `least_bytes` are not managed, and neither are those that a compiled module saves.
     """
     _hold_for_compiled(recorder)
-    has_compiled = any(pack.is_compiled for pack in recorder.packs)
     managed: dict[int, list[tuple[int, Pack]]] = {}
     packed_at: list[int] = []
     managed_number: dict[int, int] = {}
@@ -94,21 +90,13 @@ def make_trace(
     for number, step in recorder.unpacked:
         if number in managed_number:
             unpacked_at.setdefault(managed_number[number], step)
-    first_packs = {packs[0][1].name: packs[0][1] for packs in managed.values()}
-    names_of_inputs = [tensor.name for tensor in network.tensors if tensor.kind == "input"]
-    orders = {name: order for order, name in enumerate(first_packs)}
-    convolutions = {step.name for step in network.steps if step.kernels}
+    orders = {packs[0][1].name: order for order, packs in enumerate(managed.values())}
+    held = {pack.name for pack in recorder.packs if pack.memory.bytes < least_bytes}
     saved = []
     for order, packs in enumerate(managed.values()):
         _, first = packs[0]
         kept = Saved(first.memory.name, order, first.module, tuple(number for number, _ in packs))
-        by_modules = _with_replay(kept, calls, first_packs, names_of_inputs, network)
-        if has_compiled or (by_modules.modules and convolutions.isdisjoint(by_modules.replayed)):
-            saved.append(by_modules)
-            continue
-        # Replaying single operations may do without the convolutions that replaying the block would run.
-        by_operations = _with_operations(kept, network, orders, recorder)
-        saved.append(by_operations if by_operations.replayed else by_modules)
+        saved.append(_with_replay(kept, network, orders, held, recorder))
     return Trace(
         network,
         tuple(saved),
@@ -137,52 +125,26 @@ def _step_after(pack: Pack, recorder: Recorder) -> int:
     return pack.step + is_convolution
 
 
-def _with_operations(saved: Saved, network: Network, orders: Mapping[str, int], recorder: Recorder) -> Saved:
-    """Return the tensor with the single steps that compute it again, if there are such steps.
+def _with_replay(
+    saved: Saved, network: Network, orders: Mapping[str, int], held: set[str], recorder: Recorder
+) -> Saved:
+    """Return the tensor with the steps that compute it again, if there are such steps.
 
-    They are few, run no convolution, and use no random numbers. They read only inputs, parameters, and
-    earlier saved tensors, which are its sources.
+    They are few, and each may run again. They read only inputs, parameters, buffers, tensors of `held`, which
+    stay on the device, and earlier saved tensors, which are its sources. No step changes any of these.
     """
     replay = network.recomputation(saved.name)
     at = {operation.name: operation for operation in recorder.operations}
-    if len(replay.steps) > MOST_STEPS or any(at[s.name].is_random or s.kernels for s in replay.steps):
+    if len(replay.steps) > MOST_STEPS or any(at[step.name].is_once for step in replay.steps):
         return saved
     sources = []
     for source in replay.sources:
+        if source.name in recorder.changed:
+            return saved
         if source.kind == "activation" and source.name in orders:
             sources.append(source.name)
-        elif source.kind not in ("input", "parameter", "buffer"):
+        elif source.kind not in nouns.PRESENT and source.name not in held:
             return saved
     if any(orders[name] >= saved.order for name in sources):
         return saved
     return replace(saved, sources=tuple(sources), replayed=tuple(step.name for step in replay.steps))
-
-
-def _with_replay(
-    saved: Saved, calls: list[ModuleCall], first: dict[str, Pack], inputs: list[str], network: Network
-) -> Saved:
-    """Return the tensor with the modules that compute it again, if there is such a chain of modules.
-
-    The chain begins at an input, or at a saved tensor that the first module read as it was saved.
-    """
-    made = {call.result: call for call in reversed(calls)}  # the innermost of several calls
-    chain: list[ModuleCall] = []
-    wanted = saved.name
-    for _ in range(4):
-        call = made.get(wanted)
-        if call is None or call.is_once or call.source == call.result:
-            return saved
-        chain.insert(0, call)
-        wanted = call.source
-        source = first.get(wanted)
-        if (source is not None and source.layout == call.source_layout) or wanted in inputs:
-            break
-    else:
-        return saved
-    steps = [network.steps[number].name for call in chain for number in call.steps]
-    if not steps:
-        return saved
-    return Saved(
-        saved.name, saved.order, saved.module, saved.packs, tuple(call.module for call in chain),
-        wanted, inputs.index(wanted) if wanted in inputs else None, tuple(steps),
-    )  # fmt: skip

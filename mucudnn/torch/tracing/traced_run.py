@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,27 +12,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from mucudnn.errors import MucudnnError
-from mucudnn.torch.tracing.compiled import is_within
 from mucudnn.torch.tracing.recorder import NO_NODE, DraftStep, Memory, Recorder
-from mucudnn.torch.tracing.saved import Layout, layout_of, tensors_in
-
-_RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
-
-
-@dataclass(frozen=True)
-class ModuleCall:
-    """A call to a module with one tensor as input and one as result: their names, and its steps.
-
-    A second call to a module that `is_once` has another result or a side effect.
-    """
-
-    module: str
-    source: str
-    source_layout: Layout | None
-    result: str
-    steps: range
-    is_once: bool
-
+from mucudnn.torch.tracing.saved import tensors_in
 
 class AutocastInsideError(MucudnnError):
     """The forward pass enables autocast for a device itself, which has no effect on the device meta."""
@@ -74,7 +54,7 @@ def _dropout_arguments(
 
 
 class TracedRun:
-    """A run of a model under the recorder, and the calls of its modules."""
+    """A run of a model under the recorder, which learns in which module each operation runs."""
 
     def __init__(
         self,
@@ -86,12 +66,7 @@ class TracedRun:
         compiled: Collection[str],
     ) -> None:
         self._device, self._lower, self._compiled = device, lower, compiled
-        self.calls: list[ModuleCall] = []
-        self.with_hooks = {
-            name for name, inner in model.named_modules() if any(map(_has_hooks, inner.modules()))
-        }
         self._recorder, self._model, self._inputs = recorder, model, inputs
-        self._begun: list[tuple[int, str, Layout | None]] = []
 
     def run(self) -> None:
         """Run the model forward, and backward if a result needs a gradient."""
@@ -153,42 +128,19 @@ class TracedRun:
                     del used[old]
                     used[new] = None
 
-    def begin(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def begin(self, name: str) -> None:
         """Record the start of a call to a module."""
         self._recorder.enter(name)
         self._recorder.is_compiled |= name in self._compiled
-        tensors = tensors_in((args, kwargs))
-        memory = self._recorder.memory_of(tensors[0]) if len(tensors) == 1 else None
-        source = memory.name if memory is not None and len(args) == 1 and not kwargs else ""
-        layout = layout_of(tensors[0]) if source else None
-        self._begun.append((len(self._recorder.operations), source, layout))
 
-    def end(self, name: str, module: nn.Module, result: Any) -> None:
-        """Record the end of a call to a module, and its result."""
-        begin, source, layout = self._begun.pop()
+    def end(self, name: str) -> None:
+        """Record the end of a call to a module."""
         self._recorder.leave()
         self._recorder.is_compiled &= name not in self._compiled
-        memory = self._recorder.memory_of(result) if isinstance(result, Tensor) else None
-        if self._recorder.is_backward:  # a checkpoint computes its region again
-            return
-        if not source or memory is None or result.nbytes != memory.bytes:
-            return
-        steps = range(begin, len(self._recorder.operations))
-        is_random = any(operation.is_random for operation in self._recorder.operations[begin:])
-        is_random |= any(isinstance(inner, _RANDOM) and inner.training for inner in module.modules())
-        is_once = is_random or name in self.with_hooks or is_within(name, self._compiled)
-        is_once |= any(is_within(part, [name]) for part in self._compiled)
-        self.calls.append(ModuleCall(name, source, layout, memory.name, steps, is_once))
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _watch(model: nn.Module, run: TracedRun) -> None:
     """Report the begin and the end of each module to the run."""
     for name, module in model.named_modules():
-        module.register_forward_pre_hook(
-            lambda _, args, kwargs, name=name: run.begin(name, args, kwargs), with_kwargs=True, prepend=True
-        )
-        module.register_forward_hook(lambda layer, _, result, name=name: run.end(name, layer, result))
+        module.register_forward_pre_hook(lambda *_, name=name: run.begin(name), prepend=True)
+        module.register_forward_hook(lambda *_, name=name: run.end(name))

@@ -1,29 +1,36 @@
 """The operations of a forward pass, noted so that the ones that made a saved tensor can run again.
 
 A noted operation refers to the tensors that it read by storage and content. Each operation that writes to a
-storage, also in place, gives it a new content. No tensor is held except parameters, buffers and inputs.
+storage, also in place, gives it a new content. No tensor is held except parameters, buffers, inputs, and
+small tensors that autograd holds anyway.
+
+Whatever else a module does in its forward pass, such as counting its calls, does not happen again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode,
+    _pop_mode_temporarily,
+)
 from torch.utils._pytree import tree_leaves, tree_map
 
-from mucudnn.torch.tracing.recorder import tensors_written
+from mucudnn.torch.tracing.recorder import can_run_again, tensors_written
 from mucudnn.torch.tracing.saved import (
     SavedView,
     Storage,
     check_size,
     check_version,
+    has_storage,
     key_of,
     reference,
     tensors_in,
@@ -40,7 +47,7 @@ NO_CONTENT: Content = (UNKNOWN, UNKNOWN)
 
 @dataclass(frozen=True)
 class Read:
-    """A view of a content that an operation read. A bare storage is NO_CONTENT without a view."""
+    """A view of a content that an operation read. It is NO_CONTENT without a view if nothing can be noted."""
 
     content: Content
     view: SavedView | None
@@ -70,6 +77,10 @@ class Noted:
         """Yield the tensors that it read besides parameters, buffers and inputs."""
         return (leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Read))
 
+    def owns(self) -> Iterator[Own]:
+        """Yield the parameters, buffers and inputs that it read."""
+        return (leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Own))
+
 
 @dataclass
 class OperationRecipe:
@@ -79,7 +90,6 @@ class OperationRecipe:
     sources: dict[Content, Callable[[], Storage]]
     content: Content
     size: int
-    buffers: Collection[int]
     _last: dict[Content, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -103,11 +113,14 @@ class OperationRecipe:
         return check_size(storages[self.content], self.size)
 
     def _run(self, noted: Noted, storages: dict[Content, Storage]) -> None:
+        is_norm = "batch_norm" in noted.function.__name__
+
         def prepare(leaf: Any) -> Any:
             if isinstance(leaf, Own):
                 check_version(leaf.tensor, leaf.version)
                 x = leaf.view.of(leaf.tensor.untyped_storage())
-                return x.clone() if key_of(x) in self.buffers else x  # a norm updates its buffers
+                # A batch norm updates its statistics, although its schema does not say so.
+                return x.clone() if is_norm else x
             if not isinstance(leaf, Read):
                 return leaf
             storage = storages[leaf.content]
@@ -119,7 +132,7 @@ class OperationRecipe:
 
         args, kwargs = tree_map(prepare, (noted.args, noted.kwargs), is_leaf=_is_leaf)
         result = noted.function(*args, **kwargs)
-        for key, tensor in zip(noted.results, tensors_in(result), strict=True):
+        for key, tensor in zip(noted.results, _stored(result), strict=True):
             storages[key, noted.number] = tensor.untyped_storage()
         for read in noted.reads():
             if read.content[0] in noted.in_place:
@@ -133,12 +146,13 @@ def _is_leaf(value: Any) -> bool:
 class Operations(TorchDispatchMode):
     """A mode that notes all operations. `own` are parameters, buffers and inputs by storage key."""
 
-    def __init__(self, own: Mapping[int, Tensor], buffers: Collection[int]) -> None:
+    def __init__(self, own: Mapping[int, Tensor]) -> None:
         super().__init__()
-        self._own, self._buffers = own, frozenset(buffers)
+        self._own = own
         self._noted: list[Noted] = []
         self._writers: dict[int, int] = {}
         self._references: dict[int, Any] = {}  # keep the keys of storages from being reused
+        self._held: dict[Content, Callable[[], Storage]] = {}
         self._is_paused = False
 
     def content_of(self, tensor: Tensor) -> Content:
@@ -156,6 +170,17 @@ class Operations(TorchDispatchMode):
             self._noted.clear()
             self._writers.clear()
             self._references.clear()
+            self._held.clear()
+
+    def hold(self, tensor: Tensor) -> None:
+        """Make a small tensor that autograd saves a source of all recomputations."""
+        version = tensor._version
+
+        def get() -> Storage:
+            check_version(tensor, version)
+            return tensor.untyped_storage()
+
+        self._held[self.content_of(tensor)] = get
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -166,23 +191,38 @@ class Operations(TorchDispatchMode):
         finally:
             self._is_paused = before
 
+    @contextmanager
+    def left(self, *arguments: Any) -> Iterator[None]:
+        """Leave the mode in a context, because compiled code does not run in one.
+
+        Of its arguments, those that change get a content that is not known.
+        """
+        versions = [(tensor, tensor._version) for tensor in _stored(arguments)]
+        with _pop_mode_temporarily() if _get_current_dispatch_mode() is self else nullcontext():
+            yield
+        for tensor, version in versions:
+            if tensor._version != version:
+                self._writers.pop(key_of(tensor), None)
+
     def find(
         self, content: Content, size: int, sources: dict[Content, Callable[[], Storage]]
     ) -> OperationRecipe | None:
-        """Return the way to compute a content again from the sources, or None.
+        """Return the way to compute a content again from the sources and the tensors that are held, or None.
 
-        Operations that use random numbers never run again.
+        None stands for operations that must not run again, or that read a buffer, a parameter or an input
+        that has changed since.
         """
         numbers: set[int] = set()
         used: dict[Content, Callable[[], Storage]] = {}
         wanted = [content]
         while wanted:
             needed = wanted.pop()
-            if needed in sources:
-                used[needed] = sources[needed]
+            source = sources.get(needed) or self._held.get(needed)
+            if source is not None:
+                used[needed] = source
                 continue
             number = needed[1]
-            if number == UNKNOWN or _is_random(self._noted[number].function):
+            if number == UNKNOWN or not self._is_repeatable(self._noted[number]):
                 return None
             if number not in numbers:
                 numbers.add(number)
@@ -190,7 +230,14 @@ class Operations(TorchDispatchMode):
             if len(numbers) > MOST_OPERATIONS:
                 return None
         operations = [self._noted[number] for number in sorted(numbers)]
-        return OperationRecipe(operations, used, content, size, self._buffers)
+        return OperationRecipe(operations, used, content, size)
+
+    def _is_repeatable(self, noted: Noted) -> bool:
+        return can_run_again(noted.function) and all(
+            own.version == own.tensor._version
+            and self._writers.get(key_of(own.tensor), UNKNOWN) < noted.number
+            for own in noted.owns()
+        )
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -201,9 +248,9 @@ class Operations(TorchDispatchMode):
             return function(*args, **kwargs)
         read_args, read_kwargs = tree_map(self._note_read, (args, kwargs))
         written = {key_of(tensor) for tensor in tensors_written(function, args, kwargs)}
-        before = set(map(key_of, tensors_in((args, kwargs))))
+        before = set(map(key_of, _stored((args, kwargs))))
         result = function(*args, **kwargs)
-        tensors = tensors_in(result)
+        tensors = _stored(result)
         keys = tuple(map(key_of, tensors))
         if written or not before.issuperset(keys):  # other operations return views
             number = len(self._noted)
@@ -214,16 +261,15 @@ class Operations(TorchDispatchMode):
         return result
 
     def _note_read(self, value: Any) -> Any:
-        if isinstance(value, torch.UntypedStorage):
-            return Read(NO_CONTENT, None)  # a reference would keep its memory on the device
-        if not isinstance(value, Tensor):
+        if not isinstance(value, Tensor | torch.UntypedStorage):
             return value
+        if not isinstance(value, Tensor) or not has_storage(value):
+            return Read(NO_CONTENT, None)  # a reference would keep its memory on the device
         own = self._own.get(key_of(value))
         if own is not None:
             return Own(own, own._version, SavedView(value))
         return Read(self.content_of(value), SavedView(value))
 
 
-@cache
-def _is_random(function: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(function, "tags", ())
+def _stored(values: Any) -> list[Tensor]:
+    return [tensor for tensor in tensors_in(values) if has_storage(tensor)]

@@ -1,8 +1,9 @@
 """A planned training step, which keeps, copies or drops each tensor that autograd saves."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from threading import RLock
 from typing import Any
 from weakref import WeakValueDictionary
@@ -17,7 +18,6 @@ from mucudnn.torch.tracing.recorder import DATA_TYPES
 from mucudnn.torch.tracing.saved import Kept, SavedView, Storage, Watched, has_storage, key_of, reference
 from mucudnn.torch.training.offload import HostCopy, Lanes
 from mucudnn.torch.training.operations import Content, OperationRecipe, Operations
-from mucudnn.torch.training.recompute import Calls, Recipe, has_hooks
 from mucudnn.torch.training.slab import Slab
 
 
@@ -28,10 +28,7 @@ class DueCopies:
         self.tensors = plan.tensors
         self.least_bytes = plan.least_bytes
         self.by_name = {tensor.name: tensor for tensor in plan.tensors}
-        self.replayed = frozenset(name for tensor in plan.tensors for name in tensor.modules)
-        self.has_operations = any(
-            tensor.choice == "recompute" and not tensor.modules for tensor in plan.tensors
-        )
+        self.recomputes = any(tensor.choice == "recompute" for tensor in plan.tensors)
         self.releases: defaultdict[int, list[int]] = defaultdict(list)
         self.fetches: defaultdict[int, list[int]] = defaultdict(list)
         for tensor in plan.tensors:
@@ -56,7 +53,8 @@ class Record:
         self.version = tensor._version
         self.size = tensor.untyped_storage().nbytes()
         self.storage: Storage | None = tensor.untyped_storage()
-        self.recipe: Recipe | OperationRecipe | None = None
+        self.watched = Watched(tensor)
+        self.recipe: OperationRecipe | None = None
         self.content: Content | None = None
         self.packs: set[int] = set()
         self.unpacked: set[int] = set()  # in this backward pass
@@ -69,6 +67,11 @@ class Record:
             assert self.recipe is not None
             self.storage = self.recipe.run()
         return self.storage
+
+    def source(self) -> Storage:
+        """Return the storage for a recomputation. Raises PyTorch's error if it was changed in place."""
+        self.watched.check()
+        return self.get()
 
     def leave(self, event: int) -> None:
         """Note that autograd has unpacked a tensor. After the last one, free the device's memory."""
@@ -108,26 +111,21 @@ class PlannedRun:
         lanes: Lanes,
         slab: Slab,
         own: dict[int, Tensor],
-        buffers: set[int],
-        inputs: Sequence[Tensor],
-        names: dict[torch.nn.Module, str],
         compiled: Collection[torch.nn.Module],
         warn: Callable[[str], None],
         note_shortage: Callable[[], None],
     ) -> None:
         """Begin a step.
 
-        `own` are the parameters, buffers and inputs, which stay on the device, by storage key. `buffers` are
-        the keys of the buffers. `names` has the modules except those that torch.compile compiles, `compiled`,
-        and what is within these: what they save stays on the device. `warn` gets a message for each deviation
+        `own` are the parameters, buffers and inputs, which stay on the device, by storage key. So does what
+        the modules of `compiled` save, which torch.compile compiles. `warn` gets a message for each deviation
         from the plan, and `note_shortage` is called if a copy in finds no memory.
         """
         self._note_shortage = note_shortage
         self._schedule, self._lanes, self._slab, self._warn = schedule, lanes, slab, warn
-        self._own, self._inputs, self._names = own, inputs, names
-        self._modules = {name: module for module, name in names.items()}
-        self.calls = Calls(names, compiled, schedule.replayed, self._confirm)
-        self.operations = Operations(own, buffers) if schedule.has_operations else None
+        self._own, self._compiled = own, compiled
+        self._is_compiled = False  # while a compiled module runs
+        self._operations = Operations(own) if schedule.recomputes else None
         self._lock = RLock()
         self._packs = 0
         self._orders = 0
@@ -136,11 +134,35 @@ class PlannedRun:
         # The records of this forward pass, by storage. The graph keeps them.
         self._records: WeakValueDictionary[int, Record] = WeakValueDictionary()
         self._by_order: WeakValueDictionary[int, Record] = WeakValueDictionary()
-        self._unconfirmed: list[tuple[Record, PlannedTensor]] = []
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Note operations in a context, and calls to compiled modules, by wrapping what these run."""
+        before: list[tuple[dict[str, Any], str, Any]] = []
+        for module in self._compiled:
+            place = "forward" if module._compiled_call_impl is None else "_compiled_call_impl"
+            before.append((vars(module), place, vars(module)[place]))
+            vars(module)[place] = partial(self._run_compiled, vars(module)[place])
+        try:
+            with nullcontext() if self._operations is None else self._operations.followed():
+                yield
+        finally:
+            for attributes, place, function in before:
+                attributes[place] = function
+
+    def _run_compiled(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._is_compiled = True
+        try:
+            with nullcontext() if self._operations is None else self._operations.left(args, kwargs):
+                return function(*args, **kwargs)
+        finally:
+            self._is_compiled = False
 
     def pack(self, tensor: Tensor) -> PackedTensor | Kept:
         """Take a tensor that autograd saves."""
-        if self.calls.is_compiled or not self._is_managed(tensor):
+        if self._is_compiled or not self._is_managed(tensor):
+            if self._operations is not None and self._is_small(tensor):
+                self._operations.hold(tensor)
             return Kept(tensor)
         with self._lock, self._unnoted():
             event = self._packs
@@ -178,13 +200,10 @@ class PlannedRun:
         """Forget all that only the forward pass needs."""
         self._records.clear()
         self._own.clear()
-        self._inputs = ()
-        self._unconfirmed.clear()
 
     def abandon(self) -> None:
         """Give up after an error: no copy may be under way when the program goes on."""
         with self._lock:
-            self._unconfirmed.clear()
             for record in self._records.values():
                 if record.host is not None and (storage := record.host.keep()) is not None:
                     record.storage, record.host = storage, None
@@ -192,7 +211,7 @@ class PlannedRun:
 
     def _unnoted(self) -> AbstractContextManager[None]:
         """Return a context in which the operations of copies and recomputations are not noted."""
-        return nullcontext() if self.operations is None else self.operations.paused()
+        return nullcontext() if self._operations is None else self._operations.paused()
 
     def _is_managed(self, tensor: Tensor) -> bool:
         return (
@@ -202,15 +221,18 @@ class PlannedRun:
             and not tensor.is_conj()
             and not tensor.is_neg()
             and has_storage(tensor)
-            and tensor.untyped_storage().nbytes() >= self._schedule.least_bytes
+            and not self._is_small(tensor)
             and key_of(tensor) not in self._own
         )
+
+    def _is_small(self, tensor: Tensor) -> bool:
+        return has_storage(tensor) and tensor.untyped_storage().nbytes() < self._schedule.least_bytes
 
     def _add(self, tensor: Tensor, event: int) -> Record:
         """Return the record of a storage that is saved for the first time, treated as planned."""
         record = Record(tensor)
-        if self.operations is not None:
-            record.content = self.operations.content_of(tensor)
+        if self._operations is not None:
+            record.content = self._operations.content_of(tensor)
         self._records[record.reference.cdata] = record
         order = self._orders
         self._orders += 1
@@ -229,27 +251,26 @@ class PlannedRun:
                 assert record.storage is not None
                 record.host = HostCopy(self._lanes, self._slab, order, place, record.storage)
                 record.storage = None
-        elif planned.choice == "recompute" and not planned.modules:
-            recipe = self._find_operations(record, planned)
+        elif planned.choice == "recompute":
+            recipe = self._find_recipe(record, planned)
             if recipe is None:
-                self._warn_unplanned(planned)
+                self._warn(
+                    "operations did not run as planned, and their results stay on the device: the first is "
+                    f"{planned.name}"
+                )
             else:
                 record.recipe, record.storage = recipe, None
-        elif planned.choice == "recompute":
-            self._unconfirmed.append((record, planned))
-            self._confirm()
         return record
 
     def _find_planned(self, tensor: Tensor, order: int, event: int) -> PlannedTensor | None:
         """Return the plan's entry for a tensor. If the step is not the planned one, warn and return None."""
         tensors = self._schedule.tensors
-        size, module = tensor.untyped_storage().nbytes(), self.calls.innermost
+        size = tensor.untyped_storage().nbytes()
         data_type = DATA_TYPES.get(tensor.dtype, str(tensor.dtype))
         if order < len(tensors):
             planned = tensors[order]
             is_same_type = planned.data_type in (data_type, "u8")  # "u8": a part of a storage
-            entry = planned.bytes, planned.module, planned.packs[:1]
-            if entry == (size, module, (event,)) and is_same_type:
+            if (planned.bytes, planned.packs[:1]) == (size, (event,)) and is_same_type:
                 return planned
             expected = f"{planned.bytes} bytes of {planned.data_type} in {planned.module or 'the model'}"
         else:
@@ -257,64 +278,21 @@ class PlannedRun:
         self._is_adrift = True
         self._warn(
             f"the model does not save the planned tensors, and from there on they stay on the device: tensor "
-            f"{order} has {size} bytes of {data_type} in {module or 'the model'}, the plan expects {expected}"
+            f"{order} has {size} bytes of {data_type}, the plan expects {expected}"
         )
         return None
 
-    def _confirm(self) -> None:
-        """Drop the tensors that certainly come from their planned modules."""
-        left = []
-        for record, planned in self._unconfirmed:
-            recipe = self._recipe(record, planned)
-            if recipe is not None and recipe.calls[-1].is_open:
-                left.append((record, planned))
-                continue
-            if recipe is None or not self._is_result(record, recipe):
-                self._warn_unplanned(planned)
-                continue
-            record.recipe, record.storage = recipe, None
-        self._unconfirmed = left
-
-    def _warn_unplanned(self, planned: PlannedTensor) -> None:
-        self._warn(
-            "modules did not run as planned, and their results stay on the device: the first is "
-            f"{planned.name}"
-        )
-
-    def _find_operations(self, record: Record, planned: PlannedTensor) -> OperationRecipe | None:
+    def _find_recipe(self, record: Record, planned: PlannedTensor) -> OperationRecipe | None:
         """Return the operations that made a storage from the planned sources."""
         sources: dict[Content, Callable[[], Storage]] = {}
         for name in planned.sources:
             source = self._by_order.get(self._schedule.by_name[name].order)
             if source is None or source.recipe is not None or source.content is None:
                 return None
-            sources[source.content] = source.get
-        if self.operations is None or record.content is None:
+            sources[source.content] = source.source
+        if self._operations is None or record.content is None:
             return None
-        return self.operations.find(record.content, record.size, sources)
-
-    def _is_result(self, record: Record, recipe: Recipe) -> bool:
-        last = recipe.calls[-1]
-        written: Any = last.written
-        return bool(written.cdata == record.reference.cdata and last.written_version == record.version)
-
-    def _recipe(self, record: Record, planned: PlannedTensor) -> Recipe | None:
-        get: Callable[[], Storage]
-        if planned.source_input is None:
-            source = self._by_order.get(self._schedule.by_name[planned.source].order)
-            if source is None or source.recipe is not None:
-                return None
-            origin, version, get = source.reference, source.version, source.get
-        else:
-            if planned.source_input >= len(self._inputs):
-                return None
-            tensor = self._inputs[planned.source_input]
-            origin, version, get = reference(tensor), tensor._version, tensor.untyped_storage
-        calls = self.calls.find(planned.modules, origin, version)
-        modules = [self._modules[name] for name in planned.modules if name in self._modules]
-        if calls is None or any(map(has_hooks, modules)):
-            return None
-        return Recipe(modules, calls, get, record.size)
+        return self._operations.find(record.content, record.size, sources)
 
     def _release(self, order: int) -> None:
         record = self._by_order.get(order)

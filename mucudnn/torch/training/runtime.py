@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from mucudnn.errors import MixedDevicesError, MucudnnWarning, UsageError
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.sizes import format_size
 from mucudnn.torch.operators.compiler_marks import keep_result
-from mucudnn.torch.tracing.compiled import compiled_parts, is_within
+from mucudnn.torch.tracing.compiled import compiled_parts
 from mucudnn.torch.tracing.saved import key_of, tensors_in
 from mucudnn.torch.tracing.trace import spell_inputs
 from mucudnn.torch.training.offload import Lanes
@@ -83,22 +83,15 @@ class Runtime:
         self, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any], inputs: list[Tensor]
     ) -> Any:
         own = {key_of(x): x for x in (*inputs, *self._model.parameters(), *self._model.buffers())}
-        names = {
-            module: name
-            for name, module in self._model.named_modules()
-            if name and not is_within(name, self._compiled)
-        }
-        buffers = {key_of(buffer) for buffer in self._model.buffers()}
         step = PlannedRun(
-            self._schedule, self.lanes, self.slab, own, buffers, inputs, names, self._compiled.values(),
-            self.warn, self._note_shortage,
+            self._schedule, self.lanes, self.slab, own, self._compiled.values(), self.warn,
+            self._note_shortage,
         )  # fmt: skip
-        noted = nullcontext() if step.operations is None else step.operations.followed()
         # After a graph break in a compiled module, torch.compile would compile this hook, too.
         pack = torch.compiler.disable(step.pack) if self._compiled else step.pack
         hooks = saved_tensors_hooks(pack, lambda saved: saved.unpack())
         try:
-            with self._alone(), step.calls.followed(), noted, hooks:
+            with self._alone(), step.followed(), hooks:
                 result = forward(*args, **kwargs)
         except BaseException:
             step.abandon()

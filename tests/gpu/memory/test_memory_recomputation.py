@@ -1,4 +1,4 @@
-"""Operations that no module contains alone run again: sums, concatenations and functions.
+"""Operations run again, within modules and between them: convolutions, norms, sums and concatenations.
 
 All steps run with late streams, in which a copy that nobody waits for has not happened.
 """
@@ -6,6 +6,7 @@ All steps run with late streams, in which a copy that nobody waits for has not h
 from dataclasses import replace
 from unittest.mock import patch
 
+import memory_recomputing
 import pytest
 from memory_steps import quick_plan, train, warnings_of
 from needs_torch import mt, torch
@@ -69,8 +70,8 @@ def plan_without_offload(model: nn.Module, x: Tensor) -> MemoryPlan:
 
 
 def recomputed(plan: MemoryPlan) -> set[str]:
-    """Return the names of the tensors that operations compute again, without modules."""
-    return {tensor.name for tensor in plan.tensors if tensor.choice == "recompute" and not tensor.modules}
+    """Return the names of the tensors that are computed again."""
+    return {tensor.name for tensor in plan.tensors if tensor.choice == "recompute"}
 
 
 @pytest.fixture
@@ -80,25 +81,8 @@ def joined() -> nn.Module:
 
 
 def recompute(model: nn.Module, x: Tensor, *wanted: str) -> MemoryPlan:
-    """Return a plan that recomputes the wanted tensors, by default most, and keeps the others.
-
-    Most are those whose sources are not recomputed, the last ones first.
-    """
-    plan = quick_plan(model, x, "joint", memory=2**40)
-    saved = trace_model(model, x).saved
-    chosen, needed = set(wanted), set()
-    for tensor in () if wanted else reversed(saved):
-        if tensor.replayed and tensor.name not in needed:
-            chosen.add(tensor.name)
-            needed |= {tensor.source, *tensor.sources}
-    tensors = tuple(
-        replace(
-            tensor, choice="recompute" if tensor.name in chosen else "keep",
-            modules=how.modules, source=how.source, source_input=how.source_input, sources=how.sources,
-        )
-        for tensor, how in zip(plan.tensors, saved, strict=True)
-    )  # fmt: skip
-    return replace(plan, tensors=tensors)
+    """Return a plan that recomputes the wanted tensors, by default most, and keeps the others."""
+    return memory_recomputing.recompute(quick_plan(model, x, "joint", memory=2**40), model, x, *wanted)
 
 
 @pytest.mark.parametrize("variant", ["plain", "channels_last", "autocast"])
@@ -153,7 +137,7 @@ def test_offloaded_tensors_leave_the_device_while_operations_are_noted(joined: n
 def test_every_tensor_that_can_be_recomputed_alone_is_right(joined: nn.Module, x: Tensor) -> None:
     stock = train(joined, x)
     possible = [tensor for tensor in trace_model(joined, x).saved if tensor.replayed]
-    assert len([tensor for tensor in possible if not tensor.modules]) >= 5
+    assert len(possible) >= 5
     for chosen in possible:
         mt.apply(joined, recompute(joined, x, chosen.name))
         assert warnings_of(joined, x, stock) == [], chosen.name
