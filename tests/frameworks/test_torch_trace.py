@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from needs_torch import mt, torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bench.lib.models import Block
 from examples.unet3d import UNet3d
@@ -20,6 +21,10 @@ def small() -> nn.Module:
         nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(8 * 16, 10),
     )  # fmt: skip
+
+
+def attending() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True))
 
 
 def blocks() -> nn.Module:
@@ -161,9 +166,10 @@ def test_the_fingerprint_distinguishes_models_and_ignores_values() -> None:
     ("make", "shape"),
     [
         (small, (2, 3, 8, 8)), (Residual, (2, 3, 8, 8)), (blocks, (2, 3, 16, 16)), (UNet3d, (1, 1, 8, 8, 8)),
-        (Casting, (2, 3, 8, 8)),
+        (Casting, (2, 3, 8, 8)), (attending, (2, 64, 8)),
     ],
 )  # fmt: skip
+@sdpa_kernel(SDPBackend.MATH)
 def test_a_real_run_saves_the_same_storages_in_the_same_order(
     make: Callable[[], nn.Module], shape: tuple[int, ...]
 ) -> None:

@@ -31,6 +31,8 @@ class Trace:
     - `modules`: for each step, the module and the number of its call.
     - `held`: for each activation of a forward step, the last step during which the program holds it. Python
       holds a module's argument while the module runs, although no step reads it any more.
+    - `fused`: the first function for which a GPU has a fused kernel that saves other tensors than these, and
+      the place of the call. None if there is no such function.
     """
 
     network: Network
@@ -42,6 +44,7 @@ class Trace:
     fingerprint: str
     least_bytes: int = LEAST_BYTES
     held: Mapping[str, int] = field(default_factory=dict)
+    fused: tuple[str, str] | None = None
 
     def replays(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
         """Return the steps that compute each tensor again, and the saved tensors that they read."""

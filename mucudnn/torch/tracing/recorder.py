@@ -94,6 +94,7 @@ class Recorder(TorchDispatchMode):
         self.unpacked: list[tuple[int, int]] = []  # (pack, step), in the order of unpacking
         # Parameters, buffers, inputs and already saved tensors that a forward step writes in place.
         self.changed: set[str] = set()
+        self.fused: tuple[str, str] | None = None  # see `Trace`
         self.is_backward = False
         self.is_compiled = False  # while a module runs that torch.compile compiles in training
         self._known: dict[int, Memory] = {}

@@ -107,6 +107,7 @@ def make_trace(
         model,
         least_bytes,
         {memory.name: memory.held for memory in recorder.memories if memory.held >= 0},
+        recorder.fused,
     )
 
 

@@ -15,6 +15,11 @@ from mucudnn.errors import MucudnnError
 from mucudnn.torch.tracing.recorder import NO_NODE, DraftStep, Memory, Recorder
 from mucudnn.torch.tracing.saved import tensors_in
 
+ATTENTION = "scaled_dot_product_attention"
+# A GPU has fused kernels for these functions. They save other tensors than the plain form on the device meta.
+_FUSED = (ATTENTION, "lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell")
+
+
 class AutocastInsideError(MucudnnError):
     """The forward pass enables autocast for a device itself, which has no effect on the device meta."""
 
@@ -24,14 +29,15 @@ class AutocastInsideError(MucudnnError):
 
 
 class _LikeCuda(TorchFunctionMode):
-    """A mode in which dropout saves what it saves on a GPU: a mask of one byte an element.
+    """A mode in which functions save what they save on a GPU, such as dropout a mask of one byte an element.
 
-    On the device meta it raises AutocastInsideError at the first function under autocast.
+    It records the first function for which that is not known. On the device meta it raises
+    AutocastInsideError at the first function under autocast.
     """
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, recorder: Recorder, device: str) -> None:
         super().__init__()
-        self._device = device
+        self._recorder, self._device = recorder, device
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -44,13 +50,64 @@ class _LikeCuda(TorchFunctionMode):
             x, p, training, in_place = _dropout_arguments(*args, **(kwargs or {}))
             if training and 0 < p < 1 and not in_place:
                 return torch.native_dropout(x, p, True)[0]
-        return function(*args, **(kwargs or {}))
+        name = _name_of(function, kwargs or {})
+        if name == "rms_norm":
+            x, shape, weight, _ = _rms_norm_arguments(*args, **(kwargs or {}))
+            if weight is None or weight.dtype == x.dtype:
+                return _FusedNorm.apply(x, tuple(shape), weight)
+        result = function(*args, **(kwargs or {}))
+        is_fused = name in _FUSED and (name != ATTENTION or _is_attention_fused())
+        if is_fused and any(tensor.requires_grad for tensor in tensors_in(result)):
+            self._recorder.fused = self._recorder.fused or (name, self._recorder.place)
+        return result
+
+
+def _name_of(function: Any, kwargs: dict[str, Any]) -> str:
+    """Return the name of a function, of which only the outermost one is seen."""
+    if function is nn.functional.multi_head_attention_forward and not kwargs.get("need_weights", True):
+        return ATTENTION
+    return getattr(function, "__name__", "")
+
+
+def _is_attention_fused() -> bool:
+    """Return whether PyTorch's flags allow a fused kernel for attention, unlike within SDPBackend.MATH."""
+    flags = torch.backends.cuda
+    enabled = flags.flash_sdp_enabled, flags.mem_efficient_sdp_enabled, flags.cudnn_sdp_enabled
+    return any(is_enabled() for is_enabled in enabled)
 
 
 def _dropout_arguments(
     input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, train: bool | None = None
 ) -> tuple[Tensor, float, bool, bool]:
     return input, p, training if train is None else train, inplace
+
+
+def _rms_norm_arguments(
+    input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
+) -> tuple[Tensor, Any, Tensor | None, float | None]:
+    return input, normalized_shape, weight, eps
+
+
+class _FusedNorm(torch.autograd.Function):
+    """A layer norm that saves what a GPU's RMS norm saves: one statistic of each row instead of two."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shape: tuple[int, ...], weight: Tensor | None) -> Tensor:
+        """Save the input, the weight and the statistic."""
+        y, _, statistic = torch.native_layer_norm(x, shape, weight, None, 1e-5)
+        ctx.save_for_backward(x, weight, statistic)
+        ctx.shape = shape
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, Tensor | None]:
+        """Return gradients of the right sizes."""
+        x, weight, statistic = ctx.saved_tensors
+        mask = [True, weight is not None, False]
+        dx, dw, _ = torch.ops.aten.native_layer_norm_backward(
+            gradient, x, ctx.shape, statistic, statistic, weight, None, mask
+        )
+        return dx, None, dw
 
 
 class TracedRun:
@@ -84,7 +141,7 @@ class TracedRun:
         with recorder:
             # A disabled autocast here would keep the casts of an autocast in the forward pass to its end.
             around = nullcontext() if self._lower is None else torch.autocast(self._device, self._lower)
-            with hooks, _LikeCuda(self._device), around:
+            with hooks, _LikeCuda(recorder, self._device), around:
                 outputs = tensors_in(model(*args))
             torch.clear_autocast_cache()  # the end of the program's own autocast does so too
             self._differentiate(outputs)

@@ -65,8 +65,8 @@ def will_it_fit(
     gradients, the optimizer's state and what its step takes, the input, activations, workspaces of the
     fastest undivided algorithms, the rounding and the fragmentation of PyTorch's allocator, the buckets of
     DistributedDataParallel, and what CUDA takes for itself: a constant of the device, or on a present GPU
-    what is taken now, if that is more. Attention counts in its plain form, which takes more than fused
-    kernels do.
+    what is taken now, if that is more. Attention and recurrent layers count in their plain form, which takes
+    more than fused kernels do.
 
     Args:
         model: a model in training mode, also in DistributedDataParallel.

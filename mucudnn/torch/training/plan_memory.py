@@ -25,6 +25,7 @@ from mucudnn.problems.network import Network
 from mucudnn.promises import FIXED, promise_of
 from mucudnn.solver.memory.copies import Link
 from mucudnn.torch.tracing.trace import trace_model
+from mucudnn.torch.tracing.traced_run import ATTENTION
 from mucudnn.torch.training.rates import measure_link, measure_rates
 from mucudnn.torch.training.runtime import check_unsharded, device_of
 
@@ -78,7 +79,8 @@ def plan_memory(
         NothingFitsError: the memory is below the floor, which the message names.
         UsageError: the model is on the CPU and no device is given, is in evaluation mode, needs no gradients,
             is sharded by FSDP, or cannot be traced; or a size or policy cannot be used. Also for a modelled
-            device with batch_invariant, which only the device itself shows.
+            device with batch_invariant, which only the device itself shows, and for recurrent layers and
+            attention, unless SDPBackend.MATH is the only backend of attention.
     """
     _check_model(model)
     if policy not in POLICIES:
@@ -102,6 +104,8 @@ def plan_memory(
             "GPU, without device="
         )
     trace = trace_model(model, example_input, strict=options.promise.is_strict)
+    if trace.fused is not None:
+        raise _no_plan_of_fused(*trace.fused)
     if trace.network.turn == len(trace.network.steps):
         raise UsageError(
             "no result of the model needs a gradient, so that nothing is saved: enable gradients and "
@@ -116,6 +120,19 @@ def plan_memory(
     plan = plan_trace(trace, costs, options, name=type(model).__name__, listener=LogListener())
     # `MemoryPlan.lower` calls this once it is read, because a lower plan takes as long as this one.
     return replace(plan, lower=partial(_plan_lower, trace, costs, options, plan))  # type: ignore[arg-type]
+
+
+def _no_plan_of_fused(function: str, place: str) -> UsageError:
+    way_out = "plan the parts of the model around it, each for itself"
+    if function == ATTENTION:
+        way_out = (
+            "plan and train within torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), which "
+            f"runs its plain form, or {way_out}"
+        )
+    return UsageError(
+        f"{place} calls {function}, for which a GPU has a fused kernel. It saves other tensors than the "
+        f"plain form that is traced, so a step could not follow a plan: {way_out}"
+    )
 
 
 def _plan_lower(trace: Trace, costs: Costs, options: MemoryOptions, plan: MemoryPlan) -> MemoryPlan | None:
