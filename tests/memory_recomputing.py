@@ -8,15 +8,17 @@ from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.torch.tracing.trace import trace_model
 
 
-def recompute(plan: MemoryPlan, model: torch.nn.Module, x: torch.Tensor, *wanted: str) -> MemoryPlan:
+def recompute(
+    plan: MemoryPlan, model: torch.nn.Module, x: torch.Tensor, *wanted: str, is_early: bool = False
+) -> MemoryPlan:
     """Return the plan of a model with the wanted tensors recomputed, by default most, and the others kept.
 
-    Most are those whose sources are not recomputed, the last ones first.
+    Most are those whose sources are not recomputed, the last ones first, or with `is_early` the first ones.
     """
     saved = trace_model(model, x).saved
     chosen, needed = set(wanted), set[str]()
-    for tensor in () if wanted else reversed(saved):
-        if tensor.replayed and tensor.name not in needed:
+    for tensor in () if wanted else saved if is_early else reversed(saved):
+        if tensor.replayed and tensor.name not in needed and chosen.isdisjoint(tensor.sources):
             chosen.add(tensor.name)
             needed.update(tensor.sources)
     tensors = [

@@ -206,10 +206,11 @@ def test_gradients_and_state_are_stocks(name: str) -> None:
     torch.manual_seed(0)
     model = MODELS[name]()
     plan = mt.plan_memory(model, X, memory=2**40, device="h200", workspace=0)
-    plan = recompute(plan, model, X)
-    assert "recompute" in {tensor.choice for tensor in plan.tensors}
-    under_plan = mt.apply(copy.deepcopy(model), plan)
-    assert all(map(torch.equal, train(under_plan), train(model)))
+    expected = train(copy.deepcopy(model))
+    for is_early in (False, True):
+        plan = recompute(plan, model, X, is_early=is_early)
+        assert "recompute" in {tensor.choice for tensor in plan.tensors}
+        assert all(map(torch.equal, train(mt.apply(copy.deepcopy(model), plan)), expected))
 
 
 def quantize() -> nn.Module:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -22,7 +23,6 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,
     _pop_mode_temporarily,
 )
-from torch.utils._pytree import tree_leaves, tree_map
 
 from mucudnn.torch.tracing.recorder import can_run_again, tensors_written
 from mucudnn.torch.tracing.saved import (
@@ -45,7 +45,7 @@ UNKNOWN = -1
 NO_CONTENT: Content = (UNKNOWN, UNKNOWN)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Read:
     """A view of a content that an operation read. It is NO_CONTENT without a view if nothing can be noted."""
 
@@ -53,7 +53,7 @@ class Read:
     view: SavedView | None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Own:
     """A view of a parameter, a buffer or an input that an operation read."""
 
@@ -62,24 +62,21 @@ class Own:
     view: SavedView
 
 
-@dataclass
+@dataclass(slots=True)
 class Noted:
-    """An operation with its arguments, and the storages of its results and of what it wrote in place."""
+    """An operation with its arguments, and the storages of its results and of what it wrote in place.
+
+    `own` are the parameters, buffers and inputs that it read, `reads` its other tensors.
+    """
 
     number: int
     function: Any
-    args: Any
-    kwargs: Any
+    args: list[Any]
+    kwargs: dict[str, Any]
+    own: list[Own] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
     results: tuple[int, ...] = ()
     in_place: frozenset[int] = frozenset()
-
-    def reads(self) -> Iterator[Read]:
-        """Yield the tensors that it read besides parameters, buffers and inputs."""
-        return (leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Read))
-
-    def owns(self) -> Iterator[Own]:
-        """Yield the parameters, buffers and inputs that it read."""
-        return (leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Own))
 
 
 @dataclass
@@ -94,7 +91,7 @@ class OperationRecipe:
 
     def __post_init__(self) -> None:
         for noted in self.operations:
-            self._last |= {read.content: noted.number for read in noted.reads()}
+            self._last |= {read.content: noted.number for read in noted.reads}
 
     def run(self) -> Storage:
         """Return the storage, computed again.
@@ -130,17 +127,21 @@ class OperationRecipe:
             assert leaf.view is not None  # a recipe has only known contents
             return leaf.view.of(storage)
 
-        args, kwargs = tree_map(prepare, (noted.args, noted.kwargs), is_leaf=_is_leaf)
+        args = _mapped(prepare, noted.args)
+        kwargs = {name: _mapped(prepare, value) for name, value in noted.kwargs.items()}
         result = noted.function(*args, **kwargs)
         for key, tensor in zip(noted.results, _stored(result), strict=True):
             storages[key, noted.number] = tensor.untyped_storage()
-        for read in noted.reads():
+        for read in noted.reads:
             if read.content[0] in noted.in_place:
                 storages[read.content[0], noted.number] = storages[read.content]
 
 
-def _is_leaf(value: Any) -> bool:
-    return isinstance(value, Read | Own)
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """Return an argument changed, or each element of a list; PyTorch's trees would take far longer."""
+    if isinstance(value, list | tuple):
+        return [_mapped(change, element) for element in value]
+    return change(value)
 
 
 class Operations(TorchDispatchMode):
@@ -226,7 +227,7 @@ class Operations(TorchDispatchMode):
                 return None
             if number not in numbers:
                 numbers.add(number)
-                wanted += [read.content for read in self._noted[number].reads()]
+                wanted += [read.content for read in self._noted[number].reads]
             if len(numbers) > MOST_OPERATIONS:
                 return None
         operations = [self._noted[number] for number in sorted(numbers)]
@@ -236,7 +237,7 @@ class Operations(TorchDispatchMode):
         return can_run_again(noted.function) and all(
             own.version == own.tensor._version
             and self._writers.get(key_of(own.tensor), UNKNOWN) < noted.number
-            for own in noted.owns()
+            for own in noted.own
         )
 
     def __torch_dispatch__(
@@ -246,30 +247,40 @@ class Operations(TorchDispatchMode):
         kwargs = kwargs or {}
         if self._is_paused:
             return function(*args, **kwargs)
-        read_args, read_kwargs = tree_map(self._note_read, (args, kwargs))
+        noted = Noted(len(self._noted), function, [], {})
+        note = partial(self._note_read, noted)
+        noted.args = _mapped(note, args)
+        noted.kwargs = {name: _mapped(note, value) for name, value in kwargs.items()}
         written = {key_of(tensor) for tensor in tensors_written(function, args, kwargs)}
-        before = set(map(key_of, _stored((args, kwargs))))
+        before = {read.content[0] for read in noted.reads}
+        before.update(key_of(own.tensor) for own in noted.own)
         result = function(*args, **kwargs)
         tensors = _stored(result)
         keys = tuple(map(key_of, tensors))
         if written or not before.issuperset(keys):  # other operations return views
-            number = len(self._noted)
-            self._noted.append(Noted(number, function, read_args, read_kwargs, keys, frozenset(written)))
+            noted.results, noted.in_place = keys, frozenset(written)
+            self._noted.append(noted)
             for key, tensor in zip(keys, tensors, strict=True):
                 self._references[key] = reference(tensor)
-            self._writers |= dict.fromkeys((*written, *keys), number)
+            self._writers |= dict.fromkeys((*written, *keys), noted.number)
         return result
 
-    def _note_read(self, value: Any) -> Any:
-        if not isinstance(value, Tensor | torch.UntypedStorage):
-            return value
-        if not isinstance(value, Tensor) or not has_storage(value):
-            return Read(NO_CONTENT, None)  # a reference would keep its memory on the device
-        own = self._own.get(key_of(value))
-        if own is not None:
-            return Own(own, own._version, SavedView(value))
-        return Read(self.content_of(value), SavedView(value))
+    def _note_read(self, noted: Noted, value: Any) -> Any:
+        """Return what stands for a value among the arguments. A reference would keep a tensor's memory."""
+        if isinstance(value, Tensor) and has_storage(value):
+            own = self._own.get(key_of(value))
+            if own is not None:
+                noted.own.append(Own(own, own._version, SavedView(value)))
+                return noted.own[-1]
+            noted.reads.append(Read(self.content_of(value), SavedView(value)))
+            return noted.reads[-1]
+        if isinstance(value, Tensor | torch.UntypedStorage):
+            noted.reads.append(Read(NO_CONTENT, None))
+            return noted.reads[-1]
+        return value
 
 
 def _stored(values: Any) -> list[Tensor]:
+    if isinstance(values, Tensor):  # The search of a tree takes far longer.
+        return [values] if has_storage(values) else []
     return [tensor for tensor in tensors_in(values) if has_storage(tensor)]
