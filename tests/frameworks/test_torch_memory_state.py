@@ -52,21 +52,9 @@ def count_in_a_buffer(layer: Any, x: Tensor) -> Tensor:
     return torch.sin(x + layer.count)
 
 
-def count_in_a_new_buffer(layer: Any, x: Tensor) -> Tensor:
-    layer.count = layer.count + 1
-    return torch.sin(x * layer.count)
-
-
 def count_in_python(layer: Any, x: Tensor) -> Tensor:
     layer.number += 1
     return torch.sin(x * layer.number)
-
-
-def count_afterwards(layer: Any, x: Tensor) -> Tensor:
-    y = torch.sin(x + layer.count)
-    with torch.no_grad():
-        layer.count += 1
-    return y
 
 
 def count_by_data(layer: Any, x: Tensor) -> Tensor:
@@ -100,20 +88,9 @@ def append(layer: Any, x: Tensor) -> Tensor:
     return torch.sin(x * len(layer.seen))
 
 
-def cache(layer: Any, x: Tensor) -> Tensor:
-    if not layer.seen:
-        layer.seen.append(torch.arange(32.0, device=x.device))
-    return torch.sin(x * layer.seen[0])
-
-
 def alternate(layer: Any, x: Tensor) -> Tensor:
     layer.number += 1
     return torch.sin(x) if layer.number % 2 else torch.tanh(x)
-
-
-def freeze_norm(layer: Any, x: Tensor) -> Tensor:
-    layer.norm.eval()
-    return torch.sin(layer.norm(x))
 
 
 @torch.library.custom_op("mucudnn_tests::count", mutates_args=())
@@ -137,19 +114,14 @@ def change_afterwards(layer: Any, x: Tensor) -> Tensor:
 
 FUNCTIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "count in a buffer": count_in_a_buffer,
-    "count in a new buffer": count_in_a_new_buffer,
     "count in Python": count_in_python,
-    "count afterwards": count_afterwards,
     "count by .data": count_by_data,
     "average": average,
     "average anew": average_anew,
     "clipped weight": clip_weight,
     "list": append,
-    "cache": cache,
     "alternating": alternate,
-    "frozen norm": freeze_norm,
     "norm": lambda layer, x: torch.sin(layer.norm(x)),
-    "norm twice": lambda layer, x: torch.sin(layer.norm(torch.sin(layer.norm(x)))),
     "random": lambda layer, x: torch.sin(x * torch.rand(16, 1, 1, device=x.device)),
     "dropout": lambda layer, x: torch.sin(nn.functional.dropout2d(x, 0.3)),
     "change after a dead branch": change_afterwards,

@@ -379,9 +379,3 @@ def test_a_checkpoint_computes_its_region_again_in_the_backward_steps() -> None:
     kernels = [kernel for step in network.steps[network.turn - 1 :] for kernel in step.kernels]
     assert "forward" in {kernel.pass_ for kernel in kernels}  # the convolution runs again
     assert len(kernels) == 4
-
-
-def test_dropout_is_not_computed_again() -> None:
-    model = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 64))
-    trace = trace_model(model, torch.empty(8, 64), 256)
-    assert not next(tensor for tensor in trace.saved if tensor.name == "1").replayed

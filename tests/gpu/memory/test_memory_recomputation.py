@@ -56,14 +56,6 @@ class Joined(nn.Module):
         return self.last(self.between(joined)).mean((2, 3))
 
 
-class Random(Joined):
-    """A network with concatenated branches that draws random numbers outside any module."""
-
-    def between(self, x: Tensor) -> Tensor:
-        """Return what the last convolution gets."""
-        return functional.silu(functional.dropout(x, 0.5) + torch.rand_like(x))
-
-
 def plan_without_offload(model: nn.Module, x: Tensor) -> MemoryPlan:
     """Return a plan at the floor that recomputes as much as it can."""
     return quick_plan(model, x, "joint", host_memory=0)
@@ -141,18 +133,6 @@ def test_every_tensor_that_can_be_recomputed_alone_is_right(joined: nn.Module, x
     for chosen in possible:
         mt.apply(joined, recompute(joined, x, chosen.name))
         assert warnings_of(joined, x, stock) == [], chosen.name
-
-
-def test_random_numbers_are_not_drawn_again(x: Tensor) -> None:
-    torch.manual_seed(1)
-    model = Random().cuda()
-    torch.manual_seed(2)
-    stock = train(model, x)
-    plan = recompute(model, x)
-    assert recomputed(plan)
-    mt.apply(model, plan)
-    torch.manual_seed(2)
-    assert train(model, x).equals(stock)
 
 
 def test_a_tensor_that_other_operations_made_stays_on_the_device(joined: nn.Module, x: Tensor) -> None:
