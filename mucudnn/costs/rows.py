@@ -103,7 +103,17 @@ class CacheRows:
     def put(self, *rows: Row) -> None:
         """Add new rows, all of them or none. Rows of a higher rank stay, unless they do not count."""
         cells = [(*_cells_of(*row), self._since or "") for row in rows]
-        self.attempt(lambda connection: connection.executemany(_ADD_NEW, cells), changes=True)
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.executemany(_ADD_NEW, cells)
+            # A damaged file loses rows without an error. The plus sign makes sqlite search as `select` does.
+            where = " AND ".join(f"{name} = ?" for name in (*KERNEL_KEY, "kind", "+own_key"))
+            for kind, row in rows:
+                key = *(row[name] for name in KERNEL_KEY), kind.name, kind.text_of_key(row)
+                if not connection.execute(f"SELECT 1 FROM rows WHERE {where}", key).fetchall():
+                    raise ValueError("a row that was added cannot be found")
+
+        self.attempt(work, changes=True)
 
     def merge(self, rows: Iterable[Row]) -> int:
         """Take in rows of another cache, all of them or none, and return how many changed this cache.
