@@ -9,4 +9,5 @@ PROGRAMS: dict[str, list[str]] = {
     "damage": ["tests/integration/test_damaged_cache.py"],
     "arguments": ["tests/unit/test_odd_arguments.py"],
     "models": ["tests/frameworks/test_torch_random_models.py"],
+    "compiled": ["tests/frameworks/test_torch_compiled_gradients.py", "-k", "all_gradients"],
 }

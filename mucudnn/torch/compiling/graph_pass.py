@@ -30,6 +30,7 @@ _CODE = private.hash_files(sorted(Path(__file__).parent.glob("*.py")))
 
 def set_pass() -> None:
     """Let Inductor run the pass, after the user's own."""
+    private.keep_scatters_before_readers()
     before = private.passes_before()
     if not any(isinstance(each, Swap) for each in before):
         for own in (OPERATORS, unknown_sizes.OPERATORS):

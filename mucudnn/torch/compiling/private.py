@@ -30,6 +30,7 @@ class Inductor(NamedTuple):
     virtualized: Any  # V, whose `aot_compilation` is true while AOTInductor compiles
     translator: Any  # the class whose `current_tx` is Dynamo's present trace
     tracing_context: Any  # the class whose `try_get` returns one object from a graph's trace to its code
+    scheduler_node: Any  # the class of a loop nest, which is ordered by what it reads and writes
     hash_files: Any  # the function with which passes are to identify their code
 
 
@@ -42,6 +43,7 @@ def inductor() -> Inductor | None:
             from torch._guards import TracingContext
             from torch._inductor import config, custom_graph_pass, lowering
             from torch._inductor.ir import ExternKernel
+            from torch._inductor.scheduler import SchedulerNode
             from torch._inductor.virtualized import V
         names = Inductor(
             config,
@@ -52,6 +54,7 @@ def inductor() -> Inductor | None:
             V,
             InstructionTranslator,
             TracingContext,
+            SchedulerNode,
             custom_graph_pass.get_hash_for_files,
         )
         for owner, name in (
@@ -59,6 +62,7 @@ def inductor() -> Inductor | None:
             *((InstructionTranslator, "current_tx"), (TracingContext, "try_get")),
             *((lowering, "add_needs_realized_inputs"), (lowering, "fallback_handler")),
             *((lowering, "register_lowering"), (ExternKernel, "require_stride_order")),
+            (SchedulerNode, "recompute_size_and_body"),
         ):
             getattr(owner, name)
     except (ImportError, AttributeError) as error:
@@ -107,6 +111,24 @@ def passes_before() -> list[Any]:
 def set_pass(graph_pass: Any) -> None:
     """Let Inductor run this pass, and no other, after freezing."""
     _names().config.post_grad_custom_pre_pass = graph_pass
+
+
+@cache
+def keep_scatters_before_readers() -> None:
+    """Correct how Inductor orders loop nests, in all graphs that this process compiles from now on.
+
+    When PyTorch 2.13 fuses a loop nest with another whose loops differ, it forgets which of the buffers that
+    the nest reads are scattered into before, as gradients of poolings are. They could be read while they are
+    zero.
+    """
+    node = _names().scheduler_node
+    recompute = node.recompute_size_and_body
+
+    def recompute_and_rename(self: Any, *arguments: Any, **keywords: Any) -> None:
+        recompute(self, *arguments, **keywords)
+        self.set_read_writes(self.read_writes.rename(getattr(self, "mutation_renames", {})))
+
+    node.recompute_size_and_body = recompute_and_rename
 
 
 def require_stride_orders(operator: Any, orders_of: Callable[..., Sequence[Sequence[int] | None]]) -> None:
