@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mucudnn.torch as mt
-from bench.suites.devices.spatial_zoo import ready
+from bench.lib.vision import import_torchvision
 from mucudnn.plans.memory.fit import Fit
 
 FREE = "23GiB"  # a card has 24 GiB
@@ -29,7 +29,7 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_published_batch_fits_and_the_next_one_does_not(name: str) -> None:
-    ready()
+    import_torchvision()
     timm = pytest.importorskip("timm")
     import_module("timm.layers").set_fused_attn(False)  # PyTorch 1.12 had none
     fits, too_large, size = PUBLISHED[name]
