@@ -1,5 +1,7 @@
 """Saved tensors: their storages, which several of them may share, and checks when autograd reads them."""
 
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -80,8 +82,16 @@ class SavedView:
 
 
 def tensors_in(values: Any) -> list[Tensor]:
-    """Return the tensors among arguments or results, which may be nested."""
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+    """Return the tensors among arguments or results, also within mappings and dataclasses."""
+    tensors: list[Tensor] = []
+    for leaf in tree_leaves(values):
+        if isinstance(leaf, Tensor):
+            tensors.append(leaf)
+        elif isinstance(leaf, Mapping):
+            tensors += tensors_in(list(leaf.values()))
+        elif is_dataclass(leaf) and not isinstance(leaf, type):
+            tensors += tensors_in([getattr(leaf, field.name) for field in fields(leaf)])
+    return tensors
 
 
 def layout_of(tensor: Tensor) -> Layout:

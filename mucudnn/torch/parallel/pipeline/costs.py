@@ -2,8 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +11,7 @@ from mucudnn.solver.devices.pipelines import Stage
 from mucudnn.torch.parallel.pipeline.agreement import Agreement
 from mucudnn.torch.parallel.pipeline.arguments import Arguments
 from mucudnn.torch.parallel.pipeline.shapes import Layout, enter
-from mucudnn.torch.parallel.pipeline.stages import unchanged_buffers
+from mucudnn.torch.parallel.pipeline.stages import unchanged
 
 RUNS = 3
 
@@ -42,7 +41,7 @@ def find_inputs(
         outputs = None
         with agreement.together():
             if stage == rank:
-                with _unchanged(module):
+                with unchanged(module, device):
                     outputs = Layout.of(_run(module, inputs, device))
         received = agreement.gather(outputs)[sender]
         if stage + 1 == rank:
@@ -59,7 +58,7 @@ def measure_stage(module: nn.Module, inputs: Layout, device: torch.device) -> St
     """
     parameters = list(module.parameters())
     forward, backward, saved = [], [], 0
-    with _unchanged(module):
+    with unchanged(module, device):
         for _ in range(1 + RUNS):  # the first run warms up
             storages = {p.untyped_storage().data_ptr() for p in parameters}
             saved = 0
@@ -100,18 +99,6 @@ def _run(module: nn.Module, inputs: Layout, device: torch.device) -> Arguments:
     except Exception as error:  # the stage's code may raise any error
         error.add_note(f"in the measurement of a stage with {inputs}")
         raise
-
-
-@contextmanager
-def _unchanged(module: nn.Module) -> Iterator[None]:
-    """Restore a module's gradients and buffers afterwards."""
-    gradients = [(p, p.grad) for p in module.parameters()]
-    try:
-        with unchanged_buffers(module):
-            yield
-    finally:
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
 
 
 def _now(device: torch.device) -> float:

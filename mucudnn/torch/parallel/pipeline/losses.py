@@ -215,7 +215,7 @@ def _find_weight(value: Tensor, outputs: Sequence[Tensor]) -> tuple[Tensor, floa
 
     Warn if the mean over classes is only a part of the loss, because its weight in the loss is not known.
     """
-    for node in _nodes_of(value, outputs):
+    for node in nodes_of(value, outputs):
         if not node.name().startswith("NllLoss"):
             continue
         weight = float(_weigh(node._saved_target, node._saved_weight, _signed(node._saved_ignore_index)))
@@ -237,11 +237,11 @@ def _find_weight(value: Tensor, outputs: Sequence[Tensor]) -> tuple[Tensor, floa
 
 def _is_sum_inside(value: Tensor, outputs: Sequence[Tensor]) -> bool:
     """Return whether a loss is the sum of one of PyTorch's losses inside another function."""
-    nodes = set(_nodes_of(value, outputs))
+    nodes = set(nodes_of(value, outputs))
     return value.grad_fn in nodes and getattr(value.grad_fn, "_saved_reduction", None) == 2
 
 
-def _nodes_of(value: Tensor, outputs: Sequence[Tensor]) -> Iterator[Any]:
+def nodes_of(value: Tensor, outputs: Sequence[Tensor] = ()) -> Iterator[Any]:
     """Yield the nodes of the autograd graph between a loss and the outputs from which it is computed."""
     seen: set[Any] = {None, *(output.grad_fn for output in outputs)}
     nodes: list[Any] = [value.grad_fn]

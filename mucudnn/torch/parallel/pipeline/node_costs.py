@@ -4,15 +4,12 @@ import copy
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
-
-from mucudnn.torch.parallel.pipeline.stages import unchanged_buffers
 
 RUNS = 3
 
@@ -42,11 +39,10 @@ def measure_nodes(model: nn.Module, graph: fx.Graph, inputs: list[Tensor]) -> di
     """Return the costs of all operations and inputs of a graph, by name.
 
     Each operation runs alone, forward and backward, so a model on the meta device needs the memory of its
-    largest operation only. Gradients, buffers and the state of random numbers stay as they were.
+    largest operation only. The state of modules and of random numbers changes.
     """
     measurement = _Measurement(model, graph, inputs[0].device)
-    devices = [inputs[0].device] if inputs[0].is_cuda else []
-    with torch.random.fork_rng(devices), torch.enable_grad():
+    with torch.enable_grad():
         measurement.run(*inputs)
     return measurement.costs
 
@@ -73,8 +69,7 @@ class _Measurement(fx.Interpreter):
         function = module or (_method(str(n.target)) if n.op == "call_method" else n.target)
         runs = []
         for _ in range(1 + RUNS):  # the first run warms up
-            with nullcontext() if module is None else unchanged_buffers(module):
-                runs.append(self._run(n, function, list(module.parameters()) if module else []))
+            runs.append(self._run(n, function, list(module.parameters()) if module else []))
         forward, backward = (
             statistics.median(times) for times in zip(*(r[0] for r in runs[1:]), strict=True)
         )

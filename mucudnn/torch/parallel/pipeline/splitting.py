@@ -3,11 +3,11 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, overload
 
 import torch.distributed as dist
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.output.table import text_table
@@ -15,9 +15,12 @@ from mucudnn.sizes import format_size
 from mucudnn.solver.devices.cutting import cut
 from mucudnn.solver.devices.pipelines import Stage
 from mucudnn.torch.parallel.pipeline.arguments import Arguments
+from mucudnn.torch.parallel.pipeline.comparing import check_stages
 from mucudnn.torch.parallel.pipeline.node_costs import NodeCost, measure_nodes
+from mucudnn.torch.parallel.pipeline.stages import unchanged
 from mucudnn.torch.parallel.pipeline.tracing import trace_graph
 
+T = TypeVar("T")
 _OPERATIONS = "call_module", "call_function", "call_method"
 
 
@@ -72,8 +75,9 @@ def split(model: nn.Module, *, stages: int, example_input: Any) -> Split:
     """Cut an unchanged model into stages whose slowest takes as little time as possible.
 
     Up to 5 % more time is accepted for a cut that sends fewer bytes. `torch.fx` traces the model, and modules
-    whose code it cannot trace stay whole. All operations are measured, on rank 0 if there are several ranks,
-    each of which must call this function. Values that a later stage needs pass through the stages between.
+    whose code it cannot trace stay whole. All operations are measured, and the stages are compared with the
+    model, on rank 0 if there are several ranks, each of which must call this function. Values that a later
+    stage needs pass through the stages between.
 
     The stages share their modules with the model, and their parameters have the same names, so `state_dict`
     of a pipeline has the names of the model.
@@ -85,14 +89,19 @@ def split(model: nn.Module, *, stages: int, example_input: Any) -> Split:
             it: a tensor, or a tuple or dict of tensors, as in `BidirectionalPipeline.step`.
 
     Raises:
-        UsageError: the model cannot be traced, or has too few places for a cut.
+        UsageError: the model cannot be traced, or has too few places for a cut, or the stages would not
+            compute what the model does. All ranks raise it.
     """
     if stages < 1:
         raise UsageError(f"stages is {stages}, must be at least 1")
     example = Arguments.of(example_input, "example_input")
-    by_position = (example.tensors, {}) if example.names is None else ((), example.value)
+    with unchanged(model, example.tensors[0].device):
+        return _split(model, stages, example)
+
+
+def _split(model: nn.Module, stages: int, example: Arguments) -> Split:
     try:
-        graph = trace_graph(model, by_position)
+        graph = trace_graph(model, example)
     except MucudnnError:
         raise
     except Exception as error:  # the model's code may raise any error about a proxy
@@ -100,7 +109,7 @@ def split(model: nn.Module, *, stages: int, example_input: Any) -> Split:
             f"the forward method of {type(model).__name__} cannot be traced by torch.fx, so cut the model by "
             f"hand: {type(error).__name__}: {error}"
         ) from error
-    costs = _measure_together(model, graph, list(example.tensors))
+    costs = _on_rank_0("measure", lambda: measure_nodes(model, graph, list(example.tensors)))
     operations = [node for node in graph.nodes if node.op in _OPERATIONS]
     crossings = [_crossing(graph, operations, i) for i in range(1, len(operations))]
     last_changes = _last_changes(operations, costs)
@@ -120,6 +129,7 @@ def split(model: nn.Module, *, stages: int, example_input: Any) -> Split:
         passed = crossings[b - 1] if b < len(operations) else None
         made.append(_make_stage(model, graph, received, operations[a:b], passed))
         stage_costs.append(_cost_of(made[-1], received, operations[a:b], costs))
+    _on_rank_0("compare the stages with", lambda: check_stages(model, made, example))
     _attach_the_rest(model, made)
     return Split(made, stage_costs, [_describe(operations[a]) for a in borders[:-1]])
 
@@ -153,21 +163,26 @@ def _merge(whole: nn.Module, part: nn.Module) -> None:
         whole.register_buffer(name, buffer, name not in part._non_persistent_buffers_set)
 
 
-def _measure_together(model: nn.Module, graph: fx.Graph, inputs: list[Tensor]) -> dict[str, NodeCost]:
-    """Return the costs that rank 0 measures, because all ranks must cut at the same places."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return measure_nodes(model, graph, inputs)
-    answer: list[Any] = [None]
-    if dist.get_rank() == 0:
+def _on_rank_0(verb: str, function: Callable[[], T]) -> T:
+    """Return the result of a function on rank 0, because all ranks must cut alike. Raises UsageError."""
+    answer: list[Any] = [None, ""]
+    cause: Exception | None = None
+    is_alone = not (dist.is_available() and dist.is_initialized())
+    if is_alone or dist.get_rank() == 0:
         try:
-            answer = [measure_nodes(model, graph, inputs)]
+            answer = [function(), ""]
+        except UsageError as error:
+            answer = [None, str(error)]
         except Exception as error:  # the model's code may raise any error
-            answer = [f"rank 0 could not measure the model: {type(error).__name__}: {error}"]
-    dist.broadcast_object_list(answer, 0)
-    if isinstance(answer[0], str):
-        raise UsageError(answer[0])
-    costs: dict[str, NodeCost] = answer[0]
-    return costs
+            cause = error
+            answer = [None, f"rank 0 could not {verb} the model: {type(error).__name__}: {error}"]
+    if not is_alone:
+        dist.broadcast_object_list(answer, 0)
+    result: T
+    result, failure = answer
+    if failure:
+        raise UsageError(failure) from cause
+    return result
 
 
 def _crossing(graph: fx.Graph, operations: Sequence[fx.Node], start: int) -> list[fx.Node]:
@@ -235,7 +250,9 @@ def _make_stage(
     stage = SplitStage(model, part)
     for name, _ in list(stage.named_buffers()):
         path, _, own = name.rpartition(".")
-        if own in model.get_submodule(path)._non_persistent_buffers_set:
+        origin = model.get_submodule(path)
+        # A tensor that the forward method creates is a buffer of the stage only.
+        if own in origin._non_persistent_buffers_set or own not in origin._buffers:
             stage.get_submodule(path)._non_persistent_buffers_set.add(own)
     return stage
 

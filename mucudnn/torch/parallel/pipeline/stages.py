@@ -1,9 +1,11 @@
-"""The run of a stage's module on a micro-batch."""
+"""The run of a stage's module on a micro-batch, and what it may not change."""
 
+import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -47,6 +49,40 @@ def unchanged_buffers(module: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)
+
+
+@contextmanager
+def unchanged(module: nn.Module, device: torch.device) -> Iterator[None]:
+    """Restore a module's buffers, gradients and attributes afterwards, and all random number generators.
+
+    Attributes hold the same objects as before, and their dicts, lists and sets the same elements. Any other
+    object that the module's code changes, such as a counter in a dataclass, stays changed.
+    """
+    gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
+    owners = [vars(layer) for layer in module.modules()]
+    values = [value for owner in owners for value in owner.values() if isinstance(value, dict | list | set)]
+    containers: list[tuple[Any, Any]] = [(container, container.copy()) for container in (*owners, *values)]
+    try:
+        with unchanged_buffers(module), unchanged_generators(device):
+            yield
+    finally:
+        for container, before in containers:
+            container.clear()
+            (container.extend if isinstance(container, list) else container.update)(before)
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+
+
+@contextmanager
+def unchanged_generators(device: torch.device) -> Iterator[None]:
+    """Restore the generators of Python, NumPy and PyTorch afterwards."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
 
 
 @contextmanager

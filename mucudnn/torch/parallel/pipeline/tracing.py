@@ -2,40 +2,57 @@
 
 import inspect
 import operator
-from collections.abc import Callable, Iterable
+import pickle
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+import numpy as np
+import torch
 from torch import fx, nn
 
 from mucudnn.errors import UsageError
-from mucudnn.torch.parallel.pipeline.stages import in_mode
+from mucudnn.torch.parallel.pipeline.arguments import Arguments
+from mucudnn.torch.parallel.pipeline.stages import in_mode, unchanged, unchanged_generators
 
 
-def trace_graph(model: nn.Module, example: tuple[tuple[Any, ...], dict[str, Any]]) -> fx.Graph:
-    """Return the graph of a model, which is the same in training mode and in evaluation mode.
+def trace_graph(model: nn.Module, example: Arguments) -> fx.Graph:
+    """Return the graph of a model, which is the same in training and in evaluation, and under autocast.
 
-    Modules of `torch.nn` are single nodes, and so are modules whose code branches on values or on the mode.
+    Modules of `torch.nn` are single nodes, and so are modules whose code does what a graph does not record:
+    it branches on values or on the mode, sets attributes, draws random numbers without a tensor, or has
+    regions without gradients or with another autocast.
 
     Args:
-        model: the model.
-        example: the arguments with which it is called, by position and by name.
+        model: the model, whose attributes change: tensors that its code creates are added to it.
+        example: the arguments with which it is called.
 
     Raises:
-        UsageError: the model itself branches on values or on its mode, outside of its modules.
+        UsageError: the model itself branches on its mode or on autocast, outside of its modules.
+        Exception: its code fails on proxies, or does anything else that a graph does not record.
     """
     whole: set[str] = set()
+    device = example.tensors[0].device
     while True:
-        graphs = []
-        for training in (True, False):
-            with in_mode([model], training):
-                graphs.append(_Tracer(example, whole).trace(model))
-        different = _first_difference(*graphs)
+        known = len(whole)
+        # A region that turns autocast off shows only while autocast is on.
+        autocast = torch.autocast(device.type, enabled=not torch.is_autocast_enabled(device.type))
+        with unchanged(model, device), in_mode([model], training=False), autocast:
+            evaluation = _Tracer(example, whole).trace(model)
+        with in_mode([model], training=True):
+            training = _Tracer(example, whole).trace(model)
+        if len(whole) > known:
+            continue
+        different = _first_difference(training, evaluation)
         if different is None:
-            return graphs[0]
+            return training
         if not different:
             raise UsageError(
-                f"the forward method of {type(model).__name__} differs between training and evaluation, "
-                "so its stages would have a single mode: move what differs into a module, or cut it by hand"
+                f"the forward method of {type(model).__name__} differs between training and evaluation, or "
+                "with autocast, so its stages would have a single mode: move what differs into a module, or "
+                "cut it by hand"
             )
         whole.add(different)
 
@@ -58,25 +75,33 @@ class _Tracer(fx.Tracer):
 
     Args:
         example: the arguments; parameters without an argument have their default values.
-        whole: the names of further modules to keep whole.
+        whole: the names of the modules to keep whole, to which it adds those whose code fails.
     """
 
-    def __init__(self, example: tuple[tuple[Any, ...], dict[str, Any]], whole: Iterable[str]) -> None:
+    proxy_buffer_attributes = True
+
+    def __init__(self, example: Arguments, whole: set[str]) -> None:
         super().__init__()
         self._example, self._whole, self._inside = example, whole, [""]
+        self._device = example.tensors[0].device
+        self._surroundings = self._read_surroundings()
+
+    def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
+        """Return the graph of a model."""
+        with _constant_attributes(), self._unchanged_surroundings():
+            return super().trace(root, concrete_args)
 
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
     ) -> tuple[Callable[..., Any], list[Any]]:
         """Return the function to trace, and its arguments: the model and a proxy for each input."""
-        positional, named = self._example
+        count = len(self._example.tensors)
         parameters = list(inspect.signature(root_fn).parameters)[1:]
-        names = [*parameters, *(f"input_{i}" for i in range(len(positional)))][: len(positional)]
-        inputs = [self.create_proxy("placeholder", name, (), {}) for name in (*names, *named)]
+        names = self._example.names or [*parameters, *(f"input_{i}" for i in range(count))][:count]
+        inputs = [self.create_proxy("placeholder", name, (), {}) for name in names]
 
         def run(root: nn.Module, *proxies: Any) -> Any:
-            by_name = dict(zip(named, proxies[len(positional) :], strict=True))
-            return root_fn(root, *proxies[: len(positional)], **by_name)
+            return self._example.but(proxies).call(partial(root_fn, root))
 
         return run, [self.root, *inputs]
 
@@ -86,10 +111,13 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Return whether a module stays a single node."""
-        return module_qualified_name in self._whole or super().is_leaf_module(m, module_qualified_name)
+        has_backward_hooks = bool(m._backward_hooks or m._backward_pre_hooks)  # the hooks do not know proxies
+        is_leaf = has_backward_hooks or super().is_leaf_module(m, module_qualified_name)
+        return is_leaf or module_qualified_name in self._whole
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         """Return a new node, which remembers the innermost module whose code makes it."""
+        self._check_surroundings()
         node = super().create_node(*args, **kwargs)
         node.meta["inside"] = self._inside[-1]
         return node
@@ -104,20 +132,63 @@ class _Tracer(fx.Tracer):
         before = len(self.graph.nodes)
         self._inside.append(name)
         try:
-            return super().call_module(m, forward, args, kwargs)
+            with self._unchanged_surroundings():
+                result = super().call_module(m, forward, args, kwargs)
+                self._check_surroundings()
+                return result
         except Exception:  # the module's code may raise any error about a proxy
+            self._whole.add(name)
             for node in list(self.graph.nodes)[: before - 1 : -1]:
                 self.graph.erase_node(node)
-            self._inside.pop()
-            self._inside.append(self._inside[-1])
-            return self.create_proxy("call_module", name, args, kwargs)
         finally:
             self._inside.pop()
+        return self.create_proxy("call_module", name, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
+        """Return an attribute of a module, a new node for each use of a tensor, because nodes are erased."""
+        return super().getattr(attr, attr_val, {})
+
+    def _check_surroundings(self) -> None:
+        """Raise TraceError if the model's code has changed what a graph does not record."""
+        if self._read_surroundings() != self._surroundings:
+            raise fx.proxy.TraceError(
+                "it turns gradients or autocast on or off, or draws random numbers without a tensor"
+            )
+
+    @contextmanager
+    def _unchanged_surroundings(self) -> Iterator[None]:
+        with unchanged_generators(self._device), torch.set_grad_enabled(torch.is_grad_enabled()):
+            yield
+
+    def _read_surroundings(self) -> object:
+        return (
+            torch.is_grad_enabled(),
+            torch.is_autocast_enabled(self._device.type),
+            torch.get_autocast_dtype(self._device.type),
+            pickle.dumps((random.getstate(), np.random.get_state(), torch.get_rng_state().numpy())),
+        )
+
+
+@contextmanager
+def _constant_attributes() -> Iterator[None]:
+    """Raise TraceError meanwhile if a model's code sets an attribute of a module."""
+    set_attribute = nn.Module.__setattr__
+
+    def refuse(module: nn.Module, name: str, value: Any) -> None:
+        if not name.startswith("_tensor_constant"):  # the tracer sets it
+            raise fx.proxy.TraceError(f"it sets {name} of a {type(module).__name__}")
+        set_attribute(module, name, value)
+
+    nn.Module.__setattr__ = refuse
+    try:
+        yield
+    finally:
+        nn.Module.__setattr__ = set_attribute
 
 
 def _first_difference(first: fx.Graph, second: fx.Graph) -> str | None:
     """Return the module with the first node that is not in both graphs, or None if they are equal."""
-    for a, b in zip(first.nodes, second.nodes, strict=False):
-        if a.format_node() != b.format_node():
+    for a, b in zip(first.nodes, second.nodes, strict=False):  # both end with their outputs
+        if (a.op, a.target, str(a.args), str(a.kwargs)) != (b.op, b.target, str(b.args), str(b.kwargs)):
             return str(min((a.meta["inside"], b.meta["inside"]), key=len))
-    return None if len(first.nodes) == len(second.nodes) else ""
+    return None

@@ -1,0 +1,354 @@
+"""Models whose Python code around tensors decides what they compute, for `test_pipeline_split_kinds`."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+WIDTH = 6
+
+
+class Kind(nn.Module):
+    """Two layers, and code between them that looks at more than the values of tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(self.between(torch.tanh(self.first(x)), x))
+
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class IsInstance(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return y + x if isinstance(x, Tensor) else y
+
+
+class IsTensor(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return y + x if torch.is_tensor(x) else y
+
+
+class TypeIs(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return y + x if type(x) is Tensor else y
+
+
+class Callable(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return y if callable(x) else y + x
+
+
+class HasAttribute(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return y if hasattr(x, "decode") else y + x
+
+
+class TryExcept(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        try:
+            return y + x if float(x.abs().sum()) > 0 else y
+        except Exception:
+            return y
+
+
+class NoGrad(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            gate = y.sigmoid()
+        return y * gate
+
+
+class FrozenLayer(Kind):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            y = self.first(x)
+        return self.last(torch.tanh(y))
+
+
+class NoGradMethod(Kind):
+    @torch.no_grad()
+    def gate(self, y: Tensor) -> Tensor:
+        return y.sigmoid()
+
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return y * self.gate(y)
+
+
+class SetGradEnabled(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        torch.set_grad_enabled(False)
+        gate = y.sigmoid()
+        torch.set_grad_enabled(True)
+        return y * gate
+
+
+class AutocastOn(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.last(y).to(x.dtype)
+
+
+class AutocastOff(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return self.last(y.to(x.dtype))
+
+
+class AsksForAutocast(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return y + x if torch.is_autocast_enabled("cpu") else y
+
+
+class Mode(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return y + x if self.training else y
+
+
+class Counter(Kind):
+    calls = 0
+
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        self.calls += 1
+        return y if self.calls < 3 else y + x
+
+
+class Remembers(Kind):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Any = None
+
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        y = y if self.seen is None else y + self.seen
+        self.seen = x.detach()
+        return y
+
+
+class CountingBuffer(Kind):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        self.calls += 1
+        return y * self.calls
+
+
+class ScaledBuffer(Kind):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(()))
+
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return y * (self.scale * 2)
+
+
+class InitialisedByData(Kind):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("is_ready", torch.tensor(False))
+        self.register_buffer("scale", torch.ones(()))
+
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        if not self.is_ready:
+            self.scale.copy_(x.detach().abs().mean())
+            self.is_ready.fill_(True)
+        return y * self.scale
+
+
+class CreatesTensor(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return y + torch.arange(WIDTH)
+
+
+class PythonRandom(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return y + x if random.random() < 0.5 else y
+
+
+class NumpyRandom(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return y * float(np.random.rand())
+
+
+class TorchRandom(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return y + torch.rand(WIDTH)
+
+
+class Dropout(Kind):
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return self.drop(y) + torch.rand_like(x)
+
+
+class Straight(torch.autograd.Function):
+    """The sign, with the gradient of the identity."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return torch.sign(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class OwnGradient(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return Straight.apply(y)
+
+
+class TensorHook(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        y = y * 1
+        y.register_hook(lambda gradient: 2 * gradient)
+        return y
+
+
+class Detached(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return y * y.detach().sigmoid()
+
+
+class Data(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return y * y.data.sigmoid()
+
+
+class RequiresGrad(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return y + x if y.requires_grad else y
+
+
+class ByValue(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return y + x if x.sum() > 0 else y
+
+
+class BySize(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return y + x if x.shape[0] > 3 else y
+
+
+class Checkpointed(Kind):
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return checkpoint(self.last, y, use_reentrant=False)
+
+
+class HookedInside(Kind):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Detached()
+        self.inner.register_forward_pre_hook(lambda module, args: (2 * args[0],))
+        self.inner.register_forward_hook(lambda module, args, result: result + args[0])
+        self.inner.register_full_backward_hook(lambda module, inputs, outputs: (3 * inputs[0],))
+
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return self.inner(y)
+
+
+class Hooked(Detached):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_forward_hook(lambda module, args, result: 2 * result)
+
+
+class HookedGradient(Detached):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_full_backward_pre_hook(lambda module, outputs: (3 * outputs[0],))
+
+
+class Halved(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x / 2
+
+
+class Parametrized(Detached):
+    def __init__(self) -> None:
+        super().__init__()
+        nn.utils.parametrize.register_parametrization(self.first, "weight", Halved())
+        nn.utils.parametrizations.spectral_norm(self.last)
+
+
+class ParametrizedItself(Kind):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(WIDTH))
+        nn.utils.parametrize.register_parametrization(self, "scale", Halved())
+
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return y * self.scale
+
+
+class Tied(Kind):
+    def __init__(self) -> None:
+        super().__init__()
+        self.branch = ByValue()
+
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return nn.functional.linear(self.branch(y), self.branch.first.weight)
+
+
+class BatchNorm(Kind):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return self.norm(y)
+
+
+class Integers(Kind):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = super().forward(x)
+        return y, y.argmax(1)
+
+    def between(self, y: Tensor, x: Tensor) -> Tensor:
+        return y + x if isinstance(x, Tensor) else y
+
+
+@dataclass
+class Result:
+    y: Tensor
+    extra: dict[str, Any]
+
+
+class InDataclass(IsInstance):
+    def forward(self, x: Tensor) -> Result:
+        y = super().forward(x)
+        return Result(y, {"y": y.abs()})
+
+
+_FAMILIES = Kind, IsInstance, Detached
+KINDS = {kind.__name__: kind for family in _FAMILIES for kind in family.__subclasses__()}
+
+
+class Around(nn.Module):
+    """A model with such a module inside."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.before, self.inner, self.after = nn.Linear(WIDTH, WIDTH), inner, nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(torch.relu(self.inner(self.before(x))))
+
+
+def make(kind: str, is_inside: bool) -> nn.Module:
+    torch.manual_seed(0)
+    model = KINDS[kind]()
+    return Around(model) if is_inside else model
