@@ -338,6 +338,37 @@ def divided_again() -> tuple[float, list[int], list[int]]:
     return error, ranks[0], ranks[1]
 
 
+class Keywords(nn.Module):
+    """A model that calls its layers by keyword, one of which returns a tuple."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(1, 2, 3, padding=1), ReturnsTuple(2, 2, 3, padding=1)
+        self.up, self.last = nn.ConvTranspose2d(2, 2, 2, stride=2), nn.Linear(2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        (y,) = self.two(hidden=torch.relu(self.one(input=x)))
+        return self.last(input=self.up(input=y, output_size=(2 * x.shape[2], 2 * x.shape[3])).movedim(1, -1))
+
+
+class ReturnsTuple(nn.Conv2d):
+    def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor]:
+        return (super().forward(hidden),)
+
+
+def called_by_keyword() -> tuple[float, list[tuple[str, int]]]:
+    """Return the error of layers that are called by keyword, under a plan and a report, and their ranks."""
+    torch.manual_seed(5)
+    model, x = Keywords().double(), torch.randn(1, 1, 8, 4, dtype=torch.float64)
+    expected = model(x)
+    world, link = dist.get_world_size(), spatial.Link(0.0, 1e15)
+    plan = spatial.plan(model, x.shape, world=world, link=link, time_ms=volume, rate=1e15)
+    mucudnn.torch.apply(model, plan)
+    with spatial.report(model) as layers:
+        y = model(spatial.divide(x, spatial.init_mesh("cpu", **plan.mesh), plan.axes))
+    return largest(y.gather(), expected), [(layer.name, layer.ranks) for layer in layers.layers]
+
+
 def dropped_after_gather() -> bool:
     """Return whether ranks with copies of a part drop the same elements."""
     mesh = spatial.init_mesh("cpu", depth=2, height=2)

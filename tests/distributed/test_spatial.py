@@ -159,6 +159,12 @@ def test_ranks_with_copies_of_a_part_drop_the_same_elements() -> None:
     assert worlds.run(4, spatial_cases.dropped_after_gather) == [True] * 4
 
 
+def test_layers_called_by_keyword_run_under_a_plan_and_a_report() -> None:
+    for error, layers in worlds.run(2, spatial_cases.called_by_keyword):
+        assert error < 1e-13
+        assert layers == [("one", 2), ("two", 2), ("up", 2), ("last", 2)]
+
+
 @pytest.mark.parametrize("world", [4, *([2] if "TEST_CASES" in os.environ else [])])
 def test_a_planned_rank_holds_the_planned_bytes(world: int) -> None:
     results = worlds.run(world, spatial_cases.followed)

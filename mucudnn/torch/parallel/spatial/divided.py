@@ -342,6 +342,12 @@ def _compare_whole(function: Any, args: Sequence[Any]) -> None:
         compare(name_of(function), whole, divided.division.sharing)
 
 
+def logical_tensors(tree: Any) -> list[Any]:
+    """Return the tensors among arguments or results, which may be nested, divided ones as they are."""
+    leaves = pytree.tree_leaves(tree, is_leaf=lambda leaf: isinstance(leaf, Divided))
+    return [leaf for leaf in leaves if isinstance(leaf, Divided | Tensor)]
+
+
 def local_shape(shape: Sequence[int], division: Division) -> tuple[int, ...]:
     """Return the shape of this rank's part of a tensor."""
     result = list(shape)

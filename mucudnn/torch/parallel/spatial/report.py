@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from mucudnn.torch.parallel.spatial import gathering
-from mucudnn.torch.parallel.spatial.divided import Divided
+from mucudnn.torch.parallel.spatial.divided import Divided, logical_tensors
 from mucudnn.torch.parallel.spatial.gathering import Gathering
 from mucudnn.torch.parallel.spatial.windows import product
 
@@ -42,7 +42,7 @@ class Report:
     def __enter__(self) -> "Report":
         for name, module in self.model.named_modules():
             if isinstance(module, _LAYERS):
-                self._handles.append(module.register_forward_hook(self._noting(name)))
+                self._handles.append(module.register_forward_hook(self._noting(name), with_kwargs=True))
         gathering.listeners.append(self.gatherings.append)
         return self
 
@@ -55,8 +55,8 @@ class Report:
         gathering.listeners.remove(self.gatherings.append)
 
     def _noting(self, name: str) -> Any:
-        def note(module: Any, args: tuple[Any, ...], y: Any) -> None:
-            x = args[0]
+        def note(module: Any, args: Any, kwargs: Any, result: Any) -> None:
+            x, y = logical_tensors((args, kwargs))[0], logical_tensors(result)[0]
             ranks = x.division.ranks if isinstance(x, Divided) else 1
             is_transposed = isinstance(module, nn.modules.conv._ConvTransposeNd)
             values = product(list((x if is_transposed else y).shape))

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from mucudnn.plans.devices.spatial_plan import SpatialLayer, SpatialStage
 from mucudnn.torch.parallel.spatial.border import divide_further, redivide
-from mucudnn.torch.parallel.spatial.divided import Divided, Division
+from mucudnn.torch.parallel.spatial.divided import Divided, Division, logical_tensors
 
 
 def divide_as_planned(
@@ -26,7 +25,9 @@ def divide_as_planned(
         divided = starts.get(name, divided)
         if divided is not None:
             hook = follower.hook_for(divided)
-            handles.append(model.get_submodule(name).register_forward_pre_hook(hook, prepend=True))
+            handles.append(
+                model.get_submodule(name).register_forward_pre_hook(hook, prepend=True, with_kwargs=True)
+            )
     return handles
 
 
@@ -38,19 +39,25 @@ class _Follower:
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note the division of the model's input."""
-        leaves = tree_leaves((args, kwargs), is_leaf=lambda leaf: isinstance(leaf, Divided))
-        self._division = next((x.division for x in leaves if isinstance(x, Divided)), None)
+        tensors = logical_tensors((args, kwargs))
+        self._division = next((x.division for x in tensors if isinstance(x, Divided)), None)
 
     def hook_for(self, divided: tuple[str, ...]) -> Any:
         """Return a hook that divides inputs over these dimensions of the mesh, and over no others."""
 
-        def hook(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-            division = self._division
-            if division is None:  # the model runs undivided
-                return inputs
-            return tuple(divided_over(x, division, divided) for x in inputs)
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            division = self._division  # None if the model runs undivided
+            return division and arguments_over(args, kwargs, division, divided)
 
         return hook
+
+
+def arguments_over(
+    args: tuple[Any, ...], kwargs: dict[str, Any], division: Division, names: Sequence[str]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return a layer's arguments, with tensors divided over some dimensions of the mesh."""
+    by_name = {key: divided_over(x, division, names) for key, x in kwargs.items()}
+    return tuple(divided_over(x, division, names) for x in args), by_name
 
 
 def divided_over(x: Any, division: Division, names: Sequence[str]) -> Any:

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from mucudnn.errors import ArgumentTypeError, UsageError
-from mucudnn.torch.parallel.spatial.divided import Divided, Division, local_shape
+from mucudnn.torch.parallel.spatial.divided import Divided, Division, local_shape, logical_tensors
 from mucudnn.torch.parallel.spatial.exchange.exchange import Owners
-from mucudnn.torch.parallel.spatial.planning.following import divided_over
+from mucudnn.torch.parallel.spatial.planning.following import arguments_over
 from mucudnn.torch.parallel.spatial.windows import convolved_size, paired, reach, transfers
+from mucudnn.torch.tracing.saved import tensors_in
 from mucudnn.torch.tracing.trace import errors_of_a_run_without_data
 
 NAMES = ("depth", "height", "width")
@@ -83,7 +83,7 @@ def trace_part(
         for module in model.modules()
         if isinstance(module, nn.modules.conv._ConvNd)
         for handle in (
-            module.register_forward_pre_hook(counter.begin),
+            module.register_forward_pre_hook(counter.begin, with_kwargs=True),
             module.register_forward_hook(counter.end),
         )
     ]
@@ -108,10 +108,10 @@ def peak_bytes(model: nn.Module, x: Any, training: bool) -> int:
     and everything that operators hold meanwhile. `model` and `x` have no data. Raises UsageError for a model
     that cannot run without data.
     """
-    live = _Live([*model.parameters(), *model.buffers(), *_tensors(x)])
+    live = _Live([*model.parameters(), *model.buffers(), *tensors_in(x)])
     try:
         with errors_of_a_run_without_data(), torch.set_grad_enabled(training), live:
-            outputs = [y for y in _tensors(model(x)) if y.requires_grad]
+            outputs = [y for y in tensors_in(model(x)) if y.requires_grad]
             if outputs:
                 torch.autograd.backward(outputs, [torch.empty_like(y) for y in outputs])
     finally:
@@ -143,10 +143,6 @@ def _ranks(x: Any) -> tuple[int, ...]:
     return tuple(x.owners(axis).ranks if isinstance(x, Divided) else 1 for axis in range(2, x.dim()))
 
 
-def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
-
-
 class _Live(TorchDispatchMode):
     """A mode that follows the bytes of all storages that are alive."""
 
@@ -168,7 +164,7 @@ class _Live(TorchDispatchMode):
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = function(*args, **(kwargs or {}))
-        self._add(_tensors(result))
+        self._add(tensors_in(result))
         return result
 
 
@@ -188,23 +184,24 @@ class _Counter(TorchDispatchMode):
     def _now(self) -> Layer:
         return self.layers[-1] if self.layers else self._before
 
-    def begin(self, module: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Begin a convolution, and return its input divided."""
-        x, arrived, division = args[0], _ranks(args[0]), self._division
-        if division is not None:
-            x = divided_over(x, division, division.names)
+    def begin(self, module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Begin a convolution, and return its arguments with its input divided."""
+        arrived = _ranks(logical_tensors((args, kwargs))[0])
+        if self._division is not None:
+            args, kwargs = arguments_over(args, kwargs, self._division, self._division.names)
+        x = logical_tensors((args, kwargs))[0]
         layer = Layer(self._names[module], module, tuple(x.shape), _ranks(x), arrived)
         if not self.layers:
             first = self._before
             layer.saved, layer.moved = first.saved, first.moved
             layer.messages, layer.received = first.messages, first.received
         self.layers.append(layer)
-        return x, *args[1:]
+        return args, kwargs
 
     def end(self, module: Any, args: tuple[Any, ...], y: Any) -> None:
         """Note the result of a convolution, and the input that a module pads itself before it convolves."""
         layer = self._now
-        layer.y = tuple(y.shape)
+        layer.y = tuple(logical_tensors(y)[0].shape)
         layer.x = (*layer.x[:2], *(_rows_read(module, i, layer) for i in range(len(layer.y) - 2)))
 
     def pack(self, tensor: Tensor) -> Tensor:
@@ -230,7 +227,7 @@ class _Counter(TorchDispatchMode):
             ranks = [int(group.split()[1]) for group in args[1].split(",")]
             now.messages += sum(2 * (count - 1) for count in ranks)
             now.received += len(ranks) * 2 * args[0].numel() * args[0].element_size()
-        inputs, outputs = _tensors((args, kwargs)), _tensors(result)
+        inputs, outputs = tensors_in((args, kwargs)), tensors_in(result)
         storages = {x.untyped_storage()._cdata for x in inputs}
         is_view = not function._schema.is_mutable and any(
             y.untyped_storage()._cdata in storages for y in outputs
