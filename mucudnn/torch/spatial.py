@@ -7,6 +7,7 @@
 Everything runs on torch.distributed, with gloo on CPUs and NCCL on GPUs. Results equal the undivided model's.
 """
 
+from mucudnn.solver.devices.pipelines import PeerLink
 from mucudnn.torch.parallel.spatial import gathering  # noqa: F401 (its import fills the table)
 from mucudnn.torch.parallel.spatial.border import divide, from_local, init_mesh
 from mucudnn.torch.parallel.spatial.data import HyperslabDataset
@@ -30,7 +31,6 @@ from mucudnn.torch.parallel.spatial.functions import (  # noqa: F401 (their impo
     statistics,
     whole_axes,
 )
-from mucudnn.torch.parallel.spatial.planning.choosing import Link
 from mucudnn.torch.parallel.spatial.planning.plan import plan
 from mucudnn.torch.parallel.spatial.report import report
 
@@ -38,7 +38,7 @@ __all__ = [
     "DivergedError",
     "Divided",
     "HyperslabDataset",
-    "Link",
+    "PeerLink",
     "divide",
     "from_local",
     "init_mesh",

@@ -63,9 +63,9 @@ class PeerLink:
         if not self.bandwidth > 0:
             raise ValueError(f"bandwidth is {self.bandwidth}, must be above 0")
 
-    def milliseconds(self, size: int) -> float:
-        """Return the time that a message of `size` bytes takes."""
-        return self.latency_ms + size / self.bandwidth * 1e3
+    def milliseconds(self, size: float, messages: int = 1) -> float:
+        """Return the time that messages with `size` bytes in all take."""
+        return messages * self.latency_ms + size / self.bandwidth * 1e3
 
 
 INSTANT = PeerLink()

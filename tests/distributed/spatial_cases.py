@@ -321,7 +321,7 @@ def divided_again() -> tuple[float, list[int], list[int]]:
     expected = copy.deepcopy(model)
     y64 = expected(x)
     y64.square().mean().backward()
-    world, link = dist.get_world_size(), spatial.Link(0.0, 1e15)
+    world, link = dist.get_world_size(), spatial.PeerLink(0.0, 1e15)
     plan = spatial.plan(model, (1, 1, 7, 6), world=world, link=link, time_ms=volume, rate=1e15)
     mesh = spatial.init_mesh("cpu", **plan.mesh)
     with spatial.report(model) as before:
@@ -361,7 +361,7 @@ def called_by_keyword() -> tuple[float, list[tuple[str, int]]]:
     torch.manual_seed(5)
     model, x = Keywords().double(), torch.randn(1, 1, 8, 4, dtype=torch.float64)
     expected = model(x)
-    world, link = dist.get_world_size(), spatial.Link(0.0, 1e15)
+    world, link = dist.get_world_size(), spatial.PeerLink(0.0, 1e15)
     plan = spatial.plan(model, x.shape, world=world, link=link, time_ms=volume, rate=1e15)
     mucudnn.torch.apply(model, plan)
     with spatial.report(model) as layers:
@@ -389,7 +389,7 @@ def followed() -> tuple[float, int, int, int]:
 
     torch.manual_seed(1)
     model, shape = CosmoFlow(32, width=8), (1, 1, 32, 32, 32)
-    link = spatial.Link(1e-5, 1e9)
+    link = spatial.PeerLink(0.01, 1e9)
     plan = spatial.plan(model, shape, world=dist.get_world_size(), link=link, time_ms=volume)
     mesh = spatial.init_mesh("cpu", **plan.mesh)
     expected, x = copy.deepcopy(model), torch.randn(shape)

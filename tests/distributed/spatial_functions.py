@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 from unittest.mock import patch
@@ -135,6 +136,12 @@ def _branches(x: Any) -> Any:
     return x * 2
 
 
+def _dispatched(x: Any) -> Any:
+    """Take a function from the package of the tensor's class, as opt_einsum does."""
+    package = import_module(x.__class__.__module__.partition(".")[0])
+    return package.einsum("bchw,c->bhw", x, _weights(x.shape[1]))
+
+
 def _rearranged(x: Any) -> Any:
     y = einops.rearrange(x, "b (g c) h w -> b g (h w) c", g=2)
     y = einops.rearrange(y, "b g (h w) c -> b (g c) h w", h=x.shape[2])
@@ -203,6 +210,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
         x[:, :, None], _weights(2, 2, 7, 6, 3), padding_mode="border", align_corners=False
     ),
     "a branch for tensors": _branches,
+    "a function of the package of the class": _dispatched,
     "new tensors": lambda x: x + x.new_zeros(x.shape) + torch.ones_like(x) + x.new_full((4, 1, 1), 2.0)
     + x.new_empty(x.shape).fill_(3.0) * torch.empty_like(x).fill_(0.5),
     "largest": lambda x: x / x.abs().amax() + x.max() - x.amin((1, 2), keepdim=True),

@@ -19,7 +19,7 @@ from mucudnn.torch.parallel.spatial.planning.choosing import kernels_of
 from mucudnn.torch.parallel.spatial.planning.tracing import trace_part
 
 nn = torch.nn
-FAST = spatial.Link(0.0, 1e15)
+FAST = spatial.PeerLink(0.0, 1e15)
 
 
 def multiplications(kernel: Kernel) -> float:
@@ -47,7 +47,7 @@ def test_a_fast_link_divides_one_sample_and_many_samples_go_to_data_parallelism(
 
 
 def test_a_slow_link_gathers_before_the_small_layer() -> None:
-    link = spatial.Link(1e-5, 1e11)  # a message takes longer than any of the last convolutions
+    link = spatial.PeerLink(0.01, 1e11)  # a message takes longer than any of the last convolutions
     model = nn.Sequential(*network(), nn.Conv3d(8, 8, 3, padding=1), nn.Conv3d(8, 8, 3, padding=1))
     planned = spatial.plan(model, (1, 1, 32, 32, 32), world=2, link=link, time_ms=multiplications, rate=1e15)
     assert planned.gather_before == "4"
@@ -62,7 +62,7 @@ def test_a_tensor_is_gathered_over_the_dimension_whose_exchange_does_not_pay() -
         problem = kernel.problem
         return (30.0 if problem.kernel[1] == 3 else 0.3) * problem.output[0] * problem.output[1] / 64**2 / 3
 
-    link = spatial.Link(1e-4, 1e12)
+    link = spatial.PeerLink(0.1, 1e12)
     planned = spatial.plan(model, (1, 4, 64, 64), world=4, link=link, time_ms=time_ms, rate=1e15)
     assert planned.mesh == {"height": 4}
     both = next(candidate for candidate in planned.candidates if len(candidate.mesh) == 2)
@@ -72,7 +72,7 @@ def test_a_tensor_is_gathered_over_the_dimension_whose_exchange_does_not_pay() -
 
 def test_other_operators_cost_their_bytes() -> None:
     model = nn.Sequential(nn.Conv2d(1, 4, 1), nn.ReLU())
-    link = spatial.Link(0.0, 1e15)
+    link = spatial.PeerLink(0.0, 1e15)
     times = [
         spatial.plan(
             model, (1, 1, 8, 8), world=1, link=link, time_ms=lambda _: 0.0, rate=rate, training=False
@@ -117,7 +117,7 @@ def test_a_whole_tensor_is_divided_again_where_that_pays() -> None:
     assert planned.stages == (SpatialStage("two", (name,)),)
     assert [layer.place for layer in planned.layers] == ["divided"] * 2
     assert planned.gather_before is None
-    slow = spatial.Link(1e-3, 1e9)  # a message takes longer than the second convolution
+    slow = spatial.PeerLink(1.0, 1e9)  # a message takes longer than the second convolution
     planned = spatial.plan(Dense(), shape, world=2, link=slow, time_ms=multiplications, rate=1e15)
     assert all(candidate.stages == (SpatialStage("two", ()),) for candidate in planned.candidates)
 
@@ -128,7 +128,12 @@ def test_a_small_middle_is_gathered_and_the_large_layers_behind_are_divided_agai
         nn.Upsample(scale_factor=64), nn.Conv2d(8, 8, 3, padding=1),
     )  # fmt: skip
     planned = spatial.plan(
-        model, (1, 1, 512, 512), world=2, link=spatial.Link(1e-6, 1e12), time_ms=multiplications, rate=1e15
+        model,
+        (1, 1, 512, 512),
+        world=2,
+        link=spatial.PeerLink(0.001, 1e12),
+        time_ms=multiplications,
+        rate=1e15,
     )
     [name] = planned.mesh
     # The last small layer is divided as well, because its gradient is small when it is gathered.
@@ -152,7 +157,7 @@ def test_a_convolution_that_pads_its_input_itself_is_timed_with_the_padded_shape
 
 def test_memory_decides_where_the_time_would_choose_otherwise() -> None:
     model, shape = network(), (2, 1, 32, 32, 32)
-    link = spatial.Link(1.0, 1e9)
+    link = spatial.PeerLink(1000.0, 1e9)
     free = spatial.plan(model, shape, world=2, link=link, time_ms=multiplications)
     assert free.mesh == {"data": 2}
     least = min(candidate.memory for candidate in free.candidates)
@@ -164,7 +169,7 @@ def test_memory_decides_where_the_time_would_choose_otherwise() -> None:
 
 def test_a_layer_costs_its_neighbours_and_its_halo() -> None:
     planned = spatial.plan(
-        network(), (1, 1, 32, 4, 4), world=2, link=spatial.Link(1e-3, 1e6), time_ms=multiplications,
+        network(), (1, 1, 32, 4, 4), world=2, link=spatial.PeerLink(1.0, 1e6), time_ms=multiplications,
         training=False,
     )  # fmt: skip
     assert planned.mesh == {"depth": 2}

@@ -106,7 +106,14 @@ class Agreement:
             answer = _wait(begun)
             if answer == _REFUSED:
                 self._fail(None)
-            self._check_samples(begun[0].tolist()[1:])
+            figures = begun[0].tolist()
+            for row, most, negative in zip(self._pipes, figures[1::2], figures[2::2], strict=True):
+                if most != -negative:  # on every rank alike
+                    self._state = None
+                    raise UsageError(
+                        f"the ranks {row} of a pipeline have mini-batches of {-negative} to {most} samples: "
+                        "give all of them the same mini-batch"
+                    )
             self._has_headers = answer == _UNKNOWN
             if self._has_headers:
                 self.sent.clear()
@@ -151,16 +158,6 @@ class Agreement:
         self._leaving.clear()
         if _wait(self._ask(int(error is not None))):
             self._fail(error)
-
-    def _check_samples(self, figures: Sequence[int]) -> None:
-        """Raise UsageError on every rank alike unless all ranks of each pipeline have the same samples."""
-        for row, most, negative in zip(self._pipes, figures[::2], figures[1::2], strict=True):
-            if most != -negative:
-                self._state = None
-                raise UsageError(
-                    f"the ranks {row} of a pipeline have mini-batches of {-negative} to {most} samples: "
-                    "give all of them the same mini-batch"
-                )
 
     def _fail(self, error: Exception | None) -> None:
         self._state = None

@@ -44,9 +44,7 @@ class Arguments:
 
     def call(self, function: Any) -> Any:
         """Return a function's result for these arguments."""
-        if self.names is None:
-            return function(*self.tensors)
-        return function(**dict(zip(self.names, self.tensors, strict=True)))
+        return function(*self.tensors) if self.names is None else function(**self.value)
 
     @property
     def value(self) -> Any:
@@ -61,7 +59,7 @@ class Arguments:
         return len(self.tensors[0])
 
 
-def divide(arguments: Arguments, parts: int, what: str) -> list[Arguments]:
+def divide(values: Any, parts: int, what: str) -> list[Arguments]:
     """Return the micro-batches of a mini-batch: as many as `parts`, or as many as there are samples.
 
     The first ones have one sample more than the others if the samples do not divide.
@@ -69,6 +67,7 @@ def divide(arguments: Arguments, parts: int, what: str) -> list[Arguments]:
     Raises:
         UsageError: there are no samples, or the tensors have different numbers of them.
     """
+    arguments = Arguments.of(values, what)
     counts = {t.shape[0] if t.dim() else 0 for t in arguments.tensors}
     if len(counts) != 1:
         raise UsageError(f"the {what} have different numbers of samples: {sorted(counts)}")

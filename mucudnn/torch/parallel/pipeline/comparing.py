@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from mucudnn.errors import UsageError
+from mucudnn.torch.parallel.digests import digest, tolerance
 from mucudnn.torch.parallel.pipeline.arguments import Arguments
 from mucudnn.torch.parallel.pipeline.losses import nodes_of
 from mucudnn.torch.parallel.pipeline.shapes import Description
@@ -17,33 +18,11 @@ from mucudnn.torch.parallel.pipeline.stages import unchanged
 from mucudnn.torch.tracing.saved import tensors_in
 
 
-class _Figures(NamedTuple):
-    """The figures of a tensor that are compared.
-
-    Attributes:
-        layout: its shape and data type, and whether it has a gradient.
-        norm: its norm, and 0 on the meta device.
-        projection: its product with fixed random numbers, likewise.
-        precision: the largest relative error of one operation.
-        unit: the norm of the tensors by which errors in it are measured.
-    """
-
-    layout: Description
-    norm: float
-    projection: float
-    precision: float
-    unit: float
-
-
-_Run = list[tuple[str, Any]]
-"""The results of a run in order, each with its name: figures of tensors, or another comparable value."""
-
-
 def check_stages(model: nn.Module, stages: Sequence[fx.GraphModule], example: Arguments) -> None:
     """Raise UsageError, which names the first difference, unless the stages compute what the model does.
 
-    The results of modules are compared, then outputs, buffers and the gradients of a random projection of
-    all outputs. The model and its stages run the same kernels with the same random numbers, so they differ
+    The results of modules are compared, then outputs, buffers and the gradients of a weighted sum of all
+    outputs. The model and its stages run the same kernels with the same random numbers, so they differ
     at most in the order of sums, and half of the digits have to be equal. Both run once forward and backward,
     one after another. A model on the meta device has no values: layouts are compared, which modules run,
     and which operations autograd records.
@@ -76,9 +55,13 @@ def check_stages(model: nn.Module, stages: Sequence[fx.GraphModule], example: Ar
 
 def _run(
     model: nn.Module, call: Callable[[Arguments], Any], places: Mapping[nn.Module, str], example: Arguments
-) -> _Run:
-    """Run a model or its stages on copies of the inputs. The model's state stays as it was."""
-    run: _Run = []
+) -> list[tuple[str, Any]]:
+    """Run a model or its stages on copies of the inputs, and return the results in order, with their names.
+
+    A result is a tensor's layout, digest and the norm to which errors relate, or the name of an operation.
+    The model's state stays as it was.
+    """
+    run: list[tuple[str, Any]] = []
     is_meta = any(parameter.is_meta for parameter in model.parameters())
     device = torch.device("meta") if is_meta else example.tensors[0].device
 
@@ -88,11 +71,8 @@ def _run(
 
     with unchanged(model, device), torch.enable_grad():
         inputs = [t.detach().to(device, copy=True).requires_grad_(t.requires_grad) for t in example.tensors]
-        handle = register_module_forward_hook(note)
-        try:
+        with register_module_forward_hook(note):
             outputs = tensors_in(call(example.but(inputs)))
-        finally:
-            handle.remove()
         run.extend((f"output {number}", _measure(tensor)) for number, tensor in enumerate(outputs))
         run.extend((f"buffer {name}", _measure(buffer)) for name, buffer in model.named_buffers())
         trained = [output for output in outputs if output.requires_grad]
@@ -101,47 +81,31 @@ def _run(
         parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         gradients: Sequence[Tensor | None] = [None] * len(parameters)
         if trained and parameters:
-            weights = [_weights(output) for output in trained]
+            weights = [
+                torch.linspace(-1, 2, y.numel(), dtype=y.dtype, device=y.device).view_as(y) for y in trained
+            ]
             gradients = torch.autograd.grad(trained, [*parameters.values()], weights, allow_unused=True)
     figures = [None if gradient is None else _measure(gradient) for gradient in gradients]
     # A gradient that is zero but for rounding, such as that of a bias before a norm, has the others' errors.
-    largest = max((f.norm * f.precision**0.5 for f in figures if f), default=0.0)
-    run.extend(
-        (f"the gradient of {name}", f and f._replace(unit=f.norm + 100 * largest))
-        for name, f in zip(parameters, figures, strict=True)
-    )
+    largest = max((norm for _, _, norm in filter(None, figures)), default=0.0)
+    named = zip(parameters, figures, strict=True)
+    run.extend((f"the gradient of {name}", figure and (*figure[:2], largest)) for name, figure in named)
     return run
 
 
-def _measure(tensor: Tensor) -> _Figures:
-    layout = Description.of(tensor)
-    precision = (
-        torch.finfo(tensor.dtype).eps if tensor.dtype.is_floating_point or tensor.is_complex() else 0.0
-    )
-    if tensor.is_meta:
-        return _Figures(layout, 0.0, 0.0, precision, 0.0)
-    dense = tensor.detach().to_dense().resolve_conj()
-    flat = (torch.view_as_real(dense) if dense.is_complex() else dense).flatten()
-    flat = flat.to(torch.promote_types(flat.dtype, torch.float32)).nan_to_num(0.1, 0.2, 0.3)
-    norm = float(flat.norm())
-    return _Figures(layout, norm, float(flat @ _weights(flat)), precision, norm)
-
-
-def _weights(tensor: Tensor) -> Tensor:
-    """Return random numbers of a tensor's layout, always the same."""
-    if tensor.is_meta:
-        return torch.empty_like(tensor)
-    generator = torch.Generator(tensor.device).manual_seed(0)
-    return torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype, device=tensor.device)
+def _measure(tensor: Tensor) -> tuple[Description, list[float], float]:
+    values = [0.0, 0.0] if tensor.is_meta else digest(tensor.detach().to_dense()).tolist()
+    return Description.of(tensor), values, values[1]
 
 
 def _difference(expected: Any, actual: Any) -> str:
     """Return how two results of the same name differ, or nothing."""
-    if not (isinstance(expected, _Figures) and isinstance(actual, _Figures)):
-        return "" if expected == actual else f"is {expected} in the model and {actual} in the stages"
-    if expected.layout != actual.layout:
-        return f"is {expected.layout} in the model and {actual.layout} in the stages"
-    gap = max(abs(expected.norm - actual.norm), abs(expected.projection - actual.projection))
-    if gap <= math.sqrt(expected.precision) * expected.unit:
+    one, two = (x[0] if isinstance(x, tuple) else x for x in (expected, actual))
+    if one != two:
+        return f"is {one} in the model and {two} in the stages"
+    if not isinstance(expected, tuple):
         return ""
-    return f"is off by {gap / (expected.norm or math.inf):.1e} of its norm"
+    _, values, unit = expected
+    gap = max(abs(a - b) for a, b in zip(values, actual[1], strict=True))
+    is_same = gap <= tolerance(one.dtype) * unit
+    return "" if is_same else f"is off by {gap / (values[1] or math.inf):.1e} of its norm"

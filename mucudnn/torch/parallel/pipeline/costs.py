@@ -1,19 +1,16 @@
 """The costs of stages: every rank measures its own stage, and all ranks learn the costs of all stages."""
 
 import statistics
-import time
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from mucudnn.solver.devices.pipelines import Stage
 from mucudnn.torch.parallel.pipeline.agreement import Agreement
 from mucudnn.torch.parallel.pipeline.arguments import Arguments
 from mucudnn.torch.parallel.pipeline.shapes import Layout, enter
-from mucudnn.torch.parallel.pipeline.stages import unchanged
-
-RUNS = 3
+from mucudnn.torch.parallel.pipeline.stages import RUNS, time_run, unchanged
 
 
 def find_inputs(
@@ -57,35 +54,26 @@ def measure_stage(module: nn.Module, inputs: Layout, device: torch.device) -> St
     not known before the first update. Buffers and gradients keep their values.
     """
     parameters = list(module.parameters())
-    forward, backward, saved = [], [], 0
+
+    def backward(outputs: Arguments) -> None:
+        trained = [o for o in outputs.tensors if o.requires_grad]
+        if trained:
+            torch.autograd.backward(trained, list(map(torch.zeros_like, trained)))
+
+    times = []
     with unchanged(module, device):
         for _ in range(1 + RUNS):  # the first run warms up
-            storages = {p.untyped_storage().data_ptr() for p in parameters}
-            saved = 0
-
-            def count(tensor: Tensor) -> Tensor:
-                nonlocal saved
-                storage = tensor.untyped_storage()
-                if storage.data_ptr() not in storages:  # noqa: B023 (the hook ends before the next run)
-                    storages.add(storage.data_ptr())  # noqa: B023
-                    saved += storage.nbytes()
-                return tensor
-
-            start = _now(device)
-            with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-                outputs = _run(module, inputs, device)
-            middle = _now(device)
-            trained = [o for o in outputs.tensors if o.requires_grad]
-            if trained:
-                torch.autograd.backward(trained, [torch.zeros_like(o) for o in trained])
-            end = _now(device)
-            forward.append((middle - start) * 1e3)
-            backward.append((end - middle) * 1e3)
+            both, kept, _ = time_run(lambda: _run(module, inputs, device), backward, device)
+            times.append(both)
+            saved = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in kept}
+    for parameter in parameters:
+        saved.pop(parameter.untyped_storage().data_ptr(), None)
     received = sum(d.bytes for d in inputs.tensors)
+    forward_ms, backward_ms = map(statistics.median, zip(*times[1:], strict=True))
     return Stage(
-        statistics.median(forward[1:]),
-        statistics.median(backward[1:]),
-        activations=max(saved, received),
+        forward_ms,
+        backward_ms,
+        activations=max(sum(saved.values()), received),
         input=received,
         weights=2 * sum(p.numel() * p.element_size() for p in parameters),
     )
@@ -99,9 +87,3 @@ def _run(module: nn.Module, inputs: Layout, device: torch.device) -> Arguments:
     except Exception as error:  # the stage's code may raise any error
         error.add_note(f"in the measurement of a stage with {inputs}")
         raise
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()

@@ -1,6 +1,7 @@
 """The exchange between ranks that hold the same weights: first weights, then gradients, buffers, the loss."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import reduce
 from typing import Any
@@ -14,13 +15,14 @@ from mucudnn.torch.parallel.pipeline.shapes import StageSource
 from mucudnn.torch.parallel.pipeline.ties import Place, agree_on_ties
 
 
+@dataclass(eq=False)
 class Reduction:
     """The exchange between all copies of a tensor, in both replicas, in other pipelines and other stages.
 
     A tensor has copies on all ranks that hold a stage in which it has a place. Tensors with the same stages
     travel together, and every rank goes through the sets of stages in the same order.
 
-    Args:
+    Attributes:
         schedule: the schedule.
         pipes: the global ranks of each pipeline, by stage; the same on every process.
         rank: this process's rank in its pipeline.
@@ -33,23 +35,20 @@ class Reduction:
         UsageError: the ranks cannot know whether two stages share a parameter.
     """
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        pipes: Sequence[Sequence[int]],
-        rank: int,
-        modules: Mapping[tuple[int, int], nn.Module],
-        sources: Sequence[StageSource],
-        device: torch.device,
-        timeout: timedelta,
-    ) -> None:
-        self._schedule, self._pipes, self._rank = schedule, pipes, rank
-        self._device, self._timeout = device, timeout
-        everyone = sorted(r for row in pipes for r in row)
-        self._world = dist.new_group(everyone, timeout=timeout)
-        self._pipeline = next(i for i, row in enumerate(pipes) if dist.get_rank() in row)
-        self._stages = {stage: module for (stage, _), module in sorted(modules.items())}
-        self._ties = agree_on_ties(sources, self._stages, self._world)
+    schedule: Schedule
+    pipes: Sequence[Sequence[int]]
+    rank: int
+    modules: Mapping[tuple[int, int], nn.Module]
+    sources: Sequence[StageSource]
+    device: torch.device
+    timeout: timedelta
+
+    def __post_init__(self) -> None:
+        everyone = sorted(r for row in self.pipes for r in row)
+        self._world = dist.new_group(everyone, timeout=self.timeout)
+        self._pipeline = next(i for i, row in enumerate(self.pipes) if dist.get_rank() in row)
+        self._stages = {stage: module for (stage, _), module in sorted(self.modules.items())}
+        self._ties = agree_on_ties(self.sources, self._stages, self._world)
         self._groups = self._make_groups({tuple(everyone): self._world})
 
     def copy_weights(self) -> None:
@@ -74,12 +73,21 @@ class Reduction:
             for same in _by_type(trained):
                 # Counted, because another rank's copy may have a gradient when this rank's has none.
                 counts = [sum(p.grad is not None for p in copies) for copies in same]
-                values = [_sum_of_gradients(copies) * factor for copies in same]
+                values = [
+                    _add([p.grad.to_dense() if p.grad is not None else torch.zeros_like(p) for p in copies])
+                    * factor
+                    for copies in same
+                ]
                 values.append(torch.tensor(counts, dtype=values[0].dtype, device=values[0].device))
-                *sums, present = self._sum(stages, values, len(self._pipes))
+                *sums, present = self._sum(stages, values, len(self.pipes))
                 for copies, total, is_present in zip(same, sums, present.tolist(), strict=True):
                     for parameter in copies:
-                        _set_gradient(parameter, total if is_present else None)
+                        if not is_present:
+                            parameter.grad = None
+                        elif parameter.grad is None or parameter.grad.is_sparse:
+                            parameter.grad = total.clone()
+                        else:
+                            parameter.grad.copy_(total)
 
     def average_buffers(self) -> None:
         """Give all copies of a buffer, such as running statistics, their mean.
@@ -88,8 +96,6 @@ class Reduction:
         """
         for stages, tensors in self._tensors(False):
             group = self._groups[stages]
-            if group is None and all(len(copies) == 1 for copies in tensors):
-                continue
             ranks = 1 if group is None else dist.get_world_size(group)
             for same in _by_type(tensors):
                 if not (same[0][0].is_floating_point() or same[0][0].is_complex()):
@@ -106,7 +112,7 @@ class Reduction:
         The first result has the shape (pipelines, figures), the second (figures,), both in float64. Every
         rank gets the same sums.
         """
-        sums = torch.zeros(len(self._pipes), len(figures), dtype=torch.float64, device=self._device)
+        sums = torch.zeros(len(self.pipes), len(figures), dtype=torch.float64, device=self.device)
         sums[self._pipeline] = torch.tensor(figures, dtype=torch.float64)
         dist.all_reduce(sums, group=self._world)
         return sums, sums[self._pipeline]
@@ -116,7 +122,7 @@ class Reduction:
         gradients = [
             copies[0].grad
             for stages, tensors in self._tensors(True)
-            if stages[0] == self._rank and self._pipeline == 0
+            if stages[0] == self.rank and self._pipeline == 0
             for copies in tensors
             if copies[0].grad is not None
         ]
@@ -128,7 +134,7 @@ class Reduction:
         total = torch.linalg.vector_norm(torch.tensor(norms or [0.0], dtype=torch.float64), norm_type)
         # PyTorch's norm of 16-bit gradients has 16 bits, too few for a sum over all ranks.
         types = {torch.float32}.union(*(types for _, types in gathered))
-        return total.to(self._device, reduce(torch.promote_types, types).to_real())
+        return total.to(self.device, reduce(torch.promote_types, types).to_real())
 
     def _tensors(self, is_parameter: bool) -> Iterator[tuple[tuple[int, ...], list[list[Tensor]]]]:
         """Yield sets of stages in order, with this rank's copies of each tensor that has places in them."""
@@ -163,7 +169,7 @@ class Reduction:
         if group is not None:
             # Bytes, because not every backend sends every type.
             flat = torch.cat([copies[0].detach().flatten() for copies in tensors])
-            dist.broadcast(flat.view(torch.uint8), self._pipes[0][stages[0]], group)
+            dist.broadcast(flat.view(torch.uint8), self.pipes[0][stages[0]], group)
             for copies, part in zip(tensors, flat.split([c[0].numel() for c in tensors]), strict=True):
                 copies[0].copy_(part.view(copies[0].shape))
         for first, *others in tensors:
@@ -175,37 +181,22 @@ class Reduction:
     ) -> dict[tuple[int, ...], dist.ProcessGroup | None]:
         """Make the groups for all sets of stages, as every process must. A set on a single rank has None."""
         made: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
-        stages_alone = {(stage,) for stage in range(self._schedule.stages)}
+        stages_alone = {(stage,) for stage in range(self.schedule.stages)}
         for stages in sorted(stages_alone | set(map(_stages_of, self._ties.values()))):
             holders = {
-                self._schedule.rank_of(stage, replica)
+                self.schedule.rank_of(stage, replica)
                 for stage in stages
-                for replica in range(self._schedule.replicas)
+                for replica in range(self.schedule.replicas)
             }
-            ranks = tuple(sorted(row[holder] for row in self._pipes for holder in holders))
+            ranks = tuple(sorted(row[holder] for row in self.pipes for holder in holders))
             if len(ranks) > 1 and ranks not in groups:
-                groups[ranks] = dist.new_group(list(ranks), timeout=self._timeout)
+                groups[ranks] = dist.new_group(list(ranks), timeout=self.timeout)
             made[stages] = groups.get(ranks) if len(ranks) > 1 else None
         return made
 
 
 def _stages_of(places: Iterable[Place]) -> tuple[int, ...]:
     return tuple(sorted({stage for stage, _ in places}))
-
-
-def _sum_of_gradients(copies: Sequence[Tensor]) -> Tensor:
-    """Return the sum of the gradients of a parameter's copies on this rank, or zeros if there are none."""
-    gradients = [p.grad.to_dense() if p.grad.is_sparse else p.grad for p in copies if p.grad is not None]
-    return _add(gradients) if gradients else torch.zeros_like(copies[0])
-
-
-def _set_gradient(parameter: Tensor, value: Tensor | None) -> None:
-    if value is None:
-        parameter.grad = None
-        return
-    if parameter.grad is None or parameter.grad.is_sparse:
-        parameter.grad = torch.empty_like(parameter)
-    parameter.grad.copy_(value)
 
 
 def _add(tensors: Sequence[Tensor]) -> Tensor:

@@ -26,10 +26,6 @@ class _ClassMean(NamedTuple):
     weight: Tensor | None
     ignored: int
 
-    def weigh(self, targets: Tensor) -> Tensor:
-        """Return the sum of the targets' weights, a scalar."""
-        return _weigh(targets, self.weight, self.ignored)
-
 
 class MiniBatchLoss:
     """The loss of a mini-batch on a rank, added up over its micro-batches.
@@ -82,7 +78,7 @@ class MiniBatchLoss:
             elements = self._mean.elements(*arguments)
             total = elements.sum(dtype=torch.promote_types(elements.dtype, torch.float32))
             if self._weight is None:
-                self._weight = self._mean.weigh(self._targets.tensors[0])
+                self._weight = _weigh(self._targets.tensors[0], self._mean.weight, self._mean.ignored)
             return self._count(total / self._weight)
         result = self._loss(*arguments)
         if isinstance(result, Tensor):
@@ -218,7 +214,9 @@ def _find_weight(value: Tensor, outputs: Sequence[Tensor]) -> tuple[Tensor, floa
     for node in nodes_of(value, outputs):
         if not node.name().startswith("NllLoss"):
             continue
-        weight = float(_weigh(node._saved_target, node._saved_weight, _signed(node._saved_ignore_index)))
+        ignored = node._saved_ignore_index
+        ignored -= (ignored >> 63) << 64  # autograd shows a signed integer as an unsigned one of 64 bits
+        weight = float(_weigh(node._saved_target, node._saved_weight, ignored))
         if node is value.grad_fn and node._saved_reduction == 1:  # the mean
             if weight == 0:  # no target counts, so the mean is NaN, but the sum is 0
                 nothing = [output.flatten()[:0].sum() for output in outputs if output.requires_grad]
@@ -251,8 +249,3 @@ def nodes_of(value: Tensor, outputs: Sequence[Tensor] = ()) -> Iterator[Any]:
             seen.add(node)
             yield node
             nodes.extend(follower for follower, _ in node.next_functions)
-
-
-def _signed(number: int) -> int:
-    """Return the signed integer that autograd shows as an unsigned integer of 64 bits."""
-    return number - (1 << 64) if number >= 1 << 63 else number

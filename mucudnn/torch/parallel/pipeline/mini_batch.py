@@ -52,7 +52,7 @@ class MiniBatch(ABC):
         with self._catching_errors(task, arrived):
             if arrived is not None and not self._failed:
                 result = self._run(task, arrived)
-        self.transfers.wait_for_all_ranks()
+        self.transfers.agreement.has_headers()  # after all ranks have begun
         with self._catching_errors(task, arrived):
             if task.pass_ == "forward" and not self._failed:
                 self.transfers.check(task, result)

@@ -2,16 +2,16 @@
 
 import copy
 import statistics
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
-RUNS = 3
+from mucudnn.torch.parallel.pipeline.stages import RUNS, time_run
+from mucudnn.torch.tracing.saved import tensors_in
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,7 @@ class _Measurement(fx.Interpreter):
             self.costs[n.name] = NodeCost(0.0, 0.0, {}, _bytes_of(value))
             return value
         module = self._real(self.fetch_attr(str(n.target))) if n.op == "call_module" else None
-        function = module or (_method(str(n.target)) if n.op == "call_method" else n.target)
-        runs = []
-        for _ in range(1 + RUNS):  # the first run warms up
-            runs.append(self._run(n, function, list(module.parameters()) if module else []))
+        runs = [self._run(n, module) for _ in range(1 + RUNS)]  # the first run warms up
         forward, backward = (
             statistics.median(times) for times in zip(*(r[0] for r in runs[1:]), strict=True)
         )
@@ -78,12 +75,12 @@ class _Measurement(fx.Interpreter):
         return value
 
     def _run(
-        self, n: fx.Node, function: Any, parameters: list[nn.Parameter]
+        self, n: fx.Node, module: nn.Module | None
     ) -> tuple[tuple[float, float], tuple[dict[str, int], str | None, frozenset[str]], Any]:
         """Run an operation. Return its milliseconds, what `NodeCost` says of its tensors, and its value."""
-        leaves: list[Tensor] = list(parameters)
+        leaves: list[Tensor] = [] if module is None else list(module.parameters())
         names: dict[int, str | None] = {}  # the keys are storages; weights have None
-        inputs: list[tuple[str, Tensor, int]] = []
+        inputs: list[tuple[str, Tensor]] = []
 
         def enter(node: fx.Node) -> Any:
             if node.op == "get_attr":
@@ -98,33 +95,29 @@ class _Measurement(fx.Interpreter):
                 leaves.append(leaf)
                 entered = leaf.clone()  # may change in place
                 names[_storage_of(entered)] = node.name
-                inputs.append((node.name, entered, entered._version))
+                inputs.append((node.name, entered))
                 return entered
 
             return tree_map(take, self.env[node])
 
+        def forward() -> Any:
+            return (
+                module(*args, **kwargs) if module is not None else getattr(self, n.op)(n.target, args, kwargs)
+            )
+
+        def backward(value: Any) -> None:
+            outputs = [tensor for tensor in tensors_in(value) if tensor.requires_grad]
+            trained = [leaf for leaf in leaves if leaf.requires_grad]
+            if outputs and trained:
+                torch.autograd.grad(outputs, trained, list(map(torch.zeros_like, outputs)), allow_unused=True)
+
         entered = {node: enter(node) for node in n.all_input_nodes}
         args, kwargs = fx.map_arg((n.args, n.kwargs), entered.__getitem__)
         names.update({_storage_of(leaf): None for leaf in leaves if isinstance(leaf, nn.Parameter)})
-        kept: list[Tensor] = []
-
-        def count(tensor: Tensor) -> Tensor:
-            kept.append(tensor)
-            return tensor
-
-        start = self._now()
-        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            value = function(*args, **kwargs)
-        middle = self._now()
-        outputs = [t for t in tree_leaves(value) if isinstance(t, Tensor) and t.requires_grad]
-        trained = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
-        if outputs and trained:
-            zeros = [torch.zeros_like(output) for output in outputs]
-            torch.autograd.grad(outputs, trained, zeros, allow_unused=True)
-        end = self._now()
-        results = [_storage_of(tensor) for tensor in tree_leaves(value) if isinstance(tensor, Tensor)]
+        times, kept, value = time_run(forward, backward, self._device)
+        results = list(map(_storage_of, tensors_in(value)))
         base = next((names[storage] for storage in results if names.get(storage) is not None), None)
-        changes = frozenset(name for name, tensor, version in inputs if tensor._version > version)
+        changes = frozenset(name for name, tensor in inputs if tensor._version)
         for storage in results:
             names.setdefault(storage, n.name)
         saved = {}
@@ -135,7 +128,7 @@ class _Measurement(fx.Interpreter):
         detached = tree_map(
             lambda t: t.detach().requires_grad_(t.requires_grad) if isinstance(t, Tensor) else t, value
         )
-        return ((middle - start) * 1e3, (end - middle) * 1e3), (saved, base, changes), detached
+        return times, (saved, base, changes), detached
 
     def _real(self, value: Any) -> Any:
         """Return a module or a tensor with memory on the device."""
@@ -144,15 +137,6 @@ class _Measurement(fx.Interpreter):
         if any(t.is_meta for t in (*value.parameters(), *value.buffers())):
             return copy.deepcopy(value).to_empty(device=self._device)
         return value
-
-    def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter()
-
-
-def _method(name: str) -> Callable[..., Any]:
-    return lambda value, *args, **kwargs: getattr(value, name)(*args, **kwargs)
 
 
 def _storage_of(tensor: Tensor) -> int:

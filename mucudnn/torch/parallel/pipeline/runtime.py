@@ -100,7 +100,9 @@ class BidirectionalPipeline:
         else:
             self.schedule = SCHEDULES[schedule](len(stages), self._micro_batches)
         with self._agreement.together():
-            self.modules = self._hold()
+            # The middle rank of an odd number holds one stage for both replicas, which share its module.
+            held = self.schedule.stages_of(self._rank)
+            self.modules = {(stage, replica): self._build(stage) for stage, replica in held}
         self.module = merge_stages({stage: module for (stage, _), module in self.modules.items()})
         self._reduction = Reduction(
             self.schedule, pipes, self._rank, self.modules, self._sources, self._device, self._timeout
@@ -130,13 +132,17 @@ class BidirectionalPipeline:
         After an error, gradients are as before the step.
         """
         with self._agreement.refusing():
-            input_parts, target_parts = self._micro_batches_of(inputs, targets)
+            input_parts = divide(inputs, self._micro_batches, "inputs")
+            target_parts = divide(targets, self._micro_batches, "targets")
+            samples, expected = (sum(p.samples for p in parts) for parts in (input_parts, target_parts))
+            if samples != expected:
+                raise UsageError(f"the mini-batch has {samples} samples in inputs and {expected} in targets")
             loss = MiniBatchLoss(self._loss, Arguments.of(targets, "targets"), scale)
             state = self._state(input_parts)
         schedule = self.schedule
         if len(input_parts) < self._micro_batches:
             schedule = SCHEDULES[schedule.name](schedule.stages, len(input_parts))
-        self._agreement.begin(state, sum(part.samples for part in input_parts))
+        self._agreement.begin(state, samples)
         transfers = self._transfers(schedule, input_parts)
         before = {p: p.grad for p in self.parameters()}
         for parameter in before:
@@ -180,7 +186,7 @@ class BidirectionalPipeline:
             Exception: an error of this rank's stages.
         """
         with self._agreement.refusing():
-            parts = divide(Arguments.of(inputs, "inputs"), self._micro_batches, "inputs")
+            parts = divide(inputs, self._micro_batches, "inputs")
         schedule = forward_only(self.schedule.stages, len(parts))
         with in_mode(self.modules.values(), training=False):
             self._agreement.begin(self._state(parts), sum(part.samples for part in parts))
@@ -189,8 +195,11 @@ class BidirectionalPipeline:
             self._agreement.end(run.error)
         outputs = run.outputs[0] if run.outputs else None
         if everywhere:
-            outputs = self._spread(outputs)
-        return None if outputs is None else outputs.value
+            answer = [outputs and outputs.but([tensor.cpu() for tensor in outputs.tensors])]
+            dist.broadcast_object_list(answer, self._row[-1], self._directions.up, self._device)
+            assert answer[0] is not None
+            outputs = answer[0].but([tensor.to(self._device) for tensor in answer[0].tensors])
+        return outputs and outputs.value
 
     def state_dict(self) -> dict[str, Any]:
         """Return the tensors of this rank's stages by their names in the whole model.
@@ -250,15 +259,6 @@ class BidirectionalPipeline:
                 parameter.grad.mul_(factor)
         return norm
 
-    def _micro_batches_of(self, inputs: Any, targets: Any) -> tuple[list[Arguments], list[Arguments]]:
-        """Return the micro-batches of inputs and of targets. Raises UsageError."""
-        input_parts = divide(Arguments.of(inputs, "inputs"), self._micro_batches, "inputs")
-        target_parts = divide(Arguments.of(targets, "targets"), self._micro_batches, "targets")
-        samples, expected = (sum(part.samples for part in parts) for parts in (input_parts, target_parts))
-        if samples != expected:
-            raise UsageError(f"the mini-batch has {samples} samples in inputs and {expected} in targets")
-        return input_parts, target_parts
-
     def _transfers(self, schedule: Schedule, parts: Sequence[Arguments]) -> Transfers:
         return Transfers(
             schedule,
@@ -269,17 +269,6 @@ class BidirectionalPipeline:
             self._device,
             self._timeout,
         )
-
-    def _spread(self, outputs: Arguments | None) -> Arguments:
-        """Return the outputs of the pipeline's last rank, on every rank."""
-        layout = self._agreement.gather(None if outputs is None else Layout.of(outputs))[self._row[-1]]
-        assert layout is not None
-        if outputs is None:
-            outputs = layout.arrange([d.allocate(self._device) for d in layout.tensors])
-        for tensor in outputs.tensors:
-            if tensor.numel():  # bytes, because not every backend sends every type
-                dist.broadcast(tensor.flatten().view(torch.uint8), self._row[-1], self._directions.up)
-        return outputs
 
     def _state(self, micro_batches: Sequence[Arguments]) -> object:
         """Return everything that decides the layouts of this rank's outputs, apart from values."""
@@ -293,10 +282,6 @@ class BidirectionalPipeline:
             [layer.training for module in modules for layer in module.modules()],
             [(tensor.dtype, tensor.requires_grad) for tensor in tensors],
         )
-
-    def _hold(self) -> dict[tuple[int, int], nn.Module]:
-        # The middle rank of an odd number holds the same stage for both replicas, which share its module.
-        return {(s, replica): self._build(s) for s, replica in self.schedule.stages_of(self._rank)}
 
     def _build(self, stage: int) -> nn.Module:
         """Return a stage's module, which is built once. Raises UsageError if it is on the meta device."""
@@ -321,7 +306,7 @@ class BidirectionalPipeline:
         with self._agreement.together():
             if example is None:
                 raise UsageError('schedule="auto" measures the stages: give it an example mini-batch')
-            micro_batch = divide(Arguments.of(example, "example"), self._micro_batches, "example")[0]
+            micro_batch = divide(example, self._micro_batches, "example")[0]
             module = self._build(self._rank)
         inputs = find_inputs(module, self._rank, micro_batch, self._row, self._agreement, self._device)
         with self._agreement.together():

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch import fx, nn
@@ -28,7 +28,7 @@ class SplitStage(fx.GraphModule):
     """A stage whose parameters and buffers have their names in the whole model."""
 
 
-class Split(Sequence[SplitStage]):
+class Split(list[SplitStage]):
     """The stages of a model, and what they cost.
 
     Attributes:
@@ -36,22 +36,9 @@ class Split(Sequence[SplitStage]):
         first: the name of each stage's first operation.
     """
 
-    def __init__(self, stages: Sequence[SplitStage], costs: Sequence[Stage], first: Sequence[str]) -> None:
-        self._stages, self.costs, self.first = tuple(stages), tuple(costs), tuple(first)
-
-    @overload
-    def __getitem__(self, index: int) -> SplitStage: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[SplitStage]: ...
-
-    def __getitem__(self, index: int | slice) -> SplitStage | Sequence[SplitStage]:
-        """Return a stage."""
-        return self._stages[index]
-
-    def __len__(self) -> int:
-        """Return the number of stages."""
-        return len(self._stages)
+    def __init__(self, stages: Iterable[SplitStage], costs: Sequence[Stage], first: Sequence[str]) -> None:
+        super().__init__(stages)
+        self.costs, self.first = costs, first
 
     def __str__(self) -> str:
         """Return a table of the stages' costs for one micro-batch."""
@@ -112,7 +99,11 @@ def _split(model: nn.Module, stages: int, example: Arguments) -> Split:
     costs = _on_rank_0("measure", lambda: measure_nodes(model, graph, list(example.tensors)))
     operations = [node for node in graph.nodes if node.op in _OPERATIONS]
     crossings = [_crossing(graph, operations, i) for i in range(1, len(operations))]
-    last_changes = _last_changes(operations, costs)
+    last_changes = {
+        _memory_of(changed, costs): number
+        for number, node in enumerate(operations)
+        for changed in costs[node.name].changes
+    }
     sent = [_bytes_sent(crossing, i, last_changes, costs) for i, crossing in enumerate(crossings, 1)]
     times = [costs[node.name].forward_ms + costs[node.name].backward_ms for node in operations]
     try:
@@ -130,7 +121,6 @@ def _split(model: nn.Module, stages: int, example: Arguments) -> Split:
         made.append(_make_stage(model, graph, received, operations[a:b], passed))
         stage_costs.append(_cost_of(made[-1], received, operations[a:b], costs))
     _on_rank_0("compare the stages with", lambda: check_stages(model, made, example))
-    _attach_the_rest(model, made)
     return Split(made, stage_costs, [_describe(operations[a]) for a in borders[:-1]])
 
 
@@ -171,11 +161,14 @@ def _on_rank_0(verb: str, function: Callable[[], T]) -> T:
     if is_alone or dist.get_rank() == 0:
         try:
             answer = [function(), ""]
-        except UsageError as error:
-            answer = [None, str(error)]
         except Exception as error:  # the model's code may raise any error
             cause = error
-            answer = [None, f"rank 0 could not {verb} the model: {type(error).__name__}: {error}"]
+            doing = (
+                ""
+                if isinstance(error, UsageError)
+                else f"rank 0 could not {verb} the model: {type(error).__name__}: "
+            )
+            answer = [None, f"{doing}{error}"]
     if not is_alone:
         dist.broadcast_object_list(answer, 0)
     result: T
@@ -197,15 +190,6 @@ def _memory_of(name: str, costs: Mapping[str, NodeCost]) -> str:
     while name in costs and (base := costs[name].base) is not None:
         name = base
     return name
-
-
-def _last_changes(operations: Sequence[fx.Node], costs: Mapping[str, NodeCost]) -> dict[str, int]:
-    """Return the number of the last operation that changes a value in place, for values with own memory."""
-    return {
-        _memory_of(changed, costs): number
-        for number, node in enumerate(operations)
-        for changed in costs[node.name].changes
-    }
 
 
 def _bytes_sent(
@@ -244,6 +228,10 @@ def _make_stage(
             copy(needed)
         copies[node] = part.node_copy(node, copy)
     if passed is None:
+        used = [str(node.target) for node in graph.nodes if node.op in ("get_attr", "call_module")]
+        for name, _ in (*model.named_parameters(), *model.named_buffers()):
+            if not any(f"{name}.".startswith(f"{target}.") for target in used):
+                part.create_node("get_attr", name)  # so that no name is missing in the stages
         part.output(fx.map_arg(graph.output_node().args[0], copy))
     else:
         part.output(tuple(copies[node] for node in passed))
@@ -285,26 +273,7 @@ def _cost_of(
     )
 
 
-def _attach_the_rest(model: nn.Module, stages: Sequence[SplitStage]) -> None:
-    """Give the last stage the tensors that the model has but does not use, so that no name is missing."""
-    known = {name for stage in stages for name in names_of(stage)}
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if name in known:
-            continue
-        path, _, own = name.rpartition(".")
-        place: nn.Module = stages[-1]
-        for part in filter(None, path.split(".")):
-            if part not in place._modules:
-                place.add_module(part, nn.Module())
-            place = place.get_submodule(part)
-        if isinstance(tensor, nn.Parameter):
-            place.register_parameter(own, tensor)
-        else:
-            persistent = own not in model.get_submodule(path)._non_persistent_buffers_set
-            place.register_buffer(own, tensor, persistent)
-
-
 def names_of(module: nn.Module) -> Iterable[str]:
     """Yield the names of a module's parameters and buffers, also of those that have several."""
-    yield from (name for name, _ in module.named_parameters(remove_duplicate=False))
-    yield from (name for name, _ in module.named_buffers(remove_duplicate=False))
+    for tensors in (module.named_parameters, module.named_buffers):
+        yield from (name for name, _ in tensors(remove_duplicate=False))

@@ -1,9 +1,10 @@
 """The run of a stage's module on a micro-batch, and what it may not change."""
 
 import random
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,25 +19,24 @@ def run_stage(module: nn.Module, inputs: Arguments, recomputes: bool) -> Any:
 
     With `recomputes`, autograd saves the inputs only, and the backward pass runs the stage again.
     """
-    if recomputes:
-        contexts = nullcontext(), unchanged_buffers(module)
-        run = _KeepsInputs(module, inputs)
-        return checkpoint(run, *inputs.tensors, use_reentrant=False, context_fn=lambda: contexts)
-    return inputs.call(module)
+    has_run = False
+
+    def run(*tensors: Tensor) -> Any:
+        nonlocal has_run
+        if not has_run:  # the stage may change its inputs in place, and the second run needs them
+            copies = {tensor: tensor.clone() for tensor in tensors}
+            tensors = tuple(copies[tensor] for tensor in tensors)
+        has_run = True
+        return inputs.but(tensors).call(module)
+
+    if not recomputes:
+        return inputs.call(module)
+    contexts = nullcontext(), unchanged_buffers(module)
+    return checkpoint(run, *inputs.tensors, use_reentrant=False, context_fn=lambda: contexts)
 
 
-class _KeepsInputs:
-    """A stage that runs twice on the same inputs, although it may change them in place."""
-
-    def __init__(self, module: nn.Module, inputs: Arguments) -> None:
-        self._module, self._names, self._has_run = module, inputs.names, False
-
-    def __call__(self, *inputs: Tensor) -> Any:
-        if not self._has_run:
-            copies = {tensor: tensor.clone() for tensor in inputs}
-            inputs = tuple(copies[tensor] for tensor in inputs)
-        self._has_run = True
-        return Arguments(inputs, self._names).call(self._module)
+T = TypeVar("T")
+RUNS = 3  # the runs of a measurement, after one that warms up
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def unchanged_buffers(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def unchanged(module: nn.Module, device: torch.device) -> Iterator[None]:
-    """Restore a module's buffers, gradients and attributes afterwards, and all random number generators.
+    """Restore a module's buffers, gradients and attributes, and what surrounds it.
 
     Attributes hold the same objects as before, and their dicts, lists and sets the same elements. Any other
     object that the module's code changes, such as a counter in a dataclass, stays changed.
@@ -63,7 +63,7 @@ def unchanged(module: nn.Module, device: torch.device) -> Iterator[None]:
     values = [value for owner in owners for value in owner.values() if isinstance(value, dict | list | set)]
     containers: list[tuple[Any, Any]] = [(container, container.copy()) for container in (*owners, *values)]
     try:
-        with unchanged_buffers(module), unchanged_generators(device):
+        with unchanged_buffers(module), unchanged_surroundings(device):
             yield
     finally:
         for container, before in containers:
@@ -73,12 +73,36 @@ def unchanged(module: nn.Module, device: torch.device) -> Iterator[None]:
             parameter.grad = gradient
 
 
+def time_run(
+    forward: Callable[[], T], backward: Callable[[T], object], device: torch.device
+) -> tuple[tuple[float, float], list[Tensor], T]:
+    """Return the milliseconds of both passes, the tensors that autograd saves, and the result."""
+
+    def now() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() * 1e3
+
+    def keep(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
+    saved: list[Tensor] = []
+    start = now()
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        result = forward()
+    middle = now()
+    backward(result)
+    return (middle - start, now() - middle), saved, result
+
+
 @contextmanager
-def unchanged_generators(device: torch.device) -> Iterator[None]:
-    """Restore the generators of Python, NumPy and PyTorch afterwards."""
+def unchanged_surroundings(device: torch.device) -> Iterator[None]:
+    """Restore the generators of Python, NumPy and PyTorch afterwards, and the mode of gradients."""
     python, numpy = random.getstate(), np.random.get_state()
     try:
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        forked = torch.random.fork_rng([device] if device.type == "cuda" else [])
+        with forked, torch.set_grad_enabled(torch.is_grad_enabled()):
             yield
     finally:
         random.setstate(python)

@@ -73,17 +73,17 @@ def _see(
         is_new = not any(module is other for other in seen)
         if isinstance(source, nn.Module):
             seen.append(source)
-        for name, tensor in module.named_parameters(remove_duplicate=False):
+        parameters = module.named_parameters(remove_duplicate=False)
+        for name, tensor in (*parameters, *module.named_buffers(remove_duplicate=False)):
             if not tensor.is_meta:
                 real.setdefault(tensor, []).append((stage, name))
-            elif is_new:  # a module on meta in several stages may become a different module on each rank
+            elif is_new and isinstance(
+                tensor, nn.Parameter
+            ):  # a module on meta in several stages may become a different module on each rank
                 on_meta.setdefault(tensor, []).append((stage, name))
         if isinstance(source, SplitStage):
             for name in names_of(source):
                 by_name.setdefault(name, []).append((stage, name))
-        for name, tensor in module.named_buffers(remove_duplicate=False):
-            if not tensor.is_meta:
-                real.setdefault(tensor, []).append((stage, name))
     return (
         [places for places in (*real.values(), *by_name.values()) if len(places) > 1],
         [places for places in on_meta.values() if len({stage for stage, _ in places}) > 1],

@@ -15,7 +15,7 @@ from torch import fx, nn
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.pipeline.arguments import Arguments
-from mucudnn.torch.parallel.pipeline.stages import in_mode, unchanged, unchanged_generators
+from mucudnn.torch.parallel.pipeline.stages import in_mode, unchanged, unchanged_surroundings
 
 
 def trace_graph(model: nn.Module, example: Arguments) -> fx.Graph:
@@ -39,9 +39,9 @@ def trace_graph(model: nn.Module, example: Arguments) -> fx.Graph:
         known = len(whole)
         # A region that turns autocast off shows only while autocast is on.
         autocast = torch.autocast(device.type, enabled=not torch.is_autocast_enabled(device.type))
-        with unchanged(model, device), in_mode([model], training=False), autocast:
+        with unchanged(model, device), in_mode([model], False), autocast, _constant_attributes():
             evaluation = _Tracer(example, whole).trace(model)
-        with in_mode([model], training=True):
+        with in_mode([model], True), _constant_attributes():
             training = _Tracer(example, whole).trace(model)
         if len(whole) > known:
             continue
@@ -86,11 +86,6 @@ class _Tracer(fx.Tracer):
         self._device = example.tensors[0].device
         self._surroundings = self._read_surroundings()
 
-    def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
-        """Return the graph of a model."""
-        with _constant_attributes(), self._unchanged_surroundings():
-            return super().trace(root, concrete_args)
-
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
     ) -> tuple[Callable[..., Any], list[Any]]:
@@ -111,9 +106,9 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Return whether a module stays a single node."""
-        has_backward_hooks = bool(m._backward_hooks or m._backward_pre_hooks)  # the hooks do not know proxies
-        is_leaf = has_backward_hooks or super().is_leaf_module(m, module_qualified_name)
-        return is_leaf or module_qualified_name in self._whole
+        if m._backward_hooks or m._backward_pre_hooks:  # the hooks do not know proxies
+            return True
+        return module_qualified_name in self._whole or super().is_leaf_module(m, module_qualified_name)
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         """Return a new node, which remembers the innermost module whose code makes it."""
@@ -132,7 +127,7 @@ class _Tracer(fx.Tracer):
         before = len(self.graph.nodes)
         self._inside.append(name)
         try:
-            with self._unchanged_surroundings():
+            with unchanged_surroundings(self._device):
                 result = super().call_module(m, forward, args, kwargs)
                 self._check_surroundings()
                 return result
@@ -154,11 +149,6 @@ class _Tracer(fx.Tracer):
             raise fx.proxy.TraceError(
                 "it turns gradients or autocast on or off, or draws random numbers without a tensor"
             )
-
-    @contextmanager
-    def _unchanged_surroundings(self) -> Iterator[None]:
-        with unchanged_generators(self._device), torch.set_grad_enabled(torch.is_grad_enabled()):
-            yield
 
     def _read_surroundings(self) -> object:
         return (

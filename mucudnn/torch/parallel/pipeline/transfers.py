@@ -45,10 +45,11 @@ def consumer(task: Task, schedule: Schedule) -> Task | None:
     return Task(task.pass_, task.micro_batch, stage, task.replica)
 
 
+@dataclass(eq=False)
 class Transfers:
     """One rank's messages for one mini-batch.
 
-    Args:
+    Attributes:
         schedule: the orders of work.
         samples: the samples of each micro-batch.
         rank: this process's rank in the pipeline.
@@ -58,41 +59,34 @@ class Transfers:
         timeout: how long to wait for a message.
     """
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        samples: Sequence[int],
-        rank: int,
-        directions: Directions,
-        agreement: Agreement,
-        device: torch.device,
-        timeout: timedelta,
-    ) -> None:
-        self._schedule, self._samples = schedule, samples
-        self._rank, self._directions = rank, directions
-        self._agreement, self._device, self._timeout = agreement, device, timeout
-        self._expected = {peer: deque(self._sent_by(peer)) for peer in range(schedule.stages) if peer != rank}
+    schedule: Schedule
+    samples: Sequence[int]
+    rank: int
+    directions: Directions
+    agreement: Agreement
+    device: torch.device
+    timeout: timedelta
+
+    def __post_init__(self) -> None:
+        peers = set(range(self.schedule.stages)) - {self.rank}
+        self._expected = {peer: deque(self._sent_by(peer)) for peer in peers}
         self._arriving: dict[Task, tuple[list[Tensor], list[dist.Work]]] = {}
         self._leaving: dict[Task, _Sent] = {}
         # The layouts of the outputs and inputs of the micro-batches whose gradients have yet to travel.
         self._outputs: dict[Task, Layout] = {}
         self._inputs: dict[Task, Layout] = {}
 
-    def wait_for_all_ranks(self) -> None:
-        """Wait until all ranks have begun this mini-batch. Raises MucudnnError if any of them cannot."""
-        self._agreement.has_headers()
-
     def check(self, task: Task, outputs: Arguments) -> None:
         """Raise UsageError unless the outputs of a forward task can be sent, and have the known layout."""
         what = f"the output of stage {task.stage}"
-        if consumer(task, self._schedule) is None:
+        if consumer(task, self.schedule) is None:
             return
-        check_outputs(outputs.tensors, what, self._device)
-        if self._agreement.has_headers():
+        check_outputs(outputs.tensors, what, self.device)
+        if self.agreement.has_headers():
             return
-        layout, expected = Layout.of(outputs), self._agreement.sent[self._place(task)]
+        layout, expected = Layout.of(outputs), self.agreement.sent[self._place(task)]
         if not layout.fits(expected):
-            self._agreement.expect_changes()
+            self.agreement.expect_changes()
             raise UsageError(
                 f"{what} is {layout}, which stage {task.stage + 1} cannot know: it was {expected} in the "
                 "step before, and neither the inputs, autocast, training mode nor the parameters' types have "
@@ -104,17 +98,17 @@ class Transfers:
 
         A rank that failed passes None, and sends a header that says so, or placeholders.
         """
-        target = consumer(task, self._schedule)
+        target = consumer(task, self.schedule)
         if target is None:
             return
-        receiver = self._schedule.rank_of(target.stage, target.replica)
-        with naming(f"rank {self._rank} of the pipeline sent the {task} to rank {receiver}"):
+        receiver = self.schedule.rank_of(target.stage, target.replica)
+        with naming(f"rank {self.rank} of the pipeline sent the {task} to rank {receiver}"):
             if task.pass_ == "forward":
                 self._send_outputs(task, receiver, result)
             else:
                 layout = self._inputs.pop(_forward_of(task))
                 if result is None:
-                    tensors = [d.allocate(self._device).zero_() for d in layout.gradients]
+                    tensors = [d.allocate(self.device).zero_() for d in layout.gradients]
                 else:
                     tensors = [_plain(tensor) for tensor in result.tensors]
                 self._start(task, receiver, tensors)
@@ -127,15 +121,16 @@ class Transfers:
 
         Raises MucudnnError if they do not arrive in time.
         """
-        sender = self._sender(task)
-        if sender is None:
+        stage = task.stage + (-1 if task.pass_ == "forward" else 1)
+        if not 0 <= stage < self.schedule.stages:
             return Arguments(())
-        with naming(f"rank {self._rank} of the pipeline waited for the {task} from rank {sender}"):
+        sender = self.schedule.rank_of(stage, task.replica)
+        with naming(f"rank {self.rank} of the pipeline waited for the {task} from rank {sender}"):
             while task not in self._arriving:
                 self._post(self._expected[sender].popleft(), sender)
             tensors, works = self._arriving.pop(task)
             for work in works:
-                work.wait(self._timeout)
+                work.wait(self.timeout)
         if task.pass_ == "backward":
             return Arguments(tuple(tensors))
         layout = self._inputs[task]
@@ -151,7 +146,7 @@ class Transfers:
             UsageError: the outputs were changed in place after they were sent.
         """
         sent = self._leaving.pop(_forward_of(task))
-        sent.wait(self._timeout)
+        sent.wait(self.timeout)
         if [tensor._version for tensor in sent.tensors] != sent.versions:
             raise UsageError(
                 f"the output of stage {task.stage} was changed in place after the stage returned it, "
@@ -161,12 +156,12 @@ class Transfers:
 
     def finish(self, keep: int = 0) -> None:
         """Wait until all that this rank sent has been received, apart from the latest `keep` messages."""
-        with naming(f"rank {self._rank} of the pipeline waited for its messages to be received"):
+        with naming(f"rank {self.rank} of the pipeline waited for its messages to be received"):
             for task in list(self._leaving)[: len(self._leaving) - keep]:
-                self._leaving.pop(task).wait(self._timeout)
+                self._leaving.pop(task).wait(self.timeout)
 
     def _send_outputs(self, task: Task, receiver: int, outputs: Arguments | None) -> None:
-        place, agreement = self._place(task), self._agreement
+        place, agreement = self._place(task), self.agreement
         if agreement.has_headers():
             layout = NOTHING if outputs is None else Layout.of(outputs)
             agreement.send_header(layout, self._global_rank(receiver))
@@ -176,32 +171,28 @@ class Transfers:
             layout = agreement.sent[place]
         self._outputs[task] = layout
         if outputs is None:
-            tensors = [d.allocate(self._device).zero_() for d in layout.tensors]
+            tensors = [d.allocate(self.device).zero_() for d in layout.tensors]
         else:
             # A module may change a buffer that it returned, and no gradient shows that the buffer arrived.
             tensors = [_plain(t) if t.requires_grad else _plain(t).clone() for t in distinct(outputs.tensors)]
         self._start(task, receiver, tensors)
 
     def _start(self, task: Task, receiver: int, tensors: list[Tensor]) -> None:
-        group, to = self._directions.between(self._rank, receiver), self._global_rank(receiver)
+        group, to = self.directions.between(self.rank, receiver), self._global_rank(receiver)
         works = [dist.isend(tensor, to, group) for tensor in tensors]
         self._leaving[task] = _Sent(tensors, works, [tensor._version for tensor in tensors])
 
     def _place(self, task: Task) -> tuple[int, int, int]:
-        return task.stage, task.replica, self._samples[task.micro_batch]
+        return task.stage, task.replica, self.samples[task.micro_batch]
 
     def _global_rank(self, rank: int) -> int:
-        return int(dist.get_global_rank(self._directions.up, rank))
-
-    def _sender(self, task: Task) -> int | None:
-        stage = task.stage + (-1 if task.pass_ == "forward" else 1)
-        return self._schedule.rank_of(stage, task.replica) if 0 <= stage < self._schedule.stages else None
+        return int(dist.get_global_rank(self.directions.up, rank))
 
     def _sent_by(self, peer: int) -> Iterable[Task]:
         """Yield this rank's tasks that need a message from a peer, in the order in which the peer sends."""
-        for task in self._schedule.orders[peer]:
-            target = consumer(task, self._schedule)
-            if target is not None and self._schedule.rank_of(target.stage, target.replica) == self._rank:
+        for task in self.schedule.orders[peer]:
+            target = consumer(task, self.schedule)
+            if target is not None and self.schedule.rank_of(target.stage, target.replica) == self.rank:
                 yield target
 
     def _post(self, task: Task, sender: int) -> None:
@@ -211,12 +202,12 @@ class Transfers:
             descriptions = self._outputs[_forward_of(task)].gradients
         else:
             place = self._place(task)
-            if self._agreement.has_headers():
-                self._agreement.received[place] = self._agreement.receive_header(source)
-            self._inputs[task] = self._agreement.received[place]
+            if self.agreement.has_headers():
+                self.agreement.received[place] = self.agreement.receive_header(source)
+            self._inputs[task] = self.agreement.received[place]
             descriptions = list(self._inputs[task].tensors)
-        tensors = [d.allocate(self._device) for d in descriptions]
-        group = self._directions.between(sender, self._rank)
+        tensors = [d.allocate(self.device) for d in descriptions]
+        group = self.directions.between(sender, self.rank)
         self._arriving[task] = tensors, [dist.irecv(tensor, source, group) for tensor in tensors]
 
 

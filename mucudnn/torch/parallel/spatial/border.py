@@ -8,6 +8,7 @@ which is then the right gradient for the parameters of divided and of whole laye
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 import torch
 import torch.distributed as dist
@@ -30,7 +31,6 @@ from mucudnn.torch.parallel.spatial.windows import product
 
 _STATISTICS = ("spatial", "all")
 _NUMERICS = ("caller", "same")
-_DIGESTED = 1 << 20  # elements digested at a time, because their products take 8 bytes each
 
 
 def init_mesh(device: str, *, timeout: float = DEFAULT_TIMEOUT, **sizes: int) -> DeviceMesh:
@@ -87,7 +87,8 @@ def divide(
     if not isinstance(whole, Tensor):
         raise ArgumentTypeError(f"the tensor to divide is {type(whole).__name__}, not a tensor")
     division = _division(whole.shape, mesh, axes, statistics, numerics)
-    text = f"{_described(whole, whole.shape)}, divided on {sorted(axes.items())}, {_digest(whole)}"
+    bits = whole.detach().cpu().contiguous().view(torch.uint8).numpy()
+    text = f"{_described(whole, whole.shape)}, divided on {sorted(axes.items())}, checksum {crc32(bits):08x}"
     for group in filter(None, division.groups):
         require_agreement(group, text, whole.device)
     share_generators(division.groups, whole.device)
@@ -111,11 +112,10 @@ def from_local(
     if not isinstance(local, Tensor):
         raise ArgumentTypeError(f"the part is {type(local).__name__}, not a tensor")
     division = _division(tuple(shape), mesh, axes, statistics, numerics)
-    for group in division.groups:
-        require_agreement(group, f"{_described(local, shape)}, divided on {dict(axes)}", local.device)
     expected = local_shape(shape, division)
     fits = tuple(local.shape) == expected
     text = "all parts fit" if fits else f"the part is {tuple(local.shape)}, due {expected}"
+    text = f"{_described(local, shape)}, divided on {dict(axes)}, {text}"
     for group in division.groups:  # so that all ranks raise, not only a rank with a wrong part
         require_agreement(group, text, local.device)
     if not fits:
@@ -167,7 +167,7 @@ def shared(whole: Tensor, division: Division) -> Tensor:
     """
     if not whole.requires_grad or isinstance(whole, torch.nn.Parameter):
         return whole
-    return _scaled(_Replicated.apply(whole, division.groups), 1 / division.ranks)
+    return _scaled(whole, 1 / division.ranks, division.groups)
 
 
 def matching_part(x: Any, shape: Sequence[int], division: Division) -> Any:
@@ -275,18 +275,6 @@ def _described(x: Tensor, shape: Sequence[int]) -> str:
     return f"a tensor of {described(shape, x.dtype)}, {gradient}"
 
 
-def _digest(whole: Tensor) -> str:
-    """Return a short text that differs for tensors with different elements, with high probability."""
-    if whole.is_complex():
-        whole = torch.view_as_real(whole)
-    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    bits = whole.detach().contiguous().view(-1).view(kinds[whole.element_size()])
-    digest, weights = 0, torch.arange(1, min(bits.numel(), _DIGESTED) + 1, device=bits.device)
-    for piece in bits.split(_DIGESTED):
-        digest = digest * 31 + int((piece * weights[: piece.numel()]).sum())
-    return f"digest {digest % 2**48:012x}"
-
-
 class _Cut(torch.autograd.Function):
     """The rank's own part of a whole tensor; the gradient is gathered and complete on every rank."""
 
@@ -307,38 +295,23 @@ class _Cut(torch.autograd.Function):
         return g / ctx.division.ranks, None
 
 
-class _Replicated(torch.autograd.Function):
-    """A whole tensor that meets divided tensors; its gradient is the sum of all ranks' shares."""
-
-    @staticmethod
-    def forward(ctx: Any, whole: Tensor, groups: tuple[str, ...]) -> Tensor:
-        """Return the tensor."""
-        ctx.groups = groups
-        return whole.view_as(whole)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        """Return the sum of all shares."""
-        return add_up(g, ctx.groups), None
-
-
 class _Scaled(torch.autograd.Function):
-    """A tensor whose gradient is multiplied by a factor."""
+    """A tensor whose gradient is multiplied by a factor, and then added up over the ranks of groups."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, factor: float, groups: tuple[str, ...]) -> Tensor:
         """Return the tensor."""
-        ctx.factor = factor
+        ctx.factor, ctx.groups = factor, groups
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient times the factor."""
-        return g * ctx.factor, None
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        """Return the sum of the gradients times the factor."""
+        return add_up(g * ctx.factor, ctx.groups), None, None
 
 
-def _scaled(x: Tensor, factor: float) -> Tensor:
-    result: Tensor = x if factor == 1 or not x.requires_grad else _Scaled.apply(x, factor)
+def _scaled(x: Tensor, factor: float, groups: tuple[str, ...] = ()) -> Tensor:
+    result: Tensor = x if factor == 1 or not x.requires_grad else _Scaled.apply(x, factor, groups)
     return result
 
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.data import Dataset
@@ -16,6 +15,7 @@ from mucudnn.extras import install_command
 from mucudnn.forks import no_fork
 from mucudnn.torch.parallel.spatial.border import from_local, owners_of
 from mucudnn.torch.parallel.spatial.divided import Divided
+from mucudnn.torch.parallel.spatial.exchange.sharing import place_in
 
 
 class HyperslabDataset(Dataset[Any]):
@@ -71,12 +71,8 @@ class HyperslabDataset(Dataset[Any]):
 
     def sampler(self, *, shuffle: bool = True, seed: int = 0) -> "DistributedSampler[Any]":
         """Return a sampler for a DataLoader that gives ranks the same samples if they share a sample."""
-        names = [name for name in self.mesh.mesh_dim_names or () if name not in self.axes.values()]
-        replicas, place = 1, 0
-        for name in names:
-            group = self.mesh.get_group(name)
-            place = place * group.size() + dist.get_rank(group)
-            replicas *= group.size()
+        others = set(self.mesh.mesh_dim_names or ()) - set(self.axes.values())
+        place, replicas = place_in(self.mesh.get_group(name).group_name for name in sorted(others))
         return DistributedSampler(self, num_replicas=replicas, rank=place, shuffle=shuffle, seed=seed)
 
     def close(self) -> None:

@@ -30,7 +30,10 @@ _of_divided: set[Handler] = set()  # handlers whose first tensor has to be divid
 _READING_NO_VALUES = (Tensor.to, Tensor.type_as)  # they read only the type and device of another tensor
 _KNOWING = sys.stdlib_module_names | {"torch", "mucudnn"}  # dataclasses.replace makes an object of the class
 _ASKING = {"is_tensor", "isinstance", "_isinstance"}  # functions of PyTorch that ask for their callers
-_OF_PARTS = {"layout", "itemsize", "is_cpu", "is_mps", "is_meta", "is_sparse", "is_quantized", "is_nested"}
+_OF_PARTS = {
+    "dtype", "device", "requires_grad", "layout", "itemsize", "is_floating_point",
+    "is_cpu", "is_cuda", "is_mps", "is_meta", "is_sparse", "is_quantized", "is_nested",
+}  # fmt: skip
 _NAMES = """
 add radd iadd sub rsub isub mul rmul imul truediv rtruediv itruediv pow rpow neg abs
 floordiv rfloordiv mod rmod
@@ -114,6 +117,7 @@ class Divided(DividedInput):
     code it is not a tensor, so that parameters, buffers, hooks and compilers see what it is.
     """
 
+    __module__ = "torch"  # opt_einsum takes its functions from the package of the class
     local: Tensor
     shape: Sequence[int]
     division: Division
@@ -139,19 +143,19 @@ class Divided(DividedInput):
         caller = sys._getframe(1)
         while caller.f_code.co_name in _ASKING and _room_of(caller) == "torch" and caller.f_back is not None:
             caller = caller.f_back
-        # A guard of compiled code has no frame of its own, and asks for the class itself.
+        # C code and guards of compiled code have no frame of their own, and need the class itself.
         if "isinstance" not in caller.f_code.co_names and "is_tensor" not in caller.f_code.co_names:
             return Divided
         return Divided if _room_of(caller) in _KNOWING else Tensor
 
     def __getattr__(self, name: str) -> Any:
+        if name in _OF_PARTS:
+            return getattr(self._typed, name)
         method = getattr(Tensor, name, None)
         if name == "__dlpack__":  # torch.as_tensor looks for it before it asks for the length
             self.__dict__["_converted_at"] = _place_of(sys._getframe(1))
         if name.startswith("__") or method is None:
             raise AttributeError(f"a divided tensor has no attribute {name!r}")
-        if name in _OF_PARTS:
-            return getattr(self.local, name)
         if not callable(method):
             raise AttributeError(f"a divided tensor has no attribute {name!r}: gather the tensor first")
 
@@ -191,10 +195,6 @@ class Divided(DividedInput):
     def __bool__(self) -> bool:
         raise ArgumentTypeError("the truth of a divided tensor is not known here: gather the tensor first")
 
-    def is_floating_point(self) -> bool:
-        """Return whether the elements are floating-point numbers."""
-        return bool(self._typed.is_floating_point())
-
     @property
     def ndim(self) -> int:
         """The number of axes."""
@@ -214,26 +214,6 @@ class Divided(DividedInput):
     def data(self) -> Any:
         """The tensor without its history."""
         return self.detach()
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The data type."""
-        return self._typed.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """The device of this rank's part."""
-        return self._typed.device
-
-    @property
-    def is_cuda(self) -> bool:
-        """True if this rank's part is on a CUDA device."""
-        return bool(self._typed.is_cuda)
-
-    @property
-    def requires_grad(self) -> bool:
-        """True if autograd follows the tensor."""
-        return bool(self._typed.requires_grad)
 
     def __repr__(self) -> str:
         axes = ", ".join(f"axis {axis} over {owners.ranks} ranks" for axis, owners in self.division.axes)

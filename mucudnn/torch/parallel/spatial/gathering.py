@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from mucudnn.errors import ArgumentTypeError, MucudnnWarning
 from mucudnn.torch.parallel.spatial.border import gather, redivide
-from mucudnn.torch.parallel.spatial.divided import Divided, handles
+from mucudnn.torch.parallel.spatial.divided import Divided, handles, logical_tensors
 from mucudnn.torch.parallel.spatial.pending import writes
 from mucudnn.torch.parallel.spatial.refusing import check_enclosing, name_of
 
@@ -43,10 +43,9 @@ def run_on_whole(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], r
     divided tensor in place.
     """
     check_enclosing()
-    is_divided: Callable[[Any], bool] = lambda leaf: isinstance(leaf, Divided)  # noqa: E731
-    if any(isinstance(out, Divided) for out in pytree.tree_leaves(kwargs.get("out"), is_leaf=is_divided)):
+    if any(isinstance(out, Divided) for out in logical_tensors(kwargs.get("out"))):
         raise ArgumentTypeError(f"{name_of(function)} writes into a divided tensor: call it without out=")
-    leaves, structure = pytree.tree_flatten((args, kwargs), is_leaf=is_divided)
+    leaves, structure = pytree.tree_flatten((args, kwargs), is_leaf=lambda leaf: isinstance(leaf, Divided))
     wholes: dict[int, Tensor] = {}
     for leaf in leaves:
         if isinstance(leaf, Divided) and id(leaf) not in wholes:

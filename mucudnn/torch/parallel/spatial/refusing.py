@@ -61,15 +61,11 @@ def _function_in(frame: FrameType) -> str | None:
     # Without a context, which setup_context() gets. A module's forward pass has the same name.
     if code.co_name != "forward" or isinstance(first, nn.Module):
         return None
-    names = (function.__name__ for function in _kinds_of(Function) if _code_of(function.forward) is code)
-    return next(names, None)
+    kinds = (kind for kind in _kinds_of(Function) if getattr(kind.forward, "__code__", None) is code)
+    return next((kind.__name__ for kind in kinds), None)
 
 
 def _kinds_of(function: type[Function]) -> Iterator[type[Function]]:
     for kind in function.__subclasses__():
         yield kind
         yield from _kinds_of(kind)
-
-
-def _code_of(function: Any) -> Any:
-    return getattr(function, "__code__", None)

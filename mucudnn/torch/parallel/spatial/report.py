@@ -1,7 +1,7 @@
 """`report`: which layers of a model ran on parts, and which functions gathered their tensors."""
 
-from dataclasses import dataclass
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -23,7 +23,6 @@ class LayerRun(NamedTuple):
     work: int
 
 
-@dataclass
 class Report:
     """The layers that ran within a `with` block, and the functions that gathered tensors meanwhile.
 
@@ -32,38 +31,9 @@ class Report:
         gatherings: each gathering of a function, in order.
     """
 
-    model: nn.Module
-
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         self.layers: list[LayerRun] = []
         self.gatherings: list[Gathering] = []
-        self._handles: list[Any] = []
-
-    def __enter__(self) -> "Report":
-        for name, module in self.model.named_modules():
-            if isinstance(module, _LAYERS):
-                self._handles.append(module.register_forward_hook(self._noting(name), with_kwargs=True))
-        gathering.listeners.append(self.gatherings.append)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        gathering.listeners.remove(self.gatherings.append)
-
-    def _noting(self, name: str) -> Any:
-        def note(module: Any, args: Any, kwargs: Any, result: Any) -> None:
-            x, y = logical_tensors((args, kwargs))[0], logical_tensors(result)[0]
-            ranks = x.division.ranks if isinstance(x, Divided) else 1
-            is_transposed = isinstance(module, nn.modules.conv._ConvTransposeNd)
-            values = product(list((x if is_transposed else y).shape))
-            each = module.weight.numel() // module.weight.shape[0]
-            self.layers.append(LayerRun(name, type(module).__name__, ranks, values * each))
-
-        return note
 
     def divided_share(self, kind: str = "") -> float:
         """Return the share of the multiplications that ran divided; 1 if there were none.
@@ -91,8 +61,9 @@ class Report:
         return "\n".join(lines)
 
 
-def report(model: nn.Module) -> Report:
-    """Return a context that notes which layers of a model run divided.
+@contextmanager
+def report(model: nn.Module) -> Iterator[Report]:
+    """Note which layers of a model run divided, in a context.
 
     with spatial.report(model) as layers:
         model(x)
@@ -101,4 +72,21 @@ def report(model: nn.Module) -> Report:
     Convolutions and linear layers count; `divided_share` weighs them by their multiplications. A layer is
     undivided if its input was a whole tensor, so that every rank computed all of it.
     """
-    return Report(model)
+    run = Report()
+    names = {layer: name for name, layer in model.named_modules() if isinstance(layer, _LAYERS)}
+
+    def note(layer: Any, args: Any, kwargs: Any, result: Any) -> None:
+        x, y = logical_tensors((args, kwargs))[0], logical_tensors(result)[0]
+        ranks = x.division.ranks if isinstance(x, Divided) else 1
+        is_transposed = isinstance(layer, nn.modules.conv._ConvTransposeNd)
+        values = product(list((x if is_transposed else y).shape))
+        each = layer.weight.numel() // layer.weight.shape[0]
+        run.layers.append(LayerRun(names[layer], type(layer).__name__, ranks, values * each))
+
+    listener = run.gatherings.append
+    with ExitStack() as stack:
+        for layer in names:
+            stack.enter_context(layer.register_forward_hook(note, with_kwargs=True))
+        gathering.listeners.append(listener)
+        stack.callback(gathering.listeners.remove, listener)
+        yield run

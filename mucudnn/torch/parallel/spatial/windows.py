@@ -4,8 +4,8 @@ Rows are counted from 0 in the undivided tensor, and intervals are half-open. A 
 or end after the last row: the rows outside are padding, which the caller fills with a value.
 """
 
+import math
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 from mucudnn.errors import UsageError
@@ -150,14 +150,6 @@ def transfers(owners: Sequence[Span], windows: Sequence[Span], index: int) -> tu
     return sent, received
 
 
-def is_local(owners: Sequence[Span], windows: Sequence[Span]) -> bool:
-    """Return whether each rank's window is just its own part, so that nothing has to move."""
-    return all(
-        part == window or (not part.size and not window.size)
-        for part, window in zip(owners, windows, strict=True)
-    )
-
-
 def flattened(spans: Sequence[Span]) -> list[int]:
     """Return the ends of spans as numbers, which an operator of PyTorch takes."""
     return [end for span in spans for end in span]
@@ -195,4 +187,4 @@ def with_rows(shape: Sequence[int], axis: int, rows: int) -> list[int]:
 
 def product(numbers: Sequence[int]) -> int:
     """Return the product of numbers; 1 for none."""
-    return list(accumulate(numbers, lambda a, b: a * b, initial=1))[-1]
+    return math.prod(numbers)

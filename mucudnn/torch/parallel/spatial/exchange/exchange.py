@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mucudnn.torch.parallel.spatial.exchange import operators
-from mucudnn.torch.parallel.spatial.windows import Pieces, Span, flattened, is_local, parts, pieces, with_rows
+from mucudnn.torch.parallel.spatial.windows import Pieces, Span, flattened, parts, pieces, with_rows
 
 
 class Owners(NamedTuple):
@@ -56,7 +56,8 @@ class Exchange(NamedTuple):
     @property
     def is_local(self) -> bool:
         """True if no rank needs a row that it does not have."""
-        return is_local(self.parts, self.windows)
+        pairs = zip(self.parts, self.windows, strict=True)
+        return all(part == window or not (part.size or window.size) for part, window in pairs)
 
     @property
     def pieces(self) -> Pieces:

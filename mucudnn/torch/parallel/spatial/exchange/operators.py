@@ -13,7 +13,7 @@ from torch import Tensor
 from mucudnn.errors import MucudnnError
 from mucudnn.torch.parallel.spatial.exchange import order
 from mucudnn.torch.parallel.spatial.exchange.messages import described, move, sum_over
-from mucudnn.torch.parallel.spatial.windows import Span, paired, transfers, with_rows
+from mucudnn.torch.parallel.spatial.windows import Span, paired, pieces, transfers, with_rows
 
 
 def run(name: str, *arguments: object) -> Tensor:
@@ -38,31 +38,25 @@ def _check_part(x: Tensor, axis: int, expected: int, what: str) -> None:
         raise MucudnnError(f"{what} has {x.size(axis)} rows on axis {axis} and should have {expected}")
 
 
-def _window(
-    x: Tensor, axis: int, parts: Sequence[int], windows: Sequence[int], index: int, fill: float, group: str
-) -> Tensor:
+def _window(x: Tensor, *arguments: Any) -> Tensor:
+    axis, parts, windows, index, fill, group = arguments
     owners, wanted, sent, got = _transfers(tuple(parts), tuple(windows), index)
     part, window = owners[index], wanted[index]
     _check_part(x, axis, part.size, "the part of a divided tensor")
     result = x.new_empty(with_rows(x.shape, axis, window.size))
-    real = window.meet(Span(0, owners[-1].hi))
-    before = real.lo - window.lo if real.size else window.size
-    result.narrow(axis, 0, before).fill_(fill)
-    behind = before + real.size
-    result.narrow(axis, behind, window.size - behind).fill_(fill)
-    if got[index].size:
-        own = x.narrow(axis, got[index].lo - part.lo, got[index].size)
-        result.narrow(axis, got[index].lo - window.lo, got[index].size).copy_(own)
-    if group:
-        kind = "window", owners[-1].hi, parts, windows
-        for rows, values in _swap(x, part.lo, axis, sent, got, index, group, kind):
-            result.narrow(axis, rows.lo - window.lo, rows.size).copy_(values)
+    sections = pieces(window, owners, index)
+    result.narrow(axis, 0, sections.filled_before).fill_(fill)
+    result.narrow(axis, window.size - sections.filled_after, sections.filled_after).fill_(fill)
+    first = sections.filled_before + sections.received_before
+    result.narrow(axis, first, sections.own).copy_(x.narrow(axis, sections.own_lo, sections.own))
+    where = axis, parts, windows, index, group
+    for rows, values in _swap("window", x, part.lo, sent, got, where):
+        result.narrow(axis, rows.lo - window.lo, rows.size).copy_(values)
     return result
 
 
-def _window_adjoint(
-    g: Tensor, axis: int, parts: Sequence[int], windows: Sequence[int], index: int, group: str
-) -> Tensor:
+def _window_adjoint(g: Tensor, *where: Any) -> Tensor:
+    axis, parts, windows, index, _ = where
     owners, wanted, _, _ = _transfers(tuple(parts), tuple(windows), index)
     part, window = owners[index], wanted[index]
     result = g.new_zeros(with_rows(g.shape, axis, part.size))
@@ -70,50 +64,40 @@ def _window_adjoint(
     if kept.size:
         rows = g.narrow(axis, kept.lo - window.lo, kept.size)
         result.narrow(axis, kept.lo - part.lo, kept.size).copy_(rows)
-    _add_others(result, part.lo, g, axis, parts, windows, index, group)
+    _add_others(result, part.lo, g, where)
     return result
 
 
-def _window_add(
-    g: Tensor, axis: int, parts: Sequence[int], windows: Sequence[int], index: int, group: str
-) -> None:
-    _add_others(g, windows[2 * index], g, axis, parts, windows, index, group)
+def _window_add(g: Tensor, *where: Any) -> None:
+    _, _, windows, index, _ = where
+    _add_others(g, windows[2 * index], g, where)
 
 
-def _add_others(
-    result: Tensor,
-    first: int,
-    g: Tensor,
-    axis: int,
-    parts: Sequence[int],
-    windows: Sequence[int],
-    index: int,
-    group: str,
-) -> None:
+def _add_others(result: Tensor, first: int, g: Tensor, where: tuple[Any, ...]) -> None:
     """Add the other ranks' values for this rank's rows to a tensor that begins at the row `first`."""
-    owners, wanted, sent, got = _transfers(tuple(parts), tuple(windows), index)
+    axis, parts, windows, index, _ = where
+    _, wanted, sent, got = _transfers(tuple(parts), tuple(windows), index)
     _check_part(g, axis, wanted[index].size, "the gradient of a window")
-    if group:
-        kind = "gradient", owners[-1].hi, parts, windows
-        # The order of the additions does not depend on which rows arrive first.
-        for rows, values in _swap(g, wanted[index].lo, axis, got, sent, index, group, kind):
-            result.narrow(axis, rows.lo - first, rows.size).add_(values)
+    # The order of the additions does not depend on which rows arrive first.
+    for rows, values in _swap("gradient", g, wanted[index].lo, got, sent, where):
+        result.narrow(axis, rows.lo - first, rows.size).add_(values)
 
 
 def _swap(
+    name: str,
     x: Tensor,
     first: int,
-    axis: int,
     leaving: Sequence[Span],
     arriving: Sequence[Span],
-    index: int,
-    group: str,
-    kind: tuple[str, int, Sequence[int], Sequence[int]],
+    where: tuple[Any, ...],
 ) -> list[tuple[Span, Tensor]]:
     """Send rows of a tensor, which begins at the row `first`, to other ranks, and return the rows of these.
 
-    `kind` has the name of the operator, the size of the whole axis, and parts and windows, for messages.
+    `where` has the axis, all parts and windows, the rank's place in its group, and the group.
     """
+    axis, parts, windows, index, group = where
+    if not group:
+        return []
     received = [
         (peer, x.new_empty(with_rows(x.shape, axis, rows.size))) for peer, rows in _others(arriving, index)
     ]
@@ -121,10 +105,9 @@ def _swap(
         (peer, x.narrow(axis, rows.lo - first, rows.size).contiguous())
         for peer, rows in _others(leaving, index)
     ]
-    name, size, parts, windows = kind
     move(
         received, sent, x.device, group,
-        f"{name} of axis {axis} of {described(with_rows(x.shape, axis, size), x.dtype)}, "
+        f"{name} of axis {axis} of {described(with_rows(x.shape, axis, parts[-1]), x.dtype)}, "
         f"parts {list(parts)}, windows {list(windows)}",
     )  # fmt: skip
     return [(arriving[peer], values) for peer, values in received]
@@ -134,16 +117,9 @@ def _others(spans: Sequence[Span], index: int) -> list[tuple[int, Span]]:
     return [(peer, span) for peer, span in enumerate(spans) if span.size and peer != index]
 
 
-def _fake_window(
-    x: Tensor, axis: int, parts: Sequence[int], windows: Sequence[int], index: int, *_: Any
-) -> Tensor:
-    return x.new_empty(with_rows(x.shape, axis, windows[2 * index + 1] - windows[2 * index]))
-
-
-def _fake_adjoint(
-    g: Tensor, axis: int, parts: Sequence[int], windows: Sequence[int], index: int, *_: Any
-) -> Tensor:
-    return g.new_empty(with_rows(g.shape, axis, parts[2 * index + 1] - parts[2 * index]))
+def _without_values(x: Tensor, axis: int, spans: Sequence[int], index: int) -> Tensor:
+    """Return a tensor with as many rows as a rank has among spans, for a compiler."""
+    return x.new_empty(with_rows(x.shape, axis, spans[2 * index + 1] - spans[2 * index]))
 
 
 def _save_exchange(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -156,14 +132,6 @@ def _window_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
 
 def _adjoint_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     return (torch.ops.mucudnn.window.default(g, *ctx.exchange, 0.0, ctx.group), *(None for _ in range(5)))
-
-
-def _save_sum(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.groups = inputs[1]
-
-
-def _sum_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    return torch.ops.mucudnn.spatial_sum.default(g, ctx.groups), None
 
 
 _library = torch.library.Library("mucudnn", "FRAGMENT")
@@ -180,12 +148,14 @@ def _operator(name: str, schema: str, run: Any, fake: Any, save: Any = None, gra
 _operator(
     "window",
     "(Tensor x, int axis, int[] parts, int[] windows, int index, float fill, str group) -> Tensor",
-    _window, _fake_window, _save_exchange, _window_gradient,
+    _window, lambda x, axis, _, windows, index, *others: _without_values(x, axis, windows, index),
+    _save_exchange, _window_gradient,
 )  # fmt: skip
 _operator(
     "window_adjoint",
     "(Tensor g, int axis, int[] parts, int[] windows, int index, str group) -> Tensor",
-    _window_adjoint, _fake_adjoint, _save_exchange, _adjoint_gradient,
+    _window_adjoint, lambda g, axis, parts, _, index, *others: _without_values(g, axis, parts, index),
+    _save_exchange, _adjoint_gradient,
 )  # fmt: skip
 _operator(
     "window_add_",
@@ -194,7 +164,8 @@ _operator(
 )  # fmt: skip
 _operator(
     "spatial_sum", "(Tensor x, str groups) -> Tensor",
-    sum_over, lambda x, groups: torch.empty_like(x), _save_sum, _sum_gradient,
+    sum_over, lambda x, groups: torch.empty_like(x), _save_exchange,
+    lambda ctx, g: (torch.ops.mucudnn.spatial_sum.default(g, ctx.group), None),
 )  # fmt: skip
 
 for _name in ("window", "window_adjoint", "spatial_sum"):

@@ -13,12 +13,11 @@ from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
+from mucudnn.torch.parallel.digests import digest, tolerance
 from mucudnn.torch.parallel.spatial.exchange.agreement import DivergedError
 from mucudnn.torch.parallel.spatial.exchange.exchange import add_up
 from mucudnn.torch.parallel.spatial.exchange.messages import described
 
-_GOLDEN = 0.6180339887498949  # the fractional parts of its multiples are spread evenly over 0 to 1
-_PIECE = 1 << 20  # elements digested at a time, because each takes 8 bytes
 _PARAMETER = "load the same weights on all of them, or wrap the model in DistributedDataParallel"
 _TENSOR = "draw random numbers after divide, which sets PyTorch's generators to one state, or seed equally"
 _compared: dict[frozenset[str], set[tuple[Any, ...]]] = {}  # groups -> function, shape, type
@@ -26,14 +25,13 @@ _compared_parameters: Any = WeakIdKeyDictionary()  # parameter -> groups
 
 
 def from_first(mine: Tensor, groups: tuple[str, ...], device: torch.device) -> Tensor:
-    """Return the first rank's tensor on all ranks of the groups. It travels on `device`."""
-    is_first = _place(groups)[0] == 0
-    return add_up((mine * int(is_first)).to(device), groups).to(mine.device)
+    """Return the first rank's row of numbers on all ranks of the groups. It travels on `device`."""
+    return from_each(mine.to(device), groups)[0].to(mine.device)
 
 
 def from_each(row: Tensor, groups: tuple[str, ...]) -> Tensor:
     """Return the rows of numbers of all ranks of the groups, in the order of their places."""
-    place, count = _place(groups)
+    place, count = place_in(groups)
     table = row.new_zeros(count, len(row))
     table[place] = row
     return add_up(table, groups)
@@ -88,27 +86,11 @@ def compare(function: str, tensors: Iterable[Tensor], groups: tuple[str, ...]) -
 def _is_same(x: Tensor, groups: tuple[str, ...]) -> bool:
     """Return whether all ranks of the groups have the same tensor, apart from rounding errors."""
     with torch.no_grad(), _disable_current_modes():  # modes may count operators, or replay them
-        digests, norms = from_each(_digest(x.detach()), groups).unbind(1)
-        tolerance = torch.finfo(x.dtype).eps ** 0.5 if x.dtype.is_floating_point or x.is_complex() else 0.0
-        return not bool((digests - digests[0]).abs().max() > tolerance * norms.max())
+        digests, norms = from_each(digest(x.detach()), groups).unbind(1)
+        return not bool((digests - digests[0]).abs().max() > tolerance(x.dtype) * norms.max())
 
 
-def _digest(x: Tensor) -> Tensor:
-    """Return a sum of all elements with different weights, and the norm."""
-    flat = (torch.view_as_real(x.resolve_conj()) if x.is_complex() else x).reshape(-1)
-    sums = torch.zeros(2, dtype=torch.float64, device=x.device)
-    weights = (torch.arange(1, min(_PIECE, len(flat)) + 1, device=x.device).double() * _GOLDEN).frac()
-    for i, piece in enumerate(flat.split(_PIECE), 1):
-        values = piece.double()
-        square = values @ values
-        if not square.isfinite():
-            values = values.nan_to_num(0.0, 1.0, -1.0)
-            square = values @ values
-        sums += torch.stack([values @ weights[: len(piece)] * (i * _GOLDEN % 1.0), square])
-    return torch.stack([sums[0], sums[1].sqrt()])
-
-
-def _place(groups: tuple[str, ...]) -> tuple[int, int]:
+def place_in(groups: Iterable[str]) -> tuple[int, int]:
     """Return the place of this rank among all ranks of the groups, and their number."""
     place, count = 0, 1
     for group in map(_resolve_process_group, filter(None, groups)):

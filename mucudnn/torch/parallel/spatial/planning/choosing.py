@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 import torch
@@ -20,6 +20,7 @@ from mucudnn.plans.decide import choose_within
 from mucudnn.plans.devices.spatial_plan import SpatialCandidate, SpatialLayer, SpatialStage
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.solver.devices.gathering import gatherings
+from mucudnn.solver.devices.pipelines import PeerLink
 from mucudnn.torch.parallel.spatial.planning.following import divide_as_planned
 from mucudnn.torch.parallel.spatial.planning.tracing import (
     NAMES,
@@ -43,41 +44,32 @@ _TYPES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torc
 Time = Callable[[Kernel], float]
 
 
-@dataclass(frozen=True)
-class Link:
-    """The connection between two ranks: its latency in seconds, and its bandwidth in bytes a second."""
-
-    latency: float
-    bandwidth: float
-
-    def __post_init__(self) -> None:
-        if self.latency < 0 or not self.bandwidth > 0:
-            raise UsageError(f"{self}: a latency cannot be negative, and a bandwidth is above 0")
-
-    def time_ms(self, messages: int, size: float) -> float:
-        """Return the milliseconds of messages that together carry a number of bytes (the α-β model)."""
-        return 1e3 * (messages * self.latency + size / self.bandwidth)
-
-
+@dataclass
 class Chooser:
-    """The choice of the best division of each layer for each mesh. Meshes share the parts that they trace."""
+    """The choice of the best division of each layer for each mesh. Meshes share the parts that they trace.
 
-    def __init__(
-        self,
-        meta: nn.Module,
-        shape: tuple[int, ...],
-        link: Link,
-        time_ms: Time,
-        device: str,
-        dtype: torch.dtype,
-        training: bool,
-        rate: float,
-    ) -> None:
-        self._meta, self._shape, self._link, self._time_ms = meta, shape, link, time_ms
-        self._device, self._dtype, self._training, self._rate = device, dtype, training, rate
-        self._passes = PASSES if training else PASSES[:1]
-        self._parts: dict[tuple[int, tuple[int, ...]], Part] = {}
-        self.refusal: Exception | None = None
+    Attributes:
+        meta: the model on the meta device.
+        shape: the shape of the mini-batch of all ranks.
+        link: the connection between two ranks.
+        time_ms: the milliseconds of a kernel.
+        device: the device that computes.
+        dtype: the data type of the model.
+        training: whether there is a backward pass.
+        rate: the bytes that other operators move in a second.
+        refusal: the first error of an operator that refused divided tensors.
+    """
+
+    meta: nn.Module
+    shape: tuple[int, ...]
+    link: PeerLink
+    time_ms: Time
+    device: str
+    dtype: torch.dtype
+    training: bool
+    rate: float
+    refusal: Exception | None = None
+    _parts: dict[tuple[int, tuple[int, ...]], Part] = field(default_factory=dict)
 
     def choose(
         self, mesh: dict[str, int], samples: int, sizes: tuple[int, ...], limit: int | None
@@ -123,8 +115,8 @@ class Chooser:
 
     def _part(self, samples: int, sizes: tuple[int, ...]) -> Part:
         if (samples, sizes) not in self._parts:
-            shape = (samples, *self._shape[1:])
-            part = trace_part(self._meta, shape, sizes, self._dtype, self._training)
+            shape = (samples, *self.shape[1:])
+            part = trace_part(self.meta, shape, sizes, self.dtype, self.training)
             if product(sizes) == 1 and not part.layers:
                 raise UsageError("the model has no convolution: there is nothing to divide")
             self.refusal = self.refusal or part.refusal
@@ -133,16 +125,18 @@ class Chooser:
 
     def _cost(self, layer: Layer) -> SpatialLayer:
         """Return the costs of a convolution and of everything before the next convolution."""
-        time_ms = sum(self._time_ms(kernel) for kernel in self._kernels(layer))
-        directions = 2 if self._training else 1
-        exchange = directions * self._link.time_ms(layer.messages, layer.received)
-        others = (3 if self._training else 1) * 1e3 * layer.moved / self._rate
+        time_ms = sum(self.time_ms(kernel) for kernel in self._kernels(layer))
+        directions = 2 if self.training else 1
+        exchange = directions * self.link.milliseconds(layer.received, layer.messages)
+        others = (3 if self.training else 1) * 1e3 * layer.moved / self.rate
         place = "divided" if product(layer.sizes) > 1 else "whole"
         ranks = product(layer.sizes)
         return SpatialLayer(layer.name, place, time_ms, exchange, layer.received, others, ranks)
 
     def _kernels(self, layer: Layer) -> list[Kernel]:
-        return kernels_of(layer, self._passes, _TYPES.get(self._dtype, "f32"), self._device)
+        return kernels_of(
+            layer, PASSES if self.training else PASSES[:1], _TYPES.get(self.dtype, "f32"), self.device
+        )
 
     def _move(self, k: int, before: Part, after: Part) -> float:
         """Return the milliseconds to divide the input of layer k as another part does; infinity at first.
@@ -157,12 +151,12 @@ class Chooser:
         arrived, wanted = before.layers[k].arrived, layer.sizes
         kept = [min(a, b) for a, b in zip(arrived, wanted, strict=True)]
         gathered, divided = self._transfer(layer, kept, arrived), self._transfer(layer, kept, wanted)
-        return 2 * gathered + divided if self._training else gathered
+        return 2 * gathered + divided if self.training else gathered
 
     def _transfer(self, layer: Layer, few: Sequence[int], many: Sequence[int]) -> float:
         """Return the milliseconds in which parts of a layer's input on many ranks become parts on few."""
-        size = product(layer.x) * self._dtype.itemsize * (1 / product(few) - 1 / product(many))
-        return self._link.time_ms(sum(b - 1 for a, b in zip(few, many, strict=True) if a != b), size)
+        size = product(layer.x) * self.dtype.itemsize * (1 / product(few) - 1 / product(many))
+        return self.link.milliseconds(size, sum(b - 1 for a, b in zip(few, many, strict=True) if a != b))
 
     def _switches(
         self, way: Sequence[int], stages: Sequence[tuple[int, ...]], parts: Sequence[Part]
@@ -187,17 +181,17 @@ class Chooser:
         parts: Sequence[Part],
     ) -> int:
         """Return the most bytes that a rank holds, with the largest workspace."""
-        handles = divide_as_planned(self._meta, layers, switches)
-        x = whole_or_part((samples, *self._shape[1:]), sizes, self._dtype)
+        handles = divide_as_planned(self.meta, layers, switches)
+        x = whole_or_part((samples, *self.shape[1:]), sizes, self.dtype)
         try:
-            held = peak_bytes(self._meta, x, self._training)
+            held = peak_bytes(self.meta, x, self.training)
         finally:
             for handle in handles:
                 handle.remove()
-        if not isinstance(self._time_ms, Measured):
+        if not isinstance(self.time_ms, Measured):
             return held
         kernels = [kernel for k, stage in enumerate(way) for kernel in self._kernels(parts[stage].layers[k])]
-        return held + max(map(self._time_ms.workspace, kernels), default=0)
+        return held + max(map(self.time_ms.workspace, kernels), default=0)
 
 
 def kernels_of(layer: Layer, passes: Sequence[str], data_type: str, device: str) -> list[Kernel]:

@@ -1,6 +1,7 @@
 """The hooks with which a model follows a spatial plan: they gather inputs of layers or divide them again."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,38 +19,25 @@ def divide_as_planned(
 
     Removing the handles undoes it.
     """
-    follower, starts = _Follower(), {stage.before: stage.divided for stage in stages}
+    division: Division | None = None  # that of the model's input, or None if the model runs undivided
+
+    def begin(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal division
+        tensors = logical_tensors((args, kwargs))
+        division = next((x.division for x in tensors if isinstance(x, Divided)), None)
+
+    def divide(names: tuple[str, ...], module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        return division and arguments_over(args, kwargs, division, names)
+
+    starts = {stage.before: stage.divided for stage in stages}
     divided: tuple[str, ...] | None = None
-    handles = [model.register_forward_pre_hook(follower.begin, with_kwargs=True)]
+    handles = [model.register_forward_pre_hook(begin, with_kwargs=True)]
     for name in dict.fromkeys(layer.name for layer in layers):
         divided = starts.get(name, divided)
         if divided is not None:
-            hook = follower.hook_for(divided)
-            handles.append(
-                model.get_submodule(name).register_forward_pre_hook(hook, prepend=True, with_kwargs=True)
-            )
+            hook, layer = partial(divide, divided), model.get_submodule(name)
+            handles.append(layer.register_forward_pre_hook(hook, prepend=True, with_kwargs=True))
     return handles
-
-
-class _Follower:
-    """The division of the model's input, from which that of a layer's input follows."""
-
-    def __init__(self) -> None:
-        self._division: Division | None = None
-
-    def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note the division of the model's input."""
-        tensors = logical_tensors((args, kwargs))
-        self._division = next((x.division for x in tensors if isinstance(x, Divided)), None)
-
-    def hook_for(self, divided: tuple[str, ...]) -> Any:
-        """Return a hook that divides inputs over these dimensions of the mesh, and over no others."""
-
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            division = self._division  # None if the model runs undivided
-            return division and arguments_over(args, kwargs, division, divided)
-
-        return hook
 
 
 def arguments_over(

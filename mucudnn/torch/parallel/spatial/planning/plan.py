@@ -9,12 +9,15 @@ from torch import nn
 
 from mucudnn.arrays.call import limit_in_bytes
 from mucudnn.errors import NothingFitsError, UsageError
-from mucudnn.plans.devices.spatial_plan import SpatialCandidate, SpatialPlan
+from mucudnn.plans.devices.spatial_plan import SpatialPlan
 from mucudnn.sizes import format_size
-from mucudnn.torch.parallel.spatial.planning.choosing import Chooser, Link, Measured, Time
+from mucudnn.solver.devices.pipelines import PeerLink
+from mucudnn.torch.parallel.spatial.planning.choosing import Chooser, Measured, Time
 from mucudnn.torch.parallel.spatial.planning.tracing import NAMES
 from mucudnn.torch.parallel.spatial.windows import factorisations
 from mucudnn.torch.tracing.trace import copy_without_memory
+
+_USUAL = PeerLink(0.01, 10e9)
 
 
 def plan(
@@ -23,7 +26,7 @@ def plan(
     *,
     world: int,
     memory: int | str | None = None,
-    link: Link | None = None,
+    link: PeerLink = _USUAL,
     workspace: int | str | None = None,
     training: bool = True,
     device: str = "cpu",
@@ -48,7 +51,6 @@ def plan(
     nn.Conv modules count as convolutions. Raises UsageError for a model that has no convolutions or cannot be
     traced, and NothingFitsError if no mesh fits.
     """
-    link = link or Link(10e-6, 10e9)
     limit = None if memory is None else limit_in_bytes("memory", memory)
     if world < 1 or len(shape) < 3 or not rate > 0:
         raise UsageError(
@@ -71,14 +73,15 @@ def plan(
             continue
         candidate, layers = choice
         if training:  # gradients of all parameters, as a ring reduces them
-            reduced = link.time_ms(2 * (world - 1), 2 * (world - 1) / world * model_bytes)
+            reduced = link.milliseconds(2 * (world - 1) / world * model_bytes, 2 * (world - 1))
             candidate = replace(candidate, time_ms=candidate.time_ms + reduced)
         choices.append((candidate, layers))
     if not choices:
         if chooser.refusal is not None:
             raise chooser.refusal
         raise UsageError(f"{world} ranks cannot share {tuple(shape)}: no factorisation divides its axes")
-    choices.sort(key=lambda choice: _order(choice[0]))
+    # The fastest of those that fit, then the smallest of the others.
+    choices.sort(key=lambda c: (not c[0].fits, c[0].time_ms if c[0].fits else c[0].memory))
     best, layers = choices[0]
     if not best.fits or best.time_ms == inf:
         raise NothingFitsError(
@@ -87,7 +90,7 @@ def plan(
         )
     axes = {2 + i: name for i, name in enumerate(NAMES) if name in best.mesh}
     notes = (
-        f"link: {link.latency * 1e6:g} µs a message, {link.bandwidth / 1e9:g} GB/s (given, not measured)",
+        f"link: {link.latency_ms * 1e3:g} µs a message, {link.bandwidth / 1e9:g} GB/s (given, not measured)",
         "times of convolutions: given by the caller"
         if time_ms
         else f"times of convolutions: measured on {device}",
@@ -98,8 +101,3 @@ def plan(
         best.mesh, axes, best.gather_before, best.time_ms, best.memory, limit, layers,
         tuple(candidate for candidate, _ in choices), notes, best.stages,
     )  # fmt: skip
-
-
-def _order(candidate: SpatialCandidate) -> tuple[bool, float]:
-    """Return a sort key: the fastest of those that fit first, then the smallest of the others."""
-    return not candidate.fits, candidate.time_ms if candidate.fits else candidate.memory
