@@ -22,7 +22,7 @@ from mucudnn.costs.exchange import format_rows, parse_rows
 from mucudnn.costs.file import CacheError
 from mucudnn.costs.journal import JournalError, journal_of, take_journal
 from mucudnn.errors import MucudnnError, UsageError
-from mucudnn.input import read_text
+from mucudnn.input import read_packed
 from mucudnn.output.files import write_lines
 from mucudnn.output.streams import results
 from mucudnn.output.text import milliseconds
@@ -99,7 +99,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     outputs.add_output(exporting, "FILE", "write to this file instead of the standard output")
     importing = declare("import", _import, "add the rows that export wrote", _WINS, "rows.jsonl")
     importing.add_argument(
-        "file", type=options.checked(options.parse_path), metavar="FILE", help="a file that export wrote"
+        "file",
+        type=options.checked(options.parse_path),
+        metavar="FILE",
+        help="a file that export wrote; it may be packed by gzip",
     )
     pruning = declare("prune", _prune, "delete rows by age, library or device", example="--older-than 90")
     which = pruning.add_mutually_exclusive_group(required=True)
@@ -150,13 +153,14 @@ def _merge(path: Path, arguments: argparse.Namespace) -> None:
 def _import(path: Path, arguments: argparse.Namespace) -> None:
     file = arguments.file
     try:
-        lines = StringIO(read_text(file))
-        with Cache.open(path, listener=Terminal()) as cache:
-            taken = cache.merge(parse_rows(lines, str(file)))
+        lines = StringIO(read_packed(file).decode())
     except OSError as error:
         raise MucudnnError(f"{file} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise MucudnnError(f"{file} is not what mucudnn cache export writes: it is not text") from None
+    except ValueError as error:
+        reason = "it is not text" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise MucudnnError(f"{file} is not what mucudnn cache export writes: {reason}") from None
+    with Cache.open(path, listener=Terminal()) as cache:
+        taken = cache.merge(parse_rows(lines, str(file)))
     _print_change(path, arguments, "rows_taken", taken, f"of {file} added to")
 
 
