@@ -38,10 +38,10 @@ class Case(NamedTuple):
 
 def from_torchvision(name: str, **arguments: Any) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
-        from bench.suites.networks.zoo import torchvision_models
+        from bench.lib.vision import import_torchvision
 
         try:
-            models = torchvision_models()
+            models = import_torchvision().models
         except ImportError:
             is_missing("needs torchvision: pip install --no-deps torchvision")
         return models.get_model(name, weights=None, **arguments)  # type: ignore[no-any-return]
@@ -60,13 +60,13 @@ def from_monai(name: str, **arguments: Any) -> Callable[[], nn.Module]:
 
 
 CASES = {
-    "squeezenet": Case(from_torchvision("squeezenet1_1"), ((2, 64), (3, 97))),
     "unet": Case(
         from_monai(
             "UNet", spatial_dims=2, in_channels=3, out_channels=2, channels=(8, 16, 32), strides=(2, 2)
         ),
         ((4, 64), (2, 96)),
     ),
+    "squeezenet": Case(from_torchvision("squeezenet1_1"), ((2, 64), (3, 97))),
     "alexnet": Case(from_torchvision("alexnet"), ((8, 128), (3, 97))),
     "vgg11": Case(from_torchvision("vgg11"), ((2, 64), (3, 96))),
     "resnet18": Case(from_torchvision("resnet18"), ((4, 64), (3, 97))),
