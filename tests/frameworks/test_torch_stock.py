@@ -376,7 +376,7 @@ def test_a_gain_below_the_cost_of_a_call_is_ignored(
     wins: bool,
 ) -> None:  # fmt: skip
     passes, call_ms = (3, decision._CALL_WITH_GRADIENTS_MS) if needs_gradients else (1, decision._CALL_MS)
-    cost_ms = call_ms + passes * decision._OPERATOR_MS
+    cost_ms = call_ms + passes * decision.OPERATOR_MS
     monkeypatch.setattr(dispatch.Prepared, "predicted_ms", 1e-3)
     timed(lambda pass_, size, is_slice: 1e9 if is_slice else slower * cost_ms / passes)
     monkeypatch.setattr(choosing, "choose_within", _without_stock(choosing.choose_within))

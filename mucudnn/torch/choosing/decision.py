@@ -28,25 +28,18 @@ from mucudnn.torch.choosing.answers import (
     passes_of,
 )
 from mucudnn.torch.choosing.fusing import choose_fused
-from mucudnn.torch.choosing.kept_times import Times
+from mucudnn.torch.choosing.kept_times import BUDGET_MS, LEAST_GAIN, OPERATOR_MS, Times
 from mucudnn.torch.choosing.sightings import Sightings
 from mucudnn.torch.choosing.step_times import CHOICES, STOCK_WAY, digest
 from mucudnn.torch.operators import device_times, passes, stock
 from mucudnn.torch.operators.operands import Operands
 from mucudnn.torch.operators.options import plan_of
 
-# If our operators save less than this share of the predicted time, PyTorch's own run without a comparison.
-_LEAST_GAIN = 0.03
 # A predicted gain above the largest error seen so far: our operators then run without a comparison, and also
 # in a mixture (see `step_comparison`).
 CLEAR_GAIN = 0.25
-# The Python overhead of an operator, and of a call to a converted module besides its operators: together
-# 0.06 ms without gradients and 0.18 ms with them, in a loop of equal calls on two cores of an EPYC (Zen 3).
-# Networks pay more because other layers push the interpreter out of the caches. A GPU computes meanwhile.
-_OPERATOR_MS = 0.03
+# The Python overhead of a call to a converted module besides its operators.
 _CALL_MS, _CALL_WITH_GRADIENTS_MS = 0.04, 0.12
-# A few rounds are enough because a converted model compares whole steps afterwards.
-_BUDGET_MS = 25.0
 
 
 def decide(
@@ -135,7 +128,7 @@ def _decide(key: CallKey, operands: Operands, is_own: bool, *, may_measure: bool
             }
             answer = choose_fused(
                 key, operands, ready["forward"], _answer(ready, _gain(key, operands, ready, may_measure)),
-                stream=stream, least_gain=_LEAST_GAIN, operator_ms=_OPERATOR_MS, may_measure=may_measure,
+                stream=stream, may_measure=may_measure,
             )  # fmt: skip
     except passes.FAILURES:
         return None
@@ -150,7 +143,7 @@ def _decide(key: CallKey, operands: Operands, is_own: bool, *, may_measure: bool
 def _answer(ready: dict[str, Prepared], gain: float) -> Answer:
     """Return the answer that a gain of the prepared passes leads to."""
     is_busy = any(division.is_busy for division in ready.values())
-    if gain < _LEAST_GAIN:
+    if gain < LEAST_GAIN:
         return LEFT_TO_PYTORCH._replace(is_busy=is_busy)
     chosen = [division.configuration for division in ready.values()]
     is_divided = any(not isinstance(way, Configuration) or way.is_divided for way in chosen)
@@ -167,10 +160,10 @@ def _gain(key: CallKey, operands: Operands, ready: dict[str, Prepared], may_meas
     if operands.options.plan is not None or None in stock_parts:
         return 1.0
     stock_ms = sum(part.time_ms for part in stock_parts if part)
-    ours_ms = sum(division.predicted_ms for division in ready.values()) + _OPERATOR_MS * len(ready)
+    ours_ms = sum(division.predicted_ms for division in ready.values()) + OPERATOR_MS * len(ready)
     ours_ms += _call_ms(operands.x, len(ready))
     gain = 1 - ours_ms / stock_ms
-    if _LEAST_GAIN <= gain < CLEAR_GAIN:
+    if LEAST_GAIN <= gain < CLEAR_GAIN:
         return _measure_gain(key, operands, ready, gain, may_measure)
     return gain
 
@@ -187,7 +180,7 @@ def _measure_gain(
     kernel, machine = Kernel(ready["forward"].problem, "forward"), key.source.machine
     call = digest(f"{pass_}: {division.configuration}" for pass_, division in ready.items())
     # The measured time includes the operators' own overhead on a CPU, but not on a GPU.
-    overhead_ms = _call_ms(x, len(ready)) if x.is_cpu else _OPERATOR_MS * len(ready)
+    overhead_ms = _call_ms(x, len(ready)) if x.is_cpu else OPERATOR_MS * len(ready)
 
     def gain_by(times: Times) -> float:
         return 1 - (times[CHOICES] + overhead_ms) / times[STOCK_WAY]
@@ -195,8 +188,7 @@ def _measure_gain(
     times = kept_times.find_or_compare(
         (machine, kernel, call),
         partial(_time_interleaved, key, operands, ready),
-        choose=lambda times: CHOICES if gain_by(times) >= _LEAST_GAIN else STOCK_WAY,
-        least_ms=_BUDGET_MS,
+        choose=lambda times: CHOICES if gain_by(times) >= LEAST_GAIN else STOCK_WAY,
         may_measure=may_measure,
     )
     if not times:  # a later process compares again
@@ -234,7 +226,7 @@ def _time_interleaved(key: CallKey, operands: Operands, ready: dict[str, Prepare
 
     with device_times.quiet(key.device):
         dy = torch.ones_like(stock.forward(x, w, bias, arguments))
-    times = device_times.time_interleaved(key.device, (run_stock, run_ours), MOST_ROUNDS, _BUDGET_MS)
+    times = device_times.time_interleaved(key.device, (run_stock, run_ours), MOST_ROUNDS, BUDGET_MS)
     if times.is_busy:
         return {}
     return dict(zip((STOCK_WAY, CHOICES), map(second_lowest, times.times_ms), strict=True))

@@ -12,14 +12,13 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import promise_named
 from mucudnn.torch.choosing import kept_times
 from mucudnn.torch.choosing.answers import Answer, CallKey
-from mucudnn.torch.choosing.kept_times import Times
+from mucudnn.torch.choosing.kept_times import BUDGET_MS, LEAST_GAIN, OPERATOR_MS, Times
 from mucudnn.torch.choosing.step_times import CHOICES, STOCK_WAY, digest
 from mucudnn.torch.operators import device_times, passes, stock
 from mucudnn.torch.operators.operands import Operands
 
 _BIAS = "+bias"  # the epilogue that an engine fuses
 _FUSED = "fused"
-_BUDGET_MS = 25.0
 
 
 def choose_fused(
@@ -29,18 +28,17 @@ def choose_fused(
     answer: Answer,
     *,
     stream: int,
-    least_gain: float,
-    operator_ms: float,
     may_measure: bool,
 ) -> Answer:
     """Return the answer with a fused forward pass if that is faster, else the answer.
 
     `plain` is the division of the forward pass without a bias, which runs unless the answer leaves the call
-    to PyTorch. The fused pass has to save the share `least_gain` of the answer's time. If it replaces
-    PyTorch's own convolution, `operator_ms` count as its overhead. A call that is traced, needs gradients or
+    to PyTorch. The fused pass has to save the share LEAST_GAIN of the answer's time. If it replaces
+    PyTorch's own convolution, OPERATOR_MS counts as its overhead. A call that is traced, needs gradients or
     has a plan or a promise is never fused. Raises MucudnnError, EngineError, MemoryError.
     """
-    if not _may_fuse(key, operands):
+    is_bound = operands.options.plan is not None or str(promise_named(operands.options.promise))
+    if key.device == "cpu" or any(key.needed) or operands.bias is None or is_bound:
         return answer
     fused = operands.fused_with(_BIAS)
     try:
@@ -50,7 +48,7 @@ def choose_fused(
     except passes.FAILURES:  # for example, no engine fuses a bias within the limit
         return answer
     present = CHOICES if answer.gain else STOCK_WAY
-    overhead_ms = 0.0 if answer.gain else operator_ms
+    overhead_ms = 0.0 if answer.gain else OPERATOR_MS
     step = digest((_FUSED, ready.configuration, plain.configuration if answer.gain else STOCK_WAY))
 
     def gain_by(times: Times) -> float:
@@ -59,11 +57,10 @@ def choose_fused(
     times = kept_times.find_or_compare(
         (key.source.machine, Kernel(ready.problem, "forward"), step),
         partial(_time_interleaved, key, operands, fused, present),
-        choose=lambda times: _FUSED if gain_by(times) >= least_gain else present,
-        least_ms=_BUDGET_MS,
+        choose=lambda times: _FUSED if gain_by(times) >= LEAST_GAIN else present,
         may_measure=may_measure,
     )
-    if not times or gain_by(times) < least_gain:
+    if not times or gain_by(times) < LEAST_GAIN:
         return answer
     return answer._replace(
         gain=1 - (1 - answer.gain) * (1 - gain_by(times)),
@@ -72,14 +69,6 @@ def choose_fused(
         saved_ms=answer.saved_ms + times[present] - times[_FUSED],
         epilogue=_BIAS,
     )
-
-
-def _may_fuse(key: CallKey, operands: Operands) -> bool:
-    """Return whether an engine may fuse a bias with the forward pass of a call."""
-    options = operands.options
-    if key.device == "cpu" or any(key.needed) or options.plan is not None or operands.bias is None:
-        return False
-    return not str(promise_named(options.promise))
 
 
 def _time_interleaved(key: CallKey, operands: Operands, fused: Operands, present: str) -> dict[str, float]:
@@ -95,7 +84,7 @@ def _time_interleaved(key: CallKey, operands: Operands, fused: Operands, present
     def run_fused() -> None:
         passes.run_forward(x, w, bias, fused.options)
 
-    times = device_times.time_interleaved(key.device, (run_present, run_fused), MOST_ROUNDS, _BUDGET_MS)
+    times = device_times.time_interleaved(key.device, (run_present, run_fused), MOST_ROUNDS, BUDGET_MS)
     if times.is_busy:
         return {}
     return dict(zip((present, _FUSED), map(second_lowest, times.times_ms), strict=True))

@@ -22,6 +22,14 @@ from mucudnn.torch.operators import passes
 Times = Mapping[str, float]
 Key = tuple[Machine, Kernel, str]  # the arguments of `Cache.step_times`
 _MOST_KEYS = 4096
+# If our operators save less than this share of the predicted time, PyTorch's own run without a comparison.
+LEAST_GAIN = 0.03
+# The Python overhead of an operator. With that of a converted module's call (see `decision`) it is 0.06 ms
+# without gradients and 0.18 ms with them, in a loop of equal calls on two cores of an EPYC (Zen 3). Networks
+# pay more because other layers push the interpreter out of the caches. A GPU computes meanwhile.
+OPERATOR_MS = 0.03
+# A few rounds are enough because a converted model compares whole steps afterwards.
+BUDGET_MS = 25.0
 
 
 class KeptTimes:
@@ -93,12 +101,11 @@ def find_or_compare(
     measure: Callable[[], Times],
     choose: Callable[[Times], str],
     *,
-    least_ms: float,
     may_measure: bool,
 ) -> Times:
     """Return the times of a comparison in the user's cache, or make it, as `KeptTimes.find_or_measure` does.
 
-    It takes at least `least_ms`. Return no times if the comparison may not be made, or fails. Raises
+    It takes at least BUDGET_MS. Return no times if the comparison may not be made, or fails. Raises
     UnfinishedError if a later call has to make it, because a paced budget has no time, or too little on a
     busy machine.
     """
@@ -115,7 +122,7 @@ def find_or_compare(
                 key,
                 measure,
                 choose,
-                check_ms=lambda times: max(least_ms, 2 * sum(times.values())),
+                check_ms=lambda times: max(BUDGET_MS, 2 * sum(times.values())),
                 may_check=may_measure,
             )
         except UnfinishedError:
