@@ -15,8 +15,8 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.shapes import problem_of
 from mucudnn.solver import Configuration, MicroConfiguration
 
-# A program that runs one step of a model on one thread, converted with the plan that an argument names, and
-# prints the bits of all results.
+# A program that runs two steps of a model on one thread, converted with the plan that an argument names, and
+# prints the bits of the second's results. A shape is measured when it comes again.
 STEP = """
 import sys
 import torch
@@ -27,6 +27,7 @@ torch.manual_seed(1)
 model = torch.nn.Conv2d(16, 24, 3, padding=1)
 x = torch.randn(16, 16, 28, 28, requires_grad=True)
 mucudnn.torch.convert(model, plan=(sys.argv[1:] or [None])[0], workspace="256KiB")
+model(x).sum().backward()
 y = model(x)
 for result in (y, *torch.autograd.grad(y.sin().sum(), (x, model.weight, model.bias))):
     print(result.detach().numpy().tobytes().hex())
@@ -36,7 +37,9 @@ for result in (y, *torch.autograd.grad(y.sin().sum(), (x, model.weight, model.bi
 def bits(cache: Path, *plan: Path) -> list[str]:
     """Return the bits of y, dx, dw and db, computed in a new process."""
     command = [sys.executable, "-c", STEP, *map(str, plan)]
-    variables = environment(MUCUDNN_CACHE=str(cache), MUCUDNN_BUDGET="1h")  # all is decided in the first step
+    variables = environment(
+        MUCUDNN_CACHE=str(cache), MUCUDNN_BUDGET="1h"
+    )  # the second step decides all
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=HANGS)
     return done.stdout.split()
 

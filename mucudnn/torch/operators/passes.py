@@ -250,6 +250,10 @@ def run_stock(pass_: str, first: Tensor, second: Tensor, third: Any, options: Op
 
 
 def _stock_forward(x: Tensor, w: Tensor, bias: Tensor | None, options: Options) -> Tensor:
+    if (
+        bias is not None and bias.dtype is not x.dtype
+    ):  # the operator itself refuses it on some processors only
+        raise RuntimeError(f"Input type ({x.dtype}) and bias type ({bias.dtype}) should be the same")
     return _with_strides(stock.forward(x, w, bias, stock_arguments(options)), "y" in options.channels_last)
 
 
