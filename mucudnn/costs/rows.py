@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 from mucudnn.costs.claims import Claims, Patience
 from mucudnn.costs.file import CacheError, DamagedError, Database
 from mucudnn.costs.schema import KERNEL_KEY, KINDS, STEP_TIME, STEP_USES, Kind, Row, rank
+from mucudnn.errors import MucudnnError
 from mucudnn.input import parse_json
 from mucudnn.listener import Listener
 
@@ -53,6 +54,7 @@ class CacheRows:
         self._listener = listener or Listener()
         self._needed = True
         self._since = since
+        self._replacements = 0  # how often another file, or memory, took the place of this one
 
     def __enter__(self) -> Self:
         return self
@@ -170,16 +172,35 @@ class CacheRows:
                 if (aside := self._database.set_aside()) is not None:
                     text = f"{failure.reason}: it is now {aside}, and a new cache begins"
                     self._listener.message(f"Warning: the cache {self.path} {text}")
+                self._replacements += 1
                 return run()
         if self._needed:
             raise failure
         self._go_on_in_memory(failure)
         return run()
 
+    def consistently(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, which reads the cache several times.
+
+        Do the work again if the file was replaced meanwhile, because the new one lacks rows that the work
+        had already found.
+        """
+        before = self._replacements
+        try:
+            result = work()
+        except MucudnnError:
+            if self._replacements == before:
+                raise
+        else:
+            if self._replacements == before:
+                return result
+        return work()
+
     def _go_on_in_memory(self, failure: CacheError) -> None:
         warn_once(self._listener, f"{failure}; what is measured from now on is lost afterwards")
         file, self._database = self._database, Database(self.path)
         self._needed = True
+        self._replacements += 1
         with suppress(CacheError):
             self.merge((kind, row) for kind in KINDS for row in file.run(partial(select_rows, kind=kind)))
         file.close()

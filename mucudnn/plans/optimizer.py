@@ -47,7 +47,7 @@ def optimize(
         )
         return Result(bench.machine, policy, limits, 0, tuple(decided), promise)
     with bench.budget.spending():
-        result = _optimize(bench, kernels, policy, limits, run=run)
+        result = bench.cache.consistently(lambda: _optimize(bench, kernels, policy, limits, run=run))
     return replace(result, promise=promise)
 
 

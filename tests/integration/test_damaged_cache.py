@@ -165,6 +165,28 @@ def test_damaged_cells_stop_no_command(
     check_command(["cache", "merge", str(cache_path)], capsys)
 
 
+@pytest.mark.parametrize("kind", ["measurement", "enumeration", "comparison"])
+def test_damage_that_a_decision_meets_after_healthy_rows_stops_no_work(
+    kind: str, healthy: Path, cache_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that nothing counts as measured that only the damaged file had."""
+    monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
+    x, w = np.ones((2, 4, 8, 8), np.float32), np.ones((4, 4, 3, 3), np.float32)
+
+    def optimize() -> None:
+        assert main(["optimize", GOOD]) == 0
+
+    def convolve() -> None:
+        assert np.all(mucudnn.convolution_forward(x, w) == 36)
+
+    for work in (optimize, convolve):
+        shutil.copy(healthy, cache_path)
+        with sqlite3.connect(cache_path) as connection:
+            connection.execute("UPDATE rows SET content = 'nonsense' WHERE kind = ?", (kind,))
+        connection.close()
+        work()
+
+
 def test_a_table_that_is_a_view_without_end_is_not_asked(cache_path: Path, capsys: Capture) -> None:
     Cache.open(cache_path).__exit__()
     connection = sqlite3.connect(cache_path)
