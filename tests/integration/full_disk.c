@@ -14,10 +14,21 @@ static atomic_long left = INT64_MAX;
 /* Leaves room for `bytes` more bytes on the disk. */
 void leave_room(long bytes) { left = bytes; }
 
+/* Returns whether the file is that of stdout or stderr, of which a program may have a duplicate. */
+static int holds_messages(int file, const struct stat* status) {
+  struct stat messages;
+  for (int output = 1; output <= 2; output++)
+    if (fstat(output, &messages) == 0 && messages.st_ino == status->st_ino &&
+        messages.st_dev == status->st_dev)
+      return 1;
+  return file <= 2;
+}
+
 /* Returns how many of `size` bytes can be written; -1 for none. */
 static ssize_t room(int file, size_t size) {
   struct stat status;
-  if (file <= 2 || left == INT64_MAX || fstat(file, &status) != 0 || !S_ISREG(status.st_mode))
+  if (left == INT64_MAX || fstat(file, &status) != 0 || !S_ISREG(status.st_mode) ||
+      holds_messages(file, &status))
     return (ssize_t)size;
   const long before = atomic_fetch_sub(&left, (long)size);
   if (before >= (long)size) return (ssize_t)size;

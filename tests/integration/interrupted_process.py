@@ -5,7 +5,9 @@
 It reads a JSON list of workers from each line and starts them together, each in a child:
 
 - work: "optimize" runs the command; "convolve" calls the Python function; "drop_in" convolves through
-  libcudnn.so.9; "forks" forks twice while another thread measures; "merge" imports the journal
+  libcudnn.so.9; "forks" forks twice while another thread measures; "merge" imports the journal; "trial" tries
+  batch-invariant algorithms; "budget" has too little time to measure everything; "plan" writes a plan into
+  the folder `-plans` beside the cache
 - seed: the number of the problem
 - kill_after: seconds after which the child is killed, or null
 - room: bytes that the child can write before the disk is full, or null
@@ -65,6 +67,24 @@ def drop_in(seed: int) -> None:
         assert facts["statuses"] == [0]
 
 
+def try_invariant(seed: int) -> None:
+    size = size_of(seed)
+    x, w = np.ones((4, 2, size, size), np.float32), np.ones((2, 2, 3, 3), np.float32)
+    assert np.all(mucudnn.convolution_forward(x, w, batch_invariant=True) == 18)
+
+
+def obey_budget(seed: int) -> None:
+    network = f"mb4_ic2ih{size_of(seed)}_oc2_kh3"
+    assert run_command(["optimize", network, "--budget", "5ms"]) == 0
+
+
+def write_plan(seed: int) -> None:
+    """Write a plan, or refuse in one line on a full disk. What is there afterwards is a whole plan."""
+    plan = f"{os.environ['MUCUDNN_CACHE']}-plans/{seed}.plan"
+    os.makedirs(os.path.dirname(plan), exist_ok=True)
+    assert run_command(["optimize", f"mb4_ic2ih{size_of(seed)}_oc2_kh3", "--output", plan]) in (0, 1)
+
+
 def fork_twice(seed: int) -> None:
     measuring = threading.Thread(target=convolve, args=(seed, 8), daemon=True)
     measuring.start()
@@ -74,7 +94,10 @@ def fork_twice(seed: int) -> None:
     convolve(seed, 8)
 
 
-WORK = {"optimize": optimize, "convolve": convolve, "drop_in": drop_in, "forks": fork_twice, "merge": merge}
+WORK = {
+    "optimize": optimize, "convolve": convolve, "drop_in": drop_in, "forks": fork_twice, "merge": merge,
+    "trial": try_invariant, "budget": obey_budget, "plan": write_plan,
+}  # fmt: skip
 
 
 def start(worker: dict[str, Any], disk: ctypes.CDLL | None = None) -> int:

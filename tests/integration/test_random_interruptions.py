@@ -6,6 +6,7 @@ own. Workers are commands, Python calls, drop-ins and programs that fork. After 
 - a worker that was not killed has succeeded, also on a full disk, and without a traceback
 - sqlite finds no damage, and all rows of the earlier rounds are there
 - the folder has the files of a cache and a journal, and no others
+- each plan is whole
 
     TEST_SEED=7     begin with case 7 instead of 1
     TEST_CASES=500  run that many cases
@@ -26,10 +27,12 @@ from programs import SHIM, compile_c, environment, preload
 from random_cases import cases
 
 from mucudnn.costs.cache import Cache
+from mucudnn.plans.plan import Plan
 
 NATIVE_TESTS = Path(__file__).parents[1] / "native"
-WORKS = ("optimize", "convolve", "drop_in", "forks", "merge")
-FILES = {f"cache.sqlite{suffix}" for suffix in ("", "-wal", "-shm", "-journal", ".lock", ".journal")}
+WORKS = ("optimize", "convolve", "drop_in", "forks", "merge", "trial", "budget", "plan")
+SUFFIXES = ("", "-wal", "-shm", "-journal", ".lock", ".journal", "-plans")
+FILES = {f"cache.sqlite{suffix}" for suffix in SUFFIXES}
 SEEDS = cases(3, first=1)
 
 
@@ -109,6 +112,8 @@ def test_interrupted_workers_spoil_nothing_for_others(seed: int, world: World, t
             assert "Traceback" not in text, (worker, text)
             assert "damaged" not in text, (worker, text)
         assert {file.name for file in folder.iterdir()} <= FILES, workers
+        for plan in folder.glob("*-plans/*.plan"):
+            Plan.read(plan)
         keys = keys_in(cache)
         assert kept <= keys, (workers, kept - keys)
         kept = keys
