@@ -3,11 +3,13 @@
 import argparse
 import codecs
 import io
+import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 from mucudnn import __version__
@@ -102,6 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises SystemExit for `--help`, `--version` and errors in the arguments.
     """
     words = sys.argv[1:] if argv is None else argv
+    if sys.stderr is None:  # the descriptor was closed before the start
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="mucudnn.plain")
     try:

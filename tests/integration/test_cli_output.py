@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from command_line import error_of, output_of
 
 from mucudnn.cli import main
+from mucudnn.costs.cache import Cache
 
 MUCUDNN = (sys.executable, "-m", "mucudnn")
 SHOW_PLAN = ("plan", "show", str(Path(__file__).parent.parent / "data" / "plan-1.plan"))
@@ -21,6 +23,14 @@ def test_output_to_a_full_disk_is_reported_in_one_line(arguments: tuple[str, ...
         ended = subprocess.run([*MUCUDNN, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
     assert ended.returncode == 1
     assert ended.stderr == "mucudnn: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_needs_no_standard_descriptor(closed: str, cache_path: Path) -> None:
+    command = shlex.join([*MUCUDNN, "optimize", "mb2_ic4ih8_oc4_kh3"])
+    assert subprocess.run(f"{command} {closed}", shell=True, stdout=subprocess.DEVNULL).returncode == 0
+    with Cache.read_only(cache_path) as cache:
+        assert cache.query("PRAGMA integrity_check") == [("ok",)]
 
 
 @pytest.mark.parametrize(
