@@ -37,9 +37,7 @@ for result in (y, *torch.autograd.grad(y.sin().sum(), (x, model.weight, model.bi
 def bits(cache: Path, *plan: Path) -> list[str]:
     """Return the bits of y, dx, dw and db, computed in a new process."""
     command = [sys.executable, "-c", STEP, *map(str, plan)]
-    variables = environment(
-        MUCUDNN_CACHE=str(cache), MUCUDNN_BUDGET="1h"
-    )  # the second step decides all
+    variables = environment(MUCUDNN_CACHE=str(cache), MUCUDNN_BUDGET="1h")  # the second step decides all
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=HANGS)
     return done.stdout.split()
 
