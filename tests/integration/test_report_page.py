@@ -37,7 +37,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the report of ResNet-50 in all passes. The times and workspaces in its cache are formulas."""
     folder = tmp_path_factory.mktemp("report")
     with Cache.open(folder / "cache.sqlite") as cache:
-        cache.query("BEGIN")
         for kernel in read_kernels("resnet50", Flags(batch=64), PASSES):
             problem = kernel.problem
             sample_ms, sample = problem.flops / 64 / 5e7, (problem.x_elements + problem.y_elements) // 16
@@ -46,7 +45,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     time_ms = sample_ms * (0.1 * factor + size / speed)
                     row = Measurement(size, name, SUCCESS, size * factor * sample, "", time_ms, 0.0)
                     cache.add(MACHINE, kernel, row)
-        cache.query("COMMIT")
     written = folder / "report.html"
     arguments = ["report", "resnet50", "--passes", "all", "--replay", str(folder / "cache.sqlite")]
     assert main([*arguments, "--total-workspace", "512MiB", "--output", str(written)]) == 0
