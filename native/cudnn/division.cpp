@@ -50,6 +50,7 @@ Division::Division(Device& device, const Kernel& kernel, const std::vector<Slice
     : device_(device), kernel_(kernel), pitch_(pitch) {
   const std::vector<Slice> ordered = in_order(slices, kernel.problem.mini_batch);
   accumulator_size_ = required_accumulator(device, kernel, slices.size());
+  std::map<const PreparedKernel*, std::size_t> offsets;  // the kernels' kept filters in memory
   for (const Slice& slice : ordered) {
     auto& prepared = prepared_[{slice.micro_batch, slice.algorithm}];
     if (prepared == nullptr) {
@@ -61,14 +62,18 @@ Division::Division(Device& device, const Kernel& kernel, const std::vector<Slice
     }
     if (steps_.empty() || prepared->workspace() > algorithms_workspace_) slice_with_most_workspace_ = slice;
     algorithms_workspace_ = std::max(algorithms_workspace_, prepared->workspace());
-    const auto [kept, is_new] = kept_filters_.try_emplace(prepared.get(), kept_filter_size_);
+    const auto [kept, is_new] = offsets.try_emplace(prepared.get(), kept_filter_size_);
     if (is_new) kept_filter_size_ += aligned(prepared->kept_filter_size());
     steps_.push_back({slice.micro_batch, prepared.get(), kept->second});
   }
 }
 
 void Division::keep_filter(const char* w, char* kept) const {
-  for (const auto& [prepared, at] : kept_filters_) prepared->keep_filter(w, kept + at);
+  const PreparedKernel* last = nullptr;
+  for (const Step& step : steps_) {
+    if (step.prepared != last) step.prepared->keep_filter(w, kept + step.kept_filter_at);
+    last = step.prepared;
+  }
 }
 
 std::vector<std::string> Division::notes() const {

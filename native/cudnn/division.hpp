@@ -92,7 +92,6 @@ class Division final : public PreparedConfiguration {
   Pitch pitch_;
   std::map<std::pair<std::int64_t, std::string>, std::unique_ptr<PreparedKernel>> prepared_;
   std::vector<Step> steps_;
-  std::map<const PreparedKernel*, std::size_t> kept_filters_;  // their offsets
   std::size_t algorithms_workspace_ = 0;
   Slice slice_with_most_workspace_;
   std::size_t accumulator_size_ = 0;
