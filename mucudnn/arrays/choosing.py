@@ -1,4 +1,4 @@
-"""The choice for a call: measured, or fixed without a clock."""
+"""The configuration that runs an array call: the fastest by measurements, or what a cost model predicts."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

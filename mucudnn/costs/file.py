@@ -97,9 +97,9 @@ class Database:
         """
         with cache_errors(self._path), no_fork:
             if self._connection is None:
-                self._file = _identify(self._path)
+                self._file = _device_and_inode(self._path)
                 self._connection = self._connect(self._path)
-                self._file = self._file or _identify(self._path)  # if it was missing
+                self._file = self._file or _device_and_inode(self._path)  # if it was missing
             return work(self._connection)
 
     def change(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -137,7 +137,7 @@ class Database:
             claims.claim("the file itself", Patience("it replaces the damaged cache")),
             no_fork,
         ):
-            return None if _identify(self._path) != self._file else _set_aside(self._path)
+            return None if _device_and_inode(self._path) != self._file else _set_aside(self._path)
 
 
 def open_to_write(path: Path) -> sqlite3.Connection:
@@ -263,7 +263,7 @@ def _closed_on_error(connection: sqlite3.Connection) -> Iterator[sqlite3.Connect
         raise
 
 
-def _identify(path: Path) -> tuple[int, int] | None:
+def _device_and_inode(path: Path) -> tuple[int, int] | None:
     """Return the device and the inode of a file; None if there is none."""
     try:
         status = path.stat()

@@ -101,7 +101,10 @@ class Kind:
     def row(
         self, machine: Machine, kernel: Kernel, own: Mapping[str, Any], *, measured_at: str | None = None
     ) -> dict[str, Any]:
-        """Return a row with these values of the kind's own columns, measured now by default."""
+        """Return a row of this kind for a kernel on a machine. `own` has the values of its own columns.
+
+        Without `measured_at` the row is measured now.
+        """
         return {
             **vars(machine),
             "problem": self.problem_text(kernel.problem),

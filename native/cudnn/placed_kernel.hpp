@@ -29,7 +29,8 @@ struct Place {
   std::size_t planes, pitch;
   std::int64_t begin;  // the byte of the first plane at which the part begins; below 0 in the padding
   std::size_t width;   // the bytes of the part in each plane
-  // The bytes of the part that lie in the caller's tensor. Those before and behind them are zeros.
+  // The range of bytes of the part that lies inside the caller's tensor. The rest is padding, filled with
+  // zeros.
   std::size_t from, to;
   std::size_t first, last;  // the bytes of an output that the part computes
 };

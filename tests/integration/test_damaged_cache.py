@@ -169,7 +169,7 @@ def test_damaged_cells_stop_no_command(
 def test_damage_that_a_decision_meets_after_healthy_rows_stops_no_work(
     kind: str, healthy: Path, cache_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that nothing counts as measured that only the damaged file had."""
+    """Check that a new cache is measured again, although the damaged file had some of its rows."""
     monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
     x, w = np.ones((2, 4, 8, 8), np.float32), np.ones((4, 4, 3, 3), np.float32)
 

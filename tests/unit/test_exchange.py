@@ -197,7 +197,10 @@ DATA = Path(__file__).parent.parent / "data"
 
 
 def test_columns_change_only_with_the_number_of_the_format(tmp_path: Path) -> None:
-    """Import a committed export that has rows of each kind. If it fails, raise FORMAT and export anew."""
+    """Import a committed export with rows of each kind.
+
+    If the columns were changed on purpose, increase FORMAT and commit a new export.
+    """
     lines = (DATA / f"rows-{FORMAT}.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     with Cache.open(tmp_path / "cache.sqlite") as cache:
         assert cache.merge(parse_rows(lines, "a file")) == len(lines) - 1

@@ -124,7 +124,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:
-    """Compare the models that have one of the words in their name, count the outcomes, and time decoders."""
+    """Compare divided models with undivided ones, count the outcomes, and time the decoders among them.
+
+    `options.models` are words: a model takes part if its name contains one of them.
+    """
     words, ranks = options.models, options.ranks
     chosen = [name for name in MODELS if not words or any(word.lower() in name.lower() for word in words)]
     names = [name for name in chosen if not MODELS[name].timed]

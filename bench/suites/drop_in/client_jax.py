@@ -20,7 +20,7 @@ NAMES = ("forward", "backward data", "backward filter", "fused", "fused with an 
 
 
 def run(problem: Problem) -> Results:
-    """Run the passes of a convolution, and two forward passes that XLA fuses."""
+    """Return the results of a convolution's three passes, and of two forward passes that XLA fuses."""
     axes = AXES[-problem.dims :]
     layout = f"N{axes}C" if problem.layout == "nhwc" else f"NC{axes}"
     x, w, y_gradient = make_operands(problem)

@@ -104,7 +104,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Iterator[Record]:
-    """Measure one of the two figures of a program."""
+    """Yield the share of recognised calls, or the time that tiles save, in one framework."""
     with TemporaryDirectory() as scratch:
         client = _Client(options.framework, Path(scratch))
         yield from measure_recognised(client) if options.program == "recognised" else measure_tiles(client)
@@ -276,7 +276,7 @@ def make_record(case: str, log: str, difference: float) -> Record:
 
 
 def table_rows(records: Iterable[Record]) -> Iterator[tuple[str, ...]]:
-    """Yield a row of the table for each record of `large_samples`."""
+    """Yield a table row for each record of the program `large_samples`."""
     for record in records:
         own = record.details
         counts = map(str, (own["calls"], f"{record.value:.0f}", own["faster"], own["workspace"]))
