@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 from needs_torch import mt, torch
+from plans import plan_by
 from programs import HANGS, environment
 
 import mucudnn
 from mucudnn.costs.cache import Cache
-from mucudnn.plans.plan import Plan, PlanKernel
-from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.shapes import problem_of
-from mucudnn.solver import Configuration, MicroConfiguration
 
 # A program that runs two steps of a model on one thread, converted with the plan that an argument names, and
 # prints the bits of the second's results. A shape is measured when it comes again.
@@ -73,11 +71,8 @@ def test_another_choice_may_give_other_bits_of_the_filters_gradient(parts: tuple
     problem = problem_of("f32", "nchw", tuple(x.shape), tuple(w.shape), 1, 1, 1, 1)
 
     def gradient(algorithm: str) -> torch.Tensor:
-        kernels = []
-        for pass_, name in (("forward", "IMPLICIT_GEMM"), ("backward_filter", algorithm)):
-            chosen = Configuration(tuple(MicroConfiguration(size, name, 1.0, 2**24) for size in parts))
-            kernels.append(PlanKernel(Kernel(problem, pass_), 1, chosen, (chosen,)))
-        y = mt.conv2d(x, w, padding=1, plan=Plan({}, tuple(kernels)))
+        algorithms = {"forward": "IMPLICIT_GEMM", "backward_filter": algorithm}
+        y = mt.conv2d(x, w, padding=1, plan=plan_by(algorithms, problem, *parts))
         return torch.autograd.grad(y.sum(), w)[0]
 
     plain, winograd = gradient("ALGO_1"), gradient("WINOGRAD_NONFUSED")

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 from needs_torch import mt, torch
+from plans import plan_by
 from programs import HANGS
 from reference import IMPLICIT_GEMM
 
@@ -14,10 +15,8 @@ from mucudnn.arrays import views as arrays
 from mucudnn.arrays.call import PassCall
 from mucudnn.arrays.views import View
 from mucudnn.errors import MucudnnError
-from mucudnn.plans.plan import Plan, PlanKernel
-from mucudnn.problems.kernels import Kernel
+from mucudnn.plans.plan import Plan
 from mucudnn.problems.shapes import problem_of
-from mucudnn.solver import Configuration, MicroConfiguration
 from mucudnn.torch.operators import ops, passes
 from mucudnn.torch.operators.options import Options
 
@@ -60,14 +59,7 @@ def assert_same_with_gradients(dims: int, operands: list[torch.Tensor], **option
 def dividing_plan(x: torch.Tensor, w: torch.Tensor, sizes: tuple[int, ...]) -> Plan:
     """Return a plan that divides all passes of an f64 convolution without padding into these sizes."""
     problem = problem_of("f64", "nchw", tuple(x.shape), tuple(w.shape), 1, 0, 1, 1)
-    return Plan(
-        {},
-        tuple(
-            PlanKernel(Kernel(problem, pass_), 1, Configuration(parts), (Configuration(parts),))
-            for pass_, algorithm in IMPLICIT_GEMM.items()
-            for parts in [tuple(MicroConfiguration(size, algorithm, 1.0, 0) for size in sizes)]
-        ),
-    )
+    return plan_by(IMPLICIT_GEMM, problem, *sizes, workspace=0)
 
 
 # PyTorch, with which we compare, copies x for an even kernel with 'same', and warns that this is slow.

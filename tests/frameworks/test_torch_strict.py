@@ -7,12 +7,14 @@ import sys
 
 import pytest
 import torch
+from plans import plan_by
 from torch import Tensor, nn
 
 import mucudnn.torch as mt
 from mucudnn._native import Problem
 from mucudnn.errors import UsageError
 from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.shapes import problem_of
 from mucudnn.torch.operators import stock
 
 
@@ -40,7 +42,9 @@ def model() -> nn.Module:
 def test_a_function_takes_the_word_and_refuses_another(x: Tensor) -> None:
     w = torch.rand(16, 16, 3, 3)
     strict = mt.conv2d(x, w, padding=1, workspace="none", numerics="strict")
-    fast = mt.conv2d(x, w, padding=1, workspace="none", numerics="fast")
+    problem = problem_of("f32", "nchw", tuple(x.shape), tuple(w.shape), 1, 1, 1, 1)
+    spreading = plan_by({"forward": "WINOGRAD_NONFUSED"}, problem, 4)
+    fast = mt.conv2d(x, w, padding=1, plan=spreading, numerics="fast")
     stock = torch.conv2d(x, w, padding=1)
     assert torch.equal(not_finite(strict), not_finite(stock))
     assert not_finite(fast).sum() > not_finite(stock).sum()  # or the test shows nothing

@@ -9,6 +9,7 @@ from needs_torch import mt, torch
 
 from mucudnn.arrays.dispatch import Prepared
 from mucudnn.torch.choosing import fusing
+from mucudnn.torch.choosing.sightings import Sightings
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("only_with_cuda")]
 
@@ -20,6 +21,12 @@ def _without_gradients_and_tf32() -> Iterator[None]:
     torch.manual_seed(1)
     with torch.no_grad(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the first call with a shape be measured, so that these tests need not repeat their calls."""
+    monkeypatch.setattr(Sightings, "earns_measuring", lambda *_: True)
 
 
 @pytest.fixture

@@ -5,23 +5,16 @@ import pytest
 from drawn_problems import divisions, problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plans import plan_by
 from random_cases import examples
 from reference import EPSILON, IMPLICIT_GEMM, OUTPUT, PASSES, convolve
 
 import mucudnn
 from mucudnn._native import Problem, most_slices
-from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import Configuration, MicroConfiguration
 
 TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16}
 RNG = np.random.default_rng(1)
-
-
-def plan_for(problem: Problem, pass_: str, sizes: list[int]) -> Plan:
-    parts = tuple(MicroConfiguration(size, IMPLICIT_GEMM[pass_], 1.0, 0) for size in sizes)
-    configuration = Configuration(parts)
-    return Plan({}, (PlanKernel(Kernel(problem, pass_), 1, configuration, (configuration,)),))
 
 
 def tensors_of(problem: Problem) -> dict[str, np.ndarray]:
@@ -65,7 +58,7 @@ def test_every_division_agrees_with_the_definition(
     kernel_and_sizes: tuple[tuple[Problem, str], list[int]], alpha: float, beta: float
 ) -> None:
     (problem, pass_), sizes = kernel_and_sizes
-    tensors, plan = tensors_of(problem), plan_for(problem, pass_, sizes)
+    tensors, plan = tensors_of(problem), plan_by({pass_: IMPLICIT_GEMM[pass_]}, problem, *sizes, workspace=0)
     before = tensors[OUTPUT[pass_]]
     out = in_layout(before, problem.layout).copy()
     result = call(problem, pass_, tensors, plan=plan, alpha=alpha, beta=beta, out=out)

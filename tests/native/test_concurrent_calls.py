@@ -14,14 +14,13 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 import pytest
+from plans import plan_by
 from random_cases import cases
 from reference import IMPLICIT_GEMM, OUTPUT, PASSES
 
 import mucudnn
 from mucudnn._native import Division, Engine, Problem, host_library
-from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import Configuration, MicroConfiguration
 
 Bytes = npt.NDArray[np.uint8]
 CALLERS, CALLS, THREADS = 4, len(cases(3)), 3
@@ -122,8 +121,7 @@ def test_threads_of_python_that_share_more_threads_get_the_same_array(
 ) -> None:
     monkeypatch.setenv("MUCUDNN_THREADS", str(THREADS))
     problem = problem_of("f32", "nchw", 1, SPATIAL["images"])
-    whole = Configuration((MicroConfiguration(problem.mini_batch, "GEMM", 1.0, 2**24),))
-    plan = Plan({}, (PlanKernel(Kernel(problem, "forward"), 1, whole, (whole,)),))
+    plan = plan_by({"forward": "GEMM"}, problem, problem.mini_batch)
     rng = np.random.default_rng(1)
     x = rng.random((5, 18, 29, 27), np.float32)
     w = rng.random((20, 18, 3, 3), np.float32)

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from plans import plan_by
 
 import mucudnn
 from mucudnn.arrays.devices import ArrayDevice
 from mucudnn.errors import NothingFitsError
-from mucudnn.plans.plan import Plan, PlanKernel
+from mucudnn.plans.plan import Plan
 from mucudnn.problems import shapes
-from mucudnn.problems.kernels import PASSES, Kernel
-from mucudnn.solver import Configuration, MicroConfiguration
+from mucudnn.problems.kernels import PASSES
 
 pytestmark = pytest.mark.usefixtures("cache_path")
 
@@ -47,9 +47,8 @@ class ScarceMemory:
 
 def undivided(pass_: str) -> Plan:
     """Return a plan that runs the growing algorithm undivided."""
-    kernel = Kernel(shapes.problem_of("f32", "nchw", X.shape, W.shape, 1, 1, 1, 1), pass_)
-    chosen = Configuration((MicroConfiguration(SAMPLES, GROWING[pass_], 1.0, SAMPLES * ONE_SAMPLE),))
-    return Plan({}, (PlanKernel(kernel, 1, chosen, (chosen,)),))
+    problem = shapes.problem_of("f32", "nchw", X.shape, W.shape, 1, 1, 1, 1)
+    return plan_by({pass_: GROWING[pass_]}, problem, SAMPLES, workspace=SAMPLES * ONE_SAMPLE)
 
 
 def convolve(pass_: str, plan: Plan) -> Any:

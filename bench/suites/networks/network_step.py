@@ -143,10 +143,11 @@ def interleave(
     for limit in limits:
         ours, cache = _converted(model, limit), _cache_of(caches, limit)
         stepped[limit] = _with_cache(cache, _stepper(ours, x, inference))
-        early = [_timed(stepped[limit])]
+        early, met = [_timed(stepped[limit])], 0
         while len(early) < _MOST_EARLY or sum(early) < _MOST_EARLY_S:
-            if len(early) > 1 and _is_decided(ours):
-                break
+            before, met = met, _layers(ours)[0].sightings.undecided
+            if met == before and _way(ours) is not None:
+                break  # the latest step met no undecided call
             early.append(_timed(stepped[limit]))
         figures[limit] = {
             "first": early[0] / min(stock_s), "early": sum(early) / min(stock_s), "early_steps": len(early),
@@ -226,15 +227,13 @@ def _converted(model: torch.nn.Module, limit: str) -> torch.nn.Module:
 
 def _way(model: torch.nn.Module) -> str | None:
     """Return the way in which a converted model decided to run its steps; None before it has."""
-    layers = (layer for module in model.modules() if (layer := getattr(module, "_mucudnn", None)))
-    comparison = next(layers).comparison  # all layers share it; models with promises have none
+    comparison = _layers(model)[0].comparison  # all layers share it; models with promises have none
     return "choices" if comparison is None else comparison.result
 
 
-def _is_decided(model: torch.nn.Module) -> bool:
-    """Return whether a model's steps have been compared, or the last of several measured without waiting."""
-    layers = (layer for module in model.modules() if (layer := getattr(module, "_mucudnn", None)))
-    return _way(model) is not None and not next(layers).sightings.must_wait
+def _layers(model: torch.nn.Module) -> list[Any]:
+    """Return what mucudnn keeps of each converted layer."""
+    return [layer for module in model.modules() if (layer := getattr(module, "_mucudnn", None))]
 
 
 def _cache_of(folder: Path, limit: str) -> Path:

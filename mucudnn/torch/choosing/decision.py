@@ -89,8 +89,8 @@ def _until_decided(key: CallKey, operands: Operands) -> Answer:
 
     PyTorch's own operator keeps neither, so a model of the costs chooses for such a call.
     """
-    is_bound = key.limit is not None or bool(str(promise_named(operands.options.promise)))
-    return MODELLED if is_bound else NOT_YET
+    is_free = key.limit is None and not str(promise_named(operands.options.promise))
+    return NOT_YET if is_free else MODELLED
 
 
 def _is_due(key: CallKey, operands: Operands, sightings: Sightings, layer: Hashable) -> bool:
@@ -198,9 +198,9 @@ def _measure_gain(
 
 def _call_ms(x: Tensor, passes: int) -> float:
     """Return the overhead of a call with that many passes, apart from its operators."""
-    if not x.is_cpu:
-        return 0.0
-    return _CALL_WITH_GRADIENTS_MS if passes > 1 else _CALL_MS
+    if x.is_cpu:
+        return _CALL_WITH_GRADIENTS_MS if passes > 1 else _CALL_MS
+    return 0.0
 
 
 def _time_interleaved(key: CallKey, operands: Operands, ready: dict[str, Prepared]) -> dict[str, float]:

@@ -37,6 +37,7 @@ class Sightings:
         self._budget = budget  # None for that of the process
         self._pace = PacedBudget()  # if there is no other one
         self.deciding_s = 0.0  # the seconds that decisions took, measurements included
+        self.undecided = 0  # the calls that came before their decision
         self._counts: Recent[tuple[Hashable, int], int] = Recent(_MOST_CALLS)
         self._layers: Recent[Hashable, _Layer] = Recent(_MOST_LAYERS)
         self._most_shapes = 0  # the largest number of shapes that a layer has had
@@ -70,6 +71,7 @@ class Sightings:
 
     def note_call(self) -> None:
         """Note an undecided call: the program's work since the latest one earns time for decisions."""
+        self.undecided += 1
         self._pace.note_call()
 
     @property
@@ -103,9 +105,7 @@ class Sightings:
             self.deciding_s += time.perf_counter() - start
 
     def _layer(self, layer: Hashable) -> _Layer:
-        seen = self._layers[layer]
-        if seen is None:
-            seen = self._layers[layer] = _Layer()
+        self._layers[layer] = seen = self._layers[layer] or _Layer()
         return seen
 
 
