@@ -38,6 +38,16 @@ def imported(name: str) -> Any:
         is_missing(f"needs {name}: pip install {name}")
 
 
+def imported_torchvision() -> Any:
+    """Import torchvision beside any PyTorch. Without it, skip the test or, in CI, fail it."""
+    from bench.lib.vision import import_torchvision  # imports PyTorch
+
+    try:
+        return import_torchvision()
+    except ImportError:
+        is_missing("needs torchvision: pip install --no-deps torchvision")
+
+
 def environment(**changes: str) -> dict[str, str]:
     """Return this process's environment with `changes`. It keeps no setting of mucudnn but the cache."""
     kept = {

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from needs_torch import mt, torch
-from programs import imported, is_missing
+from programs import imported, imported_torchvision
 from random_cases import cases
 from torch import Tensor, nn
 
@@ -38,13 +38,8 @@ class Case(NamedTuple):
 
 def from_torchvision(name: str, **arguments: Any) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
-        from bench.lib.vision import import_torchvision
-
-        try:
-            models = import_torchvision().models
-        except ImportError:
-            is_missing("needs torchvision: pip install --no-deps torchvision")
-        return models.get_model(name, weights=None, **arguments)  # type: ignore[no-any-return]
+        model: nn.Module = imported_torchvision().models.get_model(name, weights=None, **arguments)
+        return model
 
     return build
 

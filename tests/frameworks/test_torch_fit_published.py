@@ -9,10 +9,9 @@ GitHub: SGD with momentum, autocast to float16, and gradients that stay in memor
 from importlib import import_module
 
 import pytest
-import torch
+from needs_torch import mt, torch
+from programs import imported, imported_torchvision
 
-import mucudnn.torch as mt
-from bench.lib.vision import import_torchvision
 from mucudnn.plans.memory.fit import Fit
 
 FREE = "23GiB"  # a card has 24 GiB
@@ -29,8 +28,8 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_published_batch_fits_and_the_next_one_does_not(name: str) -> None:
-    import_torchvision()
-    timm = pytest.importorskip("timm")
+    imported_torchvision()  # timm imports it
+    timm = imported("timm")
     import_module("timm.layers").set_fused_attn(False)  # PyTorch 1.12 had none
     fits, too_large, size = PUBLISHED[name]
     with torch.device("meta"):

@@ -156,6 +156,11 @@ class Operations(TorchDispatchMode):
         self._held: dict[Content, Callable[[], Storage]] = {}
         self._is_paused = False
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let PyTorch 2.9 compile in a context of `left`: it compiles nothing else once a mode has begun."""
+        return True
+
     def content_of(self, tensor: Tensor) -> Content:
         """Return the current content of a tensor's storage."""
         key = key_of(tensor)
