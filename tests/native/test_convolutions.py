@@ -2,11 +2,25 @@
 
 import numpy as np
 import pytest
-from drawn_problems import divisions, problems
+from drawn_problems import (
+    depthwise_problems,
+    divisions,
+    problems,
+    problems_in_nhwc,
+    strided_problems,
+    transformed_problems,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_cases import examples
-from reference import ALL_TYPES, EPSILON, PASSES, CheckedKernel, assert_each_algorithm_is_right
+from reference import (
+    ALL_TYPES,
+    EPSILON,
+    IMPLICIT_GEMM,
+    PASSES,
+    CheckedKernel,
+    assert_each_algorithm_is_right,
+)
 
 from mucudnn._native import Engine, EngineError, Problem, host_library, most_slices
 from mucudnn.problems.kernels import Kernel
@@ -17,14 +31,6 @@ scales = st.sampled_from([1.0, -0.5, 2.0])
 betas = st.sampled_from([0.0, 1.0, 0.5])
 
 
-@settings(max_examples=examples(150))
-@given(problem=problems(data_types=ALL_TYPES), pass_=passes, alpha=scales, beta=betas)
-def test_every_algorithm_agrees_with_the_definition(
-    engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
-) -> None:
-    assert_each_algorithm_is_right(CheckedKernel(engine, Kernel(problem, pass_)), alpha, beta)
-
-
 def plain_problems(sizes: st.SearchStrategy[int]) -> st.SearchStrategy[Problem]:
     """Return a strategy for problems on images and volumes, with kernels of these heights and widths."""
     planes = st.tuples(sizes, sizes)
@@ -32,26 +38,34 @@ def plain_problems(sizes: st.SearchStrategy[int]) -> st.SearchStrategy[Problem]:
     return st.one_of(planes, volumes).flatmap(lambda kernel: problems(kernel=kernel, plain=True))
 
 
-@settings(max_examples=examples(120))
-@given(problem=plain_problems(st.just(3)), pass_=passes, alpha=scales, beta=betas)
-def test_winograd_agrees_with_the_definition(
-    engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
-) -> None:
-    assert_each_algorithm_is_right(CheckedKernel(engine, Kernel(problem, pass_)), alpha, beta)
+KINDS = {
+    "any": problems(data_types=ALL_TYPES),
+    "winograd": plain_problems(st.just(3)),
+    "fft": plain_problems(st.integers(1, 9)),
+    "depthwise": depthwise_problems(),
+    "nhwc": problems_in_nhwc(),
+    "strided": strided_problems(),
+}
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=examples(120))
-@given(problem=plain_problems(st.integers(1, 9)), pass_=passes, alpha=scales, beta=betas)
-def test_fft_agrees_with_the_definition(
-    engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
+@given(data=st.data(), pass_=passes, alpha=scales, beta=betas)
+def test_every_algorithm_agrees_with_the_definition(
+    engine: Engine, kind: str, data: st.DataObject, pass_: str, alpha: float, beta: float
 ) -> None:
-    assert_each_algorithm_is_right(CheckedKernel(engine, Kernel(problem, pass_)), alpha, beta)
+    checked = CheckedKernel(engine, Kernel(data.draw(KINDS[kind]), pass_))
+    assert IMPLICIT_GEMM[pass_] in checked.runnable(checked.problem.mini_batch)
+    assert checked.workspace([(checked.problem.mini_batch, IMPLICIT_GEMM[pass_])]) == 0
+    assert_each_algorithm_is_right(checked, alpha, beta)
 
 
 @settings(max_examples=examples(150))
 @given(
     data=st.data(),
-    problem=st.one_of(problems(data_types=ALL_TYPES), plain_problems(st.just(3))),
+    problem=st.one_of(
+        problems(data_types=ALL_TYPES), plain_problems(st.just(3)), transformed_problems(most_samples=6)
+    ),
     pass_=passes,
     alpha=scales,
     beta=betas,
@@ -72,48 +86,17 @@ def test_a_division_is_as_exact_as_its_algorithms_on_the_whole_mini_batch(
     assert np.linalg.norm(divided - exact) <= 2 * undivided + rounding
 
 
-@pytest.mark.parametrize("pass_", PASSES)
-@pytest.mark.parametrize("data_type", ALL_TYPES)
-@pytest.mark.parametrize("slices", [1, 3, 8])
-def test_with_beta_0_an_output_full_of_nan_is_not_read(
-    engine: Engine, pass_: str, data_type: str, slices: int
+@pytest.mark.parametrize("parts", [[(1, "ALGO_1")] * 64, [(64, "ALGO_1.tile=1")]], ids=["slices", "tiles"])
+def test_a_bf16_backward_filter_in_many_parts_is_as_exact_as_in_one(
+    engine: Engine, parts: list[tuple[int, str]]
 ) -> None:
-    problem = Problem(
-        mini_batch=8,
-        in_channels=4,
-        out_channels=6,
-        input=(9, 7),
-        kernel=(3, 3),
-        padding=1,
-        data_type=data_type,
-    )
-    checked = CheckedKernel(engine, Kernel(problem, pass_))
-    slices = min(slices, most_slices(Kernel(problem, pass_)))
-    sizes = [8 // slices] * (slices - 1)
-    sizes.append(8 - sum(sizes))
-    for algorithm in checked.runnable(8):
-        result = checked.run([(size, algorithm) for size in sizes], beta=0.0, over=float("nan"))
-        assert np.isfinite(result).all(), algorithm
-
-
-@pytest.mark.parametrize("beta", [0.0, 1.0, 0.5])
-def test_a_divided_backward_filter_applies_the_callers_beta_once(engine: Engine, beta: float) -> None:
-    problem = Problem(mini_batch=6, in_channels=3, out_channels=5, input=(8, 8), kernel=(3, 3), padding=1)
-    checked = CheckedKernel(engine, Kernel(problem, "backward_filter"))
-    for algorithm in checked.runnable(2):
-        result = checked.run([(2, algorithm)] * 3, beta=beta)
-        error = np.linalg.norm(result - checked.exact(beta=beta))
-        assert error <= checked.tolerance(algorithm, beta=beta), algorithm
-
-
-def test_a_bf16_backward_filter_in_64_slices_is_as_exact_as_in_one(engine: Engine) -> None:
     problem = Problem(
         mini_batch=64, in_channels=4, out_channels=4, input=(6, 6), kernel=(3, 3), padding=1, data_type="bf16"
     )
     checked = CheckedKernel(engine, Kernel(problem, "backward_filter"))
     exact = checked.exact()
     whole = np.linalg.norm(checked.run([(64, "ALGO_1")]) - exact)
-    divided = np.linalg.norm(checked.run([(1, "ALGO_1")] * 64) - exact)
+    divided = np.linalg.norm(checked.run(parts) - exact)
     assert divided <= 2 * whole  # sums in 16 bits would give more than five times
 
 

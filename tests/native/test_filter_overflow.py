@@ -29,10 +29,8 @@ from mucudnn.arrays.devices import device_named
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import SUCCESS, Measurement
 from mucudnn.errors import UsageError
-from mucudnn.listener import Listener
 from mucudnn.measuring.bench import machine_of
 from mucudnn.plans.plan import Plan, PlanKernel
-from mucudnn.plans.verify import verify
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import POLICIES
 from mucudnn.solver import Configuration, MicroConfiguration, is_tiled
@@ -199,16 +197,3 @@ def test_a_plan_that_divides_a_gradient_in_fp16_is_refused(sizes: tuple[int, ...
     with pytest.raises(UsageError, match=message):
         call(plan_of(in_slices(*sizes), in_slices(8)))
     assert np.isfinite(call(plan_of(in_slices(8), in_slices(*sizes)))).all()
-
-
-def test_a_plan_that_tiles_a_gradient_in_fp16_is_refused() -> None:
-    tiles = Configuration((MicroConfiguration(8, "ALGO_1.tile=6", 1.0, 2**20),))
-    with pytest.raises(UsageError, match="slices is refused"):
-        call(plan_of(tiles))
-
-
-def test_verifying_such_a_plan_says_so(engine: Engine) -> None:
-    (finding,) = verify(plan_of(in_slices(4, 4)), engine, Listener(), run=True)
-    assert [complaint.startswith(REFUSED.format(2)) for complaint in finding.complaints] == [True]
-    (holds,) = verify(plan_of(in_slices(8)), engine, Listener(), run=True)
-    assert holds.complaints == ()

@@ -108,13 +108,6 @@ def test_an_engine_gives_the_bytes_of_the_legacy_algorithm_of_its_number(engine:
 
 
 @each_pass
-def test_with_beta_zero_an_output_full_of_nan_is_not_read(engine: Engine, pass_: str) -> None:
-    checked = CheckedGraphKernel(engine, Kernel(PLAIN, pass_))
-    for algorithm in LEGACY_NUMBERS[pass_]:
-        assert np.isfinite(checked.run([(3, algorithm)], over=np.nan)).all()
-
-
-@each_pass
 def test_workspaces_are_those_of_the_legacy_api(engine: Engine, pass_: str) -> None:
     graph = client.graph([client.operation(PLAIN, pass_)])
     for candidate in engine.enumerate(Kernel(PLAIN, pass_)):

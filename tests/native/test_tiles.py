@@ -126,22 +126,6 @@ def test_the_inner_tiles_read_and_write_the_tensors_where_they_are(
     assert needed == -(-rows * 8 * 2 * 4 // 256) * 256
 
 
-def test_bf16_filter_gradients_of_tiles_are_summed_in_fp32(engine: Engine) -> None:
-    problem = Problem(
-        mini_batch=1, in_channels=2, out_channels=2, input=(64, 8), kernel=(3, 3), padding=1, data_type="bf16"
-    )
-    checked = CheckedKernel(engine, Kernel(problem, "backward_filter"))
-    exact = checked.exact()
-    whole, tiled = (checked.run([(1, name)]) for name in ("ALGO_1", "ALGO_1.tile=1"))
-    assert np.linalg.norm(tiled - exact) <= 2 * np.linalg.norm(whole - exact)
-
-
-def test_tiles_of_an_f16_filter_gradient_are_refused(engine: Engine) -> None:
-    kernel = Kernel(SMALL.problem.replace(data_type="f16"), "backward_filter")
-    with pytest.raises(EngineError, match="is refused: the sum of a slice may overflow"):
-        engine.prepare(kernel, [(1, "ALGO_1.tile=4")])
-
-
 @pytest.mark.parametrize(
     ("steps", "reason"),
     [
