@@ -1,7 +1,7 @@
 """Programs that were never changed divide their convolutions under `mucudnn run`, and compute the same."""
 
 import re
-from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import shim_cases
@@ -13,7 +13,6 @@ from shim_cases import ENUMERATORS, ROOMY, algorithms
 
 from mucudnn._native import Engine, most_slices
 from mucudnn.problems.kernels import Kernel
-from mucudnn.problems.sources import Flags, read_kernels
 
 ASKING = ("caffe", "pytorch")  # the programs that ask cuDNN for an algorithm
 
@@ -90,35 +89,6 @@ def test_a_second_process_measures_nothing_and_does_the_same(habit: str, pass_: 
 
 
 @pytest.mark.parametrize("pass_", PASSES)
-@pytest.mark.parametrize("own_limit", [0, 3 * 2**20, ROOMY])
-def test_without_a_limit_no_program_allocates_more_than_it_does_alone(
-    own_limit: int, pass_: str, engine: Engine, desk: Desk
-) -> None:
-    case = Case(problem("mb4_ic64ih28_oc64_kh3_ph1"), pass_, limit=own_limit)
-    write_journal(engine, desk, case)
-    alone, under = desk.alone("caffe", case), desk.under("caffe", case)
-    assert under.choice[0] == alone.choice[0]
-    assert under.choice[1] <= alone.choice[1]
-    pytorch = desk.under("pytorch", case)  # it chooses its algorithm by measured times
-    names = {number: name for name, number in ENUMERATORS[pass_].items()}
-    own = {c.algorithm: c.workspace for c in engine.enumerate(Kernel(case.problem, pass_))}
-    assert pytorch.choice[1] <= own[names[pytorch.choice[0]]] <= own_limit
-
-
-@pytest.mark.parametrize("pass_", PASSES)
-def test_a_call_that_lacks_workspace_alone_runs_divided(pass_: str, engine: Engine, desk: Desk) -> None:
-    name = {"forward": "GEMM", "backward_data": "ALGO_0", "backward_filter": "ALGO_0"}[pass_]
-    case = Case(problem("mb8_ic16ih14_oc16_kh3_ph1"), pass_)
-    case = replace(case, limit=workspace_at(engine, case, 1))
-    kernels = {(str(case.problem), pass_): [[(1, name)] * 8]}
-    plan = shim_cases.write_plan(engine, desk.folder / "network.plan", kernels)
-    number = ENUMERATORS[pass_][name]
-    assert "CUDNN_STATUS_BAD_PARAM" in desk.alone("fixed", case, algorithm=number).stderr
-    ran = desk.under("fixed", case, "--plan", plan, algorithm=number)
-    desk.check(case, ran.output, {name})
-
-
-@pytest.mark.parametrize("pass_", PASSES)
 def test_where_the_same_algorithm_runs_undivided_the_result_is_the_same_to_the_bit(
     pass_: str, engine: Engine, desk: Desk
 ) -> None:
@@ -132,13 +102,67 @@ def test_where_the_same_algorithm_runs_undivided_the_result_is_the_same_to_the_b
         assert desk.under("caffe", case, "--plan", plan).output == alone.output
 
 
+GROUPED = {
+    "channels first": "mb3_ic12ih9_oc12_kh3_ph1",
+    "channels last": "f32:nhwc:default:mb3_ic12ih9_oc12_kh3_ph1",
+    "one sample": "mb1_ic12ih9_oc12_kh3_ph1",
+    "in groups": "mb3_g3ic12ih9_oc12_kh3_ph1",
+    "fp64": "f64:mb3_ic12ih9_oc12_kh3_ph1",
+}
+
+
+def write_group_plan(engine: Engine, desk: Desk, case: Case) -> tuple[Path, set[str]]:
+    """Write a plan with groups of 8 and of 4 channels. Return its path and the algorithms of the groups.
+
+    The choice beside them is by an algorithm that no library has.
+    """
+    names = ("IMPLICIT_GEMM", "GEMM") if case.pass_ == "forward" else ("ALGO_1", "ALGO_0")
+    if case.problem.data_type == "f64":
+        names = (names[0],) * 2  # explicit GEMM does not run fp64
+    batch, key = case.problem.mini_batch, (str(case.problem), case.pass_)
+    groups = [(8, [(1, names[0])] * batch), (4, [(batch, names[1])])]
+    plan = desk.folder / "groups.plan"
+    return shim_cases.write_plan(engine, plan, {key: [[(batch, "NO_SUCH")]]}, {key: groups}), {*names}
+
+
 @pytest.mark.parametrize("pass_", PASSES)
-@pytest.mark.parametrize("habit", [*ASKING, "fixed"])
-def test_the_record_holds_what_a_client_convolved(habit: str, pass_: str, desk: Desk) -> None:
-    case = Case(problem(PROBLEMS["stride"]), pass_)
-    file = desk.folder / "network.txt"
-    for times in (1, 2):
-        ran = desk.under(habit, case, "--output", file, command="record")
-        assert ran.code == 0, ran.stderr
-        [kernel] = read_kernels(str(file), Flags(), [pass_])
-        assert (kernel.problem, kernel.count) == (case.problem, times)
+@pytest.mark.parametrize("kind", GROUPED)
+@pytest.mark.parametrize("habit", HABITS)
+def test_clients_follow_a_plan_with_groups_of_channels(
+    habit: str, kind: str, pass_: str, engine: Engine, desk: Desk
+) -> None:
+    case = Case(problem(GROUPED[kind]), pass_, alpha=0.75, limit=ROOMY)
+    plan, used = write_group_plan(engine, desk, case)
+    ran = desk.under(habit, case, "--plan", plan)
+    assert summary(ran) == "1 of 1 convolutions divided"
+    assert "as planned: 1*8 (" in ran.stderr
+    desk.check(case, ran.output, used)
+
+
+@pytest.mark.parametrize(
+    ("pass_", "habit"), [*((p, "caffe") for p in PASSES), ("forward", "bias_activation")]
+)
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_a_call_that_adds_a_tensor_is_not_divided_into_groups(
+    beta: float, pass_: str, habit: str, engine: Engine, desk: Desk
+) -> None:
+    case = Case(problem(GROUPED["channels first"]), pass_, alpha=0.75, beta=beta, limit=ROOMY)
+    plan, used = write_group_plan(engine, desk, case)
+    ran = desk.under(habit, case, "--plan", plan)
+    assert summary(ran).startswith(f"{int(beta == 0)} of 1 convolutions divided")
+    desk.check(case, ran.output, used, fused=habit == "bias_activation")
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_where_a_plan_has_shares_beside_its_choice_the_choice_is_followed(
+    pass_: str, engine: Engine, desk: Desk
+) -> None:
+    case = Case(problem(PROBLEMS["odd mini-batch"]), pass_, limit=ROOMY)
+    plan, used = write_plan(engine, desk, case, (3, 3, 1))
+    lines = plan.read_text().splitlines(keepends=True)
+    place = next(number for number, line in enumerate(lines) if line.startswith("choose "))
+    lines.insert(place + 1, "share 1 1*7:NO_SUCH:0.5:0\n")
+    plan.write_text("".join(lines))
+    ran = desk.under("caffe", case, "--plan", plan)
+    assert summary(ran) == "1 of 1 convolutions divided"
+    desk.check(case, ran.output, used)
