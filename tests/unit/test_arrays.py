@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from fractions import Fraction
 from unittest.mock import Mock
 
 import numpy as np
@@ -90,12 +89,6 @@ def test_a_library_without_the_array_api_gets_a_numpy_array() -> None:
     np.testing.assert_array_equal(result, mucudnn.convolution_forward(X, W))
 
 
-def test_read_only_inputs_are_read() -> None:
-    x = X.copy()
-    x.flags.writeable = False
-    np.testing.assert_array_equal(mucudnn.convolution_forward(x, W), mucudnn.convolution_forward(X, W))
-
-
 def test_axes_of_size_one_make_no_array_non_contiguous() -> None:
     x = np.ones((5, 1, 4, 4), np.float32).transpose(1, 0, 2, 3)[:, :, ::1, ::1]
     assert arrays.read(x, "x").shape == (1, 5, 4, 4)
@@ -105,47 +98,27 @@ def test_axes_of_size_one_make_no_array_non_contiguous() -> None:
     ("arguments", "error", "says"),
     [
         ((X[:, :, ::2], W), ValueError, "x is not contiguous.*ascontiguousarray"),
-        ((X, W.transpose(0, 1, 3, 2)), ValueError, "w is not contiguous"),
         ((OnlyDLPack(X[:, :, ::2]), OnlyDLPack(W)), ValueError, "x is not contiguous"),
         ((X, W.astype(np.float64)), TypeError, "x and w are of f32 and f64"),
         ((X.astype(np.int32), W), TypeError, "x is of int32.*f32, f64, f16, bf16"),
         ((X.astype(">f4"), W), TypeError, "x is of >f4"),
-        ((OnlyDLPack(X.astype(np.int32)), W), TypeError, "x is of int32"),
         (([[1.0]], W), TypeError, "x is list, not an array"),
         ((X[:0], W), ValueError, "the mini-batch .* is 0"),
         ((X, W[:, :, :0]), ValueError, "kernel height is 0"),
         ((X, W[:0]), ValueError, "output channels .* is 0"),
         ((X[0], W), ValueError, "x has 3 axes and w 4"),
-        ((X[0, 0], W[0, 0]), ValueError, "x has 2 axes and w 2"),
         ((np.ones((2, 5, 5, 5), np.float32), W), ValueError, "x has 5 channels, but w takes 3"),
         ((np.ma.array(X), W), TypeError, r"x is a masked array.*filled\(\)"),
-        ((X, np.ma.array(W, mask=W > 0)), TypeError, "w is a masked array"),
-        ((X, np.ma.masked), TypeError, "w is a masked array"),
         ((Described(X, mask=np.ones(X.shape, bool)), W), TypeError, "x is a masked array"),
-        ((None, W), TypeError, "x is NoneType, not an array"),
-        ((np.ndarray, W), TypeError, "x is type, not an array"),
         ((Described(X, data=LEFT_OUT), W), TypeError, "x is Described, whose array interface has no 'data'"),
-        ((Described(X, shape=LEFT_OUT), W), TypeError, "has no 'shape'"),
-        ((Described(X, typestr=LEFT_OUT), W), TypeError, "has no 'typestr'"),
         ((Described(X, data=None), W), TypeError, "'data' is None"),
-        ((Described(X, data=(None, False)), W), TypeError, "'data' is "),
-        ((Described(X, data=(-8, False)), W), TypeError, "'data' is "),
-        ((Described(X, data=(2**64, False)), W), TypeError, "'data' is "),
         ((Described(X, data=(0, False)), W), ValueError, "x has no memory"),
         ((Described(X, typestr=["<f4"]), W), TypeError, r"'typestr' is \['<f4'\]"),
         ((Described(X, shape=(2, "3", 5, 5)), W), TypeError, "'shape' is "),
-        ((Described(X, shape=(2, 3.0, 5, 5)), W), TypeError, "'shape' is "),
-        ((Described(X, shape=(-2, 3, 5, 5)), W), TypeError, "'shape' is "),
-        ((Described(X, shape=(2**64, 3, 5, 5)), W), TypeError, "'shape' is "),
-        ((Described(X, shape=7), W), TypeError, "'shape' is 7"),
         ((Described(X, strides=(4,)), W), TypeError, "'strides' is "),
-        ((Described(X, strides="packed"), W), TypeError, "'strides' is "),
         ((OnlyDLPack(X, device=None), W), ValueError, "x cannot be read by DLPack"),
-        ((OnlyDLPack(X, capsule=7), W), ValueError, "x cannot be read by DLPack"),
         ((OnlyDLPack(X, capsule=BufferError("not exported")), W), ValueError,
          "x cannot be read by DLPack: not exported"),
-        ((OnlyDLPack(np.frombuffer(bytes(604), np.uint8)[1:601].view(np.float32).reshape(X.shape)), W),
-         ValueError, "multiple of the size of its elements"),
         ((np.frombuffer(bytes(4 * 151), np.uint8)[1:601].view(np.float32).reshape(X.shape), W), ValueError,
          "multiple of the size of its elements"),
     ],
@@ -163,53 +136,32 @@ def test_unusable_inputs_are_refused(
     [
         ({"stride": 0}, ValueError, "stride"),
         ({"stride": (1, 1, 1)}, ValueError, "stride has 3 sizes, x has 2 spatial axes"),
-        ({"padding": -1}, ValueError, "padding"),
         ({"padding": 0.5}, TypeError, "padding is 0.5, not a whole number"),
         ({"padding": "same"}, TypeError, "padding is 'same'"),
         ({"dilation": 3}, ValueError, "output"),
         ({"groups": 2}, ValueError, "groups"),
-        ({"groups": None}, TypeError, "groups is None"),
         ({"groups": 2**70}, ValueError, "groups is 1180591620717411303424: "),
         ({"padding": 2**70}, ValueError, "padding is 1180591620717411303424: sizes go up to 2147483647"),
-        ({"padding": -(2**70)}, ValueError, "padding is -1180591620717411303424: "),
         ({"stride": 10**5000}, ValueError, "stride is an int of 16610 bits: "),
-        ({"stride": (1, 2**31)}, ValueError, "stride is 2147483648: "),
         ({"stride": ()}, ValueError, "stride has 0 sizes"),
         ({"stride": "1"}, TypeError, "stride is '1'"),
-        ({"stride": b"11"}, TypeError, "stride is b'11'"),
-        ({"stride": {1, 2}}, TypeError, "stride is {1, 2}"),
         ({"stride": {1: 2, 2: 1}}, TypeError, "stride is {1: 2, 2: 1}"),
-        ({"stride": [[1, 1], [1, 1]]}, TypeError, r"stride is \[1, 1\]"),
-        ({"stride": np.ones((2, 2), int)}, TypeError, r"stride is \[1, 1\]"),
-        ({"stride": np.ones(2)}, TypeError, "stride is 1.0"),
-        ({"stride": iter([1, 1])}, TypeError, "stride is <list_iterator"),
         ({"layout": None}, TypeError, "layout is None: it must be 'nchw' or 'nhwc'"),
-        ({"layout": ["nchw"]}, TypeError, r"layout is \['nchw'\]"),
-        ({"layout": np.array(["nchw"])}, TypeError, "layout is array"),
         ({"alpha": None}, TypeError, "alpha is None, not a real number"),
-        ({"alpha": "1"}, TypeError, "alpha is '1', not a real number"),
         ({"alpha": 1 + 0j}, TypeError, r"alpha is \(1\+0j\), not a real number"),
-        ({"alpha": np.complex64(1)}, TypeError, "alpha is .*, not a real number"),
         ({"alpha": True}, TypeError, "alpha is True, not a real number"),
-        ({"alpha": [1.0]}, TypeError, r"alpha is \[1.0\], not a real number"),
-        ({"alpha": np.ones(1)}, TypeError, r"alpha is array\(\[1.\]\), not a real number"),
         ({"alpha": math.inf}, ValueError, "alpha is inf: it must be finite"),
         ({"alpha": 1e39}, ValueError, r"alpha is 1e\+39: it must be finite in f32"),
         ({"alpha": 10**400}, ValueError, "alpha is an int of 1329 bits: it must be finite"),
         ({"beta": math.nan}, ValueError, "beta is nan: it must be finite"),
-        ({"beta": -math.inf}, ValueError, "beta is -inf: it must be finite"),
-        ({"beta": "0"}, TypeError, "beta is '0', not a real number"),
         ({"workspace": 2**63}, ValueError, "workspace is 9223372036854775808: it must be at least 0"),
         ({"workspace": 10**400}, ValueError, "workspace is an int of 1329 bits"),
-        ({"workspace": b"8MiB"}, TypeError, "workspace is b'8MiB'"),
-        ({"workspace": [8]}, TypeError, r"workspace is \[8\]"),
         ({"layout": "chwn"}, ValueError, "layout is 'chwn': it must be 'nchw' or 'nhwc'"),
         ({"workspace": -1}, ValueError, "it must be at least 0"),
         ({"workspace": "8MB"}, ValueError, "'8MB' is not a size"),
         ({"workspace": 1.5}, TypeError, "workspace is 1.5"),
         ({"beta": 1.0}, ValueError, "beta is 1.0, and there is no out="),
         ({"plan": 3}, TypeError, "plan is int"),
-        ({"plan": {}}, TypeError, "plan is dict"),
     ],
 )
 def test_arguments_that_describe_no_convolution_are_refused(
@@ -226,12 +178,9 @@ def test_arguments_that_describe_no_convolution_are_refused(
         (np.empty((2, 4, 3, 2), np.float32), ValueError, r"out has the shape \(2, 4, 3, 2\), the result"),
         (np.empty((2, 4, 3, 3)), TypeError, "the inputs and out are of f32 and f64"),
         (np.empty((2, 4, 3, 6), np.float32)[..., ::2], ValueError, "out is not contiguous"),
-        (np.broadcast_to(np.float32(1), (1, 1, 1, 1)), ValueError, "out"),
         (X.reshape(-1)[:72].reshape(2, 4, 3, 3), ValueError, "out shares memory with an input"),
         (OnGpu((2, 4, 3, 3)), RuntimeError, "the inputs and out are on cpu and cuda:1"),
         (np.ma.empty((2, 4, 3, 3), np.float32), TypeError, "out is a masked array"),
-        (np.ma.masked_all((2, 4, 3, 3), np.float32), TypeError, "out is a masked array"),
-        (Described(np.empty((2, 4, 3, 3), np.float32), data=None), TypeError, "'data' is None"),
         ([], TypeError, "out is list, not an array"),
     ],
 )
@@ -239,18 +188,6 @@ def test_unwritable_outputs_are_refused(out: object, error: type[Exception], say
     with pytest.raises(error, match=says) as caught:
         mucudnn.convolution_forward(X, W, out=out)
     assert isinstance(caught.value, MucudnnError)
-
-
-@pytest.mark.parametrize(
-    "half", [np.float32(0.5), np.float64(0.5), np.longdouble(0.5), np.array(0.5), Fraction(1, 2)], ids=repr
-)
-def test_factors_are_real_numbers_of_any_type(half: float) -> None:
-    out = np.ones((2, 4, 3, 3), np.float32)
-    expected = 0.5 * mucudnn.convolution_forward(X, W) + 0.5
-    np.testing.assert_array_equal(mucudnn.convolution_forward(X, W, alpha=half, beta=half, out=out), expected)
-    np.testing.assert_array_equal(
-        mucudnn.convolution_forward(X, W, alpha=2), 2 * mucudnn.convolution_forward(X, W)
-    )
 
 
 def test_factors_of_f64_are_as_large_as_f64() -> None:

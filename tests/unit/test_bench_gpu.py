@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bench.lib.record import Record, read
-from bench.suites.gpu.run import FAILED, MOST_FAILURES, Case, Run, record_outcome
+from bench.suites.gpu.run import MOST_FAILURES, Case, Run, record_outcome
 from bench.suites.gpu.setting import GPU, HOST
-from bench.suites.gpu.summary import NOT_MEASURED, TABLES, latest, summary, tables
+from bench.suites.gpu.summary import latest, summary
 
 
 def case(name: str, value: float = 1.0) -> Case:
@@ -27,22 +27,6 @@ def measured(folder: Path, *cases: Case, seconds: float = 60) -> list[Record]:
     with Run(folder, HOST, seconds) as run:
         run.measure(iter(cases))
         return [record for _, record in read(run.records)]
-
-
-def test_a_measurement_is_kept_and_not_repeated(tmp_path: Path) -> None:
-    first = measured(tmp_path, case("a"), case("b"))
-    assert [(record.case, record.value) for record in first] == [("a", 1.0), ("b", 1.0)]
-    again = measured(tmp_path, case("a", 2.0), case("c", 3.0))
-    assert again == [*first, Record("theme", "c", "time", 3.0, "ms")]
-
-
-def test_a_failure_is_recorded_stops_nothing_and_is_retried(tmp_path: Path) -> None:
-    first, second = measured(tmp_path, failing("a"), case("b"))
-    assert first == Record("theme", "a", FAILED, None, "", {"why": "MemoryError: for that"})
-    assert second.case == "b"
-    *_, last = measured(tmp_path, case("a"))
-    assert last.value == 1.0
-    assert FAILED not in {metric for _, _, metric in latest(measured(tmp_path))}
 
 
 def test_repeated_failures_end_a_part(tmp_path: Path) -> None:
@@ -67,13 +51,6 @@ def read_records(path: Path) -> list[Record]:
 
 def test_nothing_starts_after_the_time_limit(tmp_path: Path) -> None:
     assert measured(tmp_path, case("a"), seconds=0) == []
-
-
-def test_each_table_of_an_empty_folder_says_not_measured() -> None:
-    text = "\n".join(tables({}))
-    assert text.count(f"\n\n{NOT_MEASURED}\n\n") == len(TABLES) - 1
-    assert f"| at most 2 | {NOT_MEASURED} |" in text
-    assert text in summary("a device", {}, {})
 
 
 def test_kernels_of_few_channels_come_last_and_a_dry_run_takes_the_cheapest() -> None:

@@ -1,11 +1,8 @@
 """The choice for an array call: decided once, kept in the cache, within the limit, or taken from a plan."""
 
 import logging
-import os
 import re
 from concurrent.futures import ThreadPoolExecutor
-from enum import IntEnum
-from fractions import Fraction
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -20,7 +17,7 @@ from mucudnn.arrays.devices import ArrayDevice
 from mucudnn.arrays.dispatch import prepared
 from mucudnn.arrays.recent import Recent
 from mucudnn.costs.cache import Cache
-from mucudnn.errors import ArgumentTypeError, MucudnnError, NothingFitsError, UsageError
+from mucudnn.errors import MucudnnError, NothingFitsError, UsageError
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
@@ -205,89 +202,9 @@ def test_a_plan_of_optimize_states_enough_workspace(pass_: str, data_type: str, 
             assert prepared(call, plan)._workspace <= plan.kernels[0].chosen.workspace
 
 
-def test_a_missing_plan_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MucudnnError, match=r"no\.plan cannot be read"):
-        prepared(CALL, tmp_path / "no.plan")
-
-
 def test_plans_at_the_same_address_are_not_mistaken_for_each_other() -> None:
     for parts in (HALVES, WHOLE, HALVES, WHOLE):
         assert prepared(CALL, Plan({}, (PlanKernel(KERNEL, 1, parts, ()),))).configuration == parts
-
-
-def test_sizes_may_be_numbers_tuples_lists_or_arrays() -> None:
-    expected = mucudnn.convolution_forward(X, W, padding=1)
-    for padding in ((1, 1), [1, 1], np.array([1, 1]), np.int64(1)):
-        np.testing.assert_array_equal(mucudnn.convolution_forward(X, W, padding=padding), expected)
-
-
-class OtherPath(os.PathLike[str]):
-    """A path that is neither a str nor a pathlib.Path."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __fspath__(self) -> str:
-        return str(self.path)
-
-
-def test_any_kind_of_path_may_name_a_plan(tmp_path: Path) -> None:
-    write_plan(PLAN, tmp_path / "a.plan")
-    assert prepared(CALL, OtherPath(tmp_path / "a.plan")).configuration == WHOLE
-
-
-NUMBERS = (1.0, True, np.float32(1), np.True_, Fraction(1), 1 + 0j, "1", None)
-SEVERAL = ((1.0, 1), [True, 1], (1, None))
-
-
-@pytest.mark.parametrize(
-    ("name", "odd", "taken"),
-    [
-        *((name, odd, 1) for name in ("stride", "padding", "dilation", "groups") for odd in NUMBERS),
-        *((name, odd, (1, 1)) for name in ("stride", "padding", "dilation") for odd in SEVERAL),
-        *(("workspace", odd, 7) for odd in (7.0, np.float64(7), Fraction(7))),
-        ("workspace", False, 0),
-    ],
-)
-def test_a_value_that_only_equals_a_size_is_refused_before_and_after_the_size_was_used(
-    name: str, odd: object, taken: object
-) -> None:
-    def call(value: object) -> None:
-        mucudnn.convolution_forward(X, W, **{"padding": 1, name: value})
-
-    with pytest.raises(ArgumentTypeError) as before:
-        call(odd)
-    call(taken)
-    with pytest.raises(ArgumentTypeError) as after:
-        call(odd)
-    assert str(after.value) == str(before.value)
-
-
-@pytest.mark.parametrize("odd", [8.0, np.float64(8), "8"])
-def test_a_value_that_only_equals_a_shape_is_refused_before_and_after_the_shape_was_used(odd: object) -> None:
-    def call(channels: object) -> None:
-        mucudnn.convolution_backward_data(X, W, (8, channels, 14, 14), padding=1)
-
-    with pytest.raises(ArgumentTypeError, match="the shape of x is"):
-        call(odd)
-    call(8)
-    with pytest.raises(ArgumentTypeError, match="the shape of x is"):
-        call(odd)
-
-
-def test_whole_numbers_of_any_type_are_sizes() -> None:
-    class Named(IntEnum):
-        ZERO, ONE = 0, 1
-
-    expected = mucudnn.convolution_forward(X, W, padding=1, workspace=0)
-    for one, zero in ((np.int64(1), np.uint8(0)), (np.array(1), np.array(0)), (Named.ONE, Named.ZERO)):
-        result = mucudnn.convolution_forward(X, W, stride=(one, 1), padding=one, groups=one, workspace=zero)
-        np.testing.assert_array_equal(result, expected)
-    shape = np.array(X.shape)
-    np.testing.assert_array_equal(
-        mucudnn.convolution_backward_data(X, W, shape, padding=1),
-        mucudnn.convolution_backward_data(X, W, X.shape, padding=1),
-    )
 
 
 @pytest.mark.parametrize("shape", [None, 8, "8888", b"8888", {8, 14}])
