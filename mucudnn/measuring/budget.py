@@ -134,6 +134,12 @@ class PacedBudget(Budget):
         finally:
             self._last = self._clock()
 
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Let benches that are made in the block have this budget, and count the time of the block."""
+        with self.spending(), super().applied():
+            yield
+
 
 _applied: ContextVar[Budget | None] = ContextVar("mucudnn_budget", default=None)
 _of_process: dict[str, Budget] = {}  # keys are texts of MUCUDNN_BUDGET

@@ -13,7 +13,7 @@ from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Machine
 from mucudnn.measuring.budget import Budget
 from mucudnn.problems.kernels import Kernel
-from mucudnn.torch.choosing.kept_times import KeptTimes
+from mucudnn.torch.choosing.trials import Trials
 from mucudnn.torch.compiling import comparison
 from mucudnn.torch.compiling.operators import CompiledCall
 
@@ -28,7 +28,7 @@ def use(path: Path, seconds: float, calls: int) -> list[bool]:
     A measurement takes a second of the process, which has run for long enough to check any time.
     """
     now = [1e6]
-    kept = KeptTimes(lambda: now[0])
+    trials = Trials(lambda: now[0])
 
     def measure() -> Mapping[str, float]:
         now[0] += 1.0
@@ -37,7 +37,7 @@ def use(path: Path, seconds: float, calls: int) -> list[bool]:
     with Budget(seconds, lambda: now[0]).applied(), Cache.open(path) as cache:
         return [
             bool(
-                kept.find_or_measure(
+                trials.find_or_measure(
                     cache, (HERE, KERNEL, f"call {number}"), measure, lambda _: "choices", lambda _: 1e3
                 )
             )
@@ -64,7 +64,7 @@ def test_a_spent_budget_checks_no_times(tmp_path: Path) -> None:
     now = [1e6]
     measured = []
     with Budget(1.0, lambda: now[0]).applied(), Cache.open(path) as cache:
-        KeptTimes(lambda: now[0]).find_or_measure(
+        Trials(lambda: now[0]).find_or_measure(
             cache, (HERE, KERNEL, "call 0"), lambda: measured.append(1) or TIMES, lambda _: "", lambda _: 1.0
         )
     assert measured == [1], "a later process with time left does"

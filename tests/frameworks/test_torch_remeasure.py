@@ -21,10 +21,10 @@ from mucudnn.costs.cache import Cache
 from mucudnn.costs.checks import MOST_COST
 from mucudnn.costs.records import Machine, StepUses
 from mucudnn.problems.kernels import Kernel
-from mucudnn.torch.choosing import kept_times
-from mucudnn.torch.choosing.kept_times import KeptTimes
+from mucudnn.torch.choosing import trials
 from mucudnn.torch.choosing.step_check import MOST_OVERSPENT, STEPS
 from mucudnn.torch.choosing.step_comparison import StepComparison
+from mucudnn.torch.choosing.trials import Trials
 from mucudnn.torch.compiling import comparison as compiled_comparison
 from mucudnn.torch.compiling.operators import CompiledCall
 
@@ -196,7 +196,7 @@ class Process:
 
     def __init__(self, path: Path, seconds: float = 1e6) -> None:
         self.path, self.now = path, seconds
-        self.kept = KeptTimes(lambda: self.now)
+        self.trials = Trials(lambda: self.now)
         self.measured = 0
 
     def use(self, times: Mapping[str, float], check_ms: float = 25.0) -> Mapping[str, float]:
@@ -208,7 +208,7 @@ class Process:
             return times
 
         with Cache.open(self.path) as cache:
-            return self.kept.find_or_measure(
+            return self.trials.find_or_measure(
                 cache,
                 KEY,
                 measure,
@@ -286,7 +286,7 @@ def test_the_times_of_compiled_calls_are_checked(cache_path: Path, monkeypatch: 
     busy, quiet = {inductor: 1.0, epilogue: 0.0, engine: 3.0}, {inductor: 1.0, epilogue: 0.0, engine: 0.5}
     chosen = []
     for times in (busy, quiet):
-        monkeypatch.setattr(kept_times, "of_process", KeptTimes(lambda: 1e6))
+        monkeypatch.setattr(trials, "of_process", Trials(lambda: 1e6))
         monkeypatch.setattr(compiled_comparison, "_measure", lambda *_, times=times: times)
         chosen.append(compiled_comparison.choose(call, None))
     assert [choice and choice.algorithm for choice in chosen] == [None, "ALGORITHM"]

@@ -20,7 +20,7 @@ from mucudnn.measuring.source import StockTiming
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
-from mucudnn.torch.choosing import answers, decision, kept_times
+from mucudnn.torch.choosing import answers, decision, trials
 from mucudnn.torch.operators import device_times, passes, stock
 from mucudnn.torch.operators.operands import prepare_operands
 
@@ -336,7 +336,7 @@ def test_close_predictions_are_settled_by_running_both(
         races.append(1)
         return {"stock": 100.0, "choices": own_ms[-1]}
 
-    monkeypatch.setattr(decision, "_time_interleaved", race)
+    monkeypatch.setattr(trials, "time_ways", race)
     convolution, x = problems()[1]
     with torch.no_grad():
         mt.convert(convolution)(x)
@@ -346,7 +346,7 @@ def test_close_predictions_are_settled_by_running_both(
         mt.convert(convolution)(x)
         assert len(races) == 1  # the cache has the times
         monkeypatch.setattr(answers, "_answers", Recent(16))
-        monkeypatch.setattr(kept_times, "of_process", kept_times.KeptTimes(lambda: 1e6))
+        monkeypatch.setattr(trials, "of_process", trials.Trials(lambda: 1e6))
         own_ms.append(189.0 - ours_ms)
         mt.convert(convolution)(x)
     assert len(races) == 2, "another process checks the times"
@@ -359,7 +359,7 @@ def test_a_spent_budget_leaves_close_predictions_as_they_are(
     monkeypatch.setattr(dispatch.Prepared, "predicted_ms", 90.0)
     timed(lambda pass_, size, is_slice: 1e9 if is_slice else 100.0)
     monkeypatch.setattr(choosing, "choose_within", _without_stock(choosing.choose_within))
-    monkeypatch.setattr(decision, "_time_interleaved", lambda *_: {"stock": 1.0, "choices": 1.0})
+    monkeypatch.setattr(trials, "time_ways", lambda *_: {"stock": 1.0, "choices": 1.0})
     convolution, x = problems()[1]
     with torch.no_grad():
         mt.convert(convolution, budget="0s")(x)
@@ -380,7 +380,7 @@ def test_a_gain_below_the_cost_of_a_call_is_ignored(
     monkeypatch.setattr(dispatch.Prepared, "predicted_ms", 1e-3)
     timed(lambda pass_, size, is_slice: 1e9 if is_slice else slower * cost_ms / passes)
     monkeypatch.setattr(choosing, "choose_within", _without_stock(choosing.choose_within))
-    monkeypatch.setattr(decision, "_time_interleaved", lambda *_: {"stock": 1.0, "choices": 0.01})
+    monkeypatch.setattr(trials, "time_ways", lambda *_: {"stock": 1.0, "choices": 0.01})
     model, x = nn.Conv2d(4, 4, 3), torch.randn(4, 4, 9, 9, requires_grad=needs_gradients)
     with torch.set_grad_enabled(needs_gradients):
         mt.convert(model)(x)
@@ -432,7 +432,7 @@ def test_a_race_runs_the_call_divided_and_undivided() -> None:
     with torch.no_grad():
         calls = operands.calls(answers.passes_of(key)).items()
         ready = {pass_: passes.ready_of(call, operands.options, 0) for pass_, call in calls}
-        times = decision._time_interleaved(key, operands, ready)
+        times = trials.time_ways("cpu", decision._ways(key, operands, ready))
     assert times.keys() in (set(), {"stock", "choices"}), "a busy machine gives no times"
     assert all(ms > 0 for ms in times.values())
 

@@ -8,7 +8,7 @@ import pytest
 from needs_torch import mt, torch
 
 from mucudnn.arrays.dispatch import Prepared
-from mucudnn.torch.choosing import fusing
+from mucudnn.torch.choosing import trials
 from mucudnn.torch.choosing.sightings import Sightings
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("only_with_cuda")]
@@ -33,9 +33,7 @@ def _measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def fused_ms(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Return a dictionary with the time of every fused pass; that of every other way is 1 ms."""
     times = {"fused": 0.5}
-    monkeypatch.setattr(
-        fusing, "_time_interleaved", lambda key, operands, fused, present: {present: 1.0, **times}
-    )
+    monkeypatch.setattr(trials, "time_ways", lambda device, ways: dict.fromkeys(ways, 1.0) | times)
     return times
 
 

@@ -2,22 +2,24 @@
 
 If every pass chooses STOCK, PyTorch runs the call with its own autograd, as if mucudnn were absent. Otherwise
 the sums of the predicted times decide or, if these are close, interleaved runs of both.
+
+PyTorch adds a bias in a pass of its own over the result, and so do our operators on a GPU unless an engine
+fuses the addition, which is chosen last. On a CPU the engine always adds the bias as it writes the result.
 """
 
-from collections.abc import Hashable
-from functools import partial
+from collections.abc import Callable, Hashable
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
-from mucudnn._native import MOST_ROUNDS, UnfinishedError, second_lowest
+from mucudnn._native import UnfinishedError
 from mucudnn.arrays.choosing import is_measured
 from mucudnn.arrays.dispatch import Prepared
 from mucudnn.arrays.user_cache import one_cache
-from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import promise_named
 from mucudnn.solver import Configuration
-from mucudnn.torch.choosing import kept_times
+from mucudnn.torch.choosing import trials
 from mucudnn.torch.choosing.answers import (
     LEFT_TO_PYTORCH,
     MODELLED,
@@ -27,11 +29,9 @@ from mucudnn.torch.choosing.answers import (
     keep,
     passes_of,
 )
-from mucudnn.torch.choosing.fusing import choose_fused
-from mucudnn.torch.choosing.kept_times import BUDGET_MS, LEAST_GAIN, OPERATOR_MS, Times
 from mucudnn.torch.choosing.sightings import Sightings
-from mucudnn.torch.choosing.step_times import CHOICES, STOCK_WAY, digest
-from mucudnn.torch.operators import device_times, passes, stock
+from mucudnn.torch.choosing.trials import CHOICES, LEAST_GAIN, OPERATOR_MS, STOCK_WAY
+from mucudnn.torch.operators import passes, stock
 from mucudnn.torch.operators.operands import Operands
 from mucudnn.torch.operators.options import plan_of
 
@@ -40,6 +40,8 @@ from mucudnn.torch.operators.options import plan_of
 CLEAR_GAIN = 0.25
 # The Python overhead of a call to a converted module besides its operators.
 _CALL_MS, _CALL_WITH_GRADIENTS_MS = 0.04, 0.12
+_MOST_UNKNOWN = 2  # once the cache lacks this many shapes of a layer, new shapes are not looked up
+_BIAS, _FUSED = "+bias", "fused"  # the epilogue that an engine fuses on a GPU, and the way that runs it
 
 
 def decide(
@@ -68,29 +70,23 @@ def decide(
     """
     if passes.is_followed(operands.x, operands.w, operands.bias):
         return None
+    # PyTorch's own operator keeps no limit and no promise, so a model of the costs chooses for such a call.
+    is_free = key.limit is None and not str(promise_named(operands.options.promise))
+    undecided = NOT_YET if is_free else MODELLED
     if tune == "eager":
         sightings.note_call()
         if not _is_due(key, operands, sightings, layer):
-            return _until_decided(key, operands)
+            return undecided
     try:
         with sightings.deciding(is_paced=tune == "eager"):
             answer = _decide(key, operands, is_own, may_measure=tune != "never")
     except UnfinishedError:
-        return _until_decided(key, operands)
+        return undecided
     if answer is None and tune == "never":
         answer = LEFT_TO_PYTORCH
     if answer is not None:
         keep(key, answer)
     return answer
-
-
-def _until_decided(key: CallKey, operands: Operands) -> Answer:
-    """Return what runs an undecided call: PyTorch, unless the caller named a limit or a promise.
-
-    PyTorch's own operator keeps neither, so a model of the costs chooses for such a call.
-    """
-    is_free = key.limit is None and not str(promise_named(operands.options.promise))
-    return NOT_YET if is_free else MODELLED
 
 
 def _is_due(key: CallKey, operands: Operands, sightings: Sightings, layer: Hashable) -> bool:
@@ -101,7 +97,8 @@ def _is_due(key: CallKey, operands: Operands, sightings: Sightings, layer: Hasha
         return True
     try:
         calls = operands.calls(passes_of(key)).values()
-        if not sightings.may_look_up(layer):
+        seen = sightings.seen(layer)
+        if seen.unknown >= _MOST_UNKNOWN:  # to look a shape up takes a millisecond
             return False
         with sightings.deciding(is_paced=True), one_cache():
             source, plan = stock.source_of(key.device), plan_of(operands.options.plan)
@@ -109,11 +106,11 @@ def _is_due(key: CallKey, operands: Operands, sightings: Sightings, layer: Hasha
                 return True
     except passes.FAILURES:
         return True
-    sightings.note_unknown(layer)
+    seen.unknown += 1
     return False
 
 
-def _decide(key: CallKey, operands: Operands, is_own: bool, *, may_measure: bool = True) -> Answer | None:
+def _decide(key: CallKey, operands: Operands, is_own: bool, *, may_measure: bool) -> Answer | None:
     """Return the answer about a call as `decide` does; None if a pass cannot be prepared.
 
     Raises UnfinishedError if a paced budget ends before the answer.
@@ -126,10 +123,8 @@ def _decide(key: CallKey, operands: Operands, is_own: bool, *, may_measure: bool
                 pass_: passes.ready_of(call, options, stream, may_measure=may_measure)
                 for pass_, call in operands.calls(passes_of(key)).items()
             }
-            answer = choose_fused(
-                key, operands, ready["forward"], _answer(ready, _gain(key, operands, ready, may_measure)),
-                stream=stream, may_measure=may_measure,
-            )  # fmt: skip
+            answer = _compare_with_stock(key, operands, ready, may_measure)
+            answer = _fuse_bias(key, operands, ready["forward"], answer, stream, may_measure)
     except passes.FAILURES:
         return None
     finally:
@@ -140,93 +135,121 @@ def _decide(key: CallKey, operands: Operands, is_own: bool, *, may_measure: bool
     return answer._replace(options=options, ready=ready["forward"] if x.is_cpu else None)
 
 
-def _answer(ready: dict[str, Prepared], gain: float) -> Answer:
-    """Return the answer that a gain of the prepared passes leads to."""
+def _compare_with_stock(
+    key: CallKey, operands: Operands, ready: dict[str, Prepared], may_measure: bool
+) -> Answer:
+    """Return the answer that the gain of the prepared passes leads to. Raises UnfinishedError."""
+    stock_ms, gain = 0.0, 1.0
+    stock_parts = [division.undivided_stock for division in ready.values()]
+    if all(division.is_stock for division in ready.values()):
+        gain = 0.0
+    elif None not in stock_parts:
+        stock_ms = sum(part.time_ms for part in stock_parts if part)
+        if operands.options.plan is None:
+            gain = _gain(key, operands, ready, stock_ms, may_measure)
     is_busy = any(division.is_busy for division in ready.values())
     if gain < LEAST_GAIN:
         return LEFT_TO_PYTORCH._replace(is_busy=is_busy)
     chosen = [division.configuration for division in ready.values()]
     is_divided = any(not isinstance(way, Configuration) or way.is_divided for way in chosen)
-    parts = [division.undivided_stock for division in ready.values()]
-    saved_ms = 0.0 if None in parts else gain * sum(part.time_ms for part in parts if part)
-    return Answer(gain, is_divided=is_divided, is_busy=is_busy, saved_ms=saved_ms)
+    return Answer(gain, is_divided=is_divided, is_busy=is_busy, saved_ms=gain * stock_ms)
 
 
-def _gain(key: CallKey, operands: Operands, ready: dict[str, Prepared], may_measure: bool) -> float:
-    """Return the share of PyTorch's time that the prepared passes save. Raises UnfinishedError."""
-    if all(division.is_stock for division in ready.values()):
-        return 0.0
-    stock_parts = [division.undivided_stock for division in ready.values()]
-    if operands.options.plan is not None or None in stock_parts:
-        return 1.0
-    stock_ms = sum(part.time_ms for part in stock_parts if part)
-    ours_ms = sum(division.predicted_ms for division in ready.values()) + OPERATOR_MS * len(ready)
-    ours_ms += _call_ms(operands.x, len(ready))
-    gain = 1 - ours_ms / stock_ms
-    if LEAST_GAIN <= gain < CLEAR_GAIN:
-        return _measure_gain(key, operands, ready, gain, may_measure)
-    return gain
-
-
-def _measure_gain(
-    key: CallKey, operands: Operands, ready: dict[str, Prepared], predicted: float, may_measure: bool
+def _gain(
+    key: CallKey, operands: Operands, ready: dict[str, Prepared], stock_ms: float, may_measure: bool
 ) -> float:
-    """Return the gain of our operators by interleaved runs, unless the cache has the times of both.
+    """Return the share of PyTorch's ms that the prepared passes save. Raises UnfinishedError.
 
-    Return the predicted gain if the budget has no time for the runs. Raises UnfinishedError if a paced budget
-    has none now, or too little on a busy machine.
+    If the predicted gain is neither small nor clear, interleaved runs decide. It stays if the budget has no
+    time for the runs, so that a later process compares again.
     """
-    x = operands.x
-    kernel, machine = Kernel(ready["forward"].problem, "forward"), key.source.machine
-    call = digest(f"{pass_}: {division.configuration}" for pass_, division in ready.items())
+    call_ms = 0.0
+    if operands.x.is_cpu:
+        call_ms = _CALL_WITH_GRADIENTS_MS if len(ready) > 1 else _CALL_MS
+    operators_ms = OPERATOR_MS * len(ready)
+    ours_ms = sum(division.predicted_ms for division in ready.values()) + operators_ms + call_ms
+    predicted = 1 - ours_ms / stock_ms
+    if not LEAST_GAIN <= predicted < CLEAR_GAIN:
+        return predicted
     # The measured time includes the operators' own overhead on a CPU, but not on a GPU.
-    overhead_ms = _call_ms(x, len(ready)) if x.is_cpu else OPERATOR_MS * len(ready)
-
-    def gain_by(times: Times) -> float:
-        return 1 - (times[CHOICES] + overhead_ms) / times[STOCK_WAY]
-
-    times = kept_times.find_or_compare(
-        (machine, kernel, call),
-        partial(_time_interleaved, key, operands, ready),
-        choose=lambda times: CHOICES if gain_by(times) >= LEAST_GAIN else STOCK_WAY,
+    overhead_ms = call_ms if operands.x.is_cpu else operators_ms
+    algorithms = [f"{pass_}: {division.configuration}" for pass_, division in ready.items()]
+    times, gain = trials.compare(
+        key, ready["forward"].problem, _ways(key, operands, ready), algorithms, overhead_ms,
         may_measure=may_measure,
-    )
-    if not times:  # a later process compares again
-        return predicted if may_measure else 0.0
-    return gain_by(times)
+    )  # fmt: skip
+    if times:
+        return gain
+    return predicted if may_measure else 0.0
 
 
-def _call_ms(x: Tensor, passes: int) -> float:
-    """Return the overhead of a call with that many passes, apart from its operators."""
-    if x.is_cpu:
-        return _CALL_WITH_GRADIENTS_MS if passes > 1 else _CALL_MS
-    return 0.0
-
-
-def _time_interleaved(key: CallKey, operands: Operands, ready: dict[str, Prepared]) -> dict[str, float]:
-    """Return the ms of all passes with our operators and with PyTorch's own; none if all were disturbed."""
+def _ways(key: CallKey, operands: Operands, ready: dict[str, Prepared]) -> dict[str, Callable[[], object]]:
+    """Return the runs of all passes with PyTorch's own operators, and with ours."""
     x, w, bias, options, *_ = operands
     x, w, needed = x.detach(), w.detach(), key.needed  # w has kept filters of its own
     arguments = passes.stock_arguments(options)
+
+    @cache
+    def gradient() -> Tensor:
+        return torch.ones_like(stock.forward(x, w, bias, arguments))
 
     def run_stock() -> None:
         stock.forward(x, w, bias, arguments)
         if any(needed):
             sizes = None if bias is None else bias.shape
-            torch.ops.aten.convolution_backward(dy, x, w, sizes, *arguments, needed)
+            torch.ops.aten.convolution_backward(gradient(), x, w, sizes, *arguments, needed)
 
     def run_ours() -> None:
         passes.run_forward(x, w, bias, options, ready["forward"])
         if needed[0]:
-            passes.run_backward("backward_data", dy, w, x.shape, options)
+            passes.run_backward("backward_data", gradient(), w, x.shape, options)
         if needed[1]:
-            passes.run_backward("backward_filter", x, dy, w.shape, options)
+            passes.run_backward("backward_filter", x, gradient(), w.shape, options)
         if needed[2]:
-            dy.sum([0, *range(2, dy.dim())])
+            gradient().sum([0, *range(2, x.dim())])
 
-    with device_times.quiet(key.device):
-        dy = torch.ones_like(stock.forward(x, w, bias, arguments))
-    times = device_times.time_interleaved(key.device, (run_stock, run_ours), MOST_ROUNDS, BUDGET_MS)
-    if times.is_busy:
-        return {}
-    return dict(zip((STOCK_WAY, CHOICES), map(second_lowest, times.times_ms), strict=True))
+    return {STOCK_WAY: run_stock, CHOICES: run_ours}
+
+
+def _fuse_bias(
+    key: CallKey, operands: Operands, plain: Prepared, answer: Answer, stream: int, may_measure: bool
+) -> Answer:
+    """Return the answer with a forward pass on a GPU that cuDNN fuses the bias with, if that is faster.
+
+    `plain` is the division of the forward pass without a bias, which runs unless the answer leaves the call
+    to PyTorch. The fused pass has to save the share LEAST_GAIN of the answer's time. If it replaces
+    PyTorch's own convolution, OPERATOR_MS counts as its overhead. A call that is traced, needs gradients or
+    has a plan or a promise is never fused. Raises MucudnnError, EngineError, MemoryError.
+    """
+    x, w, bias, options, *_ = operands
+    is_bound = options.plan is not None or str(promise_named(options.promise))
+    if key.device == "cpu" or any(key.needed) or bias is None or is_bound:
+        return answer
+    fused = operands.fused_with(_BIAS)
+    try:
+        call = fused.calls(["forward"])["forward"]
+        ready = passes.ready_of(call, fused.options, stream, may_measure=may_measure)
+    except passes.FAILURES:  # for example, no engine fuses a bias within the limit
+        return answer
+    present, overhead_ms, without = CHOICES, 0.0, str(plain.configuration)
+    run_present: Callable[[], Tensor] = partial(passes.run_forward, x, w, bias, options)
+    if not answer.gain:
+        present, overhead_ms, without = STOCK_WAY, OPERATOR_MS, STOCK_WAY
+        run_present = partial(stock.forward, x, w, bias, passes.stock_arguments(options))
+    times, gain = trials.compare(
+        key,
+        ready.problem,
+        {present: run_present, _FUSED: partial(passes.run_forward, x, w, bias, fused.options)},
+        (_FUSED, ready.configuration, without),
+        overhead_ms,
+        may_measure=may_measure,
+    )
+    if gain < LEAST_GAIN:
+        return answer
+    return answer._replace(
+        gain=1 - (1 - answer.gain) * (1 - gain),
+        is_divided=answer.is_divided or len(ready.configuration.parts) > 1,
+        is_busy=answer.is_busy or ready.is_busy,
+        saved_ms=answer.saved_ms + times[present] - times[_FUSED],
+        epilogue=_BIAS,
+    )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from mucudnn._native import RunTime
-from mucudnn.torch.choosing.step_times import CHOICES, MIXTURE, STOCK_WAY
+from mucudnn.torch.choosing.trials import CHOICES, MIXTURE, STOCK_WAY
 
 # Ways that differ little are compared in _ENOUGH steps of each. Short steps vary more, so if these take less
 # than _ENOUGH_S seconds together, up to _ENOUGH_SHORT are run. If they leave doubt, that many run again.

@@ -7,23 +7,23 @@ never earn back. Such a program runs PyTorch's own convolutions.
 import os
 import time
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from mucudnn import settings
 from mucudnn.arrays.recent import Recent
-from mucudnn.errors import UsageError
-from mucudnn.measuring.budget import Budget, PacedBudget, current_budget
+from mucudnn.measuring.budget import Budget, PacedBudget
 
 _MOST_CALLS, _MOST_LAYERS = 8192, 1024  # an entry takes about 200 bytes
 _MOST_NEEDED = 32  # calls after which any shape is measured
-_MOST_UNKNOWN = 2  # once the cache lacks this many shapes of a layer, new shapes are not looked up
 
 
 @dataclass
-class _Layer:
+class Layer:
+    """The number of a layer's shapes, and of those that the cache did not know."""
+
     shapes: int = 0
-    unknown: int = 0  # shapes that the cache did not know
+    unknown: int = 0
 
 
 class Sightings:
@@ -39,7 +39,7 @@ class Sightings:
         self.deciding_s = 0.0  # the seconds that decisions took, measurements included
         self.undecided = 0  # the calls that came before their decision
         self._counts: Recent[tuple[Hashable, int], int] = Recent(_MOST_CALLS)
-        self._layers: Recent[Hashable, _Layer] = Recent(_MOST_LAYERS)
+        self._layers: Recent[Hashable, Layer] = Recent(_MOST_LAYERS)
         self._most_shapes = 0  # the largest number of shapes that a layer has had
 
     def earns_measuring(self, key: Hashable, layer: Hashable) -> bool:
@@ -56,18 +56,15 @@ class Sightings:
         count = self._counts[call] or 0
         self._counts[call] = count + 1
         if not count:
-            shapes = self._layer(layer)
-            shapes.shapes += 1
-            self._most_shapes = max(self._most_shapes, shapes.shapes)
+            seen = self.seen(layer)
+            seen.shapes += 1
+            self._most_shapes = max(self._most_shapes, seen.shapes)
         return count >= min(self._most_shapes, _MOST_NEEDED)
 
-    def may_look_up(self, layer: Hashable) -> bool:
-        """Return whether to look for a new shape of this layer in the cache, which takes a millisecond."""
-        return self._layer(layer).unknown < _MOST_UNKNOWN
-
-    def note_unknown(self, layer: Hashable) -> None:
-        """Note that the cache does not know a shape of this layer."""
-        self._layer(layer).unknown += 1
+    def seen(self, layer: Hashable) -> Layer:
+        """Return what is known about a layer, which the caller may change."""
+        self._layers[layer] = seen = self._layers[layer] or Layer()
+        return seen
 
     def note_call(self) -> None:
         """Note an undecided call: the program's work since the latest one earns time for decisions."""
@@ -89,24 +86,13 @@ class Sightings:
 
         If nobody named a budget and the decisions of a program `is_paced`, they wait for its own work.
         """
-        start, budget = time.perf_counter(), self._budget
-        if budget is None and is_paced and self._is_paced:
-            budget = self._pace
-        elif budget is None:
-            with suppress(UsageError):  # the decision raises it, too, and PyTorch runs the call
-                budget = current_budget()
+        start = time.perf_counter()
+        budget = self._pace if is_paced and self._is_paced else self._budget
         try:
-            with (
-                nullcontext() if budget is None else budget.applied(),
-                self._pace.spending() if budget is self._pace else nullcontext(),
-            ):
+            with nullcontext() if budget is None else budget.applied():
                 yield
         finally:
             self.deciding_s += time.perf_counter() - start
-
-    def _layer(self, layer: Hashable) -> _Layer:
-        self._layers[layer] = seen = self._layers[layer] or _Layer()
-        return seen
 
 
 of_functions = Sightings()  # the calls of functions; each converted model has its own

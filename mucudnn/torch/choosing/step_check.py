@@ -4,20 +4,85 @@ A result may come from a moment in which other programs disturbed the steps, or 
 slow, without a clock that shows it. So a converted model compares its steps again after 128 steps, counted
 over all processes that use the kept times, and after twice as many each time that the result is confirmed.
 The slower ways of a comparison cost time, so it waits until that is a small share of the steps before it.
+
+The cache identifies a step by a digest of the keys of its calls, in order, and of the settings that affect a
+choice. It ignores the times that another version of mucudnn measured.
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
+from mucudnn import settings
 from mucudnn._native import RunTime
+from mucudnn.arrays.call import LogListener
+from mucudnn.arrays.user_cache import user_cache
+from mucudnn.arrays.views import TYPES
+from mucudnn.costs.cache import Cache
 from mucudnn.costs.checks import MOST_COST, uses_to_next_check
+from mucudnn.costs.records import StepUses
+from mucudnn.errors import MucudnnError, UsageError
+from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.shapes import problem_of
 from mucudnn.torch.choosing.answers import CallKey
 from mucudnn.torch.choosing.faster_way import most_steps_to_compare
-from mucudnn.torch.choosing.step_times import StepTimes
+from mucudnn.torch.choosing.trials import Key, Times, digest
+from mucudnn.torch.tracing.recorder import DATA_TYPES
 
 STEPS = 128  # the fewest steps from one check to the next
 MOST_OVERSPENT = 2  # a check ends without a result if it takes this many times its share of the steps' time
 _COUNT_MS = 2.0  # the time that it takes to count steps in the cache
+
+
+class StepTimes:
+    """The step times in the user's cache. An unusable cache has no times and keeps none."""
+
+    def find(self, calls: Sequence[CallKey]) -> Times:
+        """Return the ms of a step with these calls by way; empty if no process has measured it."""
+        return _ask(Cache.step_times, calls) or {}
+
+    def keep(self, calls: Sequence[CallKey], times: Times, checks: int = 0) -> None:
+        """Keep the ms of a step with these calls by way, after this many checks that led to the same way."""
+        _ask(Cache.add_step_times, calls, times, checks)
+
+    def add_uses(self, calls: Sequence[CallKey], count: int) -> StepUses:
+        """Count steps that ran by the kept times. Return all of them since the latest check."""
+        return _ask(Cache.add_uses, calls, count) or StepUses(count, 0)
+
+    def reset_uses(self, calls: Sequence[CallKey], checks: int) -> None:
+        """Reset the count of steps after a check that leaves the kept times as they are."""
+        _ask(Cache.reset_uses, calls, checks)
+
+    def forget(self, calls: Sequence[CallKey]) -> None:
+        """Delete the kept times, because a check contradicts them, so that a later process compares again."""
+        _ask(Cache.forget_step_times, calls)
+
+
+def _ask(method: Callable[..., Any], calls: Sequence[CallKey], *arguments: Any) -> Any:
+    """Return what a method of the user's cache returns for a step with these calls; None without a cache."""
+    with suppress(MucudnnError), user_cache(LogListener()) as cache:
+        return method(cache, *_identify(calls), *arguments)
+    return None
+
+
+def _identify(calls: Sequence[CallKey]) -> Key:
+    """Return the machine, a forward pass of the step and the digest of all calls. Raise MucudnnError.
+
+    The pass is that of the first call whose data type an engine supports; complex types are unsupported.
+    """
+    first = next((key for key in calls if DATA_TYPES.get(key.data_type) in TYPES), None)
+    if first is None:
+        raise UsageError("no engine supports a data type of this step")
+    x = tuple(first.x) if len(first.x) == len(first.w) else (1, *first.x)
+    padding = 0 if isinstance(first.padding, str) else first.padding
+    problem = problem_of(
+        DATA_TYPES[first.data_type], "nchw", x, tuple(first.w),
+        first.stride, padding, first.dilation, first.groups,
+    )  # fmt: skip
+    chosen = settings.THREADS.read(), settings.BATCH_POLICY.read()
+    step = digest((chosen, *(key.text() for key in calls)))
+    return first.source.machine, Kernel(problem, "forward"), step
 
 
 def median_ms(times: Mapping[str, Sequence[RunTime]]) -> dict[str, float]:
@@ -32,7 +97,7 @@ class StepCheck:
         self,
         result: str,
         calls: Sequence[CallKey],
-        step_ms: Mapping[str, float],
+        step_ms: Times,
         times: StepTimes | None,
         checks: int = 0,
     ) -> None:
@@ -48,7 +113,7 @@ class StepCheck:
 
     @classmethod
     def from_cache(
-        cls, result: str, calls: Sequence[CallKey], step_ms: Mapping[str, float], times: StepTimes
+        cls, result: str, calls: Sequence[CallKey], step_ms: Times, times: StepTimes
     ) -> "StepCheck":
         """Begin with a result that comes from the cache, which also knows its uses by earlier processes."""
         uses, checks = times.add_uses(calls, 1)
@@ -90,7 +155,7 @@ class StepCheck:
         lost_ms = sum(others) - len(others) * own_ms
         return lost_ms > MOST_OVERSPENT * MOST_COST * self._distance * own_ms
 
-    def confirm(self, step_ms: Mapping[str, float], *, is_counted: bool) -> None:
+    def confirm(self, step_ms: Times, *, is_counted: bool) -> None:
         """Go on with the result after a check. It counts unless other programs disturbed it.
 
         `step_ms` is the ms of a step by way in the check. Without all of them the earlier ones stay.

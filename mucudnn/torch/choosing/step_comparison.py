@@ -43,8 +43,8 @@ from mucudnn.torch.choosing.faster_way import (
     relative_times,
     slower_ways,
 )
-from mucudnn.torch.choosing.step_check import StepCheck, median_ms
-from mucudnn.torch.choosing.step_times import CHOICES, MIXTURE, STOCK_WAY, StepTimes
+from mucudnn.torch.choosing.step_check import StepCheck, StepTimes, median_ms
+from mucudnn.torch.choosing.trials import CHOICES, MIXTURE, STOCK_WAY, Times
 from mucudnn.torch.operators import device_times
 from mucudnn.torch.operators.passes import is_captured
 
@@ -71,23 +71,23 @@ class _SimilarSteps:
     left_to_pytorch: dict[int, bool] = field(default_factory=dict)  # keys are modules; empty without a result
     check: StepCheck | None = None  # the latest result of a comparison
 
-    def begin_check(self) -> None:
-        """Compare the ways again."""
-        self.result, self.left, self.count = None, _WAYS, 0
-        self.restart()
-
-    def end_check(self, check: StepCheck, step_ms: Mapping[str, float], *, is_counted: bool) -> None:
-        """Go on with the result as before its check, in which a step took these ms by way."""
-        self.result = check.result
-        self.times.clear()
-        check.confirm(step_ms, is_counted=is_counted)
-
     def restart(self) -> None:
         """Run the next step with the choices, as the first step ran.
 
         The count of steps goes on, so that a program with ever new calls does not compare longer than others.
         """
         self.way, self.repeats, self.is_forward = CHOICES, 0, True
+
+    def end(self, otherwise: str | None, step_ms: Times | None = None, *, is_counted: bool = False) -> None:
+        """Go on with the result as before its check, in which a step took these ms by way.
+
+        The first comparison has no earlier result, and goes on with `otherwise`.
+        """
+        self.result = otherwise
+        if self.check is not None:
+            self.result = self.check.result
+            self.times.clear()
+            self.check.confirm(step_ms or {}, is_counted=is_counted)
 
     def add(self, modules: tuple[int, ...], time: RunTime) -> dict[str, list[RunTime]]:
         """Add the time of a step in the current way. Return the times of steps with these modules."""
@@ -106,11 +106,11 @@ class _SimilarSteps:
     def _next(self) -> str:
         """Return the next way. The last way of an order is the first of the next."""
         order = _WAYS if self.is_forward else _WAYS[::-1]
-        for way in order[order.index(self.way) + 1 :]:
-            if way in self.left:
-                return way
-        self.is_forward = not self.is_forward
-        return next(way for way in reversed(order) if way in self.left)
+        later = [way for way in order[order.index(self.way) + 1 :] if way in self.left]
+        if not later:
+            self.is_forward = not self.is_forward
+            later = [way for way in reversed(order) if way in self.left]
+        return later[0]
 
 
 class StepComparison:
@@ -120,7 +120,7 @@ class StepComparison:
         self,
         times: StepTimes | None = None,
         clock: Callable[[str], ClockReading] = device_times.read_clocks,
-        on_result: Callable[[Mapping[str, float]], None] = lambda step_ms: None,
+        on_result: Callable[[Times], None] = lambda step_ms: None,
     ) -> None:
         """Begin without steps. `on_result` takes the ms of a compared step by way.
 
@@ -224,7 +224,8 @@ class StepComparison:
             steps = self._similar_steps[call] = _SimilarSteps()
         may_compare = not torch.are_deterministic_algorithms_enabled() and not is_captured(x)
         if steps.result and may_compare and steps.check is not None and steps.check.note_step():
-            steps.begin_check()
+            steps.result, steps.left, steps.count = None, _WAYS, 0
+            steps.restart()
         self._way, self._compared = steps.result or CHOICES, None
         self.is_step_left_to_pytorch = steps.result == STOCK_WAY
         if steps.result or not may_compare:
@@ -232,7 +233,7 @@ class StepComparison:
         self._compared, self._called, self._way = steps, [], steps.way
         self._is_clean, self._gains, self._thread = True, set(), threading.get_ident()
         self._is_undecided = False
-        self._since = self._clock(_name_device(x))
+        self._since = self._clock(str(x.device))
 
     def _end(self, x: Tensor) -> None:
         steps = self._compared
@@ -240,17 +241,14 @@ class StepComparison:
             return
         if x.is_cuda and not is_captured(x):
             torch.cuda.synchronize(x.device)
-        time = self._since.until(self._clock(_name_device(x)), 1 if x.is_cuda else torch.get_num_threads())
+        time = self._since.until(self._clock(str(x.device)), 1 if x.is_cuda else torch.get_num_threads())
         modules = tuple(module for module, _ in self._called)
         if not self._is_undecided and self._decide_from_cache(steps, modules):
             return
-        check = steps.check  # None in the first comparison
         if not self._is_clean:
             self._compared = None
-            if check is None:
-                steps.restart()
-            else:
-                steps.end_check(check, {}, is_counted=False)
+            steps.restart()
+            steps.end(otherwise=None)
             return
         steps.count += 1
         if self._way == CHOICES and not self._gains:  # all choices are PyTorch's own
@@ -258,10 +256,7 @@ class StepComparison:
             self._on_result({})
             return
         if steps.count > _PATIENCE:
-            if check is None:
-                steps.result = CHOICES
-            else:
-                steps.end_check(check, {}, is_counted=False)
+            steps.end(otherwise=CHOICES)
             return
         # A mixture would be one of the other ways. If the choices were slower before, it was different there.
         if self._way == CHOICES and CHOICES in steps.left and len(self._gains) == 1:
@@ -269,8 +264,8 @@ class StepComparison:
         times = steps.add(modules, time)
         if len(steps.left) == 1:
             self._decide(steps, times)
-        elif check is not None and check.is_overspent(times):
-            steps.end_check(check, median_ms(times), is_counted=False)
+        elif steps.check is not None and steps.check.is_overspent(times):
+            steps.end(None, median_ms(times))
 
     def _decide(self, steps: _SimilarSteps, times: Mapping[str, list[RunTime]]) -> None:
         """Choose the only way left, and keep the times in the cache.
@@ -286,14 +281,16 @@ class StepComparison:
         pairs = max(len(clean_pairs(times[result], own)) for way, own in times.items() if way != result)
         is_kept = self._times is not None and is_clear and pairs >= FEWEST_KEPT
         calls, earlier, checks = [call for _, call in self._called], steps.check, 0
-        if earlier is not None and (not is_clear or (result == earlier.result and not is_kept)):
-            self._way = earlier.result
-            steps.end_check(earlier, step_ms, is_counted=is_clear)
-            return
-        if earlier is not None and result == earlier.result:
-            checks = earlier.checks + 1
-        elif earlier is not None:
-            earlier.forget()
+        if earlier is not None:
+            is_same = result == earlier.result
+            if not is_clear or (is_same and not is_kept):
+                self._way = earlier.result
+                steps.end(None, step_ms, is_counted=is_clear)
+                return
+            if is_same:
+                checks = earlier.checks + 1
+            else:
+                earlier.forget()
         if self._times is not None and is_kept:
             self._times.keep(calls, step_ms, checks)
         steps.check = StepCheck(result, calls, step_ms, self._times if is_kept else None, checks)
@@ -315,7 +312,7 @@ class StepComparison:
         self._end_comparison(steps, result, step_ms)
         return True
 
-    def _end_comparison(self, steps: _SimilarSteps, result: str, step_ms: Mapping[str, float]) -> None:
+    def _end_comparison(self, steps: _SimilarSteps, result: str, step_ms: Times) -> None:
         """Run this way from now on, and log the ms of all ways."""
         self._way = steps.result = result
         steps.left_to_pytorch = {module: self._runs_stock(call) for module, call in self._called}
@@ -330,7 +327,3 @@ class StepComparison:
         compared = ", ".join(f"{step_ms[way]:.4g} ms {texts[way]}" for way in _WAYS if way in step_ms)
         _logger.info("A step takes %s: %s run", compared, names[result])
         self._on_result(step_ms)
-
-
-def _name_device(x: Tensor) -> str:
-    return "cpu" if x.is_cpu else str(x.device)

@@ -15,9 +15,8 @@ from mucudnn.arrays.user_cache import user_cache
 from mucudnn.costs.schema import STEP_TIME
 from mucudnn.errors import MucudnnError
 from mucudnn.problems.kernels import Kernel
-from mucudnn.torch.choosing import kept_times
-from mucudnn.torch.choosing.kept_times import Times
-from mucudnn.torch.choosing.step_times import digest
+from mucudnn.torch.choosing import trials
+from mucudnn.torch.choosing.trials import Times, digest
 from mucudnn.torch.compiling.operators import (
     SCHEMA,
     TENSORS,
@@ -94,7 +93,7 @@ def _times(call: CompiledCall, packed: Packed | None, choose_way: Callable[[Time
     kind = "plain" if packed is None else "packed, adds" if packed.adds else "packed"
     step = digest(("compiled", kind, call.workspace, call.constant_filter))
     with user_cache(LogListener()) as cache:
-        return kept_times.of_process.find_or_measure(
+        return trials.of_process.find_or_measure(
             cache, (machine, kernel, step), partial(_measure, call, packed), choose_way, _measuring_ms
         )
 

@@ -20,8 +20,9 @@ from mucudnn.sizes import spell_limit
 from mucudnn.torch.choosing import answers
 from mucudnn.torch.choosing.answers import Answer, CallKey
 from mucudnn.torch.choosing.sightings import Sightings
+from mucudnn.torch.choosing.step_check import StepTimes
 from mucudnn.torch.choosing.step_comparison import StepComparison
-from mucudnn.torch.choosing.step_times import CHOICES, MIXTURE, STOCK_WAY, StepTimes
+from mucudnn.torch.choosing.trials import CHOICES, MIXTURE, STOCK_WAY
 from mucudnn.torch.operators.compiler_marks import keep_result
 from mucudnn.torch.operators.options import handle_of
 
