@@ -55,6 +55,13 @@ class PassCall(NamedTuple):
     epilogue: str = ""  # the operations that the engine fuses with the forward pass, such as `+bias+relu`
 
 
+def by_role(pass_: str, first: T, second: T, result: T) -> tuple[T, T, T]:
+    """Return the values for x, w and y, from those of a pass's two tensors and of its result."""
+    if pass_ == "forward":
+        return first, second, result
+    return (result, second, first) if pass_ == "backward_data" else (first, result, second)
+
+
 def geometry(call: PassCall) -> tuple[Problem, dict[str, Shape]]:
     """Return a call's problem, and the shapes of x, w and y. Raises UsageError, ArgumentTypeError."""
     problem = problem_of(

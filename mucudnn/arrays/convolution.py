@@ -17,12 +17,12 @@ from numbers import Real
 from typing import Any, TypeVar
 
 from mucudnn.arrays import views
-from mucudnn.arrays.call import PassCall, PlanOrPath
+from mucudnn.arrays.call import PassCall, PlanOrPath, by_role
 from mucudnn.arrays.dispatch import prepared
 from mucudnn.arrays.views import View
 from mucudnn.errors import ArgumentTypeError, UsageError, shown
 from mucudnn.problems.shapes import Shape, Sizes, exact_shape, scalar
-from mucudnn.promises import STRICT, Promise, promise_of, promise_of_process
+from mucudnn.promises import STRICT, promise_of, promise_of_process
 
 Array = TypeVar("Array")
 # cuDNN takes alpha and beta in f32 for data in f32, f16 and bf16.
@@ -69,17 +69,9 @@ def convolution_forward(
 
     Source: cudnnConvolutionForward; the division follows Oyama et al., μ-cuDNN, 2018.
     """
-    vx, vw = views.read(x, "x"), views.read(w, "w")
-    views.check_same("x", vx, "w", vw)
-    alpha, beta = _check_factor("alpha", alpha, vx), _check_factor("beta", beta, vx)
-    call = PassCall(
-        "forward", vx.device, vx.data_type, layout, vx.shape, vw.shape, None,
-        stride, padding, dilation, groups, workspace, *_promise(numerics, batch_invariant, choice),
-    )  # fmt: skip
-    ready = prepared(call, plan, stream=vx.stream)
-    result, vy = _prepare_output(out, x, vx, vw, ready.shapes["y"], beta)
-    ready.run(vx.address, vw.address, vy.address, alpha, beta, vx.stream, x)
-    return _give_result(result, out, x)
+    sizes, factors = (stride, padding, dilation, groups, workspace), (alpha, beta)
+    promise = numerics, batch_invariant, choice
+    return _convolve("forward", x, w, None, sizes, layout, factors, out, plan, promise)
 
 
 def convolution_backward_data(
@@ -108,18 +100,9 @@ def convolution_backward_data(
 
     Source: cudnnConvolutionBackwardData.
     """
-    vdy, vw = views.read(dy, "dy"), views.read(w, "w")
-    views.check_same("dy", vdy, "w", vw)
-    alpha, beta = _check_factor("alpha", alpha, vdy), _check_factor("beta", beta, vdy)
-    input_shape = _make_exact_shape("x", input_shape)
-    call = PassCall(
-        "backward_data", vdy.device, vdy.data_type, layout, input_shape, vw.shape, vdy.shape,
-        stride, padding, dilation, groups, workspace, *_promise(numerics, batch_invariant, choice),
-    )  # fmt: skip
-    ready = prepared(call, plan, stream=vdy.stream)
-    result, vdx = _prepare_output(out, dy, vdy, vw, ready.shapes["x"], beta)
-    ready.run(vdx.address, vw.address, vdy.address, alpha, beta, vdy.stream, dy)
-    return _give_result(result, out, dy)
+    sizes, factors = (stride, padding, dilation, groups, workspace), (alpha, beta)
+    promise = numerics, batch_invariant, choice
+    return _convolve("backward_data", dy, w, input_shape, sizes, layout, factors, out, plan, promise)
 
 
 def convolution_backward_filter(
@@ -152,29 +135,47 @@ def convolution_backward_filter(
 
     Source: cudnnConvolutionBackwardFilter.
     """
-    vx, vdy = views.read(x, "x"), views.read(dy, "dy")
-    views.check_same("x", vx, "dy", vdy)
-    alpha, beta = _check_factor("alpha", alpha, vx), _check_factor("beta", beta, vx)
-    filter_shape = _make_exact_shape("w", filter_shape)
+    sizes, factors = (stride, padding, dilation, groups, workspace), (alpha, beta)
+    promise = numerics, batch_invariant, choice
+    return _convolve("backward_filter", x, dy, filter_shape, sizes, layout, factors, out, plan, promise)
+
+
+def _convolve(
+    pass_: str, first: Array, second: Any, shape: Shape | None, sizes: tuple[Any, ...], layout: str,
+    factors: tuple[float, float], out: Array | None, plan: PlanOrPath | None, promise: tuple[Any, ...],
+) -> Array:  # fmt: skip
+    """Run a pass on its two arrays. `shape` is that of a gradient; None in the forward pass."""
+    name, other_name, role = _NAMES[pass_]
+    view, other = views.read(first, name), views.read(second, other_name)
+    views.check_same(name, view, other_name, other)
+    alpha, beta = _check_factor("alpha", factors[0], view), _check_factor("beta", factors[1], view)
+    if shape is not None and not (type(shape) is tuple and {*map(type, shape)} == {int}):
+        shape = exact_shape(role, shape)
+    promised = promise_of_process() if promise == (None, None, None) else promise_of(*promise)
+    shapes: tuple[Any, ...] = by_role(pass_, view.shape, other.shape, shape)
     call = PassCall(
-        "backward_filter", vx.device, vx.data_type, layout, vx.shape, filter_shape, vdy.shape,
-        stride, padding, dilation, groups, workspace, *_promise(numerics, batch_invariant, choice),
+        pass_, view.device, view.data_type, layout, *shapes, *sizes,
+        STRICT if promised.is_strict else "default", None, promised,
     )  # fmt: skip
-    ready = prepared(call, plan, stream=vx.stream)
-    result, vdw = _prepare_output(out, x, vx, vdy, ready.shapes["w"], beta)
-    ready.run(vx.address, vdw.address, vdy.address, alpha, beta, vx.stream, x)
-    return _give_result(result, out, x)
+    ready = prepared(call, plan, stream=view.stream)
+    target = out
+    if target is None:
+        if beta != 0:
+            raise UsageError(f"beta is {beta}, and there is no out= to apply it to: give out=, or beta=0")
+        target = views.empty(first, view.data_type, ready.shapes[role])
+    written = views.read(target, "out")
+    if out is not None:
+        _check_output(written, view, other, ready.shapes[role])
+    ready.run(*by_role(pass_, view.address, other.address, written.address), alpha, beta, view.stream, first)
+    if out is None:
+        made: Array = views.convert_result(target, first)
+        return made
+    views.note_written(out)
+    return out
 
 
-def _promise(
-    numerics: str | None, batch_invariant: bool | None, choice: str | None
-) -> tuple[str, None, Promise]:
-    """Return the last fields of a call. Raises UsageError, ArgumentTypeError."""
-    if numerics is None and batch_invariant is None and choice is None:
-        promise = promise_of_process()
-    else:
-        promise = promise_of(numerics, batch_invariant, choice)
-    return STRICT if promise.is_strict else "default", None, promise
+# The names of a pass's two arrays, and the role of its result.
+_NAMES = {"forward": ("x", "w", "y"), "backward_data": ("dy", "w", "x"), "backward_filter": ("x", "dy", "w")}
 
 
 def _check_factor(name: str, value: float, view: View) -> float:
@@ -195,23 +196,8 @@ def _check_factor(name: str, value: float, view: View) -> float:
     return value
 
 
-def _make_exact_shape(name: str, shape: Shape) -> Shape:
-    """Return a shape as a tuple of ints; see `make_exact`. Raises the errors of `exact_shape`."""
-    if type(shape) is tuple and {*map(type, shape)} == {int}:
-        return shape
-    return exact_shape(name, shape)
-
-
-def _prepare_output(
-    out: Any, like: Any, view: View, other: View, shape: Shape, beta: float
-) -> tuple[Any, View]:
-    """Return the array to write to, and its view. Raises UsageError and the errors of `views.read`."""
-    if out is None:
-        if beta != 0:
-            raise UsageError(f"beta is {beta}, and there is no out= to apply it to: give out=, or beta=0")
-        result = views.empty(like, view.data_type, shape)
-        return result, views.read(result, "out")
-    target = views.read(out, "out")
+def _check_output(target: View, view: View, other: View, shape: Shape) -> None:
+    """Raise an error unless the result of this shape can be written to the caller's array."""
     views.check_same("the inputs", view, "out", target)
     if tuple(target.shape) != shape:
         raise UsageError(f"out has the shape {tuple(target.shape)}, the result has {shape}")
@@ -219,13 +205,3 @@ def _prepare_output(
         raise UsageError("out is read-only: give an array that can be written")
     if views.overlap(target, view) or views.overlap(target, other):
         raise UsageError("out shares memory with an input: give an array of its own")
-    return out, target
-
-
-def _give_result(result: Any, out: Array | None, like: Array) -> Array:
-    """Return `out`, or else the new array as one of the library of `like`."""
-    if out is not None:
-        views.note_written(out)
-        return out
-    made: Array = views.convert_result(result, like)
-    return made

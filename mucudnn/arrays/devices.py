@@ -1,10 +1,11 @@
 """The engine of each device of arrays, and the workspaces that its calls share."""
 
 from collections import defaultdict
+from collections.abc import Callable
 from functools import cache
 
 from mucudnn import settings
-from mucudnn._native import Division, Engine, KeptFilter, Memory
+from mucudnn._native import Engine, Memory
 from mucudnn.arrays import views
 from mucudnn.arrays.call import PassCall
 from mucudnn.errors import NoEngineError, NothingFitsError, UsageError
@@ -26,39 +27,26 @@ class ArrayDevice:
         # GPU is done with it, because the next call on the same stream runs after it.
         self._free: defaultdict[int, list[Memory]] = defaultdict(list)
 
-    def run(
-        self,
-        division: Division,
-        x: int,
-        w: int,
-        y: int,
-        size: int,
-        alpha: float,
-        beta: float,
-        stream: int,
-        owner: object,
-        kept: KeptFilter | None = None,
-        bias: int = 0,
-    ) -> None:
-        """Run a division on addresses, with `size` bytes of workspace that no other call uses meanwhile.
+    def run(self, run: Callable[[Memory | None], None], size: int, stream: int, owner: object) -> None:
+        """Run work on a stream, with `size` bytes of workspace that no other call uses meanwhile.
 
-        The library of `owner`, one of the arrays, may lend the workspace. The division made `kept` of w. A
-        `bias` is added in the write of y, on a GPU only by a fused kernel; 0 stands for none.
-        Raises NothingFitsError if there is no memory for it.
+        The library of `owner`, one of the arrays, may lend the workspace. Raises NothingFitsError if there is
+        no memory for it.
         """
         if not size:
-            division.run(x, w, y, None, alpha, beta, stream, kept, bias)
-            return
-        if self.engine.kind == "cudnn" and (lent := self._lend(owner, size)) is not None:
-            lent_memory = self.engine.borrow(lent[0], size)
-            division.run(x, w, y, lent_memory, alpha, beta, stream, kept, bias)
+            run(None)
             return
         free = self._free[stream]
-        workspace = self._take(free, size)
         try:
-            division.run(x, w, y, workspace, alpha, beta, stream, kept, bias)
+            lent = views.allocate_scratch(owner, size) if self.engine.kind == "cudnn" else None
+            workspace = self._take(free, size) if lent is None else self.engine.borrow(lent[0], size)
+        except MemoryError:
+            raise NothingFitsError(f"there is no memory for a workspace of {format_size(size)}") from None
+        try:
+            run(workspace)
         finally:
-            free.append(workspace)
+            if lent is None:
+                free.append(workspace)
 
     def check_stream(self, stream: int) -> None:
         """Raise UsageError if the stream captures a CUDA graph."""
@@ -69,12 +57,6 @@ class ArrayDevice:
                 "captured calls"
             )
 
-    def _lend(self, owner: object, size: int) -> tuple[int, object] | None:
-        try:
-            return views.allocate_scratch(owner, size)
-        except MemoryError:
-            raise _no_memory(size) from None
-
     def _take(self, free: list[Memory], size: int) -> Memory:
         try:
             workspace = free.pop()
@@ -83,14 +65,7 @@ class ArrayDevice:
             del workspace  # frees it, because there may not be memory for it and the larger workspace
         except IndexError:  # no workspace is free
             pass
-        try:
-            return self.engine.allocate(size)
-        except MemoryError:
-            raise _no_memory(size) from None
-
-
-def _no_memory(size: int) -> NothingFitsError:
-    return NothingFitsError(f"there is no memory for a workspace of {format_size(size)}")
+        return self.engine.allocate(size)
 
 
 def device_named(name: str, threads: int | None = None, constant_filters: bool = False) -> ArrayDevice:

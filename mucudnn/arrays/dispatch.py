@@ -23,12 +23,7 @@ from mucudnn.arrays.devices import ArrayDevice, device_of
 from mucudnn.arrays.recent import Recent
 from mucudnn.arrays.rescue import Rescue
 from mucudnn.costs.records import DETERMINISTIC, FRAMEWORK, STOCK
-from mucudnn.errors import (
-    MucudnnError,
-    NothingFitsError,
-    UsageError,
-    raised_here,
-)
+from mucudnn.errors import MucudnnError, NothingFitsError, UsageError, raised_here
 from mucudnn.measuring.source import Source, runs_stock
 from mucudnn.output.text import micro_batches
 from mucudnn.plans.parts.parts import prepare, slice_count
@@ -38,7 +33,7 @@ from mucudnn.problems.descriptor import short_text
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.shapes import Shape
 from mucudnn.sizes import doubt_limit, format_size, parse_limit
-from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration, Slices, is_tiled
+from mucudnn.solver import ChannelGroups, Configuration, MicroConfiguration, is_tiled
 
 _logger = logging.getLogger("mucudnn")
 
@@ -121,8 +116,10 @@ class Prepared:
 
         def attempt(division: Division) -> None:
             own = kept if division is self._division else None
-            size = division.workspace
-            self._device.run(division, x, w, y, size, alpha, beta, stream, owner, own, bias)
+            self._device.run(
+                lambda workspace: division.run(x, w, y, workspace, alpha, beta, stream, own, bias),
+                division.workspace, stream, owner,
+            )  # fmt: skip
 
         try:
             if self._rescue is None:
@@ -239,13 +236,18 @@ def _prepare(
     elif plan is not None and only_plan:
         raise _make_missing_error(known, kernel)
     else:
-        limit = _limit_beside(known, call)
+        limit = limit_of(call.workspace)
+        if call.workspace is None and known.promise.batch_invariant and LIMIT in known.header:
+            limit = parse_limit(known.header[LIMIT])  # a batch-invariant plan chooses for all kernels
         choice = choose(device.engine, kernel, limit, source, may_measure, call)
         configuration = choice.configuration
     if refusal := refusal_of_slices(kernel, slice_count(configuration)):
         raise UsageError(f"the plan cannot be followed: {refusal}; make the plan again")
     stock = tuple(part.size for part in configuration.parts if part.algorithm == STOCK)
-    slices = tuple(part for part in _slices_of(configuration) if part[1] != STOCK)
+    like = configuration  # groups of channels resemble the first one
+    if isinstance(like, ChannelGroups):
+        like = like.parts[0].configuration
+    slices = tuple(part for part in like.slices if part[1] != STOCK)
     own = kernel.at(problem.mini_batch - sum(stock)) if slices else None
     try:
         division = prepare(device.engine, own, configuration, slices) if own else None
@@ -271,20 +273,6 @@ def _prepare(
         call, problem, configuration, shapes, plan, device, division, needed, stock, choice.undivided_stock,
         rescue, choice.is_busy,
     )  # fmt: skip
-
-
-def _limit_beside(plan: Plan, call: PassCall) -> int | None:
-    """Return the limit of a call that a plan lacks. A batch-invariant plan has it, since it chooses, too."""
-    if call.workspace is None and plan.promise.batch_invariant and LIMIT in plan.header:
-        return parse_limit(plan.header[LIMIT])
-    return limit_of(call.workspace)
-
-
-def _slices_of(configuration: Configuration | ChannelGroups) -> Slices:
-    """Return the slices of a configuration, or of the first of its groups, which the others resemble."""
-    if isinstance(configuration, ChannelGroups):
-        return configuration.parts[0].configuration.slices
-    return configuration.slices
 
 
 def _check_deterministic(engine: Engine, kernel: Kernel, chosen: Configuration | ChannelGroups) -> None:

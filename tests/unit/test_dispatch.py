@@ -275,20 +275,20 @@ def test_nothing_is_decided_or_run_on_a_stream_that_a_cuda_graph_captures(
 
 
 def test_on_a_gpu_the_library_of_the_arrays_lends_the_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, division, x = Mock(kind="cudnn"), Mock(), object()
+    engine, run, x = Mock(kind="cudnn"), Mock(), object()
     monkeypatch.setattr(views, "allocate_scratch", lambda like, size: (4096, size) if like is x else None)
-    ArrayDevice(engine).run(division, 1, 2, 3, 100, 1.0, 0.0, 7, x)
+    ArrayDevice(engine).run(run, 100, 7, x)
     engine.borrow.assert_called_once_with(4096, 100)
-    division.run.assert_called_once_with(1, 2, 3, engine.borrow.return_value, 1.0, 0.0, 7, None, 0)
+    run.assert_called_once_with(engine.borrow.return_value)
     engine.allocate.assert_not_called()
-    ArrayDevice(engine).run(division, 1, 2, 3, 100, 1.0, 0.0, 7, object())
+    ArrayDevice(engine).run(run, 100, 7, object())
     engine.allocate.assert_called_once_with(100)
 
 
 def test_without_memory_of_that_library_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "allocate_scratch", Mock(side_effect=MemoryError))
     with pytest.raises(NothingFitsError, match="no memory for a workspace of 100 B"):
-        ArrayDevice(Mock(kind="cudnn")).run(Mock(), 1, 2, 3, 100, 1.0, 0.0, 7, object())
+        ArrayDevice(Mock(kind="cudnn")).run(Mock(), 100, 7, object())
 
 
 @pytest.mark.parametrize("size", [5, 17, 64])

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from mucudnn import settings
 from mucudnn._native import EngineError
 from mucudnn.arrays import views as arrays
-from mucudnn.arrays.call import PassCall
+from mucudnn.arrays.call import PassCall, by_role
 from mucudnn.arrays.dispatch import Prepared, prepared
 from mucudnn.arrays.views import View
 from mucudnn.errors import MucudnnError, MucudnnWarning, UsageError
@@ -28,7 +28,6 @@ from mucudnn.torch.operators.compiler_marks import keep_result
 from mucudnn.torch.operators.formats import strides
 from mucudnn.torch.operators.options import Ints, Options, plan_of
 
-T = TypeVar("T")
 PLAIN = (Tensor, torch.nn.Parameter)
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _CHANNELS_BEHIND = {3: (0, 2, 1), 4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}  # number of axes -> permutation
@@ -216,23 +215,18 @@ def run_backward(
     try:
         view, other = views(names[0], first, names[1], second, options)
         if ready is None:
-            shapes = _by_role(pass_, view.shape, other.shape, in_memory(shape, bool(options.channels_last)))
+            shapes = by_role(pass_, view.shape, other.shape, in_memory(shape, bool(options.channels_last)))
             ready = ready_of(call_of(pass_, view, *shapes, options), options, view.stream)
         if ready.is_stock:
             return _stock_backward(pass_, first, second, shape, options)
         result = empty_result(shape, first, bool(options.channels_last))
         if ready.own:
-            x, w, y = _by_role(pass_, view.address, other.address, result.data_ptr())
+            x, w, y = by_role(pass_, view.address, other.address, result.data_ptr())
             ready.run(x, w, y, stream=view.stream, owner=first)
-        _run_slices(pass_, ready, *_by_role(pass_, first, second, result), options)
+        _run_slices(pass_, ready, *by_role(pass_, first, second, result), options)
         return _restrided(result, "x" if is_data else "w", options)
     except FAILURES as error:
         return _fall_back(error, options, partial(_stock_backward, pass_, first, second, shape, options))
-
-
-def _by_role(pass_: str, first: T, second: T, result: T) -> tuple[T, T, T]:
-    """Return the values for x, w and y, from those of a backward pass's tensors and result."""
-    return (result, second, first) if pass_ == "backward_data" else (first, result, second)
 
 
 _BODIES: dict[str, Callable[[Tensor, Tensor, Any, Options], Tensor]] = {
