@@ -11,7 +11,7 @@ from mucudnn.arrays.user_cache import user_cache
 from mucudnn.costs.records import STOCK, Measurement
 from mucudnn.errors import NothingFitsError, NotMeasuredError
 from mucudnn.listener import Listener
-from mucudnn.measuring.bench import Bench, ModelledBench
+from mucudnn.measuring.bench import Bench, EngineBench
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.measure import find_missing
 from mucudnn.measuring.runners import Race, Runner
@@ -51,7 +51,7 @@ def choose(
     """
     listener, policy = LogListener(), settings.BATCH_POLICY.read()
     if call.promise.choice == FIXED and not call.promise.batch_invariant and engine.kind == "host":
-        modelled = ModelledBench(engine, listener, _runner(source), call.deterministic)
+        modelled = EngineBench(engine, listener, _runner(source), call.deterministic)
         return Choice(fixed_choice(modelled, kernel, policy, limit))
     with user_cache(listener) as cache:
         bench = Bench(engine, cache, listener, _runner(source), source, call.deterministic)

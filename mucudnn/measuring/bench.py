@@ -26,27 +26,48 @@ def machine_of(engine: Engine) -> Machine:
     return Machine(engine.kind, engine.device, engine.library, engine.threads)
 
 
-class Bench:
+class EngineBench:
+    """An engine whose algorithms a runner admits, for choices by modelled costs.
+
+    With `deterministic` no algorithm counts whose bits differ between runs.
+    """
+
+    def __init__(self, engine: Engine, listener: Listener, runner: Runner, deterministic: bool) -> None:
+        self.engine, self.machine = engine, machine_of(engine)
+        self.listener, self.runner, self.deterministic = listener, runner, deterministic
+
+    def candidates(self, kernel: Kernel, sizes: Sequence[int]) -> dict[int, list[Listed]]:
+        """Return the runnable algorithms at each micro-batch size, from the engine."""
+        return {
+            size: self._admitted(
+                [
+                    Listed(listed.algorithm, listed.workspace, listed.notes)
+                    for listed in self.engine.enumerate(kernel.at(size))
+                    if listed.status == SUCCESS
+                ]
+            )
+            for size in sizes
+        }
+
+    def _admitted(self, algorithms: Sequence[Algorithm]) -> list[Algorithm]:
+        return [each for each in algorithms if not self.deterministic or DETERMINISTIC in each.notes.split()]
+
+
+class Bench(EngineBench):
     """An engine, the cache that keeps its measurements, and the listener that hears of the progress.
 
     The `runner` decides how to measure. With a `source`, the caller's framework competes with the engine's
-    algorithms. With `deterministic` no algorithm counts whose bits differ between runs. Measurements
-    allocate at most `memory_cap` bytes, half of the device memory that is available when the bench is
-    created. When the `budget` is spent, only what a choice cannot do without is measured. `made` counts the
-    measurements and comparisons.
+    algorithms. Measurements allocate at most `memory_cap` bytes, half of the device memory that is available
+    when the bench is created. When the `budget` is spent, only what a choice cannot do without is measured.
+    `made` counts the measurements and comparisons.
     """
 
     def __init__(
         self, engine: Engine, cache: Cache, listener: Listener, runner: Runner, source: Source | None = None,
         deterministic: bool = False,
     ) -> None:  # fmt: skip
-        self.engine = engine
-        self.machine = machine_of(engine)
-        self.cache = cache
-        self.listener = listener
-        self.runner = runner
-        self.source = source
-        self.deterministic = deterministic
+        super().__init__(engine, listener, runner, deterministic)
+        self.cache, self.source = cache, source
         self.made = Counter[str]()
         self.budget = current_budget()
         self._kept: tuple[Problem, Tensors] | None = None
@@ -73,9 +94,6 @@ class Bench:
             self.engine, self.machine, self.cache, kernel, sizes, keeps_failures=keeps_failures
         )
         return {size: self._admitted(listed) for size, listed in every.items()}
-
-    def _admitted(self, algorithms: Sequence[Algorithm]) -> list[Algorithm]:
-        return [each for each in algorithms if not self.deterministic or DETERMINISTIC in each.notes.split()]
 
     def exceeding(self, kernel: Kernel, samples: int, limit: int) -> list[str]:
         """Return the algorithms worth measuring whose workspace for that many samples exceeds a limit."""
@@ -106,24 +124,3 @@ class RecordedBench(Bench):
         self.runner, self.source, self.made = Replay(), None, Counter[str]()
         self.deterministic = False
         self.budget = Budget()
-
-
-class ModelledBench(Bench):
-    """A bench without a cache, for choices by modelled costs on an engine that lists in microseconds."""
-
-    def __init__(self, engine: Engine, listener: Listener, runner: Runner, deterministic: bool) -> None:
-        self.engine, self.machine = engine, machine_of(engine)
-        self.listener, self.runner, self.deterministic = listener, runner, deterministic
-
-    def candidates(self, kernel: Kernel, sizes: Sequence[int]) -> dict[int, list[Listed]]:
-        """Return the runnable algorithms at each micro-batch size, from the engine."""
-        return {
-            size: self._admitted(
-                [
-                    Listed(listed.algorithm, listed.workspace, listed.notes)
-                    for listed in self.engine.enumerate(kernel.at(size))
-                    if listed.status == SUCCESS
-                ]
-            )
-            for size in sizes
-        }

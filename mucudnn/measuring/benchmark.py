@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mucudnn.forks import no_fork
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.measure import find_missing, measure
-from mucudnn.measuring.worklist import Worklist
+from mucudnn.measuring.runners import Worklist
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
 

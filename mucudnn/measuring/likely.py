@@ -1,6 +1,6 @@
 """The algorithms of the host engine that are too slow to measure, by the measurements of similar kernels.
 
-The cost model of `host_model` predicts a time, and the measurements of similar kernels on the same machine
+The model of `modelled_costs` predicts a time, and the measurements of similar kernels on the same machine
 correct it: another mini-batch, another image size, another layer or network. Where none is similar, the model
 alone decides, but only about algorithms that are far behind.
 """
@@ -11,8 +11,8 @@ from collections.abc import Container, Iterable, Sequence
 from mucudnn.costs.records import STOCK, Measurement
 from mucudnn.costs.similar import find_similar
 from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.host_model import is_modelled, modelled_ms
-from mucudnn.measuring.worklist import Task, Worklist
+from mucudnn.measuring.modelled_costs import is_modelled, modelled_ms
+from mucudnn.measuring.runners import Task, Worklist
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import is_tiled
 

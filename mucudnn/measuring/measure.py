@@ -13,9 +13,9 @@ from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.budget import spell_budget
 from mucudnn.measuring.close_candidates import find_close, measure_close
 from mucudnn.measuring.likely import drop_unlikely, find_unlikely
+from mucudnn.measuring.runners import Task, Worklist
 from mucudnn.measuring.source import stock_row, timed
 from mucudnn.measuring.timers import ExhaustiveTimer, RaceTimer, StockOfKernel
-from mucudnn.measuring.worklist import Task, Worklist
 from mucudnn.problems.descriptor import problem_key
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes

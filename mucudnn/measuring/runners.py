@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeAlias
 
 from mucudnn._native import (
@@ -16,12 +16,40 @@ from mucudnn._native import (
 from mucudnn.costs.records import CANNOT_ACCUMULATE, RACED, Measurement
 from mucudnn.measuring.candidates import wastes_transform
 from mucudnn.measuring.race import Candidate, RaceGoal, next_candidate
-from mucudnn.measuring.worklist import Task, Worklist
 from mucudnn.problems.kernels import Kernel
 
 Rows: TypeAlias = Sequence[Measurement]
 # Interleaved runs of close candidates take this many times the undivided call, and at least these ms.
 _COMPARISON_UNITS, _LEAST_COMPARISON_MS = 24, 20.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """A measurement to make, with the source of STOCK if `is_stock`, else with the engine."""
+
+    kernel: Kernel
+    micro_batch: int
+    algorithm: str
+    workspace: int
+    notes: str
+    is_stock: bool = False
+
+
+@dataclass
+class Worklist:
+    """The measurements to make, and those that need too much memory.
+
+    A race finds a choice within each of the `limits` and, with `undivided`, the best undivided algorithm to
+    compare the choice with. With `again`, disturbed measurements that are due are made again. `memory` is the
+    most bytes that measuring allocates at once.
+    """
+
+    tasks: list[Task] = field(default_factory=list)
+    beyond_memory: list[Task] = field(default_factory=list)
+    limits: Sequence[int | None] = (None,)
+    undivided: bool = False
+    again: bool = True
+    memory: int = 0
 
 
 class Runner:

@@ -7,9 +7,8 @@ from mucudnn.costs.records import CANNOT_ACCUMULATE, STOCK_SLICE, SUCCESS, Measu
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace
 from mucudnn.measuring.race import Candidate, hopeless_ms
-from mucudnn.measuring.runners import whole_ms_of
+from mucudnn.measuring.runners import Task, whole_ms_of
 from mucudnn.measuring.source import StockTimer, timed
-from mucudnn.measuring.worklist import Task
 from mucudnn.problems.kernels import Kernel
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from mucudnn.costs.records import Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.errors import UsageError
-from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.bench import Bench, EngineBench
 from mucudnn.measuring.modelled_costs import modelled_table
 from mucudnn.plans.decide import (
     Decision,
@@ -52,7 +52,7 @@ def decide_without_clock(
     ]
 
 
-def fixed_choice(bench: Bench, kernel: Kernel, policy: str, limit: int | None) -> Configuration:
+def fixed_choice(bench: EngineBench, kernel: Kernel, policy: str, limit: int | None) -> Configuration:
     """Return the configuration within a limit that the model finds fastest. Raises NothingFitsError."""
     return choose_within(modelled_table(bench, [kernel], policy), kernel, policy, limit)
 

@@ -12,8 +12,8 @@ from mucudnn._native import Patience, RunTime, Timing, estimate
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.schema import MEASUREMENT
 from mucudnn.measuring.budget import PacedBudget
+from mucudnn.measuring.runners import Task
 from mucudnn.measuring.timers import RaceTimer
-from mucudnn.measuring.worklist import Task
 from mucudnn.torch.choosing import answers
 from mucudnn.torch.operators import device_times, stock
 

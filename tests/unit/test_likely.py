@@ -18,8 +18,8 @@ from mucudnn.listener import Listener
 from mucudnn.measuring import measure as measure_module
 from mucudnn.measuring.bench import Bench, machine_of
 from mucudnn.measuring.benchmark import benchmark
-from mucudnn.measuring.host_model import modelled_ms
 from mucudnn.measuring.measure import find_missing
+from mucudnn.measuring.modelled_costs import modelled_ms
 from mucudnn.measuring.runners import Exhaustive, Race, Runner
 from mucudnn.problems.kernels import Kernel
 
