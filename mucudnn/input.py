@@ -2,13 +2,11 @@
 
 import gzip
 import io
-import json
 import os
-import re
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NewerFileError, UsageError, raised_here, shown
 from mucudnn.sizes import format_size
@@ -63,20 +61,6 @@ def read_packed(path: Path, *, most: int = MOST_BYTES) -> bytes:
     return content
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text. Raises ValueError with a readable reason."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"it is not JSON: {error}") from None
-    except UnicodeDecodeError:
-        raise ValueError("it is not text") from None
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    except raised_here(ValueError):  # Python's limit for digits, whose message is about Python's settings
-        raise ValueError("it has a number of thousands of digits") from None
-
-
 def read_document(path: AnyPath, kind: str, parse: Callable[[str], T], *, most: int = MOST_BYTES) -> T:
     """Return the result of `parse` for the text of a file, such as a plan. Errors call the file a `kind`.
 
@@ -100,14 +84,6 @@ def read_document(path: AnyPath, kind: str, parse: Callable[[str], T], *, most: 
         raise NewerFileError(f"{path}: {error}") from None
     except raised_here(ValueError) as error:
         raise MucudnnError(f"{path}: {error}") from None
-
-
-def check_version(line: str, kind: str, newest: int) -> None:
-    """Check the first line of a text form, such as `mucudnn network 1`. Raises UsageError, NewerFileError."""
-    match = re.fullmatch(rf"mucudnn {kind} ([1-9][0-9]{{0,17}})", line)
-    if match is None:
-        raise UsageError(f"this is not a mucudnn {kind}: its first line is not 'mucudnn {kind} {newest}'")
-    refuse_newer(kind, int(match[1]), newest)
 
 
 def refuse_newer(what: str, version: int, newest: int, instead: str = "make it again") -> None:

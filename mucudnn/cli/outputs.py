@@ -33,7 +33,7 @@ def _is_list_of_convolutions(start: bytes) -> bool:
 
 
 PLAN = Kind("plan", lambda start: start.startswith(b"mucudnn plan "))
-MEMORY_PLAN = Kind("memory plan", lambda start: start.startswith(b"mucudnn memory plan "))
+MEMORY_PLAN = Kind("memory plan", lambda start: b'"kind": "mucudnn memory plan"' in start)
 PAGE = Kind("page of mucudnn report", lambda start: b"mucudnn</title>" in start)
 PLOT = Kind("plot", lambda start: start.startswith((b"\x89PNG", b"<?xml", b"<svg")))
 ROWS = Kind("export of a cache", lambda start: start.startswith(b'{"kind": "header"'))

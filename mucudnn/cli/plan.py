@@ -10,8 +10,8 @@ from mucudnn.cli import options
 from mucudnn.cli.examples import format_examples
 from mucudnn.cli.memory_table import show_plan as show_memory_plan
 from mucudnn.cli.terminal import Terminal, show, show_json, table
+from mucudnn.codec import parse_json
 from mucudnn.errors import MucudnnError, shown
-from mucudnn.input import parse_json
 from mucudnn.measuring.engines import open_engine
 from mucudnn.output.text import micro_batches, milliseconds, ratio
 from mucudnn.plans.any_plan import read_plan

@@ -8,9 +8,10 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from mucudnn.codec import parse_json
 from mucudnn.costs.schema import FORMAT, KINDS, Row
 from mucudnn.errors import MucudnnError, raised_here
-from mucudnn.input import parse_json, refuse_newer
+from mucudnn.input import refuse_newer
 
 _HEADER = json.dumps({"kind": "header", "schema": FORMAT})
 

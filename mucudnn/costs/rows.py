@@ -8,11 +8,11 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from mucudnn.codec import parse_json
 from mucudnn.costs.claims import Claims, Patience
 from mucudnn.costs.file import CacheError, DamagedError, Database
 from mucudnn.costs.schema import KERNEL_KEY, KINDS, STEP_TIME, STEP_USES, Kind, Row, rank
 from mucudnn.errors import MucudnnError
-from mucudnn.input import parse_json
 from mucudnn.listener import Listener
 
 T = TypeVar("T")

@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from mucudnn.codec import parse_json
 from mucudnn.diagnosis.events import BACKWARD, KINDS, Event, classify, count_steps, is_pipeline, read_events
 from mucudnn.errors import MucudnnError
-from mucudnn.input import parse_json, read_packed
+from mucudnn.input import read_packed
 
 MOST_BYTES = 2**30  # a trace that gzip packed has this limit before and after
 

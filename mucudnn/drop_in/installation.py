@@ -14,8 +14,8 @@ from mucudnn.sizes import format_size
 
 # Packages that mucudnn needs or that parts of it use.
 _PACKAGES = (
-    "numpy", "highspy", "pulp", "rich", "scipy-openblas32", "torch", "cupy", "jinja2", "matplotlib", "h5py",
-    "shtab", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12",
+    "numpy", "highspy", "pulp", "msgspec", "rich", "scipy-openblas32", "torch", "cupy", "jinja2",
+    "matplotlib", "h5py", "shtab", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12",
 )  # fmt: skip
 _PARTS = ("completion", "report", "spatial", "torch")  # the extras for users
 _EXTRA = re.compile(r"extra == ['\"](\w+)['\"]")

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from mucudnn._native import EngineError, Planner
+from mucudnn.codec import parse_json
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import PLANNING, Machine
 from mucudnn.errors import NoEngineError, UsageError, raised_here, shown
-from mucudnn.input import MOST_BYTES_OF_LINES, expanded, parse_json, read_text
+from mucudnn.input import MOST_BYTES_OF_LINES, expanded, read_text
 from mucudnn.listener import Listener
 from mucudnn.measuring.candidates import candidates
 from mucudnn.measuring.engines import cudnn_paths, installed

@@ -23,14 +23,11 @@ def read_plan(path: AnyPath) -> AnyPlan:
 
 
 def _parse(text: str) -> AnyPlan:
-    lines = (line for line in text.splitlines() if line.strip() and not line.startswith("#"))
-    first = next(lines, "")
-    if first.startswith("mucudnn memory plan "):
-        with no_fork:
-            from mucudnn.plans.memory.plan import MemoryPlan
-        return MemoryPlan.parse(text)
-    if first.startswith("{"):
-        with no_fork:
-            from mucudnn.plans.devices.spatial_plan import parse_spatial_plan
-        return parse_spatial_plan(text)
-    return parse_plan_text(text)
+    if not text.startswith("{"):
+        return parse_plan_text(text)
+    with no_fork:
+        from mucudnn.codec import kind_of, parse_json
+        from mucudnn.plans.devices.spatial_plan import SpatialPlan
+        from mucudnn.plans.memory.plan import MemoryPlan
+    is_spatial = kind_of(parse_json(text)) == "mucudnn spatial plan"
+    return SpatialPlan.parse(text) if is_spatial else MemoryPlan.parse(text)

@@ -129,9 +129,9 @@ class Plan:
                     k.problem,
                     k.pass_,
                     k.count,
-                    list_parts(k.chosen),
-                    [list_parts(option) for option in k.desirable],
-                    [(count, list_parts(share)) for count, share in k.shares],
+                    _list_parts(k.chosen),
+                    [_list_parts(option) for option in k.desirable],
+                    [(count, _list_parts(share)) for count, share in k.shares],
                     [] if k.groups is None else _list_groups(k.groups),
                 )
                 for k in self.kernels
@@ -148,9 +148,9 @@ class Plan:
                 PlanKernel(
                     Kernel(problem, pass_),
                     count,
-                    make_configuration(chosen),
-                    tuple(map(make_configuration, desirable)),
-                    tuple((number, make_configuration(share)) for number, share in shares),
+                    _make_configuration(chosen),
+                    tuple(map(_make_configuration, desirable)),
+                    tuple((number, _make_configuration(share)) for number, share in shares),
                     _make_groups(groups) if groups else None,
                 )
                 for problem, pass_, count, chosen, desirable, shares, groups in kernels
@@ -192,27 +192,25 @@ def parse_plan_text(text: str) -> Plan:
         raise NewerFileError(str(error)) from None
 
 
-def list_parts(configuration: Configuration) -> list[tuple[int, str, float, int]]:
+def _list_parts(configuration: Configuration) -> list[tuple[int, str, float, int]]:
     """Return the size, algorithm, milliseconds and workspace of each part."""
     return [(p.size, p.algorithm, p.time_ms, p.workspace) for p in configuration.parts]
 
 
 def _list_groups(groups: ChannelGroups) -> list[tuple[int, list[tuple[int, str, float, int]]]]:
     sign = -1 if groups.of_inputs else 1  # in the bindings, input channels are below 0
-    return [(sign * group.channels, list_parts(group.configuration)) for group in groups.parts]
+    return [(sign * group.channels, _list_parts(group.configuration)) for group in groups.parts]
 
 
 def _make_groups(groups: list[tuple[int, list[tuple[int, str, float, int]]]]) -> ChannelGroups:
     return ChannelGroups(
         tuple(
-            ChannelGroup(abs(channels), make_configuration(parts), channels < 0) for channels, parts in groups
+            ChannelGroup(abs(channels), _make_configuration(parts), channels < 0)
+            for channels, parts in groups
         )
     )
 
 
-def make_configuration(parts: Sequence[tuple[int, str, float, int]]) -> Configuration:
-    """Return the configuration of parts that `list_parts` lists. Raises ValueError."""
-    longest = max((time_ms for _, _, time_ms, _ in parts), default=0.0)
-    if longest >= 2**63:  # the sum of such times may not be finite
-        raise ValueError(f"a part of a choice takes {longest} ms, must be below 2^63")
+def _make_configuration(parts: Sequence[tuple[int, str, float, int]]) -> Configuration:
+    """Return the configuration of parts that `_list_parts` lists. Raises ValueError."""
     return Configuration(tuple(MicroConfiguration(*part) for part in parts))

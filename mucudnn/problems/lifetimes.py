@@ -49,11 +49,6 @@ class Checker:
         self._differentiated: set[str] = set()
         self._is_backward = False  # True from the first backward step on
 
-    @property
-    def tensors(self) -> list[Tensor]:
-        """The tensors in the order in which they were added."""
-        return [uses.tensor for uses in self._uses.values()]
-
     def add_tensor(self, tensor: Tensor) -> None:
         """Add a tensor, before the steps that use it. Raises UsageError."""
         if tensor.name in self._uses:

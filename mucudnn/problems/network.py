@@ -1,16 +1,15 @@
 """Networks: the steps of a training step or of an inference in order, and the questions that planners ask."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
+from mucudnn.codec import Document
 from mucudnn.errors import UsageError, shown
-from mucudnn.input import MOST_BYTES_OF_LINES, AnyPath, path_of, read_document
-from mucudnn.output.files import write_lines
+from mucudnn.input import MOST_BYTES_OF_LINES
 from mucudnn.problems.backward import add_backward
 from mucudnn.problems.kernels import Kernel, merge_kernels
 from mucudnn.problems.lifetimes import Checker, Lifetime
-from mucudnn.problems.network_text import format_network, parse_network
 from mucudnn.problems.steps import KINDS, PRESENT, Step, Tensor
 
 
@@ -32,10 +31,10 @@ class Recomputation:
 
 
 @dataclass(frozen=True)
-class Network:
+class Network(Document, kind="network", version=2, most=MOST_BYTES_OF_LINES):
     """The steps of a training step or of an inference in order, and their tensors.
 
-    `lifetimes` says when each tensor is used and when it is in memory. `str(network)` is the text form.
+    `str(network)` is its JSON text, `write` and `read` keep it in a file.
 
     Raises UsageError for steps that cannot run in this order, for example because one reads a tensor before
     it is written, or two write the same tensor. The error names the step and the tensor.
@@ -43,19 +42,25 @@ class Network:
 
     tensors: tuple[Tensor, ...] = ()
     steps: tuple[Step, ...] = ()
-    lifetimes: dict[str, Lifetime] = field(init=False, repr=False, compare=False)
-    _tensors: dict[str, Tensor] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "tensors", tuple(self.tensors))
+        object.__setattr__(self, "steps", tuple(self.steps))
+        _ = self.lifetimes  # raises UsageError
+
+    @cached_property
+    def lifetimes(self) -> dict[str, Lifetime]:
+        """The steps that use each tensor, and those during which it is in memory, by its name."""
         checker = Checker()
         for tensor in self.tensors:
             checker.add_tensor(tensor)
         for step in self.steps:
             checker.add_step(step)
-        object.__setattr__(self, "tensors", tuple(self.tensors))
-        object.__setattr__(self, "steps", tuple(self.steps))
-        object.__setattr__(self, "lifetimes", checker.finish())
-        object.__setattr__(self, "_tensors", {tensor.name: tensor for tensor in self.tensors})
+        return checker.finish()
+
+    @cached_property
+    def _tensors(self) -> dict[str, Tensor]:
+        return {tensor.name: tensor for tensor in self.tensors}
 
     def tensor(self, name: str) -> Tensor:
         """Return the tensor of this name. Raises UsageError."""
@@ -180,27 +185,3 @@ class Network:
         differentiated.
         """
         return Network(*add_backward(self.tensors, self.steps))
-
-    def __str__(self) -> str:
-        return format_network(self.tensors, self.steps)
-
-    @classmethod
-    def parse(cls, text: str) -> "Network":
-        """Return the network that a text describes.
-
-        Raises UsageError with the number of the wrong line, and NewerFileError for a newer version's text.
-        """
-        return cls(*parse_network(text))
-
-    def write(self, path: AnyPath) -> None:
-        """Write the text form to a file, whole or not at all. Raises MucudnnError."""
-        write_lines(path_of(path, "network"), [str(self)], "the network")
-
-    @classmethod
-    def read(cls, path: AnyPath) -> "Network":
-        """Read a network from a file.
-
-        Raises MucudnnError with the file and line that cannot be read, NewerFileError for the network of a
-        newer version, and ArgumentTypeError if `path` is not a path.
-        """
-        return read_document(path, "network", cls.parse, most=MOST_BYTES_OF_LINES)

@@ -102,6 +102,8 @@ def check_name(noun: str, name: object) -> None:
         raise ArgumentTypeError(f"the name of a {noun} is {shown(name)}, not a text")
     if not name:
         raise UsageError(f"a {noun} has an empty name")
+    if any("\ud800" <= character <= "\udfff" for character in name):
+        raise UsageError(f"the name of a {noun} is {shown(name)}, which has half of a surrogate pair")
 
 
 def _exact_names(label: str, names: Iterable[str]) -> tuple[str, ...]:

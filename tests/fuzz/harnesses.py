@@ -22,13 +22,12 @@ from mucudnn.costs.schema import KINDS, MEASUREMENT, Kind, Row
 from mucudnn.drop_in.elf import NotElfError, parse_elf
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.measuring.described_device import described_device
-from mucudnn.plans.devices.spatial_plan import parse_spatial_plan
+from mucudnn.plans.devices.spatial_plan import SpatialPlan
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.plan import Plan
 from mucudnn.problems.descriptor import geometry, problem_key, short_text
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.problems.network import Network
-from mucudnn.problems.network_text import format_network, parse_network
 from mucudnn.problems.sources import Flags, _read_lines_of
 
 Check = Callable[[bytes], bool]
@@ -85,14 +84,13 @@ def check_descriptors(data: bytes) -> bool:
 def check_network(data: bytes) -> bool:
     """Read a network, ask it about its memory, and write it."""
     try:
-        tensors, steps = parse_network(text_of(data))
+        network = Network.parse(text_of(data))
     except MucudnnError as error:
         check_message(error)
         return False
-    written = format_network(tensors, steps)
-    assert parse_network(written) == (tensors, steps)
-    network = Network(tensors, steps)
+    written = str(network)
     assert Network.parse(written) == network
+    assert str(Network.parse(written)) == written
     assert min(network.resident(), default=0) >= 0
     assert network.bytes_of("activation", "gradient") >= 0
     network.kernels()
@@ -203,11 +201,11 @@ def check_memory_plan(data: bytes) -> bool:
 def check_spatial_plan(data: bytes) -> bool:
     """Read a spatial plan, which divides a model's samples over several devices, and write it."""
     try:
-        plan = parse_spatial_plan(text_of(data))
-    except (ValueError, MucudnnError) as error:
+        plan = SpatialPlan.parse(text_of(data))
+    except MucudnnError as error:
         check_message(error)
         return False
-    assert parse_spatial_plan(str(plan)) == plan
+    assert SpatialPlan.parse(str(plan)) == plan
     return True
 
 

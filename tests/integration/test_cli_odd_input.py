@@ -209,7 +209,7 @@ def test_an_export_without_rows_or_header_is_refused(tmp_path: Path, capsys: Cap
 def test_a_deeply_nested_spatial_plan_is_reported_in_one_line(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "deep.spatial"
     file.write_text('{"kind": "mucudnn spatial plan", "mesh": ' + "[" * 100_000)
-    assert "not a readable spatial plan" in only_error(["plan", "show", str(file)], capsys)
+    assert "deep.spatial: it is nested too deeply" in only_error(["plan", "show", str(file)], capsys)
 
 
 EVIL = "\x1b]0;title\x07\x1b[2J\x9b31m"

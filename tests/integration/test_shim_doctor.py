@@ -108,8 +108,8 @@ def test_the_doctor_compares_packages_with_what_mucudnn_needs(
     monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], works: bool | None, end: str
 ) -> None:
     installed = {
-        "highspy": "1.8.0", "numpy": "2.1", "pulp": "3.3.1", "rich": "13.0.1", "jinja2": "3.1",
-        "scipy-openblas32": "0.3.28.0.1", **versions,
+        "highspy": "1.8.0", "msgspec": "0.19.0", "numpy": "2.1", "pulp": "3.3.1", "rich": "13.0.1",
+        "jinja2": "3.1", "scipy-openblas32": "0.3.28.0.1", **versions,
     }  # fmt: skip
 
     def version(name: str) -> str:

@@ -138,7 +138,21 @@ def _classify(network: Builder, *hidden: int) -> Network:
 
 PLAIN_NAMES = st.integers().map(str)
 words = st.sampled_from(
-    ["a", "conv1.weight", "reads", "in_place_of", "#", '"', "\\", "a b", "é", "\u2028", "\n", "\ud800", "-"]
+    [
+        "a",
+        "conv1.weight",
+        "reads",
+        "in_place_of",
+        "#",
+        '"',
+        "\\",
+        "a b",
+        "é",
+        "\u2028",
+        "\n",
+        "\U0001f600",
+        "-",
+    ]
 )
 odd_names = st.lists(words, min_size=1, max_size=3).map("".join) | st.text(min_size=1, max_size=4)
 

@@ -90,6 +90,7 @@ def test_memory_is_written_before_it_is_overwritten() -> None:
     ("fields", "message"),
     [
         ({"name": ""}, "a tensor has an empty name"),
+        ({"name": "a\ud800"}, "the name of a tensor is 'a.ud800', which has half of a surrogate pair"),
         ({"shape": (2, -1)}, "a size of tensor 't' is -1: it must be at least 0"),
         ({"shape": (2**63,)}, "it must be at least 0 and below 2"),
         ({"data_type": "f31"}, "tensor 't' has the data type 'f31': there are f64, f32"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -42,18 +43,35 @@ NETWORK = Network(
     ),
 )
 TEXT = """\
-mucudnn network 1
-tensor image f32[2,3,8,8] input
-tensor conv.weight f32[4,3,3,3] parameter
-tensor conv f32[2,4,8,8]
-tensor relu f32[2,4,8,8] in_place_of conv
-tensor "the mean" f64[] output
-step conv reads image conv.weight writes conv saves image conv.weight
-kernel forward 1 f32:nchw:default:g1mb2_ic3ih8iw8_oc4oh8ow8_kh3kw3_sh1sw1_ph1pw1_dh0dw0
-step relu reads conv writes relu saves relu
-step mean reads relu writes "the mean" flops 512
-step relu.backward backward_of relu reads relu
-end 4
+{
+ "kind": "mucudnn network",
+ "version": 2,
+ "tensors": [
+  {"name": "image", "shape": [2, 3, 8, 8], "kind": "input"},
+  {"name": "conv.weight", "shape": [4, 3, 3, 3], "kind": "parameter"},
+  {"name": "conv", "shape": [2, 4, 8, 8]},
+  {"name": "relu", "shape": [2, 4, 8, 8], "in_place_of": "conv"},
+  {"name": "the mean", "shape": [], "data_type": "f64", "kind": "output"}
+ ],
+ "steps": [
+  {
+   "name": "conv",
+   "reads": ["image", "conv.weight"],
+   "writes": ["conv"],
+   "saves": ["image", "conv.weight"],
+   "kernels": [
+    {
+     "problem": "f32:nchw:default:g1mb2_ic3ih8iw8_oc4oh8ow8_kh3kw3_sh1sw1_ph1pw1_dh0dw0",
+     "pass": "forward",
+     "name": "conv"
+    }
+   ]
+  },
+  {"name": "relu", "reads": ["conv"], "writes": ["relu"], "saves": ["relu"]},
+  {"name": "mean", "reads": ["relu"], "writes": ["the mean"], "flops": 512},
+  {"name": "relu.backward", "reads": ["relu"], "backward_of": "relu"}
+ ]
+}
 """
 
 
@@ -66,7 +84,7 @@ def test_it_reads_back() -> None:
 
 
 def test_an_empty_network_has_a_text_too() -> None:
-    assert str(Network()) == "mucudnn network 1\nend 0\n"
+    assert str(Network()) == '{"kind": "mucudnn network", "version": 2}\n'
     assert Network.parse(str(Network())) == Network()
 
 
@@ -87,7 +105,6 @@ def test_any_network_reads_back_as_the_same(network: Network) -> None:
     assert str(read) == text
     kernels = [[(k.name, k.count) for k in step.kernels] for step in read.steps]
     assert kernels == [[(k.name, k.count) for k in step.kernels] for step in network.steps]
-    assert len(text.splitlines()) == 2 + len(network.tensors) + len(kernels) + sum(map(len, kernels))
 
 
 @given(trainable())
@@ -96,25 +113,9 @@ def test_a_training_step_reads_back_as_the_same(network: Network) -> None:
     assert Network.parse(str(training)) == training
 
 
-def test_comments_empty_lines_and_spaces_are_skipped() -> None:
-    lines = [
-        f"  {line.replace(' ', '   ')} \r\n# a comment\n\n"
-        for line in TEXT.splitlines()
-        if "mean" not in line
-    ]
-    lines[0] = "# made by hand\n\n" + TEXT.splitlines()[0] + "\n"
-    text = "".join(lines).replace("end   4", "end 3")
-    assert len(Network.parse(text).steps) == 3
-
-
-def test_a_tensor_may_stand_directly_before_its_first_step() -> None:
-    text = "mucudnn network 1\ntensor a f32[1]\nstep s writes a\ntensor b f32[1]\nstep t writes b\nend 2\n"
-    assert [tensor.name for tensor in Network.parse(text).tensors] == ["a", "b"]
-
-
-@given(st.integers(0, len(TEXT) - 2))
+@given(st.integers(0, len(TEXT) - 3))
 def test_a_truncated_network_is_refused(length: int) -> None:
-    with pytest.raises(UsageError, match=r"line [0-9]+: "):
+    with pytest.raises(UsageError, match="it is not JSON: "):
         Network.parse(TEXT[:length])
 
 
@@ -131,67 +132,57 @@ def test_a_damaged_network_is_read_or_refused_and_nothing_else(data: st.DataObje
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("mucudnn network 1", "something else", "line 1: this is not a mucudnn network"),
-        ("network 1", "network 0", "line 1: this is not a mucudnn network"),
-        ("network 1", "network one", "line 1: this is not a mucudnn network"),
-        ("input", "entry", "line 2: tensor 'image' is of the kind 'entry'"),
-        ("f32[2,3,8,8]", "2x3x8x8", "line 2: '2x3x8x8' is not a data type with sizes"),
-        ("f32[2,3,8,8]", "f32[2,-3]", "line 2: "),
-        ("f32[2,3,8,8]", "f31[2]", "line 2: tensor 'image' has the data type 'f31'"),
-        ("image f32[2,3,8,8] input", "image", "line 2: a tensor has the form: tensor NAME TYPE"),
-        ("parameter", "parameter 7", "line 3: a tensor has the form: tensor NAME TYPE"),
-        ("of conv", "of conv image", "line 5: one value follows 'in_place_of', not 2"),
-        ("tensor relu", "tensor conv", "line 5: two tensors have the name 'conv'"),
-        ('"the mean" f64', '"the mean f64', "line 6: '\"the mean f64.*' has a quote that is not closed"),
-        ('"the mean" f64', '"the mean"f64', "line 6: '\"the mean\"f64.*' has a quote"),
-        ('"the mean" f64', '"\\q" f64', "line 6: .* is not a name in quotes, written as in JSON"),
-        ("step conv ", "step ", "line 7: a step has the form: step NAME"),
+        ('"kind": "mucudnn network"', '"kind": "network"', "this is not a mucudnn network: its kind is not"),
+        ('"version": 2', '"version": "2"', "the version of the network is '2', must be 2: make it again"),
+        ('"version": 2', '"version": 1', "the version of the network is 1, must be 2"),
+        ('"shape": []', '"size": []', r"tensors\[4\] has 'size', which is not one of name, shape, data_type"),
+        ("[2, 3, 8, 8]", "[2, 3.5]", r"tensors\[0\].shape\[1\] is 3.5: expected `int`, got `float`"),
         (
-            "step mean reads relu",
-            "step mean reads picture",
-            "line 10: step 'mean' names 'picture', which is not a tensor",
+            '"shape": [2, 3, 8, 8], ',
+            "",
+            r"tensors\[0\] is {.*image.*}: object missing required field `shape`",
         ),
-        ("writes conv", "writes conv writes", "line 7: 'writes' is given twice"),
-        ("kernel forward", "kernel sideways", "line 8: step 'conv' has a kernel in the pass 'sideways'"),
-        ("forward 1 ", "forward x ", "line 8: 'x' is not a count"),
-        ("forward 1 f", "forward f", "line 8: a kernel has the form: kernel PASS COUNT DESCRIPTOR"),
-        ("ic3", "ic0", "line 8: the number of input channels"),
-        (
-            "reads conv writes relu",
-            "writes relu reads relu",
-            "line 9: step 'relu' reads 'relu' before a step",
-        ),
-        ("flops 512", "flops many", "line 10: 'many' is not a number of flops"),
-        ("step mean", "kernel forward\nstep mean", "line 10: a kernel has the form"),
-        ("step mean", "edge a b\nstep mean", "line 10: 'edge' is not an entry of a network"),
-        (
-            "step conv reads image",
-            "kernel forward 1 mb1\nstep conv reads image",
-            "line 7: the kernel does not fol",
-        ),
-        ("end 4", "end 5", "line 12: the network should have 5 steps, it has 4"),
-        ("end 4\n", "end 4\nmore\n", "line 13: there is text after the end"),
-        (' writes "the mean"', "", "line 12: no step writes tensor 'the mean', of the kind output"),
-        ("end 4\n", "", "line 12: the text stops before the end of the network"),
+        ("[2, 3, 8, 8]", "[2, -3]", r"tensors\[0\]: a size of tensor 'image' is -3: it must be at least 0"),
+        ('"input"', '"entry"', r"tensors\[0\]: tensor 'image' is of the kind 'entry'"),
+        ('"the mean"', '""', r"tensors\[4\]: a tensor has an empty name"),
+        ('"the mean"', '"\\ud800"', "it is not JSON: .*surrogate"),
+        ('"pass": "forward"', '"pass": 1', r"steps\[0\].kernels\[0\].pass is 1: expected `str`"),
+        ('"pass": "forward"', '"pass_": "forward"', r"kernels\[0\] has 'pass_', which is not one of"),
+        ('"forward"', '"sideways"', r"steps\[0\]: step 'conv' has a kernel in the pass 'sideways'"),
+        ("ic3", "ic0", r"steps\[0\].kernels\[0\].problem: the number of input channels"),
+        ('"relu", "reads": ["conv"]', '"relu", "reads": ["relu"]', "^step 'relu' reads 'relu' before a step"),
+        ('"name": "relu", "shape"', '"name": "conv", "shape"', "^two tensors have the name 'conv'"),
     ],
 )
-def test_a_broken_network_is_refused_by_line(old: str, new: str, message: str) -> None:
+def test_a_broken_network_is_refused_by_field_and_value(old: str, new: str, message: str) -> None:
+    assert old in TEXT
     with pytest.raises(UsageError, match=message):
         Network.parse(TEXT.replace(old, new, 1))
 
 
+@given(networks(odd_names), st.data())
+def test_a_name_that_is_no_field_is_refused_wherever_it_is(network: Network, data: st.DataObject) -> None:
+    content = json.loads(str(network))
+    objects = [content]
+    for found in objects:
+        objects += [entry for value in found.values() if isinstance(value, list)
+                    for entry in value if isinstance(entry, dict)]  # fmt: skip
+    data.draw(st.sampled_from(objects))["another"] = 1
+    with pytest.raises(UsageError, match="has 'another', which is not one of"):
+        Network.parse(json.dumps(content))
+
+
 def test_a_network_of_a_newer_version_is_told_from_a_broken_one() -> None:
-    with pytest.raises(NewerFileError, match="of version 2, this mucudnn reads up to version 1"):
-        Network.parse(TEXT.replace("network 1", "network 2"))
+    with pytest.raises(NewerFileError, match="of version 3, this mucudnn reads up to version 2"):
+        Network.parse(TEXT.replace('"version": 2', '"version": 3'))
 
 
 def test_the_page_about_networks_tells_the_truth() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "network.md").read_text()
-    text, added = re.findall(r"```text\n((?:mucudnn|tensor) .*?)```", page, re.DOTALL)
+    (text,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     forward = Network.parse(text)
+    assert str(forward) == text
     training = forward.with_backward()
-    known = text.splitlines()
-    assert added.splitlines() == [line for line in str(training).splitlines() if line not in known]
     relu = training.lifetimes["relu"]
     again = training.recomputation("indices")
     for answer in (
@@ -216,11 +207,11 @@ def test_an_error_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "net.txt"
     with pytest.raises(MucudnnError, match=r"the network .*net\.txt cannot be read: No such file"):
         Network.read(path)
-    path.write_text(TEXT.replace("end 4", "end 5"))
-    with pytest.raises(MucudnnError, match=r"net\.txt: line 12: the network should have 5 steps"):
+    path.write_text(TEXT.replace('["conv"]', '["cow"]'))
+    with pytest.raises(MucudnnError, match=r"net\.txt: step 'conv' names 'cow', which is not"):
         Network.read(path)
-    path.write_text(TEXT.replace("network 1", "network 2"))
-    with pytest.raises(NewerFileError, match=r"net\.txt: the network is of version 2"):
+    path.write_text(TEXT.replace('"version": 2', '"version": 3'))
+    with pytest.raises(NewerFileError, match=r"net\.txt: the network is of version 3"):
         Network.read(path)
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(MucudnnError, match=r"net\.txt is not a network: it is not text"):

@@ -1,7 +1,6 @@
 """The planner of divided models: its meshes, its memory, the place to gather, and its file."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from needs_torch import torch
 from mucudnn.cli import main
 from mucudnn.errors import ArgumentTypeError, MucudnnError, NothingFitsError, UsageError
 from mucudnn.plans.any_plan import read_plan
-from mucudnn.plans.devices.spatial_plan import SpatialStage, parse_spatial_plan
+from mucudnn.plans.devices.spatial_plan import SpatialPlan, SpatialStage
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch import spatial
 from mucudnn.torch.parallel.spatial.planning.choosing import kernels_of
@@ -202,38 +201,31 @@ def test_the_plan_is_written_read_and_shown(tmp_path: Path, capsys: pytest.Captu
     assert main(["plan", "show", str(tmp_path / "model.spatial"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"schema": 1, **json.loads(str(planned))}
     (tmp_path / "broken").write_text('{"kind": "mucudnn spatial plan"')
-    with pytest.raises(MucudnnError, match="not a readable spatial plan"):
+    with pytest.raises(MucudnnError, match="broken: it is not JSON: Input data was truncated"):
         read_plan(tmp_path / "broken")
 
 
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"kind": "another"}, "its kind is 'another'"),
+        ({"kind": "another"}, "this is not a mucudnn spatial plan"),
         ({"version": 2}, "spatial plan is of version 2.*upgrade"),
-        ({"version": "1"}, "'1' is not a whole number"),
-        ({"mesh": ["depth"]}, r"\['depth'\] is not a JSON object"),
-        ({"axes": {"two": "depth"}}, "'two'"),
-        ({"memory": -1}, "-1 is not a whole number"),
-        ({"time_ms": "1"}, "'1' is not a number"),
-        ({"time_ms": math.nan}, "nan is not a number"),
-        ({"gather_before": "a\x1b[2J"}, "is not printable text"),
-        ({"notes": ["\ud800"]}, "is not printable text"),
-        ({"layers": "a"}, "'a' is not a list"),
-        ({"layers": [{**LAYER, "\ud800": 1}]}, "nothing named '.ud800'"),
-        ({"layers": [{"name": "a"}]}, "it has no place"),
-        ({"candidates": [{**CANDIDATE, "fits": 1}]}, "1 is neither true nor false"),
-        ({"candidates": [3]}, "3 is not a JSON object"),
+        ({"version": "1"}, "the version of the spatial plan is '1', must be 1"),
+        ({"mesh": ["depth"]}, r"mesh is \['depth'\]: expected `object`"),
+        ({"axes": {"two": "depth"}}, "axes is {'two': 'depth'}: expected `int`"),
+        ({"memory": -1}, "memory is -1: expected `int` >= 0"),
+        ({"layers": [{**LAYER, "x": 1}]}, r"layers\[0\] has 'x', which is not one of name, place"),
+        ({"layers": [{"name": "a"}]}, r"layers\[0\] is {'name': 'a'}: object missing required field `place`"),
+        ({"candidates": [{**CANDIDATE, "fits": 1}]}, r"candidates\[0\].fits is 1: expected `bool`"),
     ],
 )
 def test_a_plan_with_a_wrong_value_is_refused_with_the_value(changes: dict[str, Any], fault: str) -> None:
-    with pytest.raises((ValueError, MucudnnError), match=fault) as refused:
-        parse_spatial_plan(json.dumps(PLAN | changes))
-    str(refused.value).encode()
+    with pytest.raises(MucudnnError, match=fault):
+        SpatialPlan.parse(json.dumps(PLAN | changes))
 
 
 def test_a_plan_of_version_1_is_read() -> None:
-    planned = parse_spatial_plan(json.dumps(PLAN))
+    planned = SpatialPlan.parse(json.dumps(PLAN))
     assert planned.stages == planned.candidates[0].stages == (SpatialStage("a", ()),)
 
 

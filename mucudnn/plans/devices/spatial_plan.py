@@ -1,19 +1,8 @@
 """The plan by which several devices share each sample of a model: numbers and text, without PyTorch."""
 
-import json
-import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-from typing import Any, TypeVar
+from dataclasses import dataclass
 
-from mucudnn.errors import shown
-from mucudnn.input import parse_json, refuse_newer
-from mucudnn.output.files import write_lines
-
-_KIND, _VERSION = "mucudnn spatial plan", 1
-
-T = TypeVar("T", bound="SpatialStage | SpatialLayer | SpatialCandidate | SpatialPlan")
+from mucudnn.codec import Count, Document
 
 
 @dataclass(frozen=True)
@@ -40,25 +29,25 @@ class SpatialLayer:
     place: str
     time_ms: float
     exchange_ms: float
-    halo_bytes: int
+    halo_bytes: Count
     others_ms: float
-    ranks: int
+    ranks: Count
 
 
 @dataclass(frozen=True)
 class SpatialCandidate:
     """A mesh: milliseconds of a step and bytes on a rank with its best places to gather and divide again."""
 
-    mesh: dict[str, int]
+    mesh: dict[str, Count]
     gather_before: str | None
     time_ms: float
-    memory: int
+    memory: Count
     fits: bool
     stages: tuple[SpatialStage, ...]
 
 
 @dataclass(frozen=True)
-class SpatialPlan:
+class SpatialPlan(Document, kind="spatial plan", version=1):
     """The chosen mesh, the axes that it divides, and the layers before which tensors are gathered or divided.
 
     `stages` are these layers in their order. `gather_before` is the first layer before which the tensor
@@ -66,100 +55,13 @@ class SpatialPlan:
     link; `notes` say so, with the model's constants.
     """
 
-    mesh: dict[str, int]
+    mesh: dict[str, Count]
     axes: dict[int, str]
     gather_before: str | None
     time_ms: float
-    memory: int
-    memory_limit: int | None
+    memory: Count
+    memory_limit: Count | None
     layers: tuple[SpatialLayer, ...]
     candidates: tuple[SpatialCandidate, ...]
     notes: tuple[str, ...]
     stages: tuple[SpatialStage, ...]
-
-    def __str__(self) -> str:
-        """Return the plan as JSON, which `parse_spatial_plan` reads."""
-        return json.dumps({"kind": _KIND, "version": _VERSION, **asdict(self)}, indent=1)
-
-    def write(self, path: str | Path) -> None:
-        """Write the plan to a file, which `mucudnn.read_plan` reads. Raises MucudnnError."""
-        write_lines(Path(path), [str(self), "\n"], "the spatial plan")
-
-
-def parse_spatial_plan(text: str) -> SpatialPlan:
-    """Parse the text of a plan. Raises ValueError, and NewerFileError for the plan of a newer version."""
-    try:
-        content = _object(parse_json(text))
-        if (kind := content.pop("kind", None)) != _KIND:
-            raise ValueError(f"its kind is {shown(kind)}")
-        refuse_newer("spatial plan", _whole(content.pop("version", None)), _VERSION)
-        return _read(SpatialPlan, content)
-    except (ValueError, OverflowError) as error:
-        raise ValueError(f"this is not a readable spatial plan: {error}") from None
-
-
-def _read(kind: type[T], content: Any) -> T:
-    """Make a dataclass of a JSON object. Raises ValueError for missing, unknown or mistyped fields."""
-    values, known = _object(content), {field.name: field for field in fields(kind)}
-    for name in values:
-        if name not in known:
-            raise ValueError(f"there is nothing named {shown(name)} in it")
-    for name in known:
-        if name not in values:
-            raise ValueError(f"it has no {name}")
-    return kind(**{name: _READERS[known[name].type](value) for name, value in values.items()})
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.isprintable():
-        raise ValueError(f"{shown(value)} is not printable text")
-    return value
-
-
-def _number(value: Any) -> float:
-    if type(value) not in (int, float) or math.isnan(value):
-        raise ValueError(f"{shown(value)} is not a number")
-    return float(value)
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 2**63:
-        raise ValueError(f"{shown(value)} is not a whole number from 0 to 2^63 - 1")
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{shown(value)} is neither true nor false")
-    return value
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f"{shown(value)} is not a list")
-    return value
-
-
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{shown(value)} is not a JSON object")
-    return dict(value)
-
-
-# For each type of field, the function that converts a JSON value to it, or raises ValueError.
-_READERS: dict[Any, Callable[[Any], Any]] = {
-    str: _text,
-    float: _number,
-    int: _whole,
-    bool: _flag,
-    str | None: lambda value: None if value is None else _text(value),
-    int | None: lambda value: None if value is None else _whole(value),
-    dict[str, int]: lambda value: {_text(name): _whole(size) for name, size in _object(value).items()},
-    dict[int, str]: lambda value: {int(_text(axis)): _text(name) for axis, name in _object(value).items()},
-    tuple[str, ...]: lambda value: tuple(map(_text, _list(value))),
-    tuple[SpatialStage, ...]: lambda value: tuple(_read(SpatialStage, entry) for entry in _list(value)),
-    tuple[SpatialLayer, ...]: lambda value: tuple(_read(SpatialLayer, entry) for entry in _list(value)),
-    tuple[SpatialCandidate, ...]: lambda value: tuple(
-        _read(SpatialCandidate, entry) for entry in _list(value)
-    ),
-}

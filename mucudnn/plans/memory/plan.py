@@ -11,11 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mucudnn.codec import Count, Document
 from mucudnn.errors import UsageError
-from mucudnn.input import AnyPath, path_of, read_document
-from mucudnn.output.files import write_lines
 from mucudnn.plans.memory.parts import LEAST_BYTES, PlannedKernel, PlannedStep, PlannedTensor
-from mucudnn.plans.memory.text import format_memory_plan, parse_memory_plan
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.network import Network
@@ -40,7 +38,7 @@ class _Lower:
 
 
 @dataclass(frozen=True)
-class MemoryPlan:
+class MemoryPlan(Document, kind="memory plan", version=2):
     """The decision for a training step within `memory` bytes. All sizes are bytes, all times milliseconds.
 
     - `network`, `batch`: the name of the network, and the mini-batch of its input.
@@ -63,13 +61,13 @@ class MemoryPlan:
     """
 
     network: str
-    batch: int
+    batch: Count
     device: str
     costs: str
     policy: str
-    memory: int
-    floor: int
-    peak: int
+    memory: Count
+    floor: Count
+    peak: Count
     average: float
     time_ms: float
     unlimited_ms: float
@@ -78,18 +76,18 @@ class MemoryPlan:
     tensors: tuple[PlannedTensor, ...]
     kernels: tuple[PlannedKernel, ...]
     steps: tuple[PlannedStep, ...]
-    fetch_order: tuple[int, ...] = ()
+    fetch_order: tuple[Count, ...] = ()
     model: str = ""
     inputs: tuple[str, ...] = ()
-    host_bytes: int = 0
-    least_bytes: int = LEAST_BYTES
+    host_bytes: Count = 0
+    least_bytes: Count = LEAST_BYTES
     sources: dict[str, str] = field(default_factory=dict)
     lower: MemoryPlan | None = _Lower()  # type: ignore[assignment]
     bound_ms: float = 0.0
     is_cut: bool = False
     header: dict[str, str] = field(default_factory=dict)
     traced: Network | None = field(default=None, compare=False, repr=False)
-    seconds: float = field(default=0.0, compare=False)
+    seconds: float = field(default=0.0, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_lower": self.lower}
@@ -152,37 +150,3 @@ class MemoryPlan:
                 if tensor.choice == "offload" and tensor.copies != CopySteps()
             },
         )
-
-    def __str__(self) -> str:
-        plans: list[dict[str, Any]] = []
-        plan: MemoryPlan | None = self
-        while plan is not None:
-            plans.append(vars(plan))
-            plan = plan.lower
-        return format_memory_plan(plans)
-
-    @classmethod
-    def parse(cls, text: str) -> MemoryPlan:
-        """Return the plan that a text describes.
-
-        Raises UsageError with the number of the wrong line, and NewerFileError for a newer version's text.
-        """
-        *lower, fields = parse_memory_plan(text)
-        plan = None
-        for values in (fields, *reversed(lower)):
-            plan = cls(**values, lower=plan)
-        assert plan is not None
-        return plan
-
-    def write(self, path: AnyPath) -> None:
-        """Write the text form to a file, whole or not at all. Raises MucudnnError."""
-        write_lines(path_of(path, "memory plan"), [str(self)], "the memory plan")
-
-    @classmethod
-    def read(cls, path: AnyPath) -> MemoryPlan:
-        """Read a plan from a file.
-
-        Raises MucudnnError with the file and line that cannot be read, NewerFileError for the plan of a newer
-        version, and ArgumentTypeError if `path` is not a path.
-        """
-        return read_document(path, "memory plan", cls.parse)

@@ -99,5 +99,5 @@ def plan(
     )
     return SpatialPlan(
         best.mesh, axes, best.gather_before, best.time_ms, best.memory, limit, layers,
-        tuple(candidate for candidate, _ in choices), notes, best.stages,
+        tuple(candidate for candidate, _ in choices if candidate.time_ms < inf), notes, best.stages,
     )  # fmt: skip
