@@ -13,6 +13,7 @@ from typing import Any
 import mucudnn
 from mucudnn import settings
 from mucudnn._native import format_candidates, parse_candidates, seconds_to_next_try
+from mucudnn.codec import convert
 from mucudnn.costs.claims import Claims
 from mucudnn.costs.file import CacheError, Database, cache_errors, is_cache, open_to_read, open_to_write
 from mucudnn.costs.journal import JournalError, take_journal
@@ -32,13 +33,13 @@ from mucudnn.costs.schema import (
     ENUMERATION,
     GROUP_COMPARISON,
     KERNEL_KEY,
-    MACHINE,
     MEASUREMENT,
     STEP_TIME,
     STEP_USES,
     TRIAL,
     Kind,
     Row,
+    columns_of,
     record_of,
 )
 from mucudnn.errors import MucudnnError, UsageError
@@ -156,10 +157,7 @@ class Cache(CacheRows):
                 "GROUP BY device, library, threads",
                 (MEASUREMENT.name,),
             ).fetchall()
-            return [
-                Machine(*(column.checked(cell) for column, cell in zip(MACHINE, row, strict=True)))
-                for row in rows
-            ]
+            return [convert(dict(zip(columns_of(Machine), row, strict=True)), Machine) for row in rows]
 
         return self.attempt(find)
 

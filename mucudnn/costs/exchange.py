@@ -6,13 +6,12 @@ header may occur again, so files can be concatenated.
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-from mucudnn.codec import parse_json
+from mucudnn.codec import check_version, parse_json
 from mucudnn.costs.schema import FORMAT, KINDS, Row
 from mucudnn.errors import MucudnnError, raised_here
-from mucudnn.input import refuse_newer
 
+_KINDS = {kind.name: kind for kind in KINDS}
 _HEADER = json.dumps({"kind": "header", "schema": FORMAT})
 
 
@@ -20,7 +19,8 @@ def format_rows(rows: Iterable[Row]) -> Iterator[str]:
     """Yield the lines of a file, with their ends."""
     yield _HEADER + "\n"
     for kind, row in rows:
-        yield json.dumps({"kind": kind.name, **row}, ensure_ascii=False, allow_nan=False) + "\n"
+        columns = {name: row[name] for name in kind.columns}
+        yield json.dumps({"kind": kind.name, **columns}, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def parse_rows(lines: Iterable[str], source: str) -> Iterator[Row]:
@@ -31,26 +31,17 @@ def parse_rows(lines: Iterable[str], source: str) -> Iterator[Row]:
             values = parse_json(line)
             if not isinstance(values, dict):
                 raise ValueError("it is not a JSON object")
-            name = values.pop("kind", None)
+            name = str(values.pop("kind", None))
             if name == "header":
-                _check_schema(values.get("schema"), source)
+                check_version(f"export {source}", values.get("schema"), FORMAT)
                 has_header = True
             elif not has_header:
                 raise ValueError(f"it comes before a header, {_HEADER}")
             else:
-                kind = next((kind for kind in KINDS if kind.name == name), None)
-                if kind is None:
-                    raise ValueError(f"the kind is {name!r}, not one of {', '.join(k.name for k in KINDS)}")
-                yield kind, kind.checked(values)
+                if name not in _KINDS:
+                    raise ValueError(f"the kind is {name!r}, not one of {', '.join(_KINDS)}")
+                yield _KINDS[name], _KINDS[name].checked(values)
         except raised_here(ValueError, OverflowError) as error:
             raise MucudnnError(f"{source}, line {number}: {error}") from None
     if not has_header:
         raise MucudnnError(f"{source} is empty, so it is not what mucudnn cache export writes")
-
-
-def _check_schema(schema: Any, source: str) -> None:
-    if type(schema) is not int or schema < 1:
-        raise ValueError(f"the schema is {schema!r}, not a number from 1")
-    refuse_newer(f"export {source}", schema, FORMAT, "export it again")
-    if schema < FORMAT:
-        raise ValueError(f"the schema is {schema}, this mucudnn reads {FORMAT}: measure again")

@@ -1,9 +1,12 @@
 """The records of the cache: machines, algorithms, measurements, and comparisons of whole runs."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
 
 from mucudnn._native import STRIDED
+from mucudnn.codec import Count, Measured, Positive
 from mucudnn.solver import MicroConfiguration, is_tiled
 
 SUCCESS = "CUDNN_STATUS_SUCCESS"
@@ -28,7 +31,7 @@ class Machine:
     engine: str
     device: str
     library: str
-    threads: int
+    threads: Positive
 
     @property
     def identity(self) -> tuple[str, str, int]:
@@ -52,16 +55,16 @@ class Measurement:
     place, or CANNOT_ACCUMULATE.
     """
 
-    micro_batch: int
+    micro_batch: Positive
     algorithm: str
     status: str
-    workspace: int
+    workspace: Count
     notes: str = ""
-    time_ms: float | None = None
-    wall_ms: float | None = None
-    cpu_ms: float | None = None
-    busy_tries: int = 0
-    accumulator: int = 0
+    time_ms: Measured | None = None
+    wall_ms: Measured | None = None
+    cpu_ms: Measured | None = None
+    busy_tries: Count = 0
+    accumulator: Annotated[int, msgspec.Meta(ge=CANNOT_ACCUMULATE, le=2**63 - 1)] = 0
 
     def is_undivided(self, mini_batch: int) -> bool:
         """Return whether the algorithm runs the whole mini-batch, and does not divide its samples."""
@@ -100,13 +103,13 @@ class Comparison:
     L2 against fp64, and None if the memory did not allow the reference.
     """
 
-    undivided_ms: float | None
-    divided_ms: float
-    undivided_spread_ms: float | None
-    divided_spread_ms: float
-    error: float | None
-    same_algorithms_error: float | None
-    undivided_error: float | None
+    undivided_ms: Measured | None
+    divided_ms: Measured
+    undivided_spread_ms: Measured | None
+    divided_spread_ms: Measured
+    error: Measured | None
+    same_algorithms_error: Measured | None
+    undivided_error: Measured | None
 
     @property
     def speedup(self) -> float | None:
@@ -123,14 +126,14 @@ class StepTime:
 
     step: str
     way: str
-    time_ms: float
+    time_ms: Measured
 
 
 class StepUses(NamedTuple):
     """The uses of a step's times since they were measured or checked, and how many checks confirmed them."""
 
-    uses: int
-    checks: int
+    uses: Count
+    checks: Count
 
 
 @dataclass(frozen=True)
@@ -140,10 +143,10 @@ class GroupsComparison:
     `groups_ms` and `groups_spread_ms` are the times of the groups, with their copies.
     """
 
-    division_ms: float
-    groups_ms: float
-    division_spread_ms: float
-    groups_spread_ms: float
+    division_ms: Measured
+    groups_ms: Measured
+    division_spread_ms: Measured
+    groups_spread_ms: Measured
 
     @property
     def speedup(self) -> float:

@@ -1,7 +1,8 @@
 """The kinds of rows in a cache, in the one place that names their columns and says which rows are valid.
 
-A kind's own columns are mostly the fields of its record in `records`. The machine and the kernel precede
-them, and the row's origin follows. The cache's file, exported lines and keys are made from these columns.
+A kind's own columns are mostly the fields of its record in `records`, whose annotations say which values are
+valid. The machine and the kernel precede them, and the row's origin follows. The cache's file, exported lines
+and keys are made from these columns.
 """
 
 import json
@@ -9,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property, lru_cache
-from typing import Any, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_type_hints
+
+import msgspec
 
 import mucudnn
 from mucudnn._native import Problem, parse_candidates, parse_descriptor
+from mucudnn.codec import Positive, convert
 from mucudnn.costs.records import (
-    CANNOT_ACCUMULATE,
     RACED,
     UNLIKELY,
     Comparison,
@@ -31,45 +34,14 @@ from mucudnn.problems.kernels import PASSES, Kernel
 Record = TypeVar("Record")
 
 FORMAT = 2  # the version of the file and of exported rows, which changes with any column
-_LEAST = {"threads": 1, "micro_batch": 1, "accumulator": CANNOT_ACCUMULATE}  # 0 for all other numbers
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column with the Python type of its values."""
-
-    name: str
-    type: type
-    nullable: bool = False
-
-    def checked(self, raw: Any) -> Any:
-        """Return a value in the type of the column. Raise ValueError if the column cannot hold it."""
-        if raw is None and self.nullable:
-            return None
-        value = float(raw) if self.type is float and type(raw) is int else raw
-        if type(value) is not self.type:
-            raise ValueError(f"{self.name} is {raw!r}, not {self.type.__name__}")
-        if isinstance(value, str):
-            value.encode()  # raises a ValueError for half a surrogate pair
-        # Decisions add times, and a sum must stay finite: refuse a time that no clock can show.
-        least = _LEAST.get(self.name, 0)
-        if isinstance(value, int | float) and not least <= value < 2**63:
-            raise ValueError(f"{self.name} is {value}, must be at least {least} and below 2^63")
-        return value
 
 
 @cache  # reading the type hints takes 0.5 ms
-def columns_of(record: type) -> tuple[Column, ...]:
-    """Return a column for each field of a record. A field that may be None may be null."""
-    columns = []
-    for name, hint in get_type_hints(record).items():
-        types = get_args(hint) or (hint,)
-        [type_] = [kind for kind in types if kind is not type(None)]
-        columns.append(Column(name, type_, nullable=len(types) > 1))
-    return tuple(columns)
+def columns_of(record: type) -> Mapping[str, Any]:
+    """Return a column for each field of a record, with the type of its values."""
+    return get_type_hints(record, include_extras=True)
 
 
-MACHINE = columns_of(Machine)
 DISTURBED = 1  # a rank, see `rank`
 KERNEL_KEY = ("device", "library", "threads", "problem", "pass")
 
@@ -79,15 +51,25 @@ class Kind:
     """A kind of row. `own_key` names the columns of `own` that tell the rows of a kernel apart."""
 
     name: str
-    own: tuple[Column, ...]
+    own: Mapping[str, Any]
     own_key: tuple[str, ...]
     keeps_mini_batch: bool = False
 
     @cached_property
-    def columns(self) -> dict[str, Column]:
-        """The columns of a row, by name."""
-        shared = (Column(name, str) for name in ("problem", "pass", "measured_at", "version"))
-        return {column.name: column for column in (*MACHINE, *shared, *self.own)}
+    def columns(self) -> Mapping[str, Any]:
+        """The columns of a row, by name, with the types of their values."""
+        return {
+            **columns_of(Machine),
+            "problem": str,
+            "pass": Literal[PASSES],
+            "measured_at": str,
+            "version": str,
+            **self.own,
+        }
+
+    @cached_property
+    def _type(self) -> Any:
+        return TypedDict(self.name, self.columns)  # type: ignore[operator]  # its columns are not written here
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -111,22 +93,17 @@ class Kind:
             "pass": kernel.pass_,
             "measured_at": measured_at or datetime.now(UTC).isoformat(timespec="seconds"),
             "version": mucudnn.__version__,
-            **{column.name: own[column.name] for column in self.own},
+            **{name: own[name] for name in self.own},
         }
 
     def checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return a row with its texts in their usual form. Raise ValueError if it is not of this kind."""
-        if missing := self.columns.keys() - values.keys():
-            raise ValueError(f"there is no {min(missing)}")
         if extra := values.keys() - self.columns.keys():
             raise ValueError(f"{min(extra)!r} is not a column")
-        row = {name: column.checked(values[name]) for name, column in self.columns.items()}
-        if row["pass"] not in PASSES:
-            raise ValueError(f"pass is {row['pass']!r}, not one of {', '.join(PASSES)}")
+        row: dict[str, Any] = convert(values, self._type)
+        msgspec.json.encode(row)  # raises a ValueError for half a surrogate pair
         if self is ENUMERATION:
             parse_candidates(row["candidates"])
-        if self is TRIAL and row["is_invariant"] not in (0, 1):
-            raise ValueError(f"is_invariant is {row['is_invariant']}, not 0 or 1")
         row["problem"] = _full_text(self, row["problem"])
         row["measured_at"] = _in_utc(row["measured_at"])
         return row
@@ -151,7 +128,7 @@ def rank(row: Mapping[str, Any]) -> int:
 
 def record_of(record: type[Record], row: Mapping[str, Any]) -> Record:
     """Return the record that a row holds."""
-    return record(**{column.name: row[column.name] for column in columns_of(record)})  # type: ignore[arg-type]  # a type is hashable
+    return record(**{name: row[name] for name in columns_of(record)})  # type: ignore[arg-type]  # a type is hashable
 
 
 @lru_cache(maxsize=4096)
@@ -177,32 +154,29 @@ def _in_utc(text: str) -> str:
 MEASUREMENT = Kind("measurement", columns_of(Measurement), ("micro_batch", "algorithm"))
 COMPARISON = Kind(
     "comparison",
-    (Column("undivided", str), Column("divided", str), *columns_of(Comparison)),
+    {"undivided": str, "divided": str, **columns_of(Comparison)},
     ("undivided", "divided"),
     keeps_mini_batch=True,
 )
 GROUP_COMPARISON = Kind(
     "group_comparison",
-    (Column("division", str), Column("channel_groups", str), *columns_of(GroupsComparison)),
+    {"division": str, "channel_groups": str, **columns_of(GroupsComparison)},
     ("division", "channel_groups"),
     keeps_mini_batch=True,
 )
 # A row lists all algorithms that an engine can run at a micro-batch size, measured or not.
-ENUMERATION = Kind("enumeration", (Column("micro_batch", int), Column("candidates", str)), ("micro_batch",))
+ENUMERATION = Kind("enumeration", {"micro_batch": Positive, "candidates": str}, ("micro_batch",))
 # A step is filed under the forward pass of its first convolution.
 STEP_TIME = Kind("step_time", columns_of(StepTime), ("step", "way"), keeps_mini_batch=True)
 # `is_invariant` is 1 if an algorithm gives each sample of a micro-batch the bits that it gets alone, else 0.
 # A GPU's driver compiles some kernels, so another driver's outcome does not count.
 TRIAL = Kind(
     "trial",
-    (
-        Column("micro_batch", int), Column("algorithm", str), Column("driver", str),
-        Column("is_invariant", int),
-    ),
+    {"micro_batch": Positive, "algorithm": str, "driver": str, "is_invariant": Literal[0, 1]},
     ("micro_batch", "algorithm", "driver"),
-)  # fmt: skip
+)
 KINDS = (MEASUREMENT, COMPARISON, GROUP_COMPARISON, ENUMERATION, STEP_TIME, TRIAL)
 # The counts are about the programs that use one file, so they are neither exported nor merged.
-STEP_USES = Kind("step_uses", (Column("step", str), *columns_of(StepUses)), ("step",), keeps_mini_batch=True)
+STEP_USES = Kind("step_uses", {"step": str, **columns_of(StepUses)}, ("step",), keeps_mini_batch=True)
 
 Row: TypeAlias = tuple[Kind, dict[str, Any]]

@@ -286,7 +286,7 @@ def _usual() -> dict[str, dict[str, Any]]:
     for kind in KINDS:
         row: dict[str, Any] = {"device": "a device", "library": "a library", "engine": "host", "threads": 1}
         for name, column in kind.columns.items():
-            row.setdefault(name, {str: "", int: 1, float: 1.0}[column.type])
+            row.setdefault(name, "" if column is str else 1)
         row |= {
             "problem": str(kernel.problem),
             "pass": kernel.pass_,

@@ -143,29 +143,28 @@ def test_times_of_other_zones_are_compared_as_times() -> None:
             '{"kind": "thing"}',
             "not one of measurement, comparison, group_comparison, enumeration, step_time, trial",
         ),
-        ('{"kind": "measurement"}', "there is no accumulator"),
+        ('{"kind": []}', "the kind is '[]', not one of"),
+        ('{"kind": "measurement"}', "object missing required field"),
         (line(extra=1), "'extra' is not a column"),
-        (line(threads="1"), "threads is '1', not int"),
-        (line(threads=True), "threads is True, not int"),
-        (line(threads=0), "threads is 0, must be at least 1"),
-        (line(workspace=2**63), "workspace is"),
-        (line(algorithm=None), "algorithm is None, not str"),
-        (line(time_ms=-1.0), "time_ms is -1.0"),
+        (line(threads="1"), "threads is '1': expected `int`, got `str`"),
+        (line(threads=0), "threads is 0: expected `int` >= 1"),
+        (line(workspace=2**63), "workspace is 9223372036854775808: expected `int` <="),
+        (line(accumulator=CANNOT_ACCUMULATE - 1), "accumulator is -2: expected `int` >= -1"),
+        (line(algorithm=None), "algorithm is None: expected `str`, got `null`"),
+        (line(time_ms=-1.0), "time_ms is -1.0: expected `float` >= 0"),
         (line().replace("1.5", "NaN"), "it is not JSON"),
-        (line().replace("1.5", "1e999"), "it is not JSON: Number out of range"),
-        (line(time_ms=1e308), "time_ms is 1e+308, must be at least 0 and below 2^63"),
-        (line(**{"pass": "sideways"}), "pass is 'sideways'"),
+        (line(time_ms=1e308), "time_ms is 1e+308: expected `float` < 9.2"),
+        (line(**{"pass": "sideways"}), "pass is 'sideways': invalid enum value"),
         (line(problem="ic4"), "'oc' is missing"),
         (line(device="\ud800"), "surrogate"),
-        (line().replace("1.5", "1" * 400), "too large"),
         (line(measured_at="yesterday"), "measured_at is 'yesterday'"),
         (line(measured_at="2026-01-01"), "without a time zone"),
-        ('{"kind": "header", "schema": "1"}', "the schema is '1'"),
+        ('{"kind": "header", "schema": "1"}', "the version of the export a file is '1', must be 2"),
         (enumeration("ALGORITHM"), "'' is not a workspace"),
-        (trial(2), "is_invariant is 2, not 0 or 1"),
-        (trial(True), "is_invariant is True, not int"),
+        (trial(2), "is_invariant is 2: invalid enum value 2"),
+        (trial(True), "is_invariant is True: expected `int`, got `bool`"),
         (enumeration("ALGORITHM:1:; eng0:-1:"), "a workspace is below 0"),
-        ("[" * 100000, "line 3"),
+        ("[" * 100000, "nested too deeply"),
     ],
 )
 def test_a_bad_line_is_named_and_nothing_is_half_imported(bad: str, part: str, tmp_path: Path) -> None:
@@ -183,7 +182,9 @@ def test_lines_without_a_header_are_refused() -> None:
 
 
 def test_an_older_schema_is_refused() -> None:
-    with pytest.raises(MucudnnError, match=f"a file, line 1: the schema is 1, this mucudnn reads {FORMAT}"):
+    with pytest.raises(
+        MucudnnError, match=f"line 1: the version of the export a file is 1, must be {FORMAT}"
+    ):
         list(parse_rows([HEADER.replace(str(FORMAT), "1"), line()], "a file"))
 
 
