@@ -134,9 +134,7 @@ def _fields_of(kind: type) -> Mapping[str, Field[Any]]:
     return {field.name.rstrip("_"): field for field in known if field.repr}
 
 
-@cache
-def _hints_of(kind: type) -> Mapping[str, Any]:
-    return get_type_hints(kind)
+_hints_of = cache(get_type_hints)
 
 
 def _with_names_of_fields(content: Any, hint: Any, path: str) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property, lru_cache
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict, TypeVar, get_type_hints
 
 import msgspec
 
@@ -27,7 +27,6 @@ from mucudnn.costs.records import (
     StepTime,
     StepUses,
 )
-from mucudnn.errors import raised_here
 from mucudnn.problems.descriptor import problem_key
 from mucudnn.problems.kernels import PASSES, Kernel
 
@@ -62,7 +61,7 @@ class Kind:
             **columns_of(Machine),
             "problem": str,
             "pass": Literal[PASSES],
-            "measured_at": str,
+            "measured_at": Annotated[datetime, msgspec.Meta(tz=True)],
             "version": str,
             **self.own,
         }
@@ -105,7 +104,8 @@ class Kind:
         if self is ENUMERATION:
             parse_candidates(row["candidates"])
         row["problem"] = _full_text(self, row["problem"])
-        row["measured_at"] = _in_utc(row["measured_at"])
+        # In UTC and to the second, so that times compare as text.
+        row["measured_at"] = row["measured_at"].astimezone(UTC).isoformat(timespec="seconds")
         return row
 
     def text_of_key(self, own: Mapping[str, Any]) -> str:
@@ -135,20 +135,6 @@ def record_of(record: type[Record], row: Mapping[str, Any]) -> Record:
 def _full_text(kind: Kind, problem: str) -> str:
     parsed: Problem = parse_descriptor(problem)[0]
     return kind.problem_text(parsed)
-
-
-def _in_utc(text: str) -> str:
-    """Return the time in UTC and to the second, so that times compare as text."""
-    try:
-        time = datetime.fromisoformat(text)
-    except raised_here(ValueError):
-        raise ValueError(f"measured_at is {text!r}, not a time in ISO 8601") from None
-    if time.tzinfo is None:
-        raise ValueError(f"measured_at is {text!r}, without a time zone")
-    try:
-        return time.astimezone(UTC).isoformat(timespec="seconds")
-    except OverflowError:
-        raise ValueError(f"measured_at is {text!r}, a time that UTC cannot give") from None
 
 
 MEASUREMENT = Kind("measurement", columns_of(Measurement), ("micro_batch", "algorithm"))

@@ -8,10 +8,10 @@ import ctypes
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from mucudnn._native import EngineError, Planner
-from mucudnn.codec import parse_json
+from mucudnn.codec import Count, convert, parse_json
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import PLANNING, Machine
 from mucudnn.errors import NoEngineError, UsageError, raised_here, shown
@@ -44,31 +44,26 @@ def read_properties(source: str) -> str:
         raise UsageError(f"{source} cannot be read as the properties of a device: {error}") from None
 
 
+class _Properties(TypedDict):
+    deviceName: str
+    deviceVer: Count
+    multiProcessorCount: Count
+
+
 def described_device(properties: str) -> str:
     """Return the identity of a described device, which differs from any real device's. Raises UsageError."""
     try:
-        values = parse_json(properties)
-        if not isinstance(values, dict):
-            raise ValueError("it is not a JSON object")
-        name = str(values["deviceName"])
-        version, processors = (_read_int(values, key) for key in ("deviceVer", "multiProcessorCount"))
-    except (ValueError, KeyError) as error:
-        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        values = convert(parse_json(properties), _Properties)
+    except ValueError as error:
         raise UsageError(
-            f"the text does not describe a device: {reason}; `mucudnn doctor "
+            f"the text does not describe a device: {error}; `mucudnn doctor "
             "--write-device-properties` writes such a text"
         ) from None
+    name, version, processors = values["deviceName"], values["deviceVer"], values["multiProcessorCount"]
     if not name.isprintable():  # plans have the name in a line of their own
         raise UsageError(f"the text does not describe a device: its name is {shown(name)}")
     capability = f"{version // 100}.{version // 10 % 10}"
     return f"{name}, compute capability {capability}, {processors} multiprocessors, described"
-
-
-def _read_int(values: dict[str, Any], key: str) -> int:
-    value = values[key]
-    if type(value) is not int or not 0 <= value < 2**31:
-        raise ValueError(f"its '{key}' is {shown(value)}, not a whole number")
-    return value
 
 
 def open_planner(engine: str, properties: str) -> tuple[Planner, Machine]:

@@ -1,13 +1,13 @@
 """The JSON objects of configurations, plans, checks and differences, as docs/reference/json.md has them."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from mucudnn.costs.records import Machine
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import ChannelGroups, Configuration
-from mucudnn.solver.workspace.configuration import Part
 
 if TYPE_CHECKING:
     from mucudnn.plans.verify import KernelCheck  # it imports numpy
@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 
 def machine_json(machine: Machine) -> dict[str, Any]:
     """Return the fields of a machine."""
-    return {name: getattr(machine, name) for name in ("device", "library", "engine", "threads")}
-
-
-def cost_json(part: Part) -> dict[str, Any]:
-    """Return the algorithm of a part and its costs."""
-    return {name: getattr(part, name) for name in ("algorithm", "time_ms", "workspace")}
+    return asdict(machine)
 
 
 def kernel_fields(kernel: Kernel, count: int) -> dict[str, Any]:
@@ -28,16 +23,13 @@ def kernel_fields(kernel: Kernel, count: int) -> dict[str, Any]:
     return {"problem": str(kernel.problem), "pass": kernel.pass_, "count": count}
 
 
-def _configuration_json(configuration: Configuration) -> dict[str, Any]:
+def configuration_json(configuration: Configuration) -> dict[str, Any]:
     """Return the object of a configuration.
 
     Equal parts are one object with their number, because a plan of a few bytes can have a million parts.
     """
     return {
-        "parts": [
-            {"times": times, "micro_batch": part.micro_batch, **cost_json(part)}
-            for times, part in configuration.grouped()
-        ],
+        "parts": [{"times": times, **asdict(part)} for times, part in configuration.grouped()],
         "time_ms": configuration.time_ms,
         "workspace": configuration.workspace,
     }
@@ -47,7 +39,7 @@ def groups_json(groups: ChannelGroups) -> dict[str, Any]:
     """Return the object of groups of channels. Equal groups are one object with their number."""
     return {
         "parts": [
-            {"times": times, "channels": group.channels, **_configuration_json(group.configuration)}
+            {"times": times, "channels": group.channels, **configuration_json(group.configuration)}
             for times, group in groups.grouped()
         ],
         "of_inputs": groups.of_inputs,
@@ -64,7 +56,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             {
                 **kernel_fields(planned.kernel, planned.count),
                 **_choice_json(planned),
-                "desirable": [_configuration_json(option) for option in planned.desirable],
+                "desirable": [configuration_json(option) for option in planned.desirable],
             }
             for planned in plan.kernels
         ],
@@ -122,7 +114,7 @@ def _changed_json(old: PlanKernel | None, new: PlanKernel | None) -> dict[str, A
 def _choice_json(planned: PlanKernel) -> dict[str, Any]:
     groups = planned.groups
     return {
-        "chosen": _configuration_json(planned.chosen),
+        "chosen": configuration_json(planned.chosen),
         "groups": groups and groups_json(groups),
-        "shares": [{"count": count, **_configuration_json(share)} for count, share in planned.shares],
+        "shares": [{"count": count, **configuration_json(share)} for count, share in planned.shares],
     }

@@ -3,17 +3,16 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mucudnn.costs.records import Machine
 from mucudnn.plans.decide import Decision, Limits
-from mucudnn.plans.json_forms import cost_json, groups_json, kernel_fields, machine_json
+from mucudnn.plans.json_forms import configuration_json, groups_json, kernel_fields, machine_json
 from mucudnn.plans.plan import LIMIT, Plan, PlanKernel, promise_fields
-from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import USUAL, Promise
 from mucudnn.sizes import spell_limit
-from mucudnn.solver import Configuration, MicroConfiguration
+from mucudnn.solver import Configuration
 
 
 @dataclass(frozen=True)
@@ -126,12 +125,7 @@ def to_json(result: Result) -> dict[str, Any]:
 
 def _make_total_json(result: Result) -> dict[str, Any]:
     times = total(result.decisions)
-    return {
-        "undivided_ms": times.undivided_ms,
-        "divided_ms": times.divided_ms,
-        "speedup": times.speedup,
-        "workspace": total_workspace(result),
-    }
+    return {**asdict(times), "speedup": times.speedup, "workspace": total_workspace(result)}
 
 
 def to_plan(result: Result) -> Plan:
@@ -156,43 +150,16 @@ def to_plan(result: Result) -> Plan:
 
 
 def _make_kernel_json(decision: Decision) -> dict[str, Any]:
-    best = decision.undivided.parts[0] if decision.undivided else None
-    return kernel_json(
-        decision.kernel, decision.kernel.count, best, decision.divided, _make_measured_json(decision)
-    )
-
-
-def kernel_json(
-    kernel: Kernel,
-    count: int,
-    undivided: MicroConfiguration | None,
-    chosen: Configuration,
-    measured: dict[str, Any] | None,
-) -> dict[str, Any]:
-    """Return a kernel's object in the JSON output of commands."""
+    undivided, comparison = decision.undivided, decision.comparison
     return {
-        **kernel_fields(kernel, count),
-        "undivided": undivided and cost_json(undivided),
-        "divided": {
-            "parts": [{"micro_batch": part.micro_batch, **cost_json(part)} for part in chosen.parts],
-            "time_ms": chosen.time_ms,
-            "workspace": chosen.workspace,
+        **kernel_fields(decision.kernel, decision.kernel.count),
+        "undivided": undivided and asdict(undivided.parts[0]),
+        "divided": configuration_json(decision.divided),
+        # The comparison is of the micro-batches alone, even if groups of channels replace them.
+        "measured": comparison
+        and {
+            **asdict(comparison),
+            "speedup": Times(comparison.undivided_ms, comparison.divided_ms).speedup,
+            "is_busy": decision.is_busy,
         },
-        "measured": measured,
-    }
-
-
-def _make_measured_json(decision: Decision) -> dict[str, Any] | None:
-    # The comparison is of the micro-batches alone, even if groups of channels replace them.
-    comparison = decision.comparison
-    if comparison is None:
-        return None
-    return {
-        "undivided_ms": comparison.undivided_ms,
-        "divided_ms": comparison.divided_ms,
-        "speedup": Times(comparison.undivided_ms, comparison.divided_ms).speedup,
-        "error": comparison.error,
-        "same_algorithms_error": comparison.same_algorithms_error,
-        "undivided_error": comparison.undivided_error,
-        "is_busy": decision.is_busy,
     }

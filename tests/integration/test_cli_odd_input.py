@@ -97,7 +97,11 @@ def test_properties_that_describe_no_device_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"), [("{}", "it has no 'deviceName'"), ("[" * 100_000, "it is nested too deeply")]
+    ("text", "reason"),
+    [
+        ("{}", "it is {}: object missing required field `deviceName`"),
+        ("[" * 100_000, "it is nested too deeply"),
+    ],
 )
 def test_the_reason_is_said_in_words(text: str, reason: str) -> None:
     with pytest.raises(UsageError, match=f"a device: {reason}; `mucudnn doctor"):

@@ -120,7 +120,7 @@ def test_flags_and_descriptor_agree_on_the_problem(capsys: Capture) -> None:
     result = run_json(capsys, "optimize", "f16:nhwc:mb3_ic4ih8_oc4_kh3", "--math", "fma", "--no-run")
     (kernel,) = result["kernels"]
     assert kernel["problem"] == "f16:nhwc:fma:g1mb3_ic4ih8iw8_oc4oh6ow6_kh3kw3_sh1sw1_ph0pw0_dh0dw0"
-    assert sum(part["micro_batch"] for part in kernel["divided"]["parts"]) == 3
+    assert sum(part["times"] * part["micro_batch"] for part in kernel["divided"]["parts"]) == 3
 
 
 def test_the_environment_gives_defaults_that_flags_override(

@@ -70,18 +70,18 @@ def test_what_will_be_measured_is_said_before(path: Path) -> None:
 def test_the_json_is_of_the_schema(path: Path) -> None:
     result = to_json(run(path, FakeEngine()))
     assert list(result) == [
-        "mode", "device", "library", "engine", "threads", "policy", "promise", "workspace_limit",
+        "mode", "engine", "device", "library", "threads", "policy", "promise", "workspace_limit",
         "total_workspace", "new_measurements", "kernels", "total",
     ]  # fmt: skip
     assert (result["mode"], result["engine"]) == ("wr", "host")
     first, second = result["kernels"]
     assert list(first) == ["problem", "pass", "count", "undivided", "divided", "measured", "shares", "groups"]
-    assert first["undivided"] == {"algorithm": "LEAN", "time_ms": 16.0, "workspace": 0}
-    part = {"micro_batch": 2, "algorithm": "HUNGRY", "time_ms": 2.5, "workspace": 2 * MiB}
-    assert first["divided"] == {"parts": [part] * 4, "time_ms": 10.0, "workspace": 2 * MiB}
+    assert first["undivided"] == {"micro_batch": 8, "algorithm": "LEAN", "time_ms": 16.0, "workspace": 0}
+    part = {"times": 4, "micro_batch": 2, "algorithm": "HUNGRY", "time_ms": 2.5, "workspace": 2 * MiB}
+    assert first["divided"] == {"parts": [part], "time_ms": 10.0, "workspace": 2 * MiB}
     assert list(first["measured"]) == [
-        "undivided_ms", "divided_ms", "speedup", "error", "same_algorithms_error", "undivided_error",
-        "is_busy",
+        "undivided_ms", "divided_ms", "undivided_spread_ms", "divided_spread_ms", "error",
+        "same_algorithms_error", "undivided_error", "speedup", "is_busy",
     ]  # fmt: skip
     assert first["measured"]["speedup"] == 1.6
     assert second["count"] == 3
