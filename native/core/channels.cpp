@@ -28,8 +28,14 @@ Pieces pieces_of(std::size_t outer, std::int64_t all, std::size_t inner, DataTyp
   return {number(first) * channel, number(channels) * channel, number(all) * channel, outer};
 }
 
-// The pieces of a tensor that every group reads whole: nothing of it is copied.
-constexpr Pieces kWhole{0, 0, 0, 1};
+// Returns the pieces of some of a tensor's second dimension, which has `all` channels. A tensor that every
+// group reads whole has no piece that is copied.
+Pieces channel_pieces(const Problem& p, std::size_t outer, std::size_t volume, std::int64_t all,
+                      std::int64_t first, std::int64_t count) {
+  if (count == all) return {0, 0, 0, 1};
+  if (p.layout == Layout::nhwc) return pieces_of(outer * volume, all, 1, p.data_type, first, count);
+  return pieces_of(outer, all, volume, p.data_type, first, count);
+}
 
 std::size_t copied(const Pieces& pieces, bool in_place) { return in_place ? 0 : aligned(pieces.bytes()); }
 
@@ -95,38 +101,23 @@ ChannelRange::ChannelRange(const Kernel& kernel, std::int64_t first, std::int64_
 
 Pieces filter_pieces(const Kernel& kernel, const ChannelRange& range) {
   const Problem& p = kernel.problem;
-  const std::size_t taps = volume(p.kernel), outputs = number(p.out_channels);
+  const std::size_t taps = volume(p.kernel);
   if (range.out_count < p.out_channels) {
     return pieces_of(1, p.out_channels, number(p.in_channels / p.groups) * taps, p.data_type, range.out_first,
                      range.out_count);
   }
-  if (range.in_count == p.in_channels) return kWhole;
-  if (p.layout == Layout::nhwc)
-    return pieces_of(outputs * taps, p.in_channels, 1, p.data_type, range.in_first, range.in_count);
-  return pieces_of(outputs, p.in_channels, taps, p.data_type, range.in_first, range.in_count);
+  return channel_pieces(p, number(p.out_channels), taps, p.in_channels, range.in_first, range.in_count);
 }
-
-namespace {
-
-// Returns the pieces of `samples` samples of x or y, which has `all` channels.
-Pieces sample_pieces(const Problem& p, const Problem::Sizes& sizes, std::int64_t all, std::int64_t first,
-                     std::int64_t count, std::int64_t samples) {
-  if (count == all) return kWhole;
-  if (p.layout == Layout::nhwc)
-    return pieces_of(number(samples) * volume(sizes), all, 1, p.data_type, first, count);
-  return pieces_of(number(samples), all, volume(sizes), p.data_type, first, count);
-}
-
-}  // namespace
 
 Pieces x_pieces(const Kernel& kernel, const ChannelRange& range, std::int64_t samples) {
   const Problem& p = kernel.problem;
-  return sample_pieces(p, p.input, p.in_channels, range.in_first, range.in_count, samples);
+  return channel_pieces(p, number(samples), volume(p.input), p.in_channels, range.in_first, range.in_count);
 }
 
 Pieces y_pieces(const Kernel& kernel, const ChannelRange& range, std::int64_t samples) {
   const Problem& p = kernel.problem;
-  return sample_pieces(p, p.output, p.out_channels, range.out_first, range.out_count, samples);
+  return channel_pieces(p, number(samples), volume(p.output), p.out_channels, range.out_first,
+                        range.out_count);
 }
 
 Pitch slice_pitch(const Kernel& kernel, const ChannelRange& range, std::int64_t samples) {

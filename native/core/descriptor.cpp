@@ -7,6 +7,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "core/number.hpp"
 #include "core/problem.hpp"
 
 namespace mucudnn {
@@ -65,11 +66,12 @@ std::string_view read_name(std::string_view body, Descriptor& descriptor) {
   const std::size_t star = name.rfind('*');
   if (star != std::string_view::npos) {
     const std::string_view count = name.substr(star + 1);
-    const auto [end, error] = std::from_chars(count.data(), count.data() + count.size(), descriptor.count);
-    if (error != std::errc() || end != count.data() + count.size() || descriptor.count < 1) {
+    const auto number = number_in<int>(count);
+    if (!number || *number < 1) {
       fail("the count '" + std::string(count) + "' in n\"" + std::string(name) +
            "\" is not a number of at least 1");
     }
+    descriptor.count = *number;
     name = name.substr(0, star);
   }
   descriptor.name = name;
@@ -188,10 +190,10 @@ std::string to_text(const Problem& p) {
   const auto add = [&](const char* token, std::int64_t number) {
     text.append(token).append(std::to_string(number));
   };
-  const auto add_sizes = [&](char prefix, const Problem::Sizes& values, std::int64_t offset = 0) {
+  const auto add_sizes = [&](const char* before, char prefix, const Problem::Sizes& values, int offset = 0) {
+    text.append(before);
     for (int axis = 3 - p.dims; axis < 3; ++axis) {
-      const char token[] = {prefix, "dhw"[axis], '\0'};
-      add(token, values[axis] - offset);
+      text.append({prefix, "dhw"[axis]}).append(std::to_string(values[axis] - offset));
     }
   };
   text.append(types_text(p)).append(":").append(layouts_text(p));
@@ -199,17 +201,13 @@ std::string to_text(const Problem& p) {
   add(":g", p.groups);
   add("mb", p.mini_batch);
   add("_ic", p.in_channels);
-  add_sizes('i', p.input);
+  add_sizes("", 'i', p.input);
   add("_oc", p.out_channels);
-  add_sizes('o', p.output);
-  text.push_back('_');
-  add_sizes('k', p.kernel);
-  text.push_back('_');
-  add_sizes('s', p.stride);
-  text.push_back('_');
-  add_sizes('p', p.padding);
-  text.push_back('_');
-  add_sizes('d', p.dilation, 1);
+  add_sizes("", 'o', p.output);
+  add_sizes("_", 'k', p.kernel);
+  add_sizes("_", 's', p.stride);
+  add_sizes("_", 'p', p.padding);
+  add_sizes("_", 'd', p.dilation, 1);
   return text.append(to_text(p.epilogue));
 }
 

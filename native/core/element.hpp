@@ -1,4 +1,4 @@
-// The elements of tensors of any data type, as fp64 values.
+// The elements of tensors of any data type.
 #pragma once
 
 #include <type_traits>
@@ -23,18 +23,30 @@ void with_type(DataType type, const Body& body) {
   }
 }
 
-template <typename Element>
-double widened(Element element) {
-  if constexpr (std::is_arithmetic_v<Element>) {
-    return element;
+// Returns the value in another type, rounded to nearest.
+template <typename To, typename From>
+To converted(From value) {
+  if constexpr (std::is_same_v<To, From>) {
+    return value;
+  } else if constexpr (!std::is_arithmetic_v<From>) {
+    return to_float(value);
+  } else if constexpr (std::is_same_v<To, Half>) {
+    return to_half(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<To, BFloat16>) {
+    return to_bfloat16(static_cast<float>(value));
   } else {
-    return to_float(element);
+    return static_cast<To>(value);
   }
 }
 
-inline void narrow(double value, double& to) { to = value; }
-inline void narrow(double value, float& to) { to = static_cast<float>(value); }
-inline void narrow(double value, Half& to) { to = to_half(static_cast<float>(value)); }
-inline void narrow(double value, BFloat16& to) { to = to_bfloat16(static_cast<float>(value)); }
+template <typename Element>
+double widened(Element element) {
+  return converted<double>(element);
+}
+
+template <typename Element>
+void narrow(double value, Element& to) {
+  to = converted<Element>(value);
+}
 
 }  // namespace mucudnn

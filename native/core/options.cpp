@@ -1,11 +1,12 @@
 #include "core/options.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <iterator>
 #include <stdexcept>
 #include <string_view>
+
+#include "core/number.hpp"
 
 namespace mucudnn {
 namespace {
@@ -18,7 +19,7 @@ void store_text(const Value& value, Options& options) {
 }
 
 template <auto member>
-void store_name(const Value& value, Options& options) {
+void store_number(const Value& value, Options& options) {
   auto& option = options.*member;
   option = static_cast<std::remove_reference_t<decltype(option)>>(value.number);
 }
@@ -113,11 +114,10 @@ std::int64_t parse_size(const std::string& text) {
 }
 
 int parse_threads(const std::string& text) {
-  int threads = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
-  if (error != std::errc() || end != text.data() + text.size() || threads < 1 || threads > 1024)
+  const auto threads = number_in<int>(text);
+  if (!threads || *threads < 1 || *threads > 1024)
     throw std::invalid_argument(quoted(text) + " is not a number of threads from 1 to 1024");
-  return threads;
+  return *threads;
 }
 
 const std::vector<Setting>& settings() {
@@ -125,20 +125,20 @@ const std::vector<Setting>& settings() {
   // This object is never destroyed, because a program may call cuDNN from destructors that run after ours.
   static const auto& table = *new std::vector<Setting>{
       {"MUCUDNN_WORKSPACE_LIMIT", "the most workspace that one kernel may use", Kind::size,
-       [](const Value& value, Options& options) { options.workspace_limit = value.number; }},
+       store_number<&Options::workspace_limit>},
       {"MUCUDNN_BATCH_POLICY",
        "micro-batch sizes to measure",
        Kind::name,
-       store_name<&Options::policy>,
+       store_number<&Options::policy>,
        {"power_of_two", "all", "undivided"}},
       {"MUCUDNN_CACHE", "file that keeps the measurements", Kind::file, store_text<&Options::cache>},
       {"MUCUDNN_LIBRARY", "library to compute with: a path, or 'host'", Kind::library,
        store_text<&Options::library>},
-      {"MUCUDNN_THREADS", "threads of the host engine", Kind::threads, store_name<&Options::threads>},
+      {"MUCUDNN_THREADS", "threads of the host engine", Kind::threads, store_number<&Options::threads>},
       {"MUCUDNN_MODE",
        "what the drop-in does with calls: off (passes them on), record, plan or online",
        Kind::name,
-       store_name<&Options::mode>,
+       store_number<&Options::mode>,
        {"off", "record", "plan", "online"}},
       {"MUCUDNN_PLAN", "plan that the drop-in follows", Kind::file, store_text<&Options::plan>},
       {"MUCUDNN_RECORD", "file that the drop-in records convolutions in", Kind::file,
@@ -146,32 +146,31 @@ const std::vector<Setting>& settings() {
       {"MUCUDNN_NUMERICS",
        "fast, or strict: each output is a sum over its window, so neither FFT nor Winograd run",
        Kind::name,
-       store_name<&Options::strict>,
+       store_number<&Options::strict>,
        {"fast", "strict"}},
       {"MUCUDNN_BATCH_INVARIANT",
        "1: the bits of a sample's result depend on no other sample; the drop-in runs each sample alone",
        Kind::name,
-       store_name<&Options::batch_invariant>,
+       store_number<&Options::batch_invariant>,
        {"0", "1"}},
       {"MUCUDNN_MEASURING",
        "race, or thorough: the drop-in measures every algorithm at every size, in many runs",
        Kind::name,
-       store_name<&Options::thorough>,
+       store_number<&Options::thorough>,
        {"race", "thorough"}},
       {"MUCUDNN_REMEASURE",
        "1: measure again what earlier processes measured",
        Kind::name,
-       store_name<&Options::remeasure>,
+       store_number<&Options::remeasure>,
        {"0", "1"}},
       {"MUCUDNN_BUDGET", "the time that measurements of Python programs and commands may take, such as 30s",
-       Kind::file, [](const Value&, Options&) {}},  // only Python reads it
+       Kind::file, nullptr},
       {"MUCUDNN_KEPT_FILTERS",
-       "the most memory for filters that PyTorch models in eval mode keep transformed", Kind::size,
-       [](const Value&, Options&) {}},  // only Python reads it
+       "the most memory for filters that PyTorch models in eval mode keep transformed", Kind::size, nullptr},
       {"MUCUDNN_LOG",
        "messages under `mucudnn run`: off, warning, summary, info or debug",
        Kind::name,
-       store_name<&Options::log_level>,
+       store_number<&Options::log_level>,
        {"off", "warning", "summary", "info", "debug"}},
   };
   return table;
@@ -201,7 +200,8 @@ Options read_options(std::vector<std::string>& complaints) {
     const char* text = std::getenv(setting.variable);
     if (text == nullptr || *text == '\0') continue;
     try {
-      setting.store(setting.parse(text), options);
+      const Value value = setting.parse(text);
+      if (setting.store != nullptr) setting.store(value, options);
     } catch (const std::invalid_argument& error) {
       complaints.push_back(std::string(setting.variable) + ": " + error.what() + "; it is ignored");
     }

@@ -52,7 +52,7 @@ struct Setting {
   const char* variable;
   const char* meaning;
   Kind kind;
-  void (*store)(const Value& value, Options& options);
+  void (*store)(const Value& value, Options& options);  // null if only Python reads the variable
   std::vector<const char*> names{};  // the values of kind name, in the order of their enumeration
 
   // Throws std::invalid_argument, quoting a text that has no value.

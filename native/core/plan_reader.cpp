@@ -1,9 +1,9 @@
 // Reads a plan from its text.
 #include <algorithm>
-#include <charconv>
 #include <unordered_set>
 #include <utility>
 
+#include "core/number.hpp"
 #include "core/plan_rules.hpp"
 
 namespace mucudnn {
@@ -13,10 +13,8 @@ using namespace plan_rules;
 
 template <typename Number>
 Number number_in(std::string_view text, const char* what) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) fail(quoted(text) + " is not a " + what);
-  return value;
+  if (const auto number = mucudnn::number_in<Number>(text)) return *number;
+  fail(quoted(text) + " is not a " + what);
 }
 
 // Cuts `text` at the first `separator`: returns the part before it and leaves the part after it in `text`.
@@ -137,33 +135,10 @@ class Reader {
   void read_line() {
     std::string_view line = next_line();
     const std::string_view key = cut(line, ' ');
+    if (!is_entry(key)) return read_header(key, line);
     if (key == "kernel") {
       finish_kernel();
       read_kernel(line);
-    } else if (key == "choose") {
-      PlanKernel& planned = kernel_above(key);
-      if (!planned.chosen.empty()) fail("a second choice for the same kernel");
-      planned.chosen = configuration_in(line, mini_batch_of(planned), budget_);
-    } else if (key == "groups") {
-      PlanKernel& planned = kernel_above(key);
-      if (!planned.groups.empty()) fail("groups a second time for the same kernel");
-      planned.groups = groups_in(line, channels_of(planned, has_inputs(line.substr(line.find('*') + 1))),
-                                 mini_batch_of(planned), budget_);
-    } else if (key == "share") {
-      PlanKernel& planned = kernel_above(key);
-      const auto count = number_in<int>(cut(line, ' '), "count");
-      planned.shares.push_back({count, configuration_in(line, mini_batch_of(planned), budget_)});
-    } else if (key == "option") {
-      PlanKernel& planned = kernel_above(key);
-      planned.desirable.push_back(configuration_in(line, mini_batch_of(planned), budget_));
-    } else if (key == "measured") {
-      PlanKernel& planned = kernel_above(key);
-      planned.measured.push_back(measured_part_in(line, mini_batch_of(planned), budget_));
-    } else if (key == "candidates") {
-      PlanKernel& planned = kernel_above(key);
-      const std::string api{cut(line, ' ')};
-      if (!planned.candidates.emplace(api, candidates_in(line)).second)
-        fail("a second list of candidates of " + quoted(api) + " for the same kernel");
     } else if (key == "end") {
       finish_kernel();
       const auto count = number_in<std::size_t>(line, "number of kernels");
@@ -172,16 +147,40 @@ class Reader {
              std::to_string(plan_.kernels.size()));
       }
       ended_ = true;
-    } else if (is_word(key) && plan_.kernels.empty()) {
-      if (!plan_.header.emplace(key, line).second) fail(quoted(key) + " is given twice");
+    } else if (plan_.kernels.empty()) {
+      fail(quoted(key) + " comes before any kernel");
     } else {
-      fail(quoted(key) + " is not an entry of a plan");
+      read_entry(key, line, plan_.kernels.back());
     }
   }
 
-  PlanKernel& kernel_above(std::string_view key) {
-    if (plan_.kernels.empty()) fail(quoted(key) + " comes before any kernel");
-    return plan_.kernels.back();
+  void read_header(std::string_view key, std::string_view line) {
+    if (!is_word(key) || !plan_.kernels.empty()) fail(quoted(key) + " is not an entry of a plan");
+    if (!plan_.header.emplace(key, line).second) fail(quoted(key) + " is given twice");
+  }
+
+  // Reads a line of the kernel above it.
+  void read_entry(std::string_view key, std::string_view line, PlanKernel& planned) {
+    const Whole mini_batch = mini_batch_of(planned);
+    if (key == "choose") {
+      if (!planned.chosen.empty()) fail("a second choice for the same kernel");
+      planned.chosen = configuration_in(line, mini_batch, budget_);
+    } else if (key == "groups") {
+      if (!planned.groups.empty()) fail("groups a second time for the same kernel");
+      planned.groups = groups_in(line, channels_of(planned, has_inputs(line.substr(line.find('*') + 1))),
+                                 mini_batch, budget_);
+    } else if (key == "share") {
+      const auto count = number_in<int>(cut(line, ' '), "count");
+      planned.shares.push_back({count, configuration_in(line, mini_batch, budget_)});
+    } else if (key == "option") {
+      planned.desirable.push_back(configuration_in(line, mini_batch, budget_));
+    } else if (key == "measured") {
+      planned.measured.push_back(measured_part_in(line, mini_batch, budget_));
+    } else {
+      const std::string api{cut(line, ' ')};
+      if (!planned.candidates.emplace(api, candidates_in(line)).second)
+        fail("a second list of candidates of " + quoted(api) + " for the same kernel");
+    }
   }
 
   void read_kernel(std::string_view line) {

@@ -1,6 +1,7 @@
 #include "core/plan_rules.hpp"
 
 #include <cmath>
+#include <iterator>
 #include <stdexcept>
 
 #include "core/channels.hpp"
@@ -16,6 +17,10 @@ bool is_word(std::string_view text) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
            c == '=' || c == '-' || c == '.';
   });
+}
+
+bool is_entry(std::string_view key) {
+  return std::find(std::begin(kEntries), std::end(kEntries), key) != std::end(kEntries);
 }
 
 Whole mini_batch_of(const PlanKernel& planned) {

@@ -13,6 +13,11 @@ namespace mucudnn::plan_rules {
 constexpr std::string_view kMagic = "mucudnn plan ";
 constexpr int kVersion = 1;
 
+// The words with which the lines of a kernel, and the last line, begin.
+constexpr std::string_view kEntries[] = {"kernel", "choose",   "groups",     "share",
+                                         "option", "measured", "candidates", "end"};
+bool is_entry(std::string_view key);
+
 [[noreturn]] void fail(const std::string& message);
 std::string quoted(std::string_view text);
 

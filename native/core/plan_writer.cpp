@@ -51,9 +51,7 @@ std::int64_t parts_in(const PlanGroups& groups) {
 std::string to_text(const Plan& plan) {
   std::string text = std::string(kMagic) + std::to_string(kVersion) + "\n";
   for (const auto& [key, value] : plan.header) {
-    const bool reserved = key == "kernel" || key == "choose" || key == "groups" || key == "share" ||
-                          key == "option" || key == "candidates" || key == "measured" || key == "end";
-    if (!is_word(key) || reserved || value.find('\n') != std::string::npos) {
+    if (!is_word(key) || is_entry(key) || value.find('\n') != std::string::npos) {
       fail("the entry " + quoted(key) + " cannot stand in a plan's header");
     }
     text += key + " " + value + "\n";

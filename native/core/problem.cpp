@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <stdexcept>
+#include <tuple>
 
 namespace mucudnn {
 namespace {
@@ -147,24 +148,35 @@ Problem Problem::with_mini_batch(std::int64_t size) const {
 }
 
 bool Problem::operator==(const Problem& other) const {
-  return data_type == other.data_type && layout == other.layout && math == other.math && dims == other.dims &&
-         groups == other.groups && mini_batch == other.mini_batch && in_channels == other.in_channels &&
-         out_channels == other.out_channels && input == other.input && output == other.output &&
-         kernel == other.kernel && stride == other.stride && padding == other.padding &&
-         dilation == other.dilation && epilogue == other.epilogue && w_layout == other.w_layout &&
-         y_layout == other.y_layout && y_type == other.y_type;
+  const auto members = [](const Problem& p) {
+    return std::tie(p.data_type, p.layout, p.math, p.dims, p.groups, p.mini_batch, p.in_channels,
+                    p.out_channels, p.input, p.output, p.kernel, p.stride, p.padding, p.dilation, p.epilogue,
+                    p.w_layout, p.y_layout, p.y_type);
+  };
+  return members(*this) == members(other);
 }
 
+// The sizes of a window along one axis, from which its output follows.
+struct WindowSize {
+  const char* before;
+  Problem::Sizes Problem::* sizes;
+  std::int64_t least;
+  const char* after = "";
+};
+constexpr WindowSize kWindow[] = {{"the input ", &Problem::input, 1},
+                                  {"the kernel ", &Problem::kernel, 1},
+                                  {"the stride along ", &Problem::stride, 1},
+                                  {"the padding along ", &Problem::padding, 0},
+                                  {"the dilation along ", &Problem::dilation, 1, ", counted from 1,"}};
+
 Problem::Sizes output_of(const Problem& p) {
-  const auto in_range = [](std::int64_t size, std::int64_t least) {
-    return size >= least && size <= kMaxSize;
-  };
   Problem::Sizes output{1, 1, 1};
   for (int axis = 3 - p.dims; axis < 3; ++axis) {
+    const bool in_range = std::all_of(std::begin(kWindow), std::end(kWindow), [&](const WindowSize& size) {
+      return (p.*size.sizes)[axis] >= size.least && (p.*size.sizes)[axis] <= kMaxSize;
+    });
     output[axis] = 0;
-    if (!in_range(p.input[axis], 1) || !in_range(p.kernel[axis], 1) || !in_range(p.stride[axis], 1) ||
-        !in_range(p.padding[axis], 0) || !in_range(p.dilation[axis], 1))
-      continue;
+    if (!in_range) continue;
     const std::int64_t extent = p.dilation[axis] * (p.kernel[axis] - 1) + 1;
     const std::int64_t room = p.input[axis] + 2 * p.padding[axis] - extent;
     output[axis] = room < 0 ? 0 : room / p.stride[axis] + 1;
@@ -182,12 +194,8 @@ void validate(const Problem& p) {
                                 std::to_string(p.in_channels) + " and oc" + std::to_string(p.out_channels));
   }
   for (int axis = 3 - p.dims; axis < 3; ++axis) {
-    const char* const where = kAxes[axis];
-    require_range({"the input ", where}, p.input[axis], 1);
-    require_range({"the kernel ", where}, p.kernel[axis], 1);
-    require_range({"the stride along ", where}, p.stride[axis], 1);
-    require_range({"the padding along ", where}, p.padding[axis], 0);
-    require_range({"the dilation along ", where, ", counted from 1,"}, p.dilation[axis], 1);
+    for (const auto& [before, sizes, least, after] : kWindow)
+      require_range({before, kAxes[axis], after}, (p.*sizes)[axis], least);
   }
   const Problem::Sizes output = output_of(p);
   for (int axis = 3 - p.dims; axis < 3; ++axis) {

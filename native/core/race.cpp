@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <map>
 #include <string_view>
@@ -300,14 +299,14 @@ class Field {
 
   // Returns the size for the samples that the best size leaves over; undivided if no size fits there.
   Index next_of_remainder() const {
-    const auto any_row = [&](const std::function<bool(std::int64_t, double)>& test) {
-      return std::any_of(algorithms_.begin(), algorithms_.end(), [&](const Algorithm& own) {
-        return std::any_of(own.rows.begin(), own.rows.end(),
-                           [&](const auto& row) { return test(row.first, row.second); });
-      });
-    };
-    const auto divides = [&](std::int64_t size) { return mini_batch_ % size == 0; };
-    if (any_row([&](std::int64_t size, double ms) { return divides(size) && ms == best_ms_; })) return {};
+    bool is_divided = false;
+    for (const Algorithm& own : algorithms_) {
+      for (const auto& [size, ms] : own.rows) {
+        if (mini_batch_ % size != 0) continue;
+        if (ms == best_ms_) return {};
+        is_divided = true;
+      }
+    }
     for (const Algorithm& own : algorithms_) {
       if (!own.has_begun()) continue;
       for (const auto& [size, ms] : own.rows) {
@@ -317,7 +316,7 @@ class Field {
         if (beyond != own.open.begin()) return std::prev(beyond)->second;
       }
     }
-    if (best_ms_ == kForever || any_row([&](std::int64_t size, double) { return divides(size); })) return {};
+    if (best_ms_ == kForever || is_divided) return {};
     Index whole;
     double fastest = kForever;
     for (const Algorithm& own : algorithms_) {

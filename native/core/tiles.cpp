@@ -1,7 +1,8 @@
 #include "core/tiles.hpp"
 
 #include <algorithm>
-#include <charconv>
+
+#include "core/number.hpp"
 
 namespace mucudnn {
 namespace {
@@ -61,11 +62,9 @@ std::string to_text(const TiledAlgorithm& tiled) {
 std::optional<TiledAlgorithm> parse_tiled(std::string_view name) {
   const std::size_t at = name.rfind(kTile);
   if (at == std::string_view::npos) return std::nullopt;
-  const std::string_view number = name.substr(at + kTile.size());
-  TiledAlgorithm tiled{std::string(name.substr(0, at)), 0};
-  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), tiled.steps);
-  if (error != std::errc() || end != number.data() + number.size() || tiled.steps < 1) return std::nullopt;
-  return tiled;
+  const auto steps = number_in<std::int64_t>(name.substr(at + kTile.size()));
+  if (!steps || *steps < 1) return std::nullopt;
+  return TiledAlgorithm{std::string(name.substr(0, at)), *steps};
 }
 
 bool is_tiled(std::string_view name) noexcept { return name.find(kTile) != std::string_view::npos; }
