@@ -2,33 +2,40 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "abi/cudnn_backend.h"
 
 namespace mucudnn {
 
-// Returns the graph API's name for a type of attribute values.
+// DEFINE(type of a value, the graph API's name for it)
+#define MUCUDNN_ATTRIBUTE_TYPES(DEFINE)                          \
+  DEFINE(std::int64_t, INT64)                                    \
+  DEFINE(std::int32_t, INT32)                                    \
+  DEFINE(bool, BOOLEAN)                                          \
+  DEFINE(float, FLOAT)                                           \
+  DEFINE(double, DOUBLE)                                         \
+  DEFINE(char, CHAR)                                             \
+  DEFINE(void*, VOID_PTR)                                        \
+  DEFINE(cudnnHandle_t, HANDLE)                                  \
+  DEFINE(cudnnDataType_t, DATA_TYPE)                             \
+  DEFINE(cudnnConvolutionMode_t, CONVOLUTION_MODE)               \
+  DEFINE(cudnnPointwiseMode_t, POINTWISE_MODE)                   \
+  DEFINE(cudnnNanPropagation_t, NAN_PROPOGATION)                 \
+  DEFINE(cudnnBackendTensorReordering_t, TENSOR_REORDERING_MODE) \
+  DEFINE(cudnnBackendHeurMode_t, HEUR_MODE)                      \
+  DEFINE(cudnnBackendKnobType_t, KNOB_TYPE)                      \
+  DEFINE(cudnnBackendNumericalNote_t, NUMERICAL_NOTE)            \
+  DEFINE(cudnnBackendBehaviorNote_t, BEHAVIOR_NOTE)
+
 template <typename Value>
-constexpr cudnnBackendAttributeType_t attribute_type() {
-  if constexpr (std::is_same_v<Value, std::int64_t>) return CUDNN_TYPE_INT64;
-  if constexpr (std::is_same_v<Value, std::int32_t>) return CUDNN_TYPE_INT32;
-  if constexpr (std::is_same_v<Value, bool>) return CUDNN_TYPE_BOOLEAN;
-  if constexpr (std::is_same_v<Value, float>) return CUDNN_TYPE_FLOAT;
-  if constexpr (std::is_same_v<Value, double>) return CUDNN_TYPE_DOUBLE;
-  if constexpr (std::is_same_v<Value, char>) return CUDNN_TYPE_CHAR;
-  if constexpr (std::is_same_v<Value, void*>) return CUDNN_TYPE_VOID_PTR;
-  if constexpr (std::is_same_v<Value, cudnnHandle_t>) return CUDNN_TYPE_HANDLE;
-  if constexpr (std::is_same_v<Value, cudnnDataType_t>) return CUDNN_TYPE_DATA_TYPE;
-  if constexpr (std::is_same_v<Value, cudnnConvolutionMode_t>) return CUDNN_TYPE_CONVOLUTION_MODE;
-  if constexpr (std::is_same_v<Value, cudnnPointwiseMode_t>) return CUDNN_TYPE_POINTWISE_MODE;
-  if constexpr (std::is_same_v<Value, cudnnNanPropagation_t>) return CUDNN_TYPE_NAN_PROPOGATION;
-  if constexpr (std::is_same_v<Value, cudnnBackendTensorReordering_t>)
-    return CUDNN_TYPE_TENSOR_REORDERING_MODE;
-  if constexpr (std::is_same_v<Value, cudnnBackendHeurMode_t>) return CUDNN_TYPE_HEUR_MODE;
-  if constexpr (std::is_same_v<Value, cudnnBackendKnobType_t>) return CUDNN_TYPE_KNOB_TYPE;
-  if constexpr (std::is_same_v<Value, cudnnBackendNumericalNote_t>) return CUDNN_TYPE_NUMERICAL_NOTE;
-  if constexpr (std::is_same_v<Value, cudnnBackendBehaviorNote_t>) return CUDNN_TYPE_BEHAVIOR_NOTE;
-}
+constexpr cudnnBackendAttributeType_t attribute_type();
+
+#define MUCUDNN_DEFINE_TYPE(Value, name)                          \
+  template <>                                                     \
+  constexpr cudnnBackendAttributeType_t attribute_type<Value>() { \
+    return CUDNN_TYPE_##name;                                     \
+  }
+MUCUDNN_ATTRIBUTE_TYPES(MUCUDNN_DEFINE_TYPE)
+#undef MUCUDNN_DEFINE_TYPE
 
 }  // namespace mucudnn

@@ -89,6 +89,31 @@
   X(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED, 5, "WINOGRAD_NONFUSED") \
   X(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING, 6, "FFT_TILING")
 
+/* The parameters of the functions that every pass has. The inputs a and b and the output c are x, w or y. */
+#define MUCUDNN_DESCRIPTOR_x cudnnTensorDescriptor_t x_descriptor
+#define MUCUDNN_DESCRIPTOR_w cudnnFilterDescriptor_t w_descriptor
+#define MUCUDNN_DESCRIPTOR_y cudnnTensorDescriptor_t y_descriptor
+
+#define MUCUDNN_LIST_PARAMETERS(Pass, a, b, c)                                                     \
+  (cudnnHandle_t handle, MUCUDNN_DESCRIPTOR_##a, MUCUDNN_DESCRIPTOR_##b,                           \
+   cudnnConvolutionDescriptor_t convolution, MUCUDNN_DESCRIPTOR_##c, int requested, int* returned, \
+   cudnnConvolution##Pass##AlgoPerf_t* results)
+
+#define MUCUDNN_FIND_PARAMETERS(Pass, a, b, c)                                                              \
+  (cudnnHandle_t handle, MUCUDNN_DESCRIPTOR_##a, const void* a, MUCUDNN_DESCRIPTOR_##b, const void* b,      \
+   cudnnConvolutionDescriptor_t convolution, MUCUDNN_DESCRIPTOR_##c, void* c, int requested, int* returned, \
+   cudnnConvolution##Pass##AlgoPerf_t* results, void* workspace, size_t workspace_size)
+
+#define MUCUDNN_SIZE_PARAMETERS(Pass, a, b, c)                           \
+  (cudnnHandle_t handle, MUCUDNN_DESCRIPTOR_##a, MUCUDNN_DESCRIPTOR_##b, \
+   cudnnConvolutionDescriptor_t convolution, MUCUDNN_DESCRIPTOR_##c,     \
+   cudnnConvolution##Pass##Algo_t algorithm, size_t* size)
+
+#define MUCUDNN_RUN_PARAMETERS(Pass, a, b, c)                                                              \
+  (cudnnHandle_t handle, const void* alpha, MUCUDNN_DESCRIPTOR_##a, const void* a, MUCUDNN_DESCRIPTOR_##b, \
+   const void* b, cudnnConvolutionDescriptor_t convolution, cudnnConvolution##Pass##Algo_t algorithm,      \
+   void* workspace, size_t workspace_size, const void* beta, MUCUDNN_DESCRIPTOR_##c, void* c)
+
 /* X(result, function, parameters) */
 #define MUCUDNN_CUDNN_FUNCTIONS(X)                                                                           \
   X(size_t, cudnnGetVersion, (void))                                                                         \
@@ -180,72 +205,24 @@
   X(cudnnStatus_t, cudnnGetConvolutionForwardAlgorithmMaxCount, (cudnnHandle_t handle, int* count))          \
   X(cudnnStatus_t, cudnnGetConvolutionBackwardDataAlgorithmMaxCount, (cudnnHandle_t handle, int* count))     \
   X(cudnnStatus_t, cudnnGetConvolutionBackwardFilterAlgorithmMaxCount, (cudnnHandle_t handle, int* count))   \
-  X(cudnnStatus_t, cudnnGetConvolutionForwardAlgorithm_v7,                                                   \
-    (cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,                             \
-     cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t y, int requested, int* returned,      \
-     cudnnConvolutionFwdAlgoPerf_t* results))                                                                \
-  X(cudnnStatus_t, cudnnGetConvolutionBackwardDataAlgorithm_v7,                                              \
-    (cudnnHandle_t handle, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,                            \
-     cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t dx, int requested, int* returned,     \
-     cudnnConvolutionBwdDataAlgoPerf_t* results))                                                            \
+  X(cudnnStatus_t, cudnnGetConvolutionForwardAlgorithm_v7, MUCUDNN_LIST_PARAMETERS(Fwd, x, w, y))            \
+  X(cudnnStatus_t, cudnnGetConvolutionBackwardDataAlgorithm_v7, MUCUDNN_LIST_PARAMETERS(BwdData, w, y, x))   \
   X(cudnnStatus_t, cudnnGetConvolutionBackwardFilterAlgorithm_v7,                                            \
-    (cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,                            \
-     cudnnConvolutionDescriptor_t convolution, cudnnFilterDescriptor_t dw, int requested, int* returned,     \
-     cudnnConvolutionBwdFilterAlgoPerf_t* results))                                                          \
-  X(cudnnStatus_t, cudnnFindConvolutionForwardAlgorithm,                                                     \
-    (cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,                             \
-     cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t y, int requested, int* returned,      \
-     cudnnConvolutionFwdAlgoPerf_t* results))                                                                \
-  X(cudnnStatus_t, cudnnFindConvolutionBackwardDataAlgorithm,                                                \
-    (cudnnHandle_t handle, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,                            \
-     cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t dx, int requested, int* returned,     \
-     cudnnConvolutionBwdDataAlgoPerf_t* results))                                                            \
-  X(cudnnStatus_t, cudnnFindConvolutionBackwardFilterAlgorithm,                                              \
-    (cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,                            \
-     cudnnConvolutionDescriptor_t convolution, cudnnFilterDescriptor_t dw, int requested, int* returned,     \
-     cudnnConvolutionBwdFilterAlgoPerf_t* results))                                                          \
-  X(cudnnStatus_t, cudnnFindConvolutionForwardAlgorithmEx,                                                   \
-    (cudnnHandle_t handle, cudnnTensorDescriptor_t x_descriptor, const void* x,                              \
-     cudnnFilterDescriptor_t w_descriptor, const void* w, cudnnConvolutionDescriptor_t convolution,          \
-     cudnnTensorDescriptor_t y_descriptor, void* y, int requested, int* returned,                            \
-     cudnnConvolutionFwdAlgoPerf_t* results, void* workspace, size_t workspace_size))                        \
-  X(cudnnStatus_t, cudnnFindConvolutionBackwardDataAlgorithmEx,                                              \
-    (cudnnHandle_t handle, cudnnFilterDescriptor_t w_descriptor, const void* w,                              \
-     cudnnTensorDescriptor_t dy_descriptor, const void* dy, cudnnConvolutionDescriptor_t convolution,        \
-     cudnnTensorDescriptor_t dx_descriptor, void* dx, int requested, int* returned,                          \
-     cudnnConvolutionBwdDataAlgoPerf_t* results, void* workspace, size_t workspace_size))                    \
+    MUCUDNN_LIST_PARAMETERS(BwdFilter, x, y, w))                                                             \
+  X(cudnnStatus_t, cudnnFindConvolutionForwardAlgorithm, MUCUDNN_LIST_PARAMETERS(Fwd, x, w, y))              \
+  X(cudnnStatus_t, cudnnFindConvolutionBackwardDataAlgorithm, MUCUDNN_LIST_PARAMETERS(BwdData, w, y, x))     \
+  X(cudnnStatus_t, cudnnFindConvolutionBackwardFilterAlgorithm, MUCUDNN_LIST_PARAMETERS(BwdFilter, x, y, w)) \
+  X(cudnnStatus_t, cudnnFindConvolutionForwardAlgorithmEx, MUCUDNN_FIND_PARAMETERS(Fwd, x, w, y))            \
+  X(cudnnStatus_t, cudnnFindConvolutionBackwardDataAlgorithmEx, MUCUDNN_FIND_PARAMETERS(BwdData, w, y, x))   \
   X(cudnnStatus_t, cudnnFindConvolutionBackwardFilterAlgorithmEx,                                            \
-    (cudnnHandle_t handle, cudnnTensorDescriptor_t x_descriptor, const void* x,                              \
-     cudnnTensorDescriptor_t dy_descriptor, const void* dy, cudnnConvolutionDescriptor_t convolution,        \
-     cudnnFilterDescriptor_t dw_descriptor, void* dw, int requested, int* returned,                          \
-     cudnnConvolutionBwdFilterAlgoPerf_t* results, void* workspace, size_t workspace_size))                  \
-  X(cudnnStatus_t, cudnnGetConvolutionForwardWorkspaceSize,                                                  \
-    (cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,                             \
-     cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t y,                                    \
-     cudnnConvolutionFwdAlgo_t algorithm, size_t* size))                                                     \
-  X(cudnnStatus_t, cudnnGetConvolutionBackwardDataWorkspaceSize,                                             \
-    (cudnnHandle_t handle, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,                            \
-     cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t dx,                                   \
-     cudnnConvolutionBwdDataAlgo_t algorithm, size_t* size))                                                 \
+    MUCUDNN_FIND_PARAMETERS(BwdFilter, x, y, w))                                                             \
+  X(cudnnStatus_t, cudnnGetConvolutionForwardWorkspaceSize, MUCUDNN_SIZE_PARAMETERS(Fwd, x, w, y))           \
+  X(cudnnStatus_t, cudnnGetConvolutionBackwardDataWorkspaceSize, MUCUDNN_SIZE_PARAMETERS(BwdData, w, y, x))  \
   X(cudnnStatus_t, cudnnGetConvolutionBackwardFilterWorkspaceSize,                                           \
-    (cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,                            \
-     cudnnConvolutionDescriptor_t convolution, cudnnFilterDescriptor_t dw,                                   \
-     cudnnConvolutionBwdFilterAlgo_t algorithm, size_t* size))                                               \
-  X(cudnnStatus_t, cudnnConvolutionForward,                                                                  \
-    (cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t x_descriptor, const void* x,           \
-     cudnnFilterDescriptor_t w_descriptor, const void* w, cudnnConvolutionDescriptor_t convolution,          \
-     cudnnConvolutionFwdAlgo_t algorithm, void* workspace, size_t workspace_size, const void* beta,          \
-     cudnnTensorDescriptor_t y_descriptor, void* y))                                                         \
-  X(cudnnStatus_t, cudnnConvolutionBackwardData,                                                             \
-    (cudnnHandle_t handle, const void* alpha, cudnnFilterDescriptor_t w_descriptor, const void* w,           \
-     cudnnTensorDescriptor_t dy_descriptor, const void* dy, cudnnConvolutionDescriptor_t convolution,        \
-     cudnnConvolutionBwdDataAlgo_t algorithm, void* workspace, size_t workspace_size, const void* beta,      \
-     cudnnTensorDescriptor_t dx_descriptor, void* dx))                                                       \
-  X(cudnnStatus_t, cudnnConvolutionBackwardFilter,                                                           \
-    (cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t x_descriptor, const void* x,           \
-     cudnnTensorDescriptor_t dy_descriptor, const void* dy, cudnnConvolutionDescriptor_t convolution,        \
-     cudnnConvolutionBwdFilterAlgo_t algorithm, void* workspace, size_t workspace_size, const void* beta,    \
-     cudnnFilterDescriptor_t dw_descriptor, void* dw))                                                       \
+    MUCUDNN_SIZE_PARAMETERS(BwdFilter, x, y, w))                                                             \
+  X(cudnnStatus_t, cudnnConvolutionForward, MUCUDNN_RUN_PARAMETERS(Fwd, x, w, y))                            \
+  X(cudnnStatus_t, cudnnConvolutionBackwardData, MUCUDNN_RUN_PARAMETERS(BwdData, w, y, x))                   \
+  X(cudnnStatus_t, cudnnConvolutionBackwardFilter, MUCUDNN_RUN_PARAMETERS(BwdFilter, x, y, w))               \
   X(cudnnStatus_t, cudnnConvolutionBiasActivationForward,                                                    \
     (cudnnHandle_t handle, const void* alpha1, cudnnTensorDescriptor_t x_descriptor, const void* x,          \
      cudnnFilterDescriptor_t w_descriptor, const void* w, cudnnConvolutionDescriptor_t convolution,          \

@@ -5,13 +5,7 @@ using namespace mucudnn::host;
 
 extern "C" {
 
-cudnnStatus_t cudnnCreateActivationDescriptor(cudnnActivationDescriptor_t* activation) {
-  return create("the activation descriptor", activation);
-}
-
-cudnnStatus_t cudnnDestroyActivationDescriptor(cudnnActivationDescriptor_t activation) {
-  return destroy(activation);
-}
+MUCUDNN_DEFINE_DESCRIPTOR(Activation, "the activation descriptor")
 
 cudnnStatus_t cudnnSetActivationDescriptor(cudnnActivationDescriptor_t activation, cudnnActivationMode_t mode,
                                            cudnnNanPropagation_t relu_nan, double coefficient) {
@@ -37,15 +31,7 @@ cudnnStatus_t cudnnGetActivationDescriptor(cudnnActivationDescriptor_t activatio
   });
 }
 
-cudnnStatus_t cudnnSetActivationDescriptorSwishBeta(cudnnActivationDescriptor_t activation, double beta) {
-  return guarded([&] {
-    require("the activation descriptor", {activation});
-    activation->swish_beta = beta;
-  });
-}
-
-cudnnStatus_t cudnnGetActivationDescriptorSwishBeta(cudnnActivationDescriptor_t activation, double* beta) {
-  return get("the activation descriptor, beta", activation, &cudnnActivationStruct::swish_beta, beta);
-}
+MUCUDNN_DEFINE_MEMBER(ActivationDescriptorSwishBeta, Activation, "the activation descriptor", double,
+                      swish_beta, )
 
 }  // extern "C"

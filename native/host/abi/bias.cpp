@@ -22,11 +22,7 @@ void check_fused(const cudnnActivationStruct& activation, const cudnnTensorStruc
   if (activation.relu_nan != CUDNN_NOT_PROPAGATE_NAN) {
     not_supported("the activation of this call must not propagate NaN");
   }
-  bool per_channel = bias.dims == y.dims && bias.type == y.type && bias.strides[1] == 1;
-  for (int axis = 0; axis < y.dims; ++axis) {
-    per_channel = per_channel && bias.sizes[axis] == (axis == 1 ? y.sizes[axis] : 1);
-  }
-  if (!per_channel)
+  if (bias.type != y.type || bias.strides[1] != 1 || !has_only_channels(bias, y))
     not_supported("the bias must be packed, with y's data type and channels and nothing else");
   if (!same_layout(z, y)) not_supported("z must have the data type, the sizes and the strides of y");
 }
@@ -49,19 +45,18 @@ cudnnStatus_t cudnnConvolutionBiasActivationForward(
         "handle, alpha1, the data of x, the data of w, alpha2, the descriptor of z, the data of z, "
         "the descriptor of the bias, the data of the bias, the activation descriptor, the data of y",
         {handle, alpha1, x, w, alpha2, z_descriptor, z, bias_descriptor, bias, activation, y});
-    const Descriptors descriptors(x_descriptor, w_descriptor, convolution, y_descriptor);
+    const Descriptors descriptors{mucudnn::Pass::forward, x_descriptor, w_descriptor, convolution,
+                                  y_descriptor};
     const mucudnn::Kernel kernel = kernel_of(descriptors);
     check_fused(*activation, *bias_descriptor, *z_descriptor, *y_descriptor);
     const auto chosen = legacy_algorithm(descriptors.pass, algorithm);
-    void* const scratch = usable_workspace(chosen, kernel, workspace, workspace_size);
+    void* const scratch = usable_workspace(chosen, kernel, {workspace, workspace_size});
 
     const cudnnDataType_t type = y_descriptor->type;
-    Tensors tensors = tensors_of(descriptors.pass, x, w, y);
-    tensors.pitch = pitch_of(kernel.problem, *x_descriptor, *y_descriptor);
     std::vector<Step> steps{Addition{1, 1, *bias_descriptor, bias}};
     if (activation->mode == CUDNN_ACTIVATION_RELU) steps.push_back(Rectifier{});
-    convolve_forward(*chosen, kernel, tensors, scale_of(alpha1, type), {scale_of(alpha2, type), z}, steps,
-                     *y_descriptor, scratch);
+    convolve_forward(*chosen, kernel, tensors_of(descriptors, kernel.problem, x, w, y),
+                     scale_of(alpha1, type), {scale_of(alpha2, type), z}, steps, *y_descriptor, scratch);
   });
 }
 
@@ -73,11 +68,8 @@ cudnnStatus_t cudnnConvolutionBackwardBias(cudnnHandle_t handle, const void* alp
     require("handle, alpha, the descriptor of dy, the data of dy, beta, the descriptor of db, the data of db",
             {handle, alpha, dy_descriptor, dy, beta, db_descriptor, db});
     check_addition(*db_descriptor, *dy_descriptor);
-    for (int axis = 0; axis < db_descriptor->dims; ++axis) {
-      const std::int64_t expected = axis == 1 ? dy_descriptor->sizes[1] : 1;
-      if (db_descriptor->sizes[axis] != expected)
-        bad_parameter("db must have the channels of dy, and no more");
-    }
+    if (!has_only_channels(*db_descriptor, *dy_descriptor))
+      bad_parameter("db must have the channels of dy, and no more");
     const cudnnDataType_t type = dy_descriptor->type;
     sum_channels(scale_of(alpha, type), *dy_descriptor, dy, scale_of(beta, type), db_descriptor->strides[1],
                  db);

@@ -51,13 +51,7 @@ using namespace mucudnn::host;
 
 extern "C" {
 
-cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t* convolution) {
-  return create("the convolution descriptor", convolution);
-}
-
-cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t convolution) {
-  return destroy(convolution);
-}
+MUCUDNN_DEFINE_DESCRIPTOR(Convolution, "the convolution descriptor")
 
 cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t convolution, int pad_h, int pad_w,
                                               int stride_h, int stride_w, int dilation_h, int dilation_w,
@@ -77,12 +71,9 @@ cudnnStatus_t cudnnGetConvolution2dDescriptor(cudnnConvolutionDescriptor_t convo
         "the convolution descriptor, pad_h, pad_w, stride_h, stride_w, dilation_h, dilation_w, mode, "
         "compute_type",
         {convolution, pad_h, pad_w, stride_h, stride_w, dilation_h, dilation_w, mode, compute_type});
-    *pad_h = convolution->paddings[0];
-    *pad_w = convolution->paddings[1];
-    *stride_h = convolution->strides[0];
-    *stride_w = convolution->strides[1];
-    *dilation_h = convolution->dilations[0];
-    *dilation_w = convolution->dilations[1];
+    write_each(convolution->paddings, {pad_h, pad_w});
+    write_each(convolution->strides, {stride_h, stride_w});
+    write_each(convolution->dilations, {dilation_h, dilation_w});
     *mode = convolution->mode;
     *compute_type = convolution->compute_type;
   });
@@ -111,42 +102,11 @@ cudnnStatus_t cudnnGetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t convo
   });
 }
 
-cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t convolution, int groups) {
-  return guarded([&] {
-    require("the convolution descriptor", {convolution});
-    if (groups < 1) bad_parameter(std::to_string(groups) + " groups: at least 1");
-    convolution->groups = groups;
-  });
-}
-
-cudnnStatus_t cudnnGetConvolutionGroupCount(cudnnConvolutionDescriptor_t convolution, int* groups) {
-  return get("the convolution descriptor, groups", convolution, &cudnnConvolutionStruct::groups, groups);
-}
-
-cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t convolution, cudnnMathType_t math) {
-  return guarded([&] {
-    require("the convolution descriptor", {convolution});
-    check_range("math type", math, CUDNN_FMA_MATH);
-    convolution->math = math;
-  });
-}
-
-cudnnStatus_t cudnnGetConvolutionMathType(cudnnConvolutionDescriptor_t convolution, cudnnMathType_t* math) {
-  return get("the convolution descriptor, math", convolution, &cudnnConvolutionStruct::math, math);
-}
-
-cudnnStatus_t cudnnSetConvolutionReorderType(cudnnConvolutionDescriptor_t convolution,
-                                             cudnnReorderType_t reorder) {
-  return guarded([&] {
-    require("the convolution descriptor", {convolution});
-    check_range("reorder type", reorder, CUDNN_NO_REORDER);
-    convolution->reorder = reorder;
-  });
-}
-
-cudnnStatus_t cudnnGetConvolutionReorderType(cudnnConvolutionDescriptor_t convolution,
-                                             cudnnReorderType_t* reorder) {
-  return get("the convolution descriptor, reorder", convolution, &cudnnConvolutionStruct::reorder, reorder);
-}
+MUCUDNN_DEFINE_MEMBER(ConvolutionGroupCount, Convolution, "the convolution descriptor", int, groups,
+                      if (groups < 1) bad_parameter(std::to_string(groups) + " groups: at least 1"))
+MUCUDNN_DEFINE_MEMBER(ConvolutionMathType, Convolution, "the convolution descriptor", cudnnMathType_t, math,
+                      check_range("math type", math, CUDNN_FMA_MATH))
+MUCUDNN_DEFINE_MEMBER(ConvolutionReorderType, Convolution, "the convolution descriptor", cudnnReorderType_t,
+                      reorder, check_range("reorder type", reorder, CUDNN_NO_REORDER))
 
 }  // extern "C"

@@ -82,10 +82,8 @@ const void* bias_of(const Step& step, const cudnnTensorStruct& y) {
   const auto* const add = std::get_if<Addition>(&step);
   if (add == nullptr || add->scale != 1 || add->operand_scale != 1) return nullptr;
   const cudnnTensorStruct& operand = add->operand;
-  bool has_channels = operand.type == y.type && (operand.strides[1] == 1 || operand.sizes[1] == 1);
-  for (int axis = 0; axis < y.dims; ++axis)
-    has_channels = has_channels && operand.sizes[axis] == (axis == 1 ? y.sizes[axis] : 1);
-  return has_channels ? add->data : nullptr;
+  const bool is_like_y = operand.type == y.type && (operand.strides[1] == 1 || operand.sizes[1] == 1);
+  return is_like_y && has_only_channels(operand, y) ? add->data : nullptr;
 }
 
 }  // namespace
@@ -101,6 +99,13 @@ void check_stretches(const cudnnTensorStruct& part, const cudnnTensorStruct& who
                   std::to_string(part.sizes[axis]) + ", that of the tensor " +
                   std::to_string(whole.sizes[axis]));
   }
+}
+
+bool has_only_channels(const cudnnTensorStruct& part, const cudnnTensorStruct& whole) {
+  bool equal = part.dims == whole.dims;
+  for (int axis = 0; axis < whole.dims; ++axis)
+    equal = equal && part.sizes[axis] == (axis == 1 ? whole.sizes[axis] : 1);
+  return equal;
 }
 
 void apply(const std::vector<Step>& steps, const cudnnTensorStruct& tensor, void* data) {

@@ -32,6 +32,9 @@ using Step = std::variant<Addition, Rectifier>;
 // Throws Failure, BAD_PARAM, unless each size of the part is that of the whole, or 1.
 void check_stretches(const cudnnTensorStruct& part, const cudnnTensorStruct& whole);
 
+// Returns whether the part has the channels of the whole, and one value for each.
+bool has_only_channels(const cudnnTensorStruct& part, const cudnnTensorStruct& whole);
+
 // Applies the steps to each element in fp64 and rounds once. check_stretches() must have accepted the
 // tensors, and data_type_of() their types.
 void apply(const std::vector<Step>& steps, const cudnnTensorStruct& tensor, void* data);

@@ -9,52 +9,21 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 
-cudnnStatus_t report_workspace(cudnnHandle_t handle, const Descriptors& descriptors, unsigned algorithm,
-                               size_t* size) {
-  return guarded([&] {
-    require("handle, size", {handle, size});
-    const Kernel kernel = kernel_of(descriptors);
-    *size = required_workspace(legacy_algorithm(kernel.pass, algorithm), kernel);
-  });
-}
-
-// The memory of a call: its inputs and its output in the order of the descriptors, and its workspace.
-struct Memory {
-  const void *first, *second;
-  void *output, *workspace;
-  std::size_t workspace_size;
-  const void* kept_filter = nullptr;
-  const void* bias = nullptr;
-};
-
-void run(const Descriptors& descriptors, const Memory& memory, unsigned algorithm, const void* alpha,
-         const void* beta) {
+void run(const Descriptors& descriptors, const Kernel& kernel, const Tensors& tensors, unsigned algorithm,
+         const void* alpha, const void* beta, const Workspace& workspace) {
   require("alpha, beta", {alpha, beta});
-  Tensors tensors = tensors_of(descriptors.pass, memory.first, memory.second, memory.output);
-  const Kernel kernel = kernel_of(descriptors);
-  tensors.pitch = pitch_of(kernel.problem, *descriptors.x, *descriptors.y);
-  tensors.kept_filter = memory.kept_filter;
-  tensors.bias = memory.bias;
   const cudnnDataType_t type = descriptors.x->type;
-  if (memory.bias != nullptr && (descriptors.pass != Pass::forward || scale_of(beta, type) != 0)) {
+  const double keep = scale_of(beta, type);
+  if (tensors.bias != nullptr && (kernel.pass != Pass::forward || keep != 0)) {
     bad_parameter("a bias is added in the forward pass, with beta 0");
   }
-  run(legacy_algorithm(kernel.pass, algorithm), kernel, tensors, scale_of(alpha, type), scale_of(beta, type),
-      memory.workspace, memory.workspace_size);
-}
-
-cudnnStatus_t execute(cudnnHandle_t handle, const Descriptors& descriptors, const Memory& memory,
-                      unsigned algorithm, const void* alpha, const void* beta) {
-  return guarded([&] {
-    require("handle", {handle});
-    run(descriptors, memory, algorithm, alpha, beta);
-  });
+  run(legacy_algorithm(kernel.pass, algorithm), kernel, tensors, scale_of(alpha, type), keep, workspace);
 }
 
 // Returns the descriptors of a pass that reads a filter. Throws Failure, BAD_PARAM.
 Descriptors descriptors_of(const mucudnnHostConvolution& its) {
-  if (its.pass == static_cast<int>(Pass::forward)) return {its.x, its.w, its.convolution, its.y};
-  if (its.pass == static_cast<int>(Pass::backward_data)) return {its.w, its.y, its.convolution, its.x};
+  if (its.pass == static_cast<int>(Pass::forward) || its.pass == static_cast<int>(Pass::backward_data))
+    return {static_cast<Pass>(its.pass), its.x, its.w, its.convolution, its.y};
   bad_parameter("the pass " + std::to_string(its.pass) + " does not read a filter");
 }
 
@@ -79,16 +48,15 @@ std::size_t required_workspace(const std::optional<Variant>& variant, const Kern
   return *size == 0 ? 0 : *size + kAlignment;
 }
 
-void* usable_workspace(const std::optional<Variant>& variant, const Kernel& kernel, void* workspace,
-                       std::size_t workspace_size) {
+void* usable_workspace(const std::optional<Variant>& variant, const Kernel& kernel, Workspace workspace) {
   const std::size_t required = required_workspace(variant, kernel);
   if (required == 0) return nullptr;
-  require("workspace", {workspace});
-  if (workspace_size < required) {
-    bad_parameter("a workspace of " + std::to_string(workspace_size) + " bytes: " + std::to_string(required) +
+  require("workspace", {workspace.data});
+  if (workspace.size < required) {
+    bad_parameter("a workspace of " + std::to_string(workspace.size) + " bytes: " + std::to_string(required) +
                   " are needed");
   }
-  return std::align(kAlignment, required - kAlignment, workspace, workspace_size);
+  return std::align(kAlignment, required - kAlignment, workspace.data, workspace.size);
 }
 
 double estimated_cost(Algorithm algorithm, const Kernel& kernel) {
@@ -121,20 +89,24 @@ using namespace mucudnn::host;
 
 extern "C" {
 
-#define MUCUDNN_DEFINE(Name, Short, First, Second, Output)                                                 \
-  cudnnStatus_t cudnnGetConvolution##Name##WorkspaceSize(                                                  \
-      cudnnHandle_t handle, First first, Second second, cudnnConvolutionDescriptor_t convolution,          \
-      Output output, cudnnConvolution##Short##Algo_t algorithm, size_t* size) {                            \
-    return report_workspace(handle, {first, second, convolution, output}, algorithm, size);                \
-  }                                                                                                        \
-                                                                                                           \
-  cudnnStatus_t cudnnConvolution##Name(                                                                    \
-      cudnnHandle_t handle, const void* alpha, First first_descriptor, const void* first,                  \
-      Second second_descriptor, const void* second, cudnnConvolutionDescriptor_t convolution,              \
-      cudnnConvolution##Short##Algo_t algorithm, void* workspace, size_t workspace_size, const void* beta, \
-      Output output_descriptor, void* output) {                                                            \
-    return execute(handle, {first_descriptor, second_descriptor, convolution, output_descriptor},          \
-                   {first, second, output, workspace, workspace_size}, algorithm, alpha, beta);            \
+#define MUCUDNN_DEFINE(Name, Short, which, a, b, c)                                                        \
+  cudnnStatus_t cudnnGetConvolution##Name##WorkspaceSize MUCUDNN_SIZE_PARAMETERS(Short, a, b, c) {        \
+    return guarded([&] {                                                                                  \
+      require("handle, size", {handle, size});                                                            \
+      const mucudnn::Kernel kernel =                                                                      \
+          kernel_of({mucudnn::Pass::which, x_descriptor, w_descriptor, convolution, y_descriptor});        \
+      *size = required_workspace(legacy_algorithm(kernel.pass, algorithm), kernel);                       \
+    });                                                                                                   \
+  }                                                                                                       \
+                                                                                                          \
+  cudnnStatus_t cudnnConvolution##Name MUCUDNN_RUN_PARAMETERS(Short, a, b, c) {                           \
+    return guarded([&] {                                                                                  \
+      require("handle", {handle});                                                                        \
+      const Descriptors used{mucudnn::Pass::which, x_descriptor, w_descriptor, convolution, y_descriptor}; \
+      const mucudnn::Kernel kernel = kernel_of(used);                                                     \
+      run(used, kernel, tensors_of(used, kernel.problem, x, w, y), algorithm, alpha, beta,                \
+          {workspace, workspace_size});                                                                   \
+    });                                                                                                   \
   }
 MUCUDNN_PASSES(MUCUDNN_DEFINE)
 #undef MUCUDNN_DEFINE
@@ -162,10 +134,11 @@ cudnnStatus_t mucudnnHostConvolve(const mucudnnHostConvolution* convolution, con
   return guarded([&] {
     require("convolution", {convolution});
     const Descriptors descriptors = descriptors_of(*convolution);
-    run(descriptors,
-        descriptors.pass == mucudnn::Pass::forward ? Memory{x, w, y, workspace, workspace_size, kept, bias}
-                                                   : Memory{w, y, x, workspace, workspace_size, kept, bias},
-        convolution->algorithm, alpha, beta);
+    const mucudnn::Kernel kernel = kernel_of(descriptors);
+    Tensors tensors = tensors_of(descriptors, kernel.problem, x, w, y);
+    tensors.kept_filter = kept;
+    tensors.bias = bias;
+    run(descriptors, kernel, tensors, convolution->algorithm, alpha, beta, {workspace, workspace_size});
   });
 }
 

@@ -10,18 +10,23 @@ namespace mucudnn::host {
 // if `variant` is empty or cannot run the problem.
 std::size_t required_workspace(const std::optional<Variant>& variant, const Kernel& kernel);
 
+// The memory that a caller brings for the algorithm.
+struct Workspace {
+  void* data;
+  std::size_t size;
+};
+
 // Returns the caller's workspace, aligned for the engine. Throws Failure if it is missing or smaller than
 // required_workspace().
-void* usable_workspace(const std::optional<Variant>& variant, const Kernel& kernel, void* workspace,
-                       std::size_t workspace_size);
+void* usable_workspace(const std::optional<Variant>& variant, const Kernel& kernel, Workspace workspace);
 
 // Reads alpha or beta, which is double for double data, float for all others.
 double scale_of(const void* value, cudnnDataType_t type);
 
 // Throws Failure before anything is written if the workspace is missing or smaller than required_workspace().
 inline void run(const std::optional<Variant>& variant, const Kernel& kernel, const Tensors& tensors,
-                double alpha, double beta, void* workspace, std::size_t workspace_size) {
-  void* const usable = usable_workspace(variant, kernel, workspace, workspace_size);
+                double alpha, double beta, const Workspace& workspace) {
+  void* const usable = usable_workspace(variant, kernel, workspace);
   convolve(*variant, kernel, tensors, alpha, beta, usable);
 }
 

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <mutex>
 
+#include "core/number.hpp"
 #include "host/abi/state.hpp"
 #include "host/lowering/blas.hpp"
 #include "host/threads/parallel.hpp"
@@ -22,10 +23,8 @@ void start_threads() {
   std::call_once(started, [] {
     scipy_openblas_set_num_threads(1);
     const char* text = std::getenv("MUCUDNN_THREADS");
-    char* end = nullptr;
-    const long count = text == nullptr ? 1 : std::strtol(text, &end, 10);
-    const bool readable = text != nullptr && end != text && *end == '\0' && count >= 1 && count <= 4096;
-    set_default_threads(readable ? static_cast<int>(count) : 1);
+    const auto count = number_in<int>(text == nullptr ? "" : text);
+    set_default_threads(count && *count >= 1 && *count <= 4096 ? *count : 1);
   });
 }
 
@@ -76,7 +75,10 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   });
 }
 
-cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) { return destroy(handle); }
+cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
+  delete handle;
+  return CUDNN_STATUS_SUCCESS;
+}
 
 // Only remembers the stream, because all work is complete when a call returns.
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
@@ -87,7 +89,10 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
 }
 
 cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t* stream) {
-  return get("handle, stream", handle, &cudnnContext::stream, stream);
+  return reading([&] {
+    require("handle, stream", {handle, stream});
+    *stream = handle->stream;
+  });
 }
 
 // Four functions that cuDNN does not have. mucudnnHostSetThreads sets the threads of the calling thread's

@@ -1,6 +1,7 @@
 #include "host/abi/mapping.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "core/tensors.hpp"
@@ -8,22 +9,23 @@
 namespace mucudnn::host {
 namespace {
 
-// The enumerators of a pass for the engine's algorithms. The backward enumerations have no GEMM: their ALGO_1
-// is implicit GEMM, their ALGO_0 explicit GEMM.
+// The enumerators of a pass for the engine's algorithms, in the order of Algorithm, and their number. The
+// backward enumerations have no GEMM: their ALGO_1 is implicit GEMM, their ALGO_0 explicit GEMM.
 struct LegacyAlgorithms {
-  int implicit_gemm, explicit_gemm, winograd, fft, count;
+  int algorithms[4];
+  int count;
 };
 
 // The index is the pass.
 constexpr LegacyAlgorithms kLegacyAlgorithms[] = {
-    {CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, CUDNN_CONVOLUTION_FWD_ALGO_GEMM,
-     CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED, CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING,
+    {{CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, CUDNN_CONVOLUTION_FWD_ALGO_GEMM,
+      CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED, CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING},
      CUDNN_CONVOLUTION_FWD_ALGO_COUNT},
-    {CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, CUDNN_CONVOLUTION_BWD_DATA_ALGO_0,
-     CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED, CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING,
+    {{CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, CUDNN_CONVOLUTION_BWD_DATA_ALGO_0,
+      CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED, CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING},
      CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT},
-    {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0,
-     CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING,
+    {{CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0,
+      CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING},
      CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT}};
 
 void require_set(const char* name, int dims) {
@@ -172,29 +174,25 @@ Kernel kernel_of(const Descriptors& d) {
   return {problem_of(*d.convolution, *d.x, tensor_of(*d.w), *d.y), d.pass};
 }
 
-Tensors tensors_of(Pass pass, const void* first_input, const void* second_input, void* output) {
-  // The engine's Tensors have one type for the inputs and outputs of all passes.
-  void *const first = const_cast<void*>(first_input), *const second = const_cast<void*>(second_input);
-  const Tensors tensors = pass == Pass::forward         ? Tensors{first, second, output}
-                          : pass == Pass::backward_data ? Tensors{output, first, second}
-                                                        : Tensors{first, output, second};
-  require("the data of x, the data of w, the data of y", {tensors.x, tensors.w, tensors.y});
-  return tensors;
-}
-
 Pitch pitch_of(const Problem& problem, const cudnnTensorStruct& x, const cudnnTensorStruct& y) {
   const SizesInMemory of_x = sizes_in_memory(x, problem.layout).value();
   const SizesInMemory of_y = sizes_in_memory(y, problem.layout).value();
   return {of_x.channels, of_y.channels, of_x.rows, of_y.rows};
 }
 
+Tensors tensors_of(const Descriptors& descriptors, const Problem& problem, const void* x, const void* w,
+                   const void* y) {
+  require("the data of x, the data of w, the data of y", {x, w, y});
+  // The engine's Tensors have one type for the inputs and outputs of all passes.
+  return {const_cast<void*>(x), const_cast<void*>(w), const_cast<void*>(y),
+          pitch_of(problem, *descriptors.x, *descriptors.y)};
+}
+
 std::optional<Algorithm> engine_algorithm(Pass pass, std::int64_t number) {
-  const LegacyAlgorithms& legacy = kLegacyAlgorithms[static_cast<int>(pass)];
-  if (number == legacy.implicit_gemm) return Algorithm::implicit_gemm;
-  if (number == legacy.explicit_gemm) return Algorithm::explicit_gemm;
-  if (number == legacy.winograd) return Algorithm::winograd_nonfused;
-  if (number == legacy.fft) return Algorithm::fft_tiling;
-  return std::nullopt;
+  const auto& algorithms = kLegacyAlgorithms[static_cast<int>(pass)].algorithms;
+  const auto* const place = std::find(std::begin(algorithms), std::end(algorithms), number);
+  if (place == std::end(algorithms)) return std::nullopt;
+  return static_cast<Algorithm>(place - algorithms);
 }
 
 int algorithm_count(Pass pass) { return kLegacyAlgorithms[static_cast<int>(pass)].count; }
@@ -219,10 +217,7 @@ cudnnStatus_t cudnnGetConvolution2dForwardOutputDim(cudnnConvolutionDescriptor_t
     require("n, c, h, w", {n, c, h, width});
     const auto output = output_sizes_of(convolution, x, w);
     if (x->dims != 4) bad_parameter("x has " + std::to_string(x->dims) + " dimensions, not 4");
-    *n = static_cast<int>(output[0]);
-    *c = static_cast<int>(output[1]);
-    *h = static_cast<int>(output[2]);
-    *width = static_cast<int>(output[3]);
+    write_each(output, {n, c, h, width});
   });
 }
 

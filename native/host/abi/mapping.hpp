@@ -10,26 +10,15 @@
 
 namespace mucudnn::host {
 
-// Calls DEFINE for each pass with its name in functions, its name in types, and the types of the descriptors
-// of its two inputs and of its output, in the order in which the functions of all passes take them.
-#define MUCUDNN_PASSES(DEFINE)                                                                             \
-  DEFINE(Forward, Fwd, cudnnTensorDescriptor_t, cudnnFilterDescriptor_t, cudnnTensorDescriptor_t)          \
-  DEFINE(BackwardData, BwdData, cudnnFilterDescriptor_t, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t) \
-  DEFINE(BackwardFilter, BwdFilter, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t, cudnnFilterDescriptor_t)
+// Calls DEFINE for each pass with its name in functions, in types and in Pass, and with its two inputs and
+// its output in the order in which the functions take them.
+#define MUCUDNN_PASSES(DEFINE)                          \
+  DEFINE(Forward, Fwd, forward, x, w, y)                \
+  DEFINE(BackwardData, BwdData, backward_data, w, y, x) \
+  DEFINE(BackwardFilter, BwdFilter, backward_filter, x, y, w)
 
-// The four descriptors of a call. The types of the inputs say which pass it is. In a backward pass x, w or y
-// is the gradient.
+// The four descriptors of a call. In a backward pass x, w or y is the gradient.
 struct Descriptors {
-  Descriptors(cudnnTensorDescriptor_t its_x, cudnnFilterDescriptor_t its_w,
-              cudnnConvolutionDescriptor_t its_convolution, cudnnTensorDescriptor_t its_y)
-      : pass(Pass::forward), x(its_x), w(its_w), convolution(its_convolution), y(its_y) {}
-  Descriptors(cudnnFilterDescriptor_t its_w, cudnnTensorDescriptor_t its_y,
-              cudnnConvolutionDescriptor_t its_convolution, cudnnTensorDescriptor_t its_x)
-      : pass(Pass::backward_data), x(its_x), w(its_w), convolution(its_convolution), y(its_y) {}
-  Descriptors(cudnnTensorDescriptor_t its_x, cudnnTensorDescriptor_t its_y,
-              cudnnConvolutionDescriptor_t its_convolution, cudnnFilterDescriptor_t its_w)
-      : pass(Pass::backward_filter), x(its_x), w(its_w), convolution(its_convolution), y(its_y) {}
-
   Pass pass;
   cudnnTensorDescriptor_t x;
   cudnnFilterDescriptor_t w;
@@ -63,13 +52,14 @@ Problem problem_of(const cudnnConvolutionStruct& convolution, const cudnnTensorS
                    const cudnnTensorStruct& w, const cudnnTensorStruct& y);
 Kernel kernel_of(const Descriptors& descriptors);
 
-// Returns the tensors of a call from its two inputs and its output, in the order of its descriptors, as if
-// they were packed. Throws Failure, BAD_PARAM, if one of them is NULL.
-Tensors tensors_of(Pass pass, const void* first, const void* second, void* output);
-
 // Returns the channels and rows that x and y have in memory, for the descriptors that problem_of() made the
 // problem from.
 Pitch pitch_of(const Problem& problem, const cudnnTensorStruct& x, const cudnnTensorStruct& y);
+
+// Returns the tensors of a call whose descriptors kernel_of() has read. Throws Failure, BAD_PARAM, if the
+// data of one of them is NULL.
+Tensors tensors_of(const Descriptors& descriptors, const Problem& problem, const void* x, const void* w,
+                   const void* y);
 
 // Returns the engine's algorithm behind the enumerator of a pass; nothing if the engine does not have it, or
 // if the number is not an enumerator.

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "host/abi/execution.hpp"
@@ -24,11 +25,6 @@ class Buffer {
  private:
   static constexpr std::align_val_t kAlignment{64};
   void* data_;
-};
-
-struct Workspace {
-  void* data;
-  std::size_t size;
 };
 
 // The common part of the structures in which the functions of each pass report an algorithm.
@@ -64,31 +60,23 @@ std::vector<Result> ranked(const Kernel& kernel) {
   return results;
 }
 
-// Returns the milliseconds of one run.
-float time_once(Algorithm algorithm, const Kernel& kernel, const Tensors& tensors,
-                const Workspace& workspace) {
-  const auto start = std::chrono::steady_clock::now();
-  run(algorithm, kernel, tensors, 1, 0, workspace.data, workspace.size);
-  return std::chrono::duration<float, std::milli>(std::chrono::steady_clock::now() - start).count();
-}
-
 // Runs each algorithm that can run, once, in the caller's workspace, or each in a fresh workspace if the
 // caller brings none.
-std::vector<Result> timed(const Kernel& kernel, const Tensors& tensors, const Workspace* workspace) {
+std::vector<Result> timed(const Kernel& kernel, const Tensors& tensors,
+                          const std::optional<Workspace>& workspace) {
+  using Clock = std::chrono::steady_clock;
   auto results = list_algorithms(kernel);
   for (Result& result : results) {
     if (!result.can_run()) continue;
     result.status = guarded([&] {
-      const Algorithm algorithm = *engine_algorithm(kernel.pass, result.number);
-      if (workspace == nullptr) {
-        const Buffer own(result.memory);
-        result.time = time_once(algorithm, kernel, tensors, {own.data(), result.memory});
-      } else if (result.memory > 0 && (workspace->data == nullptr || workspace->size < result.memory)) {
-        // cuDNN reports this status for such an algorithm, too.
+      const Buffer own(workspace ? 0 : result.memory);
+      const Workspace used = workspace.value_or(Workspace{own.data(), result.memory});
+      // cuDNN reports this status for such an algorithm, too.
+      if (result.memory > 0 && (used.data == nullptr || used.size < result.memory))
         throw Failure(CUDNN_STATUS_ALLOC_FAILED, "the workspace is too small");
-      } else {
-        result.time = time_once(algorithm, kernel, tensors, *workspace);
-      }
+      const auto start = Clock::now();
+      run(engine_algorithm(kernel.pass, result.number), kernel, tensors, 1, 0, used);
+      result.time = std::chrono::duration<float, std::milli>(Clock::now() - start).count();
     });
   }
   std::stable_sort(results.begin(), results.end(), [](const Result& a, const Result& b) {
@@ -98,31 +86,24 @@ std::vector<Result> timed(const Kernel& kernel, const Tensors& tensors, const Wo
 }
 
 // Runs each algorithm in memory of its own.
-std::vector<Result> timed(const Kernel& kernel) {
+std::vector<Result> timed_alone(const Kernel& kernel) {
   const Problem& problem = kernel.problem;
   const std::size_t item = size_of(problem.data_type);
   const auto batch = static_cast<std::size_t>(problem.mini_batch);
   const Buffer x(item * batch * static_cast<std::size_t>(problem.x_sample()));
   const Buffer w(item * static_cast<std::size_t>(problem.w_elements()));
   const Buffer y(item * batch * static_cast<std::size_t>(problem.y_sample()));
-  return timed(kernel, {x.data(), w.data(), y.data()}, nullptr);
+  return timed(kernel, {x.data(), w.data(), y.data()}, {});
 }
 
-cudnnStatus_t get_count(cudnnHandle_t handle, Pass pass, int* count) {
-  return guarded([&] {
-    require("handle, count", {handle, count});
-    *count = algorithm_count(pass);
-  });
-}
-
-// Writes the first of the results that `list` returns.
+// Writes the first of the results that list(kernel) returns.
 template <typename Performance, typename List>
 cudnnStatus_t write_results(cudnnHandle_t handle, const Descriptors& descriptors, int requested,
                             int* returned, Performance* performances, const List& list) {
   return guarded([&] {
     require("handle, the count returned, results", {handle, returned, performances});
     if (requested < 1) bad_parameter(std::to_string(requested) + " results requested: at least 1");
-    const std::vector<Result> results = list();
+    const std::vector<Result> results = list(kernel_of(descriptors));
     // A CPU has no tensor cores, whatever the descriptor allows.
     const auto math = descriptors.convolution->math == CUDNN_FMA_MATH ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH;
     *returned = std::min(requested, static_cast<int>(results.size()));
@@ -138,14 +119,6 @@ cudnnStatus_t write_results(cudnnHandle_t handle, const Descriptors& descriptors
   });
 }
 
-std::vector<Result> timed_in(const Descriptors& descriptors, const void* first, const void* second,
-                             void* output, const Workspace& workspace) {
-  Tensors tensors = tensors_of(descriptors.pass, first, second, output);
-  const Kernel kernel = kernel_of(descriptors);
-  tensors.pitch = pitch_of(kernel.problem, *descriptors.x, *descriptors.y);
-  return timed(kernel, tensors, &workspace);
-}
-
 }  // namespace
 }  // namespace mucudnn::host
 
@@ -153,36 +126,29 @@ using namespace mucudnn::host;
 
 extern "C" {
 
-#define MUCUDNN_DEFINE(Name, Short, First, Second, Output)                                                  \
-  cudnnStatus_t cudnnGetConvolution##Name##AlgorithmMaxCount(cudnnHandle_t handle, int* count) {            \
-    return get_count(handle, Descriptors(First(), Second(), nullptr, Output()).pass, count);                \
-  }                                                                                                         \
-                                                                                                            \
-  cudnnStatus_t cudnnGetConvolution##Name##Algorithm_v7(                                                    \
-      cudnnHandle_t handle, First first, Second second, cudnnConvolutionDescriptor_t convolution,           \
-      Output output, int requested, int* returned, cudnnConvolution##Short##AlgoPerf_t* results) {          \
-    const Descriptors descriptors(first, second, convolution, output);                                      \
-    return write_results(handle, descriptors, requested, returned, results,                                 \
-                         [&] { return ranked(kernel_of(descriptors)); });                                   \
-  }                                                                                                         \
-                                                                                                            \
-  cudnnStatus_t cudnnFindConvolution##Name##Algorithm(                                                      \
-      cudnnHandle_t handle, First first, Second second, cudnnConvolutionDescriptor_t convolution,           \
-      Output output, int requested, int* returned, cudnnConvolution##Short##AlgoPerf_t* results) {          \
-    const Descriptors descriptors(first, second, convolution, output);                                      \
-    return write_results(handle, descriptors, requested, returned, results,                                 \
-                         [&] { return timed(kernel_of(descriptors)); });                                    \
-  }                                                                                                         \
-                                                                                                            \
-  cudnnStatus_t cudnnFindConvolution##Name##AlgorithmEx(                                                    \
-      cudnnHandle_t handle, First first_descriptor, const void* first, Second second_descriptor,            \
-      const void* second, cudnnConvolutionDescriptor_t convolution, Output output_descriptor, void* output, \
-      int requested, int* returned, cudnnConvolution##Short##AlgoPerf_t* results, void* workspace,          \
-      size_t workspace_size) {                                                                              \
-    const Descriptors descriptors(first_descriptor, second_descriptor, convolution, output_descriptor);     \
-    return write_results(handle, descriptors, requested, returned, results, [&] {                           \
-      return timed_in(descriptors, first, second, output, {workspace, workspace_size});                     \
-    });                                                                                                     \
+#define MUCUDNN_DEFINE(Name, Short, which, a, b, c)                                                           \
+  cudnnStatus_t cudnnGetConvolution##Name##AlgorithmMaxCount(cudnnHandle_t handle, int* count) {             \
+    return guarded([&] {                                                                                     \
+      require("handle, count", {handle, count});                                                             \
+      *count = algorithm_count(mucudnn::Pass::which);                                                         \
+    });                                                                                                      \
+  }                                                                                                          \
+                                                                                                             \
+  cudnnStatus_t cudnnGetConvolution##Name##Algorithm_v7 MUCUDNN_LIST_PARAMETERS(Short, a, b, c) {            \
+    const Descriptors used{mucudnn::Pass::which, x_descriptor, w_descriptor, convolution, y_descriptor};      \
+    return write_results(handle, used, requested, returned, results, ranked);                                \
+  }                                                                                                          \
+                                                                                                             \
+  cudnnStatus_t cudnnFindConvolution##Name##Algorithm MUCUDNN_LIST_PARAMETERS(Short, a, b, c) {              \
+    const Descriptors used{mucudnn::Pass::which, x_descriptor, w_descriptor, convolution, y_descriptor};      \
+    return write_results(handle, used, requested, returned, results, timed_alone);                           \
+  }                                                                                                          \
+                                                                                                             \
+  cudnnStatus_t cudnnFindConvolution##Name##AlgorithmEx MUCUDNN_FIND_PARAMETERS(Short, a, b, c) {            \
+    const Descriptors used{mucudnn::Pass::which, x_descriptor, w_descriptor, convolution, y_descriptor};      \
+    return write_results(handle, used, requested, returned, results, [&](const mucudnn::Kernel& kernel) {    \
+      return timed(kernel, tensors_of(used, kernel.problem, x, w, y), Workspace{workspace, workspace_size}); \
+    });                                                                                                      \
   }
 MUCUDNN_PASSES(MUCUDNN_DEFINE)
 #undef MUCUDNN_DEFINE

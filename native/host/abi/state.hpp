@@ -130,20 +130,40 @@ cudnnStatus_t create(const char* name, Object** created) {
   });
 }
 
-template <typename Object>
-cudnnStatus_t destroy(Object* object) {
-  delete object;
-  return CUDNN_STATUS_SUCCESS;
+// Writes the first values to these places, one to each.
+template <typename Values>
+void write_each(const Values& values, std::initializer_list<int*> places) {
+  auto value = values.begin();
+  for (int* const place : places) *place = static_cast<int>(*value++);
 }
 
-// Reads one member of an object. `names` are those of the object and of the place for the value.
-template <typename Object, typename Value>
-cudnnStatus_t get(const char* names, const Object* object, Value Object::* member, Value* value) {
-  return reading([&] {
-    require(names, {object, value});
-    *value = object->*member;
-  });
-}
+// Defines the functions that create and destroy a descriptor, which messages call by `name`.
+#define MUCUDNN_DEFINE_DESCRIPTOR(Kind, name)                                          \
+  cudnnStatus_t cudnnCreate##Kind##Descriptor(cudnn##Kind##Descriptor_t* created) {    \
+    return create(name, created);                                                      \
+  }                                                                                    \
+                                                                                       \
+  cudnnStatus_t cudnnDestroy##Kind##Descriptor(cudnn##Kind##Descriptor_t descriptor) { \
+    delete descriptor;                                                                 \
+    return CUDNN_STATUS_SUCCESS;                                                       \
+  }
+
+// Defines the functions that set and get one member of a descriptor. `check` throws for a wrong value.
+#define MUCUDNN_DEFINE_MEMBER(Function, Kind, name, Type, member, check)                 \
+  cudnnStatus_t cudnnSet##Function(cudnn##Kind##Descriptor_t descriptor, Type member) {  \
+    return guarded([&] {                                                                 \
+      require(name, {descriptor});                                                       \
+      check;                                                                             \
+      descriptor->member = member;                                                       \
+    });                                                                                  \
+  }                                                                                      \
+                                                                                         \
+  cudnnStatus_t cudnnGet##Function(cudnn##Kind##Descriptor_t descriptor, Type* member) { \
+    return reading([&] {                                                                 \
+      require(name ", " #member, {descriptor, member});                                  \
+      *member = descriptor->member;                                                      \
+    });                                                                                  \
+  }
 
 // Returns the bytes of one element. Throws BAD_PARAM for a type that the host engine does not know.
 std::size_t size_of(cudnnDataType_t type);

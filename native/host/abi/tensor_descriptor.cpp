@@ -89,11 +89,7 @@ using namespace mucudnn::host;
 
 extern "C" {
 
-cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* tensor) {
-  return create("the tensor descriptor", tensor);
-}
-
-cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t tensor) { return destroy(tensor); }
+MUCUDNN_DEFINE_DESCRIPTOR(Tensor, "the tensor descriptor")
 
 cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format,
                                          cudnnDataType_t type, int n, int c, int h, int w) {
@@ -113,15 +109,11 @@ cudnnStatus_t cudnnGetTensor4dDescriptor(cudnnTensorDescriptor_t tensor, cudnnDa
                                          int* c, int* h, int* w, int* n_stride, int* c_stride, int* h_stride,
                                          int* w_stride) {
   return reading([&] {
-    require("the tensor descriptor, type", {tensor, type});
-    int* const sizes[] = {n, c, h, w};
-    int* const strides[] = {n_stride, c_stride, h_stride, w_stride};
-    for (int axis = 0; axis < 4; ++axis) require("a size, a stride", {sizes[axis], strides[axis]});
+    require("the tensor descriptor, type, n, c, h, w, n_stride, c_stride, h_stride, w_stride",
+            {tensor, type, n, c, h, w, n_stride, c_stride, h_stride, w_stride});
     *type = tensor->type;
-    for (int axis = 0; axis < 4; ++axis) {
-      *sizes[axis] = static_cast<int>(tensor->sizes[axis]);
-      *strides[axis] = static_cast<int>(tensor->strides[axis]);
-    }
+    write_each(tensor->sizes, {n, c, h, w});
+    write_each(tensor->strides, {n_stride, c_stride, h_stride, w_stride});
   });
 }
 
@@ -155,11 +147,7 @@ cudnnStatus_t cudnnGetTensorSizeInBytes(cudnnTensorDescriptor_t tensor, size_t* 
   });
 }
 
-cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* filter) {
-  return create("the filter descriptor", filter);
-}
-
-cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t filter) { return destroy(filter); }
+MUCUDNN_DEFINE_DESCRIPTOR(Filter, "the filter descriptor")
 
 cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t filter, cudnnDataType_t type,
                                          cudnnTensorFormat_t format, int k, int c, int h, int w) {
@@ -170,12 +158,10 @@ cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t filter, cudnnDa
 cudnnStatus_t cudnnGetFilter4dDescriptor(cudnnFilterDescriptor_t filter, cudnnDataType_t* type,
                                          cudnnTensorFormat_t* format, int* k, int* c, int* h, int* w) {
   return reading([&] {
-    require("the filter descriptor, type, format", {filter, type, format});
-    int* const sizes[] = {k, c, h, w};
-    for (const int* size : sizes) require("a size", {size});
+    require("the filter descriptor, type, format, k, c, h, w", {filter, type, format, k, c, h, w});
     *type = filter->type;
     *format = filter->format;
-    for (int axis = 0; axis < 4; ++axis) *sizes[axis] = filter->sizes[axis];
+    write_each(filter->sizes, {k, c, h, w});
   });
 }
 

@@ -21,7 +21,7 @@ class Access {
  public:
   using Name = cudnnBackendAttributeName_t;
   using Type = cudnnBackendAttributeType_t;
-  enum class Reads { yes, no };  // no: cuDNN answers NOT_SUPPORTED to GetAttribute
+  enum class Serves { both, setting, getting };  // cuDNN answers NOT_SUPPORTED to the other function
 
   // `elements` is the caller's array. Setting reads it, getting writes it.
   Access(bool setting, Name name, Type type, std::int64_t count, std::int64_t* returned, void* elements)
@@ -45,51 +45,49 @@ class Access {
   }
 
   template <typename T>
-  void value(Name name, T& member, Reads reads = Reads::yes) {
-    if (!serve(name, reads)) return;
-    check_type(attribute_type<T>());
-    if (!setting_) return give(&member);
-    if (count_ != 1) bad_parameter(counted() + ", which takes one");
+  void value(Name name, T& member, Serves serves = Serves::both) {
+    if (!serve(name, serves, attribute_type<T>())) return;
+    check_one();
+    if (!setting_) return give(&member, 1);
     member = element<T>(0);
   }
 
   template <typename T>
-  void values(Name name, std::vector<T>& member, Reads reads = Reads::yes) {
-    if (!serve(name, reads)) return;
-    check_type(attribute_type<T>());
-    if (!setting_) return give_some(member);
+  void values(Name name, std::vector<T>& member, Serves serves = Serves::both) {
+    if (!serve(name, serves, attribute_type<T>())) return;
+    if (!setting_) return give(member.data(), member.size());
     if (count_ < 1) bad_parameter(counted() + ", which takes one or more");
     std::vector<T> taken(static_cast<std::size_t>(count_));
     std::memcpy(taken.data(), elements_, taken.size() * sizeof(T));
     member = std::move(taken);
   }
 
-  void scalar(Name name, Scalar& member, Reads reads = Reads::yes) {
-    if (!serve(name, reads)) return;
-    const bool known = type_ == CUDNN_TYPE_FLOAT || type_ == CUDNN_TYPE_DOUBLE;
-    if (!known || (!setting_ && type_ != member.type)) bad_parameter(typed());
-    if (setting_ && count_ != 1) bad_parameter(counted() + ", which takes one");
+  void scalar(Name name, Scalar& member, Serves serves = Serves::both) {
+    const bool is_double = type_ == CUDNN_TYPE_DOUBLE;
+    const Type taken = is_double ? CUDNN_TYPE_DOUBLE : CUDNN_TYPE_FLOAT;
+    if (!serve(name, serves, setting_ ? taken : member.type)) return;
+    check_one();
     if (setting_) {
-      member = {type_ == CUDNN_TYPE_FLOAT ? element<float>(0) : element<double>(0), type_};
-    } else if (type_ == CUDNN_TYPE_FLOAT) {
-      const auto value = static_cast<float>(member.value);
-      give(&value);
+      member = {is_double ? element<double>(0) : element<float>(0), taken};
+    } else if (is_double) {
+      give(&member.value, 1);
     } else {
-      give(&member.value);
+      const auto value = static_cast<float>(member.value);
+      give(&value, 1);
     }
   }
 
   // Setting a descriptor that is not finalized succeeds but stores none, as in cuDNN, so that finalizing
   // fails.
   template <typename Kind>
-  void descriptor(Name name, std::shared_ptr<Kind>& member, Reads reads = Reads::yes) {
-    if (!serve(name, reads)) return;
-    check_type(CUDNN_TYPE_BACKEND_DESCRIPTOR);
+  void descriptor(Name name, std::shared_ptr<Kind>& member, Serves serves = Serves::both) {
+    if (!serve(name, serves, CUDNN_TYPE_BACKEND_DESCRIPTOR)) return;
+    check_one();
     if (!setting_) {
-      if (count_ == 1 && elements_ != nullptr) lend(member, 0);
-      return give<void*>(nullptr);
+      if (count_ == 1 && elements_ != nullptr && !lend(member, 0))
+        bad_parameter("the descriptor to show it in is NULL or of another kind");
+      return count(1);
     }
-    if (count_ != 1) bad_parameter(counted() + ", which takes one");
     auto* const handle = element<Handle*>(0);
     if (handle == nullptr) bad_parameter("the descriptor is NULL");
     member = handle->descriptor->is_finalized() ? finalized<Kind>(handle, CUDNN_STATUS_SUCCESS) : nullptr;
@@ -98,9 +96,8 @@ class Access {
   // `open` is the answer to a descriptor that is not finalized. `null` is the answer to a NULL pointer.
   template <typename Kind>
   void descriptors(Name name, std::vector<std::shared_ptr<Kind>>& member, cudnnStatus_t open,
-                   cudnnStatus_t null, Reads reads = Reads::yes) {
-    if (!serve(name, reads)) return;
-    check_type(CUDNN_TYPE_BACKEND_DESCRIPTOR);
+                   cudnnStatus_t null, Serves serves = Serves::both) {
+    if (!serve(name, serves, CUDNN_TYPE_BACKEND_DESCRIPTOR)) return;
     if (!setting_) return elements_ == nullptr ? count(0) : lend_some(member);  // cuDNN counts so, too
     if (count_ < 0) bad_parameter(counted());
     std::vector<std::shared_ptr<Kind>> taken;
@@ -114,45 +111,37 @@ class Access {
 
   // Serves an attribute that can only be read.
   template <typename T>
-  void result(Name name, const T& value) {
-    if (!serve_result(name, attribute_type<T>())) return;
-    give(&value);
+  void result(Name name, T value) {
+    this->value(name, value, Serves::getting);
   }
   template <typename T>
-  void results(Name name, const std::vector<T>& values) {
-    if (!serve_result(name, attribute_type<T>())) return;
-    give_some(values);
+  void results(Name name, std::vector<T> values) {
+    this->values(name, values, Serves::getting);
   }
   template <typename Kind>
   void descriptor_results(Name name, const std::vector<std::shared_ptr<Kind>>& values) {
-    if (!serve_result(name, CUDNN_TYPE_BACKEND_DESCRIPTOR)) return;
-    lend_some(values);
+    if (serve(name, Serves::getting, CUDNN_TYPE_BACKEND_DESCRIPTOR)) lend_some(values);
   }
 
  private:
-  bool serve(Name name, Reads reads) {
+  // Returns whether the call names this attribute. Throws Failure if the attribute does not serve the call,
+  // or has another type.
+  bool serve(Name name, Serves serves, Type type) {
     if (name != name_) return false;
     served_ = true;
-    if (!setting_ && reads == Reads::no) {
-      not_supported("attribute " + std::to_string(name_) + " cannot be read");
+    if (serves == (setting_ ? Serves::getting : Serves::setting)) {
+      not_supported("attribute " + std::to_string(name_) + " cannot be " + (setting_ ? "set" : "read"));
     }
-    return true;
+    if (type == type_) return true;
+    throw Failure(wrong_type_, "attribute " + std::to_string(name_) + " as type " + std::to_string(type_) +
+                                   ", not " + std::to_string(type));
   }
 
-  bool serve_result(Name name, Type type) {
-    if (!serve(name, Reads::yes)) return false;
-    if (setting_) not_supported("attribute " + std::to_string(name_) + " cannot be set");
-    check_type(type);
-    return true;
+  // Throws unless the caller sets one value, or asks for one at most.
+  void check_one() const {
+    if (count_ > 1 || (setting_ && count_ != 1)) bad_parameter(counted() + ", which has one");
   }
 
-  void check_type(Type type) const {
-    if (type != type_) throw Failure(wrong_type_, typed() + ", not " + std::to_string(type));
-  }
-
-  std::string typed() const {
-    return "attribute " + std::to_string(name_) + " as type " + std::to_string(type_);
-  }
   std::string counted() const {
     return std::to_string(count_) + " elements for attribute " + std::to_string(name_);
   }
@@ -168,33 +157,25 @@ class Access {
     if (returned_ != nullptr) *returned_ = available;
   }
 
-  // Gives one value to a caller that asks for it; a caller that asks for none learns the count. If `value` is
-  // null, the caller's element has been written already.
+  // Gives the first values to a caller that asks for some; a caller that asks for none learns their number.
   template <typename T>
-  void give(const T* value) const {
-    if (count_ > 1) bad_parameter(counted() + ", which has one");
-    if (value != nullptr && count_ == 1 && elements_ != nullptr) std::memcpy(elements_, value, sizeof(T));
-    count(1);
-  }
-
-  template <typename T>
-  void give_some(const std::vector<T>& values) const {
-    const auto available = static_cast<std::int64_t>(values.size());
-    if (elements_ == nullptr || count_ < 1) return count(available);
-    const std::int64_t written = std::min(count_, available);
-    if (written > 0) std::memcpy(elements_, values.data(), static_cast<std::size_t>(written) * sizeof(T));
+  void give(const T* values, std::size_t available) const {
+    auto written = static_cast<std::int64_t>(available);
+    if (elements_ != nullptr && count_ >= 1) {
+      written = std::min(count_, written);
+      if (written > 0) std::memcpy(elements_, values, static_cast<std::size_t>(written) * sizeof(T));
+    }
     count(written);
   }
 
-  // Makes the caller's descriptor at `index` refer to `shown`.
+  // Makes the caller's descriptor at `index` refer to `shown`. Returns false if it is NULL or of another
+  // kind.
   template <typename Kind>
-  void lend(const std::shared_ptr<Kind>& shown, std::int64_t index) const {
+  bool lend(const std::shared_ptr<Kind>& shown, std::int64_t index) const {
     auto* const handle = element<Handle*>(index);
-    if (handle == nullptr) bad_parameter("the descriptor to show it in is NULL");
-    if (!std::dynamic_pointer_cast<Kind>(handle->descriptor)) {
-      bad_parameter("the descriptor to show it in is of another kind");
-    }
+    if (handle == nullptr || !std::dynamic_pointer_cast<Kind>(handle->descriptor)) return false;
     handle->descriptor = shown;
+    return true;
   }
 
   // Gives one value for each descriptor that the caller brought, up to the first of another kind.
@@ -203,11 +184,8 @@ class Access {
     const auto available = static_cast<std::int64_t>(shown.size());
     if (elements_ == nullptr) return count(available);
     std::int64_t written = 0;
-    for (; written < std::min(count_, available); ++written) {
-      auto* const handle = element<Handle*>(written);
-      if (handle == nullptr || !std::dynamic_pointer_cast<Kind>(handle->descriptor)) break;
-      handle->descriptor = shown[static_cast<std::size_t>(written)];
-    }
+    while (written < std::min(count_, available) && lend(shown[static_cast<std::size_t>(written)], written))
+      ++written;
     count(written);
   }
 

@@ -22,7 +22,7 @@ void Tensor::attributes(Access& access) {
   access.values(CUDNN_ATTR_TENSOR_DIMENSIONS, sizes);
   access.values(CUDNN_ATTR_TENSOR_STRIDES, strides);
   access.value(CUDNN_ATTR_TENSOR_UNIQUE_ID, uid);
-  access.value(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, alignment, Access::Reads::no);
+  access.value(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, alignment, Access::Serves::setting);
   access.value(CUDNN_ATTR_TENSOR_IS_VIRTUAL, is_virtual);
   access.value(CUDNN_ATTR_TENSOR_IS_BY_VALUE, is_by_value);
   access.value(CUDNN_ATTR_TENSOR_VECTOR_COUNT, vector_count);
@@ -107,21 +107,21 @@ cudnnConvolutionStruct Convolution::shape() const {
 }
 
 void Pointwise::attributes(Access& access) {
-  constexpr auto no = Access::Reads::no;
+  constexpr auto only_setting = Access::Serves::setting;
   access.answer_wrong_types(CUDNN_STATUS_BAD_PARAM);
-  access.value(CUDNN_ATTR_POINTWISE_MODE, mode, no);
-  access.value(CUDNN_ATTR_POINTWISE_MATH_PREC, compute_type, no);
-  access.value(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, nan, no);
-  access.value(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP, lower, no);
-  access.value(CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP, upper, no);
-  access.value(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, slope, no);
+  access.value(CUDNN_ATTR_POINTWISE_MODE, mode, only_setting);
+  access.value(CUDNN_ATTR_POINTWISE_MATH_PREC, compute_type, only_setting);
+  access.value(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, nan, only_setting);
+  access.value(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP, lower, only_setting);
+  access.value(CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP, upper, only_setting);
+  access.value(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, slope, only_setting);
   double unused = 0;  // parameters of functions that the host engine does not have
   for (const auto name : {CUDNN_ATTR_POINTWISE_ELU_ALPHA, CUDNN_ATTR_POINTWISE_SOFTPLUS_BETA,
                           CUDNN_ATTR_POINTWISE_SWISH_BETA}) {
-    access.value(name, unused, no);
+    access.value(name, unused, only_setting);
   }
   std::int64_t axis = 0;
-  access.value(CUDNN_ATTR_POINTWISE_AXIS, axis, no);
+  access.value(CUDNN_ATTR_POINTWISE_AXIS, axis, only_setting);
 }
 
 }  // namespace mucudnn::host::graph

@@ -187,10 +187,10 @@ const Fusion& OperationGraph::fusion() const {
 }
 
 void OperationGraph::attributes(Access& access) {
-  constexpr auto no = Access::Reads::no;
+  constexpr auto only_setting = Access::Serves::setting;
   access.descriptors(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations, CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED,
-                     CUDNN_STATUS_BAD_PARAM_NULL_POINTER, no);
-  access.value(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, handle_, no);
+                     CUDNN_STATUS_BAD_PARAM_NULL_POINTER, only_setting);
+  access.value(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, handle_, only_setting);
   access.value(CUDNN_ATTR_OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED, dynamic_shapes_);
   access.result(CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT,
                 std::int64_t{fusion_ ? algorithm_count(fusion_->kernel.pass) : 0});

@@ -47,17 +47,17 @@ void ConvolutionOperation::complete() {
 }
 
 void PointwiseOperation::attributes(Access& access) {
-  constexpr auto no = Access::Reads::no;
+  constexpr auto only_setting = Access::Serves::setting;
   access.answer_wrong_types(CUDNN_STATUS_BAD_PARAM);
-  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, pointwise, no);
-  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x, no);
-  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b, no);
-  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y, no);
-  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t, no);
-  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, dx, no);
-  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_DYDESC, dy, no);
-  access.scalar(CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, alpha1, no);
-  access.scalar(CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, alpha2, no);
+  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, pointwise, only_setting);
+  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x, only_setting);
+  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b, only_setting);
+  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y, only_setting);
+  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t, only_setting);
+  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, dx, only_setting);
+  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_DYDESC, dy, only_setting);
+  access.scalar(CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, alpha1, only_setting);
+  access.scalar(CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, alpha2, only_setting);
 }
 
 // Does not check functions that the host engine does not have: no graph with them can run.

@@ -21,8 +21,8 @@ void* VariantPack::address_of(std::int64_t uid, cudnnDataType_t type) const {
 
 void VariantPack::attributes(Access& access) {
   access.answer_wrong_types(CUDNN_STATUS_NOT_SUPPORTED);
-  access.values(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, uids_, Access::Reads::no);
-  access.values(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pointers_, Access::Reads::no);
+  access.values(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, uids_, Access::Serves::setting);
+  access.values(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pointers_, Access::Serves::setting);
   access.value(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, workspace);
   access.refuse(CUDNN_ATTR_VARIANT_PACK_INTERMEDIATES);
 }
@@ -74,7 +74,7 @@ void ExecutionPlan::execute(const VariantPack& pack) const {
   const Variant variant = config_->variant();
   const cudnnDataType_t type = fusion.output.type;
   const std::size_t rest = workspace() - fusion.copies_size();
-  void* const scratch = usable_workspace(variant, fusion.kernel, pack.workspace, rest);
+  void* const scratch = usable_workspace(variant, fusion.kernel, {pack.workspace, rest});
   if (!fusion.copies.empty()) require("workspace", {pack.workspace});
   void* next = static_cast<char*>(pack.workspace) + rest;
   std::size_t room = fusion.copies_size();
