@@ -198,7 +198,6 @@ def race_budget_ms(whole_ms: float | None) -> float:
 RACE_RUNS: int
 """The most runs of one candidate in a race; more than one if they fit into the budget."""
 
-RACE_SHARE: float
 """The budget for the runs of one candidate, as a multiple of the undivided time."""
 
 HOST_BYTES_PER_MS: float

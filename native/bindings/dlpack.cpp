@@ -6,6 +6,7 @@
 #include "core/tensors.hpp"
 
 namespace py = pybind11;
+using namespace py::literals;
 
 namespace mucudnn::python {
 namespace {
@@ -63,6 +64,6 @@ py::tuple read_capsule(const py::capsule& capsule) {
 
 }  // namespace
 
-void bind_dlpack(py::module_& module) { module.def("read_dlpack", &read_capsule, py::arg("capsule")); }
+void bind_dlpack(py::module_& module) { module.def("read_dlpack", &read_capsule, "capsule"_a); }
 
 }  // namespace mucudnn::python

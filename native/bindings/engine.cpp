@@ -7,11 +7,11 @@
 #include <vector>
 
 #include <pybind11/functional.h>
-#include <pybind11/stl.h>
 
 #include "bindings/bindings.hpp"
 #include "bindings/kept_filter.hpp"
 #include "bindings/kernel.hpp"
+#include "bindings/tuples.hpp"
 #include "core/channels.hpp"
 #include "core/tiles.hpp"
 #include "cudnn/channel_division.hpp"
@@ -24,26 +24,10 @@
 #include "cudnn/tiling.hpp"
 
 namespace py = pybind11;
+using namespace py::literals;
 
 namespace mucudnn::python {
 namespace {
-
-using Parts = std::vector<std::pair<std::int64_t, std::string>>;
-
-std::vector<Slice> to_slices(const Parts& parts) {
-  std::vector<Slice> slices;
-  for (const auto& [micro_batch, algorithm] : parts) slices.push_back({micro_batch, algorithm});
-  return slices;
-}
-
-// Each group is (channels, parts).
-using Groups = std::vector<std::pair<std::int64_t, Parts>>;
-
-std::vector<Group> to_groups(const Groups& all, bool of_inputs) {
-  std::vector<Group> groups;
-  for (const auto& [channels, parts] : all) groups.push_back({channels, to_slices(parts), of_inputs});
-  return groups;
-}
 
 using Operands = std::vector<const Memory*>;
 
@@ -191,18 +175,19 @@ class PyEngine {
   Patience& patience() const { return device_->patience(); }
   bool is_throttled() const { return device_->is_throttled(); }
 
-  void execute(const Kernel& kernel, const Parts& parts, const Memory& x, const Memory& w, const Memory& y,
-               const Memory* workspace, double alpha, double beta, const Operands& operands) const {
+  void execute(const Kernel& kernel, const std::vector<Slice>& parts, const Memory& x, const Memory& w,
+               const Memory& y, const Memory* workspace, double alpha, double beta,
+               const Operands& operands) const {
     const Region region = to_region(kernel.problem, x, w, y, operands);
-    const Division division(*engine_, *device_, kernel, to_slices(parts));
+    const Division division(*engine_, *device_, kernel, parts);
     const py::gil_scoped_release release;
     use_threads();
     division.run(engine_->handle(), {region.tensors, alpha, beta, {}, device_->stream()},
                  to_scratch(workspace));
   }
 
-  std::unique_ptr<PyDivision> prepare(const Kernel& kernel, const Parts& parts) const;
-  std::unique_ptr<PyDivision> prepare_groups(const Kernel& kernel, const Groups& groups,
+  std::unique_ptr<PyDivision> prepare(const Kernel& kernel, const std::vector<Slice>& parts) const;
+  std::unique_ptr<PyDivision> prepare_groups(const Kernel& kernel, std::vector<Group> groups,
                                              bool of_inputs) const;
 
   // Returns the times, and whether too many runs were disturbed.
@@ -287,16 +272,16 @@ class PyDivision {
   const std::unique_ptr<PreparedConfiguration> configuration_;
 };
 
-std::unique_ptr<PyDivision> PyEngine::prepare(const Kernel& kernel, const Parts& parts) const {
-  return std::make_unique<PyDivision>(
-      *this, kernel.problem, std::make_unique<Division>(*engine_, *device_, kernel, to_slices(parts)));
+std::unique_ptr<PyDivision> PyEngine::prepare(const Kernel& kernel, const std::vector<Slice>& parts) const {
+  return std::make_unique<PyDivision>(*this, kernel.problem,
+                                      std::make_unique<Division>(*engine_, *device_, kernel, parts));
 }
 
-std::unique_ptr<PyDivision> PyEngine::prepare_groups(const Kernel& kernel, const Groups& groups,
+std::unique_ptr<PyDivision> PyEngine::prepare_groups(const Kernel& kernel, std::vector<Group> groups,
                                                      bool of_inputs) const {
-  return std::make_unique<PyDivision>(
-      *this, kernel.problem,
-      std::make_unique<ChannelDivision>(*engine_, *device_, kernel, to_groups(groups, of_inputs)));
+  for (Group& group : groups) group.of_inputs = of_inputs;
+  return std::make_unique<PyDivision>(*this, kernel.problem,
+                                      std::make_unique<ChannelDivision>(*engine_, *device_, kernel, groups));
 }
 
 std::pair<std::vector<std::vector<double>>, bool> PyEngine::compare(
@@ -373,8 +358,7 @@ void bind_engine(py::module_& module) {
       .def(py::init([ms_of](double wall_ms, std::optional<double> cpu_ms, int threads, bool is_throttled) {
              return RunTime{wall_ms, ms_of(cpu_ms), threads, is_throttled};
            }),
-           py::arg("wall_ms"), py::arg("cpu_ms") = py::none(), py::arg("threads") = 1,
-           py::arg("is_throttled") = false)
+           "wall_ms"_a, "cpu_ms"_a = py::none(), "threads"_a = 1, "is_throttled"_a = false)
       .def_readonly("wall_ms", &RunTime::wall_ms)
       .def_property_readonly("cpu_ms", [known](const RunTime& time) { return known(time.cpu_ms); })
       .def_readonly("threads", &RunTime::threads)
@@ -383,7 +367,7 @@ void bind_engine(py::module_& module) {
       .def(py::init([ms_of](double time_ms, double wall_ms, std::optional<double> cpu_ms, bool is_busy) {
              return Timing{time_ms, wall_ms, ms_of(cpu_ms), is_busy};
            }),
-           py::arg("time_ms"), py::arg("wall_ms"), py::arg("cpu_ms"), py::arg("is_busy"))
+           "time_ms"_a, "wall_ms"_a, "cpu_ms"_a, "is_busy"_a)
       .def_readonly("time_ms", &Timing::time_ms)
       .def_readonly("wall_ms", &Timing::wall_ms)
       .def_property_readonly("cpu_ms", [known](const Timing& timing) { return known(timing.cpu_ms); })
@@ -394,22 +378,21 @@ void bind_engine(py::module_& module) {
           [](const ClockReading& before, const ClockReading& after, int threads) {
             return time_between(before, after, threads);
           },
-          py::arg("after"), py::arg("threads"));
+          "after"_a, "threads"_a);
   py::class_<Patience>(module, "Patience")
       .def_property_readonly("ms", &Patience::ms)
-      .def("note", &Patience::note, py::arg("is_busy"), py::arg("ms"));
-  module.def("estimate", &estimate, py::arg("runs"), py::arg("algorithm"));
-  module.def("find_undisturbed", &find_undisturbed, py::arg("runs"), py::arg("algorithm"));
-  module.def("comparable_times", &comparable_times, py::arg("runs"));
-  module.def("are_disturbed", &are_disturbed, py::arg("runs"));
-  module.def("second_lowest", &second_lowest, py::arg("values"));
-  module.def("is_decided", &is_decided, py::arg("times"), py::arg("rounds"));
+      .def("note", &Patience::note, "is_busy"_a, "ms"_a);
+  module.def("estimate", &estimate, "runs"_a, "algorithm"_a);
+  module.def("find_undisturbed", &find_undisturbed, "runs"_a, "algorithm"_a);
+  module.def("comparable_times", &comparable_times, "runs"_a);
+  module.def("are_disturbed", &are_disturbed, "runs"_a);
+  module.def("second_lowest", &second_lowest, "values"_a);
+  module.def("is_decided", &is_decided, "times"_a, "rounds"_a);
   module.attr("MOST_ROUNDS") = kMostRounds;
 
   py::class_<PyEngine>(module, "Engine")
-      .def(py::init<const std::string&, int, bool, const std::string&, bool>(), py::arg("library"),
-           py::kw_only(), py::arg("threads") = 1, py::arg("cuda") = false, py::arg("cudart") = "",
-           py::arg("constant_filters") = false)
+      .def(py::init<const std::string&, int, bool, const std::string&, bool>(), "library"_a, py::kw_only(),
+           "threads"_a = 1, "cuda"_a = false, "cudart"_a = "", "constant_filters"_a = false)
       .def_property_readonly("kind", &PyEngine::kind)
       .def_property_readonly("device", &PyEngine::device)
       .def_property_readonly("library", &PyEngine::library)
@@ -422,82 +405,74 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("is_throttled", &PyEngine::is_throttled)
       .def("read_clocks", &PyEngine::read_clocks)
       .def("meet_team", &PyEngine::meet_team)
-      .def("time", &PyEngine::time, py::arg("work"), py::arg("threads"))
-      .def("is_capturing", &PyEngine::is_capturing, py::arg("stream"))
+      .def("time", &PyEngine::time, "work"_a, "threads"_a)
+      .def("is_capturing", &PyEngine::is_capturing, "stream"_a)
       .def("device_properties", &PyEngine::device_properties)
-      .def("allocate", &PyEngine::allocate, py::arg("size"))
-      .def("borrow", &PyEngine::borrow, py::arg("address"), py::arg("size"))
-      .def("enumerate", &PyEngine::enumerate, py::arg("kernel"))
-      .def("accumulator_size", &PyEngine::accumulator, py::arg("kernel"), py::arg("parts"))
-      .def("measure", &PyEngine::measure, py::arg("kernel"), py::arg("algorithm"), py::arg("x"), py::arg("w"),
-           py::arg("y"), py::arg("workspace").none(true), py::kw_only(), py::arg("repeats"),
-           py::arg("budget_ms"), py::arg("hopeless_ms") = std::numeric_limits<double>::infinity(),
-           py::arg("operands") = Operands(), py::arg("least_runs") = kLeastRuns,
-           py::arg("most_wait_ms") = std::numeric_limits<double>::infinity())
-      .def("execute", &PyEngine::execute, py::arg("kernel"), py::arg("parts"), py::arg("x"), py::arg("w"),
-           py::arg("y"), py::arg("workspace").none(true), py::kw_only(), py::arg("alpha") = 1.0,
-           py::arg("beta") = 0.0, py::arg("operands") = Operands())
-      .def("prepare", &PyEngine::prepare, py::arg("kernel"), py::arg("parts"), py::keep_alive<0, 1>())
-      .def("prepare_groups", &PyEngine::prepare_groups, py::arg("kernel"), py::arg("groups"),
-           py::arg("of_inputs") = false, py::keep_alive<0, 1>())
+      .def("allocate", &PyEngine::allocate, "size"_a)
+      .def("borrow", &PyEngine::borrow, "address"_a, "size"_a)
+      .def("enumerate", &PyEngine::enumerate, "kernel"_a)
+      .def("accumulator_size", &PyEngine::accumulator, "kernel"_a, "parts"_a)
+      .def("measure", &PyEngine::measure, "kernel"_a, "algorithm"_a, "x"_a, "w"_a, "y"_a,
+           "workspace"_a.none(true), py::kw_only(), "repeats"_a, "budget_ms"_a,
+           "hopeless_ms"_a = std::numeric_limits<double>::infinity(), "operands"_a = Operands(),
+           "least_runs"_a = kLeastRuns, "most_wait_ms"_a = std::numeric_limits<double>::infinity())
+      .def("execute", &PyEngine::execute, "kernel"_a, "parts"_a, "x"_a, "w"_a, "y"_a,
+           "workspace"_a.none(true), py::kw_only(), "alpha"_a = 1.0, "beta"_a = 0.0,
+           "operands"_a = Operands())
+      .def("prepare", &PyEngine::prepare, "kernel"_a, "parts"_a, py::keep_alive<0, 1>())
+      .def("prepare_groups", &PyEngine::prepare_groups, "kernel"_a, "groups"_a, "of_inputs"_a = false,
+           py::keep_alive<0, 1>())
       .def(
           "timer",
           [](const PyEngine& engine, const Kernel& kernel, std::size_t workspace, std::size_t memory_cap) {
             return std::make_unique<PyTimer>(engine, kernel, workspace, memory_cap);
           },
-          py::arg("kernel"), py::kw_only(), py::arg("workspace"), py::arg("memory_cap"),
-          py::keep_alive<0, 1>())
-      .def("compare", &PyEngine::compare, py::arg("divisions"), py::arg("x"), py::arg("w"), py::arg("y"),
-           py::arg("workspace").none(true), py::kw_only(), py::arg("rounds"),
-           py::arg("operands") = Operands());
+          "kernel"_a, py::kw_only(), "workspace"_a, "memory_cap"_a, py::keep_alive<0, 1>())
+      .def("compare", &PyEngine::compare, "divisions"_a, "x"_a, "w"_a, "y"_a, "workspace"_a.none(true),
+           py::kw_only(), "rounds"_a, "operands"_a = Operands());
 
   py::class_<PyTimer>(module, "KernelTimer")
-      .def("measure", &PyTimer::measure, py::arg("micro_batch"), py::arg("algorithm"), py::arg("workspace"),
-           py::arg("hopeless_ms") = std::numeric_limits<double>::infinity());
+      .def("measure", &PyTimer::measure, "micro_batch"_a, "algorithm"_a, "workspace"_a,
+           "hopeless_ms"_a = std::numeric_limits<double>::infinity());
 
   py::class_<PyKeptFilter>(module, "KeptFilter")
       .def_property_readonly("size", &PyKeptFilter::size)
-      .def("matches", &PyKeptFilter::matches, py::arg("w"));
+      .def("matches", &PyKeptFilter::matches, "w"_a);
 
   py::class_<PyDivision>(module, "Division")
       .def_property_readonly("workspace", &PyDivision::workspace)
       .def_property_readonly("kept_filter_size", &PyDivision::kept_filter_size)
-      .def("keep_filter", &PyDivision::keep_filter, py::arg("w"), py::keep_alive<0, 1>())
-      .def("execute", &PyDivision::execute, py::arg("x"), py::arg("w"), py::arg("y"),
-           py::arg("workspace").none(true), py::kw_only(), py::arg("alpha") = 1.0, py::arg("beta") = 0.0,
-           py::arg("operands") = Operands())
-      .def("run", &PyDivision::run, py::arg("x"), py::arg("w"), py::arg("y"), py::arg("workspace").none(true),
-           py::arg("alpha") = 1.0, py::arg("beta") = 0.0, py::arg("stream") = 0, py::arg("kept") = nullptr,
-           py::arg("bias") = 0);
+      .def("keep_filter", &PyDivision::keep_filter, "w"_a, py::keep_alive<0, 1>())
+      .def("execute", &PyDivision::execute, "x"_a, "w"_a, "y"_a, "workspace"_a.none(true), py::kw_only(),
+           "alpha"_a = 1.0, "beta"_a = 0.0, "operands"_a = Operands())
+      .def("run", &PyDivision::run, "x"_a, "w"_a, "y"_a, "workspace"_a.none(true), "alpha"_a = 1.0,
+           "beta"_a = 0.0, "stream"_a = 0, "kept"_a = nullptr, "bias"_a = 0);
 
-  module.def("accumulator_size", py::overload_cast<const Kernel&, std::size_t>(&accumulator_size),
-             py::arg("kernel"), py::arg("parts"));
+  module.def("accumulator_size", py::overload_cast<const Kernel&, std::size_t>(&accumulator_size), "kernel"_a,
+             "parts"_a);
   module.attr("STRIDED") = kStrided;
   module.attr("MOST_SLICES_IN_PLACE") = kMostSlicesInPlace;
   module.def(
       "most_slices", [](const Kernel& kernel) { return most_slices(kernel.pass, kernel.problem.data_type); },
-      py::arg("kernel"));
+      "kernel"_a);
   module.def(
       "most_slices_in_place",
       [](const Kernel& kernel) { return most_slices_in_place(kernel.pass, kernel.problem.data_type); },
-      py::arg("kernel"));
-  module.def("refusal_of_slices", &refusal_of_slices, py::arg("kernel"), py::arg("slices"));
-  module.def("divided_channels", &divided_channels, py::arg("kernel"), py::arg("of_inputs") = false);
-  module.def("channel_counts", &channel_counts, py::arg("kernel"), py::arg("of_inputs") = false);
-  module.def("group_kernel", &group_kernel, py::arg("kernel"), py::arg("channels"),
-             py::arg("of_inputs") = false);
+      "kernel"_a);
+  module.def("refusal_of_slices", &refusal_of_slices, "kernel"_a, "slices"_a);
+  module.def("divided_channels", &divided_channels, "kernel"_a, "of_inputs"_a = false);
+  module.def("channel_counts", &channel_counts, "kernel"_a, "of_inputs"_a = false);
+  module.def("group_kernel", &group_kernel, "kernel"_a, "channels"_a, "of_inputs"_a = false);
   module.def(
       "group_copies",
       [](const Kernel& kernel, std::int64_t channels, std::int64_t samples, bool of_inputs,
          bool takes_strides) {
         return GroupCopies(kernel, channels, samples, of_inputs, takes_strides).size;
       },
-      py::arg("kernel"), py::arg("channels"), py::arg("samples"), py::arg("of_inputs") = false,
-      py::arg("takes_strides") = false);
-  module.def("tile_steps", &tile_steps, py::arg("kernel"));
-  module.def("tile_kernel", &tile_kernel, py::arg("kernel"), py::arg("steps"));
-  module.def("samples_to_time", &samples_to_time, py::arg("problem"), py::arg("memory_cap"),
-             py::arg("bytes_beyond_caches"));
+      "kernel"_a, "channels"_a, "samples"_a, "of_inputs"_a = false, "takes_strides"_a = false);
+  module.def("tile_steps", &tile_steps, "kernel"_a);
+  module.def("tile_kernel", &tile_kernel, "kernel"_a, "steps"_a);
+  module.def("samples_to_time", &samples_to_time, "problem"_a, "memory_cap"_a, "bytes_beyond_caches"_a);
   module.def("host_library", [] { return path_next_to_extension("libmucudnn_host.so"); });
 }
 

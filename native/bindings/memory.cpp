@@ -9,6 +9,7 @@
 #include "cudnn/values.hpp"
 
 namespace py = pybind11;
+using namespace py::literals;
 
 namespace mucudnn::python {
 namespace {
@@ -72,14 +73,14 @@ Values read(const Memory& memory, const std::string& type_name, std::size_t coun
 void bind_memory(py::module_& module) {
   py::class_<Memory, std::shared_ptr<Memory>>(module, "Memory")
       .def_property_readonly("size", &Memory::size)
-      .def("fill_random", &store_random, py::arg("data_type"), py::arg("count"), py::arg("seed"))
+      .def("fill_random", &store_random, "data_type"_a, "count"_a, "seed"_a)
       .def(
           "fill",
           [](const Memory& memory, const std::string& type, std::size_t count, double value) {
             store(memory, type, count, 0, [=](DataType t, char* to) { fill(t, to, count, value); });
           },
-          py::arg("data_type"), py::arg("count"), py::arg("value"))
-      .def("read", &read, py::arg("data_type"), py::arg("count"), py::arg("first") = 0)
+          "data_type"_a, "count"_a, "value"_a)
+      .def("read", &read, "data_type"_a, "count"_a, "first"_a = 0)
       .def(
           "write",
           [](const Memory& memory, const std::string& type, const Values& values, std::size_t first) {
@@ -87,7 +88,7 @@ void bind_memory(py::module_& module) {
             const auto count = static_cast<std::size_t>(values.size());
             store(memory, type, count, first, [=](DataType t, char* to) { from_double(t, from, to, count); });
           },
-          py::arg("data_type"), py::arg("values"), py::arg("first") = 0);
+          "data_type"_a, "values"_a, "first"_a = 0);
 }
 
 }  // namespace mucudnn::python

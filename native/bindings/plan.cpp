@@ -5,69 +5,48 @@
 #include <cstdlib>
 #include <tuple>
 
-#include <pybind11/stl.h>
-
 #include "bindings/bindings.hpp"
+#include "bindings/tuples.hpp"
 #include "core/journal.hpp"
 #include "core/reuse.hpp"
 
 namespace py = pybind11;
+using namespace py::literals;
 
 namespace mucudnn::python {
 namespace {
 
-// _Part and _PlanKernel in _native.pyi.
-using Part = std::tuple<std::int64_t, std::string, double, std::int64_t>;
-using Parts = std::vector<Part>;
-using Shares = std::vector<std::pair<int, Parts>>;
-using Groups =
-    std::vector<std::pair<std::int64_t, Parts>>;  // input channels of a filter gradient are below 0
-using PlanRow = std::tuple<Problem, std::string, int, Parts, std::vector<Parts>, Shares, Groups>;
+// _PlanKernel in _native.pyi.
+using Groups = std::vector<std::pair<std::int64_t, Configuration>>;  // input channels are below 0
+using PlanRow = std::tuple<Problem, std::string, int, Configuration, std::vector<Configuration>,
+                           std::vector<Share>, Groups>;
 using Header = std::map<std::string, std::string>;
-
-Configuration to_configuration(const Parts& parts) {
-  Configuration configuration;
-  for (const auto& [micro_batch, algorithm, time_ms, workspace] : parts) {
-    configuration.push_back({micro_batch, algorithm, time_ms, workspace});
-  }
-  return configuration;
-}
-
-Parts to_parts(const Configuration& configuration) {
-  Parts parts;
-  for (const MicroConfiguration& part : configuration) {
-    parts.emplace_back(part.micro_batch, part.algorithm, part.time_ms, part.workspace);
-  }
-  return parts;
-}
 
 std::string format(const Header& header, const std::vector<PlanRow>& kernels) {
   Plan plan{header, {}};
   for (const auto& [problem, pass, count, chosen, desirable, shares, groups] : kernels) {
-    PlanKernel planned{{problem, pass_named(pass)}, count, to_configuration(chosen), {}};
-    for (const auto& [times, parts] : shares) planned.shares.push_back({times, to_configuration(parts)});
+    PlanKernel planned{{problem, pass_named(pass)}, count, chosen, desirable};
+    planned.shares = shares;
     for (const auto& [channels, parts] : groups)
-      planned.groups.push_back({std::abs(channels), to_configuration(parts), channels < 0});
-    for (const Parts& parts : desirable) planned.desirable.push_back(to_configuration(parts));
+      planned.groups.push_back({std::abs(channels), parts, channels < 0});
     plan.kernels.push_back(std::move(planned));
   }
   return to_text(plan);
+}
+
+Groups to_rows(const PlanGroups& groups) {
+  Groups rows;
+  for (const PlanGroup& group : groups)
+    rows.emplace_back(group.of_inputs ? -group.channels : group.channels, group.configuration);
+  return rows;
 }
 
 std::tuple<Header, std::vector<PlanRow>> parse_rows(const std::string& text) {
   const Plan plan = parse_plan(text);
   std::vector<PlanRow> kernels;
   for (const PlanKernel& planned : plan.kernels) {
-    std::vector<Parts> desirable;
-    for (const Configuration& configuration : planned.desirable) desirable.push_back(to_parts(configuration));
-    Shares shares;
-    for (const Share& share : planned.shares) shares.emplace_back(share.count, to_parts(share.configuration));
-    Groups groups;
-    for (const PlanGroup& group : planned.groups)
-      groups.emplace_back(group.of_inputs ? -group.channels : group.channels, to_parts(group.configuration));
-    kernels.emplace_back(planned.kernel.problem, name_of(planned.kernel.pass), planned.count,
-                         to_parts(planned.chosen), std::move(desirable), std::move(shares),
-                         std::move(groups));
+    kernels.emplace_back(planned.kernel.problem, name_of(planned.kernel.pass), planned.count, planned.chosen,
+                         planned.desirable, planned.shares, to_rows(planned.groups));
   }
   return {plan.header, std::move(kernels)};
 }
@@ -114,58 +93,29 @@ std::vector<Document> parse_journal(const std::string& text) {
   return documents;
 }
 
-// A candidate is (algorithm, workspace, notes).
-using CandidateRow = std::tuple<std::string, std::int64_t, std::string>;
-
-std::vector<CandidateRow> parse_candidates(const std::string& text) {
-  std::vector<CandidateRow> all;
-  for (Listed& listed : candidates_in(text))
-    all.emplace_back(std::move(listed.algorithm), listed.workspace, std::move(listed.notes));
-  return all;
-}
-
-std::string format_candidates(const std::vector<CandidateRow>& candidates) {
-  std::vector<Listed> all;
-  for (const auto& [algorithm, workspace, notes] : candidates) all.push_back({algorithm, workspace, notes});
-  return to_text(all);
-}
-
-Parts fastest(const Parts& measured, std::int64_t mini_batch) {
-  const Configuration all = to_configuration(measured);
+Configuration fastest(const Configuration& measured, std::int64_t mini_batch) {
   std::vector<const MicroConfiguration*> pointers;
-  for (const MicroConfiguration& part : all) pointers.push_back(&part);
-  return to_parts(reuse_workspace(pointers, mini_batch));
+  for (const MicroConfiguration& part : measured) pointers.push_back(&part);
+  return reuse_workspace(pointers, mini_batch);
 }
 
-Groups fastest_groups(const std::map<std::int64_t, Parts>& configurations, std::int64_t channels) {
-  std::map<std::int64_t, Configuration> fastest;
-  for (const auto& [size, parts] : configurations) fastest[size] = to_configuration(parts);
-  Groups groups;
-  for (const PlanGroup& group : reuse_workspace(fastest, channels))
-    groups.emplace_back(group.channels, to_parts(group.configuration));
-  return groups;
-}
-
-std::vector<Parts> desirable(const Parts& measured, std::int64_t mini_batch) {
-  std::vector<Parts> set;
-  for (const Configuration& configuration : desirable_set(to_configuration(measured), mini_batch))
-    set.push_back(to_parts(configuration));
-  return set;
+Groups fastest_groups(const std::map<std::int64_t, Configuration>& configurations, std::int64_t channels) {
+  return to_rows(reuse_workspace(configurations, channels));
 }
 
 }  // namespace
 
 void bind_plan(py::module_& module) {
   py::register_exception<NewerVersion>(module, "NewerVersionError", PyExc_ValueError);
-  module.def("format_plan", &format, py::arg("header"), py::arg("kernels"));
-  module.def("parse_plan", &parse_rows, py::arg("text"));
-  module.def("parse_journal", &parse_journal, py::arg("text"));
-  module.def("seconds_to_next_try", &seconds_to_next_try, py::arg("busy_tries"));
-  module.def("format_candidates", &format_candidates, py::arg("candidates"));
-  module.def("parse_candidates", &parse_candidates, py::arg("text"));
-  module.def("reuse_workspace", &fastest, py::arg("measured"), py::arg("mini_batch"));
-  module.def("reuse_channels", &fastest_groups, py::arg("configurations"), py::arg("channels"));
-  module.def("desirable_set", &desirable, py::arg("measured"), py::arg("mini_batch"));
+  module.def("format_plan", &format, "header"_a, "kernels"_a);
+  module.def("parse_plan", &parse_rows, "text"_a);
+  module.def("parse_journal", &parse_journal, "text"_a);
+  module.def("seconds_to_next_try", &seconds_to_next_try, "busy_tries"_a);
+  module.def("format_candidates", py::overload_cast<const std::vector<Listed>&>(&to_text), "candidates"_a);
+  module.def("parse_candidates", &candidates_in, "text"_a);
+  module.def("reuse_workspace", &fastest, "measured"_a, "mini_batch"_a);
+  module.def("reuse_channels", &fastest_groups, "configurations"_a, "channels"_a);
+  module.def("desirable_set", &desirable_set, "measured"_a, "mini_batch"_a);
 }
 
 }  // namespace mucudnn::python

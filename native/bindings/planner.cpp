@@ -6,6 +6,7 @@
 #include "cudnn/tiling.hpp"
 
 namespace py = pybind11;
+using namespace py::literals;
 
 namespace mucudnn::python {
 namespace {
@@ -38,12 +39,11 @@ class PyPlanner {
 
 void bind_planner(py::module_& module) {
   py::class_<PyPlanner>(module, "Planner")
-      .def(py::init<const std::string&, const std::string&>(), py::arg("library"),
-           py::arg("device_properties"))
+      .def(py::init<const std::string&, const std::string&>(), "library"_a, "device_properties"_a)
       .def_property_readonly("library", &PyPlanner::library)
-      .def("enumerate", &PyPlanner::enumerate, py::arg("kernel"))
-      .def("workspace", &PyPlanner::workspace, py::arg("kernel"), py::arg("algorithm"),
-           py::arg("x_channels") = 0, py::arg("y_channels") = 0);
+      .def("enumerate", &PyPlanner::enumerate, "kernel"_a)
+      .def("workspace", &PyPlanner::workspace, "kernel"_a, "algorithm"_a, "x_channels"_a = 0,
+           "y_channels"_a = 0);
 }
 
 }  // namespace mucudnn::python

@@ -11,6 +11,7 @@
 #include "bindings/bindings.hpp"
 
 namespace py = pybind11;
+using namespace py::literals;
 
 namespace mucudnn::python {
 namespace {
@@ -115,11 +116,9 @@ void bind_problem(py::module_& module) {
     return [member](const Problem& p) { return py::tuple(py::cast(spatial_sizes(p, p.*member))); };
   };
   py::class_<Problem>(module, "Problem")
-      .def(py::init(&make_problem), py::kw_only(), py::arg("mini_batch"), py::arg("in_channels"),
-           py::arg("out_channels"), py::arg("input"), py::arg("kernel"), py::arg("stride") = 1,
-           py::arg("padding") = 0, py::arg("dilation") = 1, py::arg("groups") = 1,
-           py::arg("data_type") = "f32", py::arg("layout") = "nchw", py::arg("math") = "default",
-           py::arg("epilogue") = "")
+      .def(py::init(&make_problem), py::kw_only(), "mini_batch"_a, "in_channels"_a, "out_channels"_a,
+           "input"_a, "kernel"_a, "stride"_a = 1, "padding"_a = 0, "dilation"_a = 1, "groups"_a = 1,
+           "data_type"_a = "f32", "layout"_a = "nchw", "math"_a = "default", "epilogue"_a = "")
       .def_property_readonly("data_type", [](const Problem& p) { return name_of(p.data_type); })
       .def_property_readonly("types", &types_text)
       .def_property_readonly("y_type", [](const Problem& p) { return name_of(p.type_of_y()); })
@@ -146,8 +145,8 @@ void bind_problem(py::module_& module) {
       .def_property_readonly("element_size", [](const Problem& p) { return size_of(p.data_type); })
       .def_property_readonly("y_element_size", [](const Problem& p) { return size_of(p.type_of_y()); })
       .def_property_readonly("flops", &Problem::flops)
-      .def("replace", &replace, py::kw_only(), py::arg("mini_batch") = py::none(),
-           py::arg("data_type") = py::none(), py::arg("layout") = py::none(), py::arg("math") = py::none())
+      .def("replace", &replace, py::kw_only(), "mini_batch"_a = py::none(), "data_type"_a = py::none(),
+           "layout"_a = py::none(), "math"_a = py::none())
       .def("__eq__",
            [](const Problem& p, const py::object& other) {
              return py::isinstance<Problem>(other) && p == other.cast<const Problem&>();
@@ -156,8 +155,8 @@ void bind_problem(py::module_& module) {
       .def("__str__", [](const Problem& p) { return to_text(p); })
       .def("__repr__", [](const Problem& p) { return "<Problem " + to_text(p) + ">"; });
 
-  module.def("parse_descriptor", &parse_text, py::arg("text"), py::kw_only(), py::arg("mini_batch") = 1,
-             py::arg("data_type") = "f32", py::arg("layout") = "nchw", py::arg("math") = "default");
+  module.def("parse_descriptor", &parse_text, "text"_a, py::kw_only(), "mini_batch"_a = 1,
+             "data_type"_a = "f32", "layout"_a = "nchw", "math"_a = "default");
 }
 
 }  // namespace mucudnn::python

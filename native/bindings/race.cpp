@@ -1,57 +1,31 @@
 #include "core/race.hpp"
 
-#include <tuple>
-
-#include <pybind11/stl.h>
-
 #include "bindings/bindings.hpp"
+#include "bindings/tuples.hpp"
 
 namespace py = pybind11;
+using namespace py::literals;
 
 namespace mucudnn::python {
 namespace {
 
-// The tuples that _native.pyi calls _RaceCandidate and _Part.
-using CandidateTuple = std::tuple<std::int64_t, std::string, std::int64_t>;
-using Part = std::tuple<std::int64_t, std::string, double, std::int64_t>;
-using Limits = std::vector<std::optional<std::int64_t>>;
-
-RaceCandidate to_candidate(const CandidateTuple& candidate) {
-  const auto& [micro_batch, algorithm, workspace] = candidate;
-  return {micro_batch, algorithm, workspace};
-}
-
-Configuration to_rows(const std::vector<Part>& parts) {
-  Configuration rows;
-  for (const auto& [micro_batch, algorithm, time_ms, workspace] : parts)
-    rows.push_back({micro_batch, algorithm, time_ms, workspace});
-  return rows;
-}
-
-std::optional<std::size_t> next(const std::vector<CandidateTuple>& candidates,
-                                const std::vector<Part>& measured, std::int64_t mini_batch,
-                                const Limits& limits, bool compares, std::optional<double> bytes_per_ms,
-                                bool is_on_gpu) {
-  std::vector<RaceCandidate> open;
-  for (const CandidateTuple& candidate : candidates) open.push_back(to_candidate(candidate));
+std::optional<std::size_t> next(const std::vector<RaceCandidate>& candidates, const Configuration& measured,
+                                std::int64_t mini_batch,
+                                const std::vector<std::optional<std::int64_t>>& limits, bool compares,
+                                std::optional<double> bytes_per_ms, bool is_on_gpu) {
   Race race{mini_batch, {}, compares, bytes_per_ms, is_on_gpu};
   for (const auto& limit : limits) race.limits.push_back(limit.value_or(kNoLimit));
-  return next_candidate(open, to_rows(measured), race);
-}
-
-double cutoff(const CandidateTuple& candidate, const std::vector<Part>& measured) {
-  return cutoff_ms(to_candidate(candidate), to_rows(measured));
+  return next_candidate(candidates, measured, race);
 }
 
 }  // namespace
 
 void bind_race(py::module_& module) {
-  module.def("next_candidate", &next, py::arg("candidates"), py::arg("measured"), py::arg("mini_batch"),
-             py::arg("limits"), py::arg("compares"), py::arg("bytes_per_ms"), py::arg("is_on_gpu"));
-  module.def("cutoff_ms", &cutoff, py::arg("candidate"), py::arg("measured"));
-  module.def("race_budget_ms", &race_budget_ms, py::arg("whole_ms"));
+  module.def("next_candidate", &next, "candidates"_a, "measured"_a, "mini_batch"_a, "limits"_a, "compares"_a,
+             "bytes_per_ms"_a, "is_on_gpu"_a);
+  module.def("cutoff_ms", &cutoff_ms, "candidate"_a, "measured"_a);
+  module.def("race_budget_ms", &race_budget_ms, "whole_ms"_a);
   module.attr("RACE_RUNS") = kRaceRuns;
-  module.attr("RACE_SHARE") = kRaceShare;
   module.attr("HOST_BYTES_PER_MS") = kHostBytesPerMs;
   module.attr("LONG_RUN_MS") = kLongRunMs;
 }

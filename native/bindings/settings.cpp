@@ -5,6 +5,7 @@
 #include "bindings/bindings.hpp"
 
 namespace py = pybind11;
+using namespace py::literals;
 
 namespace mucudnn::python {
 namespace {
@@ -29,9 +30,9 @@ void bind_settings(py::module_& module) {
     for (const Setting& setting : settings()) meanings[setting.variable] = setting.meaning;
     return meanings;
   });
-  module.def("parse_setting", &parse_setting, py::arg("variable"), py::arg("text"));
-  module.def("parse_size", &parse_size, py::arg("text"));
-  module.def("parse_threads", &parse_threads, py::arg("text"));
+  module.def("parse_setting", &parse_setting, "variable"_a, "text"_a);
+  module.def("parse_size", &parse_size, "text"_a);
+  module.def("parse_threads", &parse_threads, "text"_a);
 }
 
 }  // namespace mucudnn::python
