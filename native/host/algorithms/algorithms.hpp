@@ -6,6 +6,7 @@
 
 #include "core/kernel.hpp"
 #include "host/algorithms/tensors.hpp"
+#include "host/lowering/lowering.hpp"
 
 namespace mucudnn::host {
 
@@ -18,6 +19,25 @@ struct Implementation {
   std::size_t (*kept_filter_size)(const Kernel& kernel);
   void (*keep_filter)(const Kernel& kernel, const void* w, void* kept);
 };
+
+// Runs a pass by products: calls multiply(lowering, source, filter, bias, result) for the lowerings of
+// forward and of backward_data, multiply_gradient(lowering of x, lowering of y, x, y, w) for those of
+// backward_filter.
+template <typename S, typename Multiply, typename MultiplyGradient>
+void run_lowered(const Kernel& kernel, const Tensors& tensors, const Multiply& multiply,
+                 const MultiplyGradient& multiply_gradient) {
+  S* const x = static_cast<S*>(tensors.x);
+  S* const w = static_cast<S*>(tensors.w);
+  S* const y = static_cast<S*>(tensors.y);
+  if (kernel.pass == Pass::backward_filter) {
+    return for_each_gradient(kernel.problem, tensors.pitch,
+                             [&](const Lowering& l, const Lowering& g) { multiply_gradient(l, g, x, y, w); });
+  }
+  const bool forward = kernel.pass == Pass::forward;
+  for_each_lowering(kernel, tensors.pitch, [&](const Lowering& l) {
+    multiply(l, forward ? x : y, w, static_cast<const S*>(tensors.bias), forward ? y : x);
+  });
+}
 
 extern const Implementation kImplicitGemm, kExplicitGemm, kWinograd, kFft;
 

@@ -37,92 +37,72 @@ bool in_small_blocks(std::int64_t channels, std::int64_t most = kFewChannels) {
 constexpr std::int64_t kMostOwnRows = 256;
 constexpr std::int64_t kMostOwnColumns = 64;
 
-// Computes c = alpha * op(a) * b + beta * c, in small blocks unless c has many rows or few terms. The lines
-// of b have kGap values behind their end. A bias of the lines of c, unless it is null, takes the place of
-// beta * c.
+// Computes a product whose b is not transposed, in small blocks unless c has many rows or few terms. The
+// lines of b have kGap values behind their end. A bias of the lines of c, unless it is null, takes the place
+// of beta * c.
 template <typename F, typename A>
-void multiply_wide(Transpose transpose, std::int64_t m, std::int64_t n, std::int64_t k, A alpha, Matrix<F> a,
-                   Matrix<F> b, A beta, const A* bias, A* c, std::int64_t stride) {
+void multiply_wide(Product<F, A> p, const A* bias) {
   if constexpr (std::is_same_v<F, float>) {
-    if (m <= kMostOwnRows && !has_small_products()) {
-      const bool by_terms = transpose == Transpose::yes;
-      transforms::kernels().multiply_small({m, n, k, alpha, a.data, by_terms ? 1 : a.stride,
-                                            by_terms ? a.stride : 1, b.data, b.stride, beta, c, stride,
-                                            bias});
+    if (p.m <= kMostOwnRows && !has_small_products()) {
+      const bool by_terms = p.ta == Transpose::yes;
+      transforms::kernels().multiply_small({p.m, p.n, p.k, p.alpha, p.a.data, by_terms ? 1 : p.a.stride,
+                                            by_terms ? p.a.stride : 1, p.b.data, p.b.stride, p.beta, p.c.data,
+                                            p.c.stride, bias});
       return;
     }
   }
-  const A keep = bias == nullptr ? beta : A(1);
+  if (bias != nullptr) p.beta = 1;
   const NoFork no_fork;
-  const bool blocks = in_small_blocks<F>(m, k < kSmallDepth ? kFewChannels : kWideChannels);
-  const std::int64_t height = blocks && m > kFewChannels ? even_part(m, kSmallHeight) : m;
-  const std::int64_t depth = blocks ? even_part(k, kSmallDepth) : k;
-  const std::int64_t width = blocks ? std::min(kSmallWidth, kSmallProduct / (height * depth) / 16 * 16) : n;
-  const bool transposed = transpose == Transpose::yes;
-  for_each_part({0, n}, width, [&](Range columns) {
-    for_each_part({0, m}, height, [&](Range channels) {
+  const bool blocks = in_small_blocks<F>(p.m, p.k < kSmallDepth ? kFewChannels : kWideChannels);
+  const std::int64_t height = blocks && p.m > kFewChannels ? even_part(p.m, kSmallHeight) : p.m;
+  const std::int64_t depth = blocks ? even_part(p.k, kSmallDepth) : p.k;
+  const std::int64_t width = blocks ? std::min(kSmallWidth, kSmallProduct / (height * depth) / 16 * 16) : p.n;
+  for_each_part({0, p.n}, width, [&](Range columns) {
+    for_each_part({0, p.m}, height, [&](Range rows) {
       if (bias != nullptr) {
-        fill_with_bias(Layout::nchw, bias + channels.begin, channels.size(), columns.size(),
-                       c + channels.begin * stride + columns.begin, stride);
+        fill_with_bias(Layout::nchw, bias + rows.begin, rows.size(), columns.size(),
+                       p.c.data + rows.begin * p.c.stride + columns.begin, p.c.stride);
       }
-      for_each_part({0, k}, depth, [&](Range rows) {
-        const F* factor = a.data + (transposed ? rows.begin * a.stride + channels.begin
-                                               : channels.begin * a.stride + rows.begin);
-        gemm(transpose, Transpose::no, channels.size(), columns.size(), rows.size(), alpha, factor, a.stride,
-             b.data + rows.begin * b.stride + columns.begin, b.stride, rows.begin == 0 ? keep : A(1),
-             c + channels.begin * stride + columns.begin, stride, no_fork);
-      });
+      for_each_part({0, p.k}, depth, [&](Range terms) { p.add(rows, columns, terms, no_fork); });
     });
   });
 }
 
-// Computes c = alpha * a * op(b) + beta * c, with few columns of c in small blocks if b is not transposed.
+// Computes a product whose a is not transposed, with few columns of c in small blocks if b is not transposed.
 template <typename F, typename A>
-void multiply_tall(Transpose transpose, std::int64_t m, std::int64_t n, std::int64_t k, A alpha, Matrix<F> a,
-                   Matrix<F> b, A beta, A* c, std::int64_t stride) {
+void multiply_tall(const Product<F, A>& p) {
   const NoFork no_fork;
-  const bool blocks = transpose == Transpose::no && n >= kFewestColumns && in_small_blocks<F>(n);
-  const std::int64_t depth = blocks ? std::min(k, kSmallDepth) : k;
-  const std::int64_t height = blocks ? kSmallProduct / (n * depth) : m;
-  for_each_part({0, m}, height, [&](Range rows) {
-    for_each_part({0, k}, depth, [&](Range terms) {
-      gemm(Transpose::no, transpose, rows.size(), n, terms.size(), alpha,
-           a.data + rows.begin * a.stride + terms.begin, a.stride,
-           b.data + terms.begin * (transpose == Transpose::yes ? 1 : b.stride), b.stride,
-           terms.begin == 0 ? beta : A(1), c + rows.begin * stride, stride, no_fork);
-    });
+  const bool blocks = p.tb == Transpose::no && p.n >= kFewestColumns && in_small_blocks<F>(p.n);
+  const std::int64_t depth = blocks ? std::min(p.k, kSmallDepth) : p.k;
+  const std::int64_t height = blocks ? kSmallProduct / (p.n * depth) : p.m;
+  for_each_part({0, p.m}, height, [&](Range rows) {
+    for_each_part({0, p.k}, depth, [&](Range terms) { p.add(rows, {0, p.n}, terms, no_fork); });
   });
 }
 
-// Computes c = alpha * aᵀ * b + beta * c, with few rows of c in small blocks.
+// Computes a product whose a is transposed, with few rows of c in small blocks.
 template <typename F, typename A>
-void multiply_long(std::int64_t m, std::int64_t n, std::int64_t k, A alpha, Matrix<F> a, Matrix<F> b, A beta,
-                   A* c) {
+void multiply_long(const Product<F, A>& p) {
   const NoFork no_fork;
-  const bool blocks = m >= kFewestColumns && in_small_blocks<F>(m);
-  const std::int64_t width = blocks ? even_part(n, kSmallWidth) : n;
-  const std::int64_t depth = blocks ? even_part(k, kSmallProduct / (m * width)) : k;
-  for_each_part({0, k}, depth, [&](Range rows) {
-    for_each_part({0, n}, width, [&](Range columns) {
-      gemm(Transpose::yes, Transpose::no, m, columns.size(), rows.size(), alpha,
-           a.data + rows.begin * a.stride, a.stride, b.data + rows.begin * b.stride + columns.begin, b.stride,
-           rows.begin == 0 ? beta : A(1), c + columns.begin, n, no_fork);
-    });
+  const bool blocks = p.m >= kFewestColumns && in_small_blocks<F>(p.m);
+  const std::int64_t width = blocks ? even_part(p.n, kSmallWidth) : p.n;
+  const std::int64_t depth = blocks ? even_part(p.k, kSmallProduct / (p.m * width)) : p.k;
+  for_each_part({0, p.k}, depth, [&](Range terms) {
+    for_each_part({0, p.n}, width, [&](Range columns) { p.add({0, p.m}, columns, terms, no_fork); });
   });
 }
 
-// Computes c = alpha * a * bᵀ + beta * c.
+// Computes a product whose b is transposed.
 template <typename F, typename A>
-void multiply_flat(std::int64_t m, std::int64_t n, std::int64_t k, A alpha, Matrix<F> a, Matrix<F> b, A beta,
-                   A* c) {
+void multiply_flat(const Product<F, A>& p) {
   if constexpr (std::is_same_v<F, float>) {
-    if (n <= kMostOwnColumns && !has_small_products()) {
-      transforms::kernels().multiply_small_transposed(
-          {m, n, k, alpha, a.data, a.stride, 1, b.data, b.stride, beta, c, n});
+    if (p.n <= kMostOwnColumns && !has_small_products()) {
+      transforms::kernels().multiply_small_transposed({p.m, p.n, p.k, p.alpha, p.a.data, p.a.stride, 1,
+                                                       p.b.data, p.b.stride, p.beta, p.c.data, p.c.stride});
       return;
     }
   }
-  gemm(Transpose::no, Transpose::yes, m, n, k, alpha, a.data, a.stride, b.data, b.stride, beta, c, n);
+  p.add({0, p.m}, {0, p.n}, {0, p.k}, NoFork());
 }
 
 }  // namespace mucudnn::host

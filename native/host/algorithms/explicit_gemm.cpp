@@ -1,4 +1,5 @@
 #include "host/algorithms/algorithms.hpp"
+#include "host/lowering/filters.hpp"
 #include "host/lowering/im2col.hpp"
 #include "host/threads/parallel.hpp"
 
@@ -15,16 +16,14 @@ constexpr std::int64_t kGradientColumns = 512;
 struct Parts {
   std::int64_t columns = 0, factor = 0, result = 0;
 
-  std::int64_t total() const {
-    const std::int64_t sum = columns + factor + result;  // each at most 2^60
-    return columns < 0 || factor < 0 || result < 0 || sum > kMaxElements ? -1 : sum;
-  }
+  std::int64_t total() const { return columns + factor + result; }
 };
 
-// Returns a * b, rounded up so that each part starts on a cache line; -1 if it is too large.
+// Returns a * b, rounded up so that each part starts on a cache line. Beyond kMaxElements the value is only a
+// larger one.
 std::int64_t elements(std::int64_t a, std::int64_t b) {
   std::int64_t product;
-  if (__builtin_mul_overflow(a, b, &product) || product > kMaxElements) return -1;
+  if (__builtin_mul_overflow(a, b, &product) || product > kMaxElements) return kMaxElements + 1;
   return (product + 15) / 16 * 16;
 }
 
@@ -151,7 +150,7 @@ std::optional<std::size_t> workspace_size(const Kernel& kernel, int tile_size) {
   bool fits = true;
   const auto consider = [&](const Lowering& l, const Parts& parts) {
     const std::int64_t total = parts.total();
-    fits = fits && total >= 0 && fits_blas(l);
+    fits = fits && total <= kMaxElements && fits_blas(l);
     most = std::max(most, total);
   };
   if (kernel.pass == Pass::backward_filter) {
@@ -167,21 +166,16 @@ std::optional<std::size_t> workspace_size(const Kernel& kernel, int tile_size) {
 
 void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void* workspace,
               int tile_size) {
-  auto* x = static_cast<float*>(tensors.x);
-  auto* w = static_cast<float*>(tensors.w);
-  auto* y = static_cast<float*>(tensors.y);
-  auto* scratch = static_cast<float*>(workspace);
+  auto* const scratch = static_cast<float*>(workspace);
   const auto a = static_cast<float>(alpha), b = static_cast<float>(beta);
-  if (kernel.pass == Pass::backward_filter) {
-    return for_each_gradient(kernel.problem, tensors.pitch, [&](const Lowering& l, const Lowering& g) {
-      multiply_gradient(l, g, x, y, a, b, w, scratch, tile_size);
-    });
-  }
-  const bool forward = kernel.pass == Pass::forward;
-  for_each_lowering(kernel, tensors.pitch, [&](const Lowering& l) {
-    multiply(l, forward ? x : y, w, a, b, static_cast<const float*>(tensors.bias), forward ? y : x, scratch,
-             tile_size);
-  });
+  run_lowered<float>(
+      kernel, tensors,
+      [=](const Lowering& l, const float* source, const float* filter, const float* bias, float* result) {
+        multiply(l, source, filter, a, b, bias, result, scratch, tile_size);
+      },
+      [=](const Lowering& l, const Lowering& g, const float* x, const float* y, float* w) {
+        multiply_gradient(l, g, x, y, a, b, w, scratch, tile_size);
+      });
 }
 
 }  // namespace

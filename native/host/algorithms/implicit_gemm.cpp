@@ -3,6 +3,7 @@
 #include "core/half.hpp"
 #include "host/algorithms/algorithms.hpp"
 #include "host/algorithms/block_products.hpp"
+#include "host/lowering/filters.hpp"
 #include "host/lowering/im2col.hpp"
 #include "host/threads/parallel.hpp"
 #include "host/threads/thread_memory.hpp"
@@ -45,18 +46,11 @@ Tile<F, A> tile_of_this_thread() {
           reinterpret_cast<F*>(first + kColumnsBytes + kResultBytes)};
 }
 
-// A matrix in a tensor, or in the tile of a thread.
-template <typename A>
-struct Place {
-  A* data;
-  std::int64_t stride;
-};
-
 // Returns some columns of a tensor, from one channel on, as a matrix in the tensor; null if they are not a
 // matrix there. `channels` are those that the tensor has in memory, `plane` values apart in NCHW.
 template <typename A>
-Place<A> place_in_tensor(Layout layout, A* tensor, std::int64_t channels, std::int64_t channel,
-                         std::int64_t positions, std::int64_t plane, Range columns) {
+Matrix<A> place_in_tensor(Layout layout, A* tensor, std::int64_t channels, std::int64_t channel,
+                          std::int64_t positions, std::int64_t plane, Range columns) {
   const std::int64_t image = columns.begin / positions, first = columns.begin % positions;
   if (layout == Layout::nhwc && fits_blas(channels)) {
     return {tensor + columns.begin * channels + channel, channels};
@@ -69,14 +63,14 @@ Place<A> place_in_tensor(Layout layout, A* tensor, std::int64_t channels, std::i
 
 // Returns the columns. The source of a pointwise product can be its own columns, without a copy.
 template <typename S, typename F>
-Matrix<F> columns_of(const Lowering& l, const S* source, std::int64_t group, Range rows, Range columns,
-                     F* buffer) {
+Matrix<const F> columns_of(const Lowering& l, const S* source, std::int64_t group, Range rows, Range columns,
+                           F* buffer) {
   if constexpr (std::is_same_v<S, F>) {
     if (l.is_pointwise()) {
       const auto place =
           place_in_tensor(l.layout, source, l.source_pitch, group * l.source_channels + rows.begin,
                           l.positions(), l.source_plane, columns);
-      if (place.data != nullptr) return {place.data, place.stride};
+      if (place.data != nullptr) return place;
     }
   }
   const std::int64_t stride = l.layout == Layout::nchw ? columns.size() : rows.size();
@@ -87,7 +81,7 @@ Matrix<F> columns_of(const Lowering& l, const S* source, std::int64_t group, Ran
 // A block of the filter: channels × rows, or rows × channels.
 template <typename F>
 struct Filter {
-  Matrix<F> matrix;
+  Matrix<const F> matrix;
   bool by_rows;
 };
 
@@ -99,7 +93,7 @@ Filter<F> filter_of(const Lowering& l, const S* filter, std::int64_t group, Rang
       in_small_blocks<F>(channels.size())) {
     for (std::int64_t i = 0; i < channels.size(); ++i) {
       for (std::int64_t row = 0; row < rows.size(); ++row) {
-        buffer[row * channels.size() + i] = load_value<F>(first[i * l.rows() + row]);
+        buffer[row * channels.size() + i] = converted<F>(first[i * l.rows() + row]);
       }
     }
     return {{buffer, channels.size()}, true};
@@ -141,7 +135,7 @@ class FilterBlocks {
 // Returns the place of a product's result in the tensor. Null if the result is not a matrix there, or is a
 // sum of several products: then it goes to the thread's tile first.
 template <typename S, typename A>
-Place<A> place_of(const Lowering& l, S* result, std::int64_t group, Range channels, Range columns) {
+Matrix<A> place_of(const Lowering& l, S* result, std::int64_t group, Range channels, Range columns) {
   if constexpr (std::is_same_v<S, A>) {
     if (l.is_whole() && l.rows() > 0 && l.rows() <= kDepth) {
       return place_in_tensor(l.layout, result, l.result_pitch, group * l.result_channels + channels.begin,
@@ -195,9 +189,9 @@ void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A be
       const std::int64_t first = index / column_parts.count() % channel_parts * channel_part;
       const Range channels{first, std::min(l.result_channels, first + channel_part)};
       const Range columns = column_parts[index % column_parts.count()];
-      const Place<A> direct = place_of<S, A>(l, result, group, channels, columns);
-      const Place<A> place =
-          direct.data != nullptr ? direct : Place<A>{tile.result, nchw ? columns.size() : channels.size()};
+      const Matrix<A> direct = place_of<S, A>(l, result, group, channels, columns);
+      const Matrix<A> place =
+          direct.data != nullptr ? direct : Matrix<A>{tile.result, nchw ? columns.size() : channels.size()};
       if (l.rows() == 0) std::fill_n(tile.result, channels.size() * columns.size(), A(0));
       for_each_part({0, l.rows()}, depth, [&](Range rows) {
         const Filter<F> f = blocks.at(group, channels, rows);
@@ -214,18 +208,26 @@ void multiply(const Lowering& l, const S* source, const S* filter, A alpha, A be
             // which OpenBLAS would read single cache lines.
             const std::int64_t gap = part.size() + kGap;
             gather_columns(l, source, group, rows, part, tile.columns, gap);
-            multiply_wide<F, A>(f.by_rows ? Transpose::yes : Transpose::no, channels.size(), part.size(),
-                                rows.size(), alpha, f.matrix, {tile.columns, gap}, keep, added,
-                                place.data + at, place.stride);
+            multiply_wide<F, A>({f.by_rows ? Transpose::yes : Transpose::no,
+                                 Transpose::no,
+                                 channels.size(),
+                                 part.size(),
+                                 rows.size(),
+                                 alpha,
+                                 f.matrix,
+                                 {tile.columns, gap},
+                                 keep,
+                                 {place.data + at, place.stride}},
+                                added);
           } else {
-            const Matrix<F> c = columns_of(l, source, group, rows, part, tile.columns);
-            A* const to = place.data + at * place.stride;
+            const Matrix<const F> c = columns_of(l, source, group, rows, part, tile.columns);
+            const Matrix<A> to{place.data + at * place.stride, place.stride};
             if (added != nullptr) {
-              fill_with_bias(l.layout, added, channels.size(), part.size(), to, place.stride);
+              fill_with_bias(l.layout, added, channels.size(), part.size(), to.data, to.stride);
             }
-            multiply_tall<F, A>(f.by_rows ? Transpose::no : Transpose::yes, part.size(), channels.size(),
-                                rows.size(), alpha, c, f.matrix, added != nullptr ? A(1) : keep, to,
-                                place.stride);
+            multiply_tall<F, A>({Transpose::no, f.by_rows ? Transpose::no : Transpose::yes, part.size(),
+                                 channels.size(), rows.size(), alpha, c, f.matrix,
+                                 added != nullptr ? A(1) : keep, to});
           }
         });
       });
@@ -258,16 +260,19 @@ void multiply_gradient(const Lowering& l, const Lowering& g, const S* x, const S
       const Range channels{channel, std::min(l.result_channels, channel + channel_part)};
       const Range rows{row, std::min(l.rows(), row + row_part)};
       for (std::int64_t i = 0; i < column_parts.count(); ++i) {
-        const Matrix<F> c = columns_of(l, x, group, rows, column_parts[i], tile.columns);
-        const Matrix<F> d = columns_of(g, y, group, channels, column_parts[i], tile.factor);
-        const A keep = i == 0 ? A(0) : A(1);
-        if (nchw) {
-          multiply_flat<F, A>(channels.size(), rows.size(), column_parts[i].size(), alpha, d, c, keep,
-                              tile.result);
-        } else {
-          multiply_long<F, A>(channels.size(), rows.size(), column_parts[i].size(), alpha, d, c, keep,
-                              tile.result);
-        }
+        const Matrix<const F> c = columns_of(l, x, group, rows, column_parts[i], tile.columns);
+        const Matrix<const F> d = columns_of(g, y, group, channels, column_parts[i], tile.factor);
+        const Product<F, A> product{nchw ? Transpose::no : Transpose::yes,
+                                    nchw ? Transpose::yes : Transpose::no,
+                                    channels.size(),
+                                    rows.size(),
+                                    column_parts[i].size(),
+                                    alpha,
+                                    d,
+                                    c,
+                                    i == 0 ? A(0) : A(1),
+                                    {tile.result, rows.size()}};
+        nchw ? multiply_flat(product) : multiply_long(product);
       }
       store_gradient(l, tile.result, group, channels, rows, beta, w);
     }
@@ -285,37 +290,29 @@ bool fills_registers(const Problem& p) {
 
 template <typename S, typename F, typename A>
 void run(const Kernel& kernel, const Tensors& tensors, double alpha, double beta) {
-  S* x = static_cast<S*>(tensors.x);
-  S* w = static_cast<S*>(tensors.w);
-  S* y = static_cast<S*>(tensors.y);
   const A a = static_cast<A>(alpha), b = static_cast<A>(beta);
-  if (kernel.pass == Pass::backward_filter) {
-    return for_each_gradient(kernel.problem, tensors.pitch, [&](const Lowering& l, const Lowering& g) {
-      multiply_gradient<S, F, A>(l, g, x, y, a, b, w);
-    });
-  }
-  const bool forward = kernel.pass == Pass::forward;
-  for_each_lowering(kernel, tensors.pitch, [&](const Lowering& l) {
-    multiply<S, F, A>(l, forward ? x : y, w, a, b, static_cast<const S*>(tensors.bias), forward ? y : x);
-  });
+  run_lowered<S>(
+      kernel, tensors,
+      [=](const Lowering& l, const S* source, const S* filter, const S* bias, S* result) {
+        multiply<S, F, A>(l, source, filter, a, b, bias, result);
+      },
+      [=](const Lowering& l, const Lowering& g, const S* x, const S* y, S* w) {
+        multiply_gradient<S, F, A>(l, g, x, y, a, b, w);
+      });
 }
 
 std::optional<std::size_t> workspace_size(const Kernel&, int) { return 0; }
 
 void multiply(const Kernel& kernel, const Tensors& tensors, double alpha, double beta) {
-  switch (kernel.problem.data_type) {
-    case DataType::f32:
-      return run<float, float, float>(kernel, tensors, alpha, beta);
-    case DataType::f64:
-      return run<double, double, double>(kernel, tensors, alpha, beta);
-    case DataType::f16:
-      return run<Half, float, float>(kernel, tensors, alpha, beta);
-    case DataType::bf16:
-      if (fills_registers(kernel.problem) && transforms::bfloat16_product() != nullptr) {
-        return run<BFloat16, BFloat16, float>(kernel, tensors, alpha, beta);
-      }
-      return run<BFloat16, float, float>(kernel, tensors, alpha, beta);
-  }
+  with_type(kernel.problem.data_type, [&](auto stored) {
+    using S = decltype(stored);
+    if constexpr (std::is_same_v<S, BFloat16>) {
+      if (fills_registers(kernel.problem) && transforms::bfloat16_product() != nullptr)
+        return run<S, S, float>(kernel, tensors, alpha, beta);
+    }
+    using A = std::conditional_t<is_16_bit<S>, float, S>;
+    run<S, A, A>(kernel, tensors, alpha, beta);
+  });
 }
 
 void convolve(const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void*, int) {

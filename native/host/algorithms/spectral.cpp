@@ -69,16 +69,12 @@ class Convolution {
             shape_.out_planes.row_stride};
     filter_ = {out_.data + planes * out_.plane_stride, shape_.filter_planes.plane_stride(),
                shape_.filter_planes.row_stride};
-    x_ = static_cast<S*>(tensors.x);
     w_ = static_cast<S*>(tensors.w);
-    y_ = static_cast<S*>(tensors.y);
-    x_pitch_ = {tensors.pitch.of_x(problem_), tensors.pitch.plane_of_x(problem_)};
-    y_pitch_ = {tensors.pitch.of_y(problem_), tensors.pitch.plane_of_y(problem_)};
-    if (pass_ == Pass::backward_data) {
-      // From here on x_ is the input and y_ the output.
-      std::swap(x_, y_);
-      std::swap(x_pitch_, y_pitch_);
-    }
+    in_images_ = {static_cast<S*>(tensors.x), tensors.pitch.of_x(problem_),
+                  tensors.pitch.plane_of_x(problem_)};
+    out_images_ = {static_cast<S*>(tensors.y), tensors.pitch.of_y(problem_),
+                   tensors.pitch.plane_of_y(problem_)};
+    if (pass_ == Pass::backward_data) std::swap(in_images_, out_images_);
     bias_ = bias_in_fp32<S>(tensors.bias, problem_.out_channels);
     along_ = choose_along();
     const auto* const header = static_cast<const std::int64_t*>(tensors.kept_filter);
@@ -86,7 +82,7 @@ class Convolution {
   }
 
   void run(float alpha, float beta) const {
-    for_each_block(x_, x_pitch_, shape_.in, in_, Tiles::overlapping, Access::read,
+    for_each_block(in_images_, shape_.in, in_, Tiles::overlapping, Access::read,
                    method_.kernels.analyse_image);
     for_each_share([&](const Part& share) { run_steps(share, alpha, beta); });
   }
@@ -102,8 +98,10 @@ class Convolution {
   enum class Tiles { overlapping, disjoint };
   enum class Access { read, write, update };
 
-  // The channels of a tensor in memory, and the pixels from one to the next if they come first.
-  struct InMemory {
+  // A tensor of images: the channels that it has in memory, and the pixels from one to the next if they come
+  // first.
+  struct Images {
+    S* data;
     std::int64_t channels, plane;
   };
 
@@ -166,9 +164,10 @@ class Convolution {
     const Access writing = beta == 0 ? Access::write : Access::update;
     Correlation::Stack out = shape_.out;
     out.channels = part.channels;
-    S* const y = y_ + part.first * (channels_last() ? 1 : y_pitch_.plane);
+    Images y = out_images_;
+    y.data += part.first * (channels_last() ? 1 : y.plane);
     if (pass_ == Pass::backward_filter) {
-      for_each_block(y, y_pitch_, out, part.out, Tiles::disjoint, Access::read, kernels.analyse_gradient);
+      for_each_block(y, out, part.out, Tiles::disjoint, Access::read, kernels.analyse_gradient);
       multiply(method_, division(), Transpose::yes, shape_.backward_filter(), in_, part.out, part.filter,
                {shape_.filter_planes.rows, part.channels});
       for_each_block(part, writing,
@@ -178,7 +177,7 @@ class Convolution {
       multiply(method_, division(), Transpose::no, shape_.forward(), in_, part.filter, part.out,
                {shape_.out_planes.rows, part.channels});
       for_each_block(
-          y, y_pitch_, out, part.out, Tiles::disjoint, writing,
+          y, out, part.out, Tiles::disjoint, writing,
           [&](const ImageBlock& block) { kernels.synthesise_image(block, alpha, beta); },
           bias_.empty() ? nullptr : bias_.data() + part.first);
     }
@@ -207,9 +206,8 @@ class Convolution {
   // Calls body(block) for blocks of channels of all images, in bands of tile rows so short that their pixels
   // stay in the cache. `bias` is that of the image's channels, or null.
   template <typename Body>
-  void for_each_block(S* data, const InMemory& memory, const Correlation::Stack& image,
-                      const Spectrum& spectrum, Tiles tiles, Access access, Body&& body,
-                      const float* bias = nullptr) const {
+  void for_each_block(const Images& memory, const Correlation::Stack& image, const Spectrum& spectrum,
+                      Tiles tiles, Access access, Body&& body, const float* bias = nullptr) const {
     const bool overlapping = tiles == Tiles::overlapping;
     ImageBlock whole{};
     whole.step_height = shape_.step_height;
@@ -264,7 +262,7 @@ class Convolution {
         block.spectrum = spectrum;
         block.spectrum.data += tile * spectrum.row_stride + channel;
         S* const first_pixel =
-            data + n * memory.channels * memory.plane + channel * channel_stride +
+            memory.data + n * memory.channels * memory.plane + channel * channel_stride +
             (z * image.height * image.width + rows.first * image.width + columns.first) * pixel_stride;
         if (in_place()) {
           if constexpr (std::is_same_v<S, float>) block.image = first_pixel;
@@ -373,8 +371,8 @@ class Convolution {
   const Pass pass_;
   const Correlation shape_;
   Spectrum in_, out_, filter_;
-  S *x_, *w_, *y_;
-  InMemory x_pitch_, y_pitch_;
+  S* w_;
+  Images in_images_, out_images_;
   Along along_;
   std::vector<float> bias_;  // that of all output channels; empty without a bias
   bool is_kept_ = false;     // true if filter_ has the spectra of all parts, and they are there
@@ -404,23 +402,13 @@ std::optional<std::size_t> workspace_size(const Method& method, const Kernel& ke
   return static_cast<std::size_t>(plane * planes) * sizeof(float);
 }
 
-namespace {
-
-// Calls body with a value of the type in the tensors.
-template <typename Body>
-void with_type(DataType type, const Body& body) {
-  if (type == DataType::f16) return body(Half{});
-  if (type == DataType::bf16) return body(BFloat16{});
-  body(float{});
-}
-
-}  // namespace
-
 void convolve(const Method& method, const Kernel& kernel, const Tensors& tensors, double alpha, double beta,
               void* workspace) {
   with_type(kernel.problem.data_type, [&](auto type) {
-    Convolution<decltype(type)>(method, kernel, tensors, static_cast<float*>(workspace))
-        .run(static_cast<float>(alpha), static_cast<float>(beta));
+    if constexpr (!std::is_same_v<decltype(type), double>) {  // workspace_size() refuses it
+      Convolution<decltype(type)>(method, kernel, tensors, static_cast<float*>(workspace))
+          .run(static_cast<float>(alpha), static_cast<float>(beta));
+    }
   });
 }
 
@@ -432,10 +420,12 @@ std::size_t kept_filter_size(const Method& method, const Kernel& kernel) {
 
 void keep_filter(const Method& method, const Kernel& kernel, const void* w, void* kept) {
   with_type(kernel.problem.data_type, [&](auto type) {
-    // The spectra of the images are neither read nor written.
-    Convolution<decltype(type)>(method, kernel, {nullptr, const_cast<void*>(w), nullptr},
-                                static_cast<float*>(kept))
-        .keep_filter(kept);
+    if constexpr (!std::is_same_v<decltype(type), double>) {
+      // The spectra of the images are neither read nor written.
+      Convolution<decltype(type)>(method, kernel, {nullptr, const_cast<void*>(w), nullptr},
+                                  static_cast<float*>(kept))
+          .keep_filter(kept);
+    }
   });
 }
 

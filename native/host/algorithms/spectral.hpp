@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "core/kernel.hpp"
+#include "host/algorithms/algorithms.hpp"
 #include "host/algorithms/spectral_products.hpp"
-#include "host/algorithms/tensors.hpp"
 
 namespace mucudnn::host::spectral {
 
@@ -22,5 +22,27 @@ void convolve(const Method& method, const Kernel& kernel, const Tensors& tensors
 // The spectra of the filter, as in convolution.hpp.
 std::size_t kept_filter_size(const Method& method, const Kernel& kernel);
 void keep_filter(const Method& method, const Kernel& kernel, const void* w, void* kept);
+
+// The implementation by the method that choose(kernel) returns, or nothing for a kernel that it cannot run.
+// It may replace the kernel by another one with the same values in memory.
+template <std::optional<Method> (*choose)(Kernel& kernel)>
+constexpr Implementation kImplementation{
+    [](const Kernel& kernel, int) {
+      Kernel chosen = kernel;
+      const auto method = choose(chosen);
+      return method ? workspace_size(*method, chosen) : std::nullopt;
+    },
+    [](const Kernel& kernel, const Tensors& tensors, double alpha, double beta, void* workspace, int) {
+      Kernel chosen = kernel;
+      convolve(*choose(chosen), chosen, tensors, alpha, beta, workspace);
+    },
+    [](const Kernel& kernel) {
+      Kernel chosen = kernel;
+      return kept_filter_size(*choose(chosen), chosen);
+    },
+    [](const Kernel& kernel, const void* w, void* kept) {
+      Kernel chosen = kernel;
+      keep_filter(*choose(chosen), chosen, w, kept);
+    }};
 
 }  // namespace mucudnn::host::spectral

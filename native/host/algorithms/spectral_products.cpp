@@ -44,27 +44,29 @@ void multiply(const NoFork& no_fork, Transpose transpose, const Product& p, cons
     for (std::int64_t row = 0; row < (adds ? 0 : m); ++row) std::fill_n(c + row * plane.c_stride, n, 0.f);
     return;
   }
-  const bool transposed = transpose == Transpose::yes;
-  const float* const a =
-      plane.a + p.a_row * plane.a_stride + (first - p.c_row) * (transposed ? 1 : plane.a_stride);
-  const float* const b = plane.b + p.b_row * plane.b_stride;
+  const float* const a = plane.a + p.a_row * plane.a_stride +
+                         (first - p.c_row) * (transpose == Transpose::yes ? 1 : plane.a_stride);
+  const host::Product<float, float> product{transpose,
+                                            Transpose::no,
+                                            m,
+                                            n,
+                                            p.k,
+                                            sign,
+                                            {a, plane.a_stride},
+                                            {plane.b + p.b_row * plane.b_stride, plane.b_stride},
+                                            adds ? 1.f : 0.f,
+                                            {c, plane.c_stride}};
   // OpenBLAS's small products have up to 10^6 multiplications. They are faster at the sizes of spectra.
   // Without them each call copies, so fewer calls are better.
   const bool small = has_small_products();
   const std::int64_t n_block = small ? std::min<std::int64_t>(n, 64) : n;
   const std::int64_t k_block = small ? std::min<std::int64_t>(p.k, 128) : p.k;
   const std::int64_t m_block = small ? 1'000'000 / (n_block * k_block) : m;
-  for (std::int64_t kk = 0; kk < p.k; kk += k_block) {
-    for (std::int64_t nn = 0; nn < n; nn += n_block) {
-      for (std::int64_t mm = 0; mm < m; mm += m_block) {
-        const float* a_block = a + (transposed ? kk * plane.a_stride + mm : mm * plane.a_stride + kk);
-        gemm(transpose, Transpose::no, std::min(m_block, m - mm), std::min(n_block, n - nn),
-             std::min(k_block, p.k - kk), sign, a_block, plane.a_stride, b + kk * plane.b_stride + nn,
-             plane.b_stride, adds || kk > 0 ? 1.f : 0.f, c + mm * plane.c_stride + nn, plane.c_stride,
-             no_fork);
-      }
-    }
-  }
+  for_each_part({0, p.k}, k_block, [&](Range terms) {
+    for_each_part({0, n}, n_block, [&](Range columns) {
+      for_each_part({0, m}, m_block, [&](Range rows) { product.add(rows, columns, terms, no_fork); });
+    });
+  });
 }
 
 }  // namespace

@@ -55,21 +55,13 @@ Range Axis::inside(std::int64_t tap) const {
   return {std::min(begin, positions), std::min(end, positions)};
 }
 
-Lowering lower_gradient(const Problem& p, const Lowering& forward, const Pitch& pitch) {
-  Lowering l{p.layout,
-             false,
-             p.mini_batch,
-             p.groups,
-             p.out_channels / p.groups,
-             1,
-             pitch.of_y(p),
-             1,
-             pitch.plane_of_y(p),
-             1,
-             {}};
-  for (int i = 0; i < 3; ++i) {
-    const Axis& x = forward.axes[i];
-    l.axes[i] = {x.positions, 1, p.output[i], x.result_first, 1, 1, 1, 0, 1, p.output[i], x.result_first, 1};
+Lowering lower_gradient(const Lowering& forward) {
+  Lowering l = forward;
+  l.source_channels = std::exchange(l.result_channels, 1);
+  l.source_pitch = std::exchange(l.result_pitch, 1);
+  l.source_plane = std::exchange(l.result_plane, 1);
+  for (Axis& a : l.axes) {
+    a = {a.positions, 1, a.result, a.result_first, 1, 1, 1, 0, 1, a.result, a.result_first, 1};
   }
   return l;
 }

@@ -11,6 +11,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "core/kernel.hpp"
 #include "core/tensors.hpp"
@@ -77,7 +78,7 @@ struct Lowering {
 Lowering lower_forward(const Problem& problem, const Pitch& pitch = {});
 // Lowers y to the columns of a pointwise product, the other factor of backward_filter, at the positions of a
 // lowering of x.
-Lowering lower_gradient(const Problem& problem, const Lowering& forward, const Pitch& pitch);
+Lowering lower_gradient(const Lowering& forward);
 
 // Lowers one residue of backward_data. Along each axis it lies in [0, min(stride, input)).
 Lowering lower_backward_data(const Problem& problem, const Problem::Sizes& residue, const Pitch& pitch = {});
@@ -114,7 +115,7 @@ void for_each_lowering(const Kernel& kernel, const Pitch& pitch, const Body& bod
 // Calls body(lowering of x, lowering of y) for backward_filter. Each call computes other taps.
 template <typename Body>
 void for_each_gradient(const Problem& problem, const Pitch& pitch, const Body& body) {
-  const auto add_gradient = [&](const Lowering& taps) { body(taps, lower_gradient(problem, taps, pitch)); };
+  const auto add_gradient = [&](const Lowering& taps) { body(taps, lower_gradient(taps)); };
   for_each_block_of_taps(lower_forward(problem, pitch), std::cref(add_gradient));
 }
 
@@ -140,8 +141,31 @@ inline bool fits_blas(std::int64_t size) { return size <= std::numeric_limits<bl
 // NHWC.
 template <typename T>
 struct Matrix {
-  const T* data;
+  T* data;
   std::int64_t stride;
+};
+
+// c (m × n) = alpha · op(a) (m × k) · op(b) (k × n) + beta · c, row-major. F is the type of the factors, A
+// that of their sums.
+template <typename F, typename A>
+struct Product {
+  Transpose ta, tb;
+  std::int64_t m, n, k;
+  A alpha;
+  Matrix<const F> a, b;
+  A beta;
+  Matrix<A> c;
+
+  // Computes a block of c from some of the terms. The first terms replace beta · c, the others are added.
+  void add(Range rows, Range columns, Range terms, const NoFork& no_fork) const {
+    const auto from = [](const Matrix<const F>& matrix, Transpose transpose, Range lines, Range values) {
+      if (transpose == Transpose::yes) std::swap(lines, values);
+      return matrix.data + lines.begin * matrix.stride + values.begin;
+    };
+    gemm(ta, tb, rows.size(), columns.size(), terms.size(), alpha, from(a, ta, rows, terms), a.stride,
+         from(b, tb, terms, columns), b.stride, terms.begin == 0 ? beta : A(1),
+         c.data + rows.begin * c.stride + columns.begin, c.stride, no_fork);
+  }
 };
 
 }  // namespace mucudnn::host

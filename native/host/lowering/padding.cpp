@@ -34,12 +34,6 @@ class Parts {
   std::size_t count_ = 0;
 };
 
-Parts undivided(const Axis& axis) {
-  Parts parts;
-  parts.push_back({{0, axis.positions}, {0, axis.taps}});
-  return parts;
-}
-
 // Returns the positions between which the taps inside the source change, with these taps.
 Parts divided_by_positions(const Axis& axis) {
   std::array<std::int64_t, 2 * most_taps + 2> bounds;
@@ -130,11 +124,6 @@ double least_cost(const Lowering& l) {
   return cost(l, sums);
 }
 
-double undivided_cost(const Lowering& l) {
-  return cost(l, {static_cast<double>(l.positions()) * static_cast<double>(l.taps()),
-                  static_cast<double>(l.positions()), static_cast<double>(l.taps()), 1});
-}
-
 Axis part_of(Axis axis, const Part& part) {
   axis.first = axis.source_at(part.positions.begin, part.taps.begin);
   axis.filter_first += part.taps.begin * axis.filter_step;
@@ -149,14 +138,15 @@ Axis part_of(Axis axis, const Part& part) {
 template <typename Divide>
 void divide_cheapest(const Lowering& l, double slower, const Divide& divide, const LoweringBody& body) {
   constexpr double worth_it = 0.8;
-  double least = worth_it / slower * undivided_cost(l);
-  if (least_cost(l) >= least) return body(l);  // most kernels end here, at little cost
   std::array<Parts, 3> whole, divided;
+  std::array<const Parts*, 3> best;
   for (int i = 0; i < 3; ++i) {
-    whole[i] = undivided(l.axes[i]);
-    divided[i] = l.axes[i].taps > most_taps ? whole[i] : divide(l.axes[i]);
+    whole[i].push_back({{0, l.axes[i].positions}, {0, l.axes[i].taps}});
+    best[i] = &whole[i];
   }
-  std::array<const Parts*, 3> best{&whole[0], &whole[1], &whole[2]};
+  double least = worth_it / slower * product_cost(l, best);
+  if (least_cost(l) >= least) return body(l);  // most kernels end here, at little cost
+  for (int i = 0; i < 3; ++i) divided[i] = l.axes[i].taps > most_taps ? whole[i] : divide(l.axes[i]);
   for (int choice = 1; choice < 8; ++choice) {
     std::array<const Parts*, 3> parts;
     for (int i = 0; i < 3; ++i) parts[i] = choice >> i & 1 ? &divided[i] : &whole[i];

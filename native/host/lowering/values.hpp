@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/half.hpp"
+#include "core/element.hpp"
 #include "core/problem.hpp"
 #include "host/transforms/transforms.hpp"
 
@@ -21,26 +21,6 @@ constexpr bool is_16_bit = std::is_same_v<S, Half> || std::is_same_v<S, BFloat16
 template <typename S>
 const transforms::Conversion& conversion() {
   return std::is_same_v<S, Half> ? transforms::kernels().half : transforms::kernels().bfloat16;
-}
-
-template <typename A, typename S>
-A load_value(S value) {
-  if constexpr (is_16_bit<S> && !std::is_same_v<S, A>) {
-    return to_float(value);
-  } else {
-    return value;
-  }
-}
-
-template <typename S, typename A>
-S rounded(A value) {
-  if constexpr (std::is_same_v<S, Half>) {
-    return to_half(value);
-  } else if constexpr (std::is_same_v<S, BFloat16>) {
-    return to_bfloat16(value);
-  } else {
-    return value;
-  }
 }
 
 // Copies successive values. A gather copies too few at a time for a call to memcpy() to pay off.
@@ -90,7 +70,7 @@ void load_row(const S* from, std::int64_t count, std::int64_t step, A* to) {
     if (step == 1) return conversion<S>().to_floats(&from->bits, count, to);
   }
   if (step == 2 && count > 0 && load_alternate(from, 0, 1, count, to, 0)) return;
-  for (std::int64_t i = 0; i < count; ++i) to[i] = load_value<A>(from[i * step]);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = converted<A>(from[i * step]);
 }
 
 // Computes to = from + beta * to. With beta 0 it does not read `to`.
@@ -98,14 +78,14 @@ template <typename S, typename A>
 void store_row(const A* from, std::int64_t count, A beta, S* to, std::int64_t step = 1) {
   if (beta != 0) {
     for (std::int64_t i = 0; i < count; ++i) {
-      to[i * step] = rounded<S>(from[i] + beta * load_value<A>(to[i * step]));
+      to[i * step] = converted<S>(from[i] + beta * converted<A>(to[i * step]));
     }
     return;
   }
   if constexpr (is_16_bit<S>) {
     if (step == 1) return conversion<S>().from_floats(from, count, &to->bits);
   }
-  for (std::int64_t i = 0; i < count; ++i) to[i * step] = rounded<S>(from[i]);
+  for (std::int64_t i = 0; i < count; ++i) to[i * step] = converted<S>(from[i]);
 }
 
 // Computes to = from + shift(i), which is of type A.
@@ -121,7 +101,7 @@ void store_shifted(const A* from, std::int64_t count, const Shift& shift, S* to,
     }
     if (step == 1) return;
   }
-  for (std::int64_t i = 0; i < count; ++i) to[i * step] = rounded<S>(from[i] + shift(i));
+  for (std::int64_t i = 0; i < count; ++i) to[i * step] = converted<S>(from[i] + shift(i));
 }
 
 // Writes the bias to positions of a matrix in a tensor, before a product is added to it: the caches hold the

@@ -47,36 +47,37 @@ MUCUDNN_INLINE Vector converted(Halves bits) {
   return floats(Bits::to_float(__builtin_convertvector(bits, Words)));
 }
 
-// Calls convert(at) for blocks of `lanes` values. The last block overlaps the one before.
-template <typename Convert>
-MUCUDNN_INLINE void for_each_block(std::int64_t count, Convert convert) {
-  for (std::int64_t i = 0; i < count; i += lanes) convert(smaller(i, count - lanes));
+// Calls convert(source, target) for blocks of `lanes` values. The last block overlaps the one before. Fewer
+// values pass through a block of their own.
+template <typename From, typename To, typename Convert>
+MUCUDNN_INLINE void convert_blocks(const From* from, std::int64_t count, To* to, Convert convert) {
+  if (count >= lanes) {
+    for (std::int64_t i = 0; i < count; i += lanes) {
+      const std::int64_t at = smaller(i, count - lanes);
+      convert(from + at, to + at);
+    }
+    return;
+  }
+  From some[lanes] = {};
+  To converted[lanes];
+  for (std::int64_t i = 0; i < count; ++i) some[i] = from[i];
+  convert(some, converted);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = converted[i];
 }
 
 template <typename Bits>
 void to_floats(const std::uint16_t* from, std::int64_t count, float* to) {
-  const auto convert = [](const std::uint16_t* source, float* target)
-                           __attribute__((always_inline)) { store(target, converted<Bits>(load(source))); };
-  if (count >= lanes) return for_each_block(count, [&](std::int64_t at) { convert(from + at, to + at); });
-  std::uint16_t some[lanes] = {};
-  float converted[lanes];
-  for (std::int64_t i = 0; i < count; ++i) some[i] = from[i];
-  convert(some, converted);
-  for (std::int64_t i = 0; i < count; ++i) to[i] = converted[i];
+  convert_blocks(from, count, to,
+                 [](const std::uint16_t* source, float* target)
+                     __attribute__((always_inline)) { store(target, converted<Bits>(load(source))); });
 }
 
 template <typename Bits>
 void from_floats(const float* from, std::int64_t count, std::uint16_t* to) {
-  const auto convert = [](const float* source, std::uint16_t* target) __attribute__((always_inline)) {
-    const Words bits = Bits::from_float(words(load(source)));
-    store(target, __builtin_convertvector(bits, Halves));
-  };
-  if (count >= lanes) return for_each_block(count, [&](std::int64_t at) { convert(from + at, to + at); });
-  float some[lanes] = {};
-  std::uint16_t converted[lanes];
-  for (std::int64_t i = 0; i < count; ++i) some[i] = from[i];
-  convert(some, converted);
-  for (std::int64_t i = 0; i < count; ++i) to[i] = converted[i];
+  convert_blocks(from, count, to,
+                 [](const float* source, std::uint16_t* target) __attribute__((always_inline)) {
+                   store(target, __builtin_convertvector(Bits::from_float(words(load(source))), Halves));
+                 });
 }
 
 template <typename Bits>
@@ -86,22 +87,6 @@ struct Convert {
     return floats(Bits::to_float(Words{} + std::uint32_t{bits}))[0];
   }
 };
-
-void copy_alternate(const float* from, std::int64_t pitch, std::int64_t lines, std::int64_t count, float* to,
-                    std::int64_t to_pitch) {
-  write_alternate<Copy>(from, pitch, lines, count, to, to_pitch);
-}
-
-void copy_alternate_halves(const std::uint16_t* from, std::int64_t pitch, std::int64_t lines,
-                           std::int64_t count, std::uint16_t* to, std::int64_t to_pitch) {
-  write_alternate<Copy>(from, pitch, lines, count, to, to_pitch);
-}
-
-template <typename Bits>
-void alternate_to_floats(const std::uint16_t* from, std::int64_t pitch, std::int64_t lines,
-                         std::int64_t count, float* to, std::int64_t to_pitch) {
-  write_alternate<Convert<Bits>>(from, pitch, lines, count, to, to_pitch);
-}
 
 }  // namespace
 }  // namespace mucudnn::host::transforms::MUCUDNN_ISA

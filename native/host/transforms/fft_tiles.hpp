@@ -164,68 +164,45 @@ MUCUDNN_INLINE void fft_inverse(const TilePlanes& planes, std::int64_t rows, Wri
 void fft_analyse(const ImageBlock& b) {
   for (int lane = 0; lane < block_channels; lane += lanes) {
     const Band band = pack_band(b, lane);
-    Spectrum spectrum = at(b.spectrum, 0, lane);
-    for (std::int64_t i = b.first_row; i < b.last_row; ++i) {
-      for (std::int64_t j = 0; j < b.tile_columns; ++j, spectrum.data += spectrum.row_stride) {
-        const std::int64_t y = i * b.step_height - b.pad_height, x = j * b.step_width - b.pad_width;
-        const std::int64_t begin = larger<std::int64_t>(0, -x), end = smaller(b.tile_width, b.width - x);
-        fft_forward(TilePlanes{spectrum}, [&](int r, Vector* pixels) {
-          const Vector* row = r < b.tile_height ? band.row(y + r) : nullptr;
-          if (!row) return false;
-          for (std::int64_t s = begin; s < end; ++s) pixels[s] = row[x + s];
-          return true;
-        });
-      }
-    }
+    for_each_tile(b, lane, [&](std::int64_t i, std::int64_t j, const Spectrum& spectrum) {
+      const std::int64_t y = i * b.step_height - b.pad_height, x = j * b.step_width - b.pad_width;
+      const std::int64_t begin = larger<std::int64_t>(0, -x), end = smaller(b.tile_width, b.width - x);
+      fft_forward(TilePlanes{spectrum}, [&](int r, Vector* pixels) {
+        const Vector* row = r < b.tile_height ? band.row(y + r) : nullptr;
+        if (!row) return false;
+        for (std::int64_t s = begin; s < end; ++s) pixels[s] = row[x + s];
+        return true;
+      });
+    });
   }
 }
 
 void fft_synthesise_image(const ImageBlock& b, float alpha, float beta) {
-  Vector* pixels = vectors(b.scratch);
-  for (int lane = 0; lane < block_channels && lane < b.channels; lane += lanes) {
-    Spectrum spectrum = at(b.spectrum, 0, lane);
-    for (std::int64_t i = b.first_row; i < b.last_row; ++i) {
-      const Run run = tile_row_run(b, i, lane);
-      prefetch(run);
-      const std::int64_t rows = smaller(b.step_height, b.height - i * b.step_height);
-      for (std::int64_t j = 0; j < b.tile_columns; ++j, spectrum.data += spectrum.row_stride) {
-        const std::int64_t x = j * b.step_width, columns = smaller(b.step_width, b.width - x);
-        fft_inverse(TilePlanes{spectrum}, rows, [&](int r, const Vector* values) {
-          for (std::int64_t s = 0; s < columns; ++s) pixels[r * b.width + x + s] = values[s];
-        });
-      }
-      unpack(pixels, run, alpha * (1.f / 256), beta);
-    }
-  }
+  synthesise_rows(b, alpha * (1.f / 256), beta,
+                  [&](const Spectrum& tile, Vector* corner, std::int64_t rows, std::int64_t columns) {
+                    fft_inverse(TilePlanes{tile}, rows, [&](int r, const Vector* values) {
+                      for (std::int64_t s = 0; s < columns; ++s) corner[r * b.width + s] = values[s];
+                    });
+                  });
 }
 
 void fft_analyse_filter(const FilterBlock& b) {
-  for (int lane = 0; lane < block_channels; lane += lanes) {
-    const Taps taps = pack_filter(b, lane);
-    for (std::int64_t n = 0; n < b.in_channels; ++n) {
-      const Vector* filter = taps.packed + n * taps.in_step;
-      const Spectrum spectrum = at(b.spectrum, n, lane);
-      fft_forward(TilePlanes{spectrum}, [&](int r, Vector* pixels) {
-        if (r >= b.height) return false;
-        for (std::int64_t s = 0; s < b.width; ++s) pixels[s] = filter[(r * b.width + s) * taps.tap_step];
-        return true;
-      });
-    }
-  }
+  analyse_filter(b, [&](const Vector* taps, std::int64_t step, const Spectrum& spectrum) {
+    fft_forward(TilePlanes{spectrum}, [&](int r, Vector* pixels) {
+      if (r >= b.height) return false;
+      for (std::int64_t s = 0; s < b.width; ++s) pixels[s] = taps[(r * b.width + s) * step];
+      return true;
+    });
+  });
 }
 
 void fft_synthesise_filter(const FilterBlock& b, float alpha, float beta) {
-  for (int lane = 0; lane < block_channels && lane < b.out_channels; lane += lanes) {
-    const Taps taps = packed_filter(b);
-    for (std::int64_t n = 0; n < b.in_channels; ++n) {
-      Vector* filter = taps.packed + n * taps.in_step;
-      const Spectrum spectrum = at(b.spectrum, n, lane);
-      fft_inverse(TilePlanes{spectrum}, b.height, [&](int r, const Vector* values) {
-        for (std::int64_t s = 0; s < b.width; ++s) filter[(r * b.width + s) * taps.tap_step] = values[s];
-      });
-    }
-    unpack_filter(b, lane, alpha * (1.f / 256), beta);
-  }
+  synthesise_filter(b, alpha * (1.f / 256), beta,
+                    [&](Vector* taps, std::int64_t step, const Spectrum& spectrum) {
+                      fft_inverse(TilePlanes{spectrum}, b.height, [&](int r, const Vector* values) {
+                        for (std::int64_t s = 0; s < b.width; ++s) taps[(r * b.width + s) * step] = values[s];
+                      });
+                    });
 }
 
 }  // namespace

@@ -23,10 +23,10 @@ const Kernels table = {
     {lanes, pack_lines, unpack_run, correlate_line, add_line_gradient},
     copy_lines<float>,
     copy_lines<std::uint16_t>,
-    copy_alternate,
-    copy_alternate_halves,
-    {to_floats<HalfBits>, from_floats<HalfBits>, alternate_to_floats<HalfBits>},
-    {to_floats<BFloat16Bits>, from_floats<BFloat16Bits>, alternate_to_floats<BFloat16Bits>},
+    write_alternate<Copy>,
+    write_alternate<Copy>,
+    {to_floats<HalfBits>, from_floats<HalfBits>, write_alternate<Convert<HalfBits>>},
+    {to_floats<BFloat16Bits>, from_floats<BFloat16Bits>, write_alternate<Convert<BFloat16Bits>>},
     multiply_small,
     multiply_small_transposed};
 

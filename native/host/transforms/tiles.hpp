@@ -55,13 +55,6 @@ Run rows_run(const ImageBlock& b, std::int64_t first, std::int64_t rows, int lan
              b.channel_stride,       b.pixel_stride, b.bias == nullptr ? nullptr : b.bias + lane};
 }
 
-// Returns the image rows of tile row i, which are to be written.
-Run tile_row_run(const ImageBlock& b, std::int64_t i, int lane) {
-  const std::int64_t first = i * b.step_height;
-  const std::int64_t rows = smaller(b.step_height, b.height - first);
-  return rows_run(b, first, rows, lane);
-}
-
 // Fetches a run into the cache while the values to be written to it are computed: its channels lie in
 // different pages.
 void prefetch(const Run& run) {
@@ -113,14 +106,60 @@ Taps pack_filter(const FilterBlock& b, int lane) {
   return taps;
 }
 
-Taps packed_filter(const FilterBlock& b) {
-  const std::int64_t taps = b.height * b.width;
-  Vector* packed = vectors(b.scratch);
-  return b.in_stride == 1 ? Taps{packed, 1, b.in_channels} : Taps{packed, taps, 1};
+// Calls visit(i, j, spectrum) for each tile of a block, whose row is i and whose column is j.
+template <typename Visit>
+MUCUDNN_INLINE void for_each_tile(const ImageBlock& b, int lane, Visit visit) {
+  Spectrum spectrum = at(b.spectrum, 0, lane);
+  for (std::int64_t i = b.first_row; i < b.last_row; ++i) {
+    for (std::int64_t j = 0; j < b.tile_columns; ++j, spectrum.data += spectrum.row_stride) {
+      visit(i, j, spectrum);
+    }
+  }
 }
 
-void unpack_filter(const FilterBlock& b, int lane, float alpha, float beta) {
-  for_each_run(b, lane, [=](Vector* packed, const Run& run) { unpack(packed, run, alpha, beta); });
+// Writes an image row of tiles by row of tiles. transform(spectrum, corner, rows, columns) computes the
+// pixels of a tile, as many rows and columns as the image has there. Packed pixels of one column are b.width
+// apart.
+template <typename Transform>
+MUCUDNN_INLINE void synthesise_rows(const ImageBlock& b, float alpha, float beta, Transform transform) {
+  Vector* pixels = vectors(b.scratch);
+  for (int lane = 0; lane < block_channels && lane < b.channels; lane += lanes) {
+    Spectrum spectrum = at(b.spectrum, 0, lane);
+    for (std::int64_t i = b.first_row; i < b.last_row; ++i) {
+      const std::int64_t first = i * b.step_height, rows = smaller(b.step_height, b.height - first);
+      const Run run = rows_run(b, first, rows, lane);
+      prefetch(run);
+      for (std::int64_t j = 0; j < b.tile_columns; ++j, spectrum.data += spectrum.row_stride) {
+        const std::int64_t x = j * b.step_width;
+        transform(spectrum, pixels + x, rows, smaller(b.step_width, b.width - x));
+      }
+      unpack(pixels, run, alpha, beta);
+    }
+  }
+}
+
+// Calls transform(first tap, step from tap to tap, spectrum) for each input channel of a filter block.
+template <typename Transform>
+MUCUDNN_INLINE void analyse_filter(const FilterBlock& b, Transform transform) {
+  for (int lane = 0; lane < block_channels; lane += lanes) {
+    const Taps taps = pack_filter(b, lane);
+    for (std::int64_t n = 0; n < b.in_channels; ++n) {
+      transform(taps.packed + n * taps.in_step, taps.tap_step, at(b.spectrum, n, lane));
+    }
+  }
+}
+
+// Does the same for the gradient of a filter, whose taps it writes.
+template <typename Transform>
+MUCUDNN_INLINE void synthesise_filter(const FilterBlock& b, float alpha, float beta, Transform transform) {
+  const std::int64_t taps = b.height * b.width;
+  const std::int64_t in_step = b.in_stride == 1 ? 1 : taps, tap_step = b.in_stride == 1 ? b.in_channels : 1;
+  for (int lane = 0; lane < block_channels && lane < b.out_channels; lane += lanes) {
+    for (std::int64_t n = 0; n < b.in_channels; ++n) {
+      transform(vectors(b.scratch) + n * in_step, tap_step, at(b.spectrum, n, lane));
+    }
+    for_each_run(b, lane, [=](Vector* packed, const Run& run) { unpack(packed, run, alpha, beta); });
+  }
 }
 
 }  // namespace

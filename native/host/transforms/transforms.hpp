@@ -107,13 +107,16 @@ struct DepthwiseKernels {
                        std::int64_t positions, std::int64_t step);
 };
 
+// Copies values of lines, `count` of each. The pitches are values from line to line.
+template <typename From, typename To>
+using CopyLines = void (*)(const From* from, std::int64_t pitch, std::int64_t lines, std::int64_t count,
+                           To* to, std::int64_t to_pitch);
+
 // Conversions between fp32 and the bits of a 16-bit type, rounding to nearest even.
 struct Conversion {
   void (*to_floats)(const std::uint16_t* from, std::int64_t count, float* to);
   void (*from_floats)(const float* from, std::int64_t count, std::uint16_t* to);
-  // Converts every second value of lines, like copy_alternate.
-  void (*alternate_to_floats)(const std::uint16_t* from, std::int64_t pitch, std::int64_t lines,
-                              std::int64_t count, float* to, std::int64_t to_pitch);
+  CopyLines<std::uint16_t, float> alternate_to_floats;  // takes every second value
 };
 
 // c (m × n) = alpha · a (m × k) · b (k × n) + beta · c, row-major but for a, whose value (i, t) is at
@@ -138,16 +141,10 @@ struct Kernels {
   TileKernels winograd_lines[3];  // F(4, r) for lines of r = 3, 5 and 7 taps: r + 3 real planes
   TileKernels fft;                // 16x16: 4 real planes, then 126 pairs of real and imaginary planes
   DepthwiseKernels depthwise;
-  // Copies lines of `count` values. The pitches are values from line to line.
-  void (*copy_lines)(const float* from, std::int64_t pitch, std::int64_t lines, std::int64_t count, float* to,
-                     std::int64_t to_pitch);
-  void (*copy_lines_of_halves)(const std::uint16_t* from, std::int64_t pitch, std::int64_t lines,
-                               std::int64_t count, std::uint16_t* to, std::int64_t to_pitch);
-  // Copies every second value of lines, `count` of each.
-  void (*copy_alternate)(const float* from, std::int64_t pitch, std::int64_t lines, std::int64_t count,
-                         float* to, std::int64_t to_pitch);
-  void (*copy_alternate_halves)(const std::uint16_t* from, std::int64_t pitch, std::int64_t lines,
-                                std::int64_t count, std::uint16_t* to, std::int64_t to_pitch);
+  CopyLines<float, float> copy_lines;
+  CopyLines<std::uint16_t, std::uint16_t> copy_lines_of_halves;
+  CopyLines<float, float> copy_alternate;  // takes every second value
+  CopyLines<std::uint16_t, std::uint16_t> copy_alternate_halves;
   Conversion half, bfloat16;
   // Compute a product without copying its factors: for few rows, so that `a` stays in the caches. The first
   // may read up to 15 values behind the end of each line of b. The second takes bᵀ (n × k), and a with a_term

@@ -143,17 +143,14 @@ MUCUDNN_INLINE void analyse_lines(const ImageBlock& b, const PointMatrix<size, c
   const bool vertical = is_vertical(b);
   for (int lane = 0; lane < block_channels; lane += lanes) {
     const Band band = pack_band(b, lane);
-    Spectrum spectrum = at(b.spectrum, 0, lane);
-    for (std::int64_t i = b.first_row; i < b.last_row; ++i) {
-      for (std::int64_t j = 0; j < b.tile_columns; ++j, spectrum.data += spectrum.row_stride) {
-        Vector line[count], values[size];
-        prefetch_ahead<size>(spectrum);
-        load_line<count>(band, vertical, i * b.step_height - b.pad_height, j * b.step_width - b.pad_width,
-                         line);
-        to_points(matrix, line, values);
-        store_planes<size>(spectrum, values);
-      }
-    }
+    for_each_tile(b, lane, [&](std::int64_t i, std::int64_t j, const Spectrum& spectrum) {
+      Vector line[count], values[size];
+      prefetch_ahead<size>(spectrum);
+      load_line<count>(band, vertical, i * b.step_height - b.pad_height, j * b.step_width - b.pad_width,
+                       line);
+      to_points(matrix, line, values);
+      store_planes<size>(spectrum, values);
+    });
   }
 }
 
@@ -175,56 +172,43 @@ void line_synthesise_image(const ImageBlock& b, float alpha, float beta) {
   const std::int64_t rows = smaller(b.height, b.last_row * b.step_height) - first;
   for (int lane = 0; lane < block_channels && lane < b.channels; lane += lanes) {
     Vector* pixels = vectors(b.scratch);
-    Spectrum spectrum = at(b.spectrum, 0, lane);
-    for (std::int64_t i = b.first_row; i < b.last_row; ++i) {
-      for (std::int64_t j = 0; j < b.tile_columns; ++j, spectrum.data += spectrum.row_stride) {
-        const std::int64_t y = i * b.step_height - first, x = j * b.step_width;
-        const std::int64_t left = vertical ? rows - y : b.width - x, step = vertical ? b.width : 1;
-        Vector values[size], line[line_outputs];
-        load_planes<size>(spectrum, values);
-        from_points(LineMatrices<taps>::output, values, line);
-        if (y >= rows || x >= b.width) continue;
-        Vector* to = pixels + y * b.width + x;
+    for_each_tile(b, lane, [&](std::int64_t i, std::int64_t j, const Spectrum& spectrum) {
+      const std::int64_t y = i * b.step_height - first, x = j * b.step_width;
+      const std::int64_t left = vertical ? rows - y : b.width - x, step = vertical ? b.width : 1;
+      Vector values[size], line[line_outputs];
+      load_planes<size>(spectrum, values);
+      from_points(LineMatrices<taps>::output, values, line);
+      if (y >= rows || x >= b.width) return;
+      Vector* to = pixels + y * b.width + x;
 #pragma GCC unroll 4
-        for (int k = 0; k < line_outputs; ++k) {
-          if (k < left) to[k * step] = line[k];
-        }
+      for (int k = 0; k < line_outputs; ++k) {
+        if (k < left) to[k * step] = line[k];
       }
-    }
-    if (rows <= 0) continue;
-    unpack(pixels, rows_run(b, first, rows, lane), alpha, beta);
+    });
+    if (rows > 0) unpack(pixels, rows_run(b, first, rows, lane), alpha, beta);
   }
 }
 
 template <int taps>
 void line_analyse_filter(const FilterBlock& b) {
-  constexpr int size = LineMatrices<taps>::size;
-  for (int lane = 0; lane < block_channels; lane += lanes) {
-    const Taps packed = pack_filter(b, lane);
-    for (std::int64_t n = 0; n < b.in_channels; ++n) {
-      Vector line[taps], values[size];
+  analyse_filter(b, [](const Vector* first, std::int64_t step, const Spectrum& spectrum) {
+    Vector line[taps], values[LineMatrices<taps>::size];
 #pragma GCC unroll 10
-      for (int k = 0; k < taps; ++k) line[k] = packed.packed[n * packed.in_step + k * packed.tap_step];
-      to_points(LineMatrices<taps>::filter, line, values);
-      store_planes<size>(at(b.spectrum, n, lane), values);
-    }
-  }
+    for (int k = 0; k < taps; ++k) line[k] = first[k * step];
+    to_points(LineMatrices<taps>::filter, line, values);
+    store_planes<LineMatrices<taps>::size>(spectrum, values);
+  });
 }
 
 template <int taps>
 void line_synthesise_filter(const FilterBlock& b, float alpha, float beta) {
-  constexpr int size = LineMatrices<taps>::size;
-  for (int lane = 0; lane < block_channels && lane < b.out_channels; lane += lanes) {
-    const Taps packed = packed_filter(b);
-    for (std::int64_t n = 0; n < b.in_channels; ++n) {
-      Vector values[size], line[taps];
-      load_planes<size>(at(b.spectrum, n, lane), values);
-      from_points(LineMatrices<taps>::filter, values, line);
+  synthesise_filter(b, alpha, beta, [](Vector* first, std::int64_t step, const Spectrum& spectrum) {
+    Vector values[LineMatrices<taps>::size], line[taps];
+    load_planes<LineMatrices<taps>::size>(spectrum, values);
+    from_points(LineMatrices<taps>::filter, values, line);
 #pragma GCC unroll 10
-      for (int k = 0; k < taps; ++k) packed.packed[n * packed.in_step + k * packed.tap_step] = line[k];
-    }
-    unpack_filter(b, lane, alpha, beta);
-  }
+    for (int k = 0; k < taps; ++k) first[k * step] = line[k];
+  });
 }
 
 template <int taps>

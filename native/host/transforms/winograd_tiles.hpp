@@ -146,51 +146,28 @@ void winograd_analyse(const ImageBlock& b) {
 }
 
 void winograd_synthesise_image(const ImageBlock& b, float alpha, float beta) {
-  for (int lane = 0; lane < block_channels && lane < b.channels; lane += lanes) {
-    Vector* pixels = vectors(b.scratch);
-    for (std::int64_t i = b.first_row; i < b.last_row; ++i) {
-      const Run run = tile_row_run(b, i, lane);
-      prefetch(run);
-      const std::int64_t rows = smaller<std::int64_t>(4, b.height - 4 * i);
-      Spectrum spectrum = at(b.spectrum, (i - b.first_row) * b.tile_columns, lane);
-      for (std::int64_t j = 0; j < b.tile_columns; ++j, spectrum.data += spectrum.row_stride) {
-        const std::int64_t columns = smaller<std::int64_t>(4, b.width - 4 * j);
-        Vector* corner = pixels + 4 * j;
-        transform_2d<OutputTransform>([&](int r, int s) { return plane(spectrum, r, s); },
-                                      [&](int r, int s, Vector v) {
-                                        if (r < rows && s < columns) corner[r * b.width + s] = v;
-                                      });
-      }
-      unpack(pixels, run, alpha, beta);
-    }
-  }
+  synthesise_rows(b, alpha, beta,
+                  [&](const Spectrum& tile, Vector* corner, std::int64_t rows, std::int64_t columns) {
+                    transform_2d<OutputTransform>([&](int r, int s) { return plane(tile, r, s); },
+                                                  [&](int r, int s, Vector v) {
+                                                    if (r < rows && s < columns) corner[r * b.width + s] = v;
+                                                  });
+                  });
 }
 
 void winograd_analyse_filter(const FilterBlock& b) {
-  for (int lane = 0; lane < block_channels; lane += lanes) {
-    const Taps taps = pack_filter(b, lane);
-    for (std::int64_t n = 0; n < b.in_channels; ++n) {
-      const Spectrum spectrum = at(b.spectrum, n, lane);
-      prefetch_ahead<36>(spectrum);
-      const Vector* filter = taps.packed + n * taps.in_step;
-      transform_2d<FilterTransform>([&](int r, int s) { return filter[(r * 3 + s) * taps.tap_step]; },
-                                    [&](int r, int s, Vector v) { plane(spectrum, r, s) = v; });
-    }
-  }
+  analyse_filter(b, [](const Vector* taps, std::int64_t step, const Spectrum& spectrum) {
+    prefetch_ahead<36>(spectrum);
+    transform_2d<FilterTransform>([&](int r, int s) { return taps[(r * 3 + s) * step]; },
+                                  [&](int r, int s, Vector v) { plane(spectrum, r, s) = v; });
+  });
 }
 
 void winograd_synthesise_filter(const FilterBlock& b, float alpha, float beta) {
-  for (int lane = 0; lane < block_channels && lane < b.out_channels; lane += lanes) {
-    const Taps taps = packed_filter(b);
-    for (std::int64_t n = 0; n < b.in_channels; ++n) {
-      const Spectrum spectrum = at(b.spectrum, n, lane);
-      Vector* filter = taps.packed + n * taps.in_step;
-      transform_2d<FilterGradientTransform>(
-          [&](int r, int s) { return plane(spectrum, r, s); },
-          [&](int r, int s, Vector v) { filter[(r * 3 + s) * taps.tap_step] = v; });
-    }
-    unpack_filter(b, lane, alpha, beta);
-  }
+  synthesise_filter(b, alpha, beta, [](Vector* taps, std::int64_t step, const Spectrum& spectrum) {
+    transform_2d<FilterGradientTransform>([&](int r, int s) { return plane(spectrum, r, s); },
+                                          [&](int r, int s, Vector v) { taps[(r * 3 + s) * step] = v; });
+  });
 }
 
 }  // namespace
