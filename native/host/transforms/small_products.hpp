@@ -121,18 +121,19 @@ void multiply_lines(const SmallProduct& p, std::int64_t row, std::int64_t column
 // Blocks of lines that stay in the caches while others pass.
 constexpr std::int64_t terms_at_once = 1536, lines_at_once = 48;
 
+template <int rows>
+constexpr decltype(&multiply_lines<1, 1>) blocks_of_rows[dot_columns] = {
+    multiply_lines<rows, 1>, multiply_lines<rows, 2>, multiply_lines<rows, 3>};
+
 void multiply_small_transposed(const SmallProduct& p) {
-  constexpr decltype(&multiply_lines<1, 1>) blocks[dot_rows][dot_columns] = {
-      {multiply_lines<1, 1>, multiply_lines<1, 2>, multiply_lines<1, 3>},
-      {multiply_lines<2, 1>, multiply_lines<2, 2>, multiply_lines<2, 3>},
-      {multiply_lines<3, 1>, multiply_lines<3, 2>, multiply_lines<3, 3>},
-      {multiply_lines<4, 1>, multiply_lines<4, 2>, multiply_lines<4, 3>}};
+  constexpr decltype(&multiply_lines<1, 1>)
+      const* blocks[dot_rows] = {blocks_of_rows<1>, blocks_of_rows<2>, blocks_of_rows<3>, blocks_of_rows<4>};
   for (std::int64_t term = 0; term < p.k; term += terms_at_once) {
     const std::int64_t end = smaller(p.k, term + terms_at_once);
     for (std::int64_t first = 0; first < p.n; first += lines_at_once) {
       const std::int64_t last = smaller(p.n, first + lines_at_once);
       for (std::int64_t row = 0; row < p.m; row += dot_rows) {
-        const auto& of_rows = blocks[smaller<std::int64_t>(dot_rows, p.m - row) - 1];
+        const auto* const of_rows = blocks[smaller<std::int64_t>(dot_rows, p.m - row) - 1];
         for (std::int64_t column = first; column < last; column += dot_columns) {
           of_rows[smaller<std::int64_t>(dot_columns, last - column) - 1](p, row, column, term, end);
         }

@@ -39,20 +39,6 @@ MUCUDNN_INLINE T larger(T a, T b) {
   return a < b ? b : a;
 }
 
-#if MUCUDNN_LANES == 4
-#define MUCUDNN_LOW_HALVES 0, 4, 1, 5
-#define MUCUDNN_HIGH_HALVES 2, 6, 3, 7
-#define MUCUDNN_ALTERNATES 0, 2, 5, 7
-#elif MUCUDNN_LANES == 8
-#define MUCUDNN_LOW_HALVES 0, 8, 1, 9, 2, 10, 3, 11
-#define MUCUDNN_HIGH_HALVES 4, 12, 5, 13, 6, 14, 7, 15
-#define MUCUDNN_ALTERNATES 0, 2, 4, 6, 9, 11, 13, 15
-#else
-#define MUCUDNN_LOW_HALVES 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define MUCUDNN_HIGH_HALVES 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-#define MUCUDNN_ALTERNATES 0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31
-#endif
-
 typedef std::int32_t Indices __attribute__((vector_size(4 * MUCUDNN_LANES)));
 typedef std::uint16_t HalfIndices __attribute__((vector_size(2 * MUCUDNN_LANES)));
 #if defined(__clang__) || __GNUC__ >= 12
@@ -61,18 +47,27 @@ typedef std::uint16_t HalfIndices __attribute__((vector_size(2 * MUCUDNN_LANES))
 #define MUCUDNN_SHUFFLE(a, b, type, ...) __builtin_shuffle(a, b, type{__VA_ARGS__})
 #endif
 
-MUCUDNN_INLINE Vector interleave_low(Vector a, Vector b) {
-  return MUCUDNN_SHUFFLE(a, b, Indices, MUCUDNN_LOW_HALVES);
-}
-MUCUDNN_INLINE Vector interleave_high(Vector a, Vector b) {
-  return MUCUDNN_SHUFFLE(a, b, Indices, MUCUDNN_HIGH_HALVES);
-}
-MUCUDNN_INLINE Vector alternates(Vector a, Vector b) {
-  return MUCUDNN_SHUFFLE(a, b, Indices, MUCUDNN_ALTERNATES);
-}
-MUCUDNN_INLINE Halves alternates(Halves a, Halves b) {
-  return MUCUDNN_SHUFFLE(a, b, HalfIndices, MUCUDNN_ALTERNATES);
-}
+// The shuffles of two vectors. The parameters behind 0 are the numbers of the lanes.
+template <int count, int... lane>
+struct Shuffles : Shuffles<count - 1, count - 1, lane...> {};
+
+template <int... lane>
+struct Shuffles<0, lane...> {
+  MUCUDNN_INLINE static Vector interleave_low(Vector a, Vector b) {
+    return MUCUDNN_SHUFFLE(a, b, Indices, (lane / 2 + lane % 2 * lanes)...);
+  }
+  MUCUDNN_INLINE static Vector interleave_high(Vector a, Vector b) {
+    return MUCUDNN_SHUFFLE(a, b, Indices, ((lanes + lane) / 2 + lane % 2 * lanes)...);
+  }
+  // Takes every second lane of a, then of b from its second one on.
+  MUCUDNN_INLINE static Vector alternates(Vector a, Vector b) {
+    return MUCUDNN_SHUFFLE(a, b, Indices, (2 * lane + (2 * lane >= lanes))...);
+  }
+  MUCUDNN_INLINE static Halves alternates(Halves a, Halves b) {
+    return MUCUDNN_SHUFFLE(a, b, HalfIndices, (2 * lane + (2 * lane >= lanes))...);
+  }
+};
+using Shuffle = Shuffles<lanes>;
 
 // Writes values unchanged.
 struct Copy {
@@ -92,7 +87,7 @@ MUCUDNN_INLINE void write_alternate(const From* from, std::int64_t count, To* to
     const std::int64_t at = smaller(i, count - block);
     if (block == lanes) {
       // The second load begins one value early, so that it ends with the last value that is wanted.
-      Write::vector(alternates(load(from + 2 * at), load(from + 2 * at + lanes - 1)), to + at);
+      Write::vector(Shuffle::alternates(load(from + 2 * at), load(from + 2 * at + lanes - 1)), to + at);
     } else {
 #pragma GCC unroll 8
       for (int k = 0; k < block; ++k) to[at + k] = Write::scalar(from[2 * (at + k)]);
@@ -142,8 +137,8 @@ MUCUDNN_INLINE void transpose(Vector (&m)[lanes]) {
     Vector next[lanes];
 #pragma GCC unroll 8
     for (int i = 0; i < lanes / 2; ++i) {
-      next[2 * i] = interleave_low(m[i], m[i + lanes / 2]);
-      next[2 * i + 1] = interleave_high(m[i], m[i + lanes / 2]);
+      next[2 * i] = Shuffle::interleave_low(m[i], m[i + lanes / 2]);
+      next[2 * i + 1] = Shuffle::interleave_high(m[i], m[i + lanes / 2]);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < lanes; ++i) m[i] = next[i];
