@@ -89,15 +89,12 @@ void for_each_axis(int dims, Layout layout, const Visit& visit) {
 template <typename Sizes, typename Strides>
 bool is_packed(const Sizes& sizes, const Strides& strides, int dims, Layout layout) {
   std::int64_t step = 1;
-  const auto follows = [&](int axis) {
+  bool follow = true;
+  for_each_axis(dims, layout, [&](int axis) {
     const std::int64_t size = sizes[axis];
-    return (size == 1 || strides[axis] == step) && !__builtin_mul_overflow(step, size, &step);
-  };
-  if (layout == Layout::nhwc && !follows(1)) return false;
-  for (int axis = dims - 1; axis >= 2; --axis) {
-    if (!follows(axis)) return false;
-  }
-  return (layout == Layout::nhwc || follows(1)) && follows(0);
+    follow = follow && (size == 1 || strides[axis] == step) && !__builtin_mul_overflow(step, size, &step);
+  });
+  return follow;
 }
 
 // The memory in which a tensor lies: its channels, and its rows along the first spatial axis. Both exceed the
