@@ -4,6 +4,7 @@
 
 #include "bindings/bindings.hpp"
 #include "core/tensors.hpp"
+#include "core/text.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -47,17 +48,15 @@ py::tuple read_capsule(const py::capsule& capsule) {
     tensor = static_cast<const DLTensor*>(capsule.get_pointer());
   } else if (name == "dltensor_versioned") {
     const auto* versioned = static_cast<const Versioned*>(capsule.get_pointer());
-    if (versioned->major != 1)
-      throw std::invalid_argument("DLPack version " + std::to_string(versioned->major));
+    if (versioned->major != 1) reject("DLPack version ", versioned->major);
     read_only = (versioned->flags & kReadOnly) != 0;
     tensor = &versioned->tensor;
   } else {
-    throw std::invalid_argument("a capsule named '" + name + "' instead of a DLPack tensor");
+    reject("a capsule named '", name, "' instead of a DLPack tensor");
   }
   py::tuple shape(tensor->dims);
   for (int axis = 0; axis < tensor->dims; ++axis) shape[axis] = tensor->shape[axis];
-  const std::string type = std::to_string(tensor->type_code) + ":" + std::to_string(tensor->type_bits) + ":" +
-                           std::to_string(tensor->type_lanes);
+  const std::string type = joined(tensor->type_code, ":", tensor->type_bits, ":", tensor->type_lanes);
   return py::make_tuple(reinterpret_cast<std::uintptr_t>(tensor->data) + tensor->byte_offset, shape, type,
                         is_packed(*tensor), read_only);
 }

@@ -13,6 +13,7 @@
 #include "bindings/kernel.hpp"
 #include "bindings/tuples.hpp"
 #include "core/channels.hpp"
+#include "core/text.hpp"
 #include "core/tiles.hpp"
 #include "cudnn/channel_division.hpp"
 #include "cudnn/combined_engine.hpp"
@@ -43,9 +44,7 @@ Region to_region(const Problem& problem, const Memory& x, const Memory& w, const
     region.tensors.operands[i] = (*next)->data();
     region.size.operands[i] = (*next++)->size();
   }
-  if (next != operands.end())
-    throw std::invalid_argument(to_text(problem) + " reads fewer than " + std::to_string(operands.size()) +
-                                " operands");
+  if (next != operands.end()) reject(to_text(problem), " reads fewer than ", operands.size(), " operands");
   check_sizes(problem, region);
   return region;
 }
@@ -113,9 +112,8 @@ class PyEngine {
         is_cuda_(cuda || !library_->is_host()),
         constant_filters_(constant_filters),
         threads_(is_cuda_ ? 1 : threads) {
-    if (threads < 1)
-      throw std::invalid_argument("threads is " + std::to_string(threads) + ": it must be at least 1");
-    if (constant_filters && is_cuda_) throw std::invalid_argument("only the host engine keeps filters");
+    if (threads < 1) reject("threads is ", threads, ": it must be at least 1");
+    if (constant_filters && is_cuda_) reject("only the host engine keeps filters");
     device_ = is_cuda_ ? make_cuda_device(cudart)
                        : make_host_device(library_->host_description(), library_->host_team);
     context_ = std::make_shared<const Context>(library_, device_->stream());
@@ -174,17 +172,6 @@ class PyEngine {
   }
   Patience& patience() const { return device_->patience(); }
   bool is_throttled() const { return device_->is_throttled(); }
-
-  void execute(const Kernel& kernel, const std::vector<Slice>& parts, const Memory& x, const Memory& w,
-               const Memory& y, const Memory* workspace, double alpha, double beta,
-               const Operands& operands) const {
-    const Region region = to_region(kernel.problem, x, w, y, operands);
-    const Division division(*engine_, *device_, kernel, parts);
-    const py::gil_scoped_release release;
-    use_threads();
-    division.run(engine_->handle(), {region.tensors, alpha, beta, {}, device_->stream()},
-                 to_scratch(workspace));
-  }
 
   std::unique_ptr<PyDivision> prepare(const Kernel& kernel, const std::vector<Slice>& parts) const;
   std::unique_ptr<PyDivision> prepare_groups(const Kernel& kernel, std::vector<Group> groups,
@@ -416,9 +403,15 @@ void bind_engine(py::module_& module) {
            "workspace"_a.none(true), py::kw_only(), "repeats"_a, "budget_ms"_a,
            "hopeless_ms"_a = std::numeric_limits<double>::infinity(), "operands"_a = Operands(),
            "least_runs"_a = kLeastRuns, "most_wait_ms"_a = std::numeric_limits<double>::infinity())
-      .def("execute", &PyEngine::execute, "kernel"_a, "parts"_a, "x"_a, "w"_a, "y"_a,
-           "workspace"_a.none(true), py::kw_only(), "alpha"_a = 1.0, "beta"_a = 0.0,
-           "operands"_a = Operands())
+      .def(
+          "execute",
+          [](const PyEngine& engine, const Kernel& kernel, const std::vector<Slice>& parts, const Memory& x,
+             const Memory& w, const Memory& y, const Memory* workspace, double alpha, double beta,
+             const Operands& operands) {
+            engine.prepare(kernel, parts)->execute(x, w, y, workspace, alpha, beta, operands);
+          },
+          "kernel"_a, "parts"_a, "x"_a, "w"_a, "y"_a, "workspace"_a.none(true), py::kw_only(),
+          "alpha"_a = 1.0, "beta"_a = 0.0, "operands"_a = Operands())
       .def("prepare", &PyEngine::prepare, "kernel"_a, "parts"_a, py::keep_alive<0, 1>())
       .def("prepare_groups", &PyEngine::prepare_groups, "kernel"_a, "groups"_a, "of_inputs"_a = false,
            py::keep_alive<0, 1>())

@@ -6,6 +6,7 @@
 #include <pybind11/numpy.h>
 
 #include "bindings/bindings.hpp"
+#include "core/text.hpp"
 #include "cudnn/values.hpp"
 
 namespace py = pybind11;
@@ -19,8 +20,7 @@ using Values = py::array_t<double, py::array::c_style | py::array::forcecast>;
 std::size_t bytes_for(const Memory& memory, DataType type, std::size_t count) {
   const std::size_t item = size_of(type);
   if (count > memory.size() / item) {
-    throw std::invalid_argument(std::to_string(count) + " values of " + name_of(type) + " do not fit into " +
-                                std::to_string(memory.size()) + " bytes");
+    reject(count, " values of ", name_of(type), " do not fit into ", memory.size(), " bytes");
   }
   return count * item;
 }

@@ -9,6 +9,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.hpp"
+#include "core/text.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -27,8 +28,7 @@ Problem::Sizes to_sizes(const char* name, const SizeOrSizes& value, int dims, st
   }
   const Sizes& each = std::get<Sizes>(value);
   if (static_cast<int>(each.size()) != dims) {
-    throw std::invalid_argument(std::string(name) + " has " + std::to_string(each.size()) +
-                                " sizes, the input has " + std::to_string(dims));
+    reject(name, " has ", each.size(), " sizes, the input has ", dims);
   }
   for (int axis = 0; axis < dims; ++axis) sizes[3 - dims + axis] = each[axis];
   return sizes;
@@ -42,7 +42,7 @@ Problem make_problem(std::int64_t mini_batch, std::int64_t in_channels, std::int
   Problem p;
   p.dims = static_cast<int>(input.size());
   if (p.dims != 2 && p.dims != 3) {
-    throw std::invalid_argument("input has " + std::to_string(input.size()) + " sizes: it must have 2 or 3");
+    reject("input has ", input.size(), " sizes: it must have 2 or 3");
   }
   read_types(data_type, p);
   read_layouts(layout, p);

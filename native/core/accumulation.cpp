@@ -1,6 +1,7 @@
 #include "core/accumulation.hpp"
 
 #include "core/scratch.hpp"
+#include "core/text.hpp"
 
 namespace mucudnn {
 
@@ -15,8 +16,8 @@ std::size_t most_slices_in_place(Pass pass, DataType type) {
 std::string refusal_of_slices(const Kernel& kernel, std::size_t slices) {
   const DataType type = kernel.problem.data_type;
   if (slices <= most_slices(kernel.pass, type)) return {};
-  return std::string("a filter gradient in ") + name_of(type) + " in " + std::to_string(slices) +
-         " slices is refused: the sum of a slice may overflow where that of all does not";
+  return joined("a filter gradient in ", name_of(type), " in ", slices,
+                " slices is refused: the sum of a slice may overflow where that of all does not");
 }
 
 std::optional<std::size_t> accumulator_size(const Kernel& kernel, std::size_t slices) {

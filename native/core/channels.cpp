@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/scratch.hpp"
+#include "core/text.hpp"
 
 namespace mucudnn {
 namespace {
@@ -70,13 +71,12 @@ std::vector<std::int64_t> channel_counts(const Kernel& kernel, bool of_inputs) {
 Kernel group_kernel(const Kernel& kernel, std::int64_t channels, bool of_inputs) {
   const std::int64_t all = divided_channels(kernel, of_inputs);
   if (channels < 1 || channels > all) {
-    throw std::invalid_argument("a group of " + std::to_string(channels) + " channels: " +
-                                name_of(kernel.pass) + " of this convolution divides " + std::to_string(all));
+    reject("a group of ", channels, " channels: ", name_of(kernel.pass), " of this convolution divides ",
+           all);
   }
   if (channels % channel_unit(kernel) != 0) {
-    throw std::invalid_argument("a group of " + std::to_string(channels) +
-                                " channels: this convolution has groups of its own, of " +
-                                std::to_string(channel_unit(kernel)) + " channels each");
+    reject("a group of ", channels, " channels: this convolution has groups of its own, of ",
+           channel_unit(kernel), " channels each");
   }
   Kernel group = kernel;
   const ChannelRange range(kernel, 0, channels, of_inputs);

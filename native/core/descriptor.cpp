@@ -7,16 +7,14 @@
 #include <optional>
 #include <stdexcept>
 
-#include "core/number.hpp"
 #include "core/problem.hpp"
+#include "core/text.hpp"
 
 namespace mucudnn {
 namespace {
 
 constexpr std::string_view kTokens[] = {"g",  "mb", "ic", "id", "ih", "iw", "oc", "od", "oh", "ow", "kd",
                                         "kh", "kw", "sd", "sh", "sw", "pd", "ph", "pw", "dd", "dh", "dw"};
-
-[[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
 
 // The numbers in the text, each at the index of its token in kTokens.
 using Numbers = std::array<std::optional<std::int64_t>, std::size(kTokens)>;
@@ -44,9 +42,8 @@ std::string_view read_prefix(std::string_view text, Problem& problem) {
     } else if (first == "f32" || first == "f64" || first == "f16" || first == "bf16") {
       read_types(word, problem);
     } else {
-      fail("'" + std::string(word) +
-           ":' is not a data type (f32, f64, f16, bf16), layout (nchw, nhwc) or math " +
-           "(default, tf32, fma, strict)");
+      reject("'", word, ":' is not a data type (f32, f64, f16, bf16), layout (nchw, nhwc) or math ",
+             "(default, tf32, fma, strict)");
     }
     begin = colon + 1;
   }
@@ -59,8 +56,7 @@ std::string_view read_name(std::string_view body, Descriptor& descriptor) {
   if (quote == std::string_view::npos) return body;
   if (quote == 0 || body[quote - 1] != 'n' || body.back() != '"' || body.size() < quote + 2 ||
       body.find('"', quote + 1) != body.size() - 1) {
-    fail("the name '" + std::string(body.substr(quote)) +
-         "' is not of the form n\"name\" or n\"name*count\" at the end");
+    reject("the name '", body.substr(quote), "' is not of the form n\"name\" or n\"name*count\" at the end");
   }
   std::string_view name = body.substr(quote + 1, body.size() - quote - 2);
   const std::size_t star = name.rfind('*');
@@ -68,8 +64,7 @@ std::string_view read_name(std::string_view body, Descriptor& descriptor) {
     const std::string_view count = name.substr(star + 1);
     const auto number = number_in<int>(count);
     if (!number || *number < 1) {
-      fail("the count '" + std::string(count) + "' in n\"" + std::string(name) +
-           "\" is not a number of at least 1");
+      reject("the count '", count, "' in n\"", name, "\" is not a number of at least 1");
     }
     descriptor.count = *number;
     name = name.substr(0, star);
@@ -104,14 +99,14 @@ Numbers read_numbers(std::string_view body) {
     const std::string part(body.substr(begin, std::max(at, begin + 1) - begin));
     const std::size_t place = place_of(token);
     if (place == numbers.size()) {
-      fail("'" + part + "' is not part of a descriptor such as mb64_ic64ih27_oc192_kh5_ph2");
+      reject("'", part, "' is not part of a descriptor such as mb64_ic64ih27_oc192_kh5_ph2");
     }
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(body.data() + digits, body.data() + at, value);
-    if (error == std::errc::result_out_of_range) fail("'" + part + "' is above 2147483647");
-    if (error != std::errc() || end != body.data() + at) fail("'" + part + "' has no number");
-    if (value > 0x7fffffff) fail("'" + part + "' is above 2147483647");
-    if (numbers[place]) fail("'" + std::string(token) + "' is given twice, again in '" + part + "'");
+    if (error == std::errc::result_out_of_range) reject("'", part, "' is above 2147483647");
+    if (error != std::errc() || end != body.data() + at) reject("'", part, "' has no number");
+    if (value > 0x7fffffff) reject("'", part, "' is above 2147483647");
+    if (numbers[place]) reject("'", token, "' is given twice, again in '", part, "'");
     numbers[place] = value;
   }
   return numbers;
@@ -128,8 +123,8 @@ Problem::Sizes read_sizes(const Numbers& numbers, char prefix, int dims, std::in
     const char token[] = {prefix, letters[axis]};
     if (const auto number = numbers[place_of({token, 2})]) {
       if (axis > 3 - dims && !any) {
-        fail(std::string("'") + prefix + letters[3 - dims] + "' is missing next to '" +
-             std::string(token, 2) + "'");
+        reject("'", std::string{prefix, letters[3 - dims]}, "' is missing next to '", std::string(token, 2),
+               "'");
       }
       sizes[axis] = *number;
       any = true;
@@ -142,7 +137,7 @@ Problem::Sizes read_sizes(const Numbers& numbers, char prefix, int dims, std::in
 
 std::int64_t required(const Numbers& numbers, const char* token) {
   const auto number = numbers[place_of(token)];
-  if (!number) fail(std::string("'") + token + "' is missing");
+  if (!number) reject("'", token, "' is missing");
   return *number;
 }
 
@@ -177,7 +172,7 @@ Descriptor parse_descriptor(std::string_view text, const Problem& defaults) {
   p.dilation = read_sizes(numbers, 'd', p.dims, 0, 0);
   for (std::int64_t& size : p.dilation) ++size;
   for (int axis = 3 - p.dims; axis < 3; ++axis) {
-    if (p.stride[axis] < 1) fail("the stride must be at least 1, not " + std::to_string(p.stride[axis]));
+    if (p.stride[axis] < 1) reject("the stride must be at least 1, not ", p.stride[axis]);
   }
   p.output = has("od") || has("oh") || has("ow") ? read_sizes(numbers, 'o', p.dims, 1, 0) : output_of(p);
   validate(p);

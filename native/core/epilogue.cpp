@@ -1,4 +1,5 @@
 #include "core/epilogue.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -42,7 +43,7 @@ float take_factor(std::string_view& text) {
   float factor = 1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), factor);
   if (error != std::errc()) {
-    throw std::invalid_argument("'" + std::string(text) + "' begins with a factor that fp32 cannot hold");
+    reject("'", text, "' begins with a factor that fp32 cannot hold");
   }
   text.remove_prefix(static_cast<std::size_t>(end - text.data()));
   return factor;
@@ -67,9 +68,9 @@ Pointwise parse_operation(std::string_view text) {
   operation.factor = take_factor(rest);
   operation.kind = kind.value_or(operation.kind);
   if (!kind || !rest.empty() || !has_valid_factors(operation)) {
-    throw std::invalid_argument("'+" + std::string(text) +
-                                "' cannot follow a convolution: only bias, add and relu can, and add "
-                                "may have factors, as in 2add0.5");
+    reject("'+", text,
+           "' cannot follow a convolution: only bias, add and relu can, and add "
+           "may have factors, as in 2add0.5");
   }
   return operation;
 }
@@ -96,8 +97,7 @@ std::string to_text(const Epilogue& epilogue) {
 Epilogue parse_epilogue(std::string_view text) {
   Epilogue epilogue;
   while (!text.empty()) {
-    if (text.front() != '+')
-      throw std::invalid_argument("'" + std::string(text) + "' is not of the form +bias+relu");
+    if (text.front() != '+') reject("'", text, "' is not of the form +bias+relu");
     text.remove_prefix(1);
     const std::size_t end = std::min(text.find('+'), text.size());
     epilogue.push_back(parse_operation(text.substr(0, end)));

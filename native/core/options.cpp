@@ -1,12 +1,11 @@
 #include "core/options.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
 #include <stdexcept>
 #include <string_view>
-
-#include "core/number.hpp"
 
 namespace mucudnn {
 namespace {
@@ -64,7 +63,7 @@ Value parse_name(const std::vector<const char*>& names, const std::string& text)
   if (place != names.end()) return {text, std::distance(names.begin(), place)};
   std::string list;
   for (const char* name : names) list += (list.empty() ? "" : ", ") + std::string(name);
-  throw std::invalid_argument(quoted(text) + " is not one of: " + list);
+  reject(quoted(text), " is not one of: ", list);
 }
 
 // Returns a complaint if the mode needs a file that no variable names.
@@ -108,7 +107,7 @@ std::int64_t parse_size(const std::string& text) {
     add(1024, multiply_fraction(fraction));
   if (length > kMostDigits || bytes >> 63 != 0) {
     const std::string shown = length > kMostDigits ? text.substr(0, 20) + "…" : text;
-    throw std::invalid_argument("the size '" + shown + "' is too large: it must be below 2^63 bytes");
+    reject("the size '", shown, "' is too large: it must be below 2^63 bytes");
   }
   return static_cast<std::int64_t>(bytes);
 }
@@ -116,7 +115,7 @@ std::int64_t parse_size(const std::string& text) {
 int parse_threads(const std::string& text) {
   const auto threads = number_in<int>(text);
   if (!threads || *threads < 1 || *threads > 1024)
-    throw std::invalid_argument(quoted(text) + " is not a number of threads from 1 to 1024");
+    reject(quoted(text), " is not a number of threads from 1 to 1024");
   return *threads;
 }
 
@@ -186,7 +185,7 @@ Value Setting::parse(const std::string& text) const {
       return {text, parse_threads(text)};
     case Kind::library:
       if (text != "host" && text.front() != '/')
-        throw std::invalid_argument(quoted(text) + " is neither 'host' nor the absolute path of a library");
+        reject(quoted(text), " is neither 'host' nor the absolute path of a library");
       return {text};
     case Kind::file:
       return {text};

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/text.hpp"
+
 namespace mucudnn {
 
 std::int64_t seconds_to_next_try(int busy_tries) {
@@ -23,9 +25,8 @@ std::int64_t workspace_of(const Configuration& configuration) {
 
 std::string describe(const Configuration& configuration) {
   std::string text;
-  for_each_run(configuration, [&](const std::string& repeat, const MicroConfiguration& part) {
-    text +=
-        (text.empty() ? "" : " + ") + repeat + "*" + std::to_string(part.micro_batch) + " " + part.algorithm;
+  for_each_run(configuration, [&](auto repeat, const MicroConfiguration& part) {
+    text += joined(text.empty() ? "" : " + ", repeat, "*", part.micro_batch, " ", part.algorithm);
   });
   return text;
 }
@@ -44,9 +45,9 @@ std::int64_t workspace_of(const PlanGroups& groups) {
 
 std::string describe(const PlanGroups& groups) {
   std::string text;
-  for_each_run(groups, [&](const std::string& repeat, const PlanGroup& group) {
-    text += (text.empty() ? "" : " + ") + repeat + "*" + std::to_string(group.channels) +
-            (group.of_inputs ? " inputs (" : " (") + describe(group.configuration) + ")";
+  for_each_run(groups, [&](auto repeat, const PlanGroup& group) {
+    text += joined(text.empty() ? "" : " + ", repeat, "*", group.channels,
+                   group.of_inputs ? " inputs (" : " (", describe(group.configuration), ")");
   });
   return text;
 }

@@ -163,7 +163,7 @@ void for_each_run(const Parts& configuration, Use use) {
   for (auto part = configuration.begin(); part != configuration.end();) {
     const auto next =
         std::find_if(part, configuration.end(), [&](const auto& other) { return !(other == *part); });
-    use(std::to_string(next - part), *part);
+    use(next - part, *part);
     part = next;
   }
 }

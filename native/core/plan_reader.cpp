@@ -3,7 +3,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include "core/number.hpp"
 #include "core/plan_rules.hpp"
 
 namespace mucudnn {
@@ -14,7 +13,7 @@ using namespace plan_rules;
 template <typename Number>
 Number number_in(std::string_view text, const char* what) {
   if (const auto number = mucudnn::number_in<Number>(text)) return *number;
-  fail(quoted(text) + " is not a " + what);
+  reject(quoted(text), " is not a ", what);
 }
 
 // Cuts `text` at the first `separator`: returns the part before it and leaves the part after it in `text`.
@@ -29,7 +28,7 @@ std::string_view cut(std::string_view& text, char separator) {
 std::int64_t repeat_in(std::string_view& item, const Whole& whole, std::size_t before) {
   const auto repeat = number_in<std::int64_t>(cut(item, '*'), "number of repeats");
   if (repeat < 1 || repeat > whole.size - static_cast<std::int64_t>(before)) {
-    fail(std::to_string(repeat) + " repeats of a part are not possible in " + whole.name);
+    reject(repeat, " repeats of a part are not possible in ", whole.name);
   }
   return repeat;
 }
@@ -103,33 +102,32 @@ class Reader {
     try {
       read_version();
       while (!ended_) read_line();
-      if (!rest_.empty()) fail("there is text after the end");
+      if (!rest_.empty()) reject("there is text after the end");
       return std::move(plan_);
     } catch (const NewerVersion&) {
       throw;
     } catch (const std::invalid_argument& error) {
-      throw std::invalid_argument("line " + std::to_string(line_number_) + ": " + error.what());
+      reject("line ", line_number_, ": ", error.what());
     }
   }
 
  private:
   std::string_view next_line() {
     ++line_number_;
-    if (rest_.find('\n') == std::string_view::npos) fail("the plan is cut off here");
+    if (rest_.find('\n') == std::string_view::npos) reject("the plan is cut off here");
     return cut(rest_, '\n');
   }
 
   void read_version() {
     ++line_number_;
     std::string_view line = cut(rest_, '\n');
-    if (line.substr(0, kMagic.size()) != kMagic) fail("this is not a mucudnn plan");
+    if (line.substr(0, kMagic.size()) != kMagic) reject("this is not a mucudnn plan");
     const int version = number_in<int>(line.substr(kMagic.size()), "version of a plan");
     if (version > kVersion) {
-      throw NewerVersion("the plan is of version " + std::to_string(version) +
-                         ", this mucudnn reads up to version " + std::to_string(kVersion) +
-                         ": upgrade mucudnn, or write the plan again");
+      throw NewerVersion(joined("the plan is of version ", version, ", this mucudnn reads up to version ",
+                                kVersion, ": upgrade mucudnn, or write the plan again"));
     }
-    if (version < 1) fail("there is no plan version " + std::to_string(version));
+    if (version < 1) reject("there is no plan version ", version);
   }
 
   void read_line() {
@@ -143,30 +141,29 @@ class Reader {
       finish_kernel();
       const auto count = number_in<std::size_t>(line, "number of kernels");
       if (count != plan_.kernels.size()) {
-        fail("the plan should have " + std::to_string(count) + " kernels, it has " +
-             std::to_string(plan_.kernels.size()));
+        reject("the plan should have ", count, " kernels, it has ", plan_.kernels.size());
       }
       ended_ = true;
     } else if (plan_.kernels.empty()) {
-      fail(quoted(key) + " comes before any kernel");
+      reject(quoted(key), " comes before any kernel");
     } else {
       read_entry(key, line, plan_.kernels.back());
     }
   }
 
   void read_header(std::string_view key, std::string_view line) {
-    if (!is_word(key) || !plan_.kernels.empty()) fail(quoted(key) + " is not an entry of a plan");
-    if (!plan_.header.emplace(key, line).second) fail(quoted(key) + " is given twice");
+    if (!is_word(key) || !plan_.kernels.empty()) reject(quoted(key), " is not an entry of a plan");
+    if (!plan_.header.emplace(key, line).second) reject(quoted(key), " is given twice");
   }
 
   // Reads a line of the kernel above it.
   void read_entry(std::string_view key, std::string_view line, PlanKernel& planned) {
     const Whole mini_batch = mini_batch_of(planned);
     if (key == "choose") {
-      if (!planned.chosen.empty()) fail("a second choice for the same kernel");
+      if (!planned.chosen.empty()) reject("a second choice for the same kernel");
       planned.chosen = configuration_in(line, mini_batch, budget_);
     } else if (key == "groups") {
-      if (!planned.groups.empty()) fail("groups a second time for the same kernel");
+      if (!planned.groups.empty()) reject("groups a second time for the same kernel");
       planned.groups = groups_in(line, channels_of(planned, has_inputs(line.substr(line.find('*') + 1))),
                                  mini_batch, budget_);
     } else if (key == "share") {
@@ -179,7 +176,7 @@ class Reader {
     } else {
       const std::string api{cut(line, ' ')};
       if (!planned.candidates.emplace(api, candidates_in(line)).second)
-        fail("a second list of candidates of " + quoted(api) + " for the same kernel");
+        reject("a second list of candidates of ", quoted(api), " for the same kernel");
     }
   }
 
@@ -187,10 +184,10 @@ class Reader {
     PlanKernel planned;
     planned.kernel.pass = pass_named(cut(line, ' '));
     planned.count = number_in<int>(cut(line, ' '), "count");
-    if (planned.count < 1) fail("the count of a kernel is below 1");
+    if (planned.count < 1) reject("the count of a kernel is below 1");
     planned.kernel.problem = parse_descriptor(line).problem;
     check_pass(planned.kernel);
-    if (!seen_.insert(planned.kernel).second) fail("this kernel is in the plan twice");
+    if (!seen_.insert(planned.kernel).second) reject("this kernel is in the plan twice");
     plan_.kernels.push_back(std::move(planned));
   }
 
@@ -199,7 +196,7 @@ class Reader {
     const PlanKernel& planned = plan_.kernels.back();
     const bool needs_choice = (planned.candidates.empty() && planned.measured.empty()) ||
                               !planned.groups.empty() || !planned.shares.empty();
-    if (planned.chosen.empty() && needs_choice) fail("the kernel above has no choice");
+    if (planned.chosen.empty() && needs_choice) reject("the kernel above has no choice");
     check_shares(planned);
   }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/plan.hpp"
+#include "core/text.hpp"
 
 namespace mucudnn::plan_rules {
 
@@ -18,7 +19,6 @@ constexpr std::string_view kEntries[] = {"kernel", "choose",   "groups",     "sh
                                          "option", "measured", "candidates", "end"};
 bool is_entry(std::string_view key);
 
-[[noreturn]] void fail(const std::string& message);
 std::string quoted(std::string_view text);
 
 // Returns whether the text can stand between the separators of a plan.

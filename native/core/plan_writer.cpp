@@ -17,25 +17,24 @@ std::string text_of(double ms) {
 
 std::string text_of(const Configuration& configuration) {
   std::string text;
-  for_each_run(configuration, [&](const std::string& repeat, const MicroConfiguration& part) {
-    text += " " + repeat + "*" + std::to_string(part.micro_batch) + ":" + part.algorithm + ":" +
-            text_of(part.time_ms) + ":" + std::to_string(part.workspace);
+  for_each_run(configuration, [&](auto repeat, const MicroConfiguration& part) {
+    text += joined(" ", repeat, "*", part.micro_batch, ":", part.algorithm, ":", text_of(part.time_ms), ":",
+                   part.workspace);
   });
   return text;
 }
 
 std::string text_of(const MeasuredPart& measured) {
   const MicroConfiguration& part = measured.part;
-  return part.algorithm + ":" + text_of(part.time_ms) + ":" + std::to_string(part.workspace) + ":" +
-         text_of(measured.wall_ms) + ":" + text_of(measured.cpu_ms) + ":" +
-         std::to_string(measured.busy_tries);
+  return joined(part.algorithm, ":", text_of(part.time_ms), ":", part.workspace, ":",
+                text_of(measured.wall_ms), ":", text_of(measured.cpu_ms), ":", measured.busy_tries);
 }
 
 std::string text_of(const PlanGroups& groups) {
   std::string text;
-  for_each_run(groups, [&](const std::string& repeat, const PlanGroup& group) {
-    text += " " + repeat + "*" + (group.of_inputs ? "in" : "") + std::to_string(group.channels) +
-            text_of(group.configuration);
+  for_each_run(groups, [&](auto repeat, const PlanGroup& group) {
+    text +=
+        joined(" ", repeat, "*", group.of_inputs ? "in" : "", group.channels, text_of(group.configuration));
   });
   return text;
 }
@@ -49,17 +48,17 @@ std::int64_t parts_in(const PlanGroups& groups) {
 }  // namespace
 
 std::string to_text(const Plan& plan) {
-  std::string text = std::string(kMagic) + std::to_string(kVersion) + "\n";
+  std::string text = joined(kMagic, kVersion, "\n");
   for (const auto& [key, value] : plan.header) {
     if (!is_word(key) || is_entry(key) || value.find('\n') != std::string::npos) {
-      fail("the entry " + quoted(key) + " cannot stand in a plan's header");
+      reject("the entry ", quoted(key), " cannot stand in a plan's header");
     }
     text += key + " " + value + "\n";
   }
   std::map<std::pair<std::string, Pass>, const PlanKernel*> kernels;
   for (const PlanKernel& planned : plan.kernels) {
     if (!kernels.emplace(std::pair(to_text(planned.kernel.problem), planned.kernel.pass), &planned).second) {
-      fail("a kernel is in the plan twice: " + to_text(planned.kernel));
+      reject("a kernel is in the plan twice: ", to_text(planned.kernel));
     }
   }
   Budget budget(kMostParts);
@@ -71,8 +70,7 @@ std::string to_text(const Plan& plan) {
   for (const auto& [key, planned] : kernels) {
     const Whole mini_batch = mini_batch_of(*planned);
     check_pass(planned->kernel);
-    text += std::string("kernel ") + name_of(planned->kernel.pass) + " " + std::to_string(planned->count) +
-            " " + key.first + "\n";
+    text += joined("kernel ", name_of(planned->kernel.pass), " ", planned->count, " ", key.first, "\n");
     const bool is_of_journal = !planned->candidates.empty() || !planned->measured.empty();
     if (!is_of_journal || !planned->chosen.empty()) add("choose", planned->chosen, mini_batch);
     if (!planned->groups.empty()) {
@@ -82,7 +80,7 @@ std::string to_text(const Plan& plan) {
     }
     check_shares(*planned);
     for (const Share& share : planned->shares)
-      add("share " + std::to_string(share.count), share.configuration, mini_batch);
+      add(joined("share ", share.count), share.configuration, mini_batch);
     std::vector<Configuration> options = planned->desirable;
     std::stable_sort(options.begin(), options.end(),
                      [](const auto& a, const auto& b) { return workspace_of(a) < workspace_of(b); });
@@ -96,7 +94,7 @@ std::string to_text(const Plan& plan) {
       text += "candidates " + api + (all.empty() ? "" : " ") + to_text(all) + "\n";
     }
   }
-  return text + "end " + std::to_string(plan.kernels.size()) + "\n";
+  return joined(text, "end ", plan.kernels.size(), "\n");
 }
 
 std::string to_text(const std::vector<Listed>& candidates) {
@@ -105,8 +103,7 @@ std::string to_text(const std::vector<Listed>& candidates) {
     check(candidate);
     std::string notes = candidate.notes;
     std::replace(notes.begin(), notes.end(), ' ', ',');
-    text += (text.empty() ? "" : " ") + candidate.algorithm + ":" + std::to_string(candidate.workspace) +
-            ":" + notes;
+    text += joined(text.empty() ? "" : " ", candidate.algorithm, ":", candidate.workspace, ":", notes);
   }
   return text;
 }

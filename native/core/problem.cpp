@@ -1,4 +1,5 @@
 #include "core/problem.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -22,8 +23,7 @@ Enum named(const char* what, const char* const (&names)[count], std::string_view
     if (name == names[i]) return static_cast<Enum>(i);
     known += (i == 0 ? "" : ", ") + std::string(names[i]);
   }
-  throw std::invalid_argument("unknown " + std::string(what) + " '" + std::string(name) + "': it is one of " +
-                              known);
+  reject("unknown ", what, " '", name, "': it is one of ", known);
 }
 
 // The name of a size, in parts: most are in range, and need no text.
@@ -35,9 +35,7 @@ struct Name {
 
 void require_range(const Name& name, std::int64_t value, std::int64_t least) {
   if (value < least || value > kMaxSize) {
-    throw std::invalid_argument(std::string(name.before) + name.axis + name.after + " is " +
-                                std::to_string(value) + ": it must be from " + std::to_string(least) +
-                                " to " + std::to_string(kMaxSize));
+    reject(name.before, name.axis, name.after, " is ", value, ": it must be from ", least, " to ", kMaxSize);
   }
 }
 
@@ -45,7 +43,7 @@ void require_countable(const char* what, std::initializer_list<std::int64_t> fac
   std::int64_t bytes = 1;
   for (const std::int64_t factor : factors) {
     if (__builtin_mul_overflow(bytes, factor, &bytes)) {
-      throw std::invalid_argument(std::string(what) + " would have 2^63 bytes or more");
+      reject(what, " would have 2^63 bytes or more");
     }
   }
 }
@@ -190,8 +188,7 @@ void validate(const Problem& p) {
   require_range({"the number of input channels (ic)"}, p.in_channels, 1);
   require_range({"the number of output channels (oc)"}, p.out_channels, 1);
   if (p.in_channels % p.groups != 0 || p.out_channels % p.groups != 0) {
-    throw std::invalid_argument("groups (g" + std::to_string(p.groups) + ") must divide the channels, ic" +
-                                std::to_string(p.in_channels) + " and oc" + std::to_string(p.out_channels));
+    reject("groups (g", p.groups, ") must divide the channels, ic", p.in_channels, " and oc", p.out_channels);
   }
   for (int axis = 3 - p.dims; axis < 3; ++axis) {
     for (const auto& [before, sizes, least, after] : kWindow)
@@ -200,27 +197,23 @@ void validate(const Problem& p) {
   const Problem::Sizes output = output_of(p);
   for (int axis = 3 - p.dims; axis < 3; ++axis) {
     if (output[axis] < 1) {
-      throw std::invalid_argument("the output " + std::string(kAxes[axis]) +
-                                  " would be 0 or less: a kernel of " + std::to_string(p.kernel[axis]) +
-                                  " with dilation " + std::to_string(p.dilation[axis]) +
-                                  " does not fit into an input of " + std::to_string(p.input[axis]) +
-                                  " with padding " + std::to_string(p.padding[axis]));
+      reject("the output ", kAxes[axis], " would be 0 or less: a kernel of ", p.kernel[axis],
+             " with dilation ", p.dilation[axis], " does not fit into an input of ", p.input[axis],
+             " with padding ", p.padding[axis]);
     }
     require_range({"the output ", kAxes[axis]}, output[axis], 1);
     if (p.output[axis] != output[axis]) {
-      throw std::invalid_argument("the output " + std::string(kAxes[axis]) + " is given as " +
-                                  std::to_string(p.output[axis]) + ", but the other sizes make it " +
-                                  std::to_string(output[axis]));
+      reject("the output ", kAxes[axis], " is given as ", p.output[axis], ", but the other sizes make it ",
+             output[axis]);
     }
   }
   if (p.epilogue.size() > kMostPointwise) {
-    throw std::invalid_argument(std::to_string(p.epilogue.size()) + " operations follow the convolution (" +
-                                to_text(p.epilogue) + "): at most " + std::to_string(kMostPointwise) +
-                                " may");
+    reject(p.epilogue.size(), " operations follow the convolution (", to_text(p.epilogue), "): at most ",
+           kMostPointwise, " may");
   }
   if (p.y_type && (*p.y_type != DataType::f32 || size_of(p.data_type) != 2 || p.is_fused())) {
-    throw std::invalid_argument("the data types " + types_text(p) + to_text(p.epilogue) +
-                                " are impossible: y may be f32 with 16-bit x and w, without an epilogue");
+    reject("the data types ", types_text(p), to_text(p.epilogue),
+           " are impossible: y may be f32 with 16-bit x and w, without an epilogue");
   }
   const auto item = static_cast<std::int64_t>(size_of(p.data_type));
   const auto y_item = static_cast<std::int64_t>(size_of(p.type_of_y()));

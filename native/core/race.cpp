@@ -94,11 +94,10 @@ class Field {
       if (const Index slice = first_slice()) return slice;  // undivided, STOCK exceeds the limit
     }
     if (is_over_budget()) return next_of_remainder();
-    if (const Index choice = next_new()) return choice;
-    if (const Index choice = next_larger()) return choice;
-    if (const Index choice = next_smaller()) return choice;
-    if (const Index choice = next_between()) return choice;
-    if (const Index choice = next_slice()) return choice;
+    for (const auto next : {&Field::next_new, &Field::next_larger, &Field::next_smaller, &Field::next_between,
+                            &Field::next_slice}) {
+      if (const Index choice = (this->*next)()) return choice;
+    }
     return next_of_remainder();
   }
 
@@ -159,11 +158,11 @@ class Field {
 
   // Returns the smallest useful size of an algorithm that has not begun. Tiles come last.
   Index next_new() const {
-    const Index whole = next_new(false);
-    return whole ? whole : next_new(true);
+    const Index whole = next_new_in_tiles(false);
+    return whole ? whole : next_new_in_tiles(true);
   }
 
-  Index next_new(bool in_tiles) const {
+  Index next_new_in_tiles(bool in_tiles) const {
     Index choice;
     const std::int64_t probe = race_.is_on_gpu ? kProbeOnGpu : kProbe;
     const auto key = [&](std::size_t index) {

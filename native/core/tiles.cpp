@@ -1,8 +1,7 @@
 #include "core/tiles.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
-
-#include "core/number.hpp"
 
 namespace mucudnn {
 namespace {
@@ -55,9 +54,7 @@ Rows rows_of(std::size_t axis, std::int64_t channels, const Problem::Sizes& size
 
 }  // namespace
 
-std::string to_text(const TiledAlgorithm& tiled) {
-  return tiled.algorithm + std::string(kTile) + std::to_string(tiled.steps);
-}
+std::string to_text(const TiledAlgorithm& tiled) { return joined(tiled.algorithm, kTile, tiled.steps); }
 
 std::optional<TiledAlgorithm> parse_tiled(std::string_view name) {
   const std::size_t at = name.rfind(kTile);

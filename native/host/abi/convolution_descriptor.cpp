@@ -9,16 +9,15 @@ namespace {
 constexpr int kMaxDims = cudnnConvolutionStruct::kMaxDims;
 
 void check_dims(int dims) {
-  if (dims < 0) bad_parameter(std::to_string(dims) + " spatial dimensions");
-  if (dims > kMaxDims) not_supported(std::to_string(dims) + " spatial dimensions: at most 6");
+  if (dims < 0) bad_parameter(dims, " spatial dimensions");
+  if (dims > kMaxDims) not_supported(dims, " spatial dimensions: at most 6");
 }
 
 void check_at_least(const char* what, int least, int dims, const int* values) {
   const int* const end = values + dims;
   const int* const too_small = std::find_if(values, end, [&](int value) { return value < least; });
   if (too_small == end) return;
-  bad_parameter(std::string(what) + " is " + std::to_string(*too_small) + ": at least " +
-                std::to_string(least));
+  bad_parameter(what, " is ", *too_small, ": at least ", least);
 }
 
 void set(cudnnConvolutionDescriptor_t convolution, int dims, const int* paddings, const int* strides,
@@ -32,8 +31,7 @@ void set(cudnnConvolutionDescriptor_t convolution, int dims, const int* paddings
   check_range("convolution mode", mode, CUDNN_CROSS_CORRELATION);
   if (compute_type != CUDNN_DATA_FLOAT && compute_type != CUDNN_DATA_DOUBLE &&
       compute_type != CUDNN_DATA_HALF && compute_type != CUDNN_DATA_INT32) {
-    bad_parameter("compute type " + std::to_string(static_cast<int>(compute_type)) +
-                  ": float, double, half or int32");
+    bad_parameter("compute type ", compute_type, ": float, double, half or int32");
   }
   convolution->dims = dims;
   std::copy_n(paddings, dims, convolution->paddings.begin());
@@ -103,7 +101,7 @@ cudnnStatus_t cudnnGetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t convo
 }
 
 MUCUDNN_DEFINE_MEMBER(ConvolutionGroupCount, Convolution, "the convolution descriptor", int, groups,
-                      if (groups < 1) bad_parameter(std::to_string(groups) + " groups: at least 1"))
+                      if (groups < 1) bad_parameter(groups, " groups: at least 1"))
 MUCUDNN_DEFINE_MEMBER(ConvolutionMathType, Convolution, "the convolution descriptor", cudnnMathType_t, math,
                       check_range("math type", math, CUDNN_FMA_MATH))
 MUCUDNN_DEFINE_MEMBER(ConvolutionReorderType, Convolution, "the convolution descriptor", cudnnReorderType_t,

@@ -90,14 +90,12 @@ const void* bias_of(const Step& step, const cudnnTensorStruct& y) {
 
 void check_stretches(const cudnnTensorStruct& part, const cudnnTensorStruct& whole) {
   if (whole.dims == 0 || part.dims != whole.dims) {
-    bad_parameter("a tensor of " + std::to_string(part.dims) + " dimensions is added to one of " +
-                  std::to_string(whole.dims));
+    bad_parameter("a tensor of ", part.dims, " dimensions is added to one of ", whole.dims);
   }
   for (int axis = 0; axis < whole.dims; ++axis) {
     if (part.sizes[axis] == 1 || part.sizes[axis] == whole.sizes[axis]) continue;
-    bad_parameter("dimension " + std::to_string(axis) + " of the addend has size " +
-                  std::to_string(part.sizes[axis]) + ", that of the tensor " +
-                  std::to_string(whole.sizes[axis]));
+    bad_parameter("dimension ", axis, " of the addend has size ", part.sizes[axis], ", that of the tensor ",
+                  whole.sizes[axis]);
   }
 }
 

@@ -24,7 +24,7 @@ void run(const Descriptors& descriptors, const Kernel& kernel, const Tensors& te
 Descriptors descriptors_of(const mucudnnHostConvolution& its) {
   if (its.pass == static_cast<int>(Pass::forward) || its.pass == static_cast<int>(Pass::backward_data))
     return {static_cast<Pass>(its.pass), its.x, its.w, its.convolution, its.y};
-  bad_parameter("the pass " + std::to_string(its.pass) + " does not read a filter");
+  bad_parameter("the pass ", its.pass, " does not read a filter");
 }
 
 // Calls body(variant, kernel) with an algorithm that can run the convolution.
@@ -44,7 +44,7 @@ cudnnStatus_t with_kernel(const mucudnnHostConvolution* convolution, const Body&
 std::size_t required_workspace(const std::optional<Variant>& variant, const Kernel& kernel) {
   if (!variant) not_supported("the host engine does not have this algorithm");
   const std::optional<std::size_t> size = workspace_size(*variant, kernel);
-  if (!size) not_supported("the algorithm cannot run this pass of " + to_text(kernel.problem));
+  if (!size) not_supported("the algorithm cannot run this pass of ", to_text(kernel.problem));
   return *size == 0 ? 0 : *size + kAlignment;
 }
 
@@ -53,8 +53,7 @@ void* usable_workspace(const std::optional<Variant>& variant, const Kernel& kern
   if (required == 0) return nullptr;
   require("workspace", {workspace.data});
   if (workspace.size < required) {
-    bad_parameter("a workspace of " + std::to_string(workspace.size) + " bytes: " + std::to_string(required) +
-                  " are needed");
+    bad_parameter("a workspace of ", workspace.size, " bytes: ", required, " are needed");
   }
   return std::align(kAlignment, required - kAlignment, workspace.data, workspace.size);
 }
@@ -90,23 +89,23 @@ using namespace mucudnn::host;
 extern "C" {
 
 #define MUCUDNN_DEFINE(Name, Short, which, a, b, c)                                                        \
-  cudnnStatus_t cudnnGetConvolution##Name##WorkspaceSize MUCUDNN_SIZE_PARAMETERS(Short, a, b, c) {        \
-    return guarded([&] {                                                                                  \
-      require("handle, size", {handle, size});                                                            \
-      const mucudnn::Kernel kernel =                                                                      \
+  cudnnStatus_t cudnnGetConvolution##Name##WorkspaceSize MUCUDNN_SIZE_PARAMETERS(Short, a, b, c) {         \
+    return guarded([&] {                                                                                   \
+      require("handle, size", {handle, size});                                                             \
+      const mucudnn::Kernel kernel =                                                                       \
           kernel_of({mucudnn::Pass::which, x_descriptor, w_descriptor, convolution, y_descriptor});        \
-      *size = required_workspace(legacy_algorithm(kernel.pass, algorithm), kernel);                       \
-    });                                                                                                   \
-  }                                                                                                       \
-                                                                                                          \
-  cudnnStatus_t cudnnConvolution##Name MUCUDNN_RUN_PARAMETERS(Short, a, b, c) {                           \
-    return guarded([&] {                                                                                  \
-      require("handle", {handle});                                                                        \
+      *size = required_workspace(legacy_algorithm(kernel.pass, algorithm), kernel);                        \
+    });                                                                                                    \
+  }                                                                                                        \
+                                                                                                           \
+  cudnnStatus_t cudnnConvolution##Name MUCUDNN_RUN_PARAMETERS(Short, a, b, c) {                            \
+    return guarded([&] {                                                                                   \
+      require("handle", {handle});                                                                         \
       const Descriptors used{mucudnn::Pass::which, x_descriptor, w_descriptor, convolution, y_descriptor}; \
-      const mucudnn::Kernel kernel = kernel_of(used);                                                     \
-      run(used, kernel, tensors_of(used, kernel.problem, x, w, y), algorithm, alpha, beta,                \
-          {workspace, workspace_size});                                                                   \
-    });                                                                                                   \
+      const mucudnn::Kernel kernel = kernel_of(used);                                                      \
+      run(used, kernel, tensors_of(used, kernel.problem, x, w, y), algorithm, alpha, beta,                 \
+          {workspace, workspace_size});                                                                    \
+    });                                                                                                    \
   }
 MUCUDNN_PASSES(MUCUDNN_DEFINE)
 #undef MUCUDNN_DEFINE

@@ -5,7 +5,6 @@
 #include <fstream>
 #include <mutex>
 
-#include "core/number.hpp"
 #include "host/abi/state.hpp"
 #include "host/lowering/blas.hpp"
 #include "host/threads/parallel.hpp"
@@ -61,7 +60,7 @@ cudnnStatus_t cudnnGetProperty(libraryPropertyType type, int* value) {
   return guarded([&] {
     require("value", {value});
     if (static_cast<unsigned>(type) > PATCH_LEVEL) {
-      bad_parameter("there is no property " + std::to_string(static_cast<int>(type)));
+      bad_parameter("there is no property ", type);
     }
     *value = kVersion[type];
   });

@@ -29,7 +29,7 @@ constexpr LegacyAlgorithms kLegacyAlgorithms[] = {
      CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT}};
 
 void require_set(const char* name, int dims) {
-  if (dims == 0) bad_parameter(std::string("the descriptor of ") + name + " was never set");
+  if (dims == 0) bad_parameter("the descriptor of ", name, " was never set");
 }
 
 bool is_packed(const cudnnTensorStruct& tensor, Layout layout) {
@@ -99,12 +99,12 @@ bool same_layout(const cudnnTensorStruct& a, const cudnnTensorStruct& b) {
 std::array<std::int64_t, CUDNN_DIM_MAX> output_sizes(const cudnnConvolutionStruct& convolution,
                                                      const cudnnTensorStruct& x, const cudnnTensorStruct& w) {
   if (x.dims != w.dims || x.dims != convolution.dims + 2) {
-    bad_parameter("x has " + std::to_string(x.dims) + " dimensions, w " + std::to_string(w.dims) +
-                  " and the convolution " + std::to_string(convolution.dims) + ", which must be 2 fewer");
+    bad_parameter("x has ", x.dims, " dimensions, w ", w.dims, " and the convolution ", convolution.dims,
+                  ", which must be 2 fewer");
   }
   if (x.sizes[1] != w.sizes[1] * convolution.groups) {
-    bad_parameter("x has " + std::to_string(x.sizes[1]) + " channels, w takes " + std::to_string(w.sizes[1]) +
-                  " in each of " + std::to_string(convolution.groups) + " groups");
+    bad_parameter("x has ", x.sizes[1], " channels, w takes ", w.sizes[1], " in each of ", convolution.groups,
+                  " groups");
   }
   std::array<std::int64_t, CUDNN_DIM_MAX> output{x.sizes[0], w.sizes[0]};
   for (int axis = 0; axis < convolution.dims; ++axis) {
@@ -113,8 +113,7 @@ std::array<std::int64_t, CUDNN_DIM_MAX> output_sizes(const cudnnConvolutionStruc
                               convolution.post_paddings[axis] - reach;
     const std::int64_t size = room < 0 ? 0 : room / convolution.strides[axis] + 1;
     if (size < 1 || size > 0x7fffffff) {
-      bad_parameter("dimension " + std::to_string(2 + axis) + " of y would have size " +
-                    std::to_string(size));
+      bad_parameter("dimension ", 2 + axis, " of y would have size ", size);
     }
     output[2 + axis] = size;
   }
@@ -124,12 +123,12 @@ std::array<std::int64_t, CUDNN_DIM_MAX> output_sizes(const cudnnConvolutionStruc
 void check_output(const cudnnTensorStruct& y, int dims,
                   const std::array<std::int64_t, CUDNN_DIM_MAX>& sizes) {
   if (y.dims != dims) {
-    bad_parameter("y has " + std::to_string(y.dims) + " dimensions, x " + std::to_string(dims));
+    bad_parameter("y has ", y.dims, " dimensions, x ", dims);
   }
   for (int axis = 0; axis < dims; ++axis) {
     if (y.sizes[axis] == sizes[axis]) continue;
-    bad_parameter("dimension " + std::to_string(axis) + " of y has size " + std::to_string(y.sizes[axis]) +
-                  ", the convolution gives " + std::to_string(sizes[axis]));
+    bad_parameter("dimension ", axis, " of y has size ", y.sizes[axis], ", the convolution gives ",
+                  sizes[axis]);
   }
 }
 
@@ -199,7 +198,7 @@ int algorithm_count(Pass pass) { return kLegacyAlgorithms[static_cast<int>(pass)
 
 std::optional<Algorithm> legacy_algorithm(Pass pass, unsigned number) {
   if (number >= static_cast<unsigned>(algorithm_count(pass))) {
-    bad_parameter("there is no algorithm " + std::to_string(number));
+    bad_parameter("there is no algorithm ", number);
   }
   return engine_algorithm(pass, number);
 }
@@ -216,7 +215,7 @@ cudnnStatus_t cudnnGetConvolution2dForwardOutputDim(cudnnConvolutionDescriptor_t
   return guarded([&] {
     require("n, c, h, w", {n, c, h, width});
     const auto output = output_sizes_of(convolution, x, w);
-    if (x->dims != 4) bad_parameter("x has " + std::to_string(x->dims) + " dimensions, not 4");
+    if (x->dims != 4) bad_parameter("x has ", x->dims, " dimensions, not 4");
     write_each(output, {n, c, h, width});
   });
 }
@@ -228,7 +227,7 @@ cudnnStatus_t cudnnGetConvolutionNdForwardOutputDim(cudnnConvolutionDescriptor_t
     require("sizes", {sizes});
     const auto output = output_sizes_of(convolution, x, w);
     if (dims < 0 || dims > x->dims) {
-      bad_parameter(std::to_string(dims) + " sizes of " + std::to_string(x->dims) + " requested");
+      bad_parameter(dims, " sizes of ", x->dims, " requested");
     }
     std::copy_n(output.begin(), dims, sizes);
   });

@@ -102,7 +102,7 @@ cudnnStatus_t write_results(cudnnHandle_t handle, const Descriptors& descriptors
                             int* returned, Performance* performances, const List& list) {
   return guarded([&] {
     require("handle, the count returned, results", {handle, returned, performances});
-    if (requested < 1) bad_parameter(std::to_string(requested) + " results requested: at least 1");
+    if (requested < 1) bad_parameter(requested, " results requested: at least 1");
     const std::vector<Result> results = list(kernel_of(descriptors));
     // A CPU has no tensor cores, whatever the descriptor allows.
     const auto math = descriptors.convolution->math == CUDNN_FMA_MATH ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH;
@@ -126,26 +126,26 @@ using namespace mucudnn::host;
 
 extern "C" {
 
-#define MUCUDNN_DEFINE(Name, Short, which, a, b, c)                                                           \
+#define MUCUDNN_DEFINE(Name, Short, which, a, b, c)                                                          \
   cudnnStatus_t cudnnGetConvolution##Name##AlgorithmMaxCount(cudnnHandle_t handle, int* count) {             \
     return guarded([&] {                                                                                     \
       require("handle, count", {handle, count});                                                             \
-      *count = algorithm_count(mucudnn::Pass::which);                                                         \
+      *count = algorithm_count(mucudnn::Pass::which);                                                        \
     });                                                                                                      \
   }                                                                                                          \
                                                                                                              \
   cudnnStatus_t cudnnGetConvolution##Name##Algorithm_v7 MUCUDNN_LIST_PARAMETERS(Short, a, b, c) {            \
-    const Descriptors used{mucudnn::Pass::which, x_descriptor, w_descriptor, convolution, y_descriptor};      \
+    const Descriptors used{mucudnn::Pass::which, x_descriptor, w_descriptor, convolution, y_descriptor};     \
     return write_results(handle, used, requested, returned, results, ranked);                                \
   }                                                                                                          \
                                                                                                              \
   cudnnStatus_t cudnnFindConvolution##Name##Algorithm MUCUDNN_LIST_PARAMETERS(Short, a, b, c) {              \
-    const Descriptors used{mucudnn::Pass::which, x_descriptor, w_descriptor, convolution, y_descriptor};      \
+    const Descriptors used{mucudnn::Pass::which, x_descriptor, w_descriptor, convolution, y_descriptor};     \
     return write_results(handle, used, requested, returned, results, timed_alone);                           \
   }                                                                                                          \
                                                                                                              \
   cudnnStatus_t cudnnFindConvolution##Name##AlgorithmEx MUCUDNN_FIND_PARAMETERS(Short, a, b, c) {            \
-    const Descriptors used{mucudnn::Pass::which, x_descriptor, w_descriptor, convolution, y_descriptor};      \
+    const Descriptors used{mucudnn::Pass::which, x_descriptor, w_descriptor, convolution, y_descriptor};     \
     return write_results(handle, used, requested, returned, results, [&](const mucudnn::Kernel& kernel) {    \
       return timed(kernel, tensors_of(used, kernel.problem, x, w, y), Workspace{workspace, workspace_size}); \
     });                                                                                                      \

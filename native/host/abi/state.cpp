@@ -14,7 +14,7 @@ thread_local char last_error[512] = "";
 void report_null(const char* names, std::ptrdiff_t place) {
   std::string_view rest = names;
   for (; place > 0; --place) rest.remove_prefix(std::min(rest.find(", ") + 2, rest.size()));
-  bad_parameter(std::string(rest.substr(0, rest.find(", "))) + " is NULL");
+  bad_parameter(rest.substr(0, rest.find(", ")), " is NULL");
 }
 
 cudnnStatus_t record_failure(cudnnStatus_t status, const char* message) noexcept {
@@ -35,7 +35,7 @@ std::size_t size_of(cudnnDataType_t type) {
     case CUDNN_DATA_INT8:
       return 1;
   }
-  bad_parameter("the host engine has no data type " + std::to_string(static_cast<int>(type)));
+  bad_parameter("the host engine has no data type ", type);
 }
 
 }  // namespace mucudnn::host

@@ -12,6 +12,7 @@
 
 #include "abi/cudnn.h"
 #include "core/entry_guard.hpp"
+#include "core/text.hpp"
 
 struct cudnnContext {
   cudaStream_t stream = nullptr;
@@ -66,20 +67,21 @@ class Failure : public std::runtime_error {
   cudnnStatus_t status_;
 };
 
-[[noreturn]] inline void bad_parameter(const std::string& message) {
-  throw Failure(CUDNN_STATUS_BAD_PARAM, message);
+// End a function with a message that joins the parts.
+template <typename... Parts>
+[[noreturn]] void bad_parameter(const Parts&... parts) {
+  throw Failure(CUDNN_STATUS_BAD_PARAM, joined(parts...));
 }
-
-[[noreturn]] inline void not_supported(const std::string& message) {
-  throw Failure(CUDNN_STATUS_NOT_SUPPORTED, message);
+template <typename... Parts>
+[[noreturn]] void not_supported(const Parts&... parts) {
+  throw Failure(CUDNN_STATUS_NOT_SUPPORTED, joined(parts...));
 }
 
 // Throws BAD_PARAM unless a number is from 0 up to `most`, as the enumerators of `what` are.
 template <typename Value>
 void check_range(const std::string& what, Value value, int most) {
   const auto number = static_cast<int>(value);
-  if (number < 0 || number > most)
-    bad_parameter(what + " " + std::to_string(number) + ": 0 to " + std::to_string(most));
+  if (number < 0 || number > most) bad_parameter(what, " ", number, ": 0 to ", most);
 }
 
 // Throws for the pointer at this place that it is NULL.

@@ -11,14 +11,14 @@ namespace {
 constexpr int kMaxElements = std::numeric_limits<int>::max();
 
 void check_dims(int dims, int least) {
-  if (dims < least) bad_parameter(std::to_string(dims) + " dimensions: at least " + std::to_string(least));
-  if (dims > CUDNN_DIM_MAX) not_supported(std::to_string(dims) + " dimensions: at most 8");
+  if (dims < least) bad_parameter(dims, " dimensions: at least ", least);
+  if (dims > CUDNN_DIM_MAX) not_supported(dims, " dimensions: at most 8");
 }
 
 void check_sizes(int dims, const int* sizes) {
   for (int axis = 0; axis < dims; ++axis) {
     if (sizes[axis] > 0) continue;
-    bad_parameter("dimension " + std::to_string(axis) + " has size " + std::to_string(sizes[axis]));
+    bad_parameter("dimension ", axis, " has size ", sizes[axis]);
   }
 }
 
@@ -40,7 +40,7 @@ void set(cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int dims, const i
   check_sizes(dims, sizes);
   for (int axis = 0; axis < dims; ++axis) {
     if (strides[axis] > 0 || sizes[axis] == 1) continue;
-    bad_parameter("dimension " + std::to_string(axis) + " has stride " + std::to_string(strides[axis]));
+    bad_parameter("dimension ", axis, " has stride ", strides[axis]);
   }
   cudnnTensorStruct next;
   next.type = type;

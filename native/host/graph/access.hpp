@@ -41,7 +41,7 @@ class Access {
 
   // Refuses an attribute that cuDNN has but the host engine does not use.
   void refuse(Name name) const {
-    if (name == name_) not_supported("the host engine has no attribute " + std::to_string(name_));
+    if (name == name_) not_supported("the host engine has no attribute ", name_);
   }
 
   template <typename T>
@@ -56,7 +56,7 @@ class Access {
   void values(Name name, std::vector<T>& member, Serves serves = Serves::both) {
     if (!serve(name, serves, attribute_type<T>())) return;
     if (!setting_) return give(member.data(), member.size());
-    if (count_ < 1) bad_parameter(counted() + ", which takes one or more");
+    if (count_ < 1) bad_parameter(counted(), ", which takes one or more");
     std::vector<T> taken(static_cast<std::size_t>(count_));
     std::memcpy(taken.data(), elements_, taken.size() * sizeof(T));
     member = std::move(taken);
@@ -130,21 +130,18 @@ class Access {
     if (name != name_) return false;
     served_ = true;
     if (serves == (setting_ ? Serves::getting : Serves::setting)) {
-      not_supported("attribute " + std::to_string(name_) + " cannot be " + (setting_ ? "set" : "read"));
+      not_supported("attribute ", name_, " cannot be ", setting_ ? "set" : "read");
     }
     if (type == type_) return true;
-    throw Failure(wrong_type_, "attribute " + std::to_string(name_) + " as type " + std::to_string(type_) +
-                                   ", not " + std::to_string(type));
+    throw Failure(wrong_type_, joined("attribute ", name_, " as type ", type_, ", not ", type));
   }
 
   // Throws unless the caller sets one value, or asks for one at most.
   void check_one() const {
-    if (count_ > 1 || (setting_ && count_ != 1)) bad_parameter(counted() + ", which has one");
+    if (count_ > 1 || (setting_ && count_ != 1)) bad_parameter(counted(), ", which has one");
   }
 
-  std::string counted() const {
-    return std::to_string(count_) + " elements for attribute " + std::to_string(name_);
-  }
+  std::string counted() const { return joined(count_, " elements for attribute ", name_); }
 
   template <typename T>
   T element(std::int64_t index) const {

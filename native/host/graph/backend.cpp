@@ -40,7 +40,7 @@ std::shared_ptr<Descriptor> make(cudnnBackendDescriptorType_t type) {
   for (const DescriptorKind& kind : kKinds) {
     if (kind.type == type) return kind.make();
   }
-  not_supported("the host engine has no descriptors of type " + std::to_string(type));
+  not_supported("the host engine has no descriptors of type ", type);
 }
 
 Handle& handle_of(cudnnBackendDescriptor_t descriptor,

@@ -19,7 +19,7 @@ std::vector<cudnnBackendNumericalNote_t> notes_of(Algorithm algorithm) {
 }
 
 void check_processors(std::int32_t count) {
-  if (count < 0) bad_parameter("a target of " + std::to_string(count) + " multiprocessors");
+  if (count < 0) bad_parameter("a target of ", count, " multiprocessors");
 }
 
 // Throws Failure, BAD_PARAM, if a knob is chosen twice.
@@ -27,7 +27,7 @@ void check_distinct(const std::vector<std::shared_ptr<KnobChoice>>& choices) {
   for (auto choice = choices.begin(); choice != choices.end(); ++choice) {
     if (std::any_of(choices.begin(), choice,
                     [&](const auto& other) { return other->type == (*choice)->type; }))
-      bad_parameter("the knob of type " + std::to_string((*choice)->type) + " is chosen twice");
+      bad_parameter("the knob of type ", (*choice)->type, " is chosen twice");
   }
 }
 
@@ -96,11 +96,11 @@ void EngineConfig::complete() {
   if (!engine)
     throw Failure(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "a configuration needs its engine, finalized");
   for (const auto& choice : choices) {
-    const std::string knob = "a knob of type " + std::to_string(choice->type);
+    const std::string knob = joined("a knob of type ", choice->type);
     if (!engine->has_tile_size() || choice->type != CUDNN_KNOB_TYPE_TILE_SIZE)
-      not_supported("the engine does not have " + knob);
+      not_supported("the engine does not have ", knob);
     if (choice->value < kUnchosen || choice->value > kMostTileSize)
-      not_supported(knob + " at " + std::to_string(choice->value));
+      not_supported(knob, " at ", choice->value);
   }
   const Fusion& fusion = engine->graph->fusion();
   workspace_ = required_workspace(variant(), fusion.kernel) + fusion.copies_size();

@@ -10,7 +10,7 @@ bool has_size(cudnnDataType_t type) { return type <= CUDNN_DATA_INT32 || type ==
 template <typename To>
 void copy_all(const std::vector<std::int64_t>& from, To& to) {
   for (std::size_t i = 0; i < from.size(); ++i) {
-    if (from[i] > kMaxSize) not_supported("a convolution by " + std::to_string(from[i]));
+    if (from[i] > kMaxSize) not_supported("a convolution by ", from[i]);
     to[i] = static_cast<int>(from[i]);
   }
 }
@@ -32,24 +32,22 @@ void Tensor::attributes(Access& access) {
 
 void Tensor::complete() {
   if (sizes.empty() || sizes.size() != strides.size()) {
-    bad_parameter("a tensor with " + std::to_string(sizes.size()) + " dimensions and " +
-                  std::to_string(strides.size()) + " strides");
+    bad_parameter("a tensor with ", sizes.size(), " dimensions and ", strides.size(), " strides");
   }
   const auto below_zero = [](std::int64_t value) { return value < 0; };
   if (std::any_of(sizes.begin(), sizes.end(), below_zero)) bad_parameter("a size below 0");
   if (std::any_of(strides.begin(), strides.end(), below_zero)) bad_parameter("a stride below 0");
   if (alignment < 1 || (has_size(type) && alignment % static_cast<std::int64_t>(size_of(type)) != 0)) {
-    bad_parameter("an alignment of " + std::to_string(alignment) +
-                  " bytes: a multiple of the data type's size");
+    bad_parameter("an alignment of ", alignment, " bytes: a multiple of the data type's size");
   }
   if (is_by_value && sizes.size() > 1) bad_parameter("a tensor by value has one dimension");
   if (vectorized_dimension > static_cast<std::int64_t>(sizes.size())) {
-    bad_parameter("there is no dimension " + std::to_string(vectorized_dimension) + " to vectorize");
+    bad_parameter("there is no dimension ", vectorized_dimension, " to vectorize");
   }
 }
 
 cudnnTensorStruct Tensor::shape() const {
-  if (sizes.size() > CUDNN_DIM_MAX) not_supported(std::to_string(sizes.size()) + " dimensions: at most 8");
+  if (sizes.size() > CUDNN_DIM_MAX) not_supported(sizes.size(), " dimensions: at most 8");
   if (is_by_value || vector_count != 1 || reordering != CUDNN_TENSOR_REORDERING_NONE) {
     not_supported("the host engine has no tensors by value, vectorized or reordered");
   }
@@ -74,13 +72,12 @@ void Convolution::attributes(Access& access) {
 }
 
 void Convolution::complete() {
-  if (dims < 1) bad_parameter(std::to_string(dims) + " spatial dimensions");
+  if (dims < 1) bad_parameter(dims, " spatial dimensions");
   const auto check = [&](const char* what, std::int64_t least, const std::vector<std::int64_t>& values) {
     const bool in_range =
         std::all_of(values.begin(), values.end(), [&](std::int64_t value) { return value >= least; });
     if (in_range && static_cast<std::int64_t>(values.size()) == dims) return;
-    bad_parameter(std::string("the ") + what + " must be " + std::to_string(dims) + ", of at least " +
-                  std::to_string(least));
+    bad_parameter("the ", what, " must be ", dims, ", of at least ", least);
   };
   if (paddings.empty())
     paddings.resize(static_cast<std::size_t>(std::min<std::int64_t>(dims, CUDNN_DIM_MAX)));
@@ -93,7 +90,7 @@ void Convolution::complete() {
 
 cudnnConvolutionStruct Convolution::shape() const {
   if (dims > cudnnConvolutionStruct::kMaxDims) {
-    not_supported(std::to_string(dims) + " spatial dimensions: at most 6");
+    not_supported(dims, " spatial dimensions: at most 6");
   }
   cudnnConvolutionStruct convolution;
   convolution.dims = static_cast<int>(dims);

@@ -203,7 +203,7 @@ void OperationGraph::complete() {
   for (const auto& operation : operations) {
     const auto output = operation->output();
     if (output && !written.insert(output->uid).second) {
-      bad_parameter("two operations write tensor " + std::to_string(output->uid));
+      bad_parameter("two operations write tensor ", output->uid);
     }
   }
   try {

@@ -22,7 +22,7 @@ cudnnConvolutionStruct ConvolutionOperation::grouped() const {
   const std::int64_t channels = x->sizes.size() > 1 ? x->sizes[1] : 0;
   const std::int64_t taken = w->sizes.size() > 1 ? w->sizes[1] : 0;
   if (taken < 1 || channels < 1 || channels % taken != 0 || w->sizes[0] % (channels / taken) != 0) {
-    bad_parameter("x has " + std::to_string(channels) + " channels, w takes " + std::to_string(taken));
+    bad_parameter("x has ", channels, " channels, w takes ", taken);
   }
   if (channels > std::numeric_limits<int>::max()) not_supported("a dimension above 2147483647");
   result.groups = static_cast<int>(channels / taken);

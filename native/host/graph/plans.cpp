@@ -11,10 +11,10 @@ void* VariantPack::address_of(std::int64_t uid, cudnnDataType_t type) const {
   const auto place = std::find(uids_.begin(), uids_.end(), uid);
   void* const address =
       place == uids_.end() ? nullptr : pointers_[static_cast<std::size_t>(place - uids_.begin())];
-  if (address == nullptr) bad_parameter("the variant pack has no address for tensor " + std::to_string(uid));
+  if (address == nullptr) bad_parameter("the variant pack has no address for tensor ", uid);
   if (reinterpret_cast<std::uintptr_t>(address) % size_of(type) != 0) {
     throw Failure(CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER,
-                  "the address of tensor " + std::to_string(uid) + " does not suit its data type");
+                  joined("the address of tensor ", uid, " does not suit its data type"));
   }
   return address;
 }
@@ -29,8 +29,7 @@ void VariantPack::attributes(Access& access) {
 
 void VariantPack::complete() {
   if (uids_.size() == pointers_.size()) return;
-  bad_parameter(std::to_string(uids_.size()) + " unique ids for " + std::to_string(pointers_.size()) +
-                " addresses");
+  bad_parameter(uids_.size(), " unique ids for ", pointers_.size(), " addresses");
 }
 
 void ExecutionPlan::attributes(Access& access) {
