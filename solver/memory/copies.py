@@ -51,15 +51,12 @@ class CopySteps:
         out_by: this step waits until the copy out has ended.
         in_from: the copy in begins no earlier than this step.
         in_by: this step waits until the copy in has ended.
-        leaves_at: of several copies out, the one with the lowest of these steps goes first; by default it is
-            the step after the last forward use. No step waits for this.
     """
 
     out_from: int | None = None
     out_by: int | None = None
     in_from: int | None = None
     in_by: int | None = None
-    leaves_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..workspace.configuration import TIE
-from .evaluation import KEEP, OFFLOAD, RECOMPUTE, Codes, CopyRules, Evaluator, Integers
+from .copies import CopySteps
+from .simulation import KEEP, OFFLOAD, RECOMPUTE, Codes, Integers, Simulator
 
 LITTLE = 1e-4  # a round of single changes that gains less is followed by exchanges
 
 
+@dataclass(slots=True)
+class TimedDecision:
+    """A decision and its time, with copies in that begin at most `window` steps early."""
+
+    time_ms: float
+    codes: Codes
+    configurations: Integers
+    window: int | None
+
+    @property
+    def schedule(self) -> dict[int, CopySteps]:
+        """The steps that bound the copies."""
+        if self.window is not None:
+            return {}
+        return {i: CopySteps(in_from=0) for i in np.flatnonzero(self.codes == OFFLOAD).tolist()}
+
+
 class Descent:
-    """The decision and the counts of a local search.
+    """A local search, whose decision is `best`.
 
     It ends at `target_ms`, after that many evaluations or simulations, or at a decision that no change makes
     faster. The arguments are those of `Search`.
@@ -21,12 +40,9 @@ class Descent:
 
     def __init__(
         self,
-        evaluator: Evaluator,
+        simulator: Simulator,
         memory: int,
-        codes: Codes,
-        configurations: Integers,
-        rules: CopyRules,
-        time_ms: float,
+        start: TimedDecision,
         *,
         offload: bool,
         recompute: bool,
@@ -35,120 +51,109 @@ class Descent:
         simulations: int,
         has_time: Callable[[], bool],
     ) -> None:
-        self._evaluator, self._memory, self._rules = evaluator, memory, rules
-        self.codes, self.configurations, self.time_ms = codes.copy(), configurations.copy(), time_ms
+        self._simulator, self._memory, self.best = simulator, memory, start
         self._target_ms, self._has_time = target_ms, has_time
-        self._last = evaluator.evaluations + evaluations, evaluator.simulations + simulations
+        self._last = simulator.evaluations + evaluations, simulator.simulations + simulations
         self._ways = [KEEP]
         self._ways += [RECOMPUTE] if recompute else []
         self._ways += [OFFLOAD] if offload else []
-        self._tensors: list[int] = np.flatnonzero(evaluator.can_leave).tolist()
-        self._kernels: list[int] = np.flatnonzero(evaluator.configurations > 1).tolist()
-        self._bound: list[list[int]] = [[] for _ in codes]  # the sources and readers of each tensor
-        for i, j in zip(evaluator.readers.tolist(), evaluator.sources.tolist(), strict=True):
+        self._tensors: list[int] = np.flatnonzero(simulator.can_leave).tolist()
+        self._bound: list[list[int]] = [[] for _ in start.codes]  # the sources and readers of each tensor
+        for i, j in zip(simulator.readers.tolist(), simulator.sources.tolist(), strict=True):
             self._bound[i].append(j)
             self._bound[j].append(i)
+        self._steps: dict[int, list[int]] = {}  # the kernels of each step
+        for k, kernel in enumerate(simulator.work.kernels):
+            self._steps.setdefault(kernel.step, []).append(k)
 
     def run(self) -> None:
         """Change the decision until the search ends."""
         while not self._is_done():
-            before = self.time_ms
+            before = self.best.time_ms
             self._change_singly()
-            if self.time_ms > before * (1 - LITTLE):
-                between = self.time_ms
+            if self.best.time_ms > before * (1 - LITTLE):
+                between = self.best.time_ms
                 self._exchange()
-                if self.time_ms >= between * (1 - TIE):
+                if self.best.time_ms >= between * (1 - TIE):
                     return
 
     def _is_done(self) -> bool:
         return (
-            self.time_ms <= self._target_ms
-            or self._evaluator.evaluations >= self._last[0]
-            or self._evaluator.simulations >= self._last[1]
+            self.best.time_ms <= self._target_ms
+            or self._simulator.evaluations >= self._last[0]
+            or self._simulator.simulations >= self._last[1]
             or not self._has_time()
         )
 
     def _change_singly(self) -> None:
         for i in self._tensors:
-            for way in self._ways:
-                if way != self.codes[i] and self._may(i, way):
-                    self._take(self.codes, i, way)
+            for codes in self._change(self.best.codes, i):
+                self._take(codes)
             if self._is_done():
                 return
-        for k in self._kernels:
-            for step in (1, -1):
-                self._shift(k, step)
+        for kernels in self._steps.values():
+            for direction in (1, -1):
+                while self._shift(kernels, direction):
+                    pass
             if self._is_done():
                 return
-
-    def _shift(self, k: int, step: int) -> bool:
-        """Give a kernel its next larger or smaller configuration, if that is faster."""
-        index = int(self.configurations[k]) + step
-        return 0 <= index < self._evaluator.configurations[k] and self._take(self.configurations, k, index)
-
-    def _take(self, array: Codes | Integers, place: int, value: int) -> bool:
-        """Change an entry of the decision, if that is faster."""
-        old = array[place]
-        array[place] = value
-        if self._is_faster():
-            return True
-        array[place] = old
-        return False
-
-    def _is_faster(self) -> bool:
-        limit = self.time_ms * (1 - TIE)
-        time_ms = self._evaluator.time_ms(
-            self.codes, self.configurations, self._memory, self._rules, faster_than=limit
-        )
-        if time_ms >= limit:
-            return False
-        self.time_ms = time_ms
-        return True
-
-    def _may(self, i: int, way: int) -> bool:
-        if way != RECOMPUTE:
-            return True
-        return bool(self._evaluator.can_return[i]) and all(self.codes[j] != RECOMPUTE for j in self._bound[i])
 
     def _exchange(self) -> None:
-        """Let a tensor cost less, or a kernel run faster, while another tensor leaves instead."""
-        work, evaluator = self._evaluator.work, self._evaluator
-        replays_ms = evaluator.replays_ms(self.configurations)
-
-        def cost(i: int) -> float:
-            size = work.tensors[i].bytes
-            if self.codes[i] == RECOMPUTE:
-                return float(replays_ms[i])
-            return work.link.out_ms(size) + work.link.in_ms(size)
-
-        gone = [i for i in self._tensors if self.codes[i] != KEEP]
-        for i in sorted(gone, key=lambda i: -cost(i)):
-            for way in self._ways:
-                if way != self.codes[i] and self._may(i, way):
-                    self._take_with_another(self.codes, i, way)
-                if self._is_done():
-                    return
-        for k in self._kernels:
-            if self.configurations[k] + 1 < evaluator.configurations[k]:
-                self._take_with_another(self.configurations, k, int(self.configurations[k]) + 1)
+        """Let a tensor cost less, the most expensive first, while another one leaves instead or returns."""
+        simulator, work = self._simulator, self._simulator.work
+        smallest = np.zeros(len(simulator.configurations), dtype=np.int64)
+        copies_ms = (1 / work.link.out_bandwidth + 1 / work.link.in_bandwidth) * 1e3 * simulator.bytes
+        replayed = self.best.codes == RECOMPUTE
+        cost = np.where(replayed, simulator.replays_ms(self.best.configurations), copies_ms)
+        gone = np.flatnonzero(self.best.codes != KEEP)
+        for i in gone[np.argsort(-cost[gone], kind="stable")].tolist():
+            for codes in self._change(self.best.codes, i):
+                over = simulator.profile(codes, smallest) - self._memory
+                worst = int(over.argmax())
+                others = simulator.can_leave.copy()
+                others[i] = False
+                if over[worst] > 0:
+                    is_idle = (simulator.freed_from <= worst) & (worst < simulator.needs)
+                    others &= is_idle & (codes == KEEP) & (simulator.bytes >= over[worst])
+                pairs = (pair for j in np.flatnonzero(others) for pair in self._change(codes, int(j)))
+                if any(self._take(pair) or self._is_done() for pair in pairs):
+                    break
             if self._is_done():
                 return
 
-    def _take_with_another(self, array: Codes | Integers, place: int, value: int) -> None:
-        """Change an entry, and let a tensor leave at the step that then overflows, if both are faster."""
-        evaluator = self._evaluator
-        old = array[place]
-        array[place] = value
-        over = evaluator.profile(self.codes, self.configurations) - self._memory
-        worst = int(over.argmax())
-        is_idle = (evaluator.freed_from <= worst) & (worst < evaluator.needs)
-        others = is_idle & (self.codes == KEEP) & (evaluator.bytes >= over[worst]) & evaluator.can_leave
-        if array is self.codes:
-            others[place] = False
-        for j in np.flatnonzero(others).tolist() if over[worst] > 0 else ():
-            for way in self._ways[1:]:
-                if self._may(j, way) and self._take(self.codes, j, way):
-                    return
-            if self._is_done():
-                break
-        array[place] = old
+    def _change(self, codes: Codes, i: int) -> Iterator[Codes]:
+        """Yield the choices that differ in one tensor."""
+        for way in self._ways:
+            is_bound = any(codes[j] == RECOMPUTE for j in self._bound[i])
+            if way == codes[i] or (way == RECOMPUTE and (is_bound or not self._simulator.can_return[i])):
+                continue
+            changed = codes.copy()
+            changed[i] = way
+            yield changed
+
+    def _shift(self, kernels: list[int], direction: int) -> bool:
+        """Give the kernels of a step its next larger or smaller workspace, if that is faster."""
+        simulator, configurations = self._simulator, self.best.configurations
+        choices = [simulator.work.kernels[k].configurations for k in kernels]
+        sizes = sorted({choice.workspace for each in choices for choice in each})
+        within = simulator.workspaces(configurations)
+        place = sizes.index(within[kernels].max()) + direction
+        if not 0 <= place < len(sizes):
+            return False
+        within[kernels] = sizes[place]
+        return self._is_faster(self.best.codes, simulator.fastest_within(within))
+
+    def _take(self, codes: Codes) -> bool:
+        """Take other choices, with the same configurations or the fastest ones, if that is faster."""
+        same, fastest = self.best.configurations, self._simulator.fit(codes, self._memory)
+        is_faster = self._is_faster(codes, same)
+        return is_faster or (bool((fastest != same).any()) and self._is_faster(codes, fastest))
+
+    def _is_faster(self, codes: Codes, configurations: Integers) -> bool:
+        """Take a decision if it is faster."""
+        limit, window = self.best.time_ms * (1 - TIE), self.best.window
+        time_ms = self._simulator.time_ms(codes, configurations, self._memory, window, faster_than=limit)
+        if time_ms >= limit:
+            return False
+        self.best = TimedDecision(time_ms, codes, configurations, window)
+        return True

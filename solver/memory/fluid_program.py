@@ -22,14 +22,15 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..highs import make_solver
 from ..workspace.configuration import Costed
-from .evaluation import KEEP, OFFLOAD, RECOMPUTE, Evaluator, Integers
 from .program import Amount, Program, Terms, minus
+from .simulation import KEEP, OFFLOAD, RECOMPUTE, Codes, Integers, Simulator
 from .training import Replay
 
 BYTES = 1e4  # HiGHS's tolerances are absolute, so the memory counts as this many
@@ -41,69 +42,98 @@ class FluidProgram:
     """The program, and its solution after `solve`, in which a dive fixes variables.
 
     Args:
-        evaluator: the training step.
-        memory: the most bytes at any time.
+        simulator: the training step.
+        memory: the most bytes at any time; None to find the least memory, with the smallest configurations
+            and copies that take no time.
         bandwidth: a factor for the link's bandwidth. Not 1 gives other answers, but not a bound.
         offload, recompute: False to forbid it.
         is_slow: True to count replays with the smallest configurations, which also gives other answers.
+        is_whole: True to take and leave whole tensors and configurations, which makes the program integer.
     """
 
     def __init__(
         self,
-        evaluator: Evaluator,
-        memory: int,
+        simulator: Simulator,
+        memory: int | None,
         *,
         bandwidth: float = 1.0,
         offload: bool = True,
         recompute: bool = True,
         is_slow: bool = False,
+        is_whole: bool = False,
     ) -> None:
-        work = evaluator.work
-        self._evaluator, self._memory = evaluator, memory
-        self.tensors = len(work.tensors)
+        work = simulator.work
+        self._simulator, self._memory = simulator, memory or 0
         self._program = Program("fluid")
         self._add = self._program.add
-        self._bytes = BYTES / max(memory, 1)
-        self._unit = max(math.fsum(r.time_ms for r in work.runs(work.least_workspace)), 1e-9) / 1e3
+        number = self._program.number
+        self._is_whole = is_whole
+        self._make_part = self._program.binary if is_whole else partial(number, most=1.0)
+        self._bytes = BYTES / max(memory or int(simulator.kept.max(initial=0)), 1)
+        smallest, fastest = work.settle(work.least_workspace), work.settle(work.fastest)
+        self._unit = max(math.fsum(step.time_ms for step in smallest.steps), 1e-9) / 1e3
         self._rate_out, self._rate_in = (
             bandwidth * speed / 1e3 * self._unit * self._bytes
             for speed in (work.link.out_bandwidth, work.link.in_bandwidth)
         )
-        smallest, fastest = work.settle(work.least_workspace), work.settle(work.fastest)
         self._replays: dict[int, Replay] = {}
-        number = self._program.number
         self._offloaded: dict[int, Any] = {}
         self._recomputed: dict[int, Any] = {}
-        for i in map(int, np.flatnonzero(evaluator.can_leave)):
-            small, fast = smallest[i].replay, fastest[i].replay
+        for i in map(int, np.flatnonzero(simulator.can_leave)):
+            small, fast = smallest.tensors[i].replay, fastest.tensors[i].replay
             if offload:
-                self._offloaded[i] = number(most=1.0)
+                self._offloaded[i] = self._make_part()
             if recompute and small and fast:
-                self._recomputed[i] = number(most=1.0)
+                self._recomputed[i] = self._make_part()
                 self._replays[i] = small if is_slow else replace(small, time_ms=fast.time_ms)
             if i in self._offloaded and i in self._recomputed:
                 self._add([(self._offloaded[i], 1), (self._recomputed[i], 1)], "<=", 1)
-        self._all_kept = evaluator.held(np.full(len(work.tensors), KEEP, dtype=np.int8))
         self._work_terms: list[Terms] = [[] for _ in work.steps]
         self._work_ms = [step.time_ms for step in work.steps]
         self._workspace: list[Any] = [None] * len(work.steps)
-        self._least = np.zeros(len(work.steps), dtype=np.int64)  # bytes of workspace, at least and at most
-        self._most = np.zeros(len(work.steps), dtype=np.int64)
+        # The bytes of workspace of each step, at least and at most.
+        self._least = np.array([step.workspace for step in work.steps], dtype=np.int64)
+        self._most = self._least.copy()
         self._add_kernels()
         self._add_replays()
         self._early = self._add_early_returns()
-        self._objective: list[tuple[Any, float]] = []
+        self._peak = number() if memory is None else None
+        self._objective: Terms = []
         self._add_marks(sorted(self._choose_marks()))
         self._model: Any = None
 
-    def solve(self) -> float:
+    def solve(self, nodes: int | None = None, **options: Any) -> float:
         """Solve the program. Return the least milliseconds of all decisions, or infinity if there is none."""
         binaries = [*self._offloaded.values(), *self._recomputed.values()]  # some are in no constraint
         known = [(variable, 0.0) for variable in binaries]
-        self._program.minimise([*self._objective, *known], make_solver())
+        objective = self._objective if self._peak is None else [(self._peak, 1.0)]
+        self._program.minimise([*objective, *known], make_solver(nodes, **options))
         self._model = self._program.problem.solverModel
         self._model.setOptionValue("presolve", "off")  # a later solution begins at the last one
         return self._bound() * (1 - SLACK)
+
+    def solve_whole(self, time_limit: float, faster_than: float) -> float:
+        """Solve an integer program, without answers that are slower. Return the least milliseconds of all."""
+        bound = self.solve(
+            mip_rel_gap=0, mip_abs_gap=0, time_limit=time_limit, objective_bound=faster_than / self._unit
+        )
+        return min(bound, faster_than)  # HiGHS does not know a bound above it
+
+    @property
+    def is_cut(self) -> bool:
+        """True if the time limit stopped the solver."""
+        status = self._model.getModelStatus()
+        return bool(status == type(status).kTimeLimit)
+
+    def choose(self) -> Codes | None:
+        """Return the choices of the solution, or None if there is none."""
+        if not self._program.is_solved:
+            return None
+        codes = np.full(len(self._simulator.bytes), KEEP, dtype=np.int8)
+        for i, way, value in self.values():
+            if value > 0.5:
+                codes[i] = way
+        return codes
 
     def fix(self, tensor: int, way: int, least: float, most: float) -> None:
         """Bound the variable of a tensor and a way to leave."""
@@ -125,27 +155,27 @@ class FluidProgram:
         ]
 
     def _bound(self) -> float:
-        status = self._model.getModelStatus()
-        if status != type(status).kOptimal:
-            return math.inf
-        return float(self._model.getInfo().objective_function_value) * self._unit
+        status, info = self._model.getModelStatus(), self._model.getInfo()
+        if status == type(status).kOptimal:
+            return float(info.objective_function_value) * self._unit
+        return float(info.mip_dual_bound) * self._unit if self.is_cut else math.inf
 
     def _add_kernels(self) -> None:
         """Add the workspace of each step with kernels, within which each kernel runs as fast as possible."""
-        work, number = self._evaluator.work, self._program.number
+        work, number = self._simulator.work, self._program.number
         of_step: dict[int, list[int]] = {}
         for k, kernel in enumerate(work.kernels):
             of_step.setdefault(kernel.step, []).append(k)
         away = np.where(self._leaving(), np.int8(OFFLOAD), np.int8(KEEP))
-        free = self._memory - self._evaluator.held(away)
+        free = self._memory - self._simulator.held(away)
         for step, kernels in of_step.items():
             options = [work.kernels[k].configurations for k in kernels]
-            least = max(choices[0].workspace for choices in options)
+            least = max(int(self._least[step]), *(choices[0].workspace for choices in options))
             sizes = sorted(
                 {c.workspace for choices in options for c in choices if least < c.workspace <= free[step]}
                 | {least}
             )
-            if self._all_kept[step] + sizes[-1] <= self._memory:
+            if self._simulator.kept[step] + sizes[-1] <= self._memory:
                 sizes = sizes[-1:]  # no decision needs a smaller one
             times = [
                 sum(choices[_index_within(choices, size)].time_ms for choices in options) for size in sizes
@@ -154,7 +184,7 @@ class FluidProgram:
             if len(sizes) == 1:
                 self._work_ms[step] += times[0]
                 continue
-            chosen = [number(most=1.0) for _ in sizes]
+            chosen = [self._make_part() for _ in sizes]
             self._add([(x, 1) for x in chosen], "==", 1)
             self._work_terms[step] += [(x, ms / self._unit) for x, ms in zip(chosen, times, strict=True)]
             self._workspace[step] = number()
@@ -162,13 +192,13 @@ class FluidProgram:
             self._add([(self._workspace[step], 1), *needed], ">=", 0)
 
     def _leaving(self) -> Any:
-        can = np.zeros(len(self._evaluator.bytes), dtype=bool)
+        can = np.zeros(len(self._simulator.bytes), dtype=bool)
         can[[*self._offloaded, *self._recomputed]] = True
         return can
 
     def _add_replays(self) -> None:
         for i, replay in self._replays.items():
-            step, r = int(self._evaluator.needs[i]), self._recomputed[i]
+            step, r = int(self._simulator.needs[i]), self._recomputed[i]
             self._work_terms[step].append((r, replay.time_ms / self._unit))
             if replay.workspace > self._least[step]:
                 if self._workspace[step] is None:
@@ -179,12 +209,12 @@ class FluidProgram:
     def _add_early_returns(self) -> dict[int, dict[int, Any]]:
         """Return variables for the sources of replays, for each step that needs one before its own use."""
         early: dict[int, dict[int, Any]] = {}
-        for i in sorted(self._replays, key=lambda i: int(self._evaluator.needs[i])):
-            step = int(self._evaluator.needs[i])
+        for i in sorted(self._replays, key=lambda i: int(self._simulator.needs[i])):
+            step = int(self._simulator.needs[i])
             for j in self._replays[i].sources:
                 if j in self._recomputed:
                     self._add([(self._recomputed[i], 1), (self._recomputed[j], 1)], "<=", 1)
-                if j in self._offloaded and step < self._evaluator.needs[j]:
+                if j in self._offloaded and step < self._simulator.needs[j]:
                     returns = early.setdefault(j, {})
                     before = next(reversed(returns.values()), None)
                     if step not in returns:
@@ -210,6 +240,8 @@ class FluidProgram:
             elapsed = self._add_elapsed(begin, mark)
             begin, noted = mark, mark + 1
             memory: Terms = [(variable, -factor) for variable, factor in away.now()]
+            if self._peak is not None:
+                memory.append((self._peak, -1))
             if self._workspace[mark] is not None:
                 memory.append((self._workspace[mark], 1))
             if self._offloaded:
@@ -224,15 +256,15 @@ class FluidProgram:
                 self._add([(back, 1), *minus(needed.now())], ">=", 0)
                 self._add([(back, 1), (out, -1)], "<=", 0)
                 memory += [(lingering, 1), (back, 1), *minus(returned.now())]
-            fixed = float(self._all_kept[mark])
+            fixed = float(self._simulator.kept[mark])
             if self._workspace[mark] is None:
                 fixed += float(self._least[mark])
             if memory:
                 self._add(memory, "<=", (self._memory * (1 + 1e-9) - fixed) * self._bytes)
         self._add_elapsed(begin, steps)
-        host = self._evaluator.work.host_memory
+        host = self._simulator.work.host_memory
         if host is not None and self._offloaded:
-            sizes = self._evaluator.bytes
+            sizes = self._simulator.bytes
             terms = [(o, float(sizes[i]) * self._bytes) for i, o in self._offloaded.items()]
             self._add(terms, "<=", host * self._bytes)
 
@@ -259,18 +291,18 @@ class FluidProgram:
         self, away: Amount, released: Amount, written: Amount, needed: Amount, returned: Amount
     ) -> list[list[tuple[Amount, Any, float]]]:
         """Return what changes the amounts at each step."""
-        evaluator = self._evaluator
-        changes: list[list[tuple[Amount, Any, float]]] = [[] for _ in range(evaluator.steps + 1)]
+        simulator = self._simulator
+        changes: list[list[tuple[Amount, Any, float]]] = [[] for _ in range(simulator.steps + 1)]
         for way, variables in ((OFFLOAD, self._offloaded), (RECOMPUTE, self._recomputed)):
             for i, variable in variables.items():
-                size = float(evaluator.bytes[i]) * self._bytes
-                gone, need = int(evaluator.freed_from[i]), int(evaluator.needs[i])
+                size = float(simulator.bytes[i]) * self._bytes
+                gone, need = int(simulator.freed_from[i]), int(simulator.needs[i])
                 changes[gone].append((away, variable, size))
                 changes[need].append((away, variable, -size))
                 if way == RECOMPUTE:
                     continue
                 changes[gone].append((released, variable, size))
-                changes[evaluator.work.tensors[i].produced_at + 1].append((written, variable, size))
+                changes[simulator.work.tensors[i].produced_at + 1].append((written, variable, size))
                 changes[need].append((returned, variable, size))
                 before = None
                 for step, returns in (*self._early.get(i, {}).items(), (need, variable)):
@@ -286,11 +318,11 @@ class FluidProgram:
         Between two steps at which tensors leave or return, only the step with the most bytes counts, and
         those that exceed it with their largest workspace.
         """
-        evaluator, steps = self._evaluator, len(self._work_ms)
+        simulator, steps = self._simulator, len(self._work_ms)
         managed = np.flatnonzero(self._leaving())
-        cuts = {*evaluator.freed_from[managed].tolist(), *evaluator.needs[managed].tolist(), steps}
+        cuts = {*simulator.freed_from[managed].tolist(), *simulator.needs[managed].tolist(), steps}
         cuts.update(step for returns in self._early.values() for step in returns)
-        least, most = self._all_kept + self._least, self._all_kept + self._most
+        least, most = self._simulator.kept + self._least, self._simulator.kept + self._most
         marks: set[int] = set()
         begin = 0
         for end in sorted(cuts):
@@ -304,8 +336,8 @@ class FluidProgram:
         if self._offloaded:
             copied = np.zeros(steps + 1, dtype=np.int64)
             for i in self._offloaded:
-                copied[evaluator.work.tensors[i].produced_at + 1] += evaluator.bytes[i]
-                copied[evaluator.needs[i]] += evaluator.bytes[i]
+                copied[simulator.work.tensors[i].produced_at + 1] += simulator.bytes[i]
+                copied[simulator.needs[i]] += simulator.bytes[i]
             marks |= _divide_evenly(copied[1:steps], marks)
         return marks
 

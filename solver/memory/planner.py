@@ -2,30 +2,27 @@
 
 For each saved tensor it decides whether the tensor stays, moves to host memory, or is computed again, and for
 each kernel which configuration runs. The policies of vDNN decide by rules. The policy `joint` rounds the
-solutions of a linear program and improves them by a local search, and for small networks also solves an
-integer program. Every answer is simulated, and its memory is checked in whole bytes.
+solutions of a linear program and improves them by a local search, and if asked for the optimum, also solves
+the program in whole tensors. Every answer is simulated, and its memory is checked in whole bytes.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from ..workspace.configuration import TIE, Infeasible
-from . import joint_program, vdnn
-from .copies import CopySteps
-from .evaluation import CopyRules, Evaluator, decode, encode
+from . import vdnn
 from .floor import check_floor, find_floor
-from .search import GAP, Search
-from .timeline import Timeline, simulate
-from .training import Choice, SavedTensor, TrainingStep
-
-SMALL = 120  # with as many steps at most, the integer program is solved, too
+from .search import Search
+from .simulation import Simulator, decode, encode
+from .timeline import MemoryDecision, play
+from .training import TrainingStep
 
 Policy: TypeAlias = Literal["none", "all", "conv", "dynamic", "joint"]
 Track: TypeAlias = Callable[[Iterable[None], str, int], Iterable[None]]
@@ -34,33 +31,6 @@ Track: TypeAlias = Callable[[Iterable[None], str, int], Iterable[None]]
 def untracked(stages: Iterable[None], title: str, total: int) -> Iterable[None]:
     """Return the stages and show no progress."""
     return stages
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryDecision:
-    """The answer of the planner.
-
-    Attributes:
-        choices: the choice for each tensor.
-        configurations: the index of each kernel's configuration.
-        tensors: the saved tensors, whose replays run the kernels with these configurations.
-        timeline: the simulated training step.
-        floor: the least memory with which the policy has an answer, in bytes.
-        bound_ms: the time that every decision takes at least, however it copies; 0 for the policies of vDNN.
-        seconds: the time that the planner took.
-        is_cut: True if the time limit stopped the search, so that a faster machine may find another answer.
-        schedule: the steps that bound the copies; empty if they are as early as memory allows.
-    """
-
-    choices: tuple[Choice, ...]
-    configurations: tuple[int, ...]
-    tensors: tuple[SavedTensor, ...]
-    timeline: Timeline
-    floor: int
-    bound_ms: float = 0.0
-    seconds: float = 0.0
-    is_cut: bool = False
-    schedule: dict[int, CopySteps] = field(default_factory=dict)
 
 
 def decide_memory(
@@ -95,7 +65,7 @@ def decide_memory(
     """
     start = time.monotonic()
     if policy == "joint":
-        decision = _Joint(work, memory, recompute, offload, time_limit, track).decide(exact)
+        decision = _decide_jointly(work, memory, recompute, offload, exact, time_limit, track)
     elif policy == "dynamic":
         decision = _decide_by_trials(work, memory, "all", vdnn.try_dynamic(work, memory))
     elif policy in ("none", "all", "conv"):
@@ -105,7 +75,7 @@ def decide_memory(
     return replace(decision, seconds=time.monotonic() - start)
 
 
-def _try_algorithms(work: TrainingStep, memory: int, policy: vdnn.StaticPolicy) -> vdnn.Trial | None:
+def _try_algorithms(work: TrainingStep, memory: int, policy: vdnn.StaticPolicy) -> MemoryDecision | None:
     """Return the static policy's first trial that fits, the fastest algorithms first."""
     fastest = vdnn.try_static(work, policy, "performance")
     if vdnn.fits(work, fastest, memory):
@@ -118,7 +88,7 @@ def _try_algorithms(work: TrainingStep, memory: int, policy: vdnn.StaticPolicy) 
 
 
 def _decide_by_trials(
-    work: TrainingStep, memory: int, policy: vdnn.StaticPolicy, trial: vdnn.Trial | None
+    work: TrainingStep, memory: int, policy: vdnn.StaticPolicy, trial: MemoryDecision | None
 ) -> MemoryDecision:
     """Return the decision of a policy of vDNN. Raises Infeasible if no trial fits."""
     smallest = vdnn.try_static(work, policy, "memory")
@@ -133,95 +103,46 @@ def _decide_by_trials(
         )
     check_floor(memory, floor)
     assert trial is not None  # the smallest one fits
-    return _decision_of(trial, floor)
+    return replace(trial, floor=floor)
 
 
-def _decision_of(trial: vdnn.Trial, floor: int) -> MemoryDecision:
-    return MemoryDecision(
-        trial.choices, trial.configurations, trial.tensors, trial.timeline, floor, schedule=trial.schedule
-    )
+def _decide_jointly(
+    work: TrainingStep,
+    memory: int,
+    recompute: bool,
+    offload: bool,
+    exact: bool,
+    time_limit: float,
+    track: Track,
+) -> MemoryDecision:
+    """Return a decision for all tensors and kernels together."""
+    end = time.monotonic() + time_limit
+    is_cut = False
 
+    def has_time() -> bool:
+        nonlocal is_cut
+        is_cut |= time.monotonic() > end
+        return not is_cut
 
-class _Joint:
-    """The policy that decides for all tensors and kernels together."""
-
-    def __init__(
-        self,
-        work: TrainingStep,
-        memory: int,
-        recompute: bool,
-        offload: bool,
-        time_limit: float,
-        track: Track,
-    ) -> None:
-        self._work, self._memory = work, memory
-        self._recompute, self._offload = recompute, offload
-        self._track, self._is_cut = track, False
-        self._end = time.monotonic() + time_limit
-        self._floor, self._smallest = find_floor(work, offload=offload, recompute=recompute)
-        check_floor(memory, self._floor)
-
-    def decide(self, exact: bool) -> MemoryDecision:
-        work = self._work
-        keep = vdnn.choose_tensors(work, "none")
-        unlimited = self._play(keep, work.fastest, {})
-        if unlimited is not None:
-            return replace(unlimited, bound_ms=unlimited.timeline.time_ms)
-        smallest = [self._smallest]
-        if self._offload and self._recompute:  # copies may make the step wait longer than replays
-            smallest.append(find_floor(work, offload=False)[1])
-        search = Search(
-            Evaluator(work), self._memory, [encode(choices) for choices in smallest],
-            offload=self._offload, recompute=self._recompute, has_time=self._has_time,
-        )  # fmt: skip
-        for _ in self._track(search.run(), "planning", search.stages):
-            pass
-        steps = len(work.steps)
-        is_far = search.best.time_ms > search.bound_ms * (1 + (0.0 if exact else GAP))
-        if is_far and (exact or steps <= SMALL) and self._has_time():
-            self._solve(search, exact)
-        search.keep_more()
-        best = search.best
-        decision = self._play(decode(best.codes), best.configurations.tolist(), best.rules.bound(best.codes))
-        trial = vdnn.try_dynamic(work, self._memory) if self._offload else None
-        if decision is None or (trial and trial.timeline.time_ms < decision.timeline.time_ms * (1 - TIE)):
-            assert trial is not None  # the search simulates as `simulate` does, so its decision fits
-            decision = _decision_of(trial, self._floor)
-        return replace(decision, bound_ms=search.bound_ms, is_cut=self._is_cut)
-
-    def _solve(self, search: Search, exact: bool) -> None:
-        """Solve the integer program, which also knows in which order tensors should leave."""
-        answer = joint_program.solve(
-            replace(self._work, tensors=self._work.settle(self._work.least_workspace)),
-            self._memory,
-            gap=0.0 if exact else GAP,
-            time_limit=max(self._end - time.monotonic(), 0.1),
-            recompute=self._recompute,
-            offload=self._offload,
-            faster_than=search.best.time_ms,
-        )
-        self._is_cut |= answer.is_cut
-        if answer.choices is not None:
-            codes, configurations = encode(answer.choices), np.array(answer.configurations, dtype=np.int64)
-            for order in (answer.leaves_at, {}):
-                search.improve(codes, configurations, CopyRules(leaves_at=tuple(order.items())))
-
-    def _has_time(self) -> bool:
-        self._is_cut |= time.monotonic() > self._end
-        return not self._is_cut
-
-    def _play(
-        self, choices: Sequence[Choice], configurations: Sequence[int], schedule: dict[int, CopySteps]
-    ) -> MemoryDecision | None:
-        """Return a decision with its simulation, or None if it does not fit device or host memory."""
-        work = self._work
-        if not work.fits_host(choices):
-            return None
-        runs, tensors = work.runs(configurations), work.settle(configurations)
-        try:
-            timeline = simulate(runs, tensors, choices, work.link, memory=self._memory, schedule=schedule)
-        except Infeasible:
-            return None
-        return MemoryDecision(
-            tuple(choices), tuple(configurations), tensors, timeline, self._floor, schedule=schedule
-        )
+    floor, smallest = find_floor(work, offload=offload, recompute=recompute)
+    check_floor(memory, floor)
+    simulator = Simulator(work)
+    keep = encode(vdnn.choose_tensors(work, "none"))
+    if simulator.profile(keep, np.array(work.fastest, dtype=np.int64)).max(initial=0) <= memory:
+        unlimited = play(work, decode(keep), work.fastest, memory=memory)
+        return replace(unlimited, floor=floor, bound_ms=unlimited.timeline.time_ms)
+    starts = [smallest]
+    if offload and recompute:  # copies may make the step wait longer than replays
+        starts.append(find_floor(work, offload=False)[1])
+    search = Search(simulator, memory, starts, offload=offload, recompute=recompute, has_time=has_time)
+    for _ in track(search.run(), "planning", search.stages):
+        pass
+    if exact and search.best.time_ms > search.bound_ms and has_time():
+        is_cut |= not search.solve(max(end - time.monotonic(), 0.1))
+    search.keep_more()
+    best = search.best
+    decision = play(work, decode(best.codes), best.configurations.tolist(), best.schedule, memory)
+    dynamic = vdnn.try_dynamic(work, memory) if offload else None
+    if dynamic and dynamic.timeline.time_ms < decision.timeline.time_ms * (1 - TIE):
+        decision = dynamic
+    return replace(decision, floor=floor, bound_ms=search.bound_ms, is_cut=is_cut)

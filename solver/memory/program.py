@@ -8,7 +8,6 @@ from itertools import count
 from typing import Any, TypeAlias
 
 from ..forks import no_fork
-from .training import Choice
 
 Terms: TypeAlias = list[tuple[Any, float]]
 """Variables and their factors."""
@@ -85,14 +84,6 @@ class Amount:
             self._program.add([(after, 1), *before, *minus(self._changes)], "==", 0)
             self._variable, self._changes = after, []
         return [] if self._variable is None else [(self._variable, 1.0)]
-
-
-def read_choices(offloaded: Iterable[Any], recomputed: Iterable[Any]) -> tuple[Choice, ...]:
-    """Return the choice for each tensor from the values of its two binaries."""
-    return tuple(
-        "offload" if o.value() > 0.5 else "recompute" if r.value() > 0.5 else "keep"
-        for o, r in zip(offloaded, recomputed, strict=True)
-    )
 
 
 def minus(terms: Terms) -> Terms:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ..workspace.configuration import TIE
-from .descent import Descent
-from .evaluation import KEEP, Codes, CopyRules, Evaluator, Integers
+from .descent import Descent, TimedDecision
 from .fluid_program import FluidProgram
 from .greedy import choose_cheapest
+from .simulation import KEEP, WINDOW, Codes, Simulator
 
 GAP = 1e-3  # a decision as near to the bound ends the search
 NEAR = 5e-3  # and a start as near ends the dives
@@ -24,7 +23,7 @@ EVALUATIONS = 20_000
 SIMULATIONS = 3000
 SIMULATED_STEPS = 700_000  # the sum over all simulations, for large networks
 IMPROVED = 3  # starts that are improved, unless they are FAR slower than the best one
-FAR = 1.1
+FAR = 1.3
 SMALL = 200  # with as many steps at most, more dives are cheap
 PROGRAM_STEPS = 10_000  # the sum over all programs, for large networks; there are FEW at least
 FEW = 3
@@ -38,21 +37,11 @@ PART = 0.25  # a round rounds up this part of the fractions, the largest first
 TINY = 1e-6
 
 
-@dataclass(slots=True)
-class TimedDecision:
-    """A decision and its time."""
-
-    time_ms: float
-    codes: Codes
-    configurations: Integers
-    rules: CopyRules
-
-
 class Search:
     """A search for the fastest decision within a memory.
 
     Args:
-        evaluator: the training step.
+        simulator: the training step.
         memory: the most bytes at any time.
         smallest: starts, of which at least the first fits with the least workspaces.
         offload, recompute: False to forbid it.
@@ -65,7 +54,7 @@ class Search:
 
     def __init__(
         self,
-        evaluator: Evaluator,
+        simulator: Simulator,
         memory: int,
         smallest: Sequence[Codes],
         *,
@@ -73,10 +62,10 @@ class Search:
         recompute: bool,
         has_time: Callable[[], bool],
     ) -> None:
-        self._evaluator, self._memory, self._has_time = evaluator, memory, has_time
+        self._simulator, self._memory, self._has_time = simulator, memory, has_time
         self._offload, self._recompute = offload, recompute
-        work = evaluator.work
-        self.bound_ms = math.fsum(run.time_ms for run in work.runs(work.fastest))
+        work = simulator.work
+        self.bound_ms = math.fsum(step.time_ms for step in work.settle(work.fastest).steps)
         self._starts: list[TimedDecision] = []
         self._seen: set[bytes] = set()
         for codes in smallest:
@@ -94,7 +83,7 @@ class Search:
             if not self._has_time():
                 break
             program = FluidProgram(
-                self._evaluator,
+                self._simulator,
                 int(self._memory * memory),
                 bandwidth=bandwidth or 1.0,
                 offload=self._offload and bandwidth > 0,
@@ -111,44 +100,50 @@ class Search:
             yield
         yield from self._improve()
 
-    def improve(self, codes: Codes, configurations: Integers, rules: CopyRules) -> None:
-        """Take a decision, with changes that make it faster, if it then is the fastest."""
-        for each in (configurations, self._evaluator.fit(codes, self._memory)):
-            time_ms = self._evaluator.time_ms(codes, each, self._memory, rules)
-            if time_ms < FAR * self.best.time_ms:
-                self._descend(TimedDecision(time_ms, codes, each, rules), EVALUATIONS, self._most_simulations)
+    def solve(self, time_limit: float) -> bool:
+        """Solve the integer program, and improve its choices. Return False if the time limit stopped it."""
+        program = FluidProgram(
+            self._simulator, self._memory, offload=self._offload, recompute=self._recompute, is_whole=True
+        )
+        self.bound_ms = max(self.bound_ms, program.solve_whole(time_limit, self.best.time_ms))
+        codes = program.choose()
+        if codes is not None and (fitting := self._fit(codes, self._offload)) is not None:
+            start = self._time(fitting)
+            if start.time_ms <= FAR * self.best.time_ms:
+                self._descend(start, EVALUATIONS, self._most_simulations)
+        return not program.is_cut
 
     def keep_more(self) -> None:
         """Keep each tensor that need not leave, the largest first, because hidden copies cost nothing."""
-        best, sizes = self.best, self._evaluator.bytes
+        best, sizes = self.best, self._simulator.bytes
         gone = np.flatnonzero((best.codes != KEEP) & (sizes > 0))
         for i in gone[np.argsort(-sizes[gone], kind="stable")][: self._most_simulations // 4]:
             codes = best.codes.copy()
             codes[i] = KEEP
             limit = best.time_ms * (1 + TIE)
-            time_ms = self._evaluator.time_ms(
-                codes, best.configurations, self._memory, best.rules, faster_than=limit
+            time_ms = self._simulator.time_ms(
+                codes, best.configurations, self._memory, best.window, faster_than=limit
             )
             if time_ms < limit:
-                best = TimedDecision(min(time_ms, best.time_ms), codes, best.configurations, best.rules)
+                best = TimedDecision(min(time_ms, best.time_ms), codes, best.configurations, best.window)
         self.best = best
 
     @property
     def _most_simulations(self) -> int:
-        return min(SIMULATIONS, SIMULATED_STEPS // max(self._evaluator.steps, 1))
+        return min(SIMULATIONS, SIMULATED_STEPS // max(self._simulator.steps, 1))
 
     def _variants(self) -> list[tuple[float, float, bool]]:
         """Return the factors of bandwidth and memory of each program, and whether its replays are slow."""
-        more = MORE_FACTORS if self._evaluator.steps <= SMALL else ()
+        more = MORE_FACTORS if self._simulator.steps <= SMALL else ()
         variants = [(*factors, False) for factors in (*FACTORS, *more)]
-        tensors = self._evaluator.work.tensors
+        tensors = self._simulator.work.tensors
         if any(tensor.replay and tensor.replay.kernels for tensor in tensors):
             variants += [(*factors, True) for factors in (*SLOW_FACTORS, *more)]
         if not self._offload:  # the bandwidth does not matter
             variants = [each for each in variants if each[0] == 1.0]
         if not self._recompute:
             variants = [each for each in variants if each[0] > 0]
-        return variants[: max(FEW, PROGRAM_STEPS // max(self._evaluator.steps, 1))]
+        return variants[: max(FEW, PROGRAM_STEPS // max(self._simulator.steps, 1))]
 
     def _dive(self, program: FluidProgram, *, is_bound: bool, offload: bool) -> None:
         bound_ms = program.solve()
@@ -161,20 +156,23 @@ class Search:
             return
         for means in dict.fromkeys((offload, self._offload)):
             # The answer may not fit, because the program frees parts of tensors, so more of them must leave.
-            fitting = choose_cheapest(
-                self._evaluator, self._memory, codes, offload=means, recompute=self._recompute, hidden=0.0
-            )
-            if fitting is not None:
+            if (fitting := self._fit(codes, means)) is not None:
                 self._start(fitting)
                 return
 
+    def _fit(self, codes: Codes, offload: bool) -> Codes | None:
+        """Return choices with which more tensors leave until the training step fits, or None."""
+        return choose_cheapest(
+            self._simulator, self._memory, codes, offload=offload, recompute=self._recompute, hidden=0.0
+        )
+
     def _start_greedily(self) -> None:
         """Add starts that are chosen without a program."""
-        keep = np.full(len(self._evaluator.bytes), KEEP, dtype=np.int8)
+        keep = np.full(len(self._simulator.bytes), KEEP, dtype=np.int8)
         for recompute in dict.fromkeys((self._recompute, False)):
             for hidden in (1.0, 0.5, 0.0):
                 cheapest = choose_cheapest(
-                    self._evaluator,
+                    self._simulator,
                     self._memory,
                     keep,
                     offload=self._offload,
@@ -189,13 +187,23 @@ class Search:
         if codes.tobytes() in self._seen:
             return
         self._seen.add(codes.tobytes())
-        configurations = self._evaluator.fit(codes, self._memory)
-        rules = (CopyRules(is_early=True), CopyRules()) if self._offload else (CopyRules(),)
-        times = [self._evaluator.time_ms(codes, configurations, self._memory, each) for each in rules]
-        fastest = min(range(len(rules)), key=times.__getitem__)
-        self._starts.append(TimedDecision(times[fastest], codes, configurations, rules[fastest]))
+        self._starts.append(self._time(codes))
         self._starts.sort(key=lambda each: each.time_ms)  # stable: the first of equals wins
         self.best = self._starts[0]
+
+    def _time(self, codes: Codes) -> TimedDecision:
+        """Return choices with the fastest configurations that fit, and with the window that is faster."""
+        configurations = self._simulator.fit(codes, self._memory)
+        timed = [
+            TimedDecision(
+                self._simulator.time_ms(codes, configurations, self._memory, window),
+                codes,
+                configurations,
+                window,
+            )
+            for window in ((None, WINDOW) if self._offload else (WINDOW,))
+        ]
+        return min(timed, key=lambda each: each.time_ms)
 
     def _improve(self) -> Iterator[None]:
         """Improve the best starts, each with a half of what is left of the counts."""
@@ -211,17 +219,17 @@ class Search:
 
     def _descend(self, start: TimedDecision, evaluations: int, simulations: int) -> tuple[int, int]:
         """Improve a start. Return how many evaluations and simulations this took."""
-        evaluator = self._evaluator
-        before = evaluator.evaluations, evaluator.simulations
+        simulator = self._simulator
+        before = simulator.evaluations, simulator.simulations
         descent = Descent(
-            evaluator, self._memory, start.codes, start.configurations, start.rules, start.time_ms,
-            offload=self._offload, recompute=self._recompute, target_ms=self.bound_ms * (1 + GAP),
-            evaluations=evaluations, simulations=simulations, has_time=self._has_time,
+            simulator, self._memory, start, offload=self._offload, recompute=self._recompute,
+            target_ms=self.bound_ms * (1 + GAP), evaluations=evaluations, simulations=simulations,
+            has_time=self._has_time,
         )  # fmt: skip
         descent.run()
-        if descent.time_ms < self.best.time_ms * (1 - TIE):
-            self.best = TimedDecision(descent.time_ms, descent.codes, descent.configurations, start.rules)
-        return evaluator.evaluations - before[0], evaluator.simulations - before[1]
+        if descent.best.time_ms < self.best.time_ms * (1 - TIE):
+            self.best = descent.best
+        return simulator.evaluations - before[0], simulator.simulations - before[1]
 
 
 def _round(program: FluidProgram) -> Codes | None:
@@ -260,8 +268,4 @@ def _round(program: FluidProgram) -> Codes | None:
             fixed.add((i, way))
         if not math.isfinite(program.solve_again()):
             return None
-    codes = np.full(program.tensors, KEEP, dtype=np.int8)
-    for i, way, value in program.values():
-        if value > 0.5:
-            codes[i] = way
-    return codes
+    return program.choose()

@@ -1,292 +1,252 @@
-"""A training step on a compute stream and two copy engines, whose rules are in `timeline`.
+"""A training step as arrays, which give the memory and the time of any decision.
 
-`run_events` is the loop over its events. The planner's search runs it thousands of times for the time alone,
-so it works on plain lists and local names. A `Simulation` watches it to draw a timeline.
+A search tries thousands of decisions. Most of them do not fit, or compute longer than the best one so far,
+which sums over arrays show without the events. A decision is an array with the code of each tensor's choice,
+and another with the index of each kernel's configuration.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .copies import Copy, CopySteps, Link
-from .training import Choice, Run, SavedTensor, first_needs
+from .copies import CopySteps
+from .events import Agenda, run_events
+from .training import Choice, TrainingStep
 
-UNLIMITED = 2**62
+WINDOW = 6  # steps
+UNBOUNDED = CopySteps()
+NO_SCHEDULE: Mapping[int, CopySteps] = MappingProxyType({})
+
+KEEP, OFFLOAD, RECOMPUTE = 0, 1, 2
+NAMES: tuple[Choice, ...] = ("keep", "offload", "recompute")
+
+Codes: TypeAlias = NDArray[np.int8]
+Integers: TypeAlias = NDArray[np.int64]
+Numbers: TypeAlias = NDArray[np.float64]
 
 
-@dataclass(slots=True)
-class Agenda:
-    """All that happens in a training step, without its moments.
+def encode(choices: Sequence[Choice]) -> Codes:
+    """Return the codes of choices."""
+    return np.array([NAMES.index(choice) for choice in choices], dtype=np.int8)
 
-    Lists `of` a tensor have an entry for each tensor, offloaded or not.
+
+def decode(codes: Codes) -> tuple[Choice, ...]:
+    """Return the choices of codes."""
+    return tuple(NAMES[code] for code in codes)
+
+
+class Simulator:
+    """A training step as arrays.
 
     Attributes:
-        time_ms: the milliseconds of each step.
-        free: the bytes that are free in each step if no copy is under way.
-        sizes: the bytes of each tensor.
-        freed_from: for each tensor, the step before which its last forward use has ended.
-        needs: the step that needs each tensor again.
-        out_order: the tensors to copy out. Of those that may go, the first goes first.
-        out_from: the step from which each tensor may be copied out.
-        in_order: the tensors to copy in, strictly in this order.
-        in_from: the step from which each tensor may be copied in.
-        awaited_out: for some steps, the tensors whose copies out must have ended.
-        awaited_in: for each step, how many copies in must have ended.
+        bytes, produced, freed_from, needs: of each tensor its bytes, the step that writes it, the step before
+            which its last forward use has ended, and its first backward use.
+        kept: the bytes of each step if all tensors stay, without workspaces.
+        can_leave: True for tensors with bytes and with steps between their uses.
+        can_return: those that can also be computed again.
+        readers, sources: the pairs of a tensor that can be computed again and of a source of it.
+        configurations: the number of configurations of each kernel.
+        evaluations, simulations: how many decisions were evaluated, and how many of them by their events.
     """
 
-    time_ms: list[float]
-    free: list[int]
-    sizes: list[int]
-    freed_from: list[int]
-    needs: list[int]
-    out_order: list[int]
-    out_from: list[int]
-    in_order: list[int]
-    in_from: list[int]
-    awaited_out: dict[int, list[int]]
-    awaited_in: list[int]
+    def __init__(self, work: TrainingStep) -> None:
+        tensors = work.tensors
+        self.work = work
+        self.steps = len(work.steps)
+        self._step_ms = np.array([step.time_ms for step in work.steps], dtype=float)
+        self.bytes = _integers(tensor.bytes for tensor in tensors)
+        self.produced = _integers(tensor.produced_at for tensor in tensors)
+        self.freed_from = _integers(tensor.last_forward_use + 1 for tensor in tensors)
+        self.needs = _integers(tensor.first_backward_use for tensor in tensors)
+        self.can_leave = (self.needs > self.freed_from) & (self.bytes > 0)
+        self.can_return = self.can_leave & np.array([t.replay is not None for t in tensors], dtype=bool)
+        replays = [(i, tensor.replay) for i, tensor in enumerate(tensors) if tensor.replay]
+        pairs = [(i, source) for i, replay in replays for source in replay.sources]
+        self.readers, self.sources = _integers(i for i, _ in pairs), _integers(j for _, j in pairs)
+        self._replay_ms, self._replay_bytes = np.zeros(len(tensors)), _integers(0 for _ in tensors)
+        for i, replay in replays:
+            self._replay_ms[i], self._replay_bytes[i] = replay.time_ms, replay.workspace
+        again = [(i, k) for i, replay in replays for k in replay.kernels]
+        self._again, self._again_kernel = _integers(i for i, _ in again), _integers(k for _, k in again)
+        self._kernel_step = _integers(kernel.step for kernel in work.kernels)
+        self.configurations = _integers(len(kernel.configurations) for kernel in work.kernels)
+        self._first = np.cumsum(self.configurations) - self.configurations
+        listed = [choice for kernel in work.kernels for choice in kernel.configurations]
+        self._kernel_ms = np.array([choice.time_ms for choice in listed], dtype=float)
+        self._kernel_bytes = _integers(choice.workspace for choice in listed)
+        change = np.zeros(self.steps + 1, dtype=np.int64)
+        np.add.at(change, self.produced, self.bytes)
+        np.subtract.at(change, _integers(tensor.last_use + 1 for tensor in tensors), self.bytes)
+        self.kept = np.cumsum(change)[:-1] + _integers(step.fixed for step in work.steps)
+        self._workspace = _integers(step.workspace for step in work.steps)
+        self.evaluations = self.simulations = 0
 
+    def compute_ms(self, codes: Codes, configurations: Integers) -> float:
+        """Return the milliseconds of all steps and replays."""
+        kernels = self._kernel_ms[self._first + configurations].sum()
+        replays = self.replays_ms(configurations)[codes == RECOMPUTE].sum()
+        return float(self._step_ms.sum() + kernels + replays)
 
-def run_events(
-    agenda: Agenda, link: Link, *, faster_than: float = math.inf, watcher: Simulation | None = None
-) -> float:
-    """Return the milliseconds of a training step.
+    def replays_ms(self, configurations: Integers) -> Numbers:
+        """Return the milliseconds of each tensor's replay."""
+        if not len(self._again):
+            return self._replay_ms
+        replays_ms = self._replay_ms.copy()
+        kernels = self._again_kernel
+        np.add.at(replays_ms, self._again, self._kernel_ms[self._first[kernels] + configurations[kernels]])
+        return replays_ms
 
-    Return infinity if it is not faster, or if a step waits forever. `agenda.free` changes: it loses memory
-    that tensors hold before they are needed. Lingering tensors are those that no forward step uses any more,
-    but which are not yet copied out.
-    """
-    times, free, sizes, freed_from = agenda.time_ms, agenda.free, agenda.sizes, agenda.freed_from
-    needs, out_from, in_order, in_from = agenda.needs, agenda.out_from, agenda.in_order, agenda.in_from
-    awaited_out, awaited_in = agenda.awaited_out, agenda.awaited_in
-    out_bandwidth, in_bandwidth, piece, by_piece = (
-        link.out_bandwidth,
-        link.in_bandwidth,
-        link.piece,
-        link.frees_pieces,
-    )
-    waiting = list(agenda.out_order)
-    left = {i: sizes[i] for i in waiting}  # bytes to copy out
-    freed = sorted(waiting, key=freed_from.__getitem__)
-    freed_count, copied_in, count_in, steps = 0, 0, len(in_order), len(times)
-    in_left = sizes[in_order[0]] if in_order else 0
-    is_allocated = False
-    scanned = blocked_until = -1
-    outgoing = incoming = -1
-    out_size = in_size = lingering = step = 0
-    now, is_running = 0.0, False
-    compute_end = out_end = in_end = math.inf
-    while step < steps:
-        if (
-            not is_running
-            and free[step] >= lingering
-            and copied_in >= awaited_in[step]
-            and not (awaited_out and any(left.get(i) for i in awaited_out.get(step, ())))
-        ):
-            is_running = True
-            compute_end = now + times[step]
-            if watcher:
-                watcher.start_step(now)
-        if outgoing < 0 and waiting and scanned < step:
-            outgoing = next((i for i in waiting if out_from[i] <= step), -1)
-            if outgoing < 0:
-                scanned = step  # none may go before the next step
-            else:
-                out_size = min(piece, left[outgoing])
-                out_end = now + out_size / out_bandwidth * 1e3
-                if watcher:
-                    watcher.copy(outgoing, True, now, out_end, out_size)
-        if incoming < 0 and copied_in < count_in and blocked_until <= step:
-            i = in_order[copied_in]
-            if in_from[i] <= step and freed_from[i] <= step and not left[i]:
-                in_size = min(piece, in_left)
-                wanted = 0 if is_allocated else in_size if by_piece else in_left
-                end = needs[i]
-                if wanted and step < end and min(free[step:end]) < wanted:
-                    blocked_until = next(s for s in range(end - 1, step - 1, -1) if free[s] < wanted) + 1
-                elif not wanted or free[step] >= lingering + (wanted if step < end else 0):
-                    for s in range(step, end if wanted else step):
-                        free[s] -= wanted
-                    is_allocated = not by_piece
-                    incoming, in_end = i, now + in_size / in_bandwidth * 1e3
-                    if watcher:
-                        watcher.allocate(i, wanted)
-                        watcher.copy(i, False, now, in_end, in_size)
-        if watcher:
-            watcher.hold(now, step, is_running, lingering)
-        now = min(compute_end, out_end, in_end)
-        if now >= faster_than:
-            return math.inf
-        if out_end <= now:
-            left[outgoing] -= out_size
-            if not left[outgoing]:
-                waiting.remove(outgoing)
-            if freed_from[outgoing] <= step:  # its last forward use has ended
-                if by_piece:
-                    lingering -= out_size
-                elif not left[outgoing]:
-                    lingering -= sizes[outgoing]
-            outgoing, out_end = -1, math.inf
-        if in_end <= now:
-            in_left -= in_size
-            incoming, in_end = -1, math.inf
-            if not in_left:
-                copied_in += 1
-                is_allocated = False
-                in_left = sizes[in_order[copied_in]] if copied_in < count_in else 0
-        if compute_end <= now:
-            compute_end, is_running = math.inf, False
-            step += 1
-            while freed_count < len(freed) and freed_from[freed[freed_count]] <= step:
-                i = freed[freed_count]
-                freed_count += 1
-                if left[i]:
-                    lingering += left[i] if by_piece else sizes[i]
-            if watcher:
-                watcher.end_step(now, step, lingering)
-    return now
+    def needing_steps(self, codes: Codes) -> Integers:
+        """Return the step that needs each tensor again: its first backward use, or an earlier replay."""
+        replayed = codes[self.readers] == RECOMPUTE
+        if not replayed.any():
+            return self.needs
+        needs = self.needs.copy()
+        np.minimum.at(needs, self.sources[replayed], self.needs[self.readers[replayed]])
+        return needs
 
+    def held(self, codes: Codes, gone: Integers | None = None, back: Integers | None = None) -> Integers:
+        """Return the bytes of each step without workspaces.
 
-class Simulation:
-    """A training step with a choice for each tensor, and after `run` its moments, copies and memory.
+        `gone` and `back` are the steps from which tensors are not in memory and are there again. By default
+        no copy is under way.
+        """
+        gone = self.freed_from if gone is None else gone
+        back = self.needing_steps(codes) if back is None else np.maximum(gone, back)
+        leaves = codes != KEEP
+        change = np.zeros(self.steps + 1, dtype=np.int64)
+        np.subtract.at(change, gone[leaves], self.bytes[leaves])
+        np.add.at(change, back[leaves], self.bytes[leaves])
+        held: Integers = self.kept + np.cumsum(change)[:-1]
+        return held
 
-    `profile` has the bytes of each step if no copy is under way.
-    """
+    def workspace(self, codes: Codes, configurations: Integers) -> Integers:
+        """Return the bytes of workspace of each step and of the replays before it."""
+        workspace = self._workspace.copy()
+        np.maximum.at(workspace, self._kernel_step, self.workspaces(configurations))
+        replayed = codes == RECOMPUTE
+        if replayed.any():
+            scratch = self._replay_bytes
+            if len(self._again):
+                of_kernels = self.workspaces(configurations)[self._again_kernel]
+                scratch = scratch.copy()
+                np.maximum.at(scratch, self._again, self._replay_bytes[self._again] + of_kernels)
+            np.maximum.at(workspace, self.needs[replayed], scratch[replayed])
+        return workspace
 
-    def __init__(
+    def profile(self, codes: Codes, configurations: Integers) -> Integers:
+        """Return the bytes of each step if no copy is under way."""
+        return self.held(codes) + self.workspace(codes, configurations)
+
+    def fit(self, codes: Codes, memory: int) -> Integers:
+        """Return each kernel's fastest configuration within the memory that is free, else the smallest.
+
+        A kernel that also runs in a replay must fit there, too.
+        """
+        free = memory - self.held(codes)
+        most = free[self._kernel_step]
+        replayed = codes[self._again] == RECOMPUTE
+        again, kernels = self._again[replayed], self._again_kernel[replayed]
+        np.minimum.at(most, kernels, free[self.needs[again]] - self._replay_bytes[again])
+        return self.fastest_within(most)
+
+    def workspaces(self, configurations: Integers) -> Integers:
+        """Return the bytes of workspace of each kernel."""
+        workspaces: Integers = self._kernel_bytes[self._first + configurations]
+        return workspaces
+
+    def fastest_within(self, most: Integers) -> Integers:
+        """Return each kernel's fastest configuration within these bytes, else the smallest."""
+        fitting = self._kernel_bytes <= np.repeat(most, self.configurations)
+        if not len(fitting):
+            return np.zeros(0, dtype=np.int64)
+        counts: Integers = np.add.reduceat(fitting, self._first, dtype=np.int64)
+        return np.maximum(counts - 1, 0)
+
+    def fits_host(self, codes: Codes) -> bool:
+        """Return whether the offloaded tensors fit host memory together."""
+        host = self.work.host_memory
+        return host is None or int(self.bytes[codes == OFFLOAD].sum()) <= host
+
+    def time_ms(
         self,
-        runs: Sequence[Run],
-        tensors: Sequence[SavedTensor],
-        choices: Sequence[Choice],
-        link: Link,
-        memory: int | None,
-        window: int | None,
-        schedule: Mapping[int, CopySteps],
-    ) -> None:
-        self._tensors, self._link = tensors, link
-        self._limit = UNLIMITED if memory is None else memory
-        self._time = [run.time_ms for run in runs]
-        self._fixed = [run.fixed for run in runs]
-        workspace = [run.workspace for run in runs]
-        for tensor, choice in zip(tensors, choices, strict=True):
-            if choice == "recompute" and tensor.replay:
-                step = tensor.first_backward_use
-                self._time[step] += tensor.replay.time_ms
-                workspace[step] = max(workspace[step], tensor.replay.workspace)
-        self._transient = [fixed + scratch for fixed, scratch in zip(self._fixed, workspace, strict=True)]
-        self.profile = np.array(self._transient, dtype=np.int64)
-        self._starting = [0] * len(runs)  # bytes of the tensors that a step allocates itself
-        self._needs = first_needs(tensors, choices)
-        self._returning: list[list[int]] = [[] for _ in runs]  # the offloaded tensors that each step needs
-        for i, (tensor, choice, need) in enumerate(zip(tensors, choices, self._needs, strict=True)):
-            self._starting[tensor.produced_at] += tensor.bytes
-            if choice == "keep":
-                self.profile[tensor.produced_at : tensor.last_use + 1] += tensor.bytes
-                continue
-            self.profile[tensor.produced_at : tensor.last_forward_use + 1] += tensor.bytes
-            self.profile[need : tensor.last_use + 1] += tensor.bytes
-            if choice == "offload":
-                self._returning[need].append(i)
-            else:
-                self._starting[need] += tensor.bytes
-        copied = [i for i, choice in enumerate(choices) if choice == "offload" and tensors[i].bytes]
-        self._agenda = self._plan_copies(copied, window, schedule)
-        self._allocated = dict.fromkeys((i for needed in self._returning for i in needed), 0)
-        self._held = 0  # bytes in memory while no step runs, without lingering tensors
-        self.starts_ms: list[float] = []
-        self.ends_ms: list[float] = []
-        self.copies: list[Copy] = []
-        self.memory: list[tuple[float, int]] = []
-        self.step_bytes = [0] * len(runs)
-        self.peak = 0
+        codes: Codes,
+        configurations: Integers,
+        memory: int,
+        window: int | None = WINDOW,
+        *,
+        faster_than: float = math.inf,
+    ) -> float:
+        """Return the milliseconds of a decision, with copies in that begin at most `window` steps early.
 
-    def _plan_copies(
-        self, copied: list[int], window: int | None, schedule: Mapping[int, CopySteps]
+        Return infinity if it cannot run, needs more memory on the device or the host, or is not faster.
+        """
+        self.evaluations += 1
+        compute_ms = self.compute_ms(codes, configurations)
+        if compute_ms >= faster_than:
+            return math.inf
+        if (codes[self.sources[codes[self.readers] == RECOMPUTE]] == RECOMPUTE).any():
+            return math.inf
+        free = memory - self.profile(codes, configurations)
+        if self.steps and int(free.min()) < 0:
+            return math.inf
+        if not self.fits_host(codes):
+            return math.inf
+        if not ((codes == OFFLOAD) & (self.bytes > 0)).any():
+            return compute_ms
+        self.simulations += 1
+        agenda = self.plan(codes, configurations, free, window)
+        return run_events(agenda, self.work.link, faster_than=faster_than)
+
+    def plan(
+        self,
+        codes: Codes,
+        configurations: Integers,
+        free: Integers,
+        window: int | None,
+        schedule: Mapping[int, CopySteps] = NO_SCHEDULE,
     ) -> Agenda:
-        tensors, needs = self._tensors, self._needs
-        freed_from = [tensor.last_forward_use + 1 for tensor in tensors]
-        out_from = [tensor.produced_at + 1 for tensor in tensors]
+        """Return what happens under a decision, given the bytes that are free in each step."""
+        times = self._step_ms.copy()
+        np.add.at(times, self._kernel_step, self._kernel_ms[self._first + configurations])
+        replayed = codes == RECOMPUTE
+        np.add.at(times, self.needs[replayed], self.replays_ms(configurations)[replayed])
+        freed_from = self.freed_from.tolist()
+        needs = self.needing_steps(codes).tolist()
+        out_from = np.minimum(self.produced + 1, self.freed_from).tolist()
         in_from = [0 if window is None else need - window for need in needs]
-        leaves_at, in_by = list(freed_from), list(needs)
+        in_by = list(needs)
         awaited_out: dict[int, list[int]] = {}
-        for i in copied:
-            bounds = schedule.get(i, CopySteps())
-            out_from[i] = max(bounds.out_from or 0, out_from[i])
+        copied = np.flatnonzero((codes == OFFLOAD) & (self.bytes > 0)).tolist()
+        for i in copied if schedule else ():
+            bounds = schedule.get(i, UNBOUNDED)
+            if bounds.out_from is not None:
+                out_from[i] = min(max(bounds.out_from, out_from[i]), freed_from[i])
             if bounds.in_from is not None:
                 in_from[i] = min(bounds.in_from, needs[i])
-            if bounds.leaves_at is not None:
-                leaves_at[i] = bounds.leaves_at
             if bounds.in_by is not None:
                 in_by[i] = bounds.in_by
             if bounds.out_by is not None:
                 awaited_out.setdefault(max(bounds.out_by, freed_from[i]), []).append(i)
-        out_from = [min(steps) for steps in zip(out_from, freed_from, strict=True)]
-        out_order = sorted(copied, key=lambda i: (leaves_at[i], freed_from[i], i))
+        out_order = sorted(copied, key=lambda i: (freed_from[i], i))
         in_order = sorted(copied, key=lambda i: (needs[i], i))
         for later, earlier in zip(in_order[::-1], in_order[-2::-1], strict=False):
             in_from[earlier] = min(in_from[earlier], in_from[later])  # none overtakes another
-        awaited_in, begins = [0] * len(self._time), 0
+        awaited_in, begins = [0] * self.steps, 0
         for number, i in enumerate(in_order, 1):
             begins = max(begins, in_from[i], freed_from[i])  # a step before that would wait forever
             awaited_in[min(max(in_by[i], begins), needs[i])] = number
-        sizes = [tensor.bytes for tensor in tensors]
         return Agenda(
-            self._time, [], sizes, freed_from, needs, out_order, out_from, in_order, in_from,
-            awaited_out, awaited_in,
+            times.tolist(), free.tolist(), self.bytes.tolist(), freed_from, needs, out_order, out_from,
+            in_order, in_from, awaited_out, awaited_in,
         )  # fmt: skip
 
-    def run(self) -> bool:
-        """Run all steps. Return False if a step waits forever."""
-        self._agenda.free = (self._limit - self.profile).tolist()
-        self.end_step(0.0, 0, 0)
-        self.ends_ms.clear()
-        return run_events(self._agenda, self._link, watcher=self) < math.inf
 
-    @property
-    def step(self) -> int:
-        """The step that runs, or that waits to start."""
-        return len(self.ends_ms)
-
-    @property
-    def compute_ms(self) -> float:
-        """Milliseconds of all steps and replays."""
-        return math.fsum(self._time)
-
-    def start_step(self, now: float) -> None:
-        """Note the start of the next step."""
-        self.starts_ms.append(now)
-
-    def end_step(self, now: float, step: int, lingering: int) -> None:
-        """Note the end of a step, and count the bytes that are in memory until the next one starts."""
-        self.ends_ms.append(now)
-        if step == len(self._time):
-            return
-        fixed = min(self._fixed[max(step - 1, 0)], self._fixed[step])
-        absent = sum(self._tensors[i].bytes - self._allocated[i] for i in self._returning[step])
-        tensors = self._limit - self._agenda.free[step] - self._transient[step]
-        self._held = fixed + tensors - self._starting[step] - absent
-
-    def copy(self, tensor: int, is_out: bool, start: float, end: float, size: int) -> None:
-        """Note the copy of a piece."""
-        self.copies.append(Copy(tensor, "out" if is_out else "in", start, end, size))
-
-    def allocate(self, tensor: int, size: int) -> None:
-        """Note that a copy in gets memory."""
-        self._allocated[tensor] += size
-        self._held += size
-
-    def hold(self, now: float, step: int, is_running: bool, lingering: int) -> None:
-        """Note the bytes in memory until the next event."""
-        held = self._limit - self._agenda.free[step] if is_running else self._held
-        held += lingering
-        self.peak = max(self.peak, held)
-        if is_running:
-            self.step_bytes[step] = max(self.step_bytes[step], held)
-        if self.memory and self.memory[-1][0] == now:
-            self.memory.pop()
-        if not self.memory or self.memory[-1][1] != held:
-            self.memory.append((now, held))
+def _integers(values: Any) -> Integers:
+    return np.array(list(values), dtype=np.int64)

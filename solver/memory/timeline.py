@@ -18,12 +18,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..workspace.configuration import Infeasible
-from .copies import Copy, CopySteps, Link
-from .simulation import Simulation
-from .training import Choice, Run, SavedTensor, check_choices
+import numpy as np
 
-WINDOW = 6  # steps
+from ..workspace.configuration import Infeasible
+from .copies import Copy, CopySteps
+from .events import Recorder, run_events
+from .simulation import NO_SCHEDULE, RECOMPUTE, WINDOW, Simulator, encode
+from .training import Choice, TrainingStep, check_choices
+
+_UNLIMITED = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +72,58 @@ class Timeline:
         return math.fsum(areas) / self.time_ms
 
 
-def simulate(
-    runs: Sequence[Run],
-    tensors: Sequence[SavedTensor],
+@dataclass(frozen=True, slots=True)
+class MemoryDecision:
+    """A decision for a training step.
+
+    Attributes:
+        choices: the choice for each tensor.
+        configurations: the index of each kernel's configuration.
+        schedule: the steps that bound the copies; empty if they are as early as memory allows.
+        timeline: the simulated training step.
+        floor: the least memory with which the policy has an answer, in bytes.
+        bound_ms: the time that every decision takes at least, however it copies; 0 for the policies of vDNN.
+        seconds: the time that the planner took.
+        is_cut: True if the time limit stopped the search, so that a faster machine may find another answer.
+    """
+
+    choices: tuple[Choice, ...]
+    configurations: tuple[int, ...]
+    schedule: Mapping[int, CopySteps]
+    timeline: Timeline
+    floor: int = 0
+    bound_ms: float = 0.0
+    seconds: float = 0.0
+    is_cut: bool = False
+
+
+def play(
+    work: TrainingStep,
     choices: Sequence[Choice],
-    link: Link,
+    configurations: Sequence[int],
+    schedule: Mapping[int, CopySteps] = NO_SCHEDULE,
+    memory: int | None = None,
+) -> MemoryDecision:
+    """Return a decision with its simulation. Raises Infeasible if it does not fit the memory."""
+    timeline = simulate(work, choices, configurations, memory=memory, schedule=schedule)
+    return MemoryDecision(tuple(choices), tuple(configurations), schedule, timeline)
+
+
+def simulate(
+    work: TrainingStep,
+    choices: Sequence[Choice],
+    configurations: Sequence[int] = (),
     *,
     memory: int | None = None,
     window: int | None = WINDOW,
-    schedule: Mapping[int, CopySteps] | None = None,
+    schedule: Mapping[int, CopySteps] = NO_SCHEDULE,
 ) -> Timeline:
     """Simulate a training step with a choice for each saved tensor.
 
     Args:
-        runs: the steps in order.
-        tensors: the saved tensors.
+        work: the training step.
         choices: the choice for each tensor.
-        link: the copy engines.
+        configurations: the index of each kernel's configuration.
         memory: the most bytes in memory; None for no limit.
         window: the most steps before a tensor is needed at which its copy in begins; None for no limit.
         schedule: the steps that bound the copies of single tensors.
@@ -95,34 +133,41 @@ def simulate(
             or with a schedule, memory that is enough.
         ValueError: a tensor is recomputed that cannot be.
     """
-    check_choices(tensors, choices)
-    simulation = Simulation(runs, tensors, choices, link, memory, window, schedule or {})
-    need = max(simulation.profile.tolist(), default=0)
+    check_choices(work.tensors, choices)
+    simulator, codes = Simulator(work), encode(choices)
+    chosen = np.array(configurations, dtype=np.int64)
+    workspace = simulator.workspace(codes, chosen)
+    profile = simulator.held(codes) + workspace
+    need = int(profile.max(initial=0))
     if memory is not None and need > memory:
         raise Infeasible(
             f"the choice does not fit {memory} bytes: it needs {need} bytes", limit=memory, need=need
         )
-    if not simulation.run():  # a schedule wants a tensor back before there is memory for it
+    limit = _UNLIMITED if memory is None else memory
+    agenda = simulator.plan(codes, chosen, limit - profile, window, schedule)
+    fixed = np.array([step.fixed for step in work.steps], dtype=np.int64)
+    allocated = workspace + np.maximum(np.diff(fixed, prepend=fixed[:1]), 0)
+    np.add.at(allocated, simulator.produced, simulator.bytes)
+    replayed = codes == RECOMPUTE
+    np.add.at(allocated, simulator.needs[replayed], simulator.bytes[replayed])
+    absent = [0] * simulator.steps
+    for i in agenda.in_order:
+        absent[agenda.needs[i]] += agenda.sizes[i]
+    recorder = Recorder(agenda, limit, allocated.tolist(), absent)
+    if run_events(agenda, work.link, recorder=recorder) == math.inf:
+        # The schedule wants a tensor back before there is memory for it.
         if memory is None:
-            raise RuntimeError(f"step {simulation.step} waits forever although memory has no limit")
-        need = simulate(runs, tensors, choices, link, window=window, schedule=schedule).peak
+            raise RuntimeError(f"step {len(recorder.ends_ms)} waits forever although memory has no limit")
+        need = simulate(work, choices, configurations, window=window, schedule=schedule).peak
         raise Infeasible(
             f"the schedule does not fit {memory} bytes: {need} bytes are enough", limit=memory, need=need
         )
     return Timeline(
-        tuple(simulation.starts_ms),
-        tuple(simulation.ends_ms),
-        tuple(simulation.copies),
-        tuple(simulation.memory),
-        tuple(simulation.step_bytes),
-        simulation.peak,
-        simulation.compute_ms,
+        tuple(recorder.starts_ms),
+        tuple(recorder.ends_ms),
+        tuple(recorder.copies),
+        tuple(recorder.memory),
+        tuple(recorder.step_bytes),
+        recorder.peak,
+        math.fsum(agenda.time_ms),
     )
-
-
-def required_bytes(
-    runs: Sequence[Run], tensors: Sequence[SavedTensor], choices: Sequence[Choice], link: Link
-) -> list[int]:
-    """Return the bytes that each step needs if no copy is under way, the maximum of which is enough."""
-    required: list[int] = Simulation(runs, tensors, choices, link, None, None, {}).profile.tolist()
-    return required

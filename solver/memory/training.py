@@ -20,16 +20,18 @@ Choice: TypeAlias = Literal["keep", "offload", "recompute"]
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """One step without its kernels.
+    """One step without the kernels that `TrainingStep.kernels` lists.
 
     Args:
-        time_ms: milliseconds of all work other than the kernels'.
+        time_ms: milliseconds of all other work.
         fixed: bytes in memory during the step, without saved tensors and workspaces: parameters, gradients,
             and tensors that no backward step needs.
+        workspace: bytes that its other work needs beside these.
     """
 
     time_ms: float
     fixed: int
+    workspace: int = 0
 
     def __post_init__(self) -> None:
         _check_time("time_ms of a step", self.time_ms)
@@ -127,15 +129,6 @@ class KernelChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One step with its kernels' configurations chosen: milliseconds, fixed bytes, bytes of workspace."""
-
-    time_ms: float
-    fixed: int
-    workspace: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class TrainingStep:
     """All that a memory planner must know.
 
@@ -168,22 +161,19 @@ class TrainingStep:
                     raise ValueError(f"there is no kernel {k}, which the replay of {tensor.name} names")
         check_replays(self.tensors)
 
-    def runs(self, configurations: Sequence[int]) -> list[Run]:
-        """Return the steps with one configuration of each kernel, named by its index."""
-        time_ms = [step.time_ms for step in self.steps]
-        workspace = [0] * len(self.steps)
-        for kernel, index in zip(self.kernels, configurations, strict=True):
-            configuration = kernel.configurations[index]
-            time_ms[kernel.step] += configuration.time_ms
-            workspace[kernel.step] = max(workspace[kernel.step], configuration.workspace)
-        return [
-            Run(milliseconds, step.fixed, scratch)
-            for milliseconds, step, scratch in zip(time_ms, self.steps, workspace, strict=True)
-        ]
+    def settle(self, configurations: Sequence[int]) -> TrainingStep:
+        """Return the training step with one configuration of each kernel, named by its index.
 
-    def settle(self, configurations: Sequence[int]) -> tuple[SavedTensor, ...]:
-        """Return the tensors, with the kernels' time and workspace added to those of their replays."""
-        return tuple(self._settle(tensor, configurations) for tensor in self.tensors)
+        Their times and workspaces become those of the steps and replays that run the kernels.
+        """
+        steps = list(self.steps)
+        for kernel, index in zip(self.kernels, configurations, strict=True):
+            step, choice = steps[kernel.step], kernel.configurations[index]
+            steps[kernel.step] = StepCost(
+                step.time_ms + choice.time_ms, step.fixed, max(step.workspace, choice.workspace)
+            )
+        tensors = tuple(self._settle(tensor, configurations) for tensor in self.tensors)
+        return replace(self, steps=tuple(steps), tensors=tensors, kernels=())
 
     def _settle(self, tensor: SavedTensor, configurations: Sequence[int]) -> SavedTensor:
         replay = tensor.replay
@@ -249,15 +239,6 @@ def check_choices(tensors: Sequence[SavedTensor], choices: Sequence[Choice]) -> 
                     f"tensor {tensor.name} is recomputed from tensor {tensors[source].name}, "
                     "which is recomputed too"
                 )
-
-
-def first_needs(tensors: Sequence[SavedTensor], choices: Sequence[Choice]) -> list[int]:
-    """Return the step at which each tensor must be back: its first backward use or an earlier replay."""
-    needs = [tensor.first_backward_use for tensor in tensors]
-    for tensor, choice in zip(tensors, choices, strict=True):
-        for source in tensor.replay.sources if tensor.replay and choice == "recompute" else ():
-            needs[source] = min(needs[source], tensor.first_backward_use)
-    return needs
 
 
 def _check_time(label: str, value: float) -> None:

@@ -13,34 +13,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from .copies import CopySteps
-from .timeline import Timeline, simulate
-from .training import Choice, SavedTensor, TrainingStep, offload_selected
+from .timeline import MemoryDecision, play
+from .training import Choice, TrainingStep, offload_selected
 
 StaticPolicy: TypeAlias = Literal["none", "all", "conv"]
 Algorithms: TypeAlias = Literal["memory", "performance"]
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A training step that vDNN tries.
-
-    Attributes:
-        choices: the choice for each tensor, keep or offload.
-        configurations: the index of each kernel's configuration.
-        tensors: the saved tensors.
-        schedule: the steps that bound the copies.
-        timeline: the simulated training step, without a limit.
-    """
-
-    choices: tuple[Choice, ...]
-    configurations: tuple[int, ...]
-    tensors: tuple[SavedTensor, ...]
-    schedule: dict[int, CopySteps]
-    timeline: Timeline
 
 
 def choose_tensors(work: TrainingStep, policy: StaticPolicy) -> tuple[Choice, ...]:
@@ -80,13 +60,13 @@ def _bound(work: TrainingStep, i: int, step: int) -> CopySteps:
     )
 
 
-def try_static(work: TrainingStep, policy: StaticPolicy, algorithms: Algorithms) -> Trial:
+def try_static(work: TrainingStep, policy: StaticPolicy, algorithms: Algorithms) -> MemoryDecision:
     """Return the training step of a static policy, regardless of the memory that it needs."""
     configurations = work.least_workspace if algorithms == "memory" else work.fastest
     return _try(work, choose_tensors(work, policy), configurations)
 
 
-def try_greedy(work: TrainingStep, policy: StaticPolicy, memory: int) -> Trial:
+def try_greedy(work: TrainingStep, policy: StaticPolicy, memory: int) -> MemoryDecision:
     """Return the training step of a static policy with greedy algorithms; it may need more than the memory.
 
     Each kernel runs its fastest configuration that fits the memory left by the policy during its step, or the
@@ -95,8 +75,8 @@ def try_greedy(work: TrainingStep, policy: StaticPolicy, memory: int) -> Trial:
     choices = choose_tensors(work, policy)
     least = work.least_workspace
     occupied = _try(work, choices, least).timeline.step_bytes
-    scratch = [run.workspace for run in work.runs(least)]
-    free = [memory - held + workspace for held, workspace in zip(occupied, scratch, strict=True)]
+    steps = work.settle(least).steps
+    free = [memory - held + step.workspace for held, step in zip(occupied, steps, strict=True)]
     return _try(work, choices, fastest_within(work, free))
 
 
@@ -108,13 +88,11 @@ def fastest_within(work: TrainingStep, free: Sequence[int]) -> list[int]:
     ]
 
 
-def _try(work: TrainingStep, choices: Sequence[Choice], configurations: Sequence[int]) -> Trial:
-    schedule = bound_copies(work, choices)
-    timeline = simulate(work.runs(configurations), work.tensors, choices, work.link, schedule=schedule)
-    return Trial(tuple(choices), tuple(configurations), work.settle(configurations), schedule, timeline)
+def _try(work: TrainingStep, choices: Sequence[Choice], configurations: Sequence[int]) -> MemoryDecision:
+    return play(work, choices, configurations, bound_copies(work, choices))
 
 
-def try_dynamic(work: TrainingStep, memory: int) -> Trial | None:
+def try_dynamic(work: TrainingStep, memory: int) -> MemoryDecision | None:
     """Return the training step that the dynamic policy adopts, or None if none fits.
 
     It tries, in this order:
@@ -139,6 +117,6 @@ def try_dynamic(work: TrainingStep, memory: int) -> Trial | None:
     return smallest
 
 
-def fits(work: TrainingStep, trial: Trial, memory: int | None) -> bool:
+def fits(work: TrainingStep, trial: MemoryDecision, memory: int | None) -> bool:
     """Return whether a training step fits device and host memory."""
     return (memory is None or trial.timeline.peak <= memory) and work.fits_host(trial.choices)

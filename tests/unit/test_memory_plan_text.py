@@ -35,7 +35,7 @@ PLAN = MemoryPlan(
         PlannedTensor(
             "conv", (2, 4, 8, 8), "f32", 1000, "offload", SavedTensor("conv", 1000, 0, 1, 3, 4),
             order=0, module="features.0", packs=(0, 2), release_at=1, fetch_at=1, slab_offset=0,
-            copies=CopySteps(leaves_at=2),
+            copies=CopySteps(out_by=2),
         ),
         PlannedTensor(
             "the relu", (10,), "u8", 500, "recompute",

@@ -19,8 +19,8 @@ from mucudnn.problems.network import Network
 from mucudnn.report.memory_curve import stack_memory
 from mucudnn.solver import Infeasible
 from mucudnn.solver.memory.planner import Policy, decide_memory
-from mucudnn.solver.memory.timeline import required_bytes, simulate
-from mucudnn.solver.memory.training import offload_selected
+from mucudnn.solver.memory.simulation import Simulator
+from mucudnn.solver.memory.timeline import simulate
 from tests.unit.networks import FORWARD, TRAINING, Builder, trainable
 from tests.unit.vgg16_on_titan_x import algorithms
 
@@ -54,9 +54,7 @@ class TestWork:
         if training.turn == len(training.steps):
             return
         work = count_work(training, model_costs(training, TITAN_X), least_bytes=least).numbers
-        keep = offload_selected(False for _ in work.tensors)
-        runs = [replace(run, workspace=0) for run in work.runs(work.least_workspace)]
-        assert required_bytes(runs, work.tensors, keep, work.link) == training.resident()
+        assert Simulator(work).kept.tolist() == training.resident()
 
     def test_bytes_are_rounded_up_to_the_allocators_blocks(self) -> None:
         work = count_work(TRAINING, model_costs(TRAINING, TITAN_X), least_bytes=0, block=512).numbers
@@ -137,9 +135,8 @@ class TestDecisions:
             decision = decide_memory(work, memory, policy=policy)
             assert decision.timeline.peak <= memory
             again = simulate(
-                work.runs(decision.configurations), work.settle(decision.configurations), decision.choices,
-                work.link, memory=memory, schedule=decision.schedule,
-            )  # fmt: skip
+                work, decision.choices, decision.configurations, memory=memory, schedule=decision.schedule
+            )
             assert again == decision.timeline
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,14 +16,31 @@ from hypothesis import strategies as st
 from mucudnn.solver import Infeasible
 from mucudnn.solver.memory.copies import CopySteps, Link
 from mucudnn.solver.memory.timeline import Timeline, simulate
-from mucudnn.solver.memory.training import Choice, Replay, Run, SavedTensor, TrainingStep
-from tests.unit.training_steps import chain, chains, simulate_in_ticks, valid_choices
+from mucudnn.solver.memory.training import Choice, Replay, SavedTensor, StepCost, TrainingStep
+from tests.unit.training_steps import (
+    chain,
+    chains,
+    required_bytes,
+    simulate_in_ticks,
+    valid_choices,
+    with_replayed_kernels,
+)
 
 LINK = Link(1000, 1000, piece=4)  # a byte in a millisecond
 
 
-def runs_of(*times: float, fixed: int = 0, workspace: int = 0) -> list[Run]:
-    return [Run(time, fixed, workspace) for time in times]
+def steps_of(*times: float, fixed: int = 0, workspace: int = 0) -> list[StepCost]:
+    return [StepCost(time, fixed, workspace) for time in times]
+
+
+def simulated(
+    steps: Sequence[StepCost],
+    tensors: Sequence[SavedTensor],
+    choices: Sequence[Choice],
+    link: Link = LINK,
+    **options: Any,
+) -> Timeline:
+    return simulate(TrainingStep(tuple(steps), tuple(tensors), (), link), choices, **options)
 
 
 # Step 0 writes the tensor, step 1 reads it, steps 4 and 5 read it backward.
@@ -30,14 +49,14 @@ TENSOR = SavedTensor("x", 6, 0, 1, 4, 5)
 
 class TestByHand:
     def test_a_kept_tensor_is_in_memory_from_its_step_to_its_last_use(self) -> None:
-        timeline = simulate(runs_of(1, 1, 1, 1, 1, 1, 1, fixed=10, workspace=5), [TENSOR], ["keep"], LINK)
+        timeline = simulated(steps_of(1, 1, 1, 1, 1, 1, 1, fixed=10, workspace=5), [TENSOR], ["keep"])
         assert timeline.memory == ((0.0, 21), (6.0, 15))
         assert (timeline.time_ms, timeline.exposed_ms, timeline.peak) == (7.0, 0.0, 21)
         assert timeline.average == pytest.approx((6 * 21 + 15) / 7)
         assert timeline.copies == ()
 
     def test_copies_hide_behind_long_steps(self) -> None:
-        timeline = simulate(runs_of(10, 10, 10, 10, 10, 10), [TENSOR], ["offload"], LINK, window=1)
+        timeline = simulated(steps_of(10, 10, 10, 10, 10, 10), [TENSOR], ["offload"], window=1)
         assert [(copy.direction, copy.start_ms, copy.end_ms, copy.bytes) for copy in timeline.copies] == [
             ("out", 10.0, 14.0, 4),
             ("out", 14.0, 16.0, 2),
@@ -49,31 +68,31 @@ class TestByHand:
         assert timeline.step_bytes == (6, 6, 0, 6, 6, 6)
 
     def test_a_step_waits_for_its_tensor(self) -> None:
-        timeline = simulate(runs_of(1, 1, 10, 2, 1, 1), [TENSOR], ["offload"], LINK, window=1)
+        timeline = simulated(steps_of(1, 1, 10, 2, 1, 1), [TENSOR], ["offload"], window=1)
         assert timeline.starts_ms == (0.0, 1.0, 2.0, 12.0, 18.0, 19.0)  # the copy in runs from 12 to 18
         assert (timeline.time_ms, timeline.exposed_ms, timeline.compute_ms) == (20.0, 4.0, 16.0)
 
     def test_a_step_waits_for_memory_until_a_tensor_is_copied_out(self) -> None:
-        runs = [*runs_of(1, 1), Run(10, 0, 5), *runs_of(20, 1, 1)]
-        timeline = simulate(runs, [TENSOR], ["offload"], LINK, memory=6)
+        steps = [*steps_of(1, 1), StepCost(10, 0, 5), *steps_of(20, 1, 1)]
+        timeline = simulated(steps, [TENSOR], ["offload"], memory=6)
         assert timeline.starts_ms[2] == 7.0
         assert timeline.peak == 6
 
     def test_memory_is_freed_by_the_piece_if_the_link_says_so(self) -> None:
-        runs = [*runs_of(1, 1), Run(10, 0, 4), *runs_of(20, 1, 1)]
+        steps = [*steps_of(1, 1), StepCost(10, 0, 4), *steps_of(20, 1, 1)]
         by_piece = replace(LINK, frees_pieces=True)
-        assert simulate(runs, [TENSOR], ["offload"], by_piece, memory=6).starts_ms[2] == 5.0
-        assert simulate(runs, [TENSOR], ["offload"], LINK, memory=6).starts_ms[2] == 7.0
+        assert simulated(steps, [TENSOR], ["offload"], by_piece, memory=6).starts_ms[2] == 5.0
+        assert simulated(steps, [TENSOR], ["offload"], memory=6).starts_ms[2] == 7.0
 
     def test_a_copy_in_waits_for_memory_that_a_later_step_needs(self) -> None:
-        runs = [*runs_of(1, 10), Run(10, 0, 0), Run(10, 0, 5), *runs_of(1, 1)]
-        timeline = simulate(runs, [TENSOR], ["offload"], LINK, memory=6)
+        steps = [*steps_of(1, 10), StepCost(10, 0, 0), StepCost(10, 0, 5), *steps_of(1, 1)]
+        timeline = simulated(steps, [TENSOR], ["offload"], memory=6)
         copies_in = [copy.start_ms for copy in timeline.copies if copy.direction == "in"]
         assert copies_in == [31.0, 35.0]
 
     def test_a_recomputed_tensor_costs_time_and_brings_its_source_back_early(self) -> None:
         tensors = chain([4, 6], [None, 3.0])  # t1, needed at step 3, is recomputed from t0, needed at step 4
-        timeline = simulate(runs_of(*[10] * 6), tensors, ["offload", "recompute"], LINK, window=1)
+        timeline = simulated(steps_of(*[10] * 6), tensors, ["offload", "recompute"], window=1)
         assert timeline.starts_ms == (0.0, 10.0, 20.0, 30.0, 43.0, 53.0)
         assert timeline.compute_ms == 63.0
         assert [copy.start_ms for copy in timeline.copies if copy.direction == "in"] == [20.0]
@@ -81,49 +100,40 @@ class TestByHand:
     def test_the_tensor_that_is_used_up_first_is_copied_out_first(self) -> None:
         residual = SavedTensor("residual", 6, 0, 3, 6, 7)
         brief = SavedTensor("brief", 2, 1, 2, 6, 7)
-        timeline = simulate(runs_of(1, 1, 9, 9, 9, 9, 9, 9), [residual, brief], ["offload"] * 2, LINK)
+        timeline = simulated(steps_of(1, 1, 9, 9, 9, 9, 9, 9), [residual, brief], ["offload"] * 2)
         out = [(copy.tensor, copy.start_ms) for copy in timeline.copies if copy.direction == "out"]
         assert out == [(0, 1.0), (1, 5.0), (0, 7.0)]
-
-    def test_a_schedule_orders_the_copies_out(self) -> None:
-        residual = SavedTensor("residual", 6, 0, 3, 6, 7)
-        brief = SavedTensor("brief", 2, 1, 2, 6, 7)
-        first = {0: CopySteps(leaves_at=1)}
-        runs = runs_of(1, 1, 9, 9, 9, 9, 9, 9)
-        timeline = simulate(runs, [residual, brief], ["offload"] * 2, LINK, schedule=first)
-        out = [(copy.tensor, copy.start_ms) for copy in timeline.copies if copy.direction == "out"]
-        assert out == [(0, 1.0), (0, 5.0), (1, 7.0)]
 
     def test_a_tensor_comes_back_before_those_that_are_needed_later(self) -> None:
         tensors = [SavedTensor("soon", 2, 0, 1, 5, 6), SavedTensor("late", 2, 0, 1, 6, 6)]
         bounds = {0: CopySteps(in_from=5), 1: CopySteps(in_from=3, in_by=4)}
-        timeline = simulate(runs_of(*[10] * 7), tensors, ["offload"] * 2, LINK, schedule=bounds)
+        timeline = simulated(steps_of(*[10] * 7), tensors, ["offload"] * 2, schedule=bounds)
         copies_in = [(copy.tensor, copy.start_ms) for copy in timeline.copies if copy.direction == "in"]
         assert copies_in == [(0, 30.0), (1, 32.0)]
 
     def test_a_schedule_bounds_the_copies(self) -> None:
         bounds = CopySteps(out_from=1, out_by=2, in_from=3, in_by=4)
-        timeline = simulate(runs_of(1, 1, 1, 1, 1, 1), [TENSOR], ["offload"], LINK, schedule={0: bounds})
+        timeline = simulated(steps_of(1, 1, 1, 1, 1, 1), [TENSOR], ["offload"], schedule={0: bounds})
         assert timeline.starts_ms == (0.0, 1.0, 7.0, 8.0, 14.0, 15.0)
 
     def test_no_steps_take_no_time(self) -> None:
-        timeline = simulate([], [], [], LINK)
+        timeline = simulated([], [], [])
         assert (timeline.time_ms, timeline.exposed_ms, timeline.peak, timeline.average) == (0.0, 0.0, 0, 0.0)
 
 
 class TestErrors:
     def test_memory_below_the_need_is_infeasible_and_the_need_is_enough(self) -> None:
-        runs = runs_of(1, 1, 1, 1, 1, 1, fixed=10)
+        steps = steps_of(1, 1, 1, 1, 1, 1, fixed=10)
         with pytest.raises(Infeasible, match="it needs 16 bytes") as caught:
-            simulate(runs, [TENSOR], ["offload"], LINK, memory=15)
+            simulated(steps, [TENSOR], ["offload"], memory=15)
         assert (caught.value.limit, caught.value.need) == (15, 16)
-        assert simulate(runs, [TENSOR], ["offload"], LINK, memory=16).peak == 16
+        assert simulated(steps, [TENSOR], ["offload"], memory=16).peak == 16
 
     def test_a_schedule_that_never_gets_its_memory_is_infeasible(self) -> None:
-        runs = [*runs_of(1, 1), Run(1, 0, 0), Run(1, 0, 5), *runs_of(1, 1)]
+        steps = [*steps_of(1, 1), StepCost(1, 0, 0), StepCost(1, 0, 5), *steps_of(1, 1)]
         early = {0: CopySteps(in_from=2, in_by=3)}
         with pytest.raises(Infeasible, match="the schedule does not fit 10 bytes: 11 bytes") as caught:
-            simulate(runs, [TENSOR], ["offload"], LINK, memory=10, schedule=early)
+            simulated(steps, [TENSOR], ["offload"], memory=10, schedule=early)
         assert caught.value.need == 11
 
     @pytest.mark.parametrize(
@@ -135,11 +145,11 @@ class TestErrors:
     )
     def test_impossible_choices_are_refused(self, choices: list[Choice], message: str) -> None:
         with pytest.raises(ValueError, match=message):
-            simulate(runs_of(*[1] * 6), chain([1, 1], [None, 1.0]), choices, LINK)
+            simulated(steps_of(*[1] * 6), chain([1, 1], [None, 1.0]), choices)
 
     def test_a_source_that_is_recomputed_is_refused(self) -> None:
         with pytest.raises(ValueError, match="tensor t1 is recomputed from tensor t0"):
-            simulate(runs_of(*[1] * 6), chain([1, 1], [1.0, 1.0]), ["recompute", "recompute"], LINK)
+            simulated(steps_of(*[1] * 6), chain([1, 1], [1.0, 1.0]), ["recompute", "recompute"])
 
     @pytest.mark.parametrize(
         ("make", "message"),
@@ -168,27 +178,30 @@ def simulations(draw: st.DrawFn) -> tuple[TrainingStep, tuple[Choice, ...], int,
 def fit(work: TrainingStep, choices: tuple[Choice, ...], spare: int) -> int:
     """Return the memory that the choice needs at least, and the bytes to spare."""
     with pytest.raises(Infeasible) as caught:
-        simulate(work.runs(work.fastest), work.tensors, choices, work.link, memory=-1)
+        simulate(work, choices, work.fastest, memory=-1)
     assert caught.value.need is not None
     return caught.value.need + spare
 
 
 def play(work: TrainingStep, choices: tuple[Choice, ...], memory: int | None, window: int) -> Timeline:
-    return simulate(work.runs(work.fastest), work.tensors, choices, work.link, memory=memory, window=window)
+    return simulate(work, choices, work.fastest, memory=memory, window=window)
 
 
 class TestProperties:
-    @given(simulations())
-    def test_ticks_agree(self, drawn: tuple[TrainingStep, tuple[Choice, ...], int, int]) -> None:
-        work, choices, spare, window = drawn
-        memory = fit(work, choices, spare)
-        runs = [replace(run, time_ms=run.time_ms + 1) for run in work.runs(work.fastest)]
-        timeline = simulate(runs, work.tensors, choices, work.link, memory=memory, window=window)
-        ticks = simulate_in_ticks(runs, work.tensors, choices, work.link, memory, window)
+    @given(with_replayed_kernels(chains()), st.integers(0, 12), st.integers(0, 4), st.data())
+    def test_ticks_agree(self, work: TrainingStep, spare: int, window: int, data: st.DataObject) -> None:
+        work = replace(work, steps=tuple(replace(step, time_ms=step.time_ms + 1) for step in work.steps))
+        choices = data.draw(st.sampled_from(valid_choices(work)))
+        configurations = [data.draw(st.integers(0, len(k.configurations) - 1)) for k in work.kernels]
+        memory = max(required_bytes(work, choices, configurations)) + spare
+        timeline = simulate(work, choices, configurations, memory=memory, window=window)
+        settled = work.settle(configurations)
+        ticks = simulate_in_ticks(settled.steps, settled.tensors, choices, work.link, memory, window)
         assert timeline.time_ms == pytest.approx(ticks.time_ms)
         assert timeline.exposed_ms == pytest.approx(ticks.exposed_ms)
         assert timeline.peak == ticks.peak
         assert timeline.average * timeline.time_ms == pytest.approx(ticks.byte_ms)
+        assert simulate(settled, choices, memory=memory, window=window) == timeline
 
     @given(simulations())
     def test_memory_is_never_above_the_limit(
@@ -227,19 +240,17 @@ class TestProperties:
         work = data.draw(chains())
         steps = st.one_of(st.none(), st.integers(0, len(work.steps) - 1))
         schedule = {
-            i: data.draw(st.builds(CopySteps, steps, steps, steps, steps, steps))
-            for i in range(len(work.tensors))
+            i: data.draw(st.builds(CopySteps, steps, steps, steps, steps)) for i in range(len(work.tensors))
         }
         choices = data.draw(st.sampled_from(valid_choices(work)))
-        runs = work.runs(work.fastest)
-        free = simulate(runs, work.tensors, choices, work.link, schedule=schedule)
-        within = simulate(runs, work.tensors, choices, work.link, memory=free.peak, schedule=schedule)
-        assert within == free
+        run = partial(simulate, work, choices, work.fastest, schedule=schedule)
+        free = run()
+        assert run(memory=free.peak) == free
         with pytest.raises(Infeasible) as caught:
-            simulate(runs, work.tensors, choices, work.link, memory=-1, schedule=schedule)
+            run(memory=-1)
         assert caught.value.need is not None
         with suppress(Infeasible):  # a schedule may want a tensor back before its memory is free
-            simulate(runs, work.tensors, choices, work.link, memory=caught.value.need, schedule=schedule)
+            run(memory=caught.value.need)
 
     @given(chains())
     def test_nothing_waits_if_all_is_kept(self, work: TrainingStep) -> None:

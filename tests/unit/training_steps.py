@@ -4,16 +4,17 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 from hypothesis import strategies as st
 
 from mucudnn.solver import Configuration, MicroConfiguration
 from mucudnn.solver.memory.copies import Link
 from mucudnn.solver.memory.floor import find_floor
+from mucudnn.solver.memory.simulation import Simulator, encode
 from mucudnn.solver.memory.training import (
     Choice,
     KernelChoice,
     Replay,
-    Run,
     SavedTensor,
     StepCost,
     TrainingStep,
@@ -90,6 +91,13 @@ def networks(draw: st.DrawFn) -> tuple[TrainingStep, int]:
     return work, find_floor(work)[0] + draw(st.integers(0, 15))
 
 
+def required_bytes(work: TrainingStep, choices: Sequence[Choice], configurations: Sequence[int]) -> list[int]:
+    """Return the bytes that each step needs if no copy is under way."""
+    chosen = np.array(configurations, dtype=np.int64)
+    required: list[int] = Simulator(work).profile(encode(choices), chosen).tolist()
+    return required
+
+
 def all_decisions(work: TrainingStep) -> list[tuple[tuple[Choice, ...], tuple[int, ...]]]:
     configurations = itertools.product(*(range(len(kernel.configurations)) for kernel in work.kernels))
     return list(itertools.product(valid_choices(work), configurations))
@@ -119,7 +127,7 @@ class Ticks:
 
 
 def simulate_in_ticks(
-    runs: Sequence[Run],
+    steps: Sequence[StepCost],
     tensors: Sequence[SavedTensor],
     choices: Sequence[Choice],
     link: Link,
@@ -128,13 +136,15 @@ def simulate_in_ticks(
 ) -> Ticks:
     """Simulate a training step millisecond by millisecond, at a byte in a millisecond, out and in."""
     offloaded = [i for i, choice in enumerate(choices) if choice == "offload"]
-    time = [int(run.time_ms) for run in runs]
-    transient = [run.fixed + run.workspace for run in runs]
+    time = [int(each.time_ms) for each in steps]
+    transient = [each.fixed + each.workspace for each in steps]
     need = {i: tensor.first_backward_use for i, tensor in enumerate(tensors)}
     for tensor, choice in zip(tensors, choices, strict=True):
         if choice == "recompute":
             assert tensor.replay
-            time[tensor.first_backward_use] += int(tensor.replay.time_ms)
+            at = tensor.first_backward_use
+            time[at] += int(tensor.replay.time_ms)
+            transient[at] = steps[at].fixed + max(transient[at] - steps[at].fixed, tensor.replay.workspace)
             for source in tensor.replay.sources:
                 need[source] = min(need[source], tensor.first_backward_use)
     out_done = dict.fromkeys(offloaded, 0)  # bytes, whole pieces
@@ -171,7 +181,7 @@ def simulate_in_ticks(
 
     def in_memory() -> int:
         """Sum the bytes of all that is in memory now."""
-        total = transient[step] if left else min(runs[max(step - 1, 0)].fixed, runs[step].fixed)
+        total = transient[step] if left else min(steps[max(step - 1, 0)].fixed, steps[step].fixed)
         for i, tensor in enumerate(tensors):
             written = step > tensor.produced_at or (step == tensor.produced_at and left)
             if choices[i] == "keep":
@@ -228,5 +238,5 @@ def simulate_in_ticks(
             left -= 1
             if not left:
                 step += 1
-                if step == len(runs):
+                if step == len(steps):
                     return Ticks(now, peak, byte_ms, exposed)

@@ -7,23 +7,19 @@ the memory of each step.
 """
 
 import bisect
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from mucudnn.plans.memory.traced import Saved, Trace
-from mucudnn.solver.memory.timeline import Timeline
-from mucudnn.solver.memory.training import Choice, Run, SavedTensor, first_needs
+from mucudnn.solver.memory.simulation import Simulator, encode
+from mucudnn.solver.memory.timeline import MemoryDecision, Timeline
+from mucudnn.solver.memory.training import TrainingStep
 
 
-@dataclass
-class Events:
-    """The steps from which an offloaded tensor is gone and is back, and the packs that are the events.
+class Events(NamedTuple):
+    """The packs at which an offloaded tensor is released and fetched; None for the first unpacking of all."""
 
-    A `release` or `fetch` of None is the first unpacking of all.
-    """
-
-    gone_from: int
-    back_from: int
     release: int | None
     fetch: int | None
 
@@ -41,92 +37,52 @@ def fetched_at(timeline: Timeline, tensor: int) -> int:
 
 
 def find_events(
-    trace: Trace,
-    tensors: Sequence[SavedTensor],
-    choices: Sequence[Choice],
-    runs: Sequence[Run],
-    timeline: Timeline,
-    memory: int,
+    trace: Trace, work: TrainingStep, decision: MemoryDecision, memory: int
 ) -> tuple[dict[int, Events], list[int]]:
     """Return the events of each offloaded tensor, and the bytes in memory during each step.
 
-    A copy is moved to a later event, and a release to an earlier one, if a step would not fit otherwise.
+    A copy is moved to a later event, and a release to an earlier one, if a step would not fit otherwise. The
+    bytes are counted in the order of the host.
     """
-    needs = first_needs(tensors, choices)
+    simulator, codes = Simulator(work), encode(decision.choices)
+    workspace = simulator.workspace(codes, np.array(decision.configurations, dtype=np.int64))
+    freed_from, needs = simulator.freed_from, simulator.needing_steps(codes)
+    gone, back = freed_from.copy(), needs.copy()  # the steps from which a tensor is gone, and is back
     planned: dict[int, Events] = {}
-    for i, choice in enumerate(choices):
+
+    def place(i: int, events: Events) -> None:
+        planned[i] = events
+        released = trace.turn if events.release is None else trace.packed_at[events.release]
+        fetched = trace.turn if events.fetch is None else trace.unpacked_at[events.fetch]
+        gone[i], back[i] = max(released, freed_from[i]), min(fetched, needs[i])
+
+    for i, choice in enumerate(decision.choices):
         if choice == "offload":
-            release = _find_release(trace, trace.saved[i], released_at(timeline, i))
-            fetch = _find_fetch(trace, needs[i], fetched_at(timeline, i))
-            planned[i] = Events(*_steps(trace, tensors[i], release, fetch, needs[i]), release, fetch)
-    held = _count_bytes(tensors, choices, runs, planned, needs)
-    for step, size in enumerate(held):
+            release = _find_release(trace, trace.saved[i], released_at(decision.timeline, i))
+            place(i, Events(release, _find_fetch(trace, needs[i], fetched_at(decision.timeline, i))))
+    for step, size in enumerate(simulator.held(codes, gone, back) + workspace):
         over = size - memory
         for i, events in planned.items():
             if over <= 0:
                 break
-            if tensors[i].last_forward_use < step < events.gone_from:
-                events.release = _find_release(trace, trace.saved[i], step)
-            elif events.back_from <= step < needs[i]:
-                events.fetch = _find_fetch(trace, needs[i], step + 1)
-            else:
-                continue
-            before = events.gone_from, events.back_from
-            events.gone_from, events.back_from = _steps(
-                trace, tensors[i], events.release, events.fetch, needs[i]
-            )
-            if before != (events.gone_from, events.back_from):
-                over -= tensors[i].bytes
-    return planned, _count_bytes(tensors, choices, runs, planned, needs)
-
-
-def _steps(
-    trace: Trace, tensor: SavedTensor, release: int | None, fetch: int | None, need: int
-) -> tuple[int, int]:
-    """Return the step from which a tensor is gone and the step from which it is back, under these events."""
-    first = next(iter(trace.unpacked_at.values()))
-    gone = first if release is None else trace.packed_at[release]
-    back = first if fetch is None else trace.unpacked_at[fetch]
-    return max(gone, tensor.last_forward_use + 1), min(back, need)
+            before = gone[i], back[i]
+            if freed_from[i] <= step < gone[i]:
+                place(i, events._replace(release=_find_release(trace, trace.saved[i], step)))
+            elif back[i] <= step < needs[i]:
+                place(i, events._replace(fetch=_find_fetch(trace, needs[i], step + 1)))
+            if before != (gone[i], back[i]):
+                over -= simulator.bytes[i]
+    return planned, (simulator.held(codes, gone, back) + workspace).tolist()
 
 
 def _find_release(trace: Trace, saved: Saved, step: int) -> int | None:
     """Return the last pack before a step begins, or None after the forward steps."""
-    first = next(iter(trace.unpacked_at.values()))
     packs = [pack for pack, at in enumerate(trace.packed_at) if pack > saved.packs[0] and at <= step]
-    return packs[-1] if packs and step < first else None
+    return packs[-1] if packs and step < trace.turn else None
 
 
 def _find_fetch(trace: Trace, need: int, step: int) -> int | None:
     """Return the first pack that is unpacked at or after a step, or None for the first of all."""
-    events = list(trace.unpacked_at.items())  # in the order of unpacking
-    if step <= events[0][1]:
+    if step <= trace.turn:
         return None
-    return next(pack for pack, at in events if at >= min(step, need))
-
-
-def _count_bytes(
-    tensors: Sequence[SavedTensor],
-    choices: Sequence[Choice],
-    runs: Sequence[Run],
-    events: dict[int, Events],
-    needs: Sequence[int],
-) -> list[int]:
-    """Return the bytes in memory during each step, in the order of the host."""
-    workspace = [run.workspace for run in runs]
-    for tensor, choice in zip(tensors, choices, strict=True):
-        if choice == "recompute" and tensor.replay:
-            at = tensor.first_backward_use
-            workspace[at] = max(workspace[at], tensor.replay.workspace)
-    held = [run.fixed + scratch for run, scratch in zip(runs, workspace, strict=True)]
-    for i, (tensor, choice) in enumerate(zip(tensors, choices, strict=True)):
-        gone = tensor.last_forward_use + 1 if choice == "recompute" else tensor.last_use + 1
-        back = tensor.first_backward_use
-        if i in events:
-            gone, back = events[i].gone_from, events[i].back_from
-        steps = set(range(tensor.produced_at, gone))
-        if choice != "keep":
-            steps |= set(range(back, tensor.last_use + 1))
-        for step in steps:
-            held[step] += tensor.bytes
-    return held
+    return next(pack for pack, at in trace.unpacked_at.items() if at >= min(step, need))

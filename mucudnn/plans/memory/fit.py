@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
+import numpy as np
+
 from mucudnn.plans.memory.allocations import Update, find_lives, list_events
 from mucudnn.plans.memory.allocator import FREE, Event, count_reserved, find_least
 from mucudnn.plans.memory.planning import ALIGNMENT, count_trace
@@ -15,7 +17,8 @@ from mucudnn.problems.network import Network
 from mucudnn.problems.steps import Tensor
 from mucudnn.sizes import round_up
 from mucudnn.solver.memory.floor import find_floor
-from mucudnn.solver.memory.training import TrainingStep, first_needs
+from mucudnn.solver.memory.simulation import KEEP, Simulator
+from mucudnn.solver.memory.training import TrainingStep
 
 OPTIMIZERS: dict[str, tuple[tuple[float, ...] | None, int]] = {
     "sgd": ((), 0), "momentum": ((1.0,), 0), "adam": ((1.0, 1.0), 1), "adamw": ((1.0, 1.0), 1),
@@ -155,15 +158,11 @@ def _list_least(
     network: Network, numbers: TrainingStep, held: Mapping[str, int], surroundings: Surroundings
 ) -> list[Event]:
     """Return what a training allocates and frees with the plan that needs the least memory."""
-    _, choices = find_floor(numbers)
-    workspace = [run.workspace for run in numbers.runs(numbers.least_workspace)]
-    tensors = numbers.settle(numbers.least_workspace)
-    away = {}
-    for tensor, choice, back in zip(tensors, choices, first_needs(tensors, choices), strict=True):
-        if choice != "keep":
-            away[tensor.name] = tensor.last_forward_use + 1, back
-        if choice == "recompute" and tensor.replay:
-            workspace[back] = max(workspace[back], tensor.replay.workspace)
+    _, codes = find_floor(numbers)
+    simulator = Simulator(numbers)
+    workspace = simulator.workspace(codes, np.array(numbers.least_workspace, dtype=np.int64)).tolist()
+    gone, back = simulator.freed_from.tolist(), simulator.needing_steps(codes).tolist()
+    away = {numbers.tensors[i].name: (gone[i], back[i]) for i in np.flatnonzero(codes != KEEP)}
     lives = find_lives(network, held, away)
     return list_events(
         network, lives, workspace, surroundings.optimizer, accumulates=surroundings.accumulates

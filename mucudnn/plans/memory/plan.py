@@ -19,7 +19,7 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.network import Network
 from mucudnn.solver.memory.copies import CopySteps, Link
 from mucudnn.solver.memory.timeline import Timeline, simulate
-from mucudnn.solver.memory.training import Run
+from mucudnn.solver.memory.training import StepCost, TrainingStep
 
 
 class _Lower:
@@ -138,11 +138,10 @@ class MemoryPlan(Document, kind="memory plan", version=2):
 
     def simulate(self) -> Timeline:
         """Return the timeline of the plan's training step, on the plan's costs."""
+        steps = tuple(StepCost(step.time_ms, step.fixed, step.workspace) for step in self.steps)
         return simulate(
-            [Run(step.time_ms, step.fixed, step.workspace) for step in self.steps],
-            [tensor.saved for tensor in self.tensors],
+            TrainingStep(steps, tuple(tensor.saved for tensor in self.tensors), (), self.link),
             [tensor.choice for tensor in self.tensors],
-            self.link,
             memory=self.memory,
             schedule={
                 i: tensor.copies

@@ -141,14 +141,13 @@ def _plan(
     except Infeasible as error:
         raise NothingFitsError(_explain(name, options, error)) from None
     timeline = decision.timeline
-    runs = work.numbers.runs(decision.configurations)
+    settled = work.numbers.settle(decision.configurations)
     offloaded = [i for i, choice in enumerate(decision.choices) if choice == "offload"]
     fetch_order = list(dict.fromkeys(copy.tensor for copy in timeline.copies if copy.direction == "in"))
     events: dict[int, Events] = {}
     peak = timeline.peak
     if trace is not None:
-        saved, choices = decision.tensors, decision.choices
-        events, held = find_events(trace, saved, choices, runs, timeline, options.memory)
+        events, held = find_events(trace, work.numbers, decision, options.memory)
         peak = max(held)
     places = _lay_out_slab(work, offloaded)
     tensors = []
@@ -156,7 +155,7 @@ def _plan(
     for i, tensor in enumerate(work.tensors):
         planned = PlannedTensor(
             tensor.name, tensor.shape, tensor.data_type, tensor.bytes, decision.choices[i],
-            decision.tensors[i], i, slab_offset=places.get(i), copies=decision.schedule.get(i, no_bounds),
+            settled.tensors[i], i, slab_offset=places.get(i), copies=decision.schedule.get(i, no_bounds),
         )  # fmt: skip
         if trace is not None:
             planned = _add_events(planned, trace.saved[i], events.get(i))
@@ -187,8 +186,8 @@ def _plan(
         tensors=tuple(tensors),
         kernels=tuple(kernels),
         steps=tuple(
-            PlannedStep(step.name, run.time_ms, run.fixed, run.workspace)
-            for step, run in zip(network.steps, runs, strict=True)
+            PlannedStep(step.name, cost.time_ms, cost.fixed, cost.workspace)
+            for step, cost in zip(network.steps, settled.steps, strict=True)
         ),
         fetch_order=tuple(fetch_order),
         model="" if trace is None else trace.fingerprint,

@@ -27,7 +27,7 @@ class Trace:
     """A network and how a running program recognises its saved tensors.
 
     - `packed_at`: the first step that begins after each managed pack.
-    - `unpacked_at`: the step that unpacks it.
+    - `unpacked_at`: the step that unpacks it, in the order of unpacking.
     - `modules`: for each step, the module and the number of its call.
     - `held`: for each activation of a forward step, the last step during which the program holds it. Python
       holds a module's argument while the module runs, although no step reads it any more.
@@ -45,6 +45,11 @@ class Trace:
     least_bytes: int = LEAST_BYTES
     held: Mapping[str, int] = field(default_factory=dict)
     fused: tuple[str, str] | None = None
+
+    @property
+    def turn(self) -> int:
+        """The step that unpacks first."""
+        return next(iter(self.unpacked_at.values()))
 
     def replays(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
         """Return the steps that compute each tensor again, and the saved tensors that they read."""
