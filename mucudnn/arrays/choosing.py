@@ -84,7 +84,9 @@ def choose(
         chosen = keep_undivided(chosen, rows, kernel, limit)
         may_measure = may_measure and not bench.budget.is_spent
         groups = faster_groups(bench, kernel, policy, limit, chosen) if may_measure else None
-        return Choice(groups or chosen, _find_undivided_stock(rows, kernel, limit), rows)
+        whole = [m.part() for m in rows if m.algorithm == STOCK and m.micro_batch == kernel.mini_batch]
+        stock = next((part for part in whole if part and (limit is None or part.workspace <= limit)), None)
+        return Choice(groups or chosen, stock, rows)
 
 
 def _must_wait(bench: Bench) -> bool:
@@ -118,10 +120,3 @@ def _has_measurements(
     # A kernel that the cache does not know at all would make the engine list its algorithms.
     is_known = bool(bench.costs([kernel]).measurements[kernel])
     return is_known and not find_missing(bench, [kernel], policy, (limit,), again=again).tasks
-
-
-def _find_undivided_stock(
-    costs: Sequence[Measurement], kernel: Kernel, limit: int | None
-) -> MicroConfiguration | None:
-    parts = [m.part() for m in costs if m.algorithm == STOCK and m.micro_batch == kernel.mini_batch]
-    return next((part for part in parts if part and (limit is None or part.workspace <= limit)), None)

@@ -141,8 +141,9 @@ def convolution_backward_filter(
 
 
 def _convolve(
-    pass_: str, first: Array, second: Any, shape: Shape | None, sizes: tuple[Any, ...], layout: str,
-    factors: tuple[float, float], out: Array | None, plan: PlanOrPath | None, promise: tuple[Any, ...],
+    pass_: str, first: Array, second: Any, shape: Shape | None, sizes: tuple[Any, Any, Any, Any, Any],
+    layout: str, factors: tuple[float, float], out: Array | None, plan: PlanOrPath | None,
+    promise: tuple[Any, ...],
 ) -> Array:  # fmt: skip
     """Run a pass on its two arrays. `shape` is that of a gradient; None in the forward pass."""
     name, other_name, role = _NAMES[pass_]
@@ -152,7 +153,7 @@ def _convolve(
     if shape is not None and not (type(shape) is tuple and {*map(type, shape)} == {int}):
         shape = exact_shape(role, shape)
     promised = promise_of_process() if promise == (None, None, None) else promise_of(*promise)
-    shapes: tuple[Any, ...] = by_role(pass_, view.shape, other.shape, shape)
+    shapes: tuple[Any, Any, Any] = by_role(pass_, view.shape, other.shape, shape)
     call = PassCall(
         pass_, view.device, view.data_type, layout, *shapes, *sizes,
         STRICT if promised.is_strict else "default", None, promised,

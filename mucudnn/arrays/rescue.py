@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from mucudnn._native import Division, Engine, EngineError, refusal_of_slices
-from mucudnn.costs.records import SUCCESS
 from mucudnn.errors import NothingFitsError, raised_here
+from mucudnn.measuring.candidates import runnable
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
 
@@ -37,20 +37,17 @@ class Rescue:
                     attempt(smaller)
                 except NothingFitsError:
                     continue
-                self._keep(smaller)
+                if self._smallest is None:
+                    _logger.warning(
+                        "%s of %s: there was no memory for %s of workspace. Now it runs in smaller slices, "
+                        "with %s",
+                        self._kernel.pass_,
+                        self._kernel.problem,
+                        *map(format_size, (self._workspace, smaller.workspace)),
+                    )
+                self._smallest = smaller
                 return None
             raise error
-
-    def _keep(self, smaller: Division) -> None:
-        if self._smallest is None:
-            _logger.warning(
-                "%s of %s: there was no memory for %s of workspace. Now it runs in smaller slices, with %s",
-                self._kernel.pass_,
-                self._kernel.problem,
-                format_size(self._workspace),
-                format_size(smaller.workspace),
-            )
-        self._smallest = smaller
 
     def _smaller(self, workspace: int) -> Iterator[Division]:
         """Yield divisions into ever smaller slices, each with less workspace, down to single samples."""
@@ -58,11 +55,14 @@ class Rescue:
         size = max(size for size, _ in self._slices)
         while size > 1:
             size = (size + 1) // 2
-            algorithms.append(_cut(self._slices, size))
-        candidates = self._engine.enumerate(self._kernel.at(1))
-        runnable = [candidate for candidate in candidates if candidate.status == SUCCESS]
-        if runnable:
-            least = min(runnable, key=lambda candidate: candidate.workspace)
+            pieces = [
+                (min(size, whole - begin), algorithm)
+                for whole, algorithm in self._slices
+                for begin in range(0, whole, size)
+            ]
+            algorithms.append(pieces)
+        if candidates := runnable(self._engine.enumerate(self._kernel.at(1))):
+            least = min(candidates, key=lambda candidate: candidate.workspace)
             algorithms.append([(1, least.algorithm)] * self._kernel.mini_batch)
         for slices in algorithms:
             if refusal_of_slices(self._kernel, len(slices)):
@@ -74,12 +74,3 @@ class Rescue:
             if division.workspace < workspace:
                 workspace = division.workspace
                 yield division
-
-
-def _cut(slices: Slices, size: int) -> Slices:
-    """Return the slices cut into pieces of at most `size` samples."""
-    return [
-        (min(size, whole - begin), algorithm)
-        for whole, algorithm in slices
-        for begin in range(0, whole, size)
-    ]

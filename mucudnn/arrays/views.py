@@ -56,9 +56,11 @@ def read(array: Any, name: str) -> View:
     """
     if type(array) is np.ndarray:
         return _read_interface(array, array.__array_interface__, name, "cpu")
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(array, torch.Tensor):
-        if (array.requires_grad and torch.is_grad_enabled()) or _has_tangent(torch, array):
+    if (torch := _library_of(array, "torch", "Tensor")) is not None:
+        # no_grad() does not prevent differentiation in forward mode.
+        level = torch.autograd.forward_ad._current_level
+        has_tangent = level >= 0 and torch.autograd.forward_ad.unpack_dual(array).tangent is not None
+        if (array.requires_grad and torch.is_grad_enabled()) or has_tangent:
             raise NotDifferentiableError(
                 f"{name} requires a gradient, which this function does not compute: use mucudnn.torch, "
                 "torch.no_grad() or detach()"
@@ -70,10 +72,10 @@ def read(array: Any, name: str) -> View:
     return _read_other(array, name)
 
 
-def _has_tangent(torch: Any, tensor: Any) -> bool:
-    """Return whether forward-mode differentiation tracks the tensor, which no_grad() does not prevent."""
-    forward_ad = torch.autograd.forward_ad
-    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None
+def _library_of(array: Any, name: str, class_name: str) -> Any:
+    """Return a library of this name if it is loaded and the array is of its class; else None."""
+    library = sys.modules.get(name)
+    return library if library is not None and isinstance(array, getattr(library, class_name)) else None
 
 
 def read_tensor(tensor: Any, name: str) -> View:
@@ -117,12 +119,12 @@ def empty(like: Any, data_type: str, shape: tuple[int, ...]) -> Any:
 
 
 def _empty(like: Any, data_type: str, shape: tuple[int, ...]) -> Any:
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(like, torch.Tensor):
+    if type(like) is np.ndarray:
+        return np.empty(shape, _NUMPY_TYPES[data_type])
+    if (torch := _library_of(like, "torch", "Tensor")) is not None:
         return torch.empty(shape, dtype=like.dtype, device=like.device)
     if hasattr(like, "__cuda_array_interface__"):
-        cupy = sys.modules.get("cupy")
-        if cupy is None or not isinstance(like, cupy.ndarray):
+        if (cupy := _library_of(like, "cupy", "ndarray")) is None:
             raise ArgumentTypeError(
                 f"a result of the type {type(like).__name__} cannot be made here: give out="
             )
@@ -139,14 +141,13 @@ def allocate_scratch(like: Any, size: int) -> tuple[int, object] | None:
     The caller may drop the owner once the work is on the current stream, because the allocator reuses the
     bytes only for later work on that stream. Raises MemoryError.
     """
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    if torch is not None and isinstance(like, torch.Tensor):
+    if (torch := _library_of(like, "torch", "Tensor")) is not None:
         try:
             tensor = torch.empty(size, dtype=torch.uint8, device=like.device)
         except torch.cuda.OutOfMemoryError as error:
             raise MemoryError(str(error)) from None
         return tensor.data_ptr(), tensor
-    if cupy is not None and isinstance(like, cupy.ndarray):
+    if (cupy := _library_of(like, "cupy", "ndarray")) is not None:
         array = cupy.empty(size, np.uint8)
         return array.data.ptr, array
     return None
@@ -154,13 +155,14 @@ def allocate_scratch(like: Any, size: int) -> tuple[int, object] | None:
 
 def note_written(array: Any) -> None:
     """Tell PyTorch that a tensor's values changed, so that it refuses gradients that need the old ones."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(array, torch.Tensor) and not array.is_inference():
+    if (torch := _library_of(array, "torch", "Tensor")) is not None and not array.is_inference():
         torch.autograd.graph.increment_version(array)
 
 
 def convert_result(result: Any, like: Any) -> Any:
     """Convert an array of `empty` to the library of `like` if that has the array API. Raises UsageError."""
+    if type(like) is np.ndarray:  # to ask such an array for its interface takes long
+        return result
     if type(result) is np.ndarray and not hasattr(like, "__array_interface__"):
         namespace = getattr(like, "__array_namespace__", None)
         if namespace is None:
@@ -248,7 +250,10 @@ def _read_interface(array: Any, interface: dict[str, Any], name: str, device: st
     address, read_only = interface["data"]
     if interface.get("strides") is not None and not _is_packed(interface, ITEM_SIZES[data_type]):
         raise _not_packed(name, "numpy.ascontiguousarray")
-    stream = 0 if device == "cpu" else _current_stream(array, interface)
+    stream = 0
+    if device != "cpu":
+        cupy = _library_of(array, "cupy", "ndarray")
+        stream = int(cupy.cuda.get_current_stream().ptr if cupy else interface.get("stream") or 0)
     return _aligned(View(address, shape, data_type, device, not read_only, array, stream), name)
 
 
@@ -263,14 +268,6 @@ def _check_memory(name: str, address: int, shape: Any) -> None:
     """Raise UsageError if there are elements but no memory."""
     if address == 0 and math.prod(shape) > 0:
         raise UsageError(f"{name} has no memory: its address is 0")
-
-
-def _current_stream(array: Any, interface: dict[str, Any]) -> int:
-    """Return CuPy's current stream, or the stream that another library's array names, or the default one."""
-    cupy = sys.modules.get("cupy")
-    if cupy is not None and isinstance(array, cupy.ndarray):
-        return int(cupy.cuda.get_current_stream().ptr)
-    return int(interface.get("stream") or 0)
 
 
 def _is_packed(interface: dict[str, Any], item: int) -> bool:

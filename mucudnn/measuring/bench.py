@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from mucudnn._native import Engine, Problem
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import DETERMINISTIC, SUCCESS, Listed, Machine, Measurement
+from mucudnn.costs.records import DETERMINISTIC, Listed, Machine, Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.listener import Listener
 from mucudnn.measuring.budget import Budget, current_budget
 from mucudnn.measuring.buffers import Extent, Tensors, measuring_extent
-from mucudnn.measuring.candidates import candidates
+from mucudnn.measuring.candidates import candidates, runnable
 from mucudnn.measuring.runners import Replay, Runner
 from mucudnn.measuring.source import Source, costs_with_stock
 from mucudnn.problems.kernels import Kernel
@@ -38,16 +38,7 @@ class EngineBench:
 
     def candidates(self, kernel: Kernel, sizes: Sequence[int]) -> dict[int, list[Listed]]:
         """Return the runnable algorithms at each micro-batch size, from the engine."""
-        return {
-            size: self._admitted(
-                [
-                    Listed(listed.algorithm, listed.workspace, listed.notes)
-                    for listed in self.engine.enumerate(kernel.at(size))
-                    if listed.status == SUCCESS
-                ]
-            )
-            for size in sizes
-        }
+        return {size: self._admitted(runnable(self.engine.enumerate(kernel.at(size)))) for size in sizes}
 
     def _admitted(self, algorithms: Sequence[Algorithm]) -> list[Algorithm]:
         return [each for each in algorithms if not self.deterministic or DETERMINISTIC in each.notes.split()]

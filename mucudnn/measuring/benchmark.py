@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from mucudnn.forks import no_fork
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.measure import find_missing, measure
-from mucudnn.measuring.runners import Worklist
 from mucudnn.problems.kernels import Kernel
 from mucudnn.sizes import format_size
 
@@ -29,21 +28,17 @@ def benchmark(
     def work() -> None:
         missing = find_missing(bench, kernels, policy, limits, undivided=undivided)
         if missing.tasks:
-            _announce(bench, kernels, missing, comparing=comparing)
+            memory = missing.memory
+            if comparing:
+                with no_fork:
+                    from mucudnn.measuring.compare import comparison_memory  # it imports numpy
+
+                memory = max(memory, *(comparison_memory(kernel, bench.memory_cap) for kernel in kernels))
+            most = "" if bench.runner.is_complete else "up to "
+            measured = list(dict.fromkeys(task.kernel for task in missing.tasks))
+            subject = str(measured[0]) if len(measured) == 1 else f"{len(measured)} kernels"
+            times = f"{most}{len(missing.tasks)} times for {subject}"
+            bench.listener.message(f"Measuring {times}, in about {format_size(memory)} of memory")
         measure(bench, missing)
 
     bench.cache.consistently(work)
-
-
-def _announce(bench: Bench, kernels: Sequence[Kernel], missing: Worklist, *, comparing: bool) -> None:
-    memory = missing.memory
-    if comparing:
-        with no_fork:
-            from mucudnn.measuring.compare import comparison_memory  # it imports numpy
-
-        memory = max(memory, *(comparison_memory(kernel, bench.memory_cap) for kernel in kernels))
-    most = "" if bench.runner.is_complete else "up to "
-    measured = list(dict.fromkeys(task.kernel for task in missing.tasks))
-    subject = str(measured[0]) if len(measured) == 1 else f"{len(measured)} kernels"
-    times = f"{most}{len(missing.tasks)} times for {subject}"
-    bench.listener.message(f"Measuring {times}, in about {format_size(memory)} of memory")

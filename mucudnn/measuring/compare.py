@@ -43,11 +43,16 @@ def compare(
     )
     workspace = None
     errors = _Errors(engine, kernel, tensors, bench.memory_cap)
+    # The largest error of the algorithms, each run undivided; None if any error is unknown.
+    each = [
+        errors.measure(((kernel.mini_batch, algorithm),))
+        for algorithm in sorted({part.algorithm for part in divided.parts})
+    ]
     comparison = _make_comparison(
         times,
         undivided is not None,
         errors.measure(divided.slices),
-        errors.worst_undivided({part.algorithm for part in divided.parts}),
+        None if None in each else max(error for error in each if error is not None),
         errors.measure(undivided.slices) if undivided else None,
     )
     return comparison, is_busy
@@ -57,12 +62,9 @@ def _make_comparison(
     times: Sequence[Sequence[float]], has_undivided: bool, *errors: float | None
 ) -> Comparison:
     """Return a comparison; `times` has those of the divided configuration first, of the undivided last."""
-    (divided_ms, divided_spread), *_, (undivided_ms, undivided_spread) = (
-        (second_lowest(runs), spread(runs)) for runs in (*times, times[-1])
-    )
-    if not has_undivided:
-        return Comparison(None, divided_ms, None, divided_spread, *errors)
-    return Comparison(undivided_ms, divided_ms, undivided_spread, divided_spread, *errors)
+    divided, *_, undivided = ((second_lowest(runs), spread(runs)) for runs in (*times, times[-1]))
+    undivided_ms, undivided_spread = undivided if has_undivided else (None, None)
+    return Comparison(undivided_ms, divided[0], undivided_spread, divided[1], *errors)
 
 
 def spread(times: Sequence[float]) -> float:
@@ -99,14 +101,6 @@ class _Errors:
         if parts not in self._known:
             self._known[parts] = self._run(parts)
         return self._known[parts]
-
-    def worst_undivided(self, algorithms: set[str]) -> float | None:
-        """Return the largest error of the algorithms, each run undivided; None if any error is unknown."""
-        errors = [
-            self.measure(((self._kernel.problem.mini_batch, algorithm),)) for algorithm in sorted(algorithms)
-        ]
-        known = [error for error in errors if error is not None]
-        return max(known) if len(known) == len(errors) else None
 
     def _run(self, parts: Slices) -> float | None:
         if self._reference is None or self._expected is None:

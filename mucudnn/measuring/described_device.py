@@ -82,7 +82,15 @@ def open_planner(engine: str, properties: str) -> tuple[Planner, Machine]:
             continue
         _load_cublas(ctypes.CDLL(path))
         return planner, Machine(PLANNING, device, planner.library, 1)
-    raise NoEngineError(f"cannot plan without a GPU: {reason}{_advise(str(reason))}") from None
+    advice = ""
+    if "cannot load" in str(reason):
+        advice = "; pip install nvidia-cudnn-cu13 nvidia-cublas"
+    elif "SUBLIBRARY_LOADING_FAILED" in str(reason):
+        advice = (
+            "; cuDNN after 9.19 needs libcuda.so.1 of NVIDIA's driver, which can be installed without a GPU, "
+            "for example as Debian's package libcuda1"
+        )
+    raise NoEngineError(f"cannot plan without a GPU: {reason}{advice}") from None
 
 
 def plan(
@@ -123,14 +131,3 @@ def _load_cublas(cudnn: ctypes.CDLL) -> None:
         return
     package = "nvidia-cublas" if major > 12 else f"nvidia-cublas-cu{major}"
     raise NoEngineError(f"planning without a GPU needs {name}: pip install {package}")
-
-
-def _advise(reason: str) -> str:
-    if "cannot load" in reason:
-        return "; pip install nvidia-cudnn-cu13 nvidia-cublas"
-    if "SUBLIBRARY_LOADING_FAILED" in reason:
-        return (
-            "; cuDNN after 9.19 needs libcuda.so.1 of NVIDIA's driver, which can be installed without a GPU, "
-            "for example as Debian's package libcuda1"
-        )
-    return ""

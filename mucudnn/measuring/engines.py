@@ -29,8 +29,7 @@ def open_engine(choice: str, threads: int, *, constant_filters: bool = False) ->
     if not os.path.isfile(path):
         raise NoEngineError(f"there is no engine '{choice}': give auto, host, cudnn or the path of a library")
     try:
-        cudart = _installed_cudart()
-        return Engine(path, threads=threads, cudart=cudart, constant_filters=constant_filters)
+        return Engine(path, threads=threads, cudart=_installed_cudart(), constant_filters=constant_filters)
     except EngineError as error:
         raise NoEngineError(str(error) if path in str(error) else f"{path}: {error}") from None
 

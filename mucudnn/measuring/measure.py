@@ -1,12 +1,11 @@
 """The benchmark driver, which finds the measurements that the cache lacks, makes them and caches them."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from math import isinf
 
-from mucudnn._native import MOST_SLICES_IN_PLACE, EngineError, Timing, UnfinishedError
+from mucudnn._native import MOST_SLICES_IN_PLACE, EngineError, UnfinishedError
 from mucudnn.costs.records import CANNOT_ACCUMULATE, STOCK, SUCCESS, UNLIKELY, Measurement
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
@@ -82,19 +81,13 @@ def measure(bench: Bench, missing: Worklist) -> None:
             f"{worst.algorithm} for {worst.kernel} at {worst.micro_batch} with "
             f"{format_size(worst.workspace)} of workspace"
         )
-    largest: dict[Kernel, int] = {}
-    for task in missing.tasks:
-        largest[task.kernel] = max(task.workspace, largest.get(task.kernel, 0))
-    rows: dict[Kernel, list[Measurement]] = {}  # read by the race of each kernel
-    ends: dict[Kernel, Callable[[], None]] = {}
-    unmeasured, budget = _claim_tasks(bench, missing, rows, ends), bench.budget
+    budget = bench.budget
     title = "Measuring" if isinf(budget.seconds) else f"Measuring within {spell_budget(budget.seconds)}"
     # A paced block is over at once, and importing a progress bar takes long.
     listener = Listener() if budget.is_paced else bench.listener
-    progress = listener.track(unmeasured, title, total=len(missing.tasks))
     with budget.spending():
-        for kernel, tasks in groupby(progress, key=lambda task: task.kernel):
-            _measure_kernel(bench, kernel, tasks, largest[kernel], rows[kernel], ends)
+        for _ in listener.track(_measure_claimed(bench, missing), title, total=len(missing.tasks)):
+            pass
         is_spent = budget.is_spent
     if is_spent and not budget.is_reported:
         budget.is_reported = True
@@ -156,46 +149,38 @@ def _stock_tasks(
     ]
 
 
-def _claim_tasks(
-    bench: Bench,
-    missing: Worklist,
-    rows: dict[Kernel, list[Measurement]],
-    ends: dict[Kernel, Callable[[], None]],
-) -> Iterator[Task]:
-    """Claim one kernel after another, and yield the tasks that no other process has done by then.
+def _measure_claimed(bench: Bench, missing: Worklist) -> Iterator[Task]:
+    """Claim one kernel after another, measure what no other process has measured, and yield each task.
 
-    The caller adds each measurement to the `rows` of its kernel before it asks for the next task. A function
-    that it puts into `ends` is called while the kernel is still claimed, so other processes wait for it.
+    The tensors of a kernel are freed after its tasks.
     """
     kernels = [
         (kernel, list(group)) for kernel, group in groupby(missing.tasks, key=lambda task: task.kernel)
     ]
-    name = f"measure {bench.machine.identity}"
+    name, budget = f"measure {bench.machine.identity}", bench.budget
     for kernel, group in bench.cache.claimed(
         kernels, lambda item: f"{name} {problem_key(item[0].problem)} {item[0].pass_}"
     ):
-        rows[kernel] = _rows(bench, kernel, missing.again)
-        known = _measured_pairs(bench, rows[kernel])
+        rows = _rows(bench, kernel, missing.again)
+        known = _measured_pairs(bench, rows)
         left = [task for task in group if (task.micro_batch, task.algorithm) not in known]
-        left = _leave_out_unlikely(bench, kernel, left, rows[kernel], missing)
+        left = _leave_out_unlikely(bench, kernel, left, rows, missing)
+        kind = ExhaustiveTimer if bench.runner.is_complete else RaceTimer
+        timer = kind(StockOfKernel(bench, kernel, rows), max(task.workspace for task in group))
         is_over = False
         while not is_over:
             is_over = True
-            for task in bench.runner.upcoming(bench.engine, list(left), rows[kernel], missing):
-                if bench.budget.is_spent:
-                    if not bench.budget.is_paced:
-                        yield from _least_tasks(kernel, left, rows[kernel])
-                    is_over = True
+            for task in bench.runner.upcoming(bench.engine, list(left), rows, missing):
+                if is_over := budget.is_spent:
+                    for least in () if budget.is_paced else _least_tasks(kernel, left, rows):
+                        _measure_task(bench, least, timer, rows)
+                        yield least
                     break
-                is_over = False
                 left.remove(task)
+                _measure_task(bench, task, timer, rows)
                 yield task
-            _finish(kernel, ends)  # may change times, and with them what the race has yet to measure
-
-
-def _finish(kernel: Kernel, ends: dict[Kernel, Callable[[], None]]) -> None:
-    if end := ends.pop(kernel, None):
-        end()
+            if isinstance(timer, RaceTimer) and timer.has_raced:
+                _interleave_close(bench, kernel, timer, rows)  # may leave the race more to measure
 
 
 def _least_tasks(kernel: Kernel, tasks: Sequence[Task], rows: Sequence[Measurement]) -> Iterator[Task]:
@@ -233,41 +218,40 @@ def _rows(bench: Bench, kernel: Kernel, again: bool) -> list[Measurement]:
     return rows
 
 
-def _measure_kernel(
-    bench: Bench,
-    kernel: Kernel,
-    tasks: Iterable[Task],
-    workspace: int,
-    rows: list[Measurement],
-    ends: dict[Kernel, Callable[[], None]],
+def _measure_task(
+    bench: Bench, task: Task, timer: ExhaustiveTimer | RaceTimer, rows: list[Measurement]
 ) -> None:
-    """Measure the tasks of one kernel, on tensors that are freed afterwards."""
-    stock = StockOfKernel(bench, kernel, rows)
-    timer = ExhaustiveTimer(stock, workspace) if bench.runner.is_complete else RaceTimer(stock, workspace)
-    for task in tasks:
-        bench.made["measured"] += 1
-        if task.is_stock:
-            rows += stock.measure(task)
-            continue
-        timing, status = None, SUCCESS
-        try:
-            timing = timer.measure(task)
-        except UnfinishedError:
-            continue
-        except EngineError as error:
-            # Raises if the device is broken, in which case the failure says nothing about the algorithm.
-            bench.engine.available_memory  # noqa: B018
-            named = re.search(r"CUDNN_STATUS_\w+", str(error))
-            status = named[0] if named else str(error)
-        rows.append(_make_measurement(bench, task, status, timing))
-        bench.cache.add(bench.machine, kernel, rows[-1])
-        if timing is not None and isinstance(timer, RaceTimer):
-            ends[kernel] = partial(_interleave_close, bench, kernel, timer, rows)
-    _finish(kernel, ends)  # if more tasks are left for later
+    """Measure a task, cache its measurement, and add it to the rows of its kernel."""
+    bench.made["measured"] += 1
+    if task.is_stock:
+        rows += timer.stock.measure(task)
+        return
+    timing, status = None, SUCCESS
+    try:
+        timing = timer.measure(task)
+    except UnfinishedError:
+        return
+    except EngineError as error:
+        # Raises if the device is broken, in which case the failure says nothing about the algorithm.
+        bench.engine.available_memory  # noqa: B018
+        named = re.search(r"CUDNN_STATUS_\w+", str(error))
+        status = named[0] if named else str(error)
+    # A few slices of a 16-bit gradient are summed in place; more need an accumulator, whose size is constant.
+    accumulator = bench.engine.accumulator_size(task.kernel, MOST_SLICES_IN_PLACE + 1)
+    notes = task.notes if timing is None else f"{task.notes} {bench.runner.note}".strip()
+    row = Measurement(
+        task.micro_batch, task.algorithm, status, task.workspace, notes,
+        accumulator=CANNOT_ACCUMULATE if accumulator is None else accumulator,
+    )  # fmt: skip
+    rows.append(row if timing is None else timed(row, timing))
+    if timing is not None and isinstance(timer, RaceTimer):
+        timer.has_raced = True
+    bench.cache.add(bench.machine, task.kernel, rows[-1])
 
 
 def _interleave_close(bench: Bench, kernel: Kernel, timer: RaceTimer, rows: list[Measurement]) -> None:
     """Measure the close candidates of a kernel again, interleaved, and replace their measurements."""
+    timer.has_raced = False
     if bench.budget.is_spent:
         return
     close = find_close(rows, kernel.mini_batch, timer.workspace)
@@ -282,14 +266,3 @@ def _interleave_close(bench: Bench, kernel: Kernel, timer: RaceTimer, rows: list
     for old, row in zip(close, again, strict=False):  # none if disturbed
         bench.cache.add(bench.machine, kernel, row)
         rows[rows.index(old)] = row
-
-
-def _make_measurement(bench: Bench, task: Task, status: str, timing: Timing | None) -> Measurement:
-    # A few slices of a 16-bit gradient are summed in place; more need an accumulator, whose size is constant.
-    accumulator = bench.engine.accumulator_size(task.kernel, MOST_SLICES_IN_PLACE + 1)
-    notes = task.notes if timing is None else f"{task.notes} {bench.runner.note}".strip()
-    row = Measurement(
-        task.micro_batch, task.algorithm, status, task.workspace, notes,
-        accumulator=CANNOT_ACCUMULATE if accumulator is None else accumulator,
-    )  # fmt: skip
-    return row if timing is None else timed(row, timing)

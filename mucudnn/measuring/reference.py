@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from mucudnn._native import Engine, EngineError, Memory, Problem
-from mucudnn.costs.records import SUCCESS
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
+from mucudnn.measuring.candidates import runnable
 from mucudnn.problems.kernels import Kernel
 
 Array = npt.NDArray[np.float64]
 MOST = 2**30  # bytes of a piece with more than one sample
 FEW_CHANNELS = 8
+_RESULTS = {"forward": "y", "backward_data": "x", "backward_filter": "w"}
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,6 @@ class Piece:
     def memory(self) -> int:
         """The bytes of the tensors and of the NumPy arrays that fill them, which take as much again."""
         return 2 * extent(self.problem).total
-
-    @property
-    def shares(self) -> list[tuple[int, ...]]:
-        """The samples of each run, in order."""
-        size = self.problem.mini_batch
-        return [self.samples[first : first + size] for first in range(0, len(self.samples), size)]
 
 
 def piece_of(kernel: Kernel, room: int) -> Piece | None:
@@ -108,35 +103,20 @@ class Reference:
 
     def expected(self) -> Array | None:
         """Return the results in fp64, flattened; None if no algorithm runs in fp64."""
-        shares = self._piece.shares
-        t = Tensors.allocated(self._engine, extent(self._piece.problem))
-        for number, samples in enumerate(shares):
-            for memory, values in self._read_operands(t, samples):
-                memory.write("f64", values.ravel())
-            if not self._run(t, len(samples), beta=float(number > 0)):
+        piece, result = self._piece, _RESULTS[self._pass]
+        t, size = Tensors.allocated(self._engine, extent(piece.problem)), piece.problem.mini_batch
+        for first in range(0, len(piece.samples), size):
+            samples = piece.samples[first : first + size]
+            for tensor in {"x", "w", "y"} - {result}:
+                getattr(t, tensor).write("f64", self._read(tensor, samples).ravel())
+            if not self._run(t, len(samples), beta=float(first > 0)):
                 return None
-        output, count = {
-            "forward": (t.y, self._piece.problem.y_elements),
-            "backward_data": (t.x, self._piece.problem.x_elements),
-            "backward_filter": (t.w, self._piece.problem.w_elements),
-        }[self._pass]
-        result = output.read("f64", count)
-        return self._apply_epilogue(result) if self._whole.epilogue else result
+        values: Array = getattr(t, result).read("f64", getattr(piece.problem, f"{result}_elements"))
+        return self._apply_epilogue(values) if self._whole.epilogue else values
 
     def actual(self) -> Array:
         """Return the values that the kernel itself computed, flattened, from its tensors."""
-        samples = self._piece.samples
-        read = {"forward": self._read_y, "backward_data": self._read_x, "backward_filter": self._read_w}
-        return read[self._pass](samples).ravel()
-
-    def _read_operands(self, into: Tensors, samples: Sequence[int]) -> list[tuple[Memory, Array]]:
-        """Return the input tensors of one share of the samples, each with the values to write into it."""
-        read = [(into.w, self._read_w(samples))] if self._pass != "backward_filter" else []
-        if self._pass != "backward_data":
-            read.append((into.x, self._read_x(samples)))
-        if self._pass != "forward":
-            read.append((into.y, self._read_y(samples)))
-        return read
+        return self._read(_RESULTS[self._pass], self._piece.samples).ravel()
 
     def _apply_epilogue(self, result: Array) -> Array:
         """Return the result after the epilogue of a fused forward convolution."""
@@ -148,36 +128,25 @@ class Reference:
                 bias = next(operands).read(self._whole.data_type, self._whole.out_channels)
                 values = values + np.repeat(bias, values.shape[1] // bias.size)
             else:
-                added = self._read_y(self._piece.samples, next(operands)).reshape(values.shape)
+                added = self._read("y", self._piece.samples, next(operands)).reshape(values.shape)
                 values = scale * values + (factor * added if factor else 0)
         return values.ravel()
 
-    def _read_x(self, samples: Sequence[int]) -> Array:
-        whole = self._whole
-        sizes = whole.in_channels, whole.input
-        return self._read("x", self._tensors.x, *sizes, samples, self._piece.in_channels)
+    def _read(self, tensor: str, samples: Sequence[int], memory: Memory | None = None) -> Array:
+        """Return some samples of x, w or y, in NCHW, of shape (samples, channels, plane).
 
-    def _read_y(self, samples: Sequence[int], memory: Memory | None = None) -> Array:
-        source, whole = memory or self._tensors.y, self._whole
-        return self._read("y", source, whole.out_channels, whole.output, samples, self._piece.out_channels)
-
-    def _read_w(self, _: Sequence[int]) -> Array:
-        channels, whole = self._whole.in_channels // self._whole.groups, self._whole
-        filters = self._piece.out_channels
-        return self._read("w", self._tensors.w, channels, whole.kernel, filters, range(channels))
-
-    def _read(
-        self,
-        tensor: str,
-        memory: Memory,
-        channels: int,
-        spatial: Sequence[int],
-        samples: Sequence[int],
-        wanted: range,
-    ) -> Array:
-        """Return some samples and channels of x, w or y, in NCHW, of shape (samples, channels, plane)."""
-        plane, whole = prod(spatial), self._whole
-        data_type = whole.y_type if tensor == "y" else whole.data_type
+        The channels are those of the piece; a filter has those of its group, and its filters as samples.
+        """
+        whole, piece = self._whole, self._piece
+        channels = whole.in_channels if tensor == "x" else whole.out_channels
+        wanted = piece.in_channels if tensor == "x" else piece.out_channels
+        spatial, data_type = whole.input if tensor == "x" else whole.output, whole.data_type
+        if tensor == "w":
+            channels, spatial = whole.in_channels // whole.groups, whole.kernel
+            samples, wanted = piece.out_channels, range(channels)
+        elif tensor == "y":
+            data_type = whole.y_type
+        memory, plane = memory or getattr(self._tensors, tensor), prod(spatial)
         values = np.empty((len(samples), len(wanted), plane))
         for place, sample in enumerate(samples):
             first = sample * channels * plane
@@ -195,8 +164,9 @@ class Reference:
         Algorithms may fail even though the engine lists them as runnable.
         """
         engine, kernel = self._engine, Kernel(self._piece.problem, self._pass).at(samples)
-        candidates = [c for c in engine.enumerate(kernel) if c.status == SUCCESS]
-        for candidate in sorted(candidates, key=lambda candidate: candidate.workspace):
+        for candidate in sorted(
+            runnable(engine.enumerate(kernel)), key=lambda candidate: candidate.workspace
+        ):
             workspace = allocate_workspace(engine, candidate.workspace)
             parts = [(samples, candidate.algorithm)]
             try:

@@ -73,16 +73,16 @@ class ExhaustiveTimer:
     """The engine's own timer, which allocates its tensors after those of STOCK are freed."""
 
     def __init__(self, stock: StockOfKernel, workspace: int) -> None:
-        self._stock, self._workspace = stock, workspace
+        self.stock, self._workspace = stock, workspace
         self._timer: KernelTimer | None = None
 
     def measure(self, task: Task) -> Timing:
         """Return the times of the engine's algorithm. Raises EngineError."""
         if self._timer is None:
-            self._stock.free()
-            bench = self._stock.bench
+            self.stock.free()
+            bench = self.stock.bench
             self._timer = bench.engine.timer(
-                self._stock.kernel, workspace=self._workspace, memory_cap=bench.memory_cap
+                self.stock.kernel, workspace=self._workspace, memory_cap=bench.memory_cap
             )
         return self._timer.measure(task.micro_batch, task.algorithm, task.workspace)
 
@@ -91,35 +91,36 @@ class RaceTimer:
     """A timer with few runs, on the tensors of STOCK or else on those that a problem's passes share."""
 
     def __init__(self, stock: StockOfKernel, workspace: int) -> None:
-        self._stock = stock
+        self.stock = stock
         self.workspace = workspace  # the most bytes that an algorithm may need
+        self.has_raced = False  # True once a measurement may have made candidates close
         self._tensors: Tensors | None = None
 
     def measure(self, task: Task) -> Timing:
         """Return the times of the engine's algorithm. Raises EngineError, UnfinishedError."""
-        kernel, rows = self._stock.kernel, self._stock.rows
+        rows = self.stock.rows
         return self._measure(
-            task, RACE_RUNS, race_budget_ms(whole_ms_of(rows, kernel.mini_batch)),
+            task, RACE_RUNS, race_budget_ms(whole_ms_of(rows, task.kernel.mini_batch)),
             hopeless_ms(Candidate(task.micro_batch, task.algorithm, task.workspace), rows),
         )  # fmt: skip
 
     @property
     def threads(self) -> int:
         """The threads of the engine."""
-        return self._stock.bench.engine.threads
+        return self.stock.bench.engine.threads
 
     def measure_once(self, row: Measurement) -> Timing:
         """Return the time of one run, after an uncounted one. Raises EngineError, UnfinishedError."""
         return self._measure(row, 1, 0.0, inf)
 
     def _measure(self, what: Task | Measurement, runs: int, budget_ms: float, hopeless_ms: float) -> Timing:
-        kernel, engine = self._stock.kernel, self._stock.bench.engine
+        kernel, engine = self.stock.kernel, self.stock.bench.engine
         if self._tensors is None:
-            self._tensors = self._stock.tensors(engine) or self._stock.bench.tensors(kernel)
+            self._tensors = self.stock.tensors(engine) or self.stock.bench.tensors(kernel)
             self._memory = allocate_workspace(engine, self.workspace)
         x, w, y, *operands = self._tensors.all
         return engine.measure(
             kernel.at(what.micro_batch), what.algorithm, x, w, y, self._memory,
             repeats=runs, budget_ms=budget_ms, hopeless_ms=hopeless_ms, operands=operands, least_runs=1,
-            most_wait_ms=self._stock.bench.budget.most_wait_ms,
+            most_wait_ms=self.stock.bench.budget.most_wait_ms,
         )  # fmt: skip

@@ -89,7 +89,7 @@ def test_a_small_kernel_is_taken_whole_and_a_lack_of_room_gives_none() -> None:
     for pass_ in PASSES:
         piece = piece_of(Kernel(problem, pass_), ROOM)
         assert piece is not None
-        assert piece.shares == [(0, 1, 2, 3, 4)]
+        assert (piece.samples, piece.problem.mini_batch) == ((0, 1, 2, 3, 4), 5)
         assert piece.memory == 2 * extent(problem.replace(data_type="f64")).total
         assert piece_of(Kernel(problem, pass_), 1000) is None
 
