@@ -16,7 +16,7 @@ from torch import nn
 from mucudnn.arrays import dispatch
 from mucudnn.arrays.recent import Recent
 from mucudnn.errors import MucudnnWarning
-from mucudnn.torch.compiling import comparison, graph_pass, operators, private, unknown_sizes
+from mucudnn.torch.compiling import comparison, graph_pass, inductor, operators, tracing, unknown_sizes
 from mucudnn.torch.compiling.operators import CompiledCall, EngineChoice
 from mucudnn.torch.operators import passes
 
@@ -92,13 +92,13 @@ def test_the_engine_adds_the_bias(
     freezing: bool, runs: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, bias=False)).eval(), image()
-    biases, run = list[torch.Tensor | None](), passes.run_forward
+    biases, run = list[torch.Tensor | None](), passes.run
 
-    def noted(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, *rest: Any) -> torch.Tensor:
+    def noted(pass_: str, x: torch.Tensor, w: torch.Tensor, bias: Any, *rest: Any) -> torch.Tensor:
         biases.append(bias)
-        return run(x, w, bias, *rest)
+        return run(pass_, x, w, bias, *rest)
 
-    monkeypatch.setattr(passes, "run_forward", noted)
+    monkeypatch.setattr(passes, "run", noted)
     with torch.no_grad(), inductor_config.patch(freezing=freezing):
         result = torch.compile(mt.convert(copy.deepcopy(model)))(x)
         assert_as_exact_as_stock(result, model(x), copy.deepcopy(model).double()(x.double()))
@@ -290,7 +290,7 @@ def test_images_with_a_group_norm_stay_channels_first(
     assert formats == {True}, "Inductor's convolution is measured in its own format"
 
 
-class UsersPass(private.pass_class()):  # type: ignore[misc]
+class UsersPass(inductor.GraphPass):  # type: ignore[misc]
     """A pass of the user that counts its calls."""
 
     calls = 0
@@ -321,19 +321,19 @@ def test_a_pass_that_replaces_ours_leaves_all_to_inductor(runs: Counter[str]) ->
 
 def test_the_cache_of_compiled_graphs_knows_users_pass_and_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     trace, other = type("Trace", (), {})(), type("Trace", (), {})()
-    monkeypatch.setattr(private, "present_trace", lambda: trace)
-    monkeypatch.setitem(private.limits_of_traces, trace, [1 << 20])
-    known = graph_pass.swap_after([UsersPass()]).uuid()
-    assert known == graph_pass.swap_after([UsersPass()]).uuid()
-    assert known != graph_pass.swap_after([]).uuid()
-    assert graph_pass.swap_after([lambda graph: None]).uuid() is None
+    monkeypatch.setattr(inductor, "present_trace", lambda: trace)
+    monkeypatch.setitem(inductor.limits_of_traces, trace, [1 << 20])
+    known = graph_pass.Swap([UsersPass()]).uuid()
+    assert known == graph_pass.Swap([UsersPass()]).uuid()
+    assert known != graph_pass.Swap([]).uuid()
+    assert graph_pass.Swap([lambda graph: None]).uuid() is None
     for name, value in (("digest_of_choices", lambda: "others"), ("_CODE", b"another version")):
         with monkeypatch.context() as changed:
             changed.setattr(graph_pass, name, value)
-            assert known != graph_pass.swap_after([UsersPass()]).uuid()
+            assert known != graph_pass.Swap([UsersPass()]).uuid()
     monkeypatch.setattr(graph_pass, "digest_of_choices", lambda: "others")
-    monkeypatch.setattr(private, "present_trace", lambda: other)
-    without = graph_pass.swap_after([UsersPass()]).uuid()
+    monkeypatch.setattr(inductor, "present_trace", lambda: other)
+    without = graph_pass.Swap([UsersPass()]).uuid()
     assert b"others" not in without
 
 
@@ -464,7 +464,8 @@ def test_a_promise_is_kept_in_compiled_code(runs: Counter[str]) -> None:
 def test_a_strange_pytorch_gets_todays_operators_and_one_warning(
     runs: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    private.inductor.cache_clear()
+    tracing.names_of_inductor.cache_clear()
+    monkeypatch.delitem(sys.modules, inductor.__name__)
     monkeypatch.setitem(sys.modules, "torch._inductor.custom_graph_pass", None)
     monkeypatch.delattr(torch._inductor, "custom_graph_pass", raising=False)
     model, x = network(), image()
@@ -472,9 +473,9 @@ def test_a_strange_pytorch_gets_todays_operators_and_one_warning(
         with pytest.warns(MucudnnWarning, match=r"inside torch\.compile") as warned:
             result = torch.compile(mt.convert(copy.deepcopy(model)), backend="aot_eager")(x)
         assert len([each for each in warned if each.category is MucudnnWarning]) == 1
-        assert private.inductor() is None
+        assert tracing.names_of_inductor() is None
     finally:
-        private.inductor.cache_clear()
+        tracing.names_of_inductor.cache_clear()
     torch.testing.assert_close(result, model(x))
     assert not runs
 

@@ -283,7 +283,9 @@ def test_arguments_that_cannot_be_convolved_are_refused(
 
 def test_tensors_on_different_devices_are_refused() -> None:
     with pytest.raises(RuntimeError, match="x and w are on cpu and meta") as caught:
-        passes.run_forward(X, W.to("meta"), None, Options((1, 1), (0, 0), (1, 1), 1, "", None, None, False))
+        passes.run(
+            "forward", X, W.to("meta"), None, Options((1, 1), (0, 0), (1, 1), 1, "", None, None, False)
+        )
     assert isinstance(caught.value, MucudnnError)
 
 

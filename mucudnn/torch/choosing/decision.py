@@ -200,11 +200,11 @@ def _ways(key: CallKey, operands: Operands, ready: dict[str, Prepared]) -> dict[
             torch.ops.aten.convolution_backward(gradient(), x, w, sizes, *arguments, needed)
 
     def run_ours() -> None:
-        passes.run_forward(x, w, bias, options, ready["forward"])
+        passes.run("forward", x, w, bias, options, ready["forward"])
         if needed[0]:
-            passes.run_backward("backward_data", gradient(), w, x.shape, options)
+            passes.run("backward_data", gradient(), w, x.shape, options)
         if needed[1]:
-            passes.run_backward("backward_filter", x, gradient(), w.shape, options)
+            passes.run("backward_filter", x, gradient(), w.shape, options)
         if needed[2]:
             gradient().sum([0, *range(2, x.dim())])
 
@@ -232,14 +232,14 @@ def _fuse_bias(
     except passes.FAILURES:  # for example, no engine fuses a bias within the limit
         return answer
     present, overhead_ms, without = CHOICES, 0.0, str(plain.configuration)
-    run_present: Callable[[], Tensor] = partial(passes.run_forward, x, w, bias, options)
+    run_present: Callable[[], Tensor] = partial(passes.run, "forward", x, w, bias, options)
     if not answer.gain:
         present, overhead_ms, without = STOCK_WAY, OPERATOR_MS, STOCK_WAY
         run_present = partial(stock.forward, x, w, bias, passes.stock_arguments(options))
     times, gain = trials.compare(
         key,
         ready.problem,
-        {present: run_present, _FUSED: partial(passes.run_forward, x, w, bias, fused.options)},
+        {present: run_present, _FUSED: partial(passes.run, "forward", x, w, bias, fused.options)},
         (_FUSED, ready.configuration, without),
         overhead_ms,
         may_measure=may_measure,

@@ -52,7 +52,10 @@ _PATIENCE = 400  # steps after which the choices stay without a comparison
 _MOST_CALLS = 4096  # in a longer step the program has probably stopped calling its first convolution
 _MOST_SHAPES = 512  # results, and as many older ones
 _MOST_ASKED = 4  # different steps with the same first call that are looked up in the cache
-_WAYS = (CHOICES, STOCK_WAY, MIXTURE)  # in the order in which they are interleaved
+_WAYS = (CHOICES, STOCK_WAY, MIXTURE)
+# The order of the ways, which begins again after its end. Each way runs two steps in a row, for programs that
+# call the first convolution twice in a step: they then see both of its calls in all ways.
+_TURNS = tuple(way for way in (*_WAYS, *reversed(_WAYS)) for _ in range(2))
 _logger = logging.getLogger("mucudnn")
 
 
@@ -62,21 +65,24 @@ class _SimilarSteps:
 
     times: dict[tuple[int, ...], dict[str, list[RunTime]]] = field(default_factory=dict)
     left: tuple[str, ...] = _WAYS  # the ways that may be the fastest
-    way: str = CHOICES  # the way of the next step
-    repeats: int = 0  # the steps in this way since the last step in another way
-    is_forward: bool = True  # True for the order of _WAYS, False for the reverse
+    turn: int = 0  # the place of the next step in _TURNS
     count: int = 0
     asked: set[tuple[int, ...]] = field(default_factory=set)  # the steps that were looked up in the cache
     result: str | None = None  # the way that runs from now on
     left_to_pytorch: dict[int, bool] = field(default_factory=dict)  # keys are modules; empty without a result
     check: StepCheck | None = None  # the latest result of a comparison
 
+    @property
+    def way(self) -> str:
+        """The way of the next step."""
+        return _TURNS[self.turn % len(_TURNS)]
+
     def restart(self) -> None:
         """Run the next step with the choices, as the first step ran.
 
         The count of steps goes on, so that a program with ever new calls does not compare longer than others.
         """
-        self.way, self.repeats, self.is_forward = CHOICES, 0, True
+        self.turn = 0
 
     def end(self, otherwise: str | None, step_ms: Times | None = None, *, is_counted: bool = False) -> None:
         """Go on with the result as before its check, in which a step took these ms by way.
@@ -96,21 +102,10 @@ class _SimilarSteps:
         if all(way in times for way in self.left):
             slower = slower_ways({way: times[way] for way in self.left})
             self.left = tuple(way for way in self.left if way not in slower)
-        # Each way runs two steps in a row, for programs that call the first convolution twice in a step: they
-        # then see both of its calls in all ways.
-        self.repeats += 1
-        if self.repeats == 2 or self.way not in self.left:
-            self.repeats, self.way = 0, self._next()
+        self.turn += 1
+        while self.way not in self.left:
+            self.turn += 1
         return times
-
-    def _next(self) -> str:
-        """Return the next way. The last way of an order is the first of the next."""
-        order = _WAYS if self.is_forward else _WAYS[::-1]
-        later = [way for way in order[order.index(self.way) + 1 :] if way in self.left]
-        if not later:
-            self.is_forward = not self.is_forward
-            later = [way for way in reversed(order) if way in self.left]
-        return later[0]
 
 
 class StepComparison:

@@ -19,7 +19,6 @@ from mucudnn.torch.choosing import trials
 from mucudnn.torch.choosing.trials import Times, digest
 from mucudnn.torch.compiling.operators import (
     SCHEMA,
-    TENSORS,
     CompiledCall,
     EngineChoice,
     choices,
@@ -27,6 +26,7 @@ from mucudnn.torch.compiling.operators import (
     run,
 )
 from mucudnn.torch.operators import device_times, kept_filters, passes, stock
+from mucudnn.torch.operators.options import TENSORS
 
 # The ways in which a compiled convolution runs, as the cache names them; the engine's way follows `_ENGINE`.
 # The epilogue is the pass over the result that is due if the engine runs, because Inductor fuses ReLU and
@@ -53,10 +53,17 @@ def choose(call: CompiledCall, packed: Packed | None) -> EngineChoice | None:
     The cache keeps all times.
     """
     choose_way = partial(_choose_way, is_packed=packed is not None)
+    kind = "plain" if packed is None else "packed, adds" if packed.adds else "packed"
+    step = digest(("compiled", kind, call.workspace, call.constant_filter))
     try:
-        way = choose_way(_times(call, packed, choose_way))
-    except (*passes.FAILURES, RuntimeError):  # such as a lack of memory
+        key = stock.source_of("cpu").machine, Kernel(call.problem, call.pass_), step
+        with user_cache(LogListener()) as cache:
+            times = trials.of_process.find_or_measure(
+                cache, key, partial(_measure, call, packed), choose_way, _measuring_ms
+            )
+    except (*passes.FAILURES, RuntimeError):
         return None
+    way = choose_way(times)
     if way == _INDUCTOR:
         return None
     size, _, algorithm = way.removeprefix(_ENGINE).partition(" ")
@@ -86,16 +93,6 @@ def digest_of_choices() -> str:
         ]
     versions = mucudnn.__version__, SCHEMA, *TENSORS.values(), *machine.identity
     return digest([*versions, *sorted(map(str, rows))])
-
-
-def _times(call: CompiledCall, packed: Packed | None, choose_way: Callable[[Times], str]) -> Times:
-    kernel, machine = Kernel(call.problem, call.pass_), stock.source_of("cpu").machine
-    kind = "plain" if packed is None else "packed, adds" if packed.adds else "packed"
-    step = digest(("compiled", kind, call.workspace, call.constant_filter))
-    with user_cache(LogListener()) as cache:
-        return trials.of_process.find_or_measure(
-            cache, (machine, kernel, step), partial(_measure, call, packed), choose_way, _measuring_ms
-        )
 
 
 def _measuring_ms(times: Times) -> float:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from mucudnn.sizes import spell_limit
-from mucudnn.torch.compiling import private, unknown_sizes
+from mucudnn.torch.compiling import inductor, unknown_sizes
 from mucudnn.torch.compiling.comparison import Packed, choose, digest_of_choices
 from mucudnn.torch.compiling.operators import OPERATORS, CompiledCall, EngineChoice, stride_orders
 
@@ -25,26 +25,21 @@ _RESULTS = ("backward_data", "backward_filter")  # the first two results of `ate
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Read at import, because the files of a running process may be replaced.
-_CODE = private.hash_files(sorted(Path(__file__).parent.glob("*.py")))
+_CODE = inductor.hash_files(tuple(map(str, sorted(Path(__file__).parent.glob("*.py")))))
 
 
 def set_pass() -> None:
     """Let Inductor run the pass, after the user's own."""
-    private.keep_scatters_before_readers()
-    before = private.passes_before()
+    inductor.keep_scatters_before_readers()
+    before = inductor.passes_before()
     if not any(isinstance(each, Swap) for each in before):
         for own in (OPERATORS, unknown_sizes.OPERATORS):
             for pass_, operator in own.items():
-                private.require_stride_orders(operator, partial(stride_orders, pass_))
-        private.set_pass(swap_after(before))
+                inductor.require_stride_orders(operator, partial(stride_orders, pass_))
+        inductor.set_pass(Swap(before))
 
 
-def swap_after(before: Sequence[Any]) -> Any:
-    """Return the pass, as an object of a class that Inductor's cache accepts, after the user's passes."""
-    return type("InductorPass", (Swap, private.pass_class()), {})(before)
-
-
-class Swap:
+class Swap(inductor.GraphPass):
     """A pass that runs the user's passes and then gives convolutions to the engine."""
 
     def __init__(self, before: Sequence[Any]) -> None:
@@ -65,12 +60,12 @@ class Swap:
     def __call__(self, graph: fx.Graph, is_inference: bool | None = None) -> None:
         """Swap the convolutions of converted modules for which the engine is faster."""
         for each in self._before:
-            if private.wants_inference(each):
+            if inductor.wants_inference(each):
                 each(graph, is_inference=is_inference)
             else:
                 each(graph)
         limits = self._limits()
-        if not limits or private.is_ahead_of_time():
+        if not limits or inductor.is_ahead_of_time():
             return
         limit = min((size for size in limits if size is not None), default=None)
         counts = _Graph(graph, spell_limit(limit)).swap()
@@ -78,8 +73,8 @@ class Swap:
             _logger.info("torch.compile: %s", ", ".join(f"{n} {text}" for text, n in sorted(counts.items())))
 
     def _limits(self) -> list[int | None]:
-        trace = private.present_trace()
-        return [] if trace is None else private.limits_of_traces.get(trace, [])
+        trace = inductor.present_trace()
+        return [] if trace is None else inductor.limits_of_traces.get(trace, [])
 
 
 class _Graph:
@@ -95,10 +90,12 @@ class _Graph:
         for node in list(self._graph.nodes):
             if node.op != "call_function" or not _is_converted(node):
                 continue
-            if private.is_packed_convolution(node):
+            if inductor.is_packed_convolution(node):
                 self._swap_packed(node)
-            elif node.target is _aten.convolution.default:
-                self._swap_forward(node)
+            elif node.target is _aten.convolution.default and not node.args[6]:
+                x, w, bias, stride, padding, dilation, _, _, groups = node.args
+                if way := self._operator_for("forward", x, w, stride, padding, dilation, groups):
+                    self._replace(node, node, way[0], (x, w, bias, *way[1]))
             elif node.target is _aten.convolution_backward.default:
                 self._swap_backward(node)
         return self._counts
@@ -107,7 +104,7 @@ class _Graph:
         x, packed, bias, padding, stride, dilation, groups, *_ = node.args
         if packed.op != "get_attr":
             return
-        opaque, x_shape = getattr(self._module, packed.target), private.known_shape(x)
+        opaque, x_shape = getattr(self._module, packed.target), inductor.known_shape(x)
         if x_shape is None:
             self._counts["forward convolutions of unknown shape left to Inductor"] += 1
             return
@@ -123,7 +120,7 @@ class _Graph:
 
         def run_stock(real: Tensor, sum_: Tensor | None) -> Tensor:
             sizes = padding, stride, dilation, groups
-            result: Tensor = private.run_packed(real, opaque, values, sizes, sum_)
+            result: Tensor = inductor.run_packed(real, opaque, values, sizes, sum_)
             return result
 
         choice = self._choose(call, Packed(run_stock, w, _is_added(node)))
@@ -136,21 +133,14 @@ class _Graph:
         own.meta["val"] = node.meta["val"].fake_mode.from_tensor(w, static_shapes=True)
         arguments = x, own, bias, *_common_arguments(call)
         if _is_static(x):
-            self._put_forward(node, OPERATORS["forward"], (*arguments, *choice))
+            self._replace(node, node, OPERATORS["forward"], (*arguments, *choice))
         else:
             unknown_sizes.note_choice(call, choice)
-            self._put_forward(node, unknown_sizes.OPERATORS["forward"], arguments)
+            self._replace(node, node, unknown_sizes.OPERATORS["forward"], arguments)
         if not packed.users:
             self._graph.erase_node(packed)
             if not any(n.op == "get_attr" and n.target == packed.target for n in self._graph.nodes):
                 delattr(self._module, packed.target)
-
-    def _swap_forward(self, node: fx.Node) -> None:
-        x, w, bias, stride, padding, dilation, transposed, _, groups = node.args
-        way = None if transposed else self._operator_for("forward", x, w, stride, padding, dilation, groups)
-        if way is not None:
-            operator, tail = way
-            self._put_forward(node, operator, (x, w, bias, *tail))
 
     def _swap_backward(self, node: fx.Node) -> None:
         dy, x, w, _, stride, padding, dilation, transposed, _, groups, mask = node.args
@@ -258,13 +248,6 @@ class _Graph:
         self._counts[f"{call.pass_} convolutions {where}"] += 1
         return choice
 
-    def _put_forward(self, node: fx.Node, operator: Any, arguments: tuple[Any, ...]) -> None:
-        with self._graph.inserting_before(node):
-            new = self._graph.call_function(operator, arguments)
-        new.meta.update(node.meta)
-        node.replace_all_uses_with(new)
-        self._graph.erase_node(node)
-
     def _replace(self, node: fx.Node, result: fx.Node, target: Any, arguments: tuple[Any, ...]) -> None:
         with self._graph.inserting_before(node):
             new = self._graph.call_function(target, arguments)
@@ -289,7 +272,7 @@ def _is_added(node: fx.Node) -> bool:
         len(users) == 1
         and users[0].target is _aten.add.Tensor
         and all(
-            isinstance(term, fx.Node) and private.known_shape(term) == private.known_shape(node)
+            isinstance(term, fx.Node) and inductor.known_shape(term) == inductor.known_shape(node)
             for term in users[0].args
         )
     )
@@ -306,5 +289,5 @@ def _is_converted(node: fx.Node) -> bool:
         module.startswith("mucudnn.")
         if isinstance(module, str)
         else any(base.__module__.startswith("mucudnn.") for base in module.__mro__)
-        for module in private.module_stack(node)
+        for module in inductor.module_stack(node)
     )

@@ -16,11 +16,10 @@ from mucudnn.arrays.call import PassCall, geometry, limit_of
 from mucudnn.arrays.devices import device_named
 from mucudnn.arrays.dispatch import Prepared, prepare_slices
 from mucudnn.arrays.recent import Recent
-from mucudnn.costs.records import SUCCESS
-from mucudnn.measuring.candidates import wastes_transform
+from mucudnn.measuring.candidates import runnable, wastes_transform
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch.operators import passes
-from mucudnn.torch.operators.options import Options
+from mucudnn.torch.operators.options import TENSORS, Options, output_shape
 from mucudnn.torch.operators.stock import random_tensors
 from mucudnn.torch.tracing.recorder import DATA_TYPES
 
@@ -29,11 +28,6 @@ COMMON_ARGUMENTS = (
     "bool constant_filter"
 )
 SCHEMA = f"{COMMON_ARGUMENTS}, SymInt micro_batch, str algorithm"
-TENSORS = {
-    "forward": "Tensor x, Tensor w, Tensor? bias",
-    "backward_data": "Tensor dy, Tensor w, SymInt[] shape",
-    "backward_filter": "Tensor x, Tensor dy, SymInt[] shape",
-}
 
 
 class CompiledCall(NamedTuple):
@@ -55,8 +49,7 @@ class CompiledCall(NamedTuple):
     @property
     def y(self) -> tuple[int, ...]:
         """The shape of the result of the forward pass."""
-        sizes = zip(self.x[2:], self.w[2:], self.stride, self.padding, self.dilation, strict=True)
-        return self.x[0], self.w[0], *((i + 2 * p - d * (k - 1) - 1) // s + 1 for i, k, s, p, d in sizes)
+        return output_shape(self.x, self.w, self.stride, self.padding, self.dilation)
 
     @property
     def options(self) -> Options:
@@ -105,8 +98,8 @@ def choices(call: CompiledCall) -> list[EngineChoice]:
     sizes = [n] if must_be_whole else [n, *(2**e for e in range(n.bit_length() - 1, -1, -1) if 2**e < n)]
     largest, smallest = dict[str, int](), list[str]()
     for size in sizes:
-        for listed in engine.enumerate(kernel.at(size)):
-            if listed.status != SUCCESS or wastes_transform(kernel, listed.algorithm):
+        for listed in runnable(engine.enumerate(kernel.at(size))):
+            if wastes_transform(kernel, listed.algorithm):
                 continue
             if limit is None or listed.workspace <= limit:
                 largest.setdefault(listed.algorithm, size)
@@ -134,10 +127,9 @@ def run(call: CompiledCall, choice: EngineChoice, first: Tensor, second: Tensor,
             pass
         else:
             _ready[key] = ready
-    if call.pass_ == "forward":
-        return passes.run_forward(first, second, third, call.options, ready)
-    shape = call.x if call.pass_ == "backward_data" else call.w
-    return passes.run_backward(call.pass_, first, second, shape, call.options, ready)
+    if call.pass_ != "forward":
+        third = call.x if call.pass_ == "backward_data" else call.w
+    return passes.run(call.pass_, first, second, third, call.options, ready)
 
 
 _ready: Recent[Any, Prepared] = Recent(2048)

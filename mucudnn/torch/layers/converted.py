@@ -1,6 +1,7 @@
 """The modules that `convert` makes, which choose in each call whether mucudnn or PyTorch runs it."""
 
 import logging
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -8,17 +9,21 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
 
+from mucudnn.arrays.call import PassCall, geometry
+from mucudnn.arrays.dispatch import decided
 from mucudnn.arrays.recent import Recent
 from mucudnn.errors import UsageError
+from mucudnn.output.text import micro_batches
+from mucudnn.problems.descriptor import short_text
 from mucudnn.torch.choosing import answers
 from mucudnn.torch.choosing.answers import CallKey
 from mucudnn.torch.choosing.decision import decide
 from mucudnn.torch.compiling.tracing import is_left_to_inductor
 from mucudnn.torch.layers import functional
-from mucudnn.torch.layers.choice_of_layer import choice_of_pass
 from mucudnn.torch.layers.settings import ConversionSettings
 from mucudnn.torch.operators import kept_filters, passes
 from mucudnn.torch.operators.operands import Operands, prepare_operands
+from mucudnn.torch.operators.options import Options, plan_of
 from mucudnn.torch.operators.passes import can_divide
 
 _logger = logging.getLogger("mucudnn")
@@ -26,6 +31,44 @@ STEPS_REASON = "whole steps were fastest with them"
 CALL_REASON = "measured, no choice of mucudnn's was faster"
 _MOST_LOGGED = 64  # the latest sentences about a layer, which are not logged again
 _logged: WeakKeyDictionary[nn.Module, Recent[str, bool]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class LayerChoice:
+    """The choice for one pass of one layer; `kernel` is its short descriptor.
+
+    `micro_batches` is a text such as `4×16 WINOGRAD_NONFUSED`, or `1×1 WINOGRAD_NONFUSED in tiles of 8` if
+    the samples are divided as well. `time_ms` is the predicted time, and `workspace` the bytes that the pass
+    uses. `parts` is the number of micro-batches or groups. All four are None for a pass that PyTorch
+    computes, and `reason` says why it does. `is_busy` says that other programs disturbed a measurement that
+    the choice depends on.
+    """
+
+    layer: str
+    pass_: str
+    kernel: str
+    micro_batches: str | None = None
+    time_ms: float | None = None
+    workspace: int | None = None
+    parts: int | None = None
+    reason: str | None = None
+    is_busy: bool = False
+
+
+def choice_of_pass(name: str, call: PassCall, options: Options) -> LayerChoice:
+    """Return the choice for a pass of a layer, without details while the pass is undecided."""
+    ready = decided(call, plan_of(options.plan))
+    if ready is None:
+        return stock_choice(name, call, "not measured yet, and missing in the plan and the cache")
+    chosen = ready.configuration
+    text = micro_batches(chosen, " + ")
+    figures = ready.predicted_ms, ready.workspace, len(chosen.parts)
+    return LayerChoice(name, call.pass_, short_text(ready.problem), text, *figures, is_busy=ready.is_busy)
+
+
+def stock_choice(name: str, call: PassCall, reason: str) -> LayerChoice:
+    """Return the choice for a pass that PyTorch computes."""
+    return LayerChoice(name, call.pass_, short_text(geometry(call)[0]), reason=reason)
 
 
 class Converted:
@@ -143,7 +186,12 @@ def _choose(
     answer = None if key is None else answers.find(key)  # compiled code has no key
     if answer is not None and not answer.gain:
         return None
-    if answer is not None and answer.options is not None and not _is_watched(input):
+    # A captured call runs PyTorch's own convolution, and the log may report a call.
+    if (
+        answer is not None
+        and answer.options is not None
+        and not (passes.is_captured(input) or _logger.isEnabledFor(logging.INFO))
+    ):
         settings.note_choice(key, answer)
         return Operands(input, weight, bias, answer.options, True, answer.ready)
     if not can_divide(input, weight):
@@ -160,11 +208,6 @@ def _choose(
     if is_ours if answer is None else answer.is_final:
         _log_choice(module, operands, is_ours)
     return operands if is_ours else None
-
-
-def _is_watched(input: Tensor) -> bool:
-    """Return whether a CUDA graph captures the call or the log may report it."""
-    return passes.is_captured(input) or _logger.isEnabledFor(logging.INFO)
 
 
 def _key_of(

@@ -51,8 +51,8 @@ def conv1d(
 ) -> Tensor:
     """Return a convolution of signals, (N, C, L) or (C, L); everything else is as in `conv2d`."""
     sizes = stride, padding, dilation, groups
-    promise = _promise(numerics, batch_invariant, choice)
-    return _convolve(conv1d, input, weight, bias, *sizes, workspace, plan, promise)
+    words = numerics, batch_invariant, choice
+    return _convolve(conv1d, (input, weight, bias), sizes, workspace, plan, words)
 
 
 @_unscriptable
@@ -96,8 +96,8 @@ def conv2d(
     a derivative under `torch.func.functionalize`; these are RuntimeErrors. All are MucudnnErrors.
     """
     sizes = stride, padding, dilation, groups
-    promise = _promise(numerics, batch_invariant, choice)
-    return _convolve(conv2d, input, weight, bias, *sizes, workspace, plan, promise)
+    words = numerics, batch_invariant, choice
+    return _convolve(conv2d, (input, weight, bias), sizes, workspace, plan, words)
 
 
 @_unscriptable
@@ -118,30 +118,29 @@ def conv3d(
 ) -> Tensor:
     """Return a convolution of volumes, (N, C, D, H, W) or (C, D, H, W); everything else is as in `conv2d`."""
     sizes = stride, padding, dilation, groups
-    promise = _promise(numerics, batch_invariant, choice)
-    return _convolve(conv3d, input, weight, bias, *sizes, workspace, plan, promise)
-
-
-def _promise(numerics: str | None, batch_invariant: bool | None, choice: str | None) -> Promise | None:
-    """Return the promise that arguments ask for; None if all are None."""
-    if numerics is None and batch_invariant is None and choice is None:
-        return None
-    return promise_of(numerics, batch_invariant, choice)
+    words = numerics, batch_invariant, choice
+    return _convolve(conv3d, (input, weight, bias), sizes, workspace, plan, words)
 
 
 _AXES: dict[Any, int] = {conv1d: 1, conv2d: 2, conv3d: 3}
 
 
-def _convolve(function: Any, x: Tensor, w: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
-    """Run a function of this module, which has these arguments, with mucudnn's operators or PyTorch's own."""
+def _convolve(
+    function: Any, tensors: tuple[Tensor, Tensor, Tensor | None], sizes: tuple[Any, ...],
+    workspace: int | str | None, plan: PlanOrPath | None, words: tuple[Any, Any, Any],
+) -> Tensor:  # fmt: skip
+    """Run a function of this module with mucudnn's operators or PyTorch's own.
+
+    `words` are numerics, batch_invariant and choice; they promise what the process does if all are None.
+    """
+    (x, w, bias), promise = tensors, None if words == (None, None, None) else promise_of(*words)
     if has_torch_function_variadic(x, w, bias):
-        return overridden(function, x, w, bias, *arguments)
+        return overridden(function, x, w, bias, *sizes, workspace, plan, promise)
     dims = _AXES[function]
-    *sizes, workspace, plan, promise = arguments
     key = answer = None
     if isinstance(x, Tensor) and isinstance(w, Tensor):
         if list in [*map(type, sizes)]:  # a list cannot be hashed
-            sizes = [tuple(size) if type(size) is list else size for size in sizes]
+            sizes = tuple(tuple(size) if type(size) is list else size for size in sizes)
         caller = dims if plan is None and promise is None else (dims, promise, handle_of(plan))
         key = answers.key_of(x, w, bias, workspace, caller, *sizes)
         answer = None if key is None else answers.find(key)  # compiled code has no key

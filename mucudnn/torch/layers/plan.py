@@ -24,10 +24,11 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import promise_of
 from mucudnn.torch.layers.convert import convolutions
 from mucudnn.torch.layers.converted import operands_of
-from mucudnn.torch.layers.one_run import run_once
 from mucudnn.torch.layers.settings import ConversionSettings
 from mucudnn.torch.operators import stock
-from mucudnn.torch.operators.passes import can_divide, is_transformed, needed_passes
+from mucudnn.torch.operators.passes import can_divide, needed_passes
+from mucudnn.torch.private import is_transformed
+from mucudnn.torch.tracing.compiled import run_once
 
 
 def plan(

@@ -23,8 +23,8 @@ from mucudnn.torch.choosing.sightings import Sightings
 from mucudnn.torch.choosing.step_check import StepTimes
 from mucudnn.torch.choosing.step_comparison import StepComparison
 from mucudnn.torch.choosing.trials import CHOICES, MIXTURE, STOCK_WAY
-from mucudnn.torch.operators.compiler_marks import keep_result
 from mucudnn.torch.operators.options import handle_of
+from mucudnn.torch.private import keep_result
 
 
 class ConversionSettings:

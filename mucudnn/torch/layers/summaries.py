@@ -14,13 +14,20 @@ from mucudnn.output.text import milliseconds, shortened
 from mucudnn.sizes import format_size
 from mucudnn.torch.choosing import answers
 from mucudnn.torch.choosing.answers import passes_of
-from mucudnn.torch.layers.choice_of_layer import LayerChoice, choice_of_pass, stock_choice
 from mucudnn.torch.layers.convert import converted_layers, describe_subclasses
-from mucudnn.torch.layers.converted import CALL_REASON, STEPS_REASON, as_run, operands_of
-from mucudnn.torch.layers.one_run import run_once
+from mucudnn.torch.layers.converted import (
+    CALL_REASON,
+    STEPS_REASON,
+    LayerChoice,
+    as_run,
+    choice_of_pass,
+    operands_of,
+    stock_choice,
+)
 from mucudnn.torch.operators import kept_filters, ops
 from mucudnn.torch.operators.operands import Operands
 from mucudnn.torch.operators.passes import can_divide, needed_passes
+from mucudnn.torch.tracing.compiled import run_once
 
 _HEADS = ("layer", "pass", "kernel", "micro-batches", "predicted ms", "workspace")
 _FIGURES = (False, False, False, False, True, True)

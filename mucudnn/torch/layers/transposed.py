@@ -11,7 +11,8 @@ from mucudnn.torch.operators.derivatives import convolve
 from mucudnn.torch.operators.formats import channels_last_results
 from mucudnn.torch.operators.operands import autocast
 from mucudnn.torch.operators.options import Options
-from mucudnn.torch.operators.passes import can_divide, is_transformed
+from mucudnn.torch.operators.passes import can_divide
+from mucudnn.torch.private import is_transformed
 
 Operands = tuple[Tensor, Tensor, Tensor | None]
 

@@ -11,14 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from mucudnn.arrays.dispatch import Prepared
 from mucudnn.errors import NotDifferentiableError
 from mucudnn.torch.operators import passes
-from mucudnn.torch.operators.compiler_marks import uncompiled
 from mucudnn.torch.operators.options import Ints, Options
-from mucudnn.torch.operators.passes import is_transformed
+from mucudnn.torch.private import Transform, active_transforms, is_profiled, is_transformed, uncompiled
 
 # The roles of a pass's first and second tensor and of its result.
 _ROLES = {"forward": ("x", "w", "y"), "backward_data": ("y", "w", "x"), "backward_filter": ("x", "y", "w")}
@@ -32,7 +30,6 @@ _FOLDS: dict[frozenset[str], dict[str, tuple[int, bool]]] = {
     frozenset("xw"): {"x": (1, True), "w": (1, False)},  # the input channels
     frozenset("xwy"): {"x": (1, False), "w": (0, False), "y": (1, False)},
 }
-_Transform = torch._C._functorch.TransformType
 
 
 def convolve(
@@ -53,7 +50,7 @@ def convolve(
     ):
         result: Tensor = MucudnnConvolution.apply(pass_, first, second, third, options, ready)
         return result
-    if torch.autograd._profiler_enabled():  # a profiler shows operators, with their shapes
+    if is_profiled():  # a profiler shows operators, with their shapes
         return _operator(pass_, first, second, third, *options)
     return passes.run(pass_, first, second, third, options, ready)
 
@@ -64,13 +61,11 @@ def _operator(pass_: str, *arguments: Any) -> Tensor:
 
 
 def _run_transformed(pass_: str, *arguments: Any) -> Tensor:
-    transforms = {transform.key() for transform in torch._C._functorch.get_interpreter_stack() or ()}
-    if forward_ad._current_level >= 0:
-        transforms.add(_Transform.Jvp)
-    if _Transform.Functionalize not in transforms:
+    transforms = active_transforms()
+    if Transform.Functionalize not in transforms:
         result: Tensor = Convolution.apply(pass_, *arguments)
         return result
-    if transforms & {_Transform.Grad, _Transform.Jvp}:
+    if transforms & {Transform.Grad, Transform.Jvp}:
         raise NotDifferentiableError(
             "mucudnn.torch has no derivatives together with torch.func.functionalize: "
             "leave it out, or use torch.nn.functional"

@@ -1,12 +1,14 @@
 """Formulas that let PyTorch's FlopCounterMode count the three passes as it counts its own convolutions."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from mucudnn.arrays.call import by_role
+from mucudnn.problems.kernels import PASSES
 from mucudnn.torch.operators import ops  # noqa: F401 (defines the operators)
 from mucudnn.torch.operators.options import Ints, Options
 from mucudnn.torch.operators.passes import stock_arguments
@@ -23,27 +25,24 @@ def _silent(name: str) -> Iterator[None]:
 with _silent("torch.utils.flop_counter"):  # its import logs a warning if Triton is missing
     from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-_aten, _ours = torch.ops.aten, torch.ops.mucudnn
+_aten = torch.ops.aten
 
 
-@register_flop_formula(_ours.convolution_forward)
-def _forward(x: Ints, w: Ints, bias: Ints | None, *options: Any, out_shape: Ints, **_: Any) -> int:
-    stock = stock_arguments(Options(*options))
-    flops: int = flop_registry[_aten.convolution](x, w, bias, *stock, out_val=out_shape)
-    return flops
+def _formula_of(pass_: str) -> Callable[..., int]:
+    def count(first: Ints, second: Ints, third: Ints | None, *options: Any, out_shape: Ints, **_: Any) -> int:
+        stock, function = stock_arguments(Options(*options)), _aten.convolution
+        arguments: tuple[Any, ...] = first, second, third, *stock
+        result: Any = out_shape
+        if pass_ != "forward":
+            x, w, dy = by_role(pass_, first, second, third)
+            mask = [pass_ == "backward_data", pass_ == "backward_filter", False]
+            function, result = _aten.convolution_backward, (x, w, None)
+            arguments = dy, x, w, None, *stock, mask
+        flops: int = flop_registry[function](*arguments, out_val=result)
+        return flops
+
+    return count
 
 
-@register_flop_formula(_ours.convolution_backward_data)
-def _backward_data(dy: Ints, w: Ints, input_shape: Ints, *options: Any, **_: Any) -> int:
-    return _backward(dy, input_shape, w, options, [True, False, False])
-
-
-@register_flop_formula(_ours.convolution_backward_filter)
-def _backward_filter(x: Ints, dy: Ints, filter_shape: Ints, *options: Any, **_: Any) -> int:
-    return _backward(dy, x, filter_shape, options, [False, True, False])
-
-
-def _backward(dy: Ints, x: Ints, w: Ints, options: tuple[Any, ...], mask: list[bool]) -> int:
-    stock, gradients = stock_arguments(Options(*options)), (x, w, None)
-    flops: int = flop_registry[_aten.convolution_backward](dy, x, w, None, *stock, mask, out_val=gradients)
-    return flops
+for _pass in PASSES:
+    register_flop_formula(getattr(torch.ops.mucudnn, f"convolution_{_pass}"))(_formula_of(_pass))

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from mucudnn.torch import private
 from mucudnn.torch.operators.options import Ints
 
-# Names of PyTorch's implementations (torch._C._ConvBackend).
+# Names of PyTorch's implementations, as `select_backend` returns them.
 _BY_GROUP = ("Slow2d", "SlowDilated2d")  # they compute a grouped convolution group by group
 _CHANNELS_LAST = (*_BY_GROUP, "Mkldnn", "Cudnn")  # all others write contiguous results
 
@@ -93,9 +94,7 @@ def channels_last_results(
         return _rule(geometry_x, geometry_w, _usual(x), *options)
     try:
         unpadded = (0,) * len(stride)
-        backend = torch._C._select_conv_backend(
-            x, w, bias, stride, padding, dilation, False, unpadded, groups, None
-        )
+        backend = private.select_backend(x, w, bias, stride, padding, dilation, False, unpadded, groups, None)
     except (RuntimeError, TypeError):  # NumPy's integers, or wrong arguments, which the engine refuses later
         return _rule(geometry_x, geometry_w, _usual(x), *options)
     implementation = _name_of(backend)
@@ -109,7 +108,6 @@ def _rule(
 ) -> str:
     if implementation not in _CHANNELS_LAST or not (x.looks_channels_last or w.looks_channels_last):
         return ""
-    sizes = zip(x.shape[-len(stride) :], w.shape[-len(stride) :], stride, padding, dilation, strict=True)
     x, w = x.brought_into(True), w.brought_into(True)
     by_group = implementation in _BY_GROUP and groups > 1
     if by_group:
@@ -120,6 +118,7 @@ def _rule(
     if implementation == "Slow2d" and not w.looks_channels_last:
         roles.remove("w")
     if by_group:  # PyTorch joins the groups' results with channels last only if each of them looks so
+        sizes = zip(x.shape[-len(stride) :], w.shape[-len(stride) :], stride, padding, dilation, strict=True)
         output = prod((i + 2 * p - d * (k - 1) - 1) // max(s, 1) + 1 for i, k, s, p, d in sizes)
         lengths = {"x": prod(x.shape[1:]), "w": prod(w.shape[1:]), "y": w.shape[0] * output}
         roles -= {role for role, length in lengths.items() if length == 1}

@@ -84,7 +84,10 @@ def prepare_operands(
     if padding == "same":
         if any(size != 1 for size in strides):
             raise UsageError(f"padding='same' needs a stride of 1, not {stride}")
-        x, paddings = _same(x, w, dilations)
+        total = [d * (k - 1) for d, k in zip(dilations, w.shape[2:], strict=True)]
+        paddings = tuple(size // 2 for size in total)
+        if any(size % 2 for size in total):  # a copy with an additional zero at the end of these axes
+            x = torch.nn.functional.pad(x, [pad for size in reversed(total) for pad in (0, size % 2)])
     elif isinstance(padding, str):
         if padding != "valid":
             raise UsageError(f"padding is {padding!r}: there are 'valid' and 'same', and numbers")
@@ -114,17 +117,6 @@ def _per_axis(name: str, value: Sizes, dims: int) -> tuple[int, ...]:
     if len(sizes) != dims:
         raise UsageError(f"{name} has {len(sizes)} sizes, the input has {dims} spatial axes")
     return sizes
-
-
-def _same(x: Tensor, w: Tensor, dilation: tuple[int, ...]) -> tuple[Tensor, tuple[int, ...]]:
-    """Return the input, and the padding for each side of an axis with which the output has the input's size.
-
-    If the total along an axis is odd, the input is a copy with an additional zero at the end.
-    """
-    total = [d * (k - 1) for d, k in zip(dilation, w.shape[2:], strict=True)]
-    if any(size % 2 for size in total):
-        x = torch.nn.functional.pad(x, [pad for size in reversed(total) for pad in (0, size % 2)])
-    return x, tuple(size // 2 for size in total)
 
 
 def autocast(x: Tensor, w: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -1,7 +1,7 @@
 """The options that the three passes of a convolution share, as values that PyTorch's operators take."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mucudnn.arrays.call import PlanOrPath, known_plan
 from mucudnn.errors import UsageError
@@ -13,6 +13,12 @@ SCHEMA = (
     "str? workspace, str? plan, bool fallback, str? promise=None, bool constant_filter=False, "
     "str epilogue=''"
 )
+# The tensors of each pass, and the shape of a gradient.
+TENSORS = {
+    "forward": "Tensor x, Tensor w, Tensor? bias",
+    "backward_data": "Tensor dy, Tensor w, SymInt[] shape",
+    "backward_filter": "Tensor x, Tensor dy, SymInt[] shape",
+}
 _HANDLE = "plan:"
 _plans: dict[str, Plan] = {}  # handle -> plan; never emptied, because compiled functions keep handles
 
@@ -33,6 +39,14 @@ class Options(NamedTuple):
     promise: str | None = None  # the text of a Promise; None for that of the variables
     constant_filter: bool = False  # True if the forward pass may keep w in the algorithms' own form
     epilogue: str = ""  # `+bias` if a GPU's engine fuses it with the forward pass
+
+
+def output_shape(
+    x: Sequence[Any], w: Sequence[Any], stride: Ints, padding: Ints, dilation: Ints
+) -> tuple[Any, ...]:
+    """Return the shape of y, (N, K, ...), whose sizes may be symbols of a compiler."""
+    axes = zip(x[2:], w[2:], stride, padding, dilation, strict=True)
+    return x[0], w[0], *((i + 2 * p - d * (k - 1) - 1) // s + 1 for i, k, s, p, d in axes)
 
 
 def handle_of(plan: PlanOrPath | None) -> str | None:

@@ -5,15 +5,12 @@ These functions have no gradients: see `derivatives`.
 
 import os
 import warnings
-from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from mucudnn import settings
 from mucudnn._native import EngineError
@@ -24,9 +21,9 @@ from mucudnn.arrays.views import View
 from mucudnn.errors import MucudnnError, MucudnnWarning, UsageError
 from mucudnn.promises import STRICT, promise_named
 from mucudnn.torch.operators import kept_filters, stock
-from mucudnn.torch.operators.compiler_marks import keep_result
 from mucudnn.torch.operators.formats import strides
 from mucudnn.torch.operators.options import Ints, Options, plan_of
+from mucudnn.torch.private import has_storage, is_in_torch_dispatch_mode, is_transformed
 
 PLAIN = (Tensor, torch.nn.Parameter)
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -111,12 +108,6 @@ def needed_passes(x: Tensor, w: Tensor) -> list[str]:
     return needed
 
 
-@keep_result
-def is_transformed() -> bool:
-    """Return whether a transform of torch.func (grad, vmap, jvp, ...) or forward mode is active."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
-
-
 def is_plain(tensor: Tensor) -> bool:
     """Return whether a tensor has memory and is not of a subclass, which may redefine operators."""
     return type(tensor) in PLAIN and not tensor.is_meta
@@ -152,7 +143,7 @@ def is_followed(first: Tensor, second: Tensor, third: Any) -> bool:
     tensors = (first, second, third) if isinstance(third, Tensor) else (first, second)
     return (
         torch.compiler.is_compiling()
-        or not all(is_plain(tensor) and torch._C._has_storage(tensor) for tensor in tensors)
+        or not all(is_plain(tensor) and has_storage(tensor) for tensor in tensors)
         or is_in_torch_dispatch_mode()
         or is_transformed()
         or torch.jit.is_tracing()
@@ -162,109 +153,87 @@ def is_followed(first: Tensor, second: Tensor, third: Any) -> bool:
 def run(
     pass_: str, first: Tensor, second: Tensor, third: Any, options: Options, ready: Prepared | None = None
 ) -> Tensor:
-    """Run a pass on the device of its tensors. `third` is the bias or None, or the shape of a gradient."""
-    if ready is not None:
-        return run_forward(first, second, third, options, ready)
-    body = _BODIES[pass_]
-    if first.is_cpu:
-        return body(first, second, third, options)
-    with on_device_of(first):
-        return body(first, second, third, options)
+    """Run a pass on the device of its tensors. `third` is the bias or None, or the shape of a gradient.
 
-
-def run_forward(
-    x: Tensor, w: Tensor, bias: Tensor | None, options: Options, ready: Prepared | None = None
-) -> Tensor:
-    """Return y, (N, K, ...), of the forward pass. `ready` is its division, if the caller knows it.
-
-    If that fails, warn and return PyTorch's own result, or without `fallback` raise MucudnnError, EngineError
-    or MemoryError.
+    The results are y, (N, K, ...); dx, (N, C, ...), for dy and w; and dw, (K, C / groups, ...), for x and dy.
+    `ready` is the division of the pass, if the caller knows it. If the pass fails, warn and return PyTorch's
+    own result, or without `fallback` raise MucudnnError, EngineError or MemoryError. If PyTorch refuses the
+    call too, its error is enough, because the program is wrong.
     """
     try:
-        vx, vw = views("x", x, "w", w, options)
-        if ready is None:
-            ready = ready_of(call_of("forward", vx, vx.shape, vw.shape, None, options), options, vx.stream)
-        if ready.is_stock:
-            return _stock_forward(x, w, bias, options)
-        y = empty_result(_in_order(ready.shapes["y"], options), x, bool(options.channels_last))
-        beta, bias_address = 0.0, 0
-        if bias is not None:
-            check_bias(bias, w)
-            packed = bias.contiguous()  # a name of its own keeps a copy alive during the run
-            arrays.check_same("x", vx, "bias", arrays.read_tensor(packed, "bias"))
-            if x.is_cpu or options.epilogue:
-                bias_address = packed.data_ptr()
-            else:  # beta=1 adds to the bias in y, so that a 16-bit result is rounded only once
-                y.copy_(packed.view(1, -1, *(1,) * (y.dim() - 2)))
-                beta = 1.0
-        if ready.own:
-            kept = kept_filters.find(w, vw.address, ready) if ready.call.constant_filter else None
-            ready.run(vx.address, vw.address, y.data_ptr(), 1.0, beta, vx.stream, x, kept, bias_address)
-        _run_slices("forward", ready, x, w, y, options, bias)
-        return _restrided(y, "y", options)
+        with on_device_of(first):
+            if pass_ == "forward":
+                return _run_forward(first, second, third, options, ready)
+            return _run_backward(pass_, first, second, third, options, ready)
     except FAILURES as error:
-        return _fall_back(error, options, partial(_stock_forward, x, w, bias, options))
+        if not options.fallback:
+            raise
+        result = run_stock(pass_, first, second, third, options)
+        warnings.warn(f"mucudnn leaves a convolution to PyTorch: {error}", MucudnnWarning, stacklevel=2)
+        return result
 
 
-def run_backward(
-    pass_: str, first: Tensor, second: Tensor, shape: Ints, options: Options, ready: Prepared | None = None
+def _run_forward(
+    x: Tensor, w: Tensor, bias: Tensor | None, options: Options, ready: Prepared | None
 ) -> Tensor:
-    """Return dx, (N, C, ...), for dy and w, or dw, (K, C / groups, ...), for x and dy, like `run_forward`."""
-    is_data = pass_ == "backward_data"
-    names = ("dy", "w") if is_data else ("x", "dy")
-    try:
-        view, other = views(names[0], first, names[1], second, options)
-        if ready is None:
-            shapes = by_role(pass_, view.shape, other.shape, in_memory(shape, bool(options.channels_last)))
-            ready = ready_of(call_of(pass_, view, *shapes, options), options, view.stream)
-        if ready.is_stock:
-            return _stock_backward(pass_, first, second, shape, options)
-        result = empty_result(shape, first, bool(options.channels_last))
-        if ready.own:
-            x, w, y = by_role(pass_, view.address, other.address, result.data_ptr())
-            ready.run(x, w, y, stream=view.stream, owner=first)
-        _run_slices(pass_, ready, *by_role(pass_, first, second, result), options)
-        return _restrided(result, "x" if is_data else "w", options)
-    except FAILURES as error:
-        return _fall_back(error, options, partial(_stock_backward, pass_, first, second, shape, options))
+    vx, vw = views("x", x, "w", w, options)
+    if ready is None:
+        ready = ready_of(call_of("forward", vx, vx.shape, vw.shape, None, options), options, vx.stream)
+    if ready.is_stock:
+        return run_stock("forward", x, w, bias, options)
+    shape, last = ready.shapes["y"], bool(options.channels_last)
+    y = empty_result((shape[0], shape[-1], *shape[1:-1]) if last else shape, x, last)
+    beta, bias_address = 0.0, 0
+    if bias is not None:
+        check_bias(bias, w)
+        packed = bias.contiguous()  # a name of its own keeps a copy alive during the run
+        arrays.check_same("x", vx, "bias", arrays.read_tensor(packed, "bias"))
+        if x.is_cpu or options.epilogue:
+            bias_address = packed.data_ptr()
+        else:  # beta=1 adds to the bias in y, so that a 16-bit result is rounded only once
+            y.copy_(packed.view(1, -1, *(1,) * (y.dim() - 2)))
+            beta = 1.0
+    if ready.own:
+        kept = kept_filters.find(w, vw.address, ready) if ready.call.constant_filter else None
+        ready.run(vx.address, vw.address, y.data_ptr(), 1.0, beta, vx.stream, x, kept, bias_address)
+    if ready.stock:
+        stock.run_slices("forward", ready.stock, ready.own, (x, w, y), stock_arguments(options), bias)
+    return _restrided(y, "y", options)
 
 
-_BODIES: dict[str, Callable[[Tensor, Tensor, Any, Options], Tensor]] = {
-    "forward": run_forward,
-    "backward_data": partial(run_backward, "backward_data"),
-    "backward_filter": partial(run_backward, "backward_filter"),
-}
+def _run_backward(
+    pass_: str, first: Tensor, second: Tensor, shape: Ints, options: Options, ready: Prepared | None
+) -> Tensor:
+    role, *names = ("x", "dy", "w") if pass_ == "backward_data" else ("w", "x", "dy")
+    view, other = views(names[0], first, names[1], second, options)
+    last = bool(options.channels_last)
+    if ready is None:
+        shapes = by_role(pass_, view.shape, other.shape, in_memory(shape, last))
+        ready = ready_of(call_of(pass_, view, *shapes, options), options, view.stream)
+    if ready.is_stock:
+        return run_stock(pass_, first, second, shape, options)
+    result = empty_result(shape, first, last)
+    if ready.own:
+        x, w, y = by_role(pass_, view.address, other.address, result.data_ptr())
+        ready.run(x, w, y, stream=view.stream, owner=first)
+    if ready.stock:
+        tensors = by_role(pass_, first, second, result)
+        stock.run_slices(pass_, ready.stock, ready.own, tensors, stock_arguments(options))
+    return _restrided(result, role, options)
 
 
 def run_stock(pass_: str, first: Tensor, second: Tensor, third: Any, options: Options) -> Tensor:
     """Run a pass by PyTorch's own operator, with `run`'s arguments and the strides of its result."""
+    arguments = stock_arguments(options)
     if pass_ == "forward":
-        return _stock_forward(first, second, third, options)
-    return _stock_backward(pass_, first, second, third, options)
-
-
-def _stock_forward(x: Tensor, w: Tensor, bias: Tensor | None, options: Options) -> Tensor:
-    if (
-        bias is not None and bias.dtype is not x.dtype
-    ):  # the operator itself refuses it on some processors only
-        raise RuntimeError(f"Input type ({x.dtype}) and bias type ({bias.dtype}) should be the same")
-    return _with_strides(stock.forward(x, w, bias, stock_arguments(options)), "y" in options.channels_last)
-
-
-def _stock_backward(pass_: str, first: Tensor, second: Tensor, shape: Ints, options: Options) -> Tensor:
-    is_data = pass_ == "backward_data"
-    is_last = ("x" if is_data else "w") in options.channels_last
-    run_stock = stock.backward_data if is_data else stock.backward_filter
-    like = stock.placeholder(shape, first, is_last)
-    return _with_strides(run_stock(first, second, like, stock_arguments(options)), is_last)
-
-
-def _run_slices(
-    pass_: str, ready: Prepared, x: Tensor, w: Tensor, y: Tensor, options: Options, bias: Tensor | None = None
-) -> None:
-    """Run the slices of STOCK that follow the engine's samples."""
-    if ready.stock:
-        stock.run_slices(pass_, ready.stock, ready.own, x, w, y, stock_arguments(options), bias)
+        if third is not None and third.dtype is not first.dtype:  # only some processors' operators refuse it
+            raise RuntimeError(f"Input type ({first.dtype}) and bias type ({third.dtype}) should be the same")
+        y = stock.forward(first, second, third, arguments)
+        return _with_strides(y, "y" in options.channels_last)
+    is_last = ("x" if pass_ == "backward_data" else "w") in options.channels_last
+    like = stock.placeholder(third, first, is_last)
+    tensors = by_role(pass_, first, second, like)
+    return _with_strides(stock.run_whole(pass_, *tensors, arguments), is_last)
 
 
 def views(name: str, tensor: Tensor, other_name: str, other: Tensor, options: Options) -> tuple[View, View]:
@@ -288,18 +257,6 @@ def ready_of(call: PassCall, options: Options, stream: int, *, may_measure: bool
         call, plan_of(options.plan), stream=stream, only_plan=not options.fallback,
         source=stock.source_of(call.device), may_measure=may_measure,
     )  # fmt: skip
-
-
-def _fall_back(error: Exception, options: Options, run_stock: Callable[[], Tensor]) -> Tensor:
-    """Raise the error, or with `fallback` return PyTorch's own result and warn.
-
-    If PyTorch refuses the call too, its error is enough, because the program is wrong.
-    """
-    if not options.fallback:
-        raise error
-    result = run_stock()
-    warnings.warn(f"mucudnn leaves a convolution to PyTorch: {error}", MucudnnWarning, stacklevel=4)
-    return result
 
 
 def stock_arguments(options: Options) -> tuple[Any, ...]:
@@ -337,7 +294,3 @@ def _with_strides(result: Tensor, channels_last: bool) -> Tensor:
 def in_memory(shape: Ints, channels_last: bool) -> tuple[int, ...]:
     """Return the shape of a tensor (N, C, ...) with its axes in the order of memory."""
     return (shape[0], *shape[2:], shape[1]) if channels_last else tuple(shape)
-
-
-def _in_order(shape: Ints, options: Options) -> tuple[int, ...]:
-    return (shape[0], shape[-1], *shape[1:-1]) if options.channels_last else tuple(shape)

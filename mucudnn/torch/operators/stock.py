@@ -8,11 +8,11 @@ buffers that a BLAS library keeps for each thread.
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache, partial
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import ProfilerConfig, ProfilerState, _disable_profiler_legacy, _enable_profiler_legacy
 
 from mucudnn._native import LONG_RUN_MS, Engine, Problem, RunTime, Timing, estimate
 from mucudnn.arrays.devices import device_named
@@ -25,6 +25,7 @@ from mucudnn.solver import Configuration
 from mucudnn.torch.operators import device_times
 from mucudnn.torch.operators.formats import strides
 from mucudnn.torch.operators.options import Ints
+from mucudnn.torch.private import allocations_of, is_mkldnn_enabled, is_profiled, mkldnn_precision
 
 _TYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16}
 _BLOCK = 1 << 18  # random values; they repeat in larger tensors
@@ -45,18 +46,6 @@ def forward(x: Tensor, w: Tensor, bias: Tensor | None, arguments: Arguments) -> 
     return result
 
 
-def backward_data(dy: Tensor, w: Tensor, x: Tensor, arguments: Arguments) -> Tensor:
-    """Return dx from PyTorch's own operator, which reads only the shape and the strides of `x`."""
-    result: Tensor = torch.ops.aten.convolution_backward(dy, x, w, None, *arguments, [True, False, False])[0]
-    return result
-
-
-def backward_filter(x: Tensor, dy: Tensor, w: Tensor, arguments: Arguments) -> Tensor:
-    """Return dw from PyTorch's own operator, which reads only the shape and the strides of `w`."""
-    result: Tensor = torch.ops.aten.convolution_backward(dy, x, w, None, *arguments, [False, True, False])[1]
-    return result
-
-
 def placeholder(shape: Ints, like: Tensor, channels_last: bool) -> Tensor:
     """Return a tensor for an operand whose values PyTorch does not read.
 
@@ -69,54 +58,53 @@ def placeholder(shape: Ints, like: Tensor, channels_last: bool) -> Tensor:
 
 
 def run_whole(pass_: str, x: Tensor, w: Tensor, y: Tensor, arguments: Arguments) -> Tensor:
-    """Return the result of a pass over the whole mini-batch."""
+    """Return the result of a pass over the whole mini-batch, from PyTorch's own operator.
+
+    It reads only the shape and the strides of the tensor that the pass computes.
+    """
     if pass_ == "forward":
         return forward(x, w, None, arguments)
-    return (
-        backward_data(y, w, x, arguments) if pass_ == "backward_data" else backward_filter(x, y, w, arguments)
-    )
+    place = ("backward_data", "backward_filter").index(pass_)
+    mask = [place == 0, place == 1, False]
+    result: Tensor = torch.ops.aten.convolution_backward(y, x, w, None, *arguments, mask)[place]
+    return result
 
 
 def run_slices(
-    pass_: str, sizes: Sequence[int], first: int, x: Tensor, w: Tensor, y: Tensor, arguments: Arguments,
+    pass_: str, sizes: Sequence[int], first: int, tensors: Tensors, arguments: Arguments,
     bias: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Run slices of these sizes, beginning at sample `first`, and put their results into the pass's result.
 
     A filter gradient is added to `w`, except for the slice at sample 0, which sets it.
     """
+    x, w, y = tensors
     for size in sizes:
         part_x, part_y = x.narrow(0, first, size), y.narrow(0, first, size)
         if pass_ == "forward":
             part_y.copy_(forward(part_x, w, bias, arguments))
-        elif pass_ == "backward_data":
-            part_x.copy_(backward_data(part_y, w, part_x, arguments))
         else:
-            part = backward_filter(part_x, part_y, w, arguments)
-            w.add_(part) if first else w.copy_(part)
+            part = run_whole(pass_, part_x, w, part_y, arguments)
+            if pass_ == "backward_data":
+                part_x.copy_(part)
+            else:
+                w.add_(part) if first else w.copy_(part)
         first += size
 
 
 def source_of(device: str) -> "TorchSource":
     """Return the source of STOCK for tensors on a device, with PyTorch's current flags."""
     if device == "cpu":
-        return _source(device, _threads(), _mkldnn_enabled(), _mkldnn_precision("mkldnn", "conv"))
+        return _source(device, _threads(), is_mkldnn_enabled(), mkldnn_precision("mkldnn", "conv"))
     cudnn = torch.backends.cudnn
-    return _source(device, 1, cudnn.enabled, cudnn.benchmark, *_cuda_precision())
+    reduced = torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+    flags = cudnn.enabled, cudnn.benchmark, cudnn.conv.fp32_precision, cudnn.deterministic, reduced
+    return _source(device, 1, *flags)
 
 
 _CPU_FLAGS = ("mkldnn", "precision")
 _CUDA_FLAGS = ("cudnn", "benchmark", "precision", "deterministic", "fp16_reduction")
 _threads = torch.get_num_threads
-_mkldnn_enabled = torch._C._get_mkldnn_enabled
-_mkldnn_precision: Callable[[str, str], str] = getattr(
-    torch._C, "_get_fp32_precision_getter", lambda backend, operation: "none"
-)  # since PyTorch 2.9
-
-
-def _cuda_precision() -> tuple[Any, ...]:
-    reduced = torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
-    return torch.backends.cudnn.conv.fp32_precision, torch.backends.cudnn.deterministic, reduced
 
 
 @lru_cache(64)
@@ -154,7 +142,7 @@ class TorchSource:
         if kernel.problem.math != STRICT:
             return True
         is_direct = self._device == "cpu" and kernel.problem.data_type in ("f32", "f64")
-        return is_direct and torch.backends.mkldnn.is_available() and _mkldnn_enabled()
+        return is_direct and torch.backends.mkldnn.is_available() and is_mkldnn_enabled()
 
     def timer(self, kernel: Kernel, samples: int) -> "TorchTimer":
         """Return a timer whose tensors have this number of samples. Raises RuntimeError.
@@ -275,12 +263,13 @@ class TorchTimer:
         own = [part for part in configuration.slices if part[1] != STOCK]
         division = engine.prepare(kernel.at(n - sum(stock)), own) if own else None
         workspace = engine.allocate(division.workspace) if division and division.workspace else None
-        addresses = self._x.data_ptr(), self._w.data_ptr(), self._y.data_ptr()
+        tensors = self._x, self._w, self._y
+        x, w, y = (tensor.data_ptr() for tensor in tensors)
 
         def run() -> None:
             if division:
-                division.run(*addresses, workspace)
-            run_slices(kernel.pass_, stock, n - sum(stock), self._x, self._w, self._y, self._arguments)
+                division.run(x, w, y, workspace)
+            run_slices(kernel.pass_, stock, n - sum(stock), tensors, self._arguments)
 
         return run
 
@@ -312,20 +301,18 @@ def random_tensors(device: str, problem: Problem, samples: int) -> Tensors:
         (samples, problem.out_channels, *problem.output),
     )
     last, dtype = problem.layout == "nhwc", _TYPES[problem.data_type]
-    x, w, y = (_random(device, shape, dtype, last, seed) for seed, shape in enumerate(shapes))
+    x, w, y = (
+        torch.empty_strided(shape, strides(shape, last), dtype=dtype, device=device) for shape in shapes
+    )
+    for seed, tensor in enumerate((x, w, y)):
+        flat = tensor.as_strided((tensor.numel(),), (1,))
+        done = min(_BLOCK, flat.numel())
+        flat[:done] = _random_block(device, seed)[:done]
+        while done < flat.numel():  # doubles the filled part
+            width = min(done, flat.numel() - done)
+            flat[done : done + width] = flat[:width]
+            done += width
     return x, w, y
-
-
-def _random(device: str, shape: tuple[int, ...], dtype: torch.dtype, last: bool, seed: int) -> Tensor:
-    tensor = torch.empty_strided(shape, strides(shape, last), dtype=dtype, device=device)
-    flat = tensor.as_strided((tensor.numel(),), (1,))
-    done = min(_BLOCK, flat.numel())
-    flat[:done] = _random_block(device, seed)[:done]
-    while done < flat.numel():  # doubles the filled part
-        width = min(done, flat.numel() - done)
-        flat[done : done + width] = flat[:width]
-        done += width
-    return tensor
 
 
 @cache  # the first step makes tensors for hundreds of kernels
@@ -342,28 +329,14 @@ def scratch_of(device: str, run: Callable[[], Tensor | None]) -> int:
     """
 
     def measure() -> int:
+        if device != "cpu":
+            torch.cuda.set_device(torch.device(device))
         with device_times.quiet(device):
-            return _peak(device, run)
+            result, usages = allocations_of(device, run)
+        most = max(accumulate(usages, initial=0))
+        return most - (0 if result is None else result.untyped_storage().nbytes())
 
-    if not torch.autograd._profiler_enabled():
+    if not is_profiled():
         return measure()
     with ThreadPoolExecutor(1, "mucudnn measures scratch memory") as threads:
         return threads.submit(measure).result()
-
-
-def _peak(device: str, run: Callable[[], Tensor | None]) -> int:
-    details = torch._C._profiler._ExperimentalConfig()
-    if device != "cpu":
-        torch.cuda.set_device(torch.device(device))
-    _enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU, False, True, False, False, False, details))
-    try:
-        result = run()
-    finally:
-        threads = _disable_profiler_legacy()
-    held = most = 0
-    for events in threads:
-        for event in events:
-            if event.kind() == "memory_alloc":
-                held += event.cpu_memory_usage() if device == "cpu" else event.cuda_memory_usage()
-                most = max(most, held)
-    return most - (0 if result is None else result.untyped_storage().nbytes())

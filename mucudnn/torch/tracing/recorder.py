@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from mucudnn.errors import UsageError
 from mucudnn.problems import steps as nouns
 from mucudnn.problems.kernels import Kernel
+from mucudnn.torch.private import OpOverload, TorchDispatchMode, current_node, newest_node
 from mucudnn.torch.tracing.saved import Layout, has_storage, layout_of, tensors_in
 from mucudnn.torch.tracing.traced_kernels import in_format_of_gpu, kernels_of
 
@@ -150,7 +150,7 @@ class Recorder(TorchDispatchMode):
         memory.is_saved = True
         self.packs.append(
             Pack(
-                memory, memory.name, len(self.operations), _newest_node(), layout_of(tensor), self.module,
+                memory, memory.name, len(self.operations), newest_node(), layout_of(tensor), self.module,
                 tensor.dtype, tensor.device, self.is_compiled,
             )
         )  # fmt: skip
@@ -218,7 +218,8 @@ class Recorder(TorchDispatchMode):
         new = [tensor for tensor in tensors_in(result) if self._find(tensor) is None]
         if "empty" in function.__name__ or not (new or written):
             return result  # new memory without content, or a view
-        if not new and all(map(self._is_updated, written)):
+        targets = map(self._find, written)
+        if not new and all(memory is not None and memory.kind in nouns.UPDATED for memory in targets):
             return result  # a count of batches or a running mean
         operation = self._backward_operation() if self.is_backward else self._forward_operation(function)
         operation.is_once |= self.is_compiled or None in read or not can_run_again(function)
@@ -244,10 +245,6 @@ class Recorder(TorchDispatchMode):
                 "use dense tensors there, or plan the parts of the model around that, each for itself"
             )
         return self._known.get(tensor.untyped_storage()._cdata)
-
-    def _is_updated(self, tensor: Tensor) -> bool:
-        memory = self._find(tensor)
-        return memory is not None and memory.kind in nouns.UPDATED
 
     def _make_memory(self, tensor: Tensor, name: str, kind: str) -> Memory:
         storage = tensor.untyped_storage()
@@ -280,17 +277,17 @@ class Recorder(TorchDispatchMode):
         last = self.operations[-1] if self.operations else None
         is_first = last is None or (last.module, last.call) != (module, call)
         name = module if is_first and module else f"{module}.{operator}" if module else operator
-        operation = DraftStep(self.unique(name, "step"), module, call, _newest_node())
+        operation = DraftStep(self.unique(name, "step"), module, call, newest_node())
         self.operations.append(operation)
         return operation
 
     def _backward_operation(self) -> DraftStep:
         """Return the step of the autograd node that runs."""
-        node = torch._C._current_autograd_node()
+        node = current_node()
         number = node._sequence_nr() if node is not None else NO_NODE
         running = self._modules[-1]  # a checkpoint calls modules again
         if running[0]:
-            self._called_again[_newest_node()] = running
+            self._called_again[newest_node()] = running
         last = self.operations[-1]
         if last.is_backward and last.node == number and running in (("", 0), (last.module, last.call)):
             return last
@@ -306,11 +303,6 @@ class Recorder(TorchDispatchMode):
             operation.module, operation.call = self._called_again.get(number, ("", 0))
         self.operations.append(operation)
         return operation
-
-
-def _newest_node() -> int:
-    """Return the number of the autograd node that was made last."""
-    return int(torch.autograd._get_sequence_nr()) - 1
 
 
 @cache
@@ -337,7 +329,7 @@ def can_run_again(function: Any) -> bool:
     mucudnn's the convolutions. Other libraries' operations may have a state.
     """
     return (
-        isinstance(function, torch._ops.OpOverload)
+        isinstance(function, OpOverload)
         and function.name().startswith(("aten::", "mucudnn::convolution_"))
         and torch.Tag.nondeterministic_seeded not in function.tags
         and "empty" not in function.__name__

@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._pytree import tree_leaves
 
 from mucudnn.errors import MucudnnError
+from mucudnn.torch.private import tree_leaves
 
 Storage: TypeAlias = torch.UntypedStorage
 Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]

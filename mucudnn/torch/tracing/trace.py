@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_map
 
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.plans.memory.parts import LEAST_BYTES
@@ -19,6 +17,7 @@ from mucudnn.plans.memory.traced import Trace
 from mucudnn.problems.network import Network
 from mucudnn.promises import STRICT
 from mucudnn.torch.operators.passes import math_of
+from mucudnn.torch.private import fake_mode, tree_map
 from mucudnn.torch.tracing.compiled import compiled_parts, ignored_compiler
 from mucudnn.torch.tracing.recorder import DATA_TYPES, Recorder
 from mucudnn.torch.tracing.saved import tensors_in
@@ -68,8 +67,15 @@ def trace_model(
     """
     if not isinstance(model, nn.Module):
         raise UsageError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
-    _check_modules(model)
-    math = STRICT if strict else _math_of(model)
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UsageError(
+                f"module {name!r} is compiled by torch.jit, which runs and saves tensors by itself and "
+                "cannot be traced: use the module as it was before torch.jit"
+            )
+    # On a GPU fp32 convolutions follow PyTorch's flags. Calls find only a plan's kernels with their mode.
+    is_on_gpu = any(parameter.is_cuda for parameter in model.parameters())
+    math = STRICT if strict else math_of("f32") if is_on_gpu else "default"
     device, lower = _autocast_of()
     try:
         recorder = _run_without_data(model, example_input, math, device, lower)
@@ -89,10 +95,13 @@ def _run_without_data(
     """
     recorder = Recorder(math)
     # Autocast does not support the device meta, so fake tensors replace it.
-    fake = nullcontext() if device == "meta" else FakeTensorMode(allow_non_fake_inputs=True)
+    fake = nullcontext() if device == "meta" else fake_mode()
     with errors_of_a_run_without_data(lambda: _running(model, recorder)), fake, ignored_compiler():
         twin = copy_without_memory(model, device)
-        _leave_values_unread(twin)
+        for module in twin.modules():
+            # Such a norm would read the value of its count of batches. A constant saves the same tensors.
+            if isinstance(module, nn.modules.batchnorm._NormBase) and module.momentum is None:
+                module.momentum = 0.1
         inputs = tree_map(lambda value: _without_memory(value, device), example_input)
         TracedRun(recorder, twin, inputs, device, lower, compiled_parts(model)).run()
     return recorder
@@ -123,35 +132,6 @@ def errors_of_a_run_without_data(running: Callable[[], str] = lambda: "the model
 def _running(model: nn.Module, recorder: Recorder) -> str:
     """Return the name and the class of the innermost module that runs, for an error message."""
     return f"{recorder.place} ({type(model.get_submodule(recorder.module)).__name__})"
-
-
-def _check_modules(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            raise UsageError(
-                f"module {name!r} is compiled by torch.jit, which runs and saves tensors by itself and "
-                "cannot be traced: use the module as it was before torch.jit"
-            )
-
-
-def _leave_values_unread(model: nn.Module) -> None:
-    """Give norms without momentum a constant, because they would read the value of their count of batches.
-
-    This changes neither the steps nor the saved tensors.
-    """
-    for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._NormBase) and module.momentum is None:
-            module.momentum = 0.1
-
-
-def _math_of(model: nn.Module) -> str:
-    """Return the math mode of the model's fp32 convolutions, which on a GPU follows PyTorch's flags.
-
-    Calls find only the kernels of a plan that have their mode.
-    """
-    if not any(parameter.is_cuda for parameter in model.parameters()):
-        return "default"
-    return math_of("f32")
 
 
 def _autocast_of() -> tuple[str, torch.dtype | None]:

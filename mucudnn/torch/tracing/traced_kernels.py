@@ -23,9 +23,13 @@ def kernels_of(function: Any, args: tuple[Any, ...], name: str, math: str) -> li
     `math` is the math mode of fp32; of the others, other types have strict arithmetic alone.
     """
     if function is _aten.convolution.default:
-        x, w, _, stride, padding, dilation, transposed, _, groups = args
+        x, w, _, stride, padding, dilation, transposed, output_padding, groups = args
         passes = ["backward_data" if transposed else "forward"]
-        large = _transposed_shape(x, w, args) if transposed else tuple(x.shape)
+        large = tuple(x.shape)
+        if transposed:
+            axes = zip(x.shape[2:], w.shape[2:], stride, padding, dilation, output_padding, strict=True)
+            spatial = ((n - 1) * s - 2 * p + d * (k - 1) + 1 + more for n, k, s, p, d, more in axes)
+            large = x.shape[0], w.shape[1] * groups, *spatial
     elif function is _aten.convolution_backward.default:
         dy, x, w, _, stride, padding, dilation, transposed, _, groups, mask = args
         names = ("forward" if transposed else "backward_data", "backward_filter")
@@ -67,11 +71,3 @@ def _is_channels_last(x: Tensor, w: Tensor, stride: Any, padding: Any, dilation:
     return x.dim() > 3 and "y" in channels_last_results(
         x, w, None, stride, padding, dilation, groups, exact=False
     )
-
-
-def _transposed_shape(x: Tensor, w: Tensor, args: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return the shape of the result of a transposed convolution."""
-    _, _, _, stride, padding, dilation, _, output_padding, groups = args
-    sizes = zip(x.shape[2:], w.shape[2:], stride, padding, dilation, output_padding, strict=True)
-    spatial = ((n - 1) * s - 2 * p + d * (k - 1) + 1 + more for n, k, s, p, d, more in sizes)
-    return (x.shape[0], w.shape[1] * groups, *spatial)

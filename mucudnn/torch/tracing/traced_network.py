@@ -75,7 +75,10 @@ def make_trace(
     `model` is the model's fingerprint, `inputs` are the types and shapes of its inputs. Storages below
     `least_bytes` are not managed, and neither are those that a compiled module saves.
     """
-    _hold_for_compiled(recorder)
+    for number, step in recorder.unpacked:
+        pack = recorder.packs[number]
+        if pack.is_compiled:  # the module holds what it saves until its backward steps have read it
+            pack.memory.held = max(pack.memory.held, step)
     managed: dict[int, list[tuple[int, Pack]]] = {}
     packed_at: list[int] = []
     managed_number: dict[int, int] = {}
@@ -85,7 +88,10 @@ def make_trace(
             continue
         managed.setdefault(id(pack.memory), []).append((len(packed_at), pack))
         managed_number[number] = len(packed_at)
-        packed_at.append(min(_step_after(pack, recorder), steps - 1))
+        # mucudnn's convolutions save their input at the end, before the next step begins.
+        saving = recorder.operations[pack.step] if pack.step < len(recorder.operations) else None
+        is_convolution = saving is not None and bool(saving.kernels) and saving.node == pack.node
+        packed_at.append(min(pack.step + is_convolution, steps - 1))
     unpacked_at: dict[int, int] = {}
     for number, step in recorder.unpacked:
         if number in managed_number:
@@ -109,21 +115,6 @@ def make_trace(
         {memory.name: memory.held for memory in recorder.memories if memory.held >= 0},
         recorder.fused,
     )
-
-
-def _hold_for_compiled(recorder: Recorder) -> None:
-    """Note that a compiled module holds what it saves until its backward steps have read it."""
-    for number, step in recorder.unpacked:
-        pack = recorder.packs[number]
-        if pack.is_compiled:
-            pack.memory.held = max(pack.memory.held, step)
-
-
-def _step_after(pack: Pack, recorder: Recorder) -> int:
-    """Return the first step that begins after a pack: mucudnn's convolutions save their input at the end."""
-    saving = recorder.operations[pack.step] if pack.step < len(recorder.operations) else None
-    is_convolution = saving is not None and bool(saving.kernels) and saving.node == pack.node
-    return pack.step + is_convolution
 
 
 def _with_replay(

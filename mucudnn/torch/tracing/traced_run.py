@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -110,44 +111,42 @@ class _FusedNorm(torch.autograd.Function):
         return dx, None, dw
 
 
+@dataclass
 class TracedRun:
     """A run of a model under the recorder, which learns in which module each operation runs."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        model: nn.Module,
-        inputs: Any,
-        device: str,
-        lower: torch.dtype | None,
-        compiled: Collection[str],
-    ) -> None:
-        self._device, self._lower, self._compiled = device, lower, compiled
-        self._recorder, self._model, self._inputs = recorder, model, inputs
+    recorder: Recorder
+    model: nn.Module
+    inputs: Any
+    device: str
+    lower: torch.dtype | None  # the type that autocast casts to; None without autocast
+    compiled: Collection[str]
 
     def run(self) -> None:
         """Run the model forward, and backward if a result needs a gradient."""
-        recorder, model = self._recorder, self._model
+        recorder, model = self.recorder, self.model
         for name, parameter in model.named_parameters():
             recorder.add_memory(parameter, name, "parameter" if parameter.requires_grad else "buffer")
         for name, buffer in model.named_buffers():
             recorder.add_memory(buffer, name, "buffer")
-        for number, tensor in enumerate(tensors_in(self._inputs)):
+        for number, tensor in enumerate(tensors_in(self.inputs)):
             recorder.add_memory(tensor, f"input{number}" if number else "input", "input")
-        args = self._inputs if isinstance(self._inputs, tuple) else (self._inputs,)
+        args = self.inputs if isinstance(self.inputs, tuple) else (self.inputs,)
         # No hooks in the backward steps, as under a plan: a reentrant checkpoint saves tensors there.
         hooks = saved_tensors_hooks(recorder.pack, recorder.unpack)
-        _watch(model, self)
+        for name, module in model.named_modules():
+            module.register_forward_pre_hook(lambda *_, name=name: self._begin(name), prepend=True)
+            module.register_forward_hook(lambda *_, name=name: self._end(name))
         with recorder:
             # A disabled autocast here would keep the casts of an autocast in the forward pass to its end.
-            around = nullcontext() if self._lower is None else torch.autocast(self._device, self._lower)
-            with hooks, _LikeCuda(recorder, self._device), around:
+            around = nullcontext() if self.lower is None else torch.autocast(self.device, self.lower)
+            with hooks, _LikeCuda(recorder, self.device), around:
                 outputs = tensors_in(model(*args))
             torch.clear_autocast_cache()  # the end of the program's own autocast does so too
             self._differentiate(outputs)
 
     def _differentiate(self, outputs: list[Tensor]) -> None:
-        recorder = self._recorder
+        recorder = self.recorder
         for output in outputs:
             memory = recorder.memory_of(output)
             if memory is not None and memory.kind == "activation":
@@ -169,7 +168,7 @@ class TracedRun:
             recorder.operations.append(loss)
             gradients.append(gradient)
         torch.autograd.backward(differentiated, gradients)
-        for name, parameter in self._model.named_parameters():
+        for name, parameter in self.model.named_parameters():
             memory = None if parameter.grad is None else recorder.memory_of(parameter.grad)
             if memory is not None and memory.kind == "activation":
                 memory.kind = "gradient"
@@ -177,27 +176,20 @@ class TracedRun:
 
     def _rename(self, memory: Memory, name: str) -> None:
         """Give a gradient the name of its parameter, wherever a step uses it."""
-        old, new = memory.name, self._recorder.unique(name)
+        old, new = memory.name, self.recorder.unique(name)
         memory.names[-1] = new
-        for operation in self._recorder.operations:
+        for operation in self.recorder.operations:
             for used in (operation.reads, operation.writes):
                 if old in used:
                     del used[old]
                     used[new] = None
 
-    def begin(self, name: str) -> None:
+    def _begin(self, name: str) -> None:
         """Record the start of a call to a module."""
-        self._recorder.enter(name)
-        self._recorder.is_compiled |= name in self._compiled
+        self.recorder.enter(name)
+        self.recorder.is_compiled |= name in self.compiled
 
-    def end(self, name: str) -> None:
+    def _end(self, name: str) -> None:
         """Record the end of a call to a module."""
-        self._recorder.leave()
-        self._recorder.is_compiled &= name not in self._compiled
-
-
-def _watch(model: nn.Module, run: TracedRun) -> None:
-    """Report the begin and the end of each module to the run."""
-    for name, module in model.named_modules():
-        module.register_forward_pre_hook(lambda *_, name=name: run.begin(name), prepend=True)
-        module.register_forward_hook(lambda *_, name=name: run.end(name))
+        self.recorder.leave()
+        self.recorder.is_compiled &= name not in self.compiled

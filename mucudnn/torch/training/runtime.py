@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from mucudnn.errors import MixedDevicesError, MucudnnWarning, UsageError
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.sizes import format_size
-from mucudnn.torch.operators.compiler_marks import keep_result
+from mucudnn.torch.private import keep_result
 from mucudnn.torch.tracing.compiled import compiled_parts
 from mucudnn.torch.tracing.saved import key_of, tensors_in
 from mucudnn.torch.tracing.trace import spell_inputs
