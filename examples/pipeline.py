@@ -1,7 +1,7 @@
 """A model in two stages on two processes, trained as a pipeline, with a trace of each process.
 
 Run it with `torchrun --nproc-per-node 2 examples/pipeline.py gems`. Other schedules are 1f1b, gpipe, layers
-and bidirectional. Then `mucudnn causes rank0.json rank1.json` shows why the processes idle.
+and bidirectional. Then `mucudnn parallel causes rank0.json rank1.json` shows why the processes idle.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ LIBRARY = Setting("MUCUDNN_LIBRARY", None, "cuDNN if it works, else host", is_pa
 THREADS = Setting("MUCUDNN_THREADS", 1, "1; in mucudnn.torch as many as PyTorch")
 MODE = Setting("MUCUDNN_MODE", "off", "off; `mucudnn run` sets it")
 PLAN = Setting("MUCUDNN_PLAN", is_path=True)
-RECORD = Setting("MUCUDNN_RECORD", None, "none; `mucudnn record` sets it", is_path=True)
+RECORD = Setting("MUCUDNN_RECORD", None, "none; `mucudnn run --record` sets it", is_path=True)
 NUMERICS = Setting("MUCUDNN_NUMERICS", "fast", "fast")
 BATCH_INVARIANT = Setting("MUCUDNN_BATCH_INVARIANT", "0", "0")
 MEASURING = Setting("MUCUDNN_MEASURING", "race", "race")

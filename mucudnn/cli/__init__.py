@@ -14,13 +14,12 @@ from typing import Any, NoReturn
 
 from mucudnn import __version__
 from mucudnn._native import EngineError
-from mucudnn.cli.examples import format_examples
-from mucudnn.errors import MucudnnError
+from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.output.printable import printable
 from mucudnn.output.streams import fill, reserve_stdout
 from mucudnn.settings import SETTINGS
 
-EXAMPLES = ("mucudnn optimize alexnet", "mucudnn run --workspace 64MiB -- python train.py")
+COMMANDS = ("demo", "optimize", "memory", "run", "plan", "cache", "doctor", "parallel", "completion")
 _LONGEST = 2000  # the most characters of an error
 
 
@@ -42,20 +41,26 @@ class _HelpFormatter(argparse.HelpFormatter):
         return super()._format_action(action)
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that reports an error in one line, without the usage before it."""
+class Parser(argparse.ArgumentParser):
+    """A parser that reports an error in one line, a UsageError of a value's type too, and shows examples."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"formatter_class": _HelpFormatter, **options})
+    def __init__(self, examples: Sequence[str] = (), more: str = "", **options: Any) -> None:
+        head = f"example{'s' * (len(examples) > 1)}:"
+        epilog = "\n".join([head, *(f"  {example}" for example in examples)]) + more
+        # The command to type next repeats the flags, which must not be abbreviated for that.
+        super().__init__(formatter_class=_HelpFormatter, allow_abbrev=False, epilog=epilog, **options)
+
+    def _get_value(self, action: argparse.Action, text: str) -> Any:
+        parse = self._registry_get("type", action.type, action.type)
+        try:
+            return parse(text)
+        except UsageError as error:
+            raise argparse.ArgumentError(action, str(error)) from None
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {_short(message)} (see {self.prog} --help)\n")
-
-
-COMMANDS = (
-    "demo", "optimize", "benchmark", "memory", "run", "record", "doctor", "cache", "plan", "report", "sweep",
-    "place", "project", "causes", "completion",
-)  # fmt: skip
+        """Exit with the code 2 after one line."""
+        text = f"{self.prog}: {_short(message)} (see {self.prog} --help)"
+        self.exit(2, f"{fill(text, sys.stderr)}\n")
 
 
 def _variables() -> str:
@@ -77,11 +82,12 @@ def make_parser(first: str = "") -> argparse.ArgumentParser:
 
     The latter saves the time of importing the other commands' modules.
     """
-    parser = _Parser(
+    parser = Parser(
         prog="mucudnn",
         description="Divides mini-batches of convolutions into micro-batches, so that fast algorithms fit "
         "into the workspace that you allow.",
-        epilog=f"{format_examples(*EXAMPLES)}\n\nenvironment, which flags override:\n{_variables()}\n\n"
+        examples=("mucudnn optimize alexnet", "mucudnn run --workspace 64MiB -- python train.py"),
+        more=f"\n\nenvironment, which flags override:\n{_variables()}\n\n"
         "exit codes: 0 done, 1 failed, 2 usage, 3 nothing fits the limit, 4 no such engine or device,\n"
         "  5 a cache or plan of a newer version; `mucudnn run` has the program's own",
     )
@@ -89,13 +95,30 @@ def make_parser(first: str = "") -> argparse.ArgumentParser:
         "--version", action="version", version=f"mucudnn {__version__}", help="print the version and exit"
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name in () if first == "--version" else [first] if first in COMMANDS else COMMANDS:
-        module = import_module(f"mucudnn.cli.{name}")
-        examples = format_examples(*module.EXAMPLES)
-        command = commands.add_parser(name, help=module.HELP, description=module.DESCRIPTION, epilog=examples)
-        module.prepare_parser(command)
-        command.set_defaults(run=module.run)
+    names = () if first == "--version" else [first] if first in COMMANDS else COMMANDS
+    add_commands(commands, {name: f"mucudnn.cli.{name}" for name in names})
     return parser
+
+
+def add_commands(commands: Any, modules: dict[str, str]) -> None:
+    """Declare the commands that modules implement. One without HELP is not listed."""
+    for name, path in modules.items():
+        module = import_module(path)
+        listed = {"help": module.HELP} if hasattr(module, "HELP") else {}
+        command = commands.add_parser(
+            name, description=module.DESCRIPTION, examples=module.EXAMPLES, **listed
+        )
+        command.set_defaults(run=getattr(module, "run", None))
+        module.prepare_parser(command)
+
+
+def run_command(arguments: argparse.Namespace) -> None:
+    """Run a parsed command and print its answer. Raises MucudnnError."""
+    from mucudnn.cli.terminal import print_answer
+
+    answer = arguments.run(arguments)
+    if answer is not None:
+        print_answer(answer, as_json=arguments.json)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -110,8 +133,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="mucudnn.plain")
     try:
         arguments = make_parser(words[0] if words else "").parse_args(words)
+        arguments.words = words
         with reserve_stdout():
-            arguments.run(arguments)
+            run_command(arguments)
         return 0
     except MucudnnError as error:
         message, code = _short(str(error)), error.exit_code

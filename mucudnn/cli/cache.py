@@ -2,30 +2,29 @@
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
-
-from rich.table import Table
+from typing import Any
 
 from mucudnn.cli import options, outputs
-from mucudnn.cli.cached_checks import format_kernel, summarize_checks
-from mucudnn.cli.cached_choices import ALGORITHM, DIVIDED, LEFT, CachedChoices
-from mucudnn.cli.examples import format_examples
-from mucudnn.cli.terminal import Terminal, show, show_json, table
+from mucudnn.cli.cached_checks import find_checks, format_kernel
+from mucudnn.cli.cached_choices import WAYS, CachedChoices
+from mucudnn.cli.terminal import Answer, Lines, Terminal, table
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.exchange import format_rows, parse_rows
-from mucudnn.costs.file import CacheError
+from mucudnn.costs.file import CacheError, is_cache
 from mucudnn.costs.journal import JournalError, journal_of, take_journal
+from mucudnn.costs.schema import Row
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.input import read_packed
 from mucudnn.output.files import write_lines
 from mucudnn.output.streams import results
-from mucudnn.output.text import milliseconds
+from mucudnn.settings import WORKSPACE_LIMIT
 from mucudnn.sizes import format_size, spell_limit
 
 HELP = "look at the cache of measurements, and carry it between hosts"
@@ -38,83 +37,62 @@ EXAMPLES = (
     "mucudnn cache prune --older-than 90",
 )
 
-Action: TypeAlias = Callable[[Path, argparse.Namespace], None]
-
 _WINS = (
-    "If two rows have the same machine, kernel, and size, algorithm or configurations, the later measurement "
-    "wins; of equally old rows, the existing one stays. But a time from many runs wins over one from a race, "
-    "and both win over one that other programs disturbed. An error leaves the cache unchanged, and adding "
-    "the same rows again changes nothing."
+    " If two rows have the same machine, kernel, and size, algorithm or configurations, the later "
+    "measurement wins; of equally old rows, the existing one stays. But a time from many runs wins over one "
+    "from a race, and both win over one that other programs disturbed. An error leaves the cache unchanged, "
+    "and adding the same rows again changes nothing."
 )
+_NEXT_TO_NOTHING = "Next: mucudnn optimize alexnet"
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-
-    def declare(
-        name: str, action: Action, text: str, more: str = "", example: str = ""
-    ) -> argparse.ArgumentParser:
-        sentence = text[0].upper() + text[1:] + "."
-        declared = actions.add_parser(
-            name,
-            help=text,
-            description=f"{sentence} {more}".strip(),
-            epilog=format_examples(f"mucudnn cache {name} {example}".strip()),
-        )
+    for action, text, example, more, arguments in (
+        (_info, "print where the cache is, and how much is in it, machine by machine", "", "", ()),
+        (
+            _list,
+            "print the kernels in it, and the choices that their measurements lead to",
+            "",
+            " The choices are for the largest measured mini-batch, within MUCUDNN_WORKSPACE_LIMIT.",
+            (),
+        ),
+        (
+            _check,
+            "print the measurements that other programs disturbed",
+            "",
+            " They are made again in later runs. Comparisons of steps that no later comparison has confirmed "
+            "yet are printed, too.",
+            (),
+        ),
+        (
+            _export,
+            "write it as JSON lines, which any version and tool can read",
+            " --output rows.jsonl",
+            "",
+            [("--output FILE", outputs.ROWS.parse, "write to this file instead of the standard output")],
+        ),
+        (_import, "add the rows of other hosts' caches", " other.sqlite rows.jsonl", _WINS, ()),
+        (_prune, "delete rows by age, library or device", " --older-than 90", "", ()),
+    ):
+        name = action.__name__[1:]
+        sentence = f"{text[0].upper()}{text[1:]}.{more}"
+        shown = [f"mucudnn cache {name}{example}"]
+        declared = actions.add_parser(name, help=text, description=sentence, examples=shown)
         declared.set_defaults(action=action)
-        if action is not _export:  # its rows are JSON already
-            options.add_json(declared)
-        return declared
-
-    declare("path", _path, "print where the cache is")
-    declare("info", _info, "print how much is in it, machine by machine")
-    declare(
-        "list",
-        _list,
-        "print the kernels in it, and the choices that their measurements lead to",
-        "The choices are for the largest measured mini-batch, within MUCUDNN_WORKSPACE_LIMIT.",
+        options.add_arguments(declared, *arguments, options.JSON)
+    options.add_arguments(
+        actions.choices["prune"].add_mutually_exclusive_group(required=True),
+        ("--older-than DAYS", parse_days, "rows older than this many days"),
+        ("--library NAME", str, "rows of this library, as `mucudnn cache info` shows it"),
+        ("--device NAME", str, "rows of this device, as `mucudnn cache info` shows it"),
     )
-    declare(
-        "check",
-        _check,
-        "print the measurements that other programs disturbed",
-        "They are made again in later runs. Comparisons of steps that no later comparison has confirmed yet "
-        "are printed, too.",
-    )
-    merging = declare("merge", _merge, "add the rows of other hosts' caches", _WINS, "other.sqlite")
-    merging.add_argument(
-        "files",
-        nargs="+",
-        type=options.checked(options.parse_path),
-        metavar="FILE",
-        help="a cache, as `mucudnn cache path` names it there",
-    )
-    exporting = declare(
-        "export",
-        _export,
-        "write it as JSON lines, which any version and tool can read",
-        example="--output rows.jsonl",
-    )
-    outputs.add_output(exporting, "FILE", "write to this file instead of the standard output")
-    importing = declare("import", _import, "add the rows that export wrote", _WINS, "rows.jsonl")
-    importing.add_argument(
-        "file",
-        type=options.checked(options.parse_path),
-        metavar="FILE",
-        help="a file that export wrote; it may be packed by gzip",
-    )
-    pruning = declare("prune", _prune, "delete rows by age, library or device", example="--older-than 90")
-    which = pruning.add_mutually_exclusive_group(required=True)
-    which.add_argument(
-        "--older-than",
-        type=options.checked(parse_days),
-        metavar="DAYS",
-        help="rows older than this many days",
-    )
-    for part in ("library", "device"):
-        text = f"rows of this {part}, as `mucudnn cache info` shows it"
-        which.add_argument(f"--{part}", metavar="NAME", help=text)
+    actions.choices["import"].add_argument(
+        "files", nargs="+", type=options.parse_path, metavar="FILE",
+        help="a cache, as `mucudnn cache info` names it there, or a file that export wrote, which gzip may "
+        "have packed",
+    )  # fmt: skip
 
 
 def parse_days(text: str) -> int:
@@ -124,58 +102,83 @@ def parse_days(text: str) -> int:
     return int(text)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> Answer | None:
     """Run the action on the cache, after adding the journal that programs under the drop-in wrote."""
     path = default_path()
     journal = journal_of(path)
-    if arguments.action not in (_path, _prune) and journal.exists() and journal.stat().st_size:
+    if arguments.action is not _prune and journal.exists() and journal.stat().st_size:
         # A read-only cache is shown without the journal.
         with suppress(CacheError), Cache.open(path, listener=Terminal()) as cache:
             try:
                 take_journal(cache)
             except JournalError as error:
                 Terminal().message(f"Warning: {error}")
-    arguments.action(path, arguments)
+    answer: Answer | None = arguments.action(path, arguments)
+    return answer
 
 
-def _path(path: Path, arguments: argparse.Namespace) -> None:
-    _print(arguments, {"path": str(path), "exists": path.exists()}, str(path))
+@dataclass(frozen=True)
+class Changed(Answer):
+    """The number of rows that an action added to the cache or deleted from it."""
+
+    path: Path
+    rows: int
+    change: str
+
+    def lines(self) -> Lines:
+        """Yield the number, and the next command."""
+        yield f"{self.rows} row{'s' * (self.rows != 1)} {self.change} {self.path}"
+        yield "Next: mucudnn cache info"
 
 
-def _merge(path: Path, arguments: argparse.Namespace) -> None:
+@dataclass(frozen=True)
+class Exported(Answer):
+    """The file that has the rows of the cache, too."""
+
+    path: Path
+    file: Path
+
+    def lines(self) -> Lines:
+        """Yield the command that reads the file."""
+        yield f"{self.path} is now in {self.file} too"
+        yield f"Next: mucudnn cache import {self.file}"
+
+
+def _import(path: Path, arguments: argparse.Namespace) -> Answer:
     with ExitStack() as stack:
-        others = [stack.enter_context(Cache.read_only(file)) for file in arguments.files]
-        mine = stack.enter_context(Cache.open(path, listener=Terminal()))
-        taken = mine.merge(chain.from_iterable(other.rows() for other in others))
-    _print_change(path, arguments, "rows_taken", taken, "added to")
+        rows = [_read_rows(file, stack) for file in arguments.files]
+        with Cache.open(path, listener=Terminal()) as cache:
+            taken = cache.merge(chain.from_iterable(rows))
+    return Changed(path, taken, "added to")
 
 
-def _import(path: Path, arguments: argparse.Namespace) -> None:
-    file = arguments.file
+def _read_rows(file: Path, stack: ExitStack) -> Iterator[Row]:
+    """Return the rows of a cache, or of a file that export wrote. Raises MucudnnError."""
+    has_rows = False
+    with suppress(MucudnnError, OSError):  # if it is not a cache, it may be an export
+        has_rows = is_cache(file)
+    if has_rows:
+        return stack.enter_context(Cache.read_only(file)).rows()
     try:
-        lines = StringIO(read_packed(file).decode())
+        return parse_rows(StringIO(read_packed(file).decode()), str(file))
     except OSError as error:
         raise MucudnnError(f"{file} cannot be read: {error.strerror}") from None
     except ValueError as error:
         reason = "it is not text" if isinstance(error, UnicodeDecodeError) else str(error)
         raise MucudnnError(f"{file} is not what mucudnn cache export writes: {reason}") from None
-    with Cache.open(path, listener=Terminal()) as cache:
-        taken = cache.merge(parse_rows(lines, str(file)))
-    _print_change(path, arguments, "rows_taken", taken, f"of {file} added to")
 
 
-def _export(path: Path, arguments: argparse.Namespace) -> None:
-    outputs.check(arguments.output, outputs.ROWS, force=arguments.force)
+def _export(path: Path, arguments: argparse.Namespace) -> Answer | None:
     with Cache.read_only(path) as cache:
         lines = format_rows(cache.rows())
         if not arguments.output:
             results().writelines(lines)
-            return
+            return None
         write_lines(arguments.output, lines)
-    show(f"{path} is now in {arguments.output} too", f"Next: mucudnn cache import {arguments.output}")
+    return Exported(path, arguments.output)
 
 
-def _prune(path: Path, arguments: argparse.Namespace) -> None:
+def _prune(path: Path, arguments: argparse.Namespace) -> Answer:
     with Cache.open(path, listener=Terminal()) as cache:
         if arguments.older_than is not None:
             then = datetime.now(UTC) - timedelta(days=arguments.older_than)
@@ -186,21 +189,7 @@ def _prune(path: Path, arguments: argparse.Namespace) -> None:
             name = getattr(arguments, column)
             take_journal(cache, lambda header: header[column] == name)
             removed = cache.remove(column, "=", name)
-    _print_change(path, arguments, "rows_deleted", removed, "deleted from")
-
-
-def _print(arguments: argparse.Namespace, content: dict[str, Any], *lines: Table | str) -> None:
-    """Print the object as JSON with --json, else the lines."""
-    if arguments.json:
-        show_json(content)
-    else:
-        show(*lines)
-
-
-def _print_change(path: Path, arguments: argparse.Namespace, key: str, count: int, change: str) -> None:
-    """Print how many rows of the cache a command added or deleted."""
-    counted = f"{count} row{'s' * (count != 1)} {change} {path}"
-    _print(arguments, {"path": str(path), key: count}, counted, "Next: mucudnn cache info")
+    return Changed(path, removed, "deleted from")
 
 
 _COUNTED = (
@@ -228,64 +217,87 @@ _MACHINE_KEYS = ("device", "library", "threads", *_COUNTED)
 _KERNEL_KEYS = ("problem", "pass", "device", "library", "threads", "sizes", "measured")
 
 
-def _info(path: Path, arguments: argparse.Namespace) -> None:
+@dataclass(frozen=True)
+class Info(Answer):
+    """The size of the cache, and the rows of each machine."""
+
+    path: Path
+    exists: bool = False
+    bytes: int = 0
+    version: int | None = None
+    machines: tuple[dict[str, Any], ...] = ()
+
+    def lines(self) -> Lines:
+        """Yield lines about each machine, with its device and library on lines to copy into `prune`."""
+        if not self.exists:
+            yield from (f"{self.path} does not exist yet", _NEXT_TO_NOTHING)
+            return
+        yield f"{self.path}: {format_size(self.bytes)}, version {self.version}"
+        for machine in self.machines:
+            counts = ", ".join(f"{machine[key]} {key.replace('_', ' ')}" for key in _COUNTED)
+            yield "\n".join(["", *(f"{key}: {machine[key]}" for key in _MACHINE_KEYS[:3]), counts])
+        yield ""
+        yield "Next: mucudnn cache list"
+
+
+def _info(path: Path, arguments: argparse.Namespace) -> Answer:
     if not path.exists():
-        nothing = {"path": str(path), "exists": False, "bytes": 0, "version": None, "machines": []}
-        _print(arguments, nothing, f"{path} does not exist yet", "Next: mucudnn benchmark alexnet")
-        return
+        return Info(path)
     with Cache.read_only(path) as cache:
         ((version,),) = cache.query("PRAGMA user_version")
         counts = cache.query(_MACHINES)
-    size = path.stat().st_size
-    machines = [dict(zip(_MACHINE_KEYS, row, strict=True)) for row in counts]
-    _print(
-        arguments,
-        {"path": str(path), "exists": True, "bytes": size, "version": version, "machines": machines},
-        f"{path}: {format_size(size)}, version {version}",
-        *(line for machine in machines for line in _describe(machine)),
-        "",
-        "Next: mucudnn cache list",
-    )
+    machines = (dict(zip(_MACHINE_KEYS, row, strict=True)) for row in counts)
+    return Info(path, True, path.stat().st_size, version, tuple(machines))
 
 
-def _describe(machine: dict[str, Any]) -> Iterator[str]:
-    """Yield lines about a machine, with its device and library alone on a line to copy into `cache prune`."""
-    yield ""
-    yield from (f"{key}: {machine[key]}" for key in _MACHINE_KEYS[:3])
-    yield ", ".join(f"{machine[key]} {key.replace('_', ' ')}" for key in _COUNTED)
+@dataclass(frozen=True)
+class Kernels(Answer):
+    """The kernels in the cache, each with the choice that its times lead to within a limit."""
+
+    path: Path
+    kernels: list[dict[str, Any]]
+    workspace_limit: int | None
+
+    def lines(self) -> Lines:
+        """Yield a table of the kernels on engines, and how many choices are of which kind."""
+        if not self.kernels:
+            yield from (f"{self.path} has no kernel yet", _NEXT_TO_NOTHING)
+            return
+        heads = ("library", "kernel", "pass", ">threads", ">measured", ">N", "choice", "ms>ms", "machine")
+        rows = [_make_row(row) for row in self.kernels if not row["is_framework"]]
+        hidden = len({library for library, *_ in rows}) == 1  # a single library needs no column
+        yield table(*heads[hidden:], rows=(row[hidden:] for row in rows))
+        choices = [row["choice"] for row in self.kernels if row["choice"]]
+        ways = Counter(choice.way for choice in choices)
+        counts = ", ".join(f"{ways[way]} {way}" for way in WAYS)
+        busy = sum(choice.is_busy for choice in choices)
+        yield ""
+        yield (
+            f"Choices within {spell_limit(self.workspace_limit)}: {counts}; {busy} of them from a "
+            "busy machine, see mucudnn cache check"
+        )
 
 
-def _list(path: Path, arguments: argparse.Namespace) -> None:
-    if not path.exists():
-        nothing = {"path": str(path), "kernels": []}
-        _print(arguments, nothing, f"{path} does not exist yet", "Next: mucudnn benchmark alexnet")
-        return
-    kernels, ways, lines = [], Counter[str](), []
-    with Cache.read_only(path) as cache:
-        choices = CachedChoices(cache)
-        for row in cache.query(_KERNELS):
-            key, pass_, _, library, threads, _, measured = row
-            choice, cells = choices.find(*row[:5]), ["–"] * 4
-            if choice is not None:
-                ways[choice.way] += 1
-                ways["busy"] += choice.is_busy
-                state = "busy" if choice.is_busy else "quiet"
-                cells = [str(choice.mini_batch), choice.configuration, milliseconds(choice.time_ms), state]
-            if library not in choices.frameworks:  # the choices of an engine have these rows
-                lines.append([library, format_kernel(key), pass_, str(threads), str(measured), *cells])
-            chosen = None if choice is None else choice._asdict()
-            kernels.append({**dict(zip(_KERNEL_KEYS, row, strict=True)), "choice": chosen})
-    hidden = int(len({library for library, *_ in lines}) == 1)  # a single library needs no column
-    heads = ("library", "kernel", "pass", ">threads", ">measured", ">N", "choice", ">ms", "machine")
-    rows = table(*heads[hidden:])
-    for line in lines:
-        rows.add_row(*line[hidden:])
-    content = {"path": str(path), "kernels": kernels}
-    counts = ", ".join(f"{ways[way]} {way}" for way in (DIVIDED, ALGORITHM, LEFT))
-    busy = f"{ways['busy']} of them from a busy machine, see mucudnn cache check"
-    _print(arguments, content, rows, "", f"Choices within {spell_limit(choices.limit)}: {counts}; {busy}")
+def _make_row(row: dict[str, Any]) -> list[Any]:
+    cells, choice = [row[key] for key in ("library", "pass", "threads", "measured")], row["choice"]
+    cells.insert(1, format_kernel(row["problem"]))
+    if choice is None:
+        return [*cells, *[None] * 4]
+    state = "busy" if choice.is_busy else "quiet"
+    return [*cells, choice.mini_batch, choice.configuration, choice.time_ms, state]
 
 
-def _check(path: Path, arguments: argparse.Namespace) -> None:
-    content, lines = summarize_checks(path)
-    _print(arguments, {"path": str(path), **content}, *lines)
+def _list(path: Path, arguments: argparse.Namespace) -> Answer:
+    kernels = []
+    if path.exists():
+        with Cache.read_only(path) as cache:
+            choices = CachedChoices(cache)
+            for row in cache.query(_KERNELS):
+                is_framework = row[3] in choices.frameworks  # the choices of an engine have these rows
+                named = dict(zip(_KERNEL_KEYS, row, strict=True))
+                kernels.append({**named, "is_framework": is_framework, "choice": choices.find(*row[:5])})
+    return Kernels(path, kernels, WORKSPACE_LIMIT.read())
+
+
+def _check(path: Path, arguments: argparse.Namespace) -> Answer:
+    return find_checks(path)

@@ -1,20 +1,18 @@
 """The times from busy moments and the unconfirmed comparisons in the cache, for `mucudnn cache check`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 import mucudnn
 from mucudnn._native import parse_descriptor
-from mucudnn.cli.terminal import table
+from mucudnn.cli.terminal import Answer, Lines, table
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.schema import MEASUREMENT, STEP_TIME, STEP_USES
 from mucudnn.errors import shown
-from mucudnn.output.text import milliseconds
 from mucudnn.problems.descriptor import short_text
 
 _DISTURBED_KEYS = (
@@ -25,29 +23,63 @@ _DISTURBED_KEYS = (
 _WAYS = ("choices", "stock", "mixture")
 
 
-def summarize_checks(path: Path) -> tuple[dict[str, Any], list[Table | str]]:
-    """Return the disturbed measurements and the comparisons of steps in a cache: as JSON, and to print."""
-    disturbed, steps, count = list[dict[str, Any]](), list[dict[str, Any]](), 0
-    if path.exists():
-        with Cache.read_only(path) as cache:
-            rows = [row for row in cache.select(MEASUREMENT) if row["time_ms"] is not None]
-            count = len(rows)
-            disturbed = [{key: row[key] for key in _DISTURBED_KEYS} for row in rows if row["busy_tries"]]
-            steps = list(_find_steps(cache))
-    unconfirmed = [step for step in steps if not step["checks"]]
-    lines: list[Table | str] = []
-    if disturbed:
-        lines += [_tabulate_disturbed(disturbed), ""]
-    if unconfirmed:
-        lines += [_tabulate_steps(unconfirmed), ""]
-    lines.append(f"{len(disturbed)} of {count} measurements were disturbed.")
-    if steps:
-        lines.append(
-            f"{len(unconfirmed)} of {len(steps)} comparisons of steps were not confirmed by a later one yet."
-        )
-    if disturbed:
-        lines.append("Next: mucudnn benchmark --remeasure NETWORK, on a quiet machine")
-    return {"measurements": count, "disturbed": disturbed, "steps": steps}, lines
+@dataclass(frozen=True)
+class Checks(Answer):
+    """The disturbed measurements and the comparisons of steps in a cache."""
+
+    path: Path
+    measurements: int
+    disturbed: Sequence[dict[str, Any]]
+    steps: Sequence[dict[str, Any]]
+
+    def lines(self) -> Lines:
+        """Yield tables of the measurements and comparisons to repeat, and their numbers."""
+        unconfirmed = [step for step in self.steps if not step["checks"]]
+        if self.disturbed:
+            keys = itemgetter("pass", "threads", "micro_batch", "algorithm", "time_ms")
+            yield table(
+                "kernel",
+                "pass",
+                ">threads",
+                ">micro-batch",
+                "algorithm",
+                "ms>ms",
+                ">share",
+                ">tries",
+                rows=(
+                    (format_kernel(row["problem"]), *keys(row), _find_share(row), row["busy_tries"])
+                    for row in self.disturbed
+                ),
+            )
+            yield ""
+        if unconfirmed:
+            yield table(
+                "first kernel", ">threads", *(f"ms>{way} ms" for way in _WAYS), ">steps since",
+                rows=(
+                    (format_kernel(row["problem"]), row["threads"], *(row[f"{way}_ms"] for way in _WAYS),
+                     row["uses"])
+                    for row in unconfirmed
+                ),
+            )  # fmt: skip
+            yield ""
+        yield f"{len(self.disturbed)} of {self.measurements} measurements were disturbed."
+        if self.steps:
+            yield (
+                f"{len(unconfirmed)} of {len(self.steps)} comparisons of steps were not confirmed by a later "
+                "one yet."
+            )
+        if self.disturbed:
+            yield "Next: mucudnn optimize NETWORK --measure-only --remeasure, on a quiet machine"
+
+
+def find_checks(path: Path) -> Checks:
+    """Return the checks of a cache, which need not exist."""
+    if not path.exists():
+        return Checks(path, 0, (), ())
+    with Cache.read_only(path) as cache:
+        rows = [row for row in cache.select(MEASUREMENT) if row["time_ms"] is not None]
+        disturbed = [{key: row[key] for key in _DISTURBED_KEYS} for row in rows if row["busy_tries"]]
+        return Checks(path, len(rows), disturbed, list(_find_steps(cache)))
 
 
 def _find_steps(cache: Cache) -> Iterator[dict[str, Any]]:
@@ -75,32 +107,7 @@ def format_kernel(key: Any) -> str:
         return f"damaged: {shown(key)}"
 
 
-def _tabulate_disturbed(disturbed: list[dict[str, Any]]) -> Table:
-    rows = table("kernel", "pass", ">threads", ">micro-batch", "algorithm", ">ms", ">share", ">tries")
-    for row in disturbed:
-        rows.add_row(
-            format_kernel(row["problem"]),
-            row["pass"],
-            *(str(row[name]) for name in ("threads", "micro_batch", "algorithm")),
-            milliseconds(row["time_ms"]),
-            _format_share(row["cpu_ms"], row["wall_ms"], row["threads"]),
-            str(row["busy_tries"]),
-        )
-    return rows
-
-
-def _tabulate_steps(steps: list[dict[str, Any]]) -> Table:
-    rows = table("first kernel", ">threads", ">choices ms", ">PyTorch ms", ">mixture ms", ">steps since")
-    for step in steps:
-        rows.add_row(
-            format_kernel(step["problem"]),
-            str(step["threads"]),
-            *(milliseconds(step[f"{way}_ms"]) for way in _WAYS),
-            str(step["uses"]),
-        )
-    return rows
-
-
-def _format_share(cpu_ms: float | None, wall_ms: float | None, threads: int) -> str:
-    """Write the share of their time that the threads spent on the CPU; a dash if it is unknown."""
-    return "–" if not cpu_ms or not wall_ms else f"{cpu_ms / (threads * wall_ms):.0%}"
+def _find_share(row: dict[str, Any]) -> str | None:
+    """Return the share of their time that the threads spent on the CPU, or None if it is unknown."""
+    cpu_ms, wall_ms = row["cpu_ms"], row["wall_ms"]
+    return f"{cpu_ms / (row['threads'] * wall_ms):.0%}" if cpu_ms and wall_ms else None

@@ -1,7 +1,7 @@
 """The choice that the measurements in a cache lead to for each kernel, within the usual workspace limit."""
 
 from contextlib import suppress
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from mucudnn import settings
 from mucudnn._native import parse_descriptor
@@ -12,10 +12,11 @@ from mucudnn.output.text import micro_batches
 from mucudnn.plans.decide import fastest_configuration, keep_undivided
 from mucudnn.problems.kernels import Kernel
 
-DIVIDED, ALGORITHM, LEFT = "divided", "by another algorithm", "left to PyTorch"
+WAYS = DIVIDED, ALGORITHM, LEFT = "divided", "by another algorithm", "left to PyTorch"
 
 
-class CachedChoice(NamedTuple):
+@dataclass(frozen=True)
+class CachedChoice:
     """The choice for a kernel at its largest measured mini-batch.
 
     `way` is DIVIDED, ALGORITHM or LEFT. `is_busy` says that other programs disturbed its measurements.

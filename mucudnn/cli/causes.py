@@ -1,12 +1,13 @@
-"""`mucudnn causes`: show why the devices of a training run idle, and what would help."""
+"""`mucudnn parallel causes`: show why the devices of a training run idle, and what would help."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mucudnn.cli import options, outputs
-from mucudnn.cli.terminal import show, show_json, table
+from mucudnn.cli.terminal import Answer, Lines, table
 from mucudnn.diagnosis.causes import CAUSES, Shares, divide
 from mucudnn.diagnosis.lateness import Lateness, late_ranks
 from mucudnn.diagnosis.perfetto import write_timelines
@@ -23,8 +24,8 @@ DESCRIPTION = (
     "writes them."
 )
 EXAMPLES = (
-    "mucudnn causes rank0.json rank1.json",
-    "mucudnn causes rank*.json --output timeline.json",
+    "mucudnn parallel causes rank0.json rank1.json",
+    "mucudnn parallel causes rank*.json --output timeline.json",
 )
 _MEANINGS = {
     "data": "waits for its data loader",
@@ -48,31 +49,62 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "traces", nargs="+", type=Path, metavar="TRACE", help="a rank's trace, .json or .json.gz"
     )
-    outputs.add_output(parser, "FILE", "write the measured and simulated timelines for ui.perfetto.dev")
-    options.add_json(parser)
+    drawn = "write the measured and simulated timelines for ui.perfetto.dev"
+    options.add_arguments(parser, ("--output FILE", outputs.TIMELINE.parse, drawn), options.JSON)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Print the causes as a table or as JSON, and write the timelines."""
-    outputs.check(arguments.output, outputs.TIMELINE, force=arguments.force)
+def run(arguments: argparse.Namespace) -> Answer:
+    """Find the causes, and write the timelines."""
     ranks = divide(read_traces(arguments.traces))
     changes = remedies(ranks)
     if arguments.output:
         write_lines(arguments.output, [write_timelines(ranks, changes)], "the timelines")
-    if arguments.json:
-        show_json(_make_json(ranks, changes))
-        return
-    rows = table("a rank …", *(name for rank in ranks for name in (f">rank {rank.rank} ms", ">share")))
-    for cause in CAUSES:
-        cells = [(milliseconds(r.ms[cause]), f"{r.share(cause):.0%}") for r in ranks]
-        rows.add_row(_MEANINGS[cause], *(cell for pair in cells for cell in pair))
-    rows.add_section()
-    rows.add_row("all", *(c for r in ranks for c in (milliseconds(r.total_ms), "100%")))
-    steps = ", ".join(sorted({f"{r.steps} steps" if r.steps > 1 else "1 step" for r in ranks}))
-    least_ms = WORTH * max(rank.total_ms / rank.steps for rank in ranks)
-    late = [_describe(each, len(ranks)) for each in late_ranks(ranks) if each.ms >= least_ms]
-    title = f"{len(ranks)} rank{'s' * (len(ranks) > 1)}, {steps}"
-    show(title, "", rows, "", *late, *_sentences(changes))
+    return Causes(ranks, late_ranks(ranks), changes)
+
+
+@dataclass(frozen=True)
+class Causes(Answer):
+    """The shares of each rank's time, the ranks that are late, and the changes that would save time."""
+
+    ranks: Sequence[Shares]
+    late: Sequence[Lateness]
+    remedies: Sequence[Remedy]
+
+    def content(self) -> dict[str, Any]:
+        """Return the form that docs/reference/json.md describes."""
+        ranks = [
+            {"rank": r.rank, "steps": r.steps, "total_ms": r.total_ms, "ms": {c: r.ms[c] for c in CAUSES}}
+            for r in self.ranks
+        ]
+        keys = ("cause", "change", "before_ms", "after_ms")
+        changes = [{key: getattr(remedy, key) for key in keys} for remedy in self.remedies]
+        return {"ranks": ranks, "late": self.late, "remedies": changes}
+
+    def lines(self) -> Lines:
+        """Yield a table of the shares, and sentences about late ranks and remedies."""
+        ranks = self.ranks
+        steps = ", ".join(sorted({f"{r.steps} steps" if r.steps > 1 else "1 step" for r in ranks}))
+        yield f"{len(ranks)} rank{'s' * (len(ranks) > 1)}, {steps}"
+        yield ""
+        heads = [head for rank in ranks for head in (f"ms>rank {rank.rank} ms", ">share")]
+        yield table("a rank …", *heads, rows=self._rows())
+        yield ""
+        least_ms = WORTH * max(rank.total_ms / rank.steps for rank in ranks)
+        yield from (_describe(each, len(ranks)) for each in self.late if each.ms >= least_ms)
+        for r in self.remedies:
+            yield (
+                f"{r.change}: −{r.saved:.0%} of a step, simulated ({milliseconds(r.before_ms)} → "
+                f"{milliseconds(r.after_ms)} ms)"
+            )
+        if not self.remedies:
+            yield "None of the simulated changes would save 2 % or more."
+
+    def _rows(self) -> Iterator[Sequence[Any]]:
+        for cause in CAUSES:
+            pairs = ((r.ms[cause], f"{r.share(cause):.0%}") for r in self.ranks)
+            yield (_MEANINGS[cause], *(cell for pair in pairs for cell in pair))
+        yield ()
+        yield ("all", *(cell for r in self.ranks for cell in (r.total_ms, "100%")))
 
 
 def _describe(late: Lateness, ranks: int) -> str:
@@ -83,27 +115,3 @@ def _describe(late: Lateness, ranks: int) -> str:
         f"{_PARTS[late.part]} takes {milliseconds(late.part_ms)} ms, elsewhere "
         f"{milliseconds(late.usual_ms)} ms."
     )
-
-
-def _sentences(changes: Sequence[Remedy]) -> list[str]:
-    if not changes:
-        return ["None of the simulated changes would save 2 % or more."]
-    return [
-        f"{r.change}: −{r.saved:.0%} of a step, simulated ({milliseconds(r.before_ms)} → "
-        f"{milliseconds(r.after_ms)} ms)"
-        for r in changes
-    ]
-
-
-def _make_json(ranks: Sequence[Shares], changes: Sequence[Remedy]) -> dict[str, Any]:
-    return {
-        "ranks": [
-            {"rank": r.rank, "steps": r.steps, "total_ms": r.total_ms, "ms": {c: r.ms[c] for c in CAUSES}}
-            for r in ranks
-        ],
-        "late": [vars(late) for late in late_ranks(ranks)],
-        "remedies": [
-            {"cause": r.cause, "change": r.change, "before_ms": r.before_ms, "after_ms": r.after_ms}
-            for r in changes
-        ],
-    }

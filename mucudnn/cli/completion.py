@@ -9,16 +9,15 @@ from mucudnn.extras import install_command
 from mucudnn.output.streams import results
 from mucudnn.problems.sources import TRAINABLE, bundled_networks
 
-HELP = "print a script that completes commands and flags in a shell"
 DESCRIPTION = "Prints the script on the standard output. It knows the commands of this version."
 EXAMPLES = (
     "mucudnn completion bash > ~/.local/share/bash-completion/completions/mucudnn",
     "mucudnn completion zsh > ~/.zfunc/_mucudnn",
 )
 
-_FILES = ("PLAN", "FILE", "CACHE", "HTML", "PROGRAM", "OLD", "NEW")
 # The bash function that completes an argument, by the argument's name in the help text.
 _NETWORKS = {"NETWORK|FILE|DESCRIPTOR": "_mucudnn_networks", "NETWORK|FILE": "_mucudnn_trainable"}
+_FILES = ("PLAN", "FILE", "CACHE", "HTML", "PROGRAM", "OLD", "NEW", "TABLE", "TRACE")
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -37,14 +36,15 @@ def run(arguments: argparse.Namespace) -> None:
 
     parser = make_parser()
     for action in _actions(parser):
-        if action.metavar in _FILES:
-            action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab reads this attribute
-        elif action.metavar == "DIR":
-            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
-        elif isinstance(action.metavar, str) and action.metavar in _NETWORKS:
-            bash = {"bash": _NETWORKS[action.metavar]}
-            action.complete = {**shtab.FILE, **bash}  # type: ignore[attr-defined]
-    script = shtab.complete(parser, arguments.shell, preamble={"bash": _bash_networks()})
+        if action.metavar in (*_FILES, *_NETWORKS):
+            bash = {"bash": _NETWORKS[action.metavar]} if action.metavar in _NETWORKS else {}
+            action.complete = {**shtab.FILE, **bash}  # type: ignore[attr-defined]  # shtab reads this
+    networks = zip(_NETWORKS.values(), (bundled_networks(), TRAINABLE), strict=True)
+    functions = (
+        f'{function}() {{ compgen -W "{" ".join(names)}" -- "$1"; compgen -f -- "$1"; }}\n'
+        for function, names in networks
+    )
+    script = shtab.complete(parser, arguments.shell, preamble={"bash": "".join(functions)})
     print(script, file=results())
 
 
@@ -55,11 +55,3 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
                 yield from _actions(command)
-
-
-def _bash_networks() -> str:
-    """Return the functions for bash that complete networks and files."""
-    return "".join(
-        f'{function}() {{ compgen -W "{" ".join(names)}" -- "$1"; compgen -f -- "$1"; }}\n'
-        for function, names in zip(_NETWORKS.values(), (bundled_networks(), TRAINABLE), strict=True)
-    )

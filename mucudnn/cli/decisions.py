@@ -1,55 +1,179 @@
-"""The decisions of `mucudnn optimize` and `mucudnn report`, from their flags."""
+"""The answer of `mucudnn optimize`: the chosen divisions, and what they gain."""
 
-import argparse
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import TypeAlias
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from mucudnn.cli import options
-from mucudnn.cli.terminal import Terminal, opened_cache
-from mucudnn.costs.cache import Cache
-from mucudnn.costs.table import CostTable
-from mucudnn.errors import UsageError
-from mucudnn.forks import no_fork
-from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.engines import open_engine
-from mucudnn.measuring.runners import Runner
-from mucudnn.plans.optimizer import optimize, replay
-from mucudnn.plans.result import Result
-from mucudnn.problems.kernels import Kernel
+from mucudnn.cli.terminal import WIDTH, Answer, Lines, stdout, table
+from mucudnn.output.text import micro_batches, milliseconds, ratio, short_names, wrapped
+from mucudnn.plans.decide import Decision
+from mucudnn.plans.result import (
+    Result,
+    final,
+    has_shares,
+    measured,
+    predicted,
+    split_shares,
+    to_json,
+    total,
+    total_workspace,
+)
+from mucudnn.problems.kernels import PASSES
+from mucudnn.sizes import format_size
 
-FindCosts: TypeAlias = Callable[[], CostTable]
+_COLUMNS = (
+    "kernel", "best undivided", "ms>ms", " chosen micro-batches", "ms>ms", "×>predicted", "×>measured",
+    "B>workspace",
+)  # fmt: skip
+# Lines of a part, such as a group of channels, that the narrow table of 80 columns need not fold.
+_PARTS = textwrap.TextWrapper(39, initial_indent=" ", subsequent_indent="   ", break_long_words=False)
 
 
-@contextmanager
-def decided(arguments: argparse.Namespace, runner: Runner) -> Iterator[tuple[Result, FindCosts]]:
-    """Decide as the flags say, from recorded or new measurements, or without any by a model.
+@dataclass(frozen=True)
+class Decided(Answer):
+    """The decisions for a network, advice about its memory, and the command to type next."""
 
-    Yield also a function that returns the costs of the kernels. The cache, which it reads, stays open.
-    """
-    kernels, policy = options.kernels_of(arguments), options.policy_of(arguments)
-    limits, terminal, promise = options.limits_of(arguments), Terminal(), options.promise_in(arguments)
-    if arguments.replay:
-        if not promise.is_timed:
-            raise UsageError(f"--replay decides by recorded times, which '{promise}' excludes: leave it out")
-        with Cache.read_only(arguments.replay) as cache:
-            result = replay(cache, kernels, policy, limits, terminal, threads=arguments.threads)
-            yield result, partial(CostTable.read, cache, result.machine, kernels)
-        return
-    options.obey_remeasure(arguments)
-    engine = open_engine(*options.engine_options(arguments))
-    with opened_cache(terminal, needed=False) as cache, options.budget_of(arguments).applied():
-        bench = Bench(engine, cache, terminal, runner)
-        result = optimize(bench, kernels, policy, limits, run=not arguments.no_run, promise=promise)
-        if promise.is_timed:
-            yield result, partial(CostTable.read, cache, result.machine, kernels)
+    result: Result
+    network: str
+    advice: Sequence[str]
+    next_command: str
+
+    def content(self) -> dict[str, Any]:
+        """Return the form that docs/reference/json.md describes."""
+        return to_json(self.result)
+
+    def lines(self) -> Lines:
+        """Yield the table, a sentence for each division that was dropped, and the next command."""
+        ran = any(decision.comparison for decision in self.result.decisions)
+        yield self._head()
+        yield f"on {self.result.machine}"
+        yield ""
+        narrow = (0, 3, 4, 6 if ran else 5, 7)
+        shown = range(len(_COLUMNS)) if stdout().width >= WIDTH else narrow
+        # A gap of 2 would push the longest names of algorithms beyond 100 columns.
+        rows = ([cells[column] for column in shown if cells] for cells in self._rows())
+        yield table(*(_COLUMNS[column] for column in shown), rows=rows, gap=1)
+        yield ""
+        if ran:
+            yield (
+                "Times are of whole runs. A plan keeps the predicted ones: the sums of its micro-batches' "
+                "times."
+            )
+        elif not self.result.promise.is_timed:
+            yield "Times are modelled: they order the choices, and nothing was measured."
         else:
-            yield result, partial(_find_modelled, bench, kernels, policy)
+            yield "Times are predicted: the sums of the micro-batches' times. Nothing was run whole."
+        yield ""
+        sentences = [*self._explain(), *self.advice]
+        yield from [*sentences, *[""] * bool(sentences)]
+        yield f"Next: {self.next_command}"
+
+    @property
+    def _names(self) -> list[str]:
+        return short_names([decision.kernel.label for decision in self.result.decisions])
+
+    @property
+    def _passes(self) -> list[str]:
+        passes = {decision.kernel.pass_ for decision in self.result.decisions}
+        return [name for name in PASSES if name in passes]
+
+    def _head(self) -> str:
+        limits, decisions = self.result.limits, self.result.decisions
+        within = (
+            f"{format_size(limits.total)} of workspace in total"
+            if limits.mode == "wd"
+            else f"{format_size(limits.workspace)} of workspace for each kernel"
+            if limits.workspace is not None
+            else "no limit on workspace"
+        )
+        batches = {decision.kernel.problem.mini_batch for decision in decisions}
+        batch = f", mini-batch {batches.pop()}" if len(batches) == 1 else ""
+        promised = f", {self.result.promise}" if str(self.result.promise) else ""
+        return f"{self.network}: {', '.join(self._passes)}{batch}, within {within}{promised}"
+
+    def _rows(self) -> Iterator[Sequence[Any]]:
+        decisions, passes = self.result.decisions, self._passes
+        one_problem = len({decision.kernel.problem for decision in decisions}) == 1
+        for pass_ in passes:
+            if len(passes) > 1 and not one_problem:
+                yield ()
+                yield (wrapped(pass_), *[""] * 7)
+            for name, decision in zip(self._names, decisions, strict=True):
+                if decision.kernel.pass_ == pass_:
+                    count = f" ×{decision.kernel.count}" if decision.kernel.count > 1 else ""
+                    yield _make_cells(wrapped((pass_ if one_problem else name) + count), decision)
+                    for share in decision.shares:
+                        yield _make_cells(f"  {share.kernel.count} apart", share)
+        yield ()
+        yield _make_total_cells("total", self.result)
+        if has_shares(self.result):
+            yield _make_total_cells("total apart", split_shares(self.result))
+
+    def _explain(self) -> Iterator[str]:
+        """Yield sentences about kernels that do not run the best prediction, and about shares."""
+        decisions = self.result.decisions
+        for name, decision in zip(self._names, decisions, strict=True):
+            if decision.outrun is not None:
+                yield _explain_outrun(name, decision, decision.outrun)
+        if not any(
+            decision.groups or each.divided.is_divided for decision in decisions for each in decision.each
+        ):
+            if any(decision.is_busy for decision in decisions):
+                yield "Nothing is divided: the machine is busy. Run the command again when it is idle."
+            elif any(decision.outrun for decision in decisions):
+                yield (
+                    "Nothing is divided: run whole, no division was faster than the best undivided "
+                    "algorithms."
+                )
+            else:
+                yield (
+                    "Nothing is divided: within the limit, no division was predicted to be faster than the "
+                    "best undivided algorithm. A smaller limit or a larger mini-batch may change that."
+                )
+        if has_shares(self.result):
+            yield (
+                "Rows `apart` let identical kernels differ, which is faster within the same total. "
+                "mucudnn.torch follows them. `mucudnn run` cannot tell identical kernels apart, and follows "
+                "the other rows."
+            )
 
 
-def _find_modelled(bench: Bench, kernels: Sequence[Kernel], policy: str) -> CostTable:
-    with no_fork:
-        from mucudnn.measuring.modelled_costs import modelled_table  # recorded decisions need no model
+def _make_cells(name: str, decision: Decision) -> Sequence[Any]:
+    times, compared = final(decision), measured(decision)
+    return (
+        name,
+        decision.undivided.parts[0].algorithm if decision.undivided else "nothing fits",
+        times.undivided_ms,
+        "\n".join(map(_PARTS.fill, micro_batches(decision.best).splitlines())),
+        times.divided_ms,
+        predicted(decision).speedup,
+        compared and compared.speedup,
+        decision.best.workspace,
+    )
 
-    return modelled_table(bench, kernels, policy)
+
+def _make_total_cells(name: str, result: Result) -> Sequence[Any]:
+    sums, compared = total(result.decisions), any(decision.comparison for decision in result.decisions)
+    speedup = total(result.decisions, predicted).speedup
+    measured_speedup = sums.speedup if compared else None
+    return (
+        name, "", sums.undivided_ms, "", sums.divided_ms, speedup, measured_speedup, total_workspace(result)
+    )  # fmt: skip
+
+
+def _explain_outrun(name: str, decision: Decision, outrun: Decision) -> str:
+    """Return a sentence about why a kernel does not run the best prediction."""
+    divided = decision.divided
+    way = f"runs in {micro_batches(divided, ' + ')}" if divided.is_divided else "stays undivided"
+    expected, reached = (
+        f"{milliseconds(times.divided_ms)} ms" if times.speedup is None else ratio(times.speedup)
+        for times in (predicted(outrun), final(outrun))
+    )
+    why = (
+        "other programs disturbed too many of its whole runs"
+        if decision.is_busy
+        else f"run whole it reached {reached}"
+    )
+    slow = micro_batches(outrun.divided, " + ")
+    return f"{name} {decision.kernel.pass_} {way}: {slow} was predicted at {expected}, but {why}."

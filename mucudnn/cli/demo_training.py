@@ -3,7 +3,7 @@
 import logging
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 import mucudnn.torch
 from mucudnn._native import RunTime, estimate
+from mucudnn.cli.terminal import Answer, stdout
 from mucudnn.listener import Listener
+from mucudnn.output.text import bar, milliseconds, ratio
 from mucudnn.torch.layers.convert import converted_layers
 from mucudnn.torch.operators.device_times import timed
 
@@ -23,6 +25,14 @@ _CLASSES = 3
 _ROUNDS, _FEWEST = 9, 3  # each runs every way once
 _SECONDS = 15.0  # no further round begins later, if the fewest have run
 _MOST_STEPS = 200  # a converted model compares its choices with PyTorch's own convolutions in fewer
+
+_CONVERT = """\
+The same in a program of your own:
+
+    import mucudnn.torch
+
+    mucudnn.torch.convert(model, workspace="{limit}")
+    # Train as before. mucudnn.torch.restore(model) undoes it."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +45,8 @@ class WayTimes:
 
 
 @dataclass(frozen=True)
-class DemoResult:
-    """The times of all ways, the first of which is stock PyTorch.
+class Demo(Answer):
+    """The times of all ways to run the training step, the first of which is stock PyTorch.
 
     `difference` is the largest difference of any way's first gradients from stock PyTorch's: the norm of the
     difference over the norm of PyTorch's gradients. `is_busy` says that other programs disturbed the steps of
@@ -46,6 +56,25 @@ class DemoResult:
     ways: tuple[WayTimes, ...]
     difference: float
     is_busy: bool
+
+    def lines(self) -> Iterator[str]:
+        """Yield the bars, and what they mean."""
+        yield f"A training step of a small 3-D U-Net: {_describe_data()}"
+        yield ""
+        yield "Time of a step, and the speedup over stock PyTorch (shorter bars are faster):"
+        yield ""
+        yield from _bars(self.ways)
+        yield ""
+        if self.is_busy:
+            yield "Other programs kept the processors busy, so these times and speedups may be wrong."
+            yield ""
+        for reason in dict.fromkeys(way.reason for way in self.ways if way.seconds is None):
+            yield f"Not run: {reason}"
+            yield ""
+        difference = f"{self.difference:.0e}"
+        yield f"The first step's gradients are within {difference} of stock PyTorch's, by their norm."
+        yield ""
+        yield _CONVERT.format(limit=LIMIT)
 
 
 class _Way:
@@ -133,7 +162,7 @@ def _double(channels: int, out_channels: int) -> nn.Sequential:
     )  # fmt: skip
 
 
-def run_training(listener: Listener) -> DemoResult:
+def run_training(listener: Listener) -> Demo:
     """Run the training step in four ways, interleaved, and return the median time of each.
 
     The listener hears what is prepared. If a way cannot be compiled, because there is no C++ compiler, for
@@ -162,7 +191,7 @@ def run_training(listener: Listener) -> DemoResult:
     expected = ways[0].first_gradients
     differences = [float((way.first_gradients - expected).norm() / expected.norm()) for way in running]
     times = [way.seconds if way in running else None for way in ways]
-    return DemoResult(
+    return Demo(
         tuple(WayTimes(way.name, time_, reasons[way.name]) for way, time_ in zip(ways, times, strict=True)),
         max(differences),
         any(estimate(way.times, "").is_busy for way in running),
@@ -196,3 +225,23 @@ def _reason(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines()]
     lines = [line for line in lines if line and not line.startswith("backend=")]
     return (lines or [type(error).__name__])[0][:100]
+
+
+def _describe_data() -> str:
+    threads = torch.get_num_threads()
+    sizes = " × ".join(map(str, SHAPE[2:]))
+    return f"{SHAPE[0]} volumes of {sizes}, {threads} CPU thread{'s' * (threads != 1)}"
+
+
+def _bars(ways: Sequence[WayTimes]) -> Iterator[str]:
+    """Yield a line for each way: a bar, the time, and the speedup over the first."""
+    first, longest = ways[0].seconds, max(filter(None, (way.seconds for way in ways)))
+    width = max(len(way.name) for way in ways)
+    space = max(min(stdout().width, 80) - width - 24, 10)
+    for way in ways:
+        if way.seconds is None:
+            yield f"{way.name:{width}}  not run"
+            continue
+        speedup = "" if way is ways[0] or first is None else f"  {ratio(first / way.seconds)}"
+        drawn = bar(way.seconds / longest, space)
+        yield f"{way.name:{width}}  {drawn:{space}}  {milliseconds(way.seconds * 1e3):>6} ms{speedup}"

@@ -3,14 +3,14 @@
 import argparse
 import os
 import platform
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mucudnn._native import EngineError
 from mucudnn.cli import options, outputs
-from mucudnn.cli.terminal import prose, show, show_json
+from mucudnn.cli.terminal import Answer, Lines
 from mucudnn.drop_in import doctor, installation
 from mucudnn.drop_in.elf import NotElfError
 from mucudnn.drop_in.findings import Finding
@@ -23,7 +23,7 @@ from mucudnn.drop_in.libraries import (
     unknown_functions,
     version_of,
 )
-from mucudnn.errors import MucudnnError, NoEngineError
+from mucudnn.errors import NoEngineError
 from mucudnn.measuring.engines import SONAME, open_engine
 from mucudnn.output.files import write_lines
 
@@ -40,24 +40,58 @@ EXAMPLES = (
 )
 _MARKS = {True: "works:", False: "does not work:", None: "not checked:"}
 _NO_CALLS = "calls no cuDNN:"
-_INDENT = " " * 4
-_TIE = "\xa0"  # a space at which no line is broken
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="such as ./train, python or torch")
-    described = "write how cuDNN describes the current GPU, for `mucudnn benchmark --device-properties`"
-    outputs.add_output(parser, "FILE", described, "--write-device-properties")
-    options.add_json(parser)
+    described = "write how cuDNN describes the current GPU, for `mucudnn optimize --device-properties`"
+    flag = "--write-device-properties FILE"
+    options.add_arguments(parser, (flag, outputs.DEVICE.parse, described), options.JSON)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Print the findings. Raises MucudnnError if one says that something does not work."""
-    if arguments.write_device_properties is not None:
-        outputs.check(arguments.write_device_properties, outputs.DEVICE, force=arguments.force)
-        _write_device_properties(arguments.write_device_properties)
-        return
+@dataclass(frozen=True)
+class Diagnosis(Answer):
+    """The versions, libraries and findings that an issue needs to name."""
+
+    versions: Sequence[dict[str, str]]
+    processor: dict[str, Any]
+    drop_in: dict[str, Any]
+    libraries: Sequence[dict[str, str]]
+    findings: Sequence[Finding]
+
+    @property
+    def failure(self) -> str:  # type: ignore[override]
+        """Return that something does not work, if a finding says so."""
+        broken = any(finding.works is False for finding in self.findings)
+        return "something does not work: see above" if broken else ""
+
+    def lines(self) -> Lines:
+        """Yield the versions, the libraries and the findings."""
+        yield ", ".join(f"{package['name']} {package['version']}" for package in self.versions)
+        yield ""
+        yield "mucudnn's library, the drop-in:"
+        yield f"    {self.drop_in['path']}"
+        yield f"    stands in for {self.drop_in['functions']} functions of cuDNN"
+        yield ""
+        for library in self.libraries:
+            yield library["path"]
+            yield f"    {library['description']}"
+        if not self.libraries:
+            advice = (
+                "pip install nvidia-cudnn-cu13, or set MUCUDNN_LIBRARY. Programs without cuDNN need none."
+            )
+            yield f"No other {SONAME} was found: {advice}"
+        yield ""
+        for finding in self.findings:
+            yield f"{_MARKS[finding.works] if finding.uses_cudnn else _NO_CALLS} {finding.subject}"
+            yield f"    {finding.text}"
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Find what works, or describe the device."""
+    if arguments.write_device_properties:
+        return _write_device_properties(arguments.write_device_properties)
     checks = (
         installation.check_engine,
         installation.check_packages,
@@ -68,54 +102,36 @@ def run(arguments: argparse.Namespace) -> None:
     findings = [check() for check in checks]
     for name in arguments.programs:
         findings += doctor.examine(name)
-    if arguments.json:
-        show_json(_to_json(findings))
-    else:
-        _show(findings)
-    if any(finding.works is False for finding in findings):
-        raise MucudnnError("something does not work: see above")
+    return Diagnosis(
+        [{"name": name, "version": version} for name, version in installation.versions().items()],
+        {"machine": platform.machine(), "cores": os.cpu_count()},
+        {"path": str(shim_path()), "functions": len(known_functions())},
+        [{"path": str(x.path), "description": ", ".join(_describe(x))} for x in find_libraries()],
+        findings,
+    )
 
 
-def _to_json(findings: list[Finding]) -> dict[str, Any]:
-    """Return what an issue needs to know of this machine."""
-    return {
-        "versions": [{"name": name, "version": version} for name, version in installation.versions().items()],
-        "processor": {"machine": platform.machine(), "cores": os.cpu_count()},
-        "drop_in": {"path": str(shim_path()), "functions": len(known_functions())},
-        "libraries": [
-            {"path": str(library.path), "description": ", ".join(_describe(library))}
-            for library in find_libraries()
-        ],
-        "findings": [asdict(finding) for finding in findings],
-    }
+@dataclass(frozen=True)
+class Described(Answer):
+    """The file that describes a device as a library does."""
+
+    device: str
+    library: str
+    path: Path
+
+    def lines(self) -> Lines:
+        """Yield what the file has."""
+        yield f"{self.device}, as {self.library} describes it: {self.path}"
 
 
-def _show(findings: list[Finding]) -> None:
-    # A line must not end between a name and its version.
-    packages = [f"{name}{_TIE}{version}" for name, version in installation.versions().items()]
-    show(prose(", ".join(packages)).replace(_TIE, " "), "")
-    show("mucudnn's library, the drop-in:", f"    {shim_path()}")
-    show(prose(f"stands in for {len(known_functions())} functions of cuDNN", _INDENT), "")
-    libraries = find_libraries()
-    if not libraries:
-        advice = "pip install nvidia-cudnn-cu13, or set MUCUDNN_LIBRARY. Programs without cuDNN need none."
-        show(prose(f"No other {SONAME} was found: {advice}"))
-    for library in libraries:
-        show(str(library.path), prose(", ".join(_describe(library)), _INDENT))
-    show("")
-    for finding in findings:
-        mark = _MARKS[finding.works] if finding.uses_cudnn else _NO_CALLS
-        show(f"{mark} {finding.subject}", prose(finding.text, _INDENT))
-
-
-def _write_device_properties(path: Path) -> None:
+def _write_device_properties(path: Path) -> Answer:
     engine = open_engine("cudnn", 1)
     try:
         properties = engine.device_properties()
     except EngineError as error:
         raise NoEngineError(f"{engine.library} does not describe its device: {error}") from None
     write_lines(path, [properties, "\n"])
-    show(f"{engine.device}, as {engine.library} describes it: {path}")
+    return Described(engine.device, engine.library, path)
 
 
 def _describe(library: FoundLibrary) -> Iterator[str]:

@@ -1,28 +1,27 @@
-"""`mucudnn memory`: plan a training step within a memory budget."""
+"""`mucudnn memory`: plan a training step within a memory budget, or say which mini-batches fit a device."""
 
 import argparse
 import math
 from pathlib import Path
 
 from mucudnn.cli import options, outputs
-from mucudnn.cli.memory_fit import network_of, show_fit
-from mucudnn.cli.memory_table import show_plan
-from mucudnn.cli.terminal import Terminal, opened_cache, show_json
+from mucudnn.cli.memory_fit import FittingBatches, FittingDevices, NetworkFits
+from mucudnn.cli.memory_table import ShownMemory
+from mucudnn.cli.options import add_arguments
+from mucudnn.cli.terminal import Answer, Terminal, opened_cache
 from mucudnn.errors import UsageError
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.budget import parse_budget
 from mucudnn.measuring.engines import open_engine
-from mucudnn.measuring.modelled_device import DEVICES, ModelledDevice, find_device
+from mucudnn.measuring.modelled_device import DEVICES, find_device
 from mucudnn.measuring.runners import Exhaustive
 from mucudnn.plans.memory.costs import measure_costs, model_costs
 from mucudnn.plans.memory.fit import OPTIMIZERS
-from mucudnn.plans.memory.json_form import memory_json
 from mucudnn.plans.memory.planning import POLICIES, MemoryOptions, plan_budgets, plan_network
 from mucudnn.plans.memory.training_step import Costs
 from mucudnn.problems.network import Network
-from mucudnn.problems.sources import TRAINABLE
+from mucudnn.problems.sources import TRAINABLE, read_network
 from mucudnn.promises import FIXED, Promise
-from mucudnn.report import check_installed
 from mucudnn.sizes import parse_limit, parse_size
 
 HELP = "plan a training step within a memory budget"
@@ -31,10 +30,9 @@ DESCRIPTION = (
     "is computed again, and for each convolution how it is divided, so that the step is as fast as the "
     "memory allows. Costs are modelled by the roofline of a device, or the convolutions are measured here."
 )
-
 EXAMPLES = (
     "mucudnn memory resnet50 --device h200 --optimizer adamw",
-    "mucudnn memory resnet50 --batch 256 --devices rtx4090,l40s,h100,h200",
+    "mucudnn memory resnet50 --batch 256 --list-devices",
     "mucudnn memory vgg16 --batch 256 --memory 12GiB --device titanx",
     "mucudnn memory resnet50 --memory 4GiB --output net.memory --page memory.html",
 )
@@ -42,94 +40,92 @@ EXAMPLES = (
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("network", metavar="NETWORK|FILE", help=f"{', '.join(TRAINABLE)}; or a network file")
-    parser.add_argument(
-        "--memory", type=options.checked(parse_size), metavar="SIZE",
-        help="memory for all that the training step allocates, such as 12GiB; without it, the command says "
-        "which mini-batches fit the device",
+    parser.set_defaults(device="h200")
+    add_arguments(
+        parser,
+        options.NETWORK,
+        (
+            "--device", (*DEVICES, "measured"),
+            "device that the costs are modelled for; measured: convolutions are measured on this machine, or "
+            "with --choice fixed modelled for it, and the rest is modelled for the h200 (default: h200)",
+        ),
+        options.BATCH,
+        ("--dtype", ("f32", "f16", "bf16"), "data type (default: f32)"),
+        options.LAYOUT,
+        options.JSON,
     )  # fmt: skip
-    parser.add_argument(
-        "--policy", choices=POLICIES, default="joint",
-        help="joint: all decided together; or a policy of vDNN, which offloads none, all, the inputs of "
-        "convolutions, or tries them in an order (default: joint)",
+    add_arguments(
+        parser.add_argument_group("without --memory"),
+        ("--list-devices", None, "list the modelled devices, and say which of them hold the mini-batch"),
+        ("--optimizer", tuple(OPTIMIZERS), "the optimizer whose state is counted (default: none)"),
+    )
+    add_arguments(
+        parser.add_argument_group("for a plan"),
+        (
+            "--memory SIZE", parse_size,
+            "memory for all that the training step allocates, such as 12GiB; without it, the command says "
+            "which mini-batches fit the device",
+        ),
+        (
+            "--workspace SIZE", parse_limit,
+            "the most workspace of each convolution (default: none, no limit but the memory)",
+        ),
+        (
+            "--bandwidth SIZE", options.parse_bandwidth,
+            "bytes per second of each direction between device and host, such as 25GiB (default: the "
+            "device's)",
+        ),
+        ("--no-recompute", None, "compute nothing again"),
+        ("--no-offload", None, "offload nothing"),
+        ("--no-divide", None, "divide no mini-batch"),
+        (
+            "--seconds TIME", parse_budget,
+            "the time that planning may take, such as 5s; the plan then depends on the machine's speed "
+            "(default: none)",
+        ),
+        *options.PROMISE,
+        (
+            "--page HTML", outputs.PAGE.parse,
+            "write a page that shows memory and tensors against the time, and plans for other budgets",
+        ),
+        ("--output PLAN", outputs.MEMORY_PLAN.parse, "write the plan to this file"),
     )  # fmt: skip
-    parser.add_argument(
-        "--device", choices=(*DEVICES, "measured"), default="h200",
-        help="device that the costs are modelled for; measured: convolutions are measured on this machine, "
-        "or with --choice fixed modelled for it, and the rest is modelled for the h200 (default: h200)",
+    add_arguments(
+        parser.add_argument_group("advanced"),
+        (
+            "--policy", POLICIES,
+            "joint: all decided together; or a policy of vDNN, which offloads none, all, the inputs of "
+            "convolutions, or tries them in an order (default: joint)",
+        ),
+        ("--exact", None, "let the solver search until it has the optimum"),
     )  # fmt: skip
-    parser.add_argument(
-        "--devices", type=options.checked(_parse_devices), metavar="LIST",
-        help="without --memory: say which of these devices hold the mini-batch, such as l40s,a100,h200",
-    )  # fmt: skip
-    parser.add_argument(
-        "--optimizer", choices=tuple(OPTIMIZERS),
-        help="without --memory: the optimizer whose state is counted (default: none)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--bandwidth", type=options.checked(options.parse_bandwidth), metavar="SIZE",
-        help="bytes per second of each direction between device and host, such as 25GiB "
-        "(default: the device's)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--workspace", type=options.checked(parse_limit), metavar="SIZE",
-        help="the most workspace of each convolution (default: none, no limit but the memory)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--host-memory", type=options.checked(parse_size), metavar="SIZE",
-        help="the most host memory for offloaded tensors (default: no limit)",
-    )  # fmt: skip
-    parser.add_argument("--no-recompute", action="store_true", help="compute nothing again")
-    parser.add_argument("--no-offload", action="store_true", help="offload nothing (joint only)")
-    parser.add_argument("--no-divide", action="store_true", help="divide no mini-batch")
-    parser.add_argument("--exact", action="store_true", help="let the solver search until it has the optimum")
-    parser.add_argument(
-        "--seconds", type=options.checked(parse_budget), default=math.inf, metavar="TIME",
-        help="the time that planning may take, such as 5s; the plan then depends on the machine's speed "
-        "(default: none)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--batch", type=options.checked(options.parse_batch), metavar="N",
-        help="mini-batch size of a bundled network (default: 64)",
-    )  # fmt: skip
-    parser.add_argument("--dtype", choices=("f32", "f16", "bf16"), help="data type (default: f32)")
-    parser.add_argument("--layout", choices=("nchw", "nhwc"), help="order of the axes (default: nchw)")
-    options.add_numerics(parser, "without FFT, Winograd and TF32")
-    options.add_batch_invariant(parser)
-    options.add_choice(parser)
-    parser.add_argument(
-        "--page", type=options.checked(options.parse_output), metavar="HTML",
-        help="write a page that shows memory and tensors against the time, and plans for other budgets",
-    )  # fmt: skip
-    outputs.add_output(parser, "PLAN", "write the plan to this file")
-    options.add_json(parser)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Plan, write the files, and print the result as a table or as JSON."""
+_OF_PLANS = (
+    "policy", "workspace", "bandwidth", "exact", "seconds", "batch_invariant", "choice", "no_recompute",
+    "no_offload", "no_divide", "output", "page",
+)  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Plan, and write the files; without a memory, find what fits."""
     if arguments.memory is None:
-        show_fit(arguments)
-        return
-    for flag in ("devices", "optimizer"):
+        return _fit(arguments)
+    for flag in ("list_devices", "optimizer"):
         if getattr(arguments, flag):
-            raise UsageError(f"--{flag} asks which mini-batches fit: give it without --memory")
-    outputs.check(arguments.output, outputs.MEMORY_PLAN, force=arguments.force)
-    if arguments.page:
-        check_installed()
-        outputs.check(arguments.page, outputs.PAGE, force=arguments.force)
+            raise UsageError(f"--{flag.replace('_', '-')} asks what fits: give it without --memory")
     promise = options.promise_in(arguments)
-    if promise.choice == FIXED and arguments.seconds != math.inf:
+    if promise.choice == FIXED and arguments.seconds is not None:
         raise UsageError("--seconds lets a clock end the search, which --choice fixed excludes: leave it out")
-    network = network_of(arguments, arguments.batch)
+    network = _read_network(arguments, arguments.batch)
     limits = MemoryOptions(
         memory=arguments.memory,
-        policy=arguments.policy,
+        policy=arguments.policy or "joint",
         workspace=arguments.workspace,
         recompute=not arguments.no_recompute,
         offload=not arguments.no_offload,
-        host_memory=arguments.host_memory,
-        exact=arguments.exact,
-        seconds=arguments.seconds,
+        exact=bool(arguments.exact),
+        seconds=math.inf if arguments.seconds is None else arguments.seconds,
         promise=promise,
     )
     name = arguments.network if arguments.network in TRAINABLE else Path(arguments.network).stem
@@ -142,10 +138,7 @@ def run(arguments: argparse.Namespace) -> None:
 
         budgets = plan_budgets(network, costs, limits, listener=terminal)
         write_page(plan, arguments.page, budgets=budgets)
-    if arguments.json:
-        show_json(memory_json(plan))
-    else:
-        show_plan(plan)
+    return ShownMemory(plan)
 
 
 def _find_costs(arguments: argparse.Namespace, network: Network, promise: Promise) -> Costs:
@@ -172,5 +165,30 @@ def _find_costs(arguments: argparse.Namespace, network: Network, promise: Promis
         )  # fmt: skip
 
 
-def _parse_devices(text: str) -> list[ModelledDevice]:
-    return [find_device(name.strip()) for name in text.split(",")]
+def _fit(arguments: argparse.Namespace) -> Answer:
+    for flag in _OF_PLANS:
+        if getattr(arguments, flag) is not None:
+            raise UsageError(
+                f"--{flag.replace('_', '-')} is for a plan: give --memory, such as --memory 12GiB"
+            )
+    if arguments.device == "measured":
+        raise UsageError("without --memory all costs are modelled: give --device a modelled device")
+    name, optimizer, batch = arguments.network, arguments.optimizer, arguments.batch
+
+    def fits_on(device: str) -> NetworkFits:
+        return NetworkFits(lambda size: _read_network(arguments, size), find_device(device), optimizer)
+
+    if arguments.list_devices:
+        return FittingDevices(name, optimizer, [fits_on(device).find_row(batch) for device in DEVICES])
+    fits = fits_on(arguments.device)
+    if name not in TRAINABLE:
+        return FittingBatches(name, optimizer, arguments.device, None, None, [fits.find_row(None)])
+    most, planned, rows = fits.find_batches(batch)
+    return FittingBatches(name, optimizer, arguments.device, most, planned, rows)
+
+
+def _read_network(arguments: argparse.Namespace, batch: int | None) -> Network:
+    return read_network(
+        arguments.network, batch=batch, data_type=arguments.dtype, layout=arguments.layout,
+        math=options.strict_math(arguments),
+    )  # fmt: skip

@@ -1,158 +1,136 @@
 """The answer of `mucudnn memory` without a limit: the mini-batches and the devices that fit."""
 
-import argparse
-import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from mucudnn.cli.options import strict_math
-from mucudnn.cli.terminal import Terminal, show, show_json, table
-from mucudnn.errors import NothingFitsError, UsageError
+from mucudnn.cli.terminal import Answer, Lines, Terminal, table
+from mucudnn.errors import NothingFitsError
 from mucudnn.measuring.modelled_device import ModelledDevice, find_device
-from mucudnn.output.text import milliseconds
 from mucudnn.plans.memory.allocations import Update
 from mucudnn.plans.memory.costs import model_costs
 from mucudnn.plans.memory.fit import Fit, Surroundings, fit_network, largest, name_optimizer
 from mucudnn.plans.memory.planning import MemoryOptions, plan_network
 from mucudnn.plans.memory.training_step import Costs, count_work
 from mucudnn.problems.network import Network
-from mucudnn.problems.sources import TRAINABLE, read_network
 from mucudnn.sizes import format_size
 
 _ROWS = 6  # the most powers of two in the table, up to the largest mini-batch
-_PLANNING = {
-    "policy": "joint", "workspace": None, "host_memory": None, "bandwidth": None, "exact": False,
-    "seconds": math.inf,
-    "batch_invariant": None, "choice": None,
-    "no_recompute": False, "no_offload": False, "no_divide": False, "output": None, "page": None,
-}  # fmt: skip
 
 
-def show_fit(arguments: argparse.Namespace) -> None:
-    """Print what mini-batches, or what devices, need and hold. Raises UsageError."""
-    for flag, default in _PLANNING.items():
-        if getattr(arguments, flag) != default:
-            raise UsageError(
-                f"--{flag.replace('_', '-')} is for a plan: give --memory, such as --memory 12GiB"
-            )
-    if arguments.device == "measured":
-        raise UsageError("without --memory all costs are modelled: give --device a modelled device")
-    if arguments.devices:
-        rows = [_Question(arguments, device).answer(arguments.batch) for device in arguments.devices]
-        _show_devices(arguments, rows)
-        return
-    question = _Question(arguments, find_device(arguments.device))
-    if arguments.network not in TRAINABLE:
-        _show_batches(arguments, [question.answer(None)], None, None)
-        return
-    most = largest(lambda batch: question.fit(batch).peak, question.memory)
-    planned = largest(lambda batch: question.fit(batch).floor, question.memory)
-    # A single row above the largest mini-batch shows what a plan costs, because each plan takes seconds.
-    powers = [1 << n for n in range(most.bit_length())][-_ROWS:]
-    listed = [arguments.batch] if arguments.batch else [*powers, min(planned, 2 * most or planned)]
-    batches = sorted({*listed, most} - {0})
-    _show_batches(arguments, [question.answer(batch) for batch in batches], most, planned)
+@dataclass(frozen=True)
+class FitRow:
+    """The memory that a mini-batch needs on a device; `planned_ms` is None if no plan makes it fit."""
+
+    device: str
+    memory: int
+    batch: int
+    peak: int
+    floor: int
+    time_ms: float
+    planned_ms: float | None
+    parts: dict[str, int]
 
 
-def network_of(arguments: argparse.Namespace, batch: int | None) -> Network:
-    """Return the training step that the flags name, at a mini-batch. Raises UsageError, MucudnnError."""
-    return read_network(
-        arguments.network, batch=batch, data_type=arguments.dtype, layout=arguments.layout,
-        math=strict_math(arguments),
-    )  # fmt: skip
+@dataclass(frozen=True)
+class FittingBatches(Answer):
+    """The largest mini-batches of a network on a device, and what they and smaller ones need."""
+
+    network: str
+    optimizer: str | None
+    device: str
+    largest: int | None
+    largest_with_plan: int | None
+    batches: Sequence[FitRow]
+
+    def lines(self) -> Lines:
+        """Yield a table of mini-batches, and the largest."""
+        device = find_device(self.device)
+        sizes = f"{format_size(device.memory)}, of which CUDA takes {format_size(device.context)}"
+        yield f"{self.network} on {device.name}, {sizes}, {_name(self.optimizer)} (all times modelled)"
+        heads = (">mini-batch", "B>peak", "B>least with a plan", "ms>step ms", ">with a plan, relative")
+        yield table(*heads, rows=((x.batch, x.peak, x.floor, x.time_ms, _compare(x)) for x in self.batches))
+        if self.largest is not None:
+            yield (f"largest mini-batch: {self.largest} without a plan, {self.largest_with_plan} with a plan")
 
 
-class _Question:
-    """A network on a device, at any mini-batch."""
+@dataclass(frozen=True)
+class FittingDevices(Answer):
+    """The memory that a network needs on each modelled device."""
 
-    def __init__(self, arguments: argparse.Namespace, device: ModelledDevice) -> None:
-        self._arguments, self._device = arguments, device
-        self.memory = device.memory
-        self._fits: dict[int | None, tuple[Network, Costs, Fit]] = {}
+    network: str
+    optimizer: str | None
+    devices: Sequence[FitRow]
 
-    def fit(self, batch: int | None) -> Fit:
-        """Return what the training step needs."""
-        return self._compute_fit(batch)[2]
+    def lines(self) -> Lines:
+        """Yield a table of devices."""
+        batch = self.devices[0].batch
+        yield f"{self.network}, mini-batch {batch}, {_name(self.optimizer)} (all times modelled)"
+        heads = ("device", "B>memory", "B>peak", "B>least with a plan", "fits", "ms>step ms", ">relative")
+        yield table(*heads, rows=self._rows())
 
-    def answer(self, batch: int | None) -> dict[str, Any]:
-        """Return the row of a mini-batch; `planned_ms` is None if no plan makes it fit."""
-        network, costs, fit = self._compute_fit(batch)
+    def _rows(self) -> Iterator[Sequence[Any]]:
+        fastest = min((row.planned_ms for row in self.devices if row.planned_ms is not None), default=0.0)
+        for row in self.devices:
+            ms = row.planned_ms
+            fits = "yes" if row.peak <= row.memory else "no" if ms is None else "with a plan"
+            times = ("", "") if ms is None else (ms, f"{ms / fastest:.2f}")
+            yield row.device, row.memory, row.peak, row.floor, fits, *times
+
+
+class NetworkFits:
+    """The memory that a network needs on a device, at any mini-batch. None is a network file's own."""
+
+    def __init__(
+        self, read: Callable[[int | None], Network], device: ModelledDevice, optimizer: str | None
+    ) -> None:
+        self._read, self._device, self._optimizer = read, device, optimizer
+        self._find = cache(self._find_fit)
+
+    def find_batches(self, batch: int | None) -> tuple[int, int, list[FitRow]]:
+        """Return the largest mini-batches, without and with a plan, and the rows of some, or of `batch`."""
+        most = largest(lambda size: self._find(size)[2].peak, self._device.memory)
+        planned = largest(lambda size: self._find(size)[2].floor, self._device.memory)
+        # A single row above the largest mini-batch shows what a plan costs, because each plan takes seconds.
+        powers = [1 << n for n in range(most.bit_length())][-_ROWS:]
+        listed = [batch] if batch else [*powers, min(planned, 2 * most or planned)]
+        return most, planned, [self.find_row(size) for size in sorted({*listed, most} - {0})]
+
+    def find_row(self, batch: int | None) -> FitRow:
+        """Return what a mini-batch needs. If it does not fit, plan it."""
+        network, costs, fit = self._find(batch)
+        device = self._device
+        size = next((t.shape[0] for t in network.tensors if t.kind == "input" and t.shape), 0)
         unlimited_ms = count_work(network, costs).unlimited_ms
         planned_ms = unlimited_ms if fit.fits else None
         if not fit.fits and fit.fits_with_plan:
-            left = self.memory - self._count_optimizer(network).state - self._device.context
-            Terminal().message(f"planning mini-batch {_batch_of(network)} on {self._device.name}")
+            left = device.memory - self._count_optimizer(network).state - device.context
+            Terminal().message(f"planning mini-batch {size} on {device.name}")
             try:
                 planned_ms = plan_network(network, costs, MemoryOptions(left), listener=Terminal()).time_ms
             except NothingFitsError:
                 planned_ms = None
-        return {
-            "device": self._device.name, "memory": self.memory, "batch": _batch_of(network), "peak": fit.peak,
-            "floor": fit.floor, "time_ms": unlimited_ms, "planned_ms": planned_ms, "parts": dict(fit.parts),
-        }  # fmt: skip
+        return FitRow(
+            device.name, device.memory, size, fit.peak, fit.floor, unlimited_ms, planned_ms, dict(fit.parts)
+        )
 
     def _count_optimizer(self, network: Network) -> Update:
         trained = [tensor for tensor in network.tensors if tensor.kind == "gradient"]
-        return name_optimizer(self._arguments.optimizer or "sgd", trained)
+        return name_optimizer(self._optimizer or "sgd", trained)
 
-    def _compute_fit(self, batch: int | None) -> tuple[Network, Costs, Fit]:
-        if batch not in self._fits:
-            network = network_of(self._arguments, batch)
-            costs = model_costs(network, self._device)
-            optimizer = self._count_optimizer(network)
-            beside = Surroundings(optimizer, self._device.context)
-            fit = fit_network(network, costs, memory=self.memory, surroundings=beside)
-            self._fits[batch] = network, costs, fit
-        return self._fits[batch]
+    def _find_fit(self, batch: int | None) -> tuple[Network, Costs, Fit]:
+        network = self._read(batch)
+        costs = model_costs(network, self._device)
+        beside = Surroundings(self._count_optimizer(network), self._device.context)
+        return network, costs, fit_network(network, costs, memory=self._device.memory, surroundings=beside)
 
 
-def _show_batches(
-    arguments: argparse.Namespace, rows: list[dict[str, Any]], most: int | None, planned: int | None
-) -> None:
-    first = {"network": arguments.network, "device": arguments.device, "optimizer": arguments.optimizer}
-    if arguments.json:
-        show_json({**first, "largest": most, "largest_with_plan": planned, "batches": rows})
-        return
-    device = find_device(arguments.device)
-    figures = table(">mini-batch", ">peak", ">least with a plan", ">step", ">with a plan, relative")
-    for row in rows:
-        needs = (format_size(row["peak"]), format_size(row["floor"]), f"{milliseconds(row['time_ms'])} ms")
-        figures.add_row(str(row["batch"]), *needs, _compare(row))
-    sizes = f"{format_size(device.memory)}, of which CUDA takes {format_size(device.context)}"
-    show(
-        f"{arguments.network} on {device.name}, {sizes}, {_name(arguments)} (all times modelled)",
-        figures,
-    )
-    if most is not None:
-        show(f"largest mini-batch: {most} without a plan, {planned} with a plan")
-
-
-def _show_devices(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    if arguments.json:
-        show_json({"network": arguments.network, "optimizer": arguments.optimizer, "devices": rows})
-        return
-    figures = table("device", ">memory", ">peak", ">least with a plan", "fits", ">step", ">relative")
-    fastest = min((row["planned_ms"] for row in rows if row["planned_ms"] is not None), default=0.0)
-    for row in rows:
-        ms = row["planned_ms"]
-        fits = "yes" if row["peak"] <= row["memory"] else "no" if ms is None else "with a plan"
-        times = ("", "") if ms is None else (f"{milliseconds(ms)} ms", f"{ms / fastest:.2f}")
-        sizes = (format_size(row[key]) for key in ("memory", "peak", "floor"))
-        figures.add_row(row["device"], *sizes, fits, *times)
-    show(
-        f"{arguments.network}, mini-batch {rows[0]['batch']}, {_name(arguments)} (all times modelled)",
-        figures,
-    )
-
-
-def _batch_of(network: Network) -> int:
-    return next((t.shape[0] for t in network.tensors if t.kind == "input" and t.shape), 0)
-
-
-def _compare(row: dict[str, Any]) -> str:
-    if row["planned_ms"] is None:
+def _compare(row: FitRow) -> str:
+    if row.planned_ms is None:
         return "does not fit"
-    return f"{row['planned_ms'] / row['time_ms']:.2f}" if row["time_ms"] else "1.00"
+    return f"{row.planned_ms / row.time_ms:.2f}" if row.time_ms else "1.00"
 
 
-def _name(arguments: argparse.Namespace) -> str:
-    return f"optimizer {arguments.optimizer}" if arguments.optimizer else "without an optimizer's state"
+def _name(optimizer: str | None) -> str:
+    return f"optimizer {optimizer}" if optimizer else "without an optimizer's state"

@@ -1,34 +1,38 @@
-"""`mucudnn optimize`: choose micro-batches and algorithms for the kernels of a network."""
+"""`mucudnn optimize`: measure the kernels of a network, and choose micro-batches and algorithms for them."""
 
 import argparse
 import re
 import shlex
-import textwrap
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 
-from mucudnn.cli import options, outputs
-from mucudnn.cli.decisions import decided
-from mucudnn.cli.terminal import WIDTH, prose, show, show_json, stdout, table
-from mucudnn.measuring.budget import spell_budget
+from mucudnn import settings
+from mucudnn.cli import measure, options, outputs
+from mucudnn.cli.decisions import Decided
+from mucudnn.cli.options import add_arguments
+from mucudnn.cli.sweep import Swept
+from mucudnn.cli.terminal import Answer, Terminal, opened_cache
+from mucudnn.costs.cache import Cache
+from mucudnn.costs.remeasuring import remeasure_from_now_on
+from mucudnn.costs.table import CostTable
+from mucudnn.errors import UsageError
+from mucudnn.forks import no_fork
+from mucudnn.measuring.bench import Bench
+from mucudnn.measuring.budget import Budget, current_budget, parse_budget
+from mucudnn.measuring.described_device import bundled_devices
+from mucudnn.measuring.engines import open_engine
 from mucudnn.measuring.runners import Exhaustive, Race
-from mucudnn.output.text import micro_batches, milliseconds, ratio, short_names, wrapped
-from mucudnn.plans.decide import Decision
+from mucudnn.output.files import write_lines
+from mucudnn.plans.decide import Limits
+from mucudnn.plans.optimizer import optimize, replay
 from mucudnn.plans.plan import write_plan
-from mucudnn.plans.result import (
-    Result,
-    final,
-    has_shares,
-    measured,
-    predicted,
-    split_shares,
-    to_json,
-    to_plan,
-    total,
-    total_workspace,
-)
-from mucudnn.problems.kernels import PASSES
-from mucudnn.sizes import format_size, spell_limit
+from mucudnn.plans.result import Result, to_plan
+from mucudnn.plans.sweep import parse_sizes, sweep
+from mucudnn.problems.kernels import PASSES, Kernel
+from mucudnn.problems.policies import POLICIES
+from mucudnn.problems.sources import Flags, bundled_networks, read_kernels
+from mucudnn.sizes import parse_limit, parse_size
 
 HELP = "choose micro-batches and algorithms within a workspace limit"
 DESCRIPTION = (
@@ -40,178 +44,232 @@ DESCRIPTION = (
 EXAMPLES = (
     "mucudnn optimize alexnet --workspace 64MiB",
     "mucudnn optimize resnet18 --passes all --total-workspace 512MiB --output resnet18.plan",
-    "mucudnn optimize mb64_ic64ih27_oc192_kh5_ph2 --engine host --thorough --json",
+    "mucudnn optimize resnet50 --passes all --replay cache.sqlite --page resnet50.html",
+    "mucudnn optimize resnet50 --passes all --measure-only",
+    "mucudnn optimize mb64_ic64ih27_oc192_kh5_ph2 --sizes 1-64 --json",
 )
-_COLUMNS = (
-    "kernel", "best undivided", ">ms", " chosen micro-batches", ">ms", ">predicted", ">measured", ">workspace"
-)  # fmt: skip
-# Lines of a part, such as a group of channels, that the narrow table of 80 columns need not fold.
-_PARTS = textwrap.TextWrapper(39, initial_indent=" ", subsequent_indent="   ", break_long_words=False)
+
+
+def parse_passes(text: str) -> tuple[str, ...]:
+    """Parse a comma-separated list of passes, or `all`, into their usual order. Raises UsageError."""
+    names = PASSES if text == "all" else text.split(",")
+    for name in names:
+        if name not in PASSES:
+            raise UsageError(f"'{name}' is not a pass: give {', '.join(PASSES)} or all")
+    return tuple(name for name in PASSES if name in names)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    options.add_kernel_options(parser)
-    options.add_batch_invariant(parser)
-    options.add_choice(parser)
-    options.add_decision_options(parser)
-    written = "write the choices, with each kernel's desirable set, to this plan file"
-    outputs.add_output(parser, "PLAN", written)
-    options.add_thorough(parser)
-    options.add_json(parser)
+    add_arguments(
+        parser,
+        (
+            "network NETWORK|FILE|DESCRIPTOR", str,
+            f"{', '.join(bundled_networks())}; or a file with a descriptor in each line, as `mucudnn run "
+            "--record` writes it; or one descriptor, such as mb64_ic64ih27_oc192_kh5_ph2",
+        ),
+        ("--batch N", options.parse_batch, "mini-batch size (default: the descriptor's, else 64)"),
+        ("--dtype", ("f32", "f64", "f16", "bf16"), "data type (default: f32)"),
+        options.LAYOUT,
+        (
+            "--passes PASSES", parse_passes,
+            f"{', '.join(PASSES)}, several joined by commas, or all (default: forward)",
+        ),
+    )  # fmt: skip
+    limit = parser.add_mutually_exclusive_group()
+    limit.add_argument(
+        "--workspace", type=parse_limit, metavar="SIZE", default=argparse.SUPPRESS,
+        help="the limit of each kernel: the most scratch memory that it may use, such as 64MiB, or none "
+        "(default: 64MiB). All kernels can then reuse one workspace (WR, workspace reuse)",
+    )  # fmt: skip
+    add_arguments(
+        limit,
+        (
+            "--total-workspace SIZE", parse_size,
+            "instead of a limit for each kernel, the most that all kernels may use together, such as 1GiB. "
+            "It is divided among them (WD, workspace division): for frameworks that keep a workspace for "
+            "each layer",
+        ),
+    )  # fmt: skip
+    add_arguments(
+        parser,
+        (
+            options.ENGINE, str,
+            "library to compute with: NVIDIA's on a GPU (cudnn), the one for the CPU that comes with mucudnn "
+            "(host), or another library with cuDNN's functions (default: auto, which is cudnn where that "
+            "works, else host)",
+        ),
+        ("--threads N", settings.parse_threads, "threads of the host engine (default: 1)"),
+        *options.PROMISE,
+        (
+            "--budget TIME", parse_budget,
+            "the time that measurements may take, such as 30s or 5min; later runs make those that are left "
+            "(default: none)",
+        ),
+        ("--remeasure", None, "measure again what the cache has already (default: MUCUDNN_REMEASURE)"),
+        options.THOROUGH,
+        (
+            "--no-run", None,
+            "do not compare the chosen divisions with the best undivided algorithms by running both whole",
+        ),
+    )  # fmt: skip
+    add_arguments(
+        parser.add_mutually_exclusive_group(),
+        ("--replay CACHE", options.parse_path, "measure nothing: decide from this cache"),
+        (
+            "--measure-only", None,
+            "measure every algorithm into the cache, and decide nothing; several processes with one cache, "
+            "such as one on each GPU, divide the work",
+        ),
+        (
+            "--sizes SIZES", parse_sizes,
+            "decide for these mini-batches instead, 1-64 or 8,16,32 or powers (of two, up to the "
+            "mini-batch), and show those at which the time of a sample jumps",
+        ),
+        (
+            "--device-properties FILE", str,
+            "without a GPU: ask cuDNN for the workspaces of its engines, but no times, on the device that "
+            f"this file of `mucudnn doctor` describes, or on {', '.join(bundled_devices())}",
+        ),
+    )  # fmt: skip
+    add_arguments(
+        parser,
+        (
+            "--output PLAN", outputs.PLAN.parse,
+            "write the choices, with each kernel's desirable set, to this plan file",
+        ),
+        (
+            "--page HTML", outputs.PAGE.parse,
+            "measure thoroughly, and write a page that shows time against workspace for each kernel and the "
+            "whole network, and the gain from more memory",
+        ),
+        options.JSON,
+    )  # fmt: skip
+    add_arguments(
+        parser.add_argument_group("advanced"),
+        (
+            "--math", ("default", "tf32", "fma"),
+            "arithmetic allowed: cuDNN's default, tensor cores for f32 too, or none (default: default)",
+        ),
+        (
+            "--batch-policy", POLICIES,
+            "micro-batch sizes to measure: powers of two and the mini-batch, all sizes up to the mini-batch, "
+            "or the mini-batch alone (default: power_of_two)",
+        ),
+        (
+            "--exact", None,
+            "with --total-workspace: find the fastest division, however long that takes (default: one within "
+            "0.01%% of it)",
+        ),
+    )  # fmt: skip
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Measure, decide, and print the result as a table or as JSON."""
-    outputs.check(arguments.output, outputs.PLAN, force=arguments.force)
-    with decided(arguments, Exhaustive() if arguments.thorough else Race()) as (result, _):
-        if arguments.output:
-            write_plan(to_plan(result), arguments.output)
-        if arguments.json:
-            show_json(to_json(result))
-        else:
-            show_result(result, arguments.network, _next_command(arguments))
+def run(arguments: argparse.Namespace) -> Answer:
+    """Decide, or only measure, as the flags say."""
+    math = options.strict_math(arguments) or arguments.math
+    flags = Flags(arguments.batch, arguments.dtype, arguments.layout, math)
+    kernels = read_kernels(arguments.network, flags, arguments.passes or ("forward",))
+    policy = str(arguments.batch_policy or settings.BATCH_POLICY.read())
+    if arguments.remeasure:
+        remeasure_from_now_on()
+    sweeps = arguments.sizes is not None
+    if (arguments.measure_only or arguments.device_properties or sweeps) and (
+        arguments.output or arguments.page
+    ):
+        raise UsageError(
+            "--output and --page need decisions: omit --measure-only, --sizes and --device-properties"
+        )
+    if arguments.measure_only:
+        return _measure(arguments, kernels, policy)
+    if arguments.device_properties:
+        engine = options.engine_options(arguments)[0]
+        return measure.plan_engines(engine, arguments.device_properties, kernels, policy)
+    if sweeps:
+        return _sweep(arguments, kernels)
+    return _decide(arguments, kernels, policy)
+
+
+def _measure(arguments: argparse.Namespace, kernels: Sequence[Kernel], policy: str) -> Answer:
+    words = [word for word in arguments.words if word != "--measure-only"]
+    engine, terminal = open_engine(*options.engine_options(arguments)), Terminal()
+    with opened_cache(terminal, needed=True) as cache, _budget(arguments).applied():
+        bench = Bench(engine, cache, terminal, Exhaustive())
+        return measure.measure(bench, kernels, policy, shlex.join(["mucudnn", *words]))
+
+
+def _sweep(arguments: argparse.Namespace, kernels: Sequence[Kernel]) -> Answer:
+    engine, terminal = open_engine(*options.engine_options(arguments)), Terminal()
+    limit = _workspace(arguments)
+    with opened_cache(terminal, needed=False) as cache, Budget().applied():  # all sizes are needed
+        bench = Bench(engine, cache, terminal, Exhaustive())
+        sweeps = sweep(bench, kernels, arguments.sizes, limit)
+    words = iter(arguments.words)
+    left = [word for word in words if word != "--sizes" or not next(words)]
+    left = [word for word in left if not word.startswith("--sizes=")]
+    return Swept(bench.machine, limit, bench.made.total(), tuple(sweeps), arguments.network, left)
+
+
+def _decide(arguments: argparse.Namespace, kernels: list[Kernel], policy: str) -> Answer:
+    limits, terminal, promise = _limits(arguments), Terminal(), options.promise_in(arguments)
+    if arguments.replay:
+        if not promise.is_timed:
+            raise UsageError(f"--replay decides by recorded times, which '{promise}' excludes: leave it out")
+        with Cache.read_only(arguments.replay) as cache:
+            result = replay(cache, kernels, policy, limits, terminal, threads=arguments.threads)
+            advice = _write_page(arguments, result, CostTable.read(cache, result.machine, kernels))
+    else:
+        engine = open_engine(*options.engine_options(arguments))
+        runner = Exhaustive() if arguments.thorough or arguments.page else Race()
+        with opened_cache(terminal, needed=False) as cache, _budget(arguments).applied():
+            bench = Bench(engine, cache, terminal, runner)
+            result = optimize(bench, kernels, policy, limits, run=not arguments.no_run, promise=promise)
+            costs = CostTable.read(cache, result.machine, kernels)
+            if arguments.page and not promise.is_timed:
+                with no_fork:
+                    from mucudnn.measuring.modelled_costs import modelled_table
+
+                costs = modelled_table(bench, kernels, policy)
+            advice = _write_page(arguments, result, costs)
+    if arguments.output:
+        write_plan(to_plan(result), arguments.output)
+    return Decided(result, arguments.network, advice, _next_command(arguments))
+
+
+def _write_page(arguments: argparse.Namespace, result: Result, costs: CostTable) -> Sequence[str]:
+    """Write the page, if the flags ask for it. Return its advice."""
+    if not arguments.page:
+        return ()
+    from mucudnn.report.gather import gather
+    from mucudnn.report.page import render
+
+    report = gather(arguments.network, result, costs)
+    write_lines(arguments.page, [render(report, date.today())], "the page")
+    return report.advice
 
 
 def _next_command(arguments: argparse.Namespace) -> str:
-    """Return the command that writes the plan, or shows it if it is already written."""
+    """Return what to do with the page or plan that was written, or the command that writes the plan."""
+    if arguments.page:
+        return f"open {arguments.page} in a browser"
     if arguments.output:
         return shlex.join(["mucudnn", "plan", "show", str(arguments.output)])
-    words = ["mucudnn", "optimize", arguments.network, *options.kernel_flags(arguments)]
-    if arguments.total_workspace is not None:
-        words += ["--total-workspace", spell_limit(arguments.total_workspace)]
-    elif "workspace" in arguments:
-        words += ["--workspace", spell_limit(arguments.workspace)]
-    words += [
-        flag
-        for flag in ("--exact", "--no-run", "--thorough")
-        if getattr(arguments, flag[2:].replace("-", "_"))
-    ]
-    if arguments.budget is not None:
-        words += ["--budget", spell_budget(arguments.budget)]
-    if arguments.replay:
-        words += ["--replay", str(arguments.replay)]
     name = Path(arguments.network).stem
     plan = f"{name}.plan" if re.fullmatch(r"[\w.-]{1,40}", name) else "mucudnn.plan"
-    return shlex.join([*words, "--output", plan])
+    return shlex.join(["mucudnn", *arguments.words, "--output", plan])
 
 
-def show_result(result: Result, network: str, next_command: str) -> None:
-    """Print the table of a result, a sentence for each division that was dropped, and the next command."""
-    limits = result.limits
-    within = (
-        f"{format_size(limits.total)} of workspace in total"
-        if limits.mode == "wd"
-        else f"{format_size(limits.workspace)} of workspace for each kernel"
-        if limits.workspace is not None
-        else "no limit on workspace"
-    )
-    names = short_names([decision.kernel.label for decision in result.decisions])
-    passes = [name for name in PASSES if any(decision.kernel.pass_ == name for decision in result.decisions)]
-    one_problem = len({decision.kernel.problem for decision in result.decisions}) == 1
-    ran = any(decision.comparison for decision in result.decisions)
-    narrow = (0, 3, 4, 6 if ran else 5, 7)
-    shown = range(len(_COLUMNS)) if stdout().width >= WIDTH else narrow
-    # A gap of 2 would push the longest names of algorithms beyond 100 columns.
-    rows = table(*(_COLUMNS[column] for column in shown), gap=1)
-
-    def add_row(cells: Sequence[str]) -> None:
-        rows.add_row(*(cells[column] for column in shown))
-
-    for pass_ in passes:
-        if len(passes) > 1 and not one_problem:
-            rows.add_section()
-            rows.add_row(wrapped(pass_), style="bold")
-        for name, decision in zip(names, result.decisions, strict=True):
-            if decision.kernel.pass_ == pass_:
-                add_row(_make_cells(pass_ if one_problem else name, decision))
-                for share in decision.shares:
-                    add_row([f"  {share.kernel.count} apart", *_make_cells("", share)[1:]])
-    rows.add_section()
-    add_row(_make_total_cells("total", result))
-    if has_shares(result):
-        add_row(_make_total_cells("total apart", split_shares(result)))
-    batches = {decision.kernel.problem.mini_batch for decision in result.decisions}
-    batch = f", mini-batch {batches.pop()}" if len(batches) == 1 else ""
-    promised = f", {result.promise}" if str(result.promise) else ""
-    head = f"{network}: {', '.join(passes)}{batch}, within {within}{promised}"
-    sentences = list(filter(None, map(_explain, names, result.decisions)))
-    if not any(
-        decision.groups or each.divided.is_divided for decision in result.decisions for each in decision.each
-    ):
-        sentences.append(_explain_undivided(result))
-    if has_shares(result):
-        sentences.append(
-            "Rows `apart` let identical kernels differ, which is faster within the same total. mucudnn.torch "
-            "follows them. `mucudnn run` cannot tell identical kernels apart, and follows the other rows."
-        )
-    times = (
-        "Times are of whole runs. A plan keeps the predicted ones: the sums of its micro-batches' times."
-        if ran
-        else "Times are modelled: they order the choices, and nothing was measured."
-        if not result.promise.is_timed
-        else "Times are predicted: the sums of the micro-batches' times. Nothing was run whole."
-    )
-    sentences = [*map(prose, sentences), *[""] * bool(sentences)]
-    machine = prose(f"on {result.machine}")
-    show(prose(head), machine, "", rows, "", prose(times), "", *sentences, f"Next: {next_command}")
+def _workspace(arguments: argparse.Namespace) -> int | None:
+    limit: int | None = arguments.workspace if "workspace" in arguments else settings.WORKSPACE_LIMIT.read()
+    return limit
 
 
-def _make_cells(name: str, decision: Decision) -> list[str]:
-    times, compared = final(decision), measured(decision)
-    count = f" ×{decision.kernel.count}" if decision.kernel.count > 1 else ""
-    return [
-        wrapped(name + count),
-        decision.undivided.parts[0].algorithm if decision.undivided else "nothing fits",
-        milliseconds(times.undivided_ms),
-        "\n".join(map(_PARTS.fill, micro_batches(decision.best).splitlines())),
-        milliseconds(times.divided_ms),
-        ratio(predicted(decision).speedup),
-        ratio(compared.speedup if compared else None),
-        format_size(decision.best.workspace),
-    ]
+def _limits(arguments: argparse.Namespace) -> Limits:
+    if arguments.total_workspace is not None:
+        return Limits(total=arguments.total_workspace, exact=bool(arguments.exact))
+    if arguments.exact:
+        raise UsageError("--exact is about the division of a total: give --total-workspace as well")
+    return Limits(workspace=_workspace(arguments))
 
 
-def _make_total_cells(name: str, result: Result) -> list[str]:
-    sums, compared = total(result.decisions), any(decision.comparison for decision in result.decisions)
-    return [
-        name,
-        "",
-        milliseconds(sums.undivided_ms),
-        "",
-        milliseconds(sums.divided_ms),
-        ratio(total(result.decisions, predicted).speedup),
-        ratio(sums.speedup if compared else None),
-        format_size(total_workspace(result)),
-    ]
-
-
-def _explain_undivided(result: Result) -> str:
-    """Return the sentence that says why no kernel is divided."""
-    if any(decision.is_busy for decision in result.decisions):
-        return "Nothing is divided: the machine is busy. Run the command again when it is idle."
-    if any(decision.outrun for decision in result.decisions):
-        return "Nothing is divided: run whole, no division was faster than the best undivided algorithms."
-    return (
-        "Nothing is divided: within the limit, no division was predicted to be faster than the best "
-        "undivided algorithm. A smaller limit or a larger mini-batch may change that."
-    )
-
-
-def _explain(name: str, decision: Decision) -> str:
-    """Return a sentence about why a kernel does not run the best prediction, or "" if it does."""
-    divided, outrun = decision.divided, decision.outrun
-    if outrun is None:
-        return ""
-    way = f"runs in {micro_batches(divided, ' + ')}" if divided.is_divided else "stays undivided"
-    expected, reached = (
-        f"{milliseconds(times.divided_ms)} ms" if times.speedup is None else ratio(times.speedup)
-        for times in (predicted(outrun), final(outrun))
-    )
-    why = (
-        "other programs disturbed too many of its whole runs"
-        if decision.is_busy
-        else f"run whole it reached {reached}"
-    )
-    slow = micro_batches(outrun.divided, " + ")
-    return f"{name} {decision.kernel.pass_} {way}: {slow} was predicted at {expected}, but {why}."
+def _budget(arguments: argparse.Namespace) -> Budget:
+    return current_budget() if arguments.budget is None else Budget(arguments.budget)

@@ -1,15 +1,14 @@
 """`mucudnn plan`: show plan files, compare them, and check that they hold on this machine."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-from rich.table import Table
+from typing import Any
 
 from mucudnn.cli import options
-from mucudnn.cli.examples import format_examples
-from mucudnn.cli.memory_table import show_plan as show_memory_plan
-from mucudnn.cli.terminal import Terminal, show, show_json, table
+from mucudnn.cli.memory_table import ShownMemory
+from mucudnn.cli.terminal import Answer, Lines, Terminal, table
 from mucudnn.codec import parse_json
 from mucudnn.errors import MucudnnError, shown
 from mucudnn.measuring.engines import open_engine
@@ -17,11 +16,9 @@ from mucudnn.output.text import micro_batches, milliseconds, ratio
 from mucudnn.plans.any_plan import read_plan
 from mucudnn.plans.devices.spatial_plan import SpatialPlan, SpatialStage
 from mucudnn.plans.json_forms import checks_json, difference_json, plan_json
-from mucudnn.plans.memory.json_form import memory_json
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.plans.verify import KernelCheck, machine_differences, verify
 from mucudnn.problems.descriptor import short_text
-from mucudnn.problems.kernels import Kernel
 from mucudnn.settings import LIBRARY, parse_threads
 from mucudnn.sizes import format_size
 
@@ -46,7 +43,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "show",
         help="print a plan as a table",
         description="Print a plan as a table.",
-        epilog=format_examples("mucudnn plan show net.plan", "mucudnn plan show net.plan --json"),
+        examples=["mucudnn plan show net.plan", "mucudnn plan show net.plan --json"],
     )
     verifying = actions.add_parser(
         "verify",
@@ -54,111 +51,119 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         description="Check that the library still has each algorithm of a plan with its workspace, and run "
         "the choices whole. The exit code is 1 if the plan does not hold any more, or if a choice takes more "
         "than 1.25 times as long as planned.",
-        epilog=format_examples(
-            "mucudnn plan verify net.plan", "mucudnn plan verify net.plan --no-run --engine host"
-        ),
+        examples=["mucudnn plan verify net.plan", "mucudnn plan verify net.plan --no-run --engine host"],
     )
-    verifying.add_argument("--no-run", action="store_true", help="check the library only, run nothing")
-    verifying.add_argument(
-        "--engine",
-        metavar="auto|cudnn|host|PATH",
-        help="library to verify with (default: host or cudnn, whichever the plan names)",
-    )
-    for action, parser_ in ((_show, showing), (_verify, verifying)):
-        parser_.add_argument(
-            "plan",
-            type=options.checked(options.parse_path),
-            metavar="PLAN",
-            help="a file that `mucudnn optimize --output` wrote; `show` takes plans of any kind",
-        )
-        parser_.set_defaults(action=action)
     comparing = actions.add_parser(
         "diff",
         help="print the differences between two plans",
         description="Print the differences between two plans: in their headers, and in the chosen "
         "micro-batches, algorithms, workspaces, shares and groups of channels. The exit code is 1 if "
-        "there are any.",
-        epilog=format_examples("mucudnn plan diff old.plan new.plan"),
+        "there are any. Times that were measured again are not a difference.",
+        examples=["mucudnn plan diff old.plan new.plan"],
     )
-    comparing.add_argument(
-        "--times", action="store_true", help="compare measured times and the desirable sets, too"
-    )
-    for name, help_ in (("old", "a plan"), ("new", "the plan to compare with it")):
-        comparing.add_argument(
-            name, type=options.checked(options.parse_path), metavar=name.upper(), help=help_
-        )
-    comparing.set_defaults(action=_diff)
-    for parser_ in (showing, verifying, comparing):
-        options.add_json(parser_)
+    file = options.parse_path
+    shown = ("plan PLAN", file, "a file that a command's --output wrote; `show` takes plans of any kind")
+    for action, run, arguments in (
+        (showing, _show, [shown]),
+        (
+            verifying,
+            _verify,
+            [
+                shown,
+                ("--no-run", None, "check the library only, run nothing"),
+                (
+                    options.ENGINE,
+                    str,
+                    "library to verify with (default: host or cudnn, whichever the plan names)",
+                ),
+            ],
+        ),
+        (
+            comparing,
+            _diff,
+            [("old OLD", file, "a plan"), ("new NEW", file, "the plan to compare with it")],
+        ),
+    ):
+        options.add_arguments(action, *arguments, options.JSON)
+        action.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Run the action."""
-    arguments.action(arguments)
+@dataclass(frozen=True)
+class ShownPlan(Answer):
+    """A plan of convolutions, which a file has."""
+
+    plan: Plan
+    path: Path
+
+    def content(self) -> dict[str, Any]:
+        """Return the form that docs/reference/json.md describes."""
+        return plan_json(self.plan)
+
+    def lines(self) -> Lines:
+        """Yield the header, a table of the kernels, and the next command."""
+        yield from (f"{key}: {value}" for key, value in self.plan.header.items())
+        yield ""
+        heads = ("kernel", "chosen micro-batches", "ms>predicted ms", "B>workspace", ">others")
+        yield table(*heads, rows=self._rows())
+        yield ""
+        yield f"Next: mucudnn plan verify {self.path}"
+
+    def _rows(self) -> Iterator[Sequence[Any]]:
+        for kernel in self.plan.kernels:
+            for name, answer in (
+                (_format_name(kernel), kernel.chosen),
+                *((f"  {count} of them apart", share) for count, share in kernel.shares),
+                ("  in groups of channels", kernel.groups),
+            ):
+                if answer is not None:
+                    others = sum(option != answer for option in kernel.desirable)
+                    first = others if answer is kernel.chosen else ""
+                    yield name, micro_batches(answer), answer.time_ms, answer.workspace, first
 
 
-def _show(arguments: argparse.Namespace) -> None:
+@dataclass(frozen=True)
+class ShownSpatial(Answer):
+    """A spatial plan."""
+
+    plan: SpatialPlan
+
+    def content(self) -> dict[str, Any]:
+        """Return the form of its file."""
+        return dict(parse_json(str(self.plan)))
+
+    def lines(self) -> Lines:
+        """Yield the mesh, the layers of the chosen plan, and the other meshes."""
+        plan = self.plan
+        axes = ", ".join(f"axis {axis} over {name}" for axis, name in plan.axes.items()) or "no axis"
+        yield f"mesh: {_format_mesh(plan.mesh)}"
+        yield f"divided: {axes}"
+        yield f"gather before: {_format_stages(plan.stages) or 'never'}"
+        yield f"memory limit of a rank: {format_size(plan.memory_limit)}"
+        yield from plan.notes
+        yield ""
+        yield table(
+            "convolution", "place", ">ranks", "ms>ms", "ms>exchange ms", "B>received", "ms>others ms",
+            rows=(
+                (x.name, x.place, x.ranks or "–", x.time_ms, x.exchange_ms, x.halo_bytes, x.others_ms)
+                for x in plan.layers
+            ),
+        )  # fmt: skip
+        yield ""
+        yield table(
+            "mesh", "gather before", "ms>step ms", "B>memory of a rank", ">fits",
+            rows=(
+                (_format_mesh(x.mesh), _format_stages(x.stages) or "–", x.time_ms, x.memory,
+                 "yes" if x.fits else "no")
+                for x in plan.candidates
+            ),
+        )  # fmt: skip
+
+
+def _show(arguments: argparse.Namespace) -> Answer:
     plan = read_plan(arguments.plan)  # once, because the file may be a pipe
     if isinstance(plan, Plan):
-        show_json(plan_json(plan)) if arguments.json else _show_convolutions(plan, arguments.plan)
-    elif isinstance(plan, SpatialPlan):
-        show_json(parse_json(str(plan))) if arguments.json else _show_spatial(plan)
-    else:
-        show_json(memory_json(plan)) if arguments.json else show_memory_plan(plan)
-
-
-def _show_convolutions(plan: Plan, path: Path) -> None:
-    rows = table("kernel", "chosen micro-batches", ">predicted ms", ">workspace", ">others")
-    for kernel in plan.kernels:
-        others = sum(option != kernel.chosen for option in kernel.desirable)
-        for name, answer in (
-            (_format_name(kernel), kernel.chosen),
-            *((f"  {count} of them apart", share) for count, share in kernel.shares),
-            ("  in groups of channels", kernel.groups),
-        ):
-            if answer is not None:
-                time, size = answer.time_ms, format_size(answer.workspace)
-                first = str(others) if answer is kernel.chosen else ""
-                rows.add_row(name, micro_batches(answer), milliseconds(time), size, first)
-    show(
-        *(f"{key}: {value}" for key, value in plan.header.items()),
-        "",
-        rows,
-        "",
-        f"Next: mucudnn plan verify {path}",
-    )
-
-
-def _show_spatial(plan: SpatialPlan) -> None:
-    """Print the mesh, the layers of the chosen plan, and the other meshes."""
-    layers = table("convolution", "place", ">ranks", ">ms", ">exchange ms", ">received", ">others ms")
-    meshes = table("mesh", "gather before", ">step ms", ">memory of a rank", ">fits")
-    for layer in plan.layers:
-        layers.add_row(
-            layer.name,
-            layer.place,
-            str(layer.ranks or "–"),
-            milliseconds(layer.time_ms),
-            milliseconds(layer.exchange_ms),
-            format_size(layer.halo_bytes),
-            milliseconds(layer.others_ms),
-        )
-    for candidate in plan.candidates:
-        fits = "yes" if candidate.fits else "no"
-        cells = milliseconds(candidate.time_ms), format_size(candidate.memory), fits
-        meshes.add_row(_format_mesh(candidate.mesh), _format_stages(candidate.stages) or "–", *cells)
-    axes = ", ".join(f"axis {axis} over {name}" for axis, name in plan.axes.items()) or "no axis"
-    show(
-        f"mesh: {_format_mesh(plan.mesh)}",
-        f"divided: {axes}",
-        f"gather before: {_format_stages(plan.stages) or 'never'}",
-        f"memory limit of a rank: {format_size(plan.memory_limit)}",
-        *plan.notes,
-        "",
-        layers,
-        "",
-        meshes,
-    )
+        return ShownPlan(plan, arguments.plan)
+    return ShownSpatial(plan) if isinstance(plan, SpatialPlan) else ShownMemory(plan)
 
 
 def _format_stages(stages: Sequence[SpatialStage]) -> str:
@@ -172,47 +177,62 @@ def _format_mesh(mesh: dict[str, int]) -> str:
     return " × ".join(f"{name}={size}" for name, size in mesh.items())
 
 
-def _verify(arguments: argparse.Namespace) -> None:
+@dataclass(frozen=True)
+class Verified(Answer):
+    """The checks of a plan's kernels. `elsewhere` says how its machine differs from this one."""
+
+    path: Path
+    elsewhere: Sequence[str]
+    checks: Sequence[KernelCheck]
+
+    @property
+    def failure(self) -> str:  # type: ignore[override]
+        """Return why the plan does not hold, or nothing."""
+        if self.elsewhere:
+            return f"{self.path} does not hold here: {'; '.join(self.elsewhere)}"
+        count = f"of the plan's {len(self.checks)} kernels"
+        if failed := sum(bool(check.complaints) for check in self.checks):
+            return f"{failed} {count} do not hold any more"
+        if slower := sum(check.slower is not None for check in self.checks):
+            return (
+                f"{slower} {count} take longer than planned; make the plan again with mucudnn optimize "
+                "--remeasure"
+            )
+        return ""
+
+    def content(self) -> dict[str, Any]:
+        """Return the form that docs/reference/json.md describes."""
+        return checks_json(self.checks, self.elsewhere)
+
+    def lines(self) -> Lines:
+        """Yield a table of the kernels, and what is wrong with them."""
+        if self.elsewhere:
+            return
+        yield table(
+            "kernel", "chosen micro-batches", "ms>predicted ms", "ms>ms now", "",
+            rows=(
+                (_format_name(check.kernel), micro_batches(check.kernel.chosen), check.kernel.chosen.time_ms,
+                 check.time_ms, f"{ratio(check.slower)} slower" if check.slower else "")
+                for check in self.checks
+            ),
+        )  # fmt: skip
+        yield ""
+        for check in self.checks:
+            yield from (f"{_format_name(check.kernel)}: {complaint}" for complaint in check.complaints)
+        count = len(self.checks)
+        if disturbed := sum(check.is_busy for check in self.checks):
+            yield f"{disturbed} of {count} times are missing: other programs disturbed too many runs."
+        if not self.failure:
+            yield f"{count} of {count} kernels hold."
+
+
+def _verify(arguments: argparse.Namespace) -> Answer:
     plan = Plan.read(arguments.plan)
     choice = arguments.engine or _engine_of(plan, arguments.plan)
     engine = open_engine(choice, parse_threads(plan.header.get("threads", "1")))
     elsewhere = machine_differences(plan, engine)
     checks = [] if elsewhere else verify(plan, engine, Terminal(), run=not arguments.no_run)
-    if arguments.json:
-        show_json(checks_json(checks, elsewhere))
-    if elsewhere:
-        raise MucudnnError(f"{arguments.plan} does not hold here: {'; '.join(elsewhere)}")
-    if not arguments.json:
-        _show_checks(checks)
-    failed = sum(bool(check.complaints) for check in checks)
-    slower = sum(check.slower is not None for check in checks)
-    if failed:
-        raise MucudnnError(f"{failed} of the plan's {len(checks)} kernels do not hold any more")
-    if slower:
-        raise MucudnnError(
-            f"{slower} of the plan's {len(checks)} kernels take longer than planned; make the plan again "
-            "with mucudnn optimize --remeasure"
-        )
-
-
-def _show_checks(checks: Sequence[KernelCheck]) -> None:
-    rows = table("kernel", "chosen micro-batches", ">predicted ms", ">ms now", "")
-    for check in checks:
-        chosen = check.kernel.chosen
-        rows.add_row(
-            _format_name(check.kernel),
-            micro_batches(chosen),
-            milliseconds(chosen.time_ms),
-            milliseconds(check.time_ms),
-            "" if check.slower is None else f"{ratio(check.slower)} slower",
-        )
-    show(rows, "")
-    for check in checks:
-        show(*(f"{_format_name(check.kernel)}: {complaint}" for complaint in check.complaints))
-    if disturbed := sum(check.is_busy for check in checks):
-        show(f"{disturbed} of {len(checks)} times are missing: other programs disturbed too many runs.")
-    if not any(check.complaints or check.slower for check in checks):
-        show(f"{len(checks)} of {len(checks)} kernels hold.")
+    return Verified(arguments.plan, elsewhere, checks)
 
 
 def _engine_of(plan: Plan, path: Path) -> str:
@@ -231,47 +251,57 @@ def _engine_of(plan: Plan, path: Path) -> str:
     return LIBRARY.read() or named or "auto"
 
 
-def _diff(arguments: argparse.Namespace) -> None:
+@dataclass(frozen=True)
+class Difference(Answer):
+    """The lines of the headers, and the kernels, in which two plans differ."""
+
+    old: Path
+    new: Path
+    headers: dict[str, tuple[str | None, str | None]]
+    kernels: Sequence[tuple[PlanKernel | None, PlanKernel | None]]
+
+    @property
+    def failure(self) -> str:  # type: ignore[override]
+        """Return how many differences there are, or nothing."""
+        kernels, lines = len(self.kernels), len(self.headers)
+        if not kernels and not lines:
+            return ""
+        return (
+            f"{self.old} and {self.new} differ in {kernels} kernel{'s' * (kernels != 1)} and {lines} "
+            f"line{'s' * (lines != 1)} of the header"
+        )
+
+    def content(self) -> dict[str, Any]:
+        """Return the form that docs/reference/json.md describes."""
+        return difference_json(self.headers, self.kernels)
+
+    def lines(self) -> Lines:
+        """Yield the lines that differ, and a table of the kernels that differ."""
+        if not self.failure:
+            yield "The choices are the same."
+        yield from (f"{key}: {was or '–'} → {is_ or '–'}" for key, (was, is_) in self.headers.items())
+        if self.kernels:
+            yield ""
+            yield table(
+                "kernel", self.old.name, self.new.name,
+                rows=(
+                    (_format_name(was or is_), _format_choice(was), _format_choice(is_))
+                    for was, is_ in self.kernels
+                ),
+            )  # fmt: skip
+
+
+def _diff(arguments: argparse.Namespace) -> Answer:
     old, new = Plan.read(arguments.old), Plan.read(arguments.new)
     headers = {
         key: (old.header.get(key), new.header.get(key))
         for key in dict.fromkeys([*old.header, *new.header])
-        if old.header.get(key) != new.header.get(key) and (arguments.times or key != "measured_at")
+        if old.header.get(key) != new.header.get(key) and key != "measured_at"
     }
-    before, after = _index_by_kernel(old), _index_by_kernel(new)
+    before, after = ({planned.kernel: planned for planned in plan.kernels} for plan in (old, new))
     pairs = [(before.get(key), after.get(key)) for key in dict.fromkeys([*before, *after])]
-    changed = [
-        (was, is_)
-        for was, is_ in pairs
-        if _compared_fields(was, times=arguments.times) != _compared_fields(is_, times=arguments.times)
-    ]
-    if arguments.json:
-        show_json(difference_json(headers, changed))
-    elif not headers and not changed:
-        show("The choices are the same.")
-    else:
-        show(*(f"{key}: {was or '–'} → {is_ or '–'}" for key, (was, is_) in headers.items()))
-        if changed:
-            show("", _make_table(arguments, changed))
-    if headers or changed:
-        raise MucudnnError(
-            f"{arguments.old} and {arguments.new} differ in {len(changed)} kernel{'s' * (len(changed) != 1)} "
-            f"and {len(headers)} line{'s' * (len(headers) != 1)} of the header"
-        )
-
-
-def _make_table(
-    arguments: argparse.Namespace, changed: Sequence[tuple[PlanKernel | None, PlanKernel | None]]
-) -> Table:
-    rows = table("kernel", arguments.old.name, arguments.new.name)
-    for was, is_ in changed:
-        cells = (_format_choice(kernel, others=arguments.times) for kernel in (was, is_))
-        rows.add_row(_format_name(was or is_), *cells)
-    return rows
-
-
-def _index_by_kernel(plan: Plan) -> dict[Kernel, PlanKernel]:
-    return {planned.kernel: planned for planned in plan.kernels}
+    changed = [(was, is_) for was, is_ in pairs if _compared_fields(was) != _compared_fields(is_)]
+    return Difference(arguments.old, arguments.new, headers, changed)
 
 
 def _format_name(kernel: PlanKernel | None) -> str:
@@ -279,9 +309,9 @@ def _format_name(kernel: PlanKernel | None) -> str:
     return f"{kernel.pass_} {short_text(kernel.problem)}" + (f" ×{kernel.count}" if kernel.count > 1 else "")
 
 
-def _compared_fields(kernel: PlanKernel | None, *, times: bool) -> object:
-    if kernel is None or times:
-        return kernel
+def _compared_fields(kernel: PlanKernel | None) -> object:
+    if kernel is None:
+        return None
     answers = [kernel.chosen, kernel.groups, *(share for _, share in kernel.shares)]
     parts = [
         answer and [(part.size, part.algorithm, part.workspace) for part in answer.parts]
@@ -290,7 +320,7 @@ def _compared_fields(kernel: PlanKernel | None, *, times: bool) -> object:
     return kernel.count, [count for count, _ in kernel.shares], parts
 
 
-def _format_choice(kernel: PlanKernel | None, *, others: bool) -> str:
+def _format_choice(kernel: PlanKernel | None) -> str:
     if kernel is None:
         return "–"
     lines = [
@@ -300,6 +330,4 @@ def _format_choice(kernel: PlanKernel | None, *, others: bool) -> str:
     if kernel.groups is not None:
         lines.append(f"in {micro_batches(kernel.groups, ' + ')}")
     lines += [f"{count} of them apart {micro_batches(share, ' + ')}" for count, share in kernel.shares]
-    if others:
-        lines.append(f"of {len(kernel.desirable)} in the desirable set")
     return "\n".join(lines)

@@ -7,12 +7,11 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from mucudnn import settings
-from mucudnn.cli import options
+from mucudnn.cli import options, outputs
 from mucudnn.costs.cache import default_path
 from mucudnn.costs.file import CacheError
 from mucudnn.drop_in.elf import NotElfError
@@ -34,8 +33,8 @@ DESCRIPTION = (
 EXAMPLES = (
     "mucudnn run --workspace 64MiB -- python train.py",
     "mucudnn run --plan net.plan -- python train.py",
+    "mucudnn run --record net.txt -- python train.py",
 )
-UNSET = object()
 
 
 class CannotRunError(MucudnnError):
@@ -50,41 +49,90 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.usage = (
         "mucudnn run [-h] [--workspace SIZE] [--plan PLAN] [--online] [--numerics fast|strict] "
-        "[--batch-invariant] [--thorough] -- COMMAND..."
+        "[--batch-invariant] [--thorough] [--record FILE] -- COMMAND..."
     )
     parser.add_argument(
-        "--workspace", type=options.checked(parse_limit), default=UNSET, metavar="SIZE",
+        "--workspace", type=parse_limit, default=argparse.SUPPRESS, metavar="SIZE",
         help="the most workspace of one convolution, such as 64MiB, or none for no limit (default: what the "
         "program's own choice takes)",
     )  # fmt: skip
+    options.add_arguments(
+        parser,
+        ("--plan PLAN", options.parse_path, "follow this plan"),
+        ("--online", None, "measure convolutions that are not in the plan (default without a plan)"),
+        options.THOROUGH,
+        options.numerics("without FFT and Winograd; the program's own math type may allow TF32"),
+        options.batch_invariant("each sample runs alone, by one algorithm for all mini-batches"),
+        (
+            "--record FILE", outputs.CONVOLUTIONS.parse,
+            "divide nothing, and add the program's convolutions with the number of their calls to this file, "
+            "which `mucudnn optimize` reads",
+        ),
+    )  # fmt: skip
     parser.add_argument(
-        "--plan", type=options.checked(options.parse_path), metavar="PLAN", help="follow this plan"
+        "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="program and its arguments"
     )
-    parser.add_argument(
-        "--online",
-        action="store_true",
-        help="measure convolutions that are not in the plan (default without a plan)",
-    )
-    options.add_thorough(parser)
-    options.add_numerics(parser, "without FFT and Winograd; the program's own math type may allow TF32")
-    parser.add_argument(
-        "--batch-invariant",
-        action="store_true",
-        help="the bits of a sample's result and of its data gradient depend neither on the other samples nor "
-        "on their number: each sample runs alone, by one algorithm for all mini-batches",
-    )
-    add_command(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Replace this process with the command, and return only by an exception."""
-    replace_process("run", arguments.command, lambda: _variables(arguments))
+    """Replace this process with the command, under the drop-in, and return only by an exception.
+
+    Raises UsageError, NoEngineError, CannotRunError and other MucudnnErrors.
+    """
+    command = arguments.command
+    if command and command[0] == "--":
+        command = command[1:]
+    if not command:
+        raise UsageError("there is no command to run: write mucudnn run -- COMMAND...")
+    for setting in settings.SETTINGS:
+        setting.read()  # a value that the drop-in would ignore with a warning is an error here
+    chosen = chosen_library()
+    if chosen and not chosen.is_file():
+        raise NoEngineError(f"MUCUDNN_LIBRARY: there is no file {chosen}")
+    # The drop-in knows no `~`.
+    library = {} if chosen is None else {settings.LIBRARY.variable: settings.LIBRARY.read()}
+    refuse_unknown_functions()
+    shim = shim_path()
+    if re.search(r"[\s:$]", str(shim)):
+        raise MucudnnError(f"{shim} cannot be preloaded: LD_PRELOAD takes no path with blanks, ':' or '$'")
+    program = shutil.which(command[0])
+    if program is None:
+        exists = os.path.exists(command[0])
+        reason = "is not a program that may be run" if exists else "there is no such command"
+        raise CannotRunError(f"{command[0]}: {reason}", 126 if exists else 127)
+    if older := find_library_for_8(Path(program), command[1:]):
+        raise MucudnnError(
+            f"not run: {command[0]} loads {older}, which is written for cuDNN 8; mucudnn stands in for "
+            "cuDNN 9 only. Run the program without mucudnn, or use a newer version of it"
+        )
+    # Only the drop-in in this process, not those in its children, reports that nobody called cuDNN.
+    added = {**library, **_variables(arguments), "MUCUDNN_RUN": str(os.getpid())}
+    environment = preloading(shim, {**_environment_of_caller(), **added})
+    # Python ignores these signals, and the program would inherit that.
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored, signal.SIG_DFL)
+    restore_stdout()
+    try:
+        os.execve(program, command, environment)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC or _is_binary(program):
+            raise CannotRunError(f"{program}: {error.strerror}", 126) from None
+    # sh runs a script whose first line names no interpreter, as a shell does.
+    os.execve("/bin/sh", ["/bin/sh", program, *command[1:]], environment)
 
 
 def _variables(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the variables of the drop-in, from the flags or else the environment."""
+    if arguments.record:
+        if arguments.plan or arguments.online or "workspace" in arguments:
+            raise UsageError("--record divides nothing: omit --workspace, --plan and --online")
+        file = str(arguments.record.absolute())
+        print(
+            f"Recording into {file}\nNext: mucudnn optimize {file} --passes all", file=sys.stderr, flush=True
+        )
+        return {settings.RECORD.variable: file, settings.MODE.variable: "record"}
     variables = {}
-    if arguments.workspace is not UNSET:
+    if "workspace" in arguments:
         size = arguments.workspace
         if doubt := doubt_limit(size):
             print(f"Warning: {doubt}", file=sys.stderr, flush=True)
@@ -128,60 +176,6 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
 def _disable_autotuning(xla_flags: str) -> bool:
     """Return whether these flags switch XLA's autotuning off. The last of several levels counts."""
     return re.findall(r"--xla_gpu_autotune_level=(\S+)", xla_flags)[-1:] == ["0"]
-
-
-def add_command(parser: argparse.ArgumentParser) -> None:
-    """Declare the command that replaces this process."""
-    parser.add_argument(
-        "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="program and its arguments"
-    )
-
-
-def replace_process(name: str, command: list[str], variables: Callable[[], dict[str, str]]) -> None:
-    """Replace this process with the command of `mucudnn NAME`, under the drop-in.
-
-    `variables` returns the environment variables to add, and is called after the checks. Returns only by an
-    exception: UsageError, NoEngineError, CannotRunError or another MucudnnError.
-    """
-    if command and command[0] == "--":
-        command = command[1:]
-    if not command:
-        raise UsageError(f"there is no command to run: write mucudnn {name} -- COMMAND...")
-    for setting in settings.SETTINGS:
-        setting.read()  # a value that the drop-in would ignore with a warning is an error here
-    chosen = chosen_library()
-    if chosen and not chosen.is_file():
-        raise NoEngineError(f"MUCUDNN_LIBRARY: there is no file {chosen}")
-    # The drop-in knows no `~`.
-    library = {} if chosen is None else {settings.LIBRARY.variable: settings.LIBRARY.read()}
-    refuse_unknown_functions()
-    shim = shim_path()
-    if re.search(r"[\s:$]", str(shim)):
-        raise MucudnnError(f"{shim} cannot be preloaded: LD_PRELOAD takes no path with blanks, ':' or '$'")
-    program = shutil.which(command[0])
-    if program is None:
-        exists = os.path.exists(command[0])
-        reason = "is not a program that may be run" if exists else "there is no such command"
-        raise CannotRunError(f"{command[0]}: {reason}", 126 if exists else 127)
-    if older := find_library_for_8(Path(program), command[1:]):
-        raise MucudnnError(
-            f"not run: {command[0]} loads {older}, which is written for cuDNN 8; mucudnn stands in for "
-            "cuDNN 9 only. Run the program without mucudnn, or use a newer version of it"
-        )
-    # Only the drop-in in this process, not those in its children, reports that nobody called cuDNN.
-    added = {**library, **variables(), "MUCUDNN_RUN": str(os.getpid())}
-    environment = preloading(shim, {**_environment_of_caller(), **added})
-    # Python ignores these signals, and the program would inherit that.
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(ignored, signal.SIG_DFL)
-    restore_stdout()
-    try:
-        os.execve(program, command, environment)
-    except OSError as error:
-        if error.errno != errno.ENOEXEC or _is_binary(program):
-            raise CannotRunError(f"{program}: {error.strerror}", 126) from None
-    # sh runs a script whose first line names no interpreter, as a shell does.
-    os.execve("/bin/sh", ["/bin/sh", program, *command[1:]], environment)
 
 
 def _environment_of_caller() -> dict[str, str]:

@@ -2,22 +2,58 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mucudnn.costs.cache import Cache
-from mucudnn.errors import InterruptedByUserError
+from mucudnn.errors import InterruptedByUserError, MucudnnError
 from mucudnn.listener import Listener, ProgressBar
 from mucudnn.output.printable import printable
 from mucudnn.output.streams import fill, fill_lines, results
+from mucudnn.output.text import milliseconds, ratio
+from mucudnn.sizes import format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+Lines: TypeAlias = "Iterator[Table | str]"
+
 _SCHEMA = 1  # the version of all JSON output
 WIDTH = 100  # columns of the widest table, and of output that goes to no terminal
+# How a column of figures writes its values, by the text before the `>` of its heading.
+_FORMATS: dict[str, Callable[[Any], str]] = {"": str, "ms": milliseconds, "B": format_size, "×": ratio}
+
+
+class Answer:
+    """The result of a command. Each command has a dataclass of its own."""
+
+    failure = ""  # why the exit code is 1 although there is an answer
+
+    def content(self) -> dict[str, Any]:
+        """Return the object that `--json` prints, which has all fields unless a subclass says otherwise."""
+        return vars(self)
+
+    def lines(self) -> Lines:
+        """Yield the tables and sentences for people."""
+        raise NotImplementedError
+
+
+def print_answer(answer: Answer, *, as_json: bool) -> None:
+    """Print an answer as JSON or as tables and sentences. Raises MucudnnError if it is a failure."""
+    if as_json:
+        content = {"schema": _SCHEMA, **answer.content()}
+        print(json.dumps(content, default=_encode, indent=1), file=results())
+    else:
+        show(*answer.lines())
+    if answer.failure:
+        raise MucudnnError(answer.failure)
+
+
+def _encode(value: object) -> object:
+    return str(value) if isinstance(value, Path) else vars(value)
 
 
 class Terminal(ProgressBar):
@@ -45,20 +81,33 @@ def opened_cache(terminal: Listener, *, needed: bool) -> Iterator[Cache]:
 
 
 # rich takes a tenth of a second to import, which JSON output need not wait for.
-def table(*columns: str, gap: int = 2) -> "Table":
-    """Return an empty table in the style of all commands, with `gap` spaces between the columns.
+def table(*heads: str, rows: Iterable[Sequence[Any]], gap: int = 2) -> "Table":
+    """Return a table of plain text with `gap` spaces between the columns; an empty row is a line.
 
-    A column whose heading begins with `>` holds figures, and is aligned to the right.
+    A column whose heading begins with `>` holds figures, and is aligned to the right. `ms>`, `B>` and `×>`
+    say that it holds milliseconds, bytes or ratios. A missing value is a dash.
     """
-    from mucudnn.cli.plain_table import PlainTable
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
 
-    rows = PlainTable(gap)
-    for column in columns:
-        if column.startswith(">"):
-            rows.add_column(column[1:], justify="right", no_wrap=True)
+    columns = [head.rpartition(">") for head in heads]
+    built = Table(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, show_edge=False)
+    for _, figures, name in columns:
+        if figures:
+            built.add_column(name, justify="right", no_wrap=True)
         else:
-            rows.add_column(column, overflow="fold")
-    return rows
+            built.add_column(Text(printable(name)), overflow="fold")
+    for row in rows:
+        if not row:
+            built.add_section()
+            continue
+        cells = (
+            "–" if cell is None else cell if isinstance(cell, str) else _FORMATS[kind](cell)
+            for cell, (kind, *_) in zip(row, columns, strict=False)
+        )
+        built.add_row(*(Text(printable(cell)) for cell in cells))
+    return built
 
 
 def stdout() -> "Console":
@@ -69,24 +118,19 @@ def stdout() -> "Console":
     return console if console.is_terminal else Console(highlight=False, file=results(), width=WIDTH)
 
 
-def prose(text: str, indent: str = "") -> str:
-    """Return a sentence in lines that fit the terminal, which would break words; one line elsewhere."""
-    console = stdout()
-    if not console.is_terminal:
-        return f"{indent}{text}"
-    return fill_lines(text, console.width, indent)
-
-
-def show_json(content: dict[str, Any]) -> None:
-    """Print an object as JSON on stdout, after the version of the schema."""
-    print(json.dumps({"schema": _SCHEMA, **content}, indent=1), file=results())
-
-
 def show(*items: "Table | str") -> None:
-    """Print tables and lines on stdout, with tables at most as wide as the terminal, or WIDTH without one."""
+    """Print tables and sentences on stdout.
+
+    On a terminal the lines of a sentence end between words. A text of several lines stays as it is, and so
+    does the next command, which a user copies.
+    """
     console = stdout()
     for item in items:
-        if isinstance(item, str):
-            console.print(printable(item), markup=False, soft_wrap=True)
-        else:
+        if not isinstance(item, str):
             console.print(item)
+            continue
+        text = printable(item)
+        if console.is_terminal and "\n" not in text and not text.startswith("Next: "):
+            sentence = text.lstrip(" ")
+            text = fill_lines(sentence, console.width, " " * (len(text) - len(sentence)))
+        console.print(text, markup=False, soft_wrap=True)

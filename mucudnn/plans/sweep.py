@@ -69,13 +69,13 @@ class Sweep:
         return find_cliffs(self.points)
 
 
-def parse_sizes(text: str) -> tuple[int, ...] | None:
+def parse_sizes(text: str) -> tuple[int, ...]:
     """Parse mini-batch sizes such as `1-64`, `8,16,32` or `1-8,16`, and return them in ascending order.
 
-    Return None for `powers`. Raises UsageError.
+    Return none for `powers`. Raises UsageError.
     """
     if text == "powers":
-        return None
+        return ()
     sizes: set[int] = set()
     for item in text.split(","):
         first, dash, last = item.strip().partition("-")
@@ -89,15 +89,13 @@ def parse_sizes(text: str) -> tuple[int, ...] | None:
     return tuple(sorted(sizes))
 
 
-def sweep(
-    bench: Bench, kernels: Sequence[Kernel], sizes: Sequence[int] | None, policy: str, limit: int | None
-) -> list[Sweep]:
-    """Measure each kernel at these mini-batch sizes, or at the policy's sizes if `sizes` is None.
+def sweep(bench: Bench, kernels: Sequence[Kernel], sizes: Sequence[int], limit: int | None) -> list[Sweep]:
+    """Measure each kernel at these mini-batch sizes, or at powers of two and its own if there are none.
 
     The parts of a division have swept sizes or powers of two, which are measured too. The sizes beside
     a cliff are measured twice, because a disturbed measurement looks like a cliff.
     """
-    swept = {kernel: sizes or micro_batch_sizes(policy, kernel.mini_batch) for kernel in kernels}
+    swept = {kernel: sizes or micro_batch_sizes(_PARTS, kernel.mini_batch) for kernel in kernels}
     slices = {
         kernel: sorted({*own, *usable_sizes(_PARTS, kernel.at(max(own)))}) for kernel, own in swept.items()
     }

@@ -136,18 +136,6 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
     return f'<svg {view_box} role="img" aria-label="{escape(printable(label))}">{svg}'
 
 
-def save(figure: Figure, path: Path, title: str) -> None:
-    """Write one plot to a file, with the title and legend that the page shows beside it.
-
-    Raises MucudnnError.
-    """
-    axes = figure.axes[0]
-    add_title(axes, title)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=8)
-    save_figure(figure, path)
-
-
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as PNG or SVG; the path's suffix says which. Raises MucudnnError."""
     try:

@@ -1,49 +1,20 @@
-"""The plots of a report, and their files."""
+"""The plots of a report."""
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mucudnn.errors import MucudnnError
 from mucudnn.output.printable import printable
 from mucudnn.output.text import shortened
 from mucudnn.report.curves import CurvePoint
-from mucudnn.report.figure import LIGHT, SizeScale, new_axes, save, style
+from mucudnn.report.figure import LIGHT, SizeScale, new_axes
 from mucudnn.report.gather import KernelReport, Report
 from mucudnn.sizes import format_size
 from mucudnn.solver import Configuration
 
 _BAR = 17  # pixels of a bar's height with the space to the next bar
 _LONGEST = 24  # characters of a name
-
-
-def write_plots(report: Report, folder: Path, suffix: str) -> int:
-    """Write each plot of a report to a file. Returns the number of files. Raises MucudnnError.
-
-    `suffix` is `svg` or `png`. The folder is made if it does not exist.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise MucudnnError(f"the folder {folder} cannot be made: {error.strerror}") from None
-    number = 0
-    with style():
-        for number, (title, figure) in enumerate(_draw_figures(report), 1):
-            name = re.sub(r"[^\w.-]+", "-", title.replace("×", "x"))[:100]
-            save(figure, folder / f"{number:03}-{name}.{suffix}", title)
-    return number
-
-
-def _draw_figures(report: Report) -> Iterator[tuple[str, Figure]]:
-    yield report.network, network_plot(report, wide=True)
-    for pass_, kernels in report.by_pass.items():
-        yield f"workspace {pass_}", workspace_plot(report, kernels)
-    scale = kernel_scale(report)
-    for kernel in report.kernels:
-        yield kernel.title, kernel_plot(kernel, scale)
 
 
 def kernel_scale(report: Report) -> SizeScale:

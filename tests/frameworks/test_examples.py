@@ -40,7 +40,9 @@ def test_a_pipeline_trains_like_the_undivided_model_and_its_traces_show_the_caus
     assert result.returncode == 0, result.stderr
     difference = float(result.stdout.rpartition("undivided model: ")[2])
     assert difference < 1e-5
-    assert main(["causes", *(str(tmp_path / f"rank{rank}.json") for rank in (0, 1)), "--json"]) == 0
+    assert (
+        main(["parallel", "causes", *(str(tmp_path / f"rank{rank}.json") for rank in (0, 1)), "--json"]) == 0
+    )
     for rank in json.loads(capsys.readouterr().out)["ranks"]:
         assert rank["steps"] == 4
         assert rank["ms"]["compute"] > 0

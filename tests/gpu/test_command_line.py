@@ -97,4 +97,4 @@ def test_the_device_describes_itself_as_the_one_of_its_name_that_is_bundled(
     bundled = {described["deviceName"]: described for described in map(properties, bundled_devices())}
     described = bundled.get(own["deviceName"], own)
     assert {key: own[key] for key in CHIP} == {key: described[key] for key in CHIP}
-    mucudnn("benchmark", KERNEL, "--dtype", "f16", "--device-properties", file)
+    mucudnn("optimize", KERNEL, "--dtype", "f16", "--device-properties", file)

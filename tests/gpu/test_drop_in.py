@@ -93,7 +93,7 @@ def test_every_call_that_can_be_is_divided_where_a_plan_says_so(
     cases = ("f16", "fma", "f16 volume channels_last", "f16 odd mini-batch")
     network = tmp_path / "net.txt"
     program = ("--", sys.executable, str(PROGRAM), "cuda", *cases)
-    mucudnn("record", "--output", str(network), *program, **variables)
+    mucudnn("run", "--record", str(network), *program, **variables)
     halves: dict[tuple[str, str], list[list[tuple[int, str]]]] = {}
     refused = 0  # counts filter gradients in fp16, which are not divided
     for kernel in read_kernels(str(network), Flags(), PASSES):
@@ -115,7 +115,7 @@ def test_a_plan_is_made_of_what_was_recorded_and_followed(
 ) -> None:
     network, plan = str(tmp_path / "net.txt"), str(tmp_path / "net.plan")
     program = [sys.executable, str(PROGRAM), "cuda", "bf16"]
-    mucudnn("record", "--output", network, "--", *program)
+    mucudnn("run", "--record", network, "--", *program)
     limit = ("--workspace", str(LIMIT))
     mucudnn("optimize", network, *limit, "--engine", "cudnn", "--passes", "all", "--no-run", "--output", plan)
     followed = run_under_mucudnn("bf16", flags=("--plan", plan))

@@ -38,7 +38,7 @@ def test_every_convolution_runs_in_tiles_where_a_plan_says_so(
     case: str, variables: dict[str, str], tmp_path: Path, engine: Engine, only_on_stand_in: None
 ) -> None:
     own, network = alone(case), tmp_path / "network.txt"
-    record = [sys.executable, "-m", "mucudnn", "record", "--output", str(network), "--"]
+    record = [sys.executable, "-m", "mucudnn", "run", "--record", str(network), "--"]
     subprocess.run(
         [*record, sys.executable, str(PROGRAM), "cuda", case],
         env=environment(**variables),

@@ -198,9 +198,9 @@ def test_on_a_file_system_without_locks_the_work_goes_on_without_the_cache(
     tmp_path: Path, no_locks: str
 ) -> None:
     path, interpreter = tmp_path / "cache.sqlite", (sys.executable, "-c", WAITS_SHORTLY)
-    assert command(path, "benchmark", GOOD).returncode == 0
+    assert command(path, "optimize", "--measure-only", GOOD).returncode == 0
     assert "No locks available" in warning_of_optimize(path, interpreter=interpreter, LD_PRELOAD=no_locks)
-    failed = command(path, "benchmark", GOOD, interpreter=interpreter, LD_PRELOAD=no_locks)
+    failed = command(path, "optimize", "--measure-only", GOOD, interpreter=interpreter, LD_PRELOAD=no_locks)
     assert (failed.returncode, len(failed.stderr.splitlines())) == (1, 1)
     replay = ("optimize", GOOD, "--replay", str(path))
     replayed = command(path, *replay, interpreter=interpreter, LD_PRELOAD=no_locks)
@@ -253,7 +253,7 @@ def test_a_truncated_cache_is_set_aside_after_one_line(tmp_path: Path) -> None:
     assert path.read_bytes() == before
     assert "a new cache begins" in warning_of_optimize(path)
     assert path.with_name("cache.sqlite.damaged").read_bytes() == before
-    assert command(path, "benchmark", GOOD).returncode == 0
+    assert command(path, "optimize", "--measure-only", GOOD).returncode == 0
 
 
 def test_garbage_in_the_middle_is_set_aside_after_one_line(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ sys.exit(main(sys.argv[1:]))
 def test_a_cache_that_may_only_be_read_is_used_and_left_as_it_is(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     path = folder / "cache.sqlite"
-    assert command(path, "benchmark", GOOD).returncode == 0
+    assert command(path, "optimize", "--measure-only", GOOD).returncode == 0
     (folder / "cache.sqlite.lock").unlink()
     path.chmod(0o444)
     folder.chmod(0o555)

@@ -89,7 +89,7 @@ def test_a_missing_engine_is_exit_code_4(engine: str, capsys: Capture) -> None:
 
 def hungry_cache(path: Path) -> None:
     """Measure into the cache, then change its rows so that every algorithm needs workspace."""
-    assert main(["benchmark", GOOD]) == 0
+    assert main(["optimize", "--measure-only", GOOD]) == 0
     with Cache.open(path) as cache:
         change_rows(cache, MEASUREMENT, lambda row: {"workspace": row["workspace"] + 1000})
 
@@ -106,7 +106,8 @@ def test_a_limit_that_nothing_fits_is_exit_code_3(limit: str, cache_path: Path, 
 
 
 @pytest.mark.parametrize(
-    "command", [("optimize", GOOD), ("benchmark", GOOD), ("cache", "info"), ("cache", "list")]
+    "command",
+    [("optimize", GOOD), ("optimize", "--measure-only", GOOD), ("cache", "info"), ("cache", "list")],
 )
 def test_a_file_that_is_not_a_cache_is_not_touched(
     command: tuple[str, ...], cache_path: Path, capsys: Capture

@@ -64,13 +64,6 @@ def test_memory_below_the_floor_exits_with_3_and_the_floor(capsys: Capture) -> N
     assert main([*ALEXNET, "--memory", str(int(floor[1]) - 1)]) == 3
 
 
-def test_host_memory_that_is_too_small_for_a_policy_names_what_it_needs(capsys: Capture) -> None:
-    assert main([*ALEXNET, "--memory", "900MiB", "--policy=all", "--host-memory", "1KiB"]) == 3
-    needed = re.search(r"the policy offloads (\d+) bytes", capsys.readouterr().err)
-    assert needed is not None
-    assert main([*ALEXNET, "--memory", "900MiB", "--policy=all", "--host-memory", needed[1]]) == 0
-
-
 def test_the_plan_is_written_and_read(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "alexnet.plan"
     assert main([*ALEXNET, "--memory", "840MiB", "--output", str(path), "--json"]) == 0
@@ -83,8 +76,8 @@ def test_the_plan_is_written_and_read(tmp_path: Path, capsys: Capture) -> None:
     assert main(["plan", "show", str(path)]) == 0
     assert "without a limit, undivided" in capsys.readouterr().out
     path.write_text("other text")
-    assert main([*ALEXNET, "--memory", "840MiB", "--output", str(path)]) == 2
-    assert "exists but is not a memory plan" in capsys.readouterr().err
+    written = [*ALEXNET, "--memory", "840MiB", "--output", str(path)]
+    assert "exists but is not a memory plan" in error_of(capsys, written, 2)
 
 
 def test_a_network_file_can_be_planned(tmp_path: Path, capsys: Capture) -> None:
@@ -176,10 +169,9 @@ def test_adafactor_takes_less_than_adam(capsys: Capture) -> None:
 
 
 def test_devices_are_compared_for_a_batch(capsys: Capture) -> None:
-    command = ["memory", "vgg16", "--batch", "400", "--devices", "rtx4090,h200"]
-    text = output_of(capsys, command)
-    assert re.search(r"rtx4090 +24 GiB .*with a plan +\d", text)
-    assert re.search(r"h200 +131 GiB .*yes .* 1\.00", text)
+    text = output_of(capsys, ["memory", "alexnet", "--batch", "4000", "--list-devices"])
+    assert re.search(r"titanx +12 GiB .*(with a plan|no)", text)
+    assert re.search(r"h200 +131 GiB .*yes ", text)
 
 
 def test_flags_of_a_plan_need_the_memory(capsys: Capture) -> None:
@@ -187,4 +179,3 @@ def test_flags_of_a_plan_need_the_memory(capsys: Capture) -> None:
         capsys, ["memory", "alexnet", "--output", "x.plan"], 2
     )
     assert "give it without --memory" in error_of(capsys, [*ALEXNET, "--memory=1GiB", "--optimizer=sgd"], 2)
-    assert "not a modelled device" in error_of(capsys, ["memory", "alexnet", "--devices", "a100,h1000"], 2)

@@ -195,9 +195,9 @@ def test_a_pipe_that_takes_an_outputs_place_does_not_block(tmp_path: Path) -> No
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     program = (
-        "import sys; from pathlib import Path; from mucudnn.cli.outputs import PLAN, check\n"
+        "import sys; from pathlib import Path; from mucudnn.cli.outputs import PLAN\n"
         "Path.is_file = lambda path: True  # as it was when the command looked\n"
-        "check(Path(sys.argv[1]), PLAN, force=False)"
+        "PLAN.parse(sys.argv[1])"
     )
     ended = subprocess.run([sys.executable, "-c", program, str(pipe)], timeout=60, check=False)
     assert ended.returncode == 0

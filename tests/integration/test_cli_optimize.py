@@ -80,8 +80,8 @@ def test_each_time_says_whether_it_is_measured_or_predicted(
 def test_the_next_command_repeats_the_flags(network: str, capsys: Capture) -> None:
     run("optimize", network, "--batch", "2", "--total-workspace", "1MiB", "--no-run", "--passes", "all")
     assert capsys.readouterr().out.splitlines()[-1] == (
-        f"Next: mucudnn optimize {network} --batch 2 --passes forward,backward_data,backward_filter "
-        "--total-workspace 1MiB --no-run --output small.plan"
+        f"Next: mucudnn optimize {network} --batch 2 --total-workspace 1MiB --no-run --passes all --output "
+        "small.plan"
     )
 
 
@@ -138,20 +138,20 @@ def test_the_environment_gives_defaults_that_flags_override(
     assert (result["workspace_limit"], result["policy"], result["threads"]) == (None, "all", 1)
 
 
-def test_benchmark_fills_the_cache_that_the_cache_command_shows(
+def test_measuring_alone_fills_the_cache_that_the_cache_command_shows(
     network: str, tmp_path: Path, capsys: Capture
 ) -> None:
     run("cache", "info")
     assert "does not exist yet" in capsys.readouterr().out
-    run("benchmark", network, "--batch", "4")
+    run("optimize", "--measure-only", network, "--batch", "4")
     captured = capsys.readouterr()
     assert "micro-batch" in captured.out
     assert captured.out.splitlines()[-1] == f"Next: mucudnn optimize {network} --batch 4"
 
-    run("cache", "path")
-    assert capsys.readouterr().out == f"{tmp_path / 'cache.sqlite'}\n"
     run("cache", "info")
-    assert f"version {FORMAT}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{tmp_path / 'cache.sqlite'}: ")
+    assert f"version {FORMAT}" in shown
     run("cache", "list")
     listed = capsys.readouterr().out
     assert "ic8ih14_oc8_kh3_ph1" in listed
@@ -170,4 +170,4 @@ def test_where_the_cache_cannot_be_written_optimize_warns_and_goes_on(
     warning, announcement = error_of(capsys, ["optimize", "mb2_ic4ih8_oc4_kh3"], 0).splitlines()
     assert warning.startswith("Warning: the cache ")
     assert announcement.startswith("Measuring")
-    assert main(["benchmark", "mb2_ic4ih8_oc4_kh3"]) == 1
+    assert main(["optimize", "--measure-only", "mb2_ic4ih8_oc4_kh3"]) == 1

@@ -17,7 +17,7 @@ MUCUDNN = (sys.executable, "-m", "mucudnn")
 SHOW_PLAN = ("plan", "show", str(Path(__file__).parent.parent / "data" / "plan-1.plan"))
 
 
-@pytest.mark.parametrize("arguments", [("cache", "path"), SHOW_PLAN])
+@pytest.mark.parametrize("arguments", [("cache", "info"), SHOW_PLAN])
 def test_output_to_a_full_disk_is_reported_in_one_line(arguments: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run([*MUCUDNN, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
@@ -37,9 +37,9 @@ def test_a_command_needs_no_standard_descriptor(closed: str, cache_path: Path) -
     "arguments",
     [
         ("optimize", "alexnet", "--output"),
-        ("report", "alexnet", "--output"),
-        ("sweep", "alexnet", "--plot"),
-        ("record", "--output"),
+        ("optimize", "alexnet", "--page"),
+        ("parallel", "place", "alexnet", "--plot"),
+        ("run", "--record"),
         ("cache", "export", "--output"),
         ("doctor", "--write-device-properties"),
     ],
@@ -59,11 +59,11 @@ def test_an_unwritable_file_is_reported_before_any_work(
     ("arguments", "kind"),
     [
         (("optimize", "mb2_ic4ih8_oc4_kh3", "--output"), "plan"),
-        (("report", "mb2_ic4ih8_oc4_kh3", "--output"), "page of mucudnn report"),
-        (("sweep", "mb2_ic4ih8_oc4_kh3", "--plot"), "plot"),
+        (("optimize", "mb2_ic4ih8_oc4_kh3", "--page"), "page of mucudnn"),
+        (("parallel", "place", "alexnet", "--plot"), "plot"),
         (("cache", "export", "--output"), "export of a cache"),
         (("doctor", "--write-device-properties"), "description of a device"),
-        (("record", "--output"), "list of convolutions"),
+        (("run", "--record"), "list of convolutions"),
     ],
 )
 @pytest.mark.parametrize(
@@ -78,11 +78,8 @@ def test_a_file_of_another_kind_is_not_overwritten(
 ) -> None:
     file = cache_path.with_name("file.svg")
     file.write_bytes(content)
-    program = ("--", "true") if arguments[0] == "record" else ()
-    (line,) = error_of(capsys, [*arguments, str(file), *program], 2).splitlines()
-    assert line == (
-        f"mucudnn: '{file}' exists but is not a {kind}: give another name, or --force to write over it"
-    )
+    (line,) = error_of(capsys, [*arguments, str(file)], 2).splitlines()
+    assert f"'{file}' exists but is not a {kind}: give another name, or remove it" in line
     assert file.read_bytes() == content
     assert not cache_path.exists()  # nothing was measured
 
@@ -91,19 +88,16 @@ def test_a_file_of_another_kind_is_not_overwritten(
     ("arguments", "name"),
     [
         (("optimize", "mb2_ic4ih8_oc4_kh3", "--no-run", "--output"), "a.plan"),
-        (("report", "mb2_ic4ih8_oc4_kh3", "--no-run", "--output"), "a.html"),
-        (("sweep", "mb2_ic4ih8_oc4_kh3", "--plot"), "a.svg"),
-        (("sweep", "mb2_ic4ih8_oc4_kh3", "--plot"), "a.png"),
+        (("optimize", "mb2_ic4ih8_oc4_kh3", "--no-run", "--page"), "a.html"),
+        (("parallel", "place", "alexnet", "--batch", "2", "--plot"), "a.svg"),
+        (("parallel", "place", "alexnet", "--batch", "2", "--plot"), "a.png"),
         (("cache", "export", "--output"), "a.jsonl"),
     ],
 )
-def test_a_file_of_the_same_kind_is_replaced_and_force_replaces_any(
-    arguments: tuple[str, ...], name: str, cache_path: Path
-) -> None:
+def test_a_file_of_the_same_kind_is_replaced(arguments: tuple[str, ...], name: str, cache_path: Path) -> None:
     file = cache_path.with_name(name)
     assert main(["optimize", "mb2_ic4ih8_oc4_kh3", "--no-run"]) == 0
-    file.write_bytes(b"#!/bin/sh\n")
-    assert main([*arguments, str(file), "--force"]) == 0
+    assert main([*arguments, str(file)]) == 0
     assert main([*arguments, str(file)]) == 0
     file.write_bytes(b"")
     assert main([*arguments, str(file)]) == 0

@@ -1,6 +1,5 @@
-"""`mucudnn place` and `mucudnn project`: tables and JSON from networks and scaling tables."""
+"""`mucudnn parallel place` and `project`: tables and JSON from networks and scaling tables."""
 
-import json
 import os
 from pathlib import Path
 
@@ -22,15 +21,13 @@ def scaling(tmp_path: Path) -> str:
 
 
 def test_place_shows_what_several_devices_gain(tmp_path: Path, capsys: Capture) -> None:
-    content = json_of(capsys, ["place", "googlenet", *FAST, "--json"])
-    assert content["costs"] == "modelled"
-    assert content["link"]["source"] == "given"
+    content = json_of(capsys, ["parallel", "place", "googlenet", *FAST, "--json"])
     assert content["is_proven"]
     assert 1 < content["speedup"] <= 2
     assert {operation["device"] for operation in content["operations"]} == {0, 1}
     assert len(content["operations"]) == bundled_network("googlenet", 16).with_backward().turn
     plot = tmp_path / "placement.svg"
-    assert main(["place", "googlenet", *FAST, "--plot", str(plot)]) == 0
+    assert main(["parallel", "place", "googlenet", *FAST, "--plot", str(plot)]) == 0
     assert plot.read_text().startswith("<?xml")
     printed = capsys.readouterr().out
     assert "modelled" in printed
@@ -42,37 +39,28 @@ def test_a_network_file_is_placed_like_a_bundled_network(tmp_path: Path, capsys:
     bundled_network("googlenet", 16).write(path)
     answers = []
     for network, flags in (("googlenet", FAST), (str(path), FAST[:-2])):
-        answers.append(json_of(capsys, ["place", network, *flags, "--json"]))
+        answers.append(json_of(capsys, ["parallel", "place", network, *flags, "--json"]))
     assert answers[0]["time_ms"] == pytest.approx(answers[1]["time_ms"])
 
 
 def test_too_little_memory_on_the_devices_is_reported(capsys: Capture) -> None:
-    assert "need at least" in error_of(capsys, ["place", "googlenet", *FAST, "--memory", "1MiB"], 3)
+    assert "need at least" in error_of(
+        capsys, ["parallel", "place", "googlenet", *FAST, "--memory", "1MiB"], 3
+    )
 
 
 def test_project_labels_every_input_and_names_the_better_strategy(
     scaling: str, tmp_path: Path, capsys: Capture
 ) -> None:
     plot = tmp_path / "plot.svg"
-    printed = output_of(capsys, ["project", scaling, "--speedup", "2=1.5", "--plot", str(plot)])
+    printed = output_of(capsys, ["parallel", "project", scaling, "--speedup", "2=1.5", "--plot", str(plot)])
     assert "scaling table: given, measured; a replica on 2 devices 1.50× (given)" in printed
     assert "hybrid, by 70.5%" in printed
     assert plot.read_text().startswith("<?xml")
-    content = json_of(capsys, ["project", scaling, "--speedup", "2=1.5", "--json"])
-    by_devices = {projection["devices"]: projection for projection in content["projection"]}
-    assert by_devices[16]["hybrid"] == {
-        "replicas": 8,
-        "devices_each": 2,
-        "speedup": pytest.approx(10.909, rel=1e-3),
-    }
-    assert by_devices[8]["hybrid"] is None
-
-
-def test_project_models_the_speedup_of_a_network(scaling: str, capsys: Capture) -> None:
-    assert main(["project", scaling, "--network", "googlenet", *FAST, "--json"]) == 0
-    (speedup,) = json.loads(capsys.readouterr().out)["model_speedups"]
-    assert speedup["source"] == "modelled"
-    assert speedup["speedup"] > 1
+    content = json_of(capsys, ["parallel", "project", scaling, "--speedup", "2=1.5", "--json"])
+    hybrids = [projection["hybrid"] for projection in content["projection"]]
+    assert {"replicas": 8, "devices_each": 2, "speedup": pytest.approx(10.909, rel=1e-3)} in hybrids
+    assert None in hybrids
 
 
 @pytest.mark.parametrize(
@@ -96,32 +84,35 @@ def test_a_wrong_table_is_refused_with_its_line(
 ) -> None:
     path = tmp_path / "wrong.csv"
     path.write_text(text)
-    assert message in error_of(capsys, ["project", str(path), "--speedup", "2=1.5"], 1)
+    assert message in error_of(capsys, ["parallel", "project", str(path), "--speedup", "2=1.5"], 1)
 
 
 def test_a_pipe_without_a_writer_does_not_block(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    assert "it names none" in error_of(capsys, ["project", str(path), "--speedup", "2=1.5"], 1)
+    assert "it names none" in error_of(capsys, ["parallel", "project", str(path), "--speedup", "2=1.5"], 1)
 
 
 def test_a_too_large_table_is_refused(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "large.csv"
     path.write_text(TABLE + "\n" * 2**20)
-    assert main(["project", str(path), "--speedup", "2=1.5"]) == 1
+    assert main(["parallel", "project", str(path), "--speedup", "2=1.5"]) == 1
     assert "is too large: it may have 1 MiB at most" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["place", "nosuch"], "is neither a network nor a file"),
-        (["place", "googlenet", "--devices", "0"], "'0' is not a number of devices: give 1 to 64"),
-        (["place", "googlenet", "--latency", "-1"], "'-1' is not a latency"),
-        (["place", "googlenet", "--bandwidth", "0"], "a bandwidth must be above 0 bytes"),
-        (["project", "TABLE"], "no speedup of several devices is known"),
-        (["project", "TABLE", "--speedup", "2"], "'2' is not a speedup of several devices"),
-        (["project", "TABLE", "--speedup", "1=2"], "'1=2' is for 1 device"),
+        (["parallel", "place", "nosuch"], "is neither a network nor a file"),
+        (
+            ["parallel", "place", "googlenet", "--devices", "0"],
+            "'0' is not a number of devices: give 1 to 64",
+        ),
+        (["parallel", "place", "googlenet", "--latency", "-1"], "'-1' is not a latency"),
+        (["parallel", "place", "googlenet", "--bandwidth", "0"], "a bandwidth must be above 0 bytes"),
+        (["parallel", "project", "TABLE"], "required: --speedup"),
+        (["parallel", "project", "TABLE", "--speedup", "2"], "'2' is not a speedup of several devices"),
+        (["parallel", "project", "TABLE", "--speedup", "1=2"], "'1=2' is for 1 device"),
     ],
 )
 def test_wrong_arguments_are_refused(

@@ -1,4 +1,4 @@
-"""`mucudnn benchmark --device-properties` plans without a GPU; no command takes its rows for measurements."""
+"""`mucudnn optimize --device-properties` plans without a GPU; no command takes its rows for measurements."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def on_nvidia(cudnn: Path, stubs: Path, tmp_path: Path) -> Mucudnn:
 def test_it_prints_workspaces_and_records_the_engines_that_can_run(
     on_nvidia: Mucudnn, tmp_path: Path
 ) -> None:
-    ran = on_nvidia("benchmark", KERNEL, "--device-properties", "h200", "--passes", "all")
+    ran = on_nvidia("optimize", KERNEL, "--device-properties", "h200", "--passes", "all")
     assert ran.returncode == 0, ran.stderr
     assert "NVIDIA H200, compute capability 9.0, 132 multiprocessors, described, cuDNN 9." in ran.stdout
     assert "cuDNN plans its legacy algorithms on a GPU only" in ran.stdout
@@ -53,7 +53,7 @@ def test_it_prints_workspaces_and_records_the_engines_that_can_run(
 
 
 def test_the_second_time_nothing_is_planned(on_nvidia: Mucudnn) -> None:
-    command = ("benchmark", KERNEL, "--device-properties", "a100")
+    command = ("optimize", KERNEL, "--device-properties", "a100")
     first, second = on_nvidia(*command), on_nvidia(*command)
     assert (first.returncode, second.returncode) == (0, 0)
     assert "\n5 new enumerations of NVIDIA A100" in first.stdout
@@ -63,7 +63,7 @@ def test_the_second_time_nothing_is_planned(on_nvidia: Mucudnn) -> None:
 
 
 def test_planned_workspaces_decide_nothing(on_nvidia: Mucudnn, tmp_path: Path) -> None:
-    assert on_nvidia("benchmark", KERNEL, "--dtype", "f32", "--device-properties", "h200").returncode == 0
+    assert on_nvidia("optimize", KERNEL, "--dtype", "f32", "--device-properties", "h200").returncode == 0
     replayed = on_nvidia("optimize", KERNEL, "--dtype", "f32", "--replay", str(tmp_path / "cache.sqlite"))
     assert (replayed.returncode, replayed.stdout) == (1, "")
     assert replayed.stderr.strip().endswith("cache.sqlite has no measurements")
@@ -75,7 +75,7 @@ def test_planned_workspaces_decide_nothing(on_nvidia: Mucudnn, tmp_path: Path) -
 
 
 def test_rows_of_a_cache_are_merged_with_those_of_another(on_nvidia: Mucudnn, tmp_path: Path) -> None:
-    assert on_nvidia("benchmark", KERNEL, "--device-properties", "h200").returncode == 0
+    assert on_nvidia("optimize", KERNEL, "--device-properties", "h200").returncode == 0
     exported = tmp_path / "planned.jsonl"
     assert on_nvidia("cache", "export", "--output", str(exported)).returncode == 0
     other = str(tmp_path / "other.sqlite")
@@ -90,7 +90,7 @@ def test_a_device_may_be_described_by_a_file(on_nvidia: Mucudnn, tmp_path: Path)
     described = {**json.loads(read_properties("h200")), "deviceName": "My GPU", "multiProcessorCount": 66}
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(described))
-    ran = on_nvidia("benchmark", KERNEL, "--device-properties", str(file))
+    ran = on_nvidia("optimize", KERNEL, "--device-properties", str(file))
     assert ran.returncode == 0, ran.stderr
     assert "My GPU, compute capability 9.0, 66 multiprocessors, described" in ran.stdout
 
@@ -100,7 +100,7 @@ def test_properties_that_cudnn_refuses_are_reported_in_one_line(on_nvidia: Mucud
     del described["l2CacheSize"]
     file = tmp_path / "less.json"
     file.write_text(json.dumps(described))
-    ran = on_nvidia("benchmark", KERNEL, "--device-properties", str(file))
+    ran = on_nvidia("optimize", KERNEL, "--device-properties", str(file))
     assert (ran.returncode, ran.stdout) == (4, "")
     (line,) = ran.stderr.splitlines()
     assert line.startswith("mucudnn: cannot plan without a GPU: reading the device's properties failed with")
@@ -110,7 +110,7 @@ def test_properties_that_cudnn_refuses_are_reported_in_one_line(on_nvidia: Mucud
 def test_a_file_that_describes_no_device_is_reported_in_one_line(text: str, tmp_path: Path) -> None:
     file = tmp_path / "none.json"
     file.write_text(text)
-    ran = mucudnn("benchmark", KERNEL, "--device-properties", str(file))
+    ran = mucudnn("optimize", KERNEL, "--device-properties", str(file))
     assert (ran.returncode, ran.stdout) == (2, "")
     (line,) = ran.stderr.splitlines()
     assert line.startswith("mucudnn: the text does not describe a device: ")
@@ -122,11 +122,11 @@ def test_a_file_that_describes_no_device_is_reported_in_one_line(text: str, tmp_
         ("h300", (), 2, "'h300' is neither a file nor one of the described devices: a100, h100, h200"),
         ("h200", ("--engine", "host"), 4, "the host engine knows only this machine"),
         ("h200", ("--engine", "/nowhere.so"), 4, "cannot load '/nowhere.so'"),
-        ("h200", ("--devices", "0"), 2, "not allowed with argument"),
+        ("h200", ("--measure-only",), 2, "not allowed with argument"),
     ],
 )
 def test_an_impossible_request_says_why(properties: str, more: tuple[str, ...], code: int, text: str) -> None:
-    ran = mucudnn("benchmark", KERNEL, "--device-properties", properties, *more)
+    ran = mucudnn("optimize", KERNEL, "--device-properties", properties, *more)
     assert (ran.returncode, ran.stdout) == (code, "")
     assert text in ran.stderr.splitlines()[-1]
 
@@ -138,7 +138,7 @@ import sys
 from mucudnn.measuring import described_device as planner
 from mucudnn.cli import main
 planner.installed = lambda path: []
-sys.exit(main(["benchmark", "{KERNEL}", "--device-properties", "h200"]))
+sys.exit(main(["optimize", "{KERNEL}", "--device-properties", "h200"]))
 """
     ran = run(sys.executable, "-c", program, LD_LIBRARY_PATH=str(cudnn), LD_PRELOAD="")
     assert (ran.returncode, ran.stdout) == (4, "")

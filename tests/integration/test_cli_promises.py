@@ -30,7 +30,7 @@ LIMIT = 2**20
 def plan_for(mini_batch: int, folder: Path, *flags: str) -> Path:
     path = folder / f"{mini_batch}.plan"
     command = ["optimize", NETWORK.format(mini_batch), "--engine", "host", "--workspace", str(LIMIT), *flags]
-    assert main([*command, "--passes", "all", "--output", str(path), "--force"]) == 0
+    assert main([*command, "--passes", "all", "--output", str(path)]) == 0
     return path
 
 
@@ -116,7 +116,7 @@ def test_a_memory_plan_keeps_the_words_of_flags_and_variables(
     network, path = tmp_path / "net.network", tmp_path / "net.memory"
     layers = Layers(6, 16, 14, 14)
     layers.finish(layers.convolution("conv", layers.input, 16, 3, padding=1)).write(network)
-    command = ["memory", str(network), "--memory", "1GiB", "--output", str(path), "--force"]
+    command = ["memory", str(network), "--memory", "1GiB", "--output", str(path)]
 
     def plan(*flags: str) -> MemoryPlan:
         assert main([*command, *flags]) == 0
@@ -189,9 +189,18 @@ def test_the_report_shows_the_choices_of_a_plan_with_the_same_words(
     flags: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan, page = Plan.read(plan_for(8, tmp_path, *flags)), tmp_path / "page.html"
-    command = ["report", NETWORK.format(8), "--engine", "host", "--workspace", str(LIMIT), "--passes", "all"]
+    command = [
+        "optimize",
+        NETWORK.format(8),
+        "--engine",
+        "host",
+        "--workspace",
+        str(LIMIT),
+        "--passes",
+        "all",
+    ]
     capsys.readouterr()
-    assert main([*command, *flags, "--output", str(page)]) == 0
+    assert main([*command, *flags, "--page", str(page)]) == 0
     advice, text = capsys.readouterr().out, page.read_text()
     assert f"The results promise {plan.promise}." in text
     assert "Nothing was measured" in text

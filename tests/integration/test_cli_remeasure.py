@@ -112,6 +112,6 @@ def test_deleted_times_leave_no_counts_of_their_uses(run: Run, capsys: Capture, 
         [counted] = cache.select(STEP_USES)
         assert counted["uses"] > 0
         change_rows(cache, STEP_TIME, lambda _: {"measured_at": "2020-01-01T00:00:00+00:00"})
-    assert json_of(capsys, ["cache", "prune", "--older-than", "90", "--json"])["rows_deleted"] == 2
+    assert json_of(capsys, ["cache", "prune", "--older-than", "90", "--json"])["rows"] == 2
     with Cache.read_only(cache_path) as cache:
         assert cache.select(STEP_USES) == []

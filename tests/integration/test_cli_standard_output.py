@@ -25,7 +25,7 @@ BANNERS = {"banner of Python", "banner of C", "banner of the system"}
 
 
 def test_what_a_library_prints_goes_to_stderr() -> None:
-    ended = run(sys.executable, "-c", WITH_A_TALKING_LIBRARY, "cache", "path", "--json")
+    ended = run(sys.executable, "-c", WITH_A_TALKING_LIBRARY, "cache", "info", "--json")
     results, _, rest = ended.stdout.partition("\n}\n")
     assert json.loads(results + "}")["schema"] == 1
     assert rest == "the program goes on\n"
@@ -33,14 +33,14 @@ def test_what_a_library_prints_goes_to_stderr() -> None:
 
 
 def test_results_go_nowhere_else_if_standard_output_is_closed() -> None:
-    ended = run("sh", "-c", f"{sys.executable} -m mucudnn cache path --json >&-")
+    ended = run("sh", "-c", f"{sys.executable} -m mucudnn cache info --json >&-")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
 def test_what_a_library_prints_is_lost_if_stderr_is_closed() -> None:
-    ended = run("sh", "-c", f"{sys.executable} -c '{WITH_A_TALKING_LIBRARY}' cache path 2>&-")
+    ended = run("sh", "-c", f"{sys.executable} -c '{WITH_A_TALKING_LIBRARY}' cache info 2>&-")
     assert ended.returncode == 0
-    assert len(ended.stdout.splitlines()) == 2
+    assert len(ended.stdout.splitlines()) == 3
 
 
 def test_a_file_may_be_standard_output() -> None:

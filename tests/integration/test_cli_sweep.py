@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 from command_line import Capture, error_of, json_of
 
@@ -10,9 +8,8 @@ pytestmark = pytest.mark.usefixtures("cache_path")
 DESCRIPTOR = "mb4_ic8ih14_oc8_kh3_ph1"
 
 
-def test_sweep_shows_each_size_and_draws_it(tmp_path: Path, capsys: Capture) -> None:
-    plot = tmp_path / "plot.svg"
-    assert main(["sweep", DESCRIPTOR, "--sizes", "1-3,5", "--plot", str(plot)]) == 0
+def test_each_size_has_a_row(capsys: Capture) -> None:
+    assert main(["optimize", DESCRIPTOR, "--sizes", "1-3,5"]) == 0
     captured = capsys.readouterr()
     assert captured.err.startswith("Measuring ")
     lines = captured.out.splitlines()
@@ -20,14 +17,11 @@ def test_sweep_shows_each_size_and_draws_it(tmp_path: Path, capsys: Capture) -> 
     assert lines[3] == "ic8ih14_oc8_kh3_ph1 forward"
     sizes = [line.split()[0] for line in lines if line[:10].strip().isdigit()]
     assert sizes == ["1", "2", "3", "5"]
-    assert lines[-1].startswith(f"Next: mucudnn optimize {DESCRIPTOR} ")
-    text = plot.read_text()
-    assert "ms per sample" in text
-    assert "undivided" in text
+    assert lines[-1].startswith(f"Next: mucudnn optimize {DESCRIPTOR}")
 
 
-def test_without_sizes_the_powers_of_two_are_swept_and_kept_for_optimize(capsys: Capture) -> None:
-    result = json_of(capsys, ["sweep", DESCRIPTOR, "--json"])
+def test_the_powers_of_two_are_swept_and_kept_for_optimize(capsys: Capture) -> None:
+    result = json_of(capsys, ["optimize", DESCRIPTOR, "--sizes", "powers", "--json"])
     (kernel,) = result["kernels"]
     assert [point["mini_batch"] for point in kernel["points"]] == [1, 2, 4]
     assert result["new_measurements"] > 0
@@ -45,8 +39,8 @@ def test_without_sizes_the_powers_of_two_are_swept_and_kept_for_optimize(capsys:
     [
         (["--sizes", "4-1"], "the sizes '4-1' must ascend"),
         (["--sizes", "some"], "'some' is not a list of sizes"),
-        (["--plot", "plot.gif"], "'plot.gif' is neither a .svg nor a .png"),
+        (["--sizes", "1-4", "--page", "page.html"], "need decisions: omit"),
     ],
 )
 def test_invalid_arguments_are_named(flags: list[str], complaint: str, capsys: Capture) -> None:
-    assert complaint in error_of(capsys, ["sweep", DESCRIPTOR, *flags], 2)
+    assert complaint in error_of(capsys, ["optimize", DESCRIPTOR, *flags], 2)

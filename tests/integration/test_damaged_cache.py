@@ -116,7 +116,7 @@ def test_a_damaged_cache_is_neither_merged_nor_changed(
     before = damaged.read_bytes()
     mine = tmp_path / "mine.sqlite"
     monkeypatch.setenv("MUCUDNN_CACHE", str(mine))
-    (line,) = error_of(capsys, ["cache", "merge", str(damaged)], 1).splitlines()
+    (line,) = error_of(capsys, ["cache", "import", str(damaged)], 1).splitlines()
     assert f"the cache {damaged} is damaged" in line
     assert not mine.exists() or count_rows(mine) == 0
     assert damaged.read_bytes() == before
@@ -162,7 +162,7 @@ def test_damaged_cells_stop_no_command(
     assert main(["optimize", GOOD]) == 0
     spoil()
     monkeypatch.setenv("MUCUDNN_CACHE", f"{cache_path}.other")
-    check_command(["cache", "merge", str(cache_path)], capsys)
+    check_command(["cache", "import", str(cache_path)], capsys)
 
 
 @pytest.mark.parametrize("kind", ["measurement", "enumeration", "comparison"])
@@ -272,11 +272,11 @@ def test_no_damage_stops_a_command_with_a_traceback(
             ["cache", "list"],
             ["cache", "info"],
             ["cache", "export"],
-            ["cache", "merge", str(theirs)],
+            ["cache", "import", str(theirs)],
             ["cache", "prune", "--device", "nosuch"],
             ["optimize", GOOD, "--no-run"],
             ["optimize", GOOD, "--no-run", "--replay", str(mine), "--threads", "1"],
-            ["benchmark", GOOD],
+            ["optimize", "--measure-only", GOOD],
         ]
         for arguments in random.sample(commands, 3):
             check_command(arguments, capsys)

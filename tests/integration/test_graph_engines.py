@@ -87,7 +87,7 @@ def test_optimize_decides_on_engines_with_knobs(tmp_path: Path) -> None:
     cache = tmp_path / "cache.sqlite"
     env = on_stand_in(MUCUDNN_CACHE=str(cache))
     env["LD_LIBRARY_PATH"] += f":{host_engine_folders(tmp_path / 'lib')}"
-    measured = mucudnn("benchmark", PROBLEM, "--engine", "cudnn", env=env)
+    measured = mucudnn("optimize", "--measure-only", PROBLEM, "--engine", "cudnn", env=env)
     assert measured.returncode == 0, measured.stderr
     leave_out(cache, r"(?!eng.*k2=)")
     decided = mucudnn("optimize", PROBLEM, "--engine", "cudnn", "--workspace", "64KiB", "--json", env=env)
@@ -250,7 +250,7 @@ def test_benchmark_optimize_plan_and_verify_treat_them_as_algorithms(epilogue: s
     cache, plan = tmp_path / "cache.sqlite", str(tmp_path / "net.plan")
     env = on_stand_in(MUCUDNN_CACHE=str(cache))
     env["LD_LIBRARY_PATH"] += f":{host_engine_folders(tmp_path / 'lib')}"
-    measured = mucudnn("benchmark", problem, "--engine", "cudnn", env=env)
+    measured = mucudnn("optimize", "--measure-only", problem, "--engine", "cudnn", env=env)
     assert measured.returncode == 0, measured.stderr
     assert " eng7 " in measured.stdout
     assert (" WINOGRAD_NONFUSED " in measured.stdout) == (epilogue == "")

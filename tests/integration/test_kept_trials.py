@@ -126,11 +126,11 @@ def test_trials_move_to_other_caches(path: Path, tmp_path: Path, capsys: Capture
     _, digest, _ = call(path)
     kept, rows = trials(path), tmp_path / "rows.jsonl"
     assert exit_code(["cache", "export", "--output", str(rows)]) == 0
-    for action, source in (("import", rows), ("merge", path)):
-        other = tmp_path / f"{action}.sqlite"
+    for source in (rows, path):
+        other = tmp_path / f"from {source.name}.sqlite"
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("MUCUDNN_CACHE", str(other))
-            assert exit_code(["cache", action, str(source)]) == 0
+            assert exit_code(["cache", "import", str(source)]) == 0
         assert trials(other) == kept
         assert call(other) == (False, digest, "")
     capsys.readouterr()

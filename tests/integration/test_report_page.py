@@ -46,8 +46,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     row = Measurement(size, name, SUCCESS, size * factor * sample, "", time_ms, 0.0)
                     cache.add(MACHINE, kernel, row)
     written = folder / "report.html"
-    arguments = ["report", "resnet50", "--passes", "all", "--replay", str(folder / "cache.sqlite")]
-    assert main([*arguments, "--total-workspace", "512MiB", "--output", str(written)]) == 0
+    arguments = ["optimize", "resnet50", "--passes", "all", "--replay", str(folder / "cache.sqlite")]
+    assert main([*arguments, "--total-workspace", "512MiB", "--page", str(written)]) == 0
     return written
 
 
@@ -149,30 +149,34 @@ def test_the_page_of_a_large_network_is_light(page: Path) -> None:
     assert page.stat().st_size < 3 * MiB
 
 
-def test_report_measures_decides_and_writes_page_and_plots(tmp_path: Path, capsys: Capture) -> None:
-    page, plots = tmp_path / "page.html", tmp_path / "plots"
-    arguments = ["report", "mb4_ic8ih14_oc8_kh3_ph1", "--workspace", "1MiB", "--output", str(page)]
-    assert main([*arguments, "--plots", str(plots), "--format", "png"]) == 0
+def test_the_page_shows_what_was_measured(tmp_path: Path, capsys: Capture) -> None:
+    page = tmp_path / "page.html"
+    arguments = ["optimize", "mb4_ic8ih14_oc8_kh3_ph1", "--workspace", "1MiB", "--page", str(page)]
+    assert main(arguments) == 0
     captured = capsys.readouterr()
     assert captured.err.startswith("Measuring ")
-    assert captured.out.splitlines()[-2:] == [f"3 plots are in {plots}", f"Next: open {page} in a browser"]
+    assert captured.out.splitlines()[-1] == f"Next: open {page} in a browser"
     assert "measured" in page.read_text()
-    assert len(list(plots.iterdir())) == 3
-
     assert error_of(capsys, arguments, 0) == ""
 
 
 def test_a_page_on_a_full_disk_is_reported_in_one_line(capsys: Capture) -> None:
-    assert main(["report", "mb2_ic4ih8_oc4_kh3", "--no-run", "--output", "/dev/full"]) == 1
+    assert main(["optimize", "mb2_ic4ih8_oc4_kh3", "--no-run", "--page", "/dev/full"]) == 1
     assert capsys.readouterr().err.splitlines()[-1] == (
         "mucudnn: the page /dev/full cannot be written: No space left on device"
     )
 
 
-@pytest.mark.parametrize("command", [["report"], ["sweep", "--plot", "plot.svg"]], ids=["report", "sweep"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["optimize", "mb2_ic4ih8_oc4_kh3", "--page", "page.html"],
+        ["parallel", "place", "alexnet", "--plot", "plot.svg"],
+    ],
+)
 def test_without_matplotlib_the_command_says_what_to_install(
     command: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mucudnn.report.find_spec", lambda name: None if name == "matplotlib" else object())
-    assert main([*command, "mb2_ic4ih8_oc4_kh3"]) == 1
+    assert main(command) == 1
     assert capsys.readouterr().err == f"mucudnn: matplotlib not installed: {install_command('report')}\n"

@@ -134,9 +134,13 @@ def test_the_log_names_each_problem_by_a_command_that_can_be_pasted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = run_online(tmp_path, case(SMALL, "backward_data", "get"))
-    [line] = [line for line in results.stderr.splitlines() if "benchmark" in line and "#" in line]
+    [line] = [line for line in results.stderr.splitlines() if "--measure-only" in line and "#" in line]
     program, *arguments = shlex.split(line.removeprefix("mucudnn: "), comments=True)
-    assert (program, arguments[0], arguments[-1]) == ("mucudnn", "benchmark", "backward_data")
+    assert (program, arguments[0], arguments[-1]) == (
+        "mucudnn",
+        "optimize",
+        "backward_data",
+    )
     monkeypatch.setenv("MUCUDNN_CACHE", str(tmp_path / "other.sqlite"))
     assert main(arguments) == 0
 
@@ -287,11 +291,11 @@ def test_mucudnn_record_and_run_set_the_drop_in_up(tmp_path: Path) -> None:
     program = [sys.executable, CLIENT, "libcudnn.so.9", tmp_path / "cases.json", tmp_path / "results.npz"]
     command, shared = [sys.executable, "-m", "mucudnn"], {"MUCUDNN_LIBRARY": "host", "MUCUDNN_LOG": "info"}
     file = tmp_path / "network.txt"
-    recorded = run(*command, "record", "--output", file, "--", *program, **shared)
+    recorded = run(*command, "run", "--record", file, "--", *program, **shared)
     assert recorded.returncode == 0, recorded.stderr
     assert "mucudnn: 0 of 1 convolutions divided, 1 passed through (only recorded)" in recorded.stderr
     quiet = {**shared, "MUCUDNN_LOG": "summary"}
-    again = run(*command, "record", "--force", "--output", file, "--", *program, **quiet)
+    again = run(*command, "run", "--record", file, "--", *program, **quiet)
     assert "convolutions divided" not in again.stderr
     [kernel] = read_kernels(str(file), Flags(), ["forward"])
     assert str(kernel.problem) == SMALL

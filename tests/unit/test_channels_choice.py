@@ -107,14 +107,14 @@ def test_a_sweep_has_groups_where_they_are_faster_than_micro_batches(bench: Benc
     for size, listed in bench.candidates(FORWARD, [1, 2]).items():
         for c in listed:
             add(bench, FORWARD, size, c.algorithm, 1e6 if c.workspace <= LIMIT else 1.0, c.workspace)
-    (swept,) = sweep(bench, [FORWARD], None, "power_of_two", LIMIT)
+    (swept,) = sweep(bench, [FORWARD], (), LIMIT)
     for point in swept.points:
         assert isinstance(point.divided, ChannelGroups)
         assert point.divided.channels == 64
         assert point.divided.workspace <= LIMIT
         assert point.undivided is not None
         assert point.undivided.time_ms == 1e6
-    (without_limit,) = sweep(bench, [FORWARD], None, "power_of_two", None)
+    (without_limit,) = sweep(bench, [FORWARD], (), None)
     assert not any(isinstance(point.divided, ChannelGroups) for point in without_limit.points)
 
 

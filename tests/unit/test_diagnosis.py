@@ -159,7 +159,7 @@ def test_the_command_prints_shares_and_writes_both_timelines(
     packed = tmp_path / "packed.json.gz"
     packed.write_bytes(gzip.compress(trace.read_bytes()))
     output = tmp_path / "timeline.json"
-    assert main(["causes", str(packed), "--output", str(output)]) == 0
+    assert main(["parallel", "causes", str(packed), "--output", str(output)]) == 0
     printed = capsys.readouterr().out
     assert "waits for its data loader" in printed
     assert "75%" in printed
@@ -168,7 +168,7 @@ def test_the_command_prints_shares_and_writes_both_timelines(
         event["args"]["name"] for event in json.loads(output.read_text())["traceEvents"] if event["ph"] == "M"
     }
     assert {"rank 0, measured", *CAUSES} <= names
-    assert main(["causes", str(trace), "--json"]) == 0
+    assert main(["parallel", "causes", str(trace), "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["schema"] == 1
     assert math.isclose(sum(content["ranks"][0]["ms"].values()), content["ranks"][0]["total_ms"])

@@ -38,7 +38,7 @@ def run(
     cache: Cache, engine: FakeEngine, sizes: tuple[int, ...] | None, limit: int | None = None
 ) -> tuple[Sweep, int]:
     bench = Bench(cast(Engine, engine), cache, Listener(), Exhaustive())
-    (swept,) = sweep(bench, [KERNEL], sizes, "power_of_two", limit)
+    (swept,) = sweep(bench, [KERNEL], sizes, limit)
     return swept, bench.made.total()
 
 
@@ -52,10 +52,10 @@ def three_times_slower_from_6_on(n: int) -> float:
         ("1-4", (1, 2, 3, 4)),
         ("16,8,8", (8, 16)),
         ("1-3, 8,10-11", (1, 2, 3, 8, 10, 11)),
-        ("powers", None),
+        ("powers", ()),
     ],
 )
-def test_sizes_are_ranges_and_lists(text: str, sizes: tuple[int, ...] | None) -> None:
+def test_sizes_are_ranges_and_lists(text: str, sizes: tuple[int, ...]) -> None:
     assert parse_sizes(text) == sizes
 
 

@@ -14,7 +14,8 @@ from optimizer_cases import run
 from random_cases import cases
 
 from mucudnn._native import parse_descriptor
-from mucudnn.cli.optimize import show_result
+from mucudnn.cli.decisions import Decided
+from mucudnn.cli.terminal import show
 from mucudnn.costs.records import SUCCESS, Machine, Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.errors import NothingFitsError
@@ -145,5 +146,5 @@ def test_what_whole_runs_choose_fits_the_total_and_is_never_slower_than_undivide
         assert times.divided_ms <= (times.undivided_ms or math.inf) * (1 + 1e-9)
         written = to_json(result)["total"]
         assert (written["undivided_ms"] is None) == (written["speedup"] is None)
-        show_result(result, "network", "mucudnn plan show")
+        show(*Decided(result, "network", (), "mucudnn plan show").lines())
         assert "total" in capsys.readouterr().out

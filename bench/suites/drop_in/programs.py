@@ -187,7 +187,7 @@ def measure_recognised(client: _Client) -> Iterator[Record]:
     for network in NETWORKS:
         problems = [problem for form in client.program.forms for problem in read_problems(network, *form)]
         record = str(client.scratch / f"{network}.record")
-        client.mucudnn("record", "--output", record, "--", *client.command(problems))
+        client.mucudnn("run", "--record", record, "--", *client.command(problems))
         calls = count_calls(client.log)
         total += calls
         yield _share(client, network, calls)
@@ -245,7 +245,7 @@ def measure_tiles(client: _Client) -> Iterator[Record]:
     alone = client.results()
     calls, plan = str(client.scratch / "calls"), str(client.scratch / "plan")
     within = ("--workspace", LIMIT)
-    client.mucudnn("record", "--output", calls, "--", *command)
+    client.mucudnn("run", "--record", calls, "--", *command)
     client.mucudnn("optimize", calls, "--engine", client.engine, "--passes", "all", *within, "--output", plan)
     for name, flags in ((f"within {LIMIT}", within), ("with a plan", ("--plan", plan))):
         client.mucudnn("run", *flags, "--", *command)
