@@ -112,15 +112,6 @@ def add_commands(commands: Any, modules: dict[str, str]) -> None:
         module.prepare_parser(command)
 
 
-def run_command(arguments: argparse.Namespace) -> None:
-    """Run a parsed command and print its answer. Raises MucudnnError."""
-    from mucudnn.cli.terminal import print_answer
-
-    answer = arguments.run(arguments)
-    if answer is not None:
-        print_answer(answer, as_json=arguments.json)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
@@ -135,12 +126,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = make_parser(words[0] if words else "").parse_args(words)
         arguments.words = words
         with reserve_stdout():
-            run_command(arguments)
+            answer = arguments.run(arguments)
+            if answer is not None:
+                from mucudnn.output.answers import print_answer
+
+                print_answer(answer, as_json=arguments.json)
         return 0
-    except MucudnnError as error:
-        message, code = _short(str(error)), error.exit_code
-    except EngineError as error:
-        message, code = _short(str(error)), 1
+    except (MucudnnError, EngineError) as error:
+        message, code = _short(str(error)), getattr(error, "exit_code", 1)
     except MemoryError as error:
         message, code = f"out of memory: {error}", 1
     except KeyboardInterrupt:

@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from mucudnn.cli import options, outputs
-from mucudnn.cli.cached_checks import find_checks, format_kernel
-from mucudnn.cli.cached_choices import WAYS, CachedChoices
-from mucudnn.cli.terminal import Answer, Lines, Terminal, table
+from mucudnn.cli.cached_checks import check, format_kernel
+from mucudnn.cli.terminal import Terminal
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.exchange import format_rows, parse_rows
 from mucudnn.costs.file import CacheError, is_cache
 from mucudnn.costs.journal import JournalError, journal_of, take_journal
 from mucudnn.costs.schema import Row
-from mucudnn.errors import MucudnnError, UsageError
+from mucudnn.errors import MucudnnError
 from mucudnn.input import read_packed
+from mucudnn.output.answers import Answer, Lines, show, table
 from mucudnn.output.files import write_lines
 from mucudnn.output.streams import results
+from mucudnn.plans.cached_choices import WAYS, CachedChoice, CachedChoices
 from mucudnn.settings import WORKSPACE_LIMIT
 from mucudnn.sizes import format_size, spell_limit
 
@@ -48,58 +49,47 @@ _NEXT_TO_NOTHING = "Next: mucudnn optimize alexnet"
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    for action, text, example, more, arguments in (
-        (_info, "print where the cache is, and how much is in it, machine by machine", "", "", ()),
+    actions = options.add_actions(
+        parser,
         (
-            _list,
-            "print the kernels in it, and the choices that their measurements lead to",
-            "",
-            " The choices are for the largest measured mini-batch, within MUCUDNN_WORKSPACE_LIMIT.",
-            (),
+            _info, "print where the cache is, and how much is in it, machine by machine", "",
+            ["mucudnn cache info"], [],
         ),
         (
-            _check,
-            "print the measurements that other programs disturbed",
-            "",
+            _list, "print the kernels in it, and the choices that their measurements lead to",
+            " The choices are for the largest measured mini-batch, within MUCUDNN_WORKSPACE_LIMIT.",
+            ["mucudnn cache list"], [],
+        ),
+        (
+            check, "print the measurements that other programs disturbed",
             " They are made again in later runs. Comparisons of steps that no later comparison has confirmed "
             "yet are printed, too.",
-            (),
+            ["mucudnn cache check"], [],
         ),
         (
-            _export,
-            "write it as JSON lines, which any version and tool can read",
-            " --output rows.jsonl",
-            "",
+            _export, "write it as JSON lines, which any version and tool can read", "",
+            ["mucudnn cache export --output rows.jsonl"],
             [("--output FILE", outputs.ROWS.parse, "write to this file instead of the standard output")],
         ),
-        (_import, "add the rows of other hosts' caches", " other.sqlite rows.jsonl", _WINS, ()),
-        (_prune, "delete rows by age, library or device", " --older-than 90", "", ()),
-    ):
-        name = action.__name__[1:]
-        sentence = f"{text[0].upper()}{text[1:]}.{more}"
-        shown = [f"mucudnn cache {name}{example}"]
-        declared = actions.add_parser(name, help=text, description=sentence, examples=shown)
-        declared.set_defaults(action=action)
-        options.add_arguments(declared, *arguments, options.JSON)
+        (
+            _import, "add the rows of other hosts' caches", _WINS,
+            ["mucudnn cache import other.sqlite rows.jsonl"],
+            [(
+                "files FILE+", options.parse_path,
+                "a cache, as `mucudnn cache info` names it there, or a file that export wrote, which gzip "
+                "may have packed",
+            )],
+        ),
+        (
+            _prune, "delete rows by age, library or device", "", ["mucudnn cache prune --older-than 90"], [],
+        ),
+    )  # fmt: skip
     options.add_arguments(
-        actions.choices["prune"].add_mutually_exclusive_group(required=True),
-        ("--older-than DAYS", parse_days, "rows older than this many days"),
+        actions["prune"].add_mutually_exclusive_group(required=True),
+        ("--older-than DAYS", options.whole("number of days", 36500, 0), "rows older than this many days"),
         ("--library NAME", str, "rows of this library, as `mucudnn cache info` shows it"),
         ("--device NAME", str, "rows of this device, as `mucudnn cache info` shows it"),
     )
-    actions.choices["import"].add_argument(
-        "files", nargs="+", type=options.parse_path, metavar="FILE",
-        help="a cache, as `mucudnn cache info` names it there, or a file that export wrote, which gzip may "
-        "have packed",
-    )  # fmt: skip
-
-
-def parse_days(text: str) -> int:
-    """Parse a number of days from 0 to 36500. Raises UsageError."""
-    if not text.isascii() or not text.isdigit() or int(text) > 36500:
-        raise UsageError(f"'{text}' is not a number of days from 0 to 36500")
-    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> Answer | None:
@@ -131,19 +121,6 @@ class Changed(Answer):
         yield "Next: mucudnn cache info"
 
 
-@dataclass(frozen=True)
-class Exported(Answer):
-    """The file that has the rows of the cache, too."""
-
-    path: Path
-    file: Path
-
-    def lines(self) -> Lines:
-        """Yield the command that reads the file."""
-        yield f"{self.path} is now in {self.file} too"
-        yield f"Next: mucudnn cache import {self.file}"
-
-
 def _import(path: Path, arguments: argparse.Namespace) -> Answer:
     with ExitStack() as stack:
         rows = [_read_rows(file, stack) for file in arguments.files]
@@ -168,14 +145,14 @@ def _read_rows(file: Path, stack: ExitStack) -> Iterator[Row]:
         raise MucudnnError(f"{file} is not what mucudnn cache export writes: {reason}") from None
 
 
-def _export(path: Path, arguments: argparse.Namespace) -> Answer | None:
+def _export(path: Path, arguments: argparse.Namespace) -> None:
     with Cache.read_only(path) as cache:
         lines = format_rows(cache.rows())
-        if not arguments.output:
+        if arguments.output:
+            write_lines(arguments.output, lines)
+            show(f"{path} is now in {arguments.output} too", f"Next: mucudnn cache import {arguments.output}")
+        else:
             results().writelines(lines)
-            return None
-        write_lines(arguments.output, lines)
-    return Exported(path, arguments.output)
 
 
 def _prune(path: Path, arguments: argparse.Namespace) -> Answer:
@@ -263,28 +240,24 @@ class Kernels(Answer):
         if not self.kernels:
             yield from (f"{self.path} has no kernel yet", _NEXT_TO_NOTHING)
             return
-        heads = ("library", "kernel", "pass", ">threads", ">measured", ">N", "choice", "ms>ms", "machine")
-        rows = [_make_row(row) for row in self.kernels if not row["is_framework"]]
-        hidden = len({library for library, *_ in rows}) == 1  # a single library needs no column
-        yield table(*heads[hidden:], rows=(row[hidden:] for row in rows))
-        choices = [row["choice"] for row in self.kernels if row["choice"]]
-        ways = Counter(choice.way for choice in choices)
+        rows = [
+            {**row, **(vars(row["choice"] or CachedChoice())), "kernel": format_kernel(row["problem"])}
+            for row in self.kernels
+            if not row["is_framework"]
+        ]
+        several = len({row["library"] for row in rows}) > 1  # a single library needs no column
+        yield table(
+            *["library"] * several, "kernel", "pass", ">threads", ">measured", ">mini-batch",
+            "configuration", "ms>time ms", "is busy", rows=rows,
+        )  # fmt: skip
+        ways = Counter(row["way"] for row in rows)
         counts = ", ".join(f"{ways[way]} {way}" for way in WAYS)
-        busy = sum(choice.is_busy for choice in choices)
+        busy = sum(bool(row["is_busy"]) for row in rows)
         yield ""
         yield (
             f"Choices within {spell_limit(self.workspace_limit)}: {counts}; {busy} of them from a "
             "busy machine, see mucudnn cache check"
         )
-
-
-def _make_row(row: dict[str, Any]) -> list[Any]:
-    cells, choice = [row[key] for key in ("library", "pass", "threads", "measured")], row["choice"]
-    cells.insert(1, format_kernel(row["problem"]))
-    if choice is None:
-        return [*cells, *[None] * 4]
-    state = "busy" if choice.is_busy else "quiet"
-    return [*cells, choice.mini_batch, choice.configuration, choice.time_ms, state]
 
 
 def _list(path: Path, arguments: argparse.Namespace) -> Answer:
@@ -297,7 +270,3 @@ def _list(path: Path, arguments: argparse.Namespace) -> Answer:
                 named = dict(zip(_KERNEL_KEYS, row, strict=True))
                 kernels.append({**named, "is_framework": is_framework, "choice": choices.find(*row[:5])})
     return Kernels(path, kernels, WORKSPACE_LIMIT.read())
-
-
-def _check(path: Path, arguments: argparse.Namespace) -> Answer:
-    return find_checks(path)

@@ -1,5 +1,6 @@
 """The times from busy moments and the unconfirmed comparisons in the cache, for `mucudnn cache check`."""
 
+import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -9,16 +10,12 @@ from typing import Any
 
 import mucudnn
 from mucudnn._native import parse_descriptor
-from mucudnn.cli.terminal import Answer, Lines, table
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.schema import MEASUREMENT, STEP_TIME, STEP_USES
 from mucudnn.errors import shown
+from mucudnn.output.answers import Answer, Lines, table
 from mucudnn.problems.descriptor import short_text
 
-_DISTURBED_KEYS = (
-    "problem", "pass", "library", "threads", "micro_batch", "algorithm", "time_ms", "wall_ms", "cpu_ms",
-    "busy_tries",
-)  # fmt: skip
 # A comparison that contradicts kept times replaces or deletes them, so they are confirmed or not checked yet.
 _WAYS = ("choices", "stock", "mixture")
 
@@ -36,30 +33,15 @@ class Checks(Answer):
         """Yield tables of the measurements and comparisons to repeat, and their numbers."""
         unconfirmed = [step for step in self.steps if not step["checks"]]
         if self.disturbed:
-            keys = itemgetter("pass", "threads", "micro_batch", "algorithm", "time_ms")
             yield table(
-                "kernel",
-                "pass",
-                ">threads",
-                ">micro-batch",
-                "algorithm",
-                "ms>ms",
-                ">share",
-                ">tries",
-                rows=(
-                    (format_kernel(row["problem"]), *keys(row), _find_share(row), row["busy_tries"])
-                    for row in self.disturbed
-                ),
-            )
+                "kernel", "pass", ">threads", ">micro-batch", "algorithm", "ms>time ms", ">busy tries",
+                rows=map(_with_kernel, self.disturbed),
+            )  # fmt: skip
             yield ""
         if unconfirmed:
             yield table(
-                "first kernel", ">threads", *(f"ms>{way} ms" for way in _WAYS), ">steps since",
-                rows=(
-                    (format_kernel(row["problem"]), row["threads"], *(row[f"{way}_ms"] for way in _WAYS),
-                     row["uses"])
-                    for row in unconfirmed
-                ),
+                "first kernel", ">threads", *(f"ms>{way} ms" for way in _WAYS), ">uses",
+                rows=map(_with_kernel, unconfirmed),
             )  # fmt: skip
             yield ""
         yield f"{len(self.disturbed)} of {self.measurements} measurements were disturbed."
@@ -72,13 +54,13 @@ class Checks(Answer):
             yield "Next: mucudnn optimize NETWORK --measure-only --remeasure, on a quiet machine"
 
 
-def find_checks(path: Path) -> Checks:
+def check(path: Path, arguments: argparse.Namespace) -> Checks:
     """Return the checks of a cache, which need not exist."""
     if not path.exists():
         return Checks(path, 0, (), ())
     with Cache.read_only(path) as cache:
         rows = [row for row in cache.select(MEASUREMENT) if row["time_ms"] is not None]
-        disturbed = [{key: row[key] for key in _DISTURBED_KEYS} for row in rows if row["busy_tries"]]
+        disturbed = [row for row in rows if row["busy_tries"]]
         return Checks(path, len(rows), disturbed, list(_find_steps(cache)))
 
 
@@ -107,7 +89,6 @@ def format_kernel(key: Any) -> str:
         return f"damaged: {shown(key)}"
 
 
-def _find_share(row: dict[str, Any]) -> str | None:
-    """Return the share of their time that the threads spent on the CPU, or None if it is unknown."""
-    cpu_ms, wall_ms = row["cpu_ms"], row["wall_ms"]
-    return f"{cpu_ms / (row['threads'] * wall_ms):.0%}" if cpu_ms and wall_ms else None
+def _with_kernel(row: dict[str, Any]) -> dict[str, Any]:
+    name = format_kernel(row["problem"])
+    return {**row, "kernel": name, "first_kernel": name}

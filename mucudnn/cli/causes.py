@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from mucudnn.cli import options, outputs
-from mucudnn.cli.terminal import Answer, Lines, table
 from mucudnn.diagnosis.causes import CAUSES, Shares, divide
 from mucudnn.diagnosis.lateness import Lateness, late_ranks
 from mucudnn.diagnosis.perfetto import write_timelines
 from mucudnn.diagnosis.remedies import WORTH, Remedy, remedies
 from mucudnn.diagnosis.traces import read_traces
+from mucudnn.output.answers import Answer, Lines, table
 from mucudnn.output.files import write_lines
 from mucudnn.output.text import milliseconds
 
@@ -46,11 +46,9 @@ _PARTS = {
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "traces", nargs="+", type=Path, metavar="TRACE", help="a rank's trace, .json or .json.gz"
-    )
     drawn = "write the measured and simulated timelines for ui.perfetto.dev"
-    options.add_arguments(parser, ("--output FILE", outputs.TIMELINE.parse, drawn), options.JSON)
+    traces = ("traces TRACE+", Path, "a rank's trace, .json or .json.gz")
+    options.add_arguments(parser, traces, ("--output FILE", outputs.TIMELINE.parse, drawn), options.JSON)
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -72,13 +70,12 @@ class Causes(Answer):
 
     def content(self) -> dict[str, Any]:
         """Return the form that docs/reference/json.md describes."""
-        ranks = [
-            {"rank": r.rank, "steps": r.steps, "total_ms": r.total_ms, "ms": {c: r.ms[c] for c in CAUSES}}
-            for r in self.ranks
-        ]
-        keys = ("cause", "change", "before_ms", "after_ms")
-        changes = [{key: getattr(remedy, key) for key in keys} for remedy in self.remedies]
-        return {"ranks": ranks, "late": self.late, "remedies": changes}
+        ranks, changes = ("rank", "steps", "total_ms", "ms"), ("cause", "change", "before_ms", "after_ms")
+        return {
+            "ranks": [{key: getattr(rank, key) for key in ranks} for rank in self.ranks],
+            "late": self.late,
+            "remedies": [{key: getattr(remedy, key) for key in changes} for remedy in self.remedies],
+        }
 
     def lines(self) -> Lines:
         """Yield a table of the shares, and sentences about late ranks and remedies."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mucudnn.cli.terminal import WIDTH, Answer, Lines, stdout, table
+from mucudnn.output.answers import WIDTH, Answer, Lines, stdout, table
 from mucudnn.output.text import micro_batches, milliseconds, ratio, short_names, wrapped
 from mucudnn.plans.decide import Decision
 from mucudnn.plans.result import (

@@ -4,9 +4,10 @@ import argparse
 from importlib.util import find_spec
 
 from mucudnn.cli.options import JSON, add_arguments
-from mucudnn.cli.terminal import Answer, Terminal
+from mucudnn.cli.terminal import Terminal
 from mucudnn.errors import MissingExtraError
 from mucudnn.extras import install_command
+from mucudnn.output.answers import Answer
 
 HELP = "see in about a minute what mucudnn gains on this machine"
 DESCRIPTION = (

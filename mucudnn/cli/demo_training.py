@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import mucudnn.torch
 from mucudnn._native import RunTime, estimate
-from mucudnn.cli.terminal import Answer, stdout
 from mucudnn.listener import Listener
+from mucudnn.output.answers import Answer, stdout
 from mucudnn.output.text import bar, milliseconds, ratio
 from mucudnn.torch.layers.convert import converted_layers
 from mucudnn.torch.operators.device_times import timed
@@ -59,31 +59,31 @@ class Demo(Answer):
 
     def lines(self) -> Iterator[str]:
         """Yield the bars, and what they mean."""
-        yield f"A training step of a small 3-D U-Net: {_describe_data()}"
-        yield ""
-        yield "Time of a step, and the speedup over stock PyTorch (shorter bars are faster):"
-        yield ""
-        yield from _bars(self.ways)
-        yield ""
-        if self.is_busy:
-            yield "Other programs kept the processors busy, so these times and speedups may be wrong."
-            yield ""
-        for reason in dict.fromkeys(way.reason for way in self.ways if way.seconds is None):
-            yield f"Not run: {reason}"
-            yield ""
-        difference = f"{self.difference:.0e}"
-        yield f"The first step's gradients are within {difference} of stock PyTorch's, by their norm."
-        yield ""
+        reasons = dict.fromkeys(way.reason for way in self.ways if way.seconds is None)
+        sizes, threads = " × ".join(map(str, SHAPE[2:])), torch.get_num_threads()
+        busy = "Other programs kept the processors busy, so these times and speedups may be wrong."
+        for paragraph in (
+            [f"A training step of a small 3-D U-Net: {SHAPE[0]} volumes of {sizes}, CPU threads: {threads}"],
+            ["Time of a step, and the speedup over stock PyTorch (shorter bars are faster):"],
+            _bars(self.ways),
+            [busy] * self.is_busy,
+            [f"Not run: {reason}" for reason in reasons],
+            [
+                f"The first step's gradients are within {self.difference:.0e} of stock PyTorch's, by their "
+                "norm."
+            ],
+        ):
+            yield from paragraph
+            if paragraph:
+                yield ""
         yield _CONVERT.format(limit=LIMIT)
 
 
 class _Way:
     """One way to run the training step: a copy of the network, with an optimizer of its own."""
 
-    def __init__(
-        self, name: str, preparation: str, *, converted: bool = False, compiled: bool = False
-    ) -> None:
-        self.name, self.preparation = name, preparation
+    def __init__(self, name: str, *, converted: bool = False, compiled: bool = False) -> None:
+        self.name, self.reason = name, ""
         self.first_gradients = torch.empty(0)
         self.times: list[RunTime] = []
         self._is_compiled = compiled
@@ -172,16 +172,15 @@ def run_training(listener: Listener) -> Demo:
     volumes = torch.randn(*SHAPE, generator=generator)
     classes = torch.randint(_CLASSES, (SHAPE[0], *SHAPE[2:]), generator=generator)
     ways = [
-        _Way("stock", "Running stock PyTorch"),
-        _Way("compiled", "Compiling it, which takes longest", compiled=True),
-        _Way("converted", "Measuring what fits, for mucudnn", converted=True),
-        _Way("converted, compiled", "Compiling the converted network", converted=True, compiled=True),
+        _Way("stock"),
+        _Way("compiled", compiled=True),
+        _Way("converted", converted=True),
+        _Way("converted, compiled", converted=True, compiled=True),
     ]
-    reasons = {}
     for way in ways:
-        listener.message(f"{way.preparation} ...")
-        reasons[way.name] = way.prepare(volumes, classes)
-    running = [way for way in ways if not reasons[way.name]]
+        listener.message(f"Preparing the step: {way.name} ...")
+        way.reason = way.prepare(volumes, classes)
+    running = [way for way in ways if not way.reason]
     end = time.perf_counter() + _SECONDS
     for index in listener.track(range(_ROUNDS), "Running steps of each, interleaved"):
         if index >= _FEWEST and time.perf_counter() > end:
@@ -190,9 +189,8 @@ def run_training(listener: Listener) -> Demo:
             way.step(volumes, classes)
     expected = ways[0].first_gradients
     differences = [float((way.first_gradients - expected).norm() / expected.norm()) for way in running]
-    times = [way.seconds if way in running else None for way in ways]
     return Demo(
-        tuple(WayTimes(way.name, time_, reasons[way.name]) for way, time_ in zip(ways, times, strict=True)),
+        tuple(WayTimes(way.name, None if way.reason else way.seconds, way.reason) for way in ways),
         max(differences),
         any(estimate(way.times, "").is_busy for way in running),
     )
@@ -227,21 +225,18 @@ def _reason(error: Exception) -> str:
     return (lines or [type(error).__name__])[0][:100]
 
 
-def _describe_data() -> str:
-    threads = torch.get_num_threads()
-    sizes = " × ".join(map(str, SHAPE[2:]))
-    return f"{SHAPE[0]} volumes of {sizes}, {threads} CPU thread{'s' * (threads != 1)}"
-
-
-def _bars(ways: Sequence[WayTimes]) -> Iterator[str]:
-    """Yield a line for each way: a bar, the time, and the speedup over the first."""
+def _bars(ways: Sequence[WayTimes]) -> list[str]:
+    """Return a line for each way: a bar, the time, and the speedup over the first."""
     first, longest = ways[0].seconds, max(filter(None, (way.seconds for way in ways)))
     width = max(len(way.name) for way in ways)
     space = max(min(stdout().width, 80) - width - 24, 10)
+    lines = []
     for way in ways:
-        if way.seconds is None:
-            yield f"{way.name:{width}}  not run"
-            continue
-        speedup = "" if way is ways[0] or first is None else f"  {ratio(first / way.seconds)}"
-        drawn = bar(way.seconds / longest, space)
-        yield f"{way.name:{width}}  {drawn:{space}}  {milliseconds(way.seconds * 1e3):>6} ms{speedup}"
+        line = f"{way.name:{width}}  not run"
+        if way.seconds is not None:
+            drawn = bar(way.seconds / longest, space)
+            line = f"{way.name:{width}}  {drawn:{space}}  {milliseconds(way.seconds * 1e3):>6} ms"
+            if way is not ways[0] and first is not None:
+                line += f"  {ratio(first / way.seconds)}"
+        lines.append(line)
+    return lines

@@ -10,7 +10,6 @@ from typing import Any
 
 from mucudnn._native import EngineError
 from mucudnn.cli import options, outputs
-from mucudnn.cli.terminal import Answer, Lines
 from mucudnn.drop_in import doctor, installation
 from mucudnn.drop_in.elf import NotElfError
 from mucudnn.drop_in.findings import Finding
@@ -25,6 +24,7 @@ from mucudnn.drop_in.libraries import (
 )
 from mucudnn.errors import NoEngineError
 from mucudnn.measuring.engines import SONAME, open_engine
+from mucudnn.output.answers import Answer, Lines, show
 from mucudnn.output.files import write_lines
 
 HELP = "see whether `mucudnn run` works, for which programs, and why not"
@@ -44,10 +44,10 @@ _NO_CALLS = "calls no cuDNN:"
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="such as ./train, python or torch")
     described = "write how cuDNN describes the current GPU, for `mucudnn optimize --device-properties`"
     flag = "--write-device-properties FILE"
-    options.add_arguments(parser, (flag, outputs.DEVICE.parse, described), options.JSON)
+    programs = ("programs PROGRAM*", str, "such as ./train, python or torch")
+    options.add_arguments(parser, programs, (flag, outputs.DEVICE.parse, described), options.JSON)
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,11 @@ class Diagnosis(Answer):
             yield f"    {finding.text}"
 
 
-def run(arguments: argparse.Namespace) -> Answer:
+def run(arguments: argparse.Namespace) -> Answer | None:
     """Find what works, or describe the device."""
     if arguments.write_device_properties:
-        return _write_device_properties(arguments.write_device_properties)
+        _write_device_properties(arguments.write_device_properties)
+        return None
     checks = (
         installation.check_engine,
         installation.check_packages,
@@ -111,27 +112,14 @@ def run(arguments: argparse.Namespace) -> Answer:
     )
 
 
-@dataclass(frozen=True)
-class Described(Answer):
-    """The file that describes a device as a library does."""
-
-    device: str
-    library: str
-    path: Path
-
-    def lines(self) -> Lines:
-        """Yield what the file has."""
-        yield f"{self.device}, as {self.library} describes it: {self.path}"
-
-
-def _write_device_properties(path: Path) -> Answer:
+def _write_device_properties(path: Path) -> None:
     engine = open_engine("cudnn", 1)
     try:
         properties = engine.device_properties()
     except EngineError as error:
         raise NoEngineError(f"{engine.library} does not describe its device: {error}") from None
     write_lines(path, [properties, "\n"])
-    return Described(engine.device, engine.library, path)
+    show(f"{engine.device}, as {engine.library} describes it: {path}")
 
 
 def _describe(library: FoundLibrary) -> Iterator[str]:

@@ -2,19 +2,21 @@
 
 import argparse
 import math
+from functools import partial
 from pathlib import Path
 
 from mucudnn.cli import options, outputs
-from mucudnn.cli.memory_fit import FittingBatches, FittingDevices, NetworkFits
-from mucudnn.cli.memory_table import ShownMemory
+from mucudnn.cli.memory_table import Fitting, ShownMemory
 from mucudnn.cli.options import add_arguments
-from mucudnn.cli.terminal import Answer, Terminal, opened_cache
+from mucudnn.cli.terminal import Terminal, opened_cache
 from mucudnn.errors import UsageError
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.budget import parse_budget
 from mucudnn.measuring.engines import open_engine
 from mucudnn.measuring.modelled_device import DEVICES, find_device
 from mucudnn.measuring.runners import Exhaustive
+from mucudnn.output.answers import Answer
+from mucudnn.plans.memory.batches import NetworkFits
 from mucudnn.plans.memory.costs import measure_costs, model_costs
 from mucudnn.plans.memory.fit import OPTIMIZERS
 from mucudnn.plans.memory.planning import POLICIES, MemoryOptions, plan_budgets, plan_network
@@ -128,7 +130,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         seconds=math.inf if arguments.seconds is None else arguments.seconds,
         promise=promise,
     )
-    name = arguments.network if arguments.network in TRAINABLE else Path(arguments.network).stem
+    name = Path(arguments.network).stem
     costs, terminal = _find_costs(arguments, network, promise), Terminal()
     plan = plan_network(network, costs, limits, name=name, listener=terminal)
     if arguments.output:
@@ -176,15 +178,16 @@ def _fit(arguments: argparse.Namespace) -> Answer:
     name, optimizer, batch = arguments.network, arguments.optimizer, arguments.batch
 
     def fits_on(device: str) -> NetworkFits:
-        return NetworkFits(lambda size: _read_network(arguments, size), find_device(device), optimizer)
+        read = partial(_read_network, arguments)
+        return NetworkFits(read, find_device(device), optimizer, Terminal())
 
     if arguments.list_devices:
-        return FittingDevices(name, optimizer, [fits_on(device).find_row(batch) for device in DEVICES])
+        return Fitting(name, optimizer, [fits_on(device).find_row(batch) for device in DEVICES])
     fits = fits_on(arguments.device)
     if name not in TRAINABLE:
-        return FittingBatches(name, optimizer, arguments.device, None, None, [fits.find_row(None)])
+        return Fitting(name, optimizer, [fits.find_row(None)])
     most, planned, rows = fits.find_batches(batch)
-    return FittingBatches(name, optimizer, arguments.device, most, planned, rows)
+    return Fitting(name, optimizer, rows, most, planned)
 
 
 def _read_network(arguments: argparse.Namespace, batch: int | None) -> Network:

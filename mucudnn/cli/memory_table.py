@@ -1,11 +1,13 @@
-"""The answer of `mucudnn memory`: the figures of a memory plan, and the choices for its tensors."""
+"""The answers of `mucudnn memory`: a plan's figures and choices, or the mini-batches that fit devices."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mucudnn.cli.terminal import Answer, Lines, table
+from mucudnn.measuring.modelled_device import CONTEXT
+from mucudnn.output.answers import Answer, Lines, table
 from mucudnn.output.text import milliseconds
+from mucudnn.plans.memory.batches import FitRow
 from mucudnn.plans.memory.json_form import memory_json
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.plan import PROMISE
@@ -70,3 +72,29 @@ class ShownMemory(Answer):
             total = format_size(sum(tensor.bytes for tensor in chosen))
             listed = "" if choice == "keep" or not chosen else f": {names}{more}"
             yield f"{choice}: {len(chosen)} of {len(self.plan.tensors)} saved tensors, {total}{listed}"
+
+
+@dataclass(frozen=True)
+class Fitting(Answer):
+    """The memory that some mini-batches of a network need on some devices, and the largest mini-batches."""
+
+    network: str
+    optimizer: str | None
+    rows: Sequence[FitRow]
+    largest: int | None = None
+    largest_with_plan: int | None = None
+
+    def lines(self) -> Lines:
+        """Yield a table of the needs, and the largest mini-batches."""
+        optimizer = f"optimizer {self.optimizer}" if self.optimizer else "without an optimizer's state"
+        yield f"{self.network}, {optimizer}; all times are modelled, and CUDA takes {format_size(CONTEXT)}"
+        yield table(
+            "device", "B>memory", ">batch", "B>peak", "B>floor", "ms>time ms", "ms>planned ms", "fits",
+            rows=({**vars(row), "fits": _name_fit(row)} for row in self.rows),
+        )  # fmt: skip
+        if self.largest is not None:
+            yield (f"largest mini-batch: {self.largest} without a plan, {self.largest_with_plan} with a plan")
+
+
+def _name_fit(row: FitRow) -> str:
+    return "yes" if row.peak <= row.memory else "no" if row.planned_ms is None else "with a plan"

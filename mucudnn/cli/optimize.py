@@ -3,8 +3,9 @@
 import argparse
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 from mucudnn import settings
@@ -12,7 +13,7 @@ from mucudnn.cli import measure, options, outputs
 from mucudnn.cli.decisions import Decided
 from mucudnn.cli.options import add_arguments
 from mucudnn.cli.sweep import Swept
-from mucudnn.cli.terminal import Answer, Terminal, opened_cache
+from mucudnn.cli.terminal import Terminal, opened_cache
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.remeasuring import remeasure_from_now_on
 from mucudnn.costs.table import CostTable
@@ -23,6 +24,7 @@ from mucudnn.measuring.budget import Budget, current_budget, parse_budget
 from mucudnn.measuring.described_device import bundled_devices
 from mucudnn.measuring.engines import open_engine
 from mucudnn.measuring.runners import Exhaustive, Race
+from mucudnn.output.answers import Answer
 from mucudnn.output.files import write_lines
 from mucudnn.plans.decide import Limits
 from mucudnn.plans.optimizer import optimize, replay
@@ -179,72 +181,66 @@ def run(arguments: argparse.Namespace) -> Answer:
         raise UsageError(
             "--output and --page need decisions: omit --measure-only, --sizes and --device-properties"
         )
-    if arguments.measure_only:
-        return _measure(arguments, kernels, policy)
     if arguments.device_properties:
-        engine = options.engine_options(arguments)[0]
-        return measure.plan_engines(engine, arguments.device_properties, kernels, policy)
-    if sweeps:
-        return _sweep(arguments, kernels)
-    return _decide(arguments, kernels, policy)
-
-
-def _measure(arguments: argparse.Namespace, kernels: Sequence[Kernel], policy: str) -> Answer:
-    words = [word for word in arguments.words if word != "--measure-only"]
-    engine, terminal = open_engine(*options.engine_options(arguments)), Terminal()
-    with opened_cache(terminal, needed=True) as cache, _budget(arguments).applied():
-        bench = Bench(engine, cache, terminal, Exhaustive())
-        return measure.measure(bench, kernels, policy, shlex.join(["mucudnn", *words]))
-
-
-def _sweep(arguments: argparse.Namespace, kernels: Sequence[Kernel]) -> Answer:
-    engine, terminal = open_engine(*options.engine_options(arguments)), Terminal()
-    limit = _workspace(arguments)
-    with opened_cache(terminal, needed=False) as cache, Budget().applied():  # all sizes are needed
-        bench = Bench(engine, cache, terminal, Exhaustive())
-        sweeps = sweep(bench, kernels, arguments.sizes, limit)
-    words = iter(arguments.words)
-    left = [word for word in words if word != "--sizes" or not next(words)]
-    left = [word for word in left if not word.startswith("--sizes=")]
-    return Swept(bench.machine, limit, bench.made.total(), tuple(sweeps), arguments.network, left)
-
-
-def _decide(arguments: argparse.Namespace, kernels: list[Kernel], policy: str) -> Answer:
-    limits, terminal, promise = _limits(arguments), Terminal(), options.promise_in(arguments)
+        library, _ = options.engine_options(arguments)
+        return measure.plan_engines(library, arguments.device_properties, kernels, policy)
     if arguments.replay:
-        if not promise.is_timed:
-            raise UsageError(f"--replay decides by recorded times, which '{promise}' excludes: leave it out")
-        with Cache.read_only(arguments.replay) as cache:
-            result = replay(cache, kernels, policy, limits, terminal, threads=arguments.threads)
-            advice = _write_page(arguments, result, CostTable.read(cache, result.machine, kernels))
-    else:
-        engine = open_engine(*options.engine_options(arguments))
-        runner = Exhaustive() if arguments.thorough or arguments.page else Race()
-        with opened_cache(terminal, needed=False) as cache, _budget(arguments).applied():
-            bench = Bench(engine, cache, terminal, runner)
-            result = optimize(bench, kernels, policy, limits, run=not arguments.no_run, promise=promise)
-            costs = CostTable.read(cache, result.machine, kernels)
-            if arguments.page and not promise.is_timed:
-                with no_fork:
-                    from mucudnn.measuring.modelled_costs import modelled_table
+        return _replay(arguments, kernels, policy)
+    engine, terminal = open_engine(*options.engine_options(arguments)), Terminal()
+    budget = current_budget() if arguments.budget is None else Budget(arguments.budget)
+    if sweeps:
+        budget = Budget()  # all sizes are needed
+    races = not (arguments.thorough or arguments.page or arguments.measure_only or sweeps)
+    with opened_cache(terminal, needed=bool(arguments.measure_only)) as cache, budget.applied():
+        bench = Bench(engine, cache, terminal, Race() if races else Exhaustive())
+        if arguments.measure_only:
+            command = _repeat(arguments).replace(" --measure-only", "")
+            return measure.measure(bench, kernels, policy, command)
+        return _sweep(arguments, bench, kernels) if sweeps else _decide(arguments, bench, kernels, policy)
 
-                costs = modelled_table(bench, kernels, policy)
-            advice = _write_page(arguments, result, costs)
+
+def _sweep(arguments: argparse.Namespace, bench: Bench, kernels: Sequence[Kernel]) -> Answer:
+    limit = _workspace(arguments)
+    sweeps = sweep(bench, kernels, arguments.sizes, limit)
+    command = re.sub(r" --sizes[ =]('[^']*'|\S+)", "", _repeat(arguments))
+    return Swept(bench.machine, limit, bench.made.total(), tuple(sweeps), arguments.network, command)
+
+
+def _replay(arguments: argparse.Namespace, kernels: list[Kernel], policy: str) -> Answer:
+    promise = options.promise_in(arguments)
+    if not promise.is_timed:
+        raise UsageError(f"--replay decides by recorded times, which '{promise}' excludes: leave it out")
+    with Cache.read_only(arguments.replay) as cache:
+        result = replay(cache, kernels, policy, _limits(arguments), Terminal(), threads=arguments.threads)
+        return _finish(arguments, result, partial(CostTable.read, cache, result.machine, kernels))
+
+
+def _decide(arguments: argparse.Namespace, bench: Bench, kernels: list[Kernel], policy: str) -> Answer:
+    promise = options.promise_in(arguments)
+    run = not arguments.no_run
+    result = optimize(bench, kernels, policy, _limits(arguments), run=run, promise=promise)
+    find_costs = partial(CostTable.read, bench.cache, result.machine, kernels)
+    if arguments.page and not promise.is_timed:
+        with no_fork:
+            from mucudnn.measuring.modelled_costs import modelled_table
+
+        find_costs = partial(modelled_table, bench, kernels, policy)
+    return _finish(arguments, result, find_costs)
+
+
+def _finish(arguments: argparse.Namespace, result: Result, find_costs: Callable[[], CostTable]) -> Answer:
+    """Write the plan and the page, and return the answer."""
+    advice: Sequence[str] = ()
     if arguments.output:
         write_plan(to_plan(result), arguments.output)
+    if arguments.page:
+        from mucudnn.report.gather import gather
+        from mucudnn.report.page import render
+
+        report = gather(arguments.network, result, find_costs())
+        write_lines(arguments.page, [render(report, date.today())], "the page")
+        advice = report.advice
     return Decided(result, arguments.network, advice, _next_command(arguments))
-
-
-def _write_page(arguments: argparse.Namespace, result: Result, costs: CostTable) -> Sequence[str]:
-    """Write the page, if the flags ask for it. Return its advice."""
-    if not arguments.page:
-        return ()
-    from mucudnn.report.gather import gather
-    from mucudnn.report.page import render
-
-    report = gather(arguments.network, result, costs)
-    write_lines(arguments.page, [render(report, date.today())], "the page")
-    return report.advice
 
 
 def _next_command(arguments: argparse.Namespace) -> str:
@@ -255,7 +251,12 @@ def _next_command(arguments: argparse.Namespace) -> str:
         return shlex.join(["mucudnn", "plan", "show", str(arguments.output)])
     name = Path(arguments.network).stem
     plan = f"{name}.plan" if re.fullmatch(r"[\w.-]{1,40}", name) else "mucudnn.plan"
-    return shlex.join(["mucudnn", *arguments.words, "--output", plan])
+    return f"{_repeat(arguments)} --output {plan}"
+
+
+def _repeat(arguments: argparse.Namespace) -> str:
+    """Return the command that the user typed."""
+    return shlex.join(["mucudnn", *arguments.words])
 
 
 def _workspace(arguments: argparse.Namespace) -> int | None:
@@ -269,7 +270,3 @@ def _limits(arguments: argparse.Namespace) -> Limits:
     if arguments.exact:
         raise UsageError("--exact is about the division of a total: give --total-workspace as well")
     return Limits(workspace=_workspace(arguments))
-
-
-def _budget(arguments: argparse.Namespace) -> Budget:
-    return current_budget() if arguments.budget is None else Budget(arguments.budget)

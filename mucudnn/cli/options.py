@@ -1,6 +1,8 @@
 """Flags that several commands share, and the conversion of their values."""
 
 import argparse
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,26 +19,44 @@ Argument: TypeAlias = tuple[str, Any, str]
 
 
 def add_arguments(parser: argparse._ActionsContainer, *arguments: Argument) -> None:
-    """Declare arguments. The value of a flag that is not given is None."""
+    """Declare arguments. The value of a flag that is not given is None; that of FILE+ or FILE* repeats."""
     for named, values, help_ in arguments:
         name, _, value = named.partition(" ")
         if values is None:
             parser.add_argument(name, action="store_true", default=None, help=help_)
         elif isinstance(values, tuple):
             parser.add_argument(name, choices=values, metavar=value or None, help=help_)
+        elif value.endswith(("+", "*")):
+            parser.add_argument(name, type=values, metavar=value[:-1], nargs=value[-1], help=help_)
         else:
             parser.add_argument(name, type=values, metavar=value, help=help_)
 
 
-def parse_batch(text: str) -> int:
-    """Parse a mini-batch size from 1 to 2^31 - 1. Raises UsageError."""
-    try:
-        batch = int(text)
-    except ValueError:
-        raise UsageError(f"'{text}' is not a mini-batch size") from None
-    if not 1 <= batch < 2**31:
-        raise UsageError(f"the mini-batch must be from 1 to {2**31 - 1}, not {text}")
-    return batch
+def add_actions(
+    parser: argparse.ArgumentParser, *actions: tuple[Callable[..., Any], str, str, list[str], list[Argument]]
+) -> dict[str, Any]:
+    """Declare the actions of a command: a function, its help text, more text, examples and arguments of each.
+
+    Return the parsers by the names of the actions, which are those of the functions.
+    """
+    added = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for run, help_, more, examples, arguments in actions:
+        text = f"{help_[0].upper()}{help_[1:]}.{more}"
+        action = added.add_parser(run.__name__.strip("_"), help=help_, description=text, examples=examples)
+        action.set_defaults(action=run)
+        add_arguments(action, *arguments, JSON)
+    return added.choices
+
+
+def whole(what: str, most: int, least: int = 1) -> Callable[[str], int]:
+    """Return the parser of a number from `least` to `most`, which raises UsageError."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch("[0-9]{1,10}", text) or not least <= int(text) <= most:
+            raise UsageError(f"the {what} must be from {least} to {most}, not {text}")
+        return int(text)
+
+    return parse
 
 
 def parse_bandwidth(text: str) -> int:
@@ -69,6 +89,7 @@ def batch_invariant(means: str) -> Argument:
     return "--batch-invariant", None, text
 
 
+parse_batch = whole("mini-batch", 2**31 - 1)
 NETWORK: Argument = ("network NETWORK|FILE", str, f"{', '.join(TRAINABLE)}; or a network file")
 BATCH: Argument = ("--batch N", parse_batch, "mini-batch size of a bundled network (default: 64)")
 LAYOUT: Argument = ("--layout", ("nchw", "nhwc"), "order of the axes (default: nchw)")

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from mucudnn._native import parse_descriptor
 from mucudnn.cli.options import parse_path
 from mucudnn.errors import UsageError
 from mucudnn.input import open_without_waiting
@@ -55,20 +54,13 @@ class Kind(NamedTuple):
             raise UsageError(f"'{file}' exists but is not a {self.name}: give another name, or remove it")
 
 
-def _is_list_of_convolutions(start: bytes) -> bool:
-    lines = (line.strip() for line in start.decode(errors="replace").splitlines())
-    first = next((line for line in lines if line and not line.startswith("#")), None)
-    try:
-        return first is None or bool(parse_descriptor(first))
-    except ValueError:
-        return False
-
-
 PLAN = Kind("plan", lambda start: start.startswith(b"mucudnn plan "))
 MEMORY_PLAN = Kind("memory plan", lambda start: b'"kind": "mucudnn memory plan"' in start)
 PAGE = Kind("page of mucudnn", lambda start: b"mucudnn</title>" in start, ())
 PLOT = Kind("plot", lambda start: start.startswith((b"\x89PNG", b"<?xml", b"<svg")), (".svg", ".png"))
 ROWS = Kind("export of a cache", lambda start: start.startswith(b'{"kind": "header"'))
-CONVOLUTIONS = Kind("list of convolutions", _is_list_of_convolutions)
+CONVOLUTIONS = Kind(
+    "record of convolutions", lambda start: start.startswith(b"# Convolutions that a program")
+)
 TIMELINE = Kind("timeline for Perfetto", lambda start: start.startswith(b'{"traceEvents"'))
 DEVICE = Kind("description of a device", lambda start: b'"deviceName"' in start)

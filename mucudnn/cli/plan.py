@@ -4,23 +4,24 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from mucudnn.cli import options
 from mucudnn.cli.memory_table import ShownMemory
-from mucudnn.cli.terminal import Answer, Lines, Terminal, table
+from mucudnn.cli.terminal import Terminal
 from mucudnn.codec import parse_json
 from mucudnn.errors import MucudnnError, shown
 from mucudnn.measuring.engines import open_engine
-from mucudnn.output.text import micro_batches, milliseconds, ratio
+from mucudnn.output.answers import Answer, Lines, table
+from mucudnn.output.text import micro_batches, ratio
 from mucudnn.plans.any_plan import read_plan
 from mucudnn.plans.devices.spatial_plan import SpatialPlan, SpatialStage
-from mucudnn.plans.json_forms import checks_json, difference_json, plan_json
+from mucudnn.plans.json_forms import checks_json, plan_json
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.plans.verify import KernelCheck, machine_differences, verify
 from mucudnn.problems.descriptor import short_text
 from mucudnn.settings import LIBRARY, parse_threads
-from mucudnn.sizes import format_size
+from mucudnn.sizes import format_size, spell_limit
 
 HELP = "show, verify and compare plans"
 DESCRIPTION = (
@@ -33,59 +34,47 @@ EXAMPLES = (
     "mucudnn plan diff old.plan new.plan",
 )
 
+Texts: TypeAlias = dict[str, dict[str, str | None]]
+
 _NAMED_ENGINES = ("host", "cudnn")
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    showing = actions.add_parser(
-        "show",
-        help="print a plan as a table",
-        description="Print a plan as a table.",
-        examples=["mucudnn plan show net.plan", "mucudnn plan show net.plan --json"],
-    )
-    verifying = actions.add_parser(
-        "verify",
-        help="check that a plan holds on this machine",
-        description="Check that the library still has each algorithm of a plan with its workspace, and run "
-        "the choices whole. The exit code is 1 if the plan does not hold any more, or if a choice takes more "
-        "than 1.25 times as long as planned.",
-        examples=["mucudnn plan verify net.plan", "mucudnn plan verify net.plan --no-run --engine host"],
-    )
-    comparing = actions.add_parser(
-        "diff",
-        help="print the differences between two plans",
-        description="Print the differences between two plans: in their headers, and in the chosen "
-        "micro-batches, algorithms, workspaces, shares and groups of channels. The exit code is 1 if "
-        "there are any. Times that were measured again are not a difference.",
-        examples=["mucudnn plan diff old.plan new.plan"],
-    )
     file = options.parse_path
-    shown = ("plan PLAN", file, "a file that a command's --output wrote; `show` takes plans of any kind")
-    for action, run, arguments in (
-        (showing, _show, [shown]),
+    plan = ("plan PLAN", file, "a file that a command's --output wrote; `show` takes plans of any kind")
+    options.add_actions(
+        parser,
+        (_show, "print a plan as a table", "", ["mucudnn plan show net.plan"], [plan]),
         (
-            verifying,
-            _verify,
+            _verify, "check that a plan holds on this machine",
+            " The library must still have each algorithm with its workspace, and the choices run whole. The "
+            "exit code is 1 if the plan does not hold any more, or if a choice takes more than 1.25 times as "
+            "long as planned.",
+            ["mucudnn plan verify net.plan", "mucudnn plan verify net.plan --no-run --engine host"],
             [
-                shown,
+                plan,
                 ("--no-run", None, "check the library only, run nothing"),
                 (
-                    options.ENGINE,
-                    str,
+                    options.ENGINE, str,
                     "library to verify with (default: host or cudnn, whichever the plan names)",
                 ),
             ],
         ),
         (
-            comparing,
-            _diff,
+            _diff, "print the differences between two plans",
+            " They are in the headers, and in the chosen micro-batches, algorithms, workspaces, shares and "
+            "groups of channels. The exit code is 1 if there are any. New times are not a difference.",
+            ["mucudnn plan diff old.plan new.plan"],
             [("old OLD", file, "a plan"), ("new NEW", file, "the plan to compare with it")],
         ),
-    ):
-        options.add_arguments(action, *arguments, options.JSON)
-        action.set_defaults(run=run)
+    )  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Run the action."""
+    answer: Answer = arguments.action(arguments)
+    return answer
 
 
 @dataclass(frozen=True)
@@ -142,19 +131,19 @@ class ShownSpatial(Answer):
         yield from plan.notes
         yield ""
         yield table(
-            "convolution", "place", ">ranks", "ms>ms", "ms>exchange ms", "B>received", "ms>others ms",
-            rows=(
-                (x.name, x.place, x.ranks or "–", x.time_ms, x.exchange_ms, x.halo_bytes, x.others_ms)
-                for x in plan.layers
-            ),
+            "name", "place", ">ranks", "ms>time ms", "ms>exchange ms", "B>halo bytes", "ms>others ms",
+            rows=map(vars, plan.layers),
         )  # fmt: skip
         yield ""
         yield table(
-            "mesh", "gather before", "ms>step ms", "B>memory of a rank", ">fits",
+            "mesh", "gather before", "ms>time ms", "B>memory", "fits",
             rows=(
-                (_format_mesh(x.mesh), _format_stages(x.stages) or "–", x.time_ms, x.memory,
-                 "yes" if x.fits else "no")
-                for x in plan.candidates
+                {
+                    **vars(candidate),
+                    "mesh": _format_mesh(candidate.mesh),
+                    "gather_before": _format_stages(candidate.stages) or None,
+                }
+                for candidate in plan.candidates
             ),
         )  # fmt: skip
 
@@ -253,17 +242,17 @@ def _engine_of(plan: Plan, path: Path) -> str:
 
 @dataclass(frozen=True)
 class Difference(Answer):
-    """The lines of the headers, and the kernels, in which two plans differ."""
+    """The texts of the header's lines, and of the kernels' choices, in which two plans differ."""
 
     old: Path
     new: Path
-    headers: dict[str, tuple[str | None, str | None]]
-    kernels: Sequence[tuple[PlanKernel | None, PlanKernel | None]]
+    header: Texts
+    kernels: Texts
 
     @property
     def failure(self) -> str:  # type: ignore[override]
         """Return how many differences there are, or nothing."""
-        kernels, lines = len(self.kernels), len(self.headers)
+        kernels, lines = len(self.kernels), len(self.header)
         if not kernels and not lines:
             return ""
         return (
@@ -271,62 +260,37 @@ class Difference(Answer):
             f"line{'s' * (lines != 1)} of the header"
         )
 
-    def content(self) -> dict[str, Any]:
-        """Return the form that docs/reference/json.md describes."""
-        return difference_json(self.headers, self.kernels)
-
     def lines(self) -> Lines:
         """Yield the lines that differ, and a table of the kernels that differ."""
         if not self.failure:
             yield "The choices are the same."
-        yield from (f"{key}: {was or '–'} → {is_ or '–'}" for key, (was, is_) in self.headers.items())
+        for key, texts in self.header.items():
+            yield f"{key}: {texts['old'] or '–'} → {texts['new'] or '–'}"
         if self.kernels:
             yield ""
-            yield table(
-                "kernel", self.old.name, self.new.name,
-                rows=(
-                    (_format_name(was or is_), _format_choice(was), _format_choice(is_))
-                    for was, is_ in self.kernels
-                ),
-            )  # fmt: skip
+            rows = ((name, *texts.values()) for name, texts in self.kernels.items())
+            yield table("kernel", self.old.name, self.new.name, rows=rows)
 
 
 def _diff(arguments: argparse.Namespace) -> Answer:
-    old, new = Plan.read(arguments.old), Plan.read(arguments.new)
-    headers = {
-        key: (old.header.get(key), new.header.get(key))
-        for key in dict.fromkeys([*old.header, *new.header])
-        if old.header.get(key) != new.header.get(key) and key != "measured_at"
-    }
-    before, after = ({planned.kernel: planned for planned in plan.kernels} for plan in (old, new))
-    pairs = [(before.get(key), after.get(key)) for key in dict.fromkeys([*before, *after])]
-    changed = [(was, is_) for was, is_ in pairs if _compared_fields(was) != _compared_fields(is_)]
-    return Difference(arguments.old, arguments.new, headers, changed)
+    plans = Plan.read(arguments.old), Plan.read(arguments.new)
+    headers = ({k: v for k, v in plan.header.items() if k != "measured_at"} for plan in plans)
+    kernels = ({_format_name(kernel): _format_choice(kernel) for kernel in plan.kernels} for plan in plans)
+    return Difference(arguments.old, arguments.new, _compare(*headers), _compare(*kernels))
 
 
-def _format_name(kernel: PlanKernel | None) -> str:
-    assert kernel is not None
+def _compare(old: dict[str, str], new: dict[str, str]) -> Texts:
+    keys = dict.fromkeys([*old, *new])
+    return {key: {"old": old.get(key), "new": new.get(key)} for key in keys if old.get(key) != new.get(key)}
+
+
+def _format_name(kernel: PlanKernel) -> str:
     return f"{kernel.pass_} {short_text(kernel.problem)}" + (f" ×{kernel.count}" if kernel.count > 1 else "")
 
 
-def _compared_fields(kernel: PlanKernel | None) -> object:
-    if kernel is None:
-        return None
-    answers = [kernel.chosen, kernel.groups, *(share for _, share in kernel.shares)]
-    parts = [
-        answer and [(part.size, part.algorithm, part.workspace) for part in answer.parts]
-        for answer in answers
-    ]
-    return kernel.count, [count for count, _ in kernel.shares], parts
-
-
-def _format_choice(kernel: PlanKernel | None) -> str:
-    if kernel is None:
-        return "–"
-    lines = [
-        micro_batches(kernel.chosen),
-        f"{milliseconds(kernel.chosen.time_ms)} ms, {format_size(kernel.chosen.workspace)}",
-    ]
+def _format_choice(kernel: PlanKernel) -> str:
+    """Return a choice without its times, which differ in each measurement."""
+    lines = [f"{micro_batches(kernel.chosen)}\nin {spell_limit(kernel.chosen.workspace)} of workspace"]
     if kernel.groups is not None:
         lines.append(f"in {micro_batches(kernel.groups, ' + ')}")
     lines += [f"{count} of them apart {micro_batches(share, ' + ')}" for count, share in kernel.shares]

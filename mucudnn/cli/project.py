@@ -1,17 +1,17 @@
 """`mucudnn parallel project`: compare data parallelism with hybrid parallelism over a whole training run."""
 
 import argparse
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from mucudnn.cli import options, outputs
-from mucudnn.cli.place import parse_devices
-from mucudnn.cli.terminal import Answer, Lines, table
 from mucudnn.errors import UsageError
+from mucudnn.output.answers import Answer, Lines, table
 from mucudnn.output.text import ratio
-from mucudnn.plans.devices.scaling import ScalingRow, read_scaling
+from mucudnn.plans.devices.scaling import read_scaling
 from mucudnn.solver.devices.projection import Strategy, project
 
 HELP = "compare data parallelism with hybrid parallelism over a whole training run"
@@ -26,15 +26,12 @@ EXAMPLES = ("mucudnn parallel project scaling.csv --speedup 2=1.4 --plot project
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "table", type=Path, metavar="TABLE",
-        help="comma-separated values with the columns devices, step_ms, epochs, and perhaps source",
-    )  # fmt: skip
-    parser.add_argument(
         "--speedup", type=_parse_speedup, action="append", required=True, metavar="M=S",
         help="M devices run a step S times as fast as one, such as 2=1.32; may be repeated",
     )  # fmt: skip
     plot = ("--plot FILE", outputs.PLOT.parse, "draw it into a .svg or .png")
-    options.add_arguments(parser, plot, options.JSON)
+    columns = "comma-separated values with the columns devices, step_ms, epochs, and perhaps source"
+    options.add_arguments(parser, ("table TABLE", Path, columns), plot, options.JSON)
 
 
 @dataclass(frozen=True)
@@ -42,40 +39,34 @@ class Projected(Answer):
     """The speed of a training on each number of devices: with data parallelism, and hybrid."""
 
     file: Path
-    table: Sequence[ScalingRow]
+    table: Sequence[dict[str, Any]]
     speedups: dict[int, float]
-    projection: Sequence[tuple[Strategy | None, Strategy | None]]
-
-    def content(self) -> dict[str, Any]:
-        """Return the form that docs/reference/json.md describes."""
-        return {
-            "table": [{**asdict(row.training), "source": row.source} for row in self.table],
-            "speedups": [{"devices": m, "speedup": s} for m, s in sorted(self.speedups.items())],
-            "projection": [
-                {"data_parallel": alone and asdict(alone), "hybrid": hybrid and asdict(hybrid)}
-                for alone, hybrid in self.projection
-            ],
-        }
+    projection: Sequence[dict[str, Any]]
 
     def lines(self) -> Lines:
         """Yield a table that names the better strategy."""
-        sources = ", ".join(sorted({row.source for row in self.table}))
+        sources = ", ".join(sorted({row["source"] for row in self.table}))
         known = ", ".join(f"{m} devices {ratio(s)} (given)" for m, s in sorted(self.speedups.items()))
         yield f"{self.file}: the training's speed over one device"
         yield f"scaling table: {sources}; a replica on {known}"
         yield ""
-        heads = (">devices", "×>data parallel", "×>hybrid", ">replicas × devices", "better")
-        yield table(*heads, rows=self._rows())
+        heads = (">devices", "×>data parallel", "×>hybrid", ">replicas", ">devices each", "better")
+        yield table(*heads, rows=self.projection)
 
-    def _rows(self) -> Iterator[Sequence[Any]]:
-        for alone, hybrid in self.projection:
-            devices = (alone or hybrid).devices  # type: ignore[union-attr]
-            better = ""
-            if alone and hybrid:
-                gain = hybrid.speedup / alone.speedup - 1
-                better = f"hybrid, by {gain:.1%}" if gain > 0 else "data parallel"
-            split = hybrid and f"{hybrid.replicas} × {hybrid.devices_each}"
-            yield devices, alone and alone.speedup, hybrid and hybrid.speedup, split, better
+
+def _make_row(alone: Strategy | None, hybrid: Strategy | None) -> dict[str, Any]:
+    better = ""
+    if alone and hybrid:
+        gain = hybrid.speedup / alone.speedup - 1
+        better = f"hybrid, by {gain:.1%}" if gain > 0 else "data parallel"
+    return {
+        "devices": (alone or hybrid).devices,  # type: ignore[union-attr]
+        "data_parallel": alone and alone.speedup,
+        "hybrid": hybrid and hybrid.speedup,
+        "replicas": hybrid and hybrid.replicas,
+        "devices_each": hybrid and hybrid.devices_each,
+        "better": better,
+    }
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -89,18 +80,12 @@ def run(arguments: argparse.Namespace) -> Answer:
         from mucudnn.report.command_plots import write_projection
 
         write_projection(pairs, arguments.table.name, arguments.plot)
-    return Projected(arguments.table, rows, speedups, pairs)
+    table_ = [{**asdict(row.training), "source": row.source} for row in rows]
+    return Projected(arguments.table, table_, speedups, [_make_row(*pair) for pair in pairs])
 
 
 def _parse_speedup(text: str) -> tuple[int, float]:
-    devices, _, speedup = text.partition("=")
-    try:
-        value = float(speedup)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1e6:
+    match = re.fullmatch(r"([0-9]{1,2})=([0-9]{1,6}(?:\.[0-9]{1,9})?)", text)
+    if match is None or int(match[1]) < 2 or not float(match[2]):
         raise UsageError(f"'{text}' is not a speedup of several devices: write M=S, such as 2=1.32")
-    number = parse_devices(devices)
-    if number < 2:
-        raise UsageError(f"'{text}' is for {number} device: a replica on one device has the speed 1")
-    return number, value
+    return int(match[1]), float(match[2])

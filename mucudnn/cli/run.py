@@ -6,12 +6,12 @@ import os
 import re
 import shutil
 import signal
-import sys
 from contextlib import suppress
 from pathlib import Path
 
 from mucudnn import settings
 from mucudnn.cli import options, outputs
+from mucudnn.cli.terminal import Terminal
 from mucudnn.costs.cache import default_path
 from mucudnn.costs.file import CacheError
 from mucudnn.drop_in.elf import NotElfError
@@ -123,54 +123,48 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _variables(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the variables of the drop-in, from the flags or else the environment."""
+    say, variables = Terminal().message, dict[settings.Setting, str]()
     if arguments.record:
         if arguments.plan or arguments.online or "workspace" in arguments:
             raise UsageError("--record divides nothing: omit --workspace, --plan and --online")
         file = str(arguments.record.absolute())
-        print(
-            f"Recording into {file}\nNext: mucudnn optimize {file} --passes all", file=sys.stderr, flush=True
-        )
+        say(f"Recording into {file}")
+        say(f"Next: mucudnn optimize {file} --passes all")
         return {settings.RECORD.variable: file, settings.MODE.variable: "record"}
-    variables = {}
     if "workspace" in arguments:
-        size = arguments.workspace
-        if doubt := doubt_limit(size):
-            print(f"Warning: {doubt}", file=sys.stderr, flush=True)
-        variables[settings.WORKSPACE_LIMIT.variable] = spell_limit(size)
+        if doubt := doubt_limit(arguments.workspace):
+            say(f"Warning: {doubt}")
+        variables[settings.WORKSPACE_LIMIT] = spell_limit(arguments.workspace)
     if _disable_autotuning(os.environ.get("XLA_FLAGS", "")):
         # XLA still asks for the workspace of each plan, so the drop-in cannot know this by itself.
-        print(
-            "Warning: with --xla_gpu_autotune_level=0 XLA provides no workspace: the limit is 0 bytes",
-            file=sys.stderr,
-            flush=True,
-        )
-        variables[settings.WORKSPACE_LIMIT.variable] = "0"
+        say("Warning: with --xla_gpu_autotune_level=0 XLA provides no workspace: the limit is 0 bytes")
+        variables[settings.WORKSPACE_LIMIT] = "0"
     plan = arguments.plan or settings.PLAN.read()
     if arguments.plan or arguments.online:
-        variables[settings.MODE.variable] = "online" if arguments.online else "plan"
+        variables[settings.MODE] = "online" if arguments.online else "plan"
     elif not os.environ.get(settings.MODE.variable):
-        variables[settings.MODE.variable] = "plan" if plan else "online"
+        variables[settings.MODE] = "plan" if plan else "online"
     if plan:
-        if variables.get(settings.MODE.variable, settings.MODE.read()) in ("plan", "online"):
+        if variables.get(settings.MODE, settings.MODE.read()) in ("plan", "online"):
             Plan.read(plan)  # an error now is better than a warning later
             if not os.path.isfile(plan):
                 raise UsageError(f"the plan {plan} cannot be read again by the program: give a file")
-        variables[settings.PLAN.variable] = os.path.abspath(plan)
+        variables[settings.PLAN] = os.path.abspath(plan)
     if arguments.numerics:
-        variables[settings.NUMERICS.variable] = arguments.numerics
+        variables[settings.NUMERICS] = arguments.numerics
     if arguments.batch_invariant:
-        variables[settings.BATCH_INVARIANT.variable] = "1"
+        variables[settings.BATCH_INVARIANT] = "1"
     if arguments.thorough:
-        variables[settings.MEASURING.variable] = "thorough"
+        variables[settings.MEASURING] = "thorough"
     try:
         cache = default_path()
     except CacheError as error:
-        print(f"Warning: {error}; what is measured is lost afterwards", file=sys.stderr, flush=True)
-        return variables
-    with suppress(OSError):  # without the folder nothing is kept, and the drop-in warns about that
-        cache.parent.mkdir(parents=True, exist_ok=True)
-    variables[settings.CACHE.variable] = str(cache)
-    return variables
+        say(f"Warning: {error}; what is measured is lost afterwards")
+    else:
+        with suppress(OSError):  # without the folder nothing is kept, and the drop-in warns about that
+            cache.parent.mkdir(parents=True, exist_ok=True)
+        variables[settings.CACHE] = str(cache)
+    return {setting.variable: value for setting, value in variables.items()}
 
 
 def _disable_autotuning(xla_flags: str) -> bool:

@@ -13,6 +13,11 @@ def milliseconds(value: float | None) -> str:
     return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 100 else f"{value:.1f}"
 
 
+def fine_milliseconds(value: float | None) -> str:
+    """Write milliseconds like `milliseconds`, but with three significant digits below 1 ms."""
+    return milliseconds(value) if value is None or value >= 1 else f"{value:.3g}"
+
+
 def ratio(value: float | None) -> str:
     """Write a ratio as `1.58×`; a dash for None."""
     return "–" if value is None else f"{value:.2f}×"

@@ -85,32 +85,6 @@ def checks_json(checks: Sequence["KernelCheck"], elsewhere: Sequence[str]) -> di
     }
 
 
-def difference_json(
-    headers: dict[str, tuple[str | None, str | None]],
-    kernels: Sequence[tuple[PlanKernel | None, PlanKernel | None]],
-) -> dict[str, Any]:
-    """Return the object that `plan diff --json` prints, from the pairs of headers and kernels that differ."""
-    return {
-        "same": not headers and not kernels,
-        "header": {key: {"old": old, "new": new} for key, (old, new) in headers.items()},
-        "kernels": [_changed_json(old, new) for old, new in kernels],
-    }
-
-
-def _changed_json(old: PlanKernel | None, new: PlanKernel | None) -> dict[str, Any]:
-    either = old or new
-    assert either is not None
-    values = {"old": old, "new": new}
-    return {
-        "problem": str(either.problem),
-        "pass": either.pass_,
-        **{
-            name: planned and {"count": planned.count, **_choice_json(planned)}
-            for name, planned in values.items()
-        },
-    }
-
-
 def _choice_json(planned: PlanKernel) -> dict[str, Any]:
     groups = planned.groups
     return {

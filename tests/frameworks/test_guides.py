@@ -16,7 +16,7 @@ PAGES = sorted(
     str(page.relative_to(DOCS)) for folder in (".", "reference") for page in (DOCS / folder).glob("*.md")
 )
 KINDS = {*PYTHON, *SHELL, "json", "text"}
-MODELLED = ("mucudnn memory", "mucudnn place", "mucudnn project")  # depend on no machine
+MODELLED = ("mucudnn memory", "mucudnn parallel place", "mucudnn parallel project")  # depend on no machine
 
 
 def readers_names(page: str) -> dict[str, Any]:

@@ -37,13 +37,13 @@ class Desk:
     def alone(self, habit: str, case: Case, **more: int) -> Ran:
         return self.programs.run(habit, case, self.folder, self.host_engine, **more)
 
-    def under(self, habit: str, case: Case, *flags: str | Path, command: str = "run", **more: int) -> Ran:
+    def under(self, habit: str, case: Case, *flags: str | Path, **more: int) -> Ran:
         variables = {
             "MUCUDNN_LIBRARY": "host",
             "MUCUDNN_LOG": "debug",
             "MUCUDNN_CACHE": str(self.folder / "cache.sqlite"),
         }
-        under = (sys.executable, "-m", "mucudnn", command, *flags, "--")
+        under = (sys.executable, "-m", "mucudnn", "run", *flags, "--")
         environment = {**self.host_engine, **variables}
         return self.programs.run(habit, case, self.folder, environment, under=under, **more)
 

@@ -153,7 +153,7 @@ def test_without_memory_the_table_says_which_batches_fit(capsys: Capture) -> Non
     result = json_of(capsys, ["memory", "alexnet", "--device", "rtx4090", "--optimizer", "adamw", "--json"])
     largest, planned = result["largest"], result["largest_with_plan"]
     assert 0 < largest < planned
-    rows = {row["batch"]: row for row in result["batches"]}
+    rows = {row["batch"]: row for row in result["rows"]}
     assert rows[largest]["peak"] <= rows[largest]["memory"]
     assert rows[largest]["planned_ms"] == rows[largest]["time_ms"]
     above = max(rows)
@@ -170,8 +170,8 @@ def test_adafactor_takes_less_than_adam(capsys: Capture) -> None:
 
 def test_devices_are_compared_for_a_batch(capsys: Capture) -> None:
     text = output_of(capsys, ["memory", "alexnet", "--batch", "4000", "--list-devices"])
-    assert re.search(r"titanx +12 GiB .*(with a plan|no)", text)
-    assert re.search(r"h200 +131 GiB .*yes ", text)
+    assert re.search(r"titanx +12 GiB .*(with a plan|no) *\n", text)
+    assert re.search(r"h200 +131 GiB .*yes *\n", text)
 
 
 def test_flags_of_a_plan_need_the_memory(capsys: Capture) -> None:

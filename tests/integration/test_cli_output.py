@@ -63,7 +63,7 @@ def test_an_unwritable_file_is_reported_before_any_work(
         (("parallel", "place", "alexnet", "--plot"), "plot"),
         (("cache", "export", "--output"), "export of a cache"),
         (("doctor", "--write-device-properties"), "description of a device"),
-        (("run", "--record"), "list of convolutions"),
+        (("run", "--record"), "record of convolutions"),
     ],
 )
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ def test_the_second_time_nothing_is_planned(on_nvidia: Mucudnn) -> None:
     command = ("optimize", KERNEL, "--device-properties", "a100")
     first, second = on_nvidia(*command), on_nvidia(*command)
     assert (first.returncode, second.returncode) == (0, 0)
-    assert "\n5 new enumerations of NVIDIA A100" in first.stdout
-    assert "\n0 new enumerations of NVIDIA A100" in second.stdout
+    assert "\n5 new enumerations on NVIDIA A100" in first.stdout
+    assert "\n0 new enumerations on NVIDIA A100" in second.stdout
     table = second.stdout.split("\n\n")[0]
     assert first.stdout.startswith(table)
 

@@ -101,7 +101,8 @@ def test_a_plan_that_does_not_hold_is_an_object_too(tmp_path: Path, capsys: Capt
 def test_equal_plans_are_the_same(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "a.plan"
     run(capsys, "optimize", GOOD, "--no-run", "--output", path)
-    assert run(capsys, "plan", "diff", path, path) == {"schema": 1, "same": True, "header": {}, "kernels": []}
+    same = run(capsys, "plan", "diff", path, path)
+    assert (same["header"], same["kernels"]) == ({}, {})
 
 
 def test_equal_parts_of_a_plan_are_one_object(tmp_path: Path, capsys: Capture) -> None:

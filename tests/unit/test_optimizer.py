@@ -12,10 +12,10 @@ from recorder import Recorder
 
 from mucudnn._native import parse_descriptor
 from mucudnn.cli.decisions import Decided
-from mucudnn.cli.terminal import show
 from mucudnn.costs.cache import Cache
 from mucudnn.measuring.buffers import measuring_extent
 from mucudnn.measuring.runners import Race
+from mucudnn.output.answers import show
 from mucudnn.plans.decide import Limits
 from mucudnn.plans.optimizer import replay
 from mucudnn.plans.result import to_json, to_plan

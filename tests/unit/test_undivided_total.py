@@ -15,10 +15,10 @@ from random_cases import cases
 
 from mucudnn._native import parse_descriptor
 from mucudnn.cli.decisions import Decided
-from mucudnn.cli.terminal import show
 from mucudnn.costs.records import SUCCESS, Machine, Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.errors import NothingFitsError
+from mucudnn.output.answers import show
 from mucudnn.plans.decide import Decision, Limits, decide
 from mucudnn.plans.result import Result, has_shares, split_shares, to_json, to_plan, total
 from mucudnn.problems.kernels import Kernel

@@ -19,14 +19,15 @@ WAYS = DIVIDED, ALGORITHM, LEFT = "divided", "by another algorithm", "left to Py
 class CachedChoice:
     """The choice for a kernel at its largest measured mini-batch.
 
-    `way` is DIVIDED, ALGORITHM or LEFT. `is_busy` says that other programs disturbed its measurements.
+    `way` is DIVIDED, ALGORITHM or LEFT. Without a choice all are None. `is_busy` says that other programs
+    disturbed its measurements.
     """
 
-    mini_batch: int
-    way: str
-    configuration: str
-    time_ms: float
-    is_busy: bool
+    mini_batch: int | None = None
+    way: str | None = None
+    configuration: str | None = None
+    time_ms: float | None = None
+    is_busy: bool = False
 
 
 class CachedChoices:
