@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from programs import run_compiler
 
 from mucudnn import _native
 
@@ -18,8 +19,9 @@ ABI = Path(__file__).parents[2] / "native" / "abi" / "cudnn.h"
 
 def declared(*headers: Path) -> list[tuple[str, str, str]]:
     """Return (result, name, parameters) of every function that these headers of ours declare."""
-    text = re.sub(r"\s*\\\n\s*", " ", "".join(header.read_text() for header in headers))
-    return re.findall(r"X\(([^,()]+), (\w+), \(([^()]*)\)\)", text)
+    includes = [f"-include{header}" for header in headers]
+    text = run_compiler("c", "-E", "-P", f"-I{ABI.parents[1]}", *includes, "-xc", "/dev/null").stdout
+    return re.findall(r"(\w[\w *]*) (cud\w+) \(([^()]*)\);", text)
 
 
 CUDNN = declared(ABI, ABI.with_name("cudnn_backend.h"))
