@@ -61,10 +61,9 @@ def test_a_spent_budget_checks_no_times(tmp_path: Path) -> None:
     use(path, 1.0, 1)
     for _ in range(3):
         assert use(path, 0.0, 1) == [True]
-    now = [1e6]
     measured = []
-    with Budget(1.0, lambda: now[0]).applied(), Cache.open(path) as cache:
-        Trials(lambda: now[0]).find_or_measure(
+    with Budget(1.0, lambda: 1e6).applied(), Cache.open(path) as cache:
+        Trials(lambda: 1e6).find_or_measure(
             cache, (HERE, KERNEL, "call 0"), lambda: measured.append(1) or TIMES, lambda _: "", lambda _: 1.0
         )
     assert measured == [1], "a later process with time left does"

@@ -323,17 +323,18 @@ def test_the_cache_of_compiled_graphs_knows_users_pass_and_choices(monkeypatch: 
     trace, other = type("Trace", (), {})(), type("Trace", (), {})()
     monkeypatch.setattr(inductor, "present_trace", lambda: trace)
     monkeypatch.setitem(inductor.limits_of_traces, trace, [1 << 20])
-    known = graph_pass.Swap([UsersPass()]).uuid()
-    assert known == graph_pass.Swap([UsersPass()]).uuid()
-    assert known != graph_pass.Swap([]).uuid()
-    assert graph_pass.Swap([lambda graph: None]).uuid() is None
+    swap, own = graph_pass.Swap, [UsersPass()]
+    known = swap(own).uuid()
+    assert known == swap(own).uuid()
+    assert known != swap([]).uuid()
+    assert swap([lambda graph: None]).uuid() is None
     for name, value in (("digest_of_choices", lambda: "others"), ("_CODE", b"another version")):
         with monkeypatch.context() as changed:
             changed.setattr(graph_pass, name, value)
-            assert known != graph_pass.Swap([UsersPass()]).uuid()
+            assert known != swap(own).uuid()
     monkeypatch.setattr(graph_pass, "digest_of_choices", lambda: "others")
     monkeypatch.setattr(inductor, "present_trace", lambda: other)
-    without = graph_pass.Swap([UsersPass()]).uuid()
+    without = swap(own).uuid()
     assert b"others" not in without
 
 

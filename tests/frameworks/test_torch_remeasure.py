@@ -221,7 +221,8 @@ QUIET, BUSY = {"choices": 1.0, "stock": 2.0}, {"choices": 9.0, "stock": 4.0}
 
 
 def test_times_of_a_call_kept_under_load_are_replaced_by_the_next_process(tmp_path: Path) -> None:
-    path, first = tmp_path / "cache.sqlite", Process(tmp_path / "cache.sqlite")
+    path = tmp_path / "cache.sqlite"
+    first = Process(path)
     assert [first.use(BUSY), first.use(QUIET)] == [BUSY, BUSY], "one process measures once"
     later = Process(path)
     assert [later.use(QUIET), later.use(BUSY)] == [QUIET, QUIET]
