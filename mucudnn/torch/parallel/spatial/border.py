@@ -129,13 +129,14 @@ def from_local(
 @handles(Divided.gather)
 def gather(x: Divided, names: Sequence[str] = ()) -> Any:
     """Return a tensor gathered over named dimensions of the mesh, or over all: see `Divided.gather`."""
-    unknown = [name for name in names if name not in x.division.names]
+    divided = x.division.by_name
+    unknown = [name for name in names if name not in divided]
     if unknown:
-        divided = ", ".join(map(repr, x.division.names))
-        raise UsageError(f"the dimension {unknown[0]!r} does not divide the tensor: {divided} do")
-    local, left = x.local, [name for name in x.division.names if names and name not in names]
-    for (axis, owners), name in zip(x.division.axes, x.division.names, strict=True):
-        if name not in left:
+        known = ", ".join(map(repr, divided))
+        raise UsageError(f"the dimension {unknown[0]!r} does not divide the tensor: {known} do")
+    local, left = x.local, [name for name in divided if names and name not in names]
+    for axis, owners in x.division.axes:
+        if owners.name not in left:
             local = Exchange.of_all_rows(axis, x.shape[axis], owners).fetch(local)
     return Divided(local, x.shape, x.division.keeping(left)) if left else local
 
@@ -155,8 +156,7 @@ def spread(whole: Tensor, shape: Sequence[int], division: Division) -> Tensor:
             continue
         if whole.size(at) != shape[axis]:
             raise UsageError(f"a tensor of {tuple(whole.shape)} does not fit a divided one of {tuple(shape)}")
-        own = owners.own(shape[axis])
-        whole = whole.narrow(at, own.lo, own.size)
+        whole = owners.cut(whole, at)
     return whole
 
 
@@ -212,8 +212,8 @@ def to_dtensor(x: Divided) -> Any:
     with no_fork:
         from torch.distributed.tensor import DTensor, Shard
 
-    order = [name for name in x.division.mesh.mesh_dim_names if name in x.division.names]
-    axis_of = dict(zip(x.division.names, x.divided_axes, strict=True))
+    axis_of = x.division.by_name
+    order = [name for name in x.division.mesh.mesh_dim_names if name in axis_of]
     mesh = x.division.mesh[tuple(order)]
     local = _scaled(x.local.contiguous(), x.division.ranks)
     stride = torch.empty(x.shape, device="meta").stride()
@@ -253,20 +253,18 @@ def _division(
             )
         divided.append((axis, owners_of(shape, axis, mesh, name)))
     others = tuple(mesh.get_group(name).group_name for name in names if name not in axes.values())
-    return Division(
-        tuple(divided), others, statistics, numerics, mesh, tuple(name for _, name in sorted(axes.items()))
-    )
+    return Division(tuple(divided), others, statistics, numerics, mesh)
 
 
 def owners_of(shape: Sequence[int], axis: int, mesh: DeviceMesh, name: str) -> Owners:
     """Return the ranks along a dimension of a mesh as the owners of an axis. Raises UsageError."""
     group = mesh.get_group(name)
-    owners = Owners(group.group_name, dist.get_rank(group), group.size())
+    owners = Owners(group.group_name, dist.get_rank(group), group.size(), name)
     if shape[axis] < owners.ranks:
         raise UsageError(
             f"axis {axis} has {shape[axis]} rows, fewer than the {owners.ranks} ranks of {name!r}"
         )
-    return owners if owners.ranks > 1 else ALONE
+    return owners if owners.ranks > 1 else ALONE._replace(name=name)
 
 
 def _described(x: Tensor, shape: Sequence[int]) -> str:
@@ -283,8 +281,7 @@ class _Cut(torch.autograd.Function):
         """Return a copy of the part."""
         ctx.division, ctx.shape = division, tuple(whole.shape)
         for axis, owners in division.axes:
-            own = owners.own(whole.size(axis))
-            whole = whole.narrow(axis, own.lo, own.size)
+            whole = owners.cut(whole, axis)
         return whole.clone(memory_format=torch.contiguous_format)
 
     @staticmethod
@@ -322,7 +319,7 @@ def redivide(whole: Tensor, division: Division) -> Divided:
 
 def divide_further(x: Divided, division: Division) -> Divided:
     """Divide a tensor again over the dimensions of the mesh over which it was gathered."""
-    left = division.keeping([name for name in division.names if name not in x.division.names])
+    left = division.keeping([name for name in division.by_name if name not in x.division.by_name])
     return Divided(_Cut.apply(x.local, left), x.shape, division)
 
 
@@ -334,7 +331,7 @@ def redistribute(x: Any, division: Division) -> Divided:
     """
     if not isinstance(x, Divided):
         return redivide(x, division)
-    if (x.division.axes, x.division.names) == (division.axes, division.names):
+    if x.division.axes == division.axes:
         return Divided(x.local, x.shape, division)
     if x.division.mesh is not division.mesh:
         raise UsageError(f"{x} is divided on another mesh than the tensors that it meets")

@@ -52,7 +52,6 @@ class Division(NamedTuple):
         statistics: "spatial" or "all", the ranks over which batch norms take their statistics.
         numerics: "caller", or "same" if convolutions have the same bits on any number of ranks.
         mesh: the mesh, for `to_dtensor`.
-        names: the dimension of the mesh that divides each of the axes.
         copies: the groups whose ranks all have the same part, because the tensor was gathered over them.
     """
 
@@ -61,7 +60,6 @@ class Division(NamedTuple):
     statistics: str
     numerics: str
     mesh: Any
-    names: tuple[str, ...]
     copies: tuple[str, ...] = ()
 
     def owners(self, axis: int) -> Owners:
@@ -85,26 +83,21 @@ class Division(NamedTuple):
 
     def keeping(self, names: Sequence[str]) -> "Division":
         """Return the division over these dimensions of the mesh only; ranks along the others have copies."""
-        pairs = list(zip(self.axes, self.names, strict=True))
         return self._replace(
-            axes=tuple(axis for axis, name in pairs if name in names),
-            names=tuple(name for _, name in pairs if name in names),
+            axes=tuple((axis, owners) for axis, owners in self.axes if owners.name in names),
             copies=self.copies
-            + tuple(owners.group for (_, owners), name in pairs if owners.group and name not in names),
+            + tuple(owners.group for _, owners in self.axes if owners.group and owners.name not in names),
         )
 
     @property
     def by_name(self) -> dict[str, int]:
         """The axis that each dimension of the mesh divides."""
-        return {name: axis for (axis, _), name in zip(self.axes, self.names, strict=True)}
+        return {owners.name: axis for axis, owners in self.axes}
 
     def on_axes(self, new: Sequence[int]) -> "Division":
         """Return the division with its axes, in order, replaced by others."""
-        pairs = sorted(zip(new, self.axes, self.names, strict=True))
-        return self._replace(
-            axes=tuple((axis, owners) for axis, (_, owners), _ in pairs),
-            names=tuple(name for _, _, name in pairs),
-        )
+        owners = (owners for _, owners in self.axes)
+        return self._replace(axes=tuple(sorted(zip(new, owners, strict=True))))
 
 
 @dataclass(eq=False, repr=False)  # FSDP2 looks for tensors in dataclasses
@@ -339,11 +332,14 @@ def local_shape(shape: Sequence[int], division: Division) -> tuple[int, ...]:
 def handles(*functions: Any) -> Callable[[AnyHandler], AnyHandler]:
     """Register a handler for functions. It is called as `handler(function, *args, **kwargs)`.
 
-    If its first argument is annotated as Divided, calls with a whole first tensor run on gathered tensors.
+    A name stands for all functions that PyTorch has under it. If the handler's first argument is annotated as
+    Divided, calls with a whole first tensor run on gathered tensors.
     """
+    names = {name for name in functions if isinstance(name, str)}
+    handled = {*functions, *functions_named(*names)} - names
 
     def register(handler: AnyHandler) -> AnyHandler:
-        _table.update(dict.fromkeys(functions, handler))
+        _table.update(dict.fromkeys(handled, handler))
         if list(inspect.get_annotations(handler).values())[1:2] == [Divided]:
             _of_divided.add(handler)
         return handler

@@ -45,24 +45,22 @@ def run_on_whole(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], r
     check_enclosing()
     if any(isinstance(out, Divided) for out in logical_tensors(kwargs.get("out"))):
         raise ArgumentTypeError(f"{name_of(function)} writes into a divided tensor: call it without out=")
-    leaves, structure = pytree.tree_flatten((args, kwargs), is_leaf=lambda leaf: isinstance(leaf, Divided))
-    wholes: dict[int, Tensor] = {}
-    for leaf in leaves:
-        if isinstance(leaf, Divided) and id(leaf) not in wholes:
-            wholes[id(leaf)] = gather(leaf)
+    sources = [tensor for tensor in logical_tensors((args, kwargs)) if isinstance(tensor, Divided)]
+    wholes = {id(source): source for source in sources}
+    wholes = {key: gather(source) for key, source in wholes.items()}
     note(function, list(wholes.values()), reason)
-    whole_args, whole_kwargs = pytree.tree_unflatten(
-        [wholes[id(leaf)] if isinstance(leaf, Divided) else leaf for leaf in leaves], structure
+    whole_args, whole_kwargs = pytree.tree_map(
+        lambda leaf: wholes.get(id(leaf), leaf),
+        (args, kwargs),
+        is_leaf=lambda leaf: isinstance(leaf, Divided),
     )
-    first = args[0] if args and isinstance(args[0], Divided) else None
-    if first is not None:
-        whole_args = (wholes[id(first)].clone() if writes(function) else whole_args[0], *whole_args[1:])
+    if args and isinstance(args[0], Divided) and writes(function):
+        changed = whole_args[0].clone()
+        function(changed, *whole_args[1:], **whole_kwargs)
+        return _written(function, args[0], changed)
     result = function(*whole_args, **whole_kwargs)
-    if first is not None and writes(function):
-        return _written(function, first, whole_args[0])
     if function in _READING:
         return result
-    sources = [leaf for leaf in leaves if isinstance(leaf, Divided)]
     return pytree.tree_map(lambda y: divide_again(y, sources) if isinstance(y, Tensor) else y, result)
 
 
@@ -89,7 +87,7 @@ def note(function: Any, wholes: Sequence[Tensor], reason: str) -> None:
     """Tell listeners of a gathering, and warn unless the layer has gathered for this function before."""
     if torch.compiler.is_compiling():
         return
-    event = Gathering(*_caller(), name_of(function), sum(x.numel() * x.element_size() for x in wholes))
+    event = Gathering(_caller(), name_of(function), sum(x.numel() * x.element_size() for x in wholes))
     for listener in listeners:
         listener(event)
     if (event.layer, event.function) not in _warned and not any(x.is_meta for x in wholes):
@@ -103,7 +101,7 @@ def note(function: Any, wholes: Sequence[Tensor], reason: str) -> None:
         )
 
 
-def _caller() -> tuple[str]:
+def _caller() -> str:
     """Return the name of the module that is running, as its outermost module names it."""
     frame: FrameType | None = sys._getframe(2)
     running: list[nn.Module] = []
@@ -113,7 +111,7 @@ def _caller() -> tuple[str]:
             running.append(owner)
         frame = frame.f_back
     if not running:
-        return ("",)
+        return ""
     inner, outer = running[0], running[-1]
     names = {module: name for name, module in outer.named_modules()}
-    return (f"{names.get(inner) or type(inner).__name__} ({type(inner).__name__})",)
+    return f"{names.get(inner) or type(inner).__name__} ({type(inner).__name__})"

@@ -16,12 +16,14 @@ from mucudnn.torch.parallel.spatial.windows import Pieces, Span, flattened, part
 class Owners(NamedTuple):
     """The ranks that share an axis: their group, this rank's place in it, and their number.
 
-    An axis without a group ("") has a single owner, and nothing is sent.
+    `name` is the dimension of the mesh that divides the axis. An axis without a group ("") has a single
+    owner, and nothing is sent.
     """
 
     group: str
     rank: int
     ranks: int
+    name: str
 
     def parts(self, size: int) -> tuple[Span, ...]:
         """Return the rows of an axis that each owner has."""
@@ -31,8 +33,13 @@ class Owners(NamedTuple):
         """Return the rows of an axis that this rank has."""
         return self.parts(size)[self.rank]
 
+    def cut(self, x: Tensor, axis: int) -> Tensor:
+        """Return this rank's rows of a tensor that has all rows of an axis."""
+        own = self.own(x.size(axis))
+        return x.narrow(axis, own.lo, own.size)
 
-ALONE = Owners("", 0, 1)
+
+ALONE = Owners("", 0, 1, "")
 
 
 class Exchange(NamedTuple):

@@ -70,8 +70,7 @@ def _keys(x: Any, others: Division, all_axes: Division) -> Tensor:
         return x.local if isinstance(x, Divided) else x
     part = shared(x, all_axes)
     for axis, owners in others.axes:
-        own = owners.own(x.size(axis))
-        part = part.narrow(axis, own.lo, own.size)
+        part = owners.cut(part, axis)
     return part
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.spatial.border import redistribute, shared
-from mucudnn.torch.parallel.spatial.divided import Divided, Division, functions_named, handles
+from mucudnn.torch.parallel.spatial.divided import Divided, Division, handles
 from mucudnn.torch.parallel.spatial.exchange.exchange import Owners, add_up
 from mucudnn.torch.parallel.spatial.refusing import refuse
 
@@ -44,14 +44,10 @@ def contract(
     ]
     local = run(*parts)
     local = add_up(local, [owners.group for label, owners in divided if label not in output])
-    kept = [
-        (output.index(label), owners, name)
-        for (label, owners), name in zip(divided, guide.division.names, strict=True)
-        if label in output
-    ]
+    kept = {owners.name: output.index(label) for label, owners in divided if label in output}
     if not kept:
         return local
-    division = guide.division.keeping([name for _, _, name in kept]).on_axes([axis for axis, _, _ in kept])
+    division = guide.division.keeping(list(kept)).on_axes(list(kept.values()))
     return Divided(local, [sizes[label] for label in output], division)
 
 
@@ -74,23 +70,22 @@ def _part(
 ) -> Tensor:
     """Return the part of an operand that meets this rank's part of the product."""
     axes = {
-        name: (labels.index(label), owners)
-        for (label, owners), name in zip(divided, division.names, strict=True)
+        owners: labels.index(label)
+        for label, owners in divided
         if label in labels and x.shape[labels.index(label)] == sizes[label]
     }
     if isinstance(x, Divided):
         if axes:
-            own = division.keeping(list(axes)).on_axes([axis for axis, _ in axes.values()])
+            own = division.keeping([owners.name for owners in axes]).on_axes(list(axes.values()))
             return redistribute(x, own).local
         x = x.gather()
     part: Tensor = shared(x, division)
-    for axis, owners in axes.values():
-        own_rows = owners.own(x.size(axis))
-        part = part.narrow(axis, own_rows.lo, own_rows.size)
+    for owners, axis in axes.items():
+        part = owners.cut(part, axis)
     return part
 
 
-@handles(*functions_named("matmul", "__matmul__", "bmm"))
+@handles("matmul", "__matmul__", "bmm")
 def _matmul(function: Any, a: Any, b: Any) -> Any:
     if min(a.dim(), b.dim()) < 2:
         raise refuse(function, "with a vector is not in the table")
@@ -104,7 +99,7 @@ def _matmul_from_right(function: Any, b: Any, a: Any) -> Any:
     return _matmul(torch.matmul, a, b)
 
 
-@handles(*functions_named("baddbmm"))
+@handles("baddbmm")
 def _add_to_products(function: Any, input: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     product = _matmul(function, a, b)
     product = product * alpha if alpha != 1 else product

@@ -39,7 +39,7 @@ _WRITING = functions_named(*_IN_PLACE)  # they change their first argument
 _PLAIN = (int, float, str, torch.dtype, torch.device, type(None))
 
 
-@handles(*functions_named(*_ELEMENTWISE.split(), *ELEMENTWISE_OPERATORS), *_WRITING)
+@handles(*_ELEMENTWISE.split(), *ELEMENTWISE_OPERATORS, *_IN_PLACE)
 def run_on_elements(function: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a function on the parts of divided tensors, and on the matching parts of whole tensors."""
     first, *others = args or (None,)
@@ -129,17 +129,12 @@ def _local(x: Any) -> Any:
     return x.local if isinstance(x, Divided) else x
 
 
-@handles(*functions_named("prelu"))
-def _prelu(function: Any, x: Divided, *others: Any, **kwargs: Any) -> Any:
+@handles("prelu", "empty_like")
+def _with_shared_arguments(function: Any, x: Divided, *others: Any, **kwargs: Any) -> Divided:
     return x.with_local(function(x.local, *others, **kwargs))
 
 
-@handles(*functions_named("empty_like"))
-def _empty(function: Any, x: Divided, *others: Any, **kwargs: Any) -> Divided:
-    return x.with_local(function(x.local, *others, **kwargs))
-
-
-@handles(*functions_named("rand_like", "randn_like"))
+@handles("rand_like", "randn_like")
 def _random(function: Any, x: Divided, *others: Any, **kwargs: Any) -> Any:
     """Draw the numbers of the whole on every rank, because generators have the same state; keep the part."""
     return redivide(function(x.local.new_empty(()).expand(x.shape), *others, **kwargs), x.division)

@@ -9,26 +9,26 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.torch.parallel.spatial.border import matching_part, without_axes
-from mucudnn.torch.parallel.spatial.divided import Divided, axis_of, functions_named, handles
+from mucudnn.torch.parallel.spatial.divided import Divided, axis_of, handles
 from mucudnn.torch.parallel.spatial.functions.shapes import new_axis
 from mucudnn.torch.parallel.spatial.functions.whole_axes import resized, whole_axis
 from mucudnn.torch.parallel.spatial.refusing import refuse
 from mucudnn.torch.parallel.spatial.windows import Span, sliding, with_rows
 
 
-@handles(*functions_named("narrow"))
+@handles("narrow")
 def _narrow(function: Any, x: Divided, dim: int, start: int, length: int) -> Divided:
     axis = axis_of(x, dim)
     start = start % x.shape[axis] if start < 0 else start
     return sliced(x, axis, slice(start, start + length))
 
 
-@handles(*functions_named("select"))
+@handles("select")
 def _select(function: Any, x: Divided, dim: int, index: int) -> Any:
     return without_axes(x, _row(x, axis_of(x, dim), index), [axis_of(x, dim)], keepdim=False)
 
 
-@handles(Tensor.__iter__, *functions_named("unbind"))
+@handles(Tensor.__iter__, "unbind")
 def _unbind(function: Any, x: Divided, dim: int = 0) -> Any:
     rows = tuple(_select(function, x, dim, i) for i in range(x.shape[axis_of(x, dim)]))
     return iter(rows) if function is Tensor.__iter__ else rows
@@ -136,17 +136,17 @@ def _fill(function: Any, x: Divided, mask: Any, value: Any) -> None:
     x.local.masked_fill_(matching_part(mask, x.shape, x.division), value)
 
 
-@handles(*functions_named("index_select"))
+@handles("index_select")
 def _index_select(function: Any, x: Divided, dim: int, index: Tensor) -> Any:
     return _listed(function, x, axis_of(x, dim), index)
 
 
-@handles(*functions_named("gather", "take_along_dim"))
+@handles("gather", "take_along_dim")
 def _gather_elements(function: Any, x: Divided, dim: int, index: Any, **kwargs: Any) -> Any:
     return resized(x, function(x.local, whole_axis(x, function, dim), _places(function, x, index), **kwargs))
 
 
-@handles(*functions_named("scatter", "scatter_", "scatter_add", "scatter_add_"))
+@handles("scatter", "scatter_", "scatter_add", "scatter_add_")
 def _scatter(function: Any, x: Divided, dim: int, index: Any, src: Any, **kwargs: Any) -> Any:
     axis = whole_axis(x, function, dim)
     source = _places(function, x, src) if isinstance(src, Tensor | Divided) else src

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.spatial.border import matching_part, redistribute, shared
-from mucudnn.torch.parallel.spatial.divided import Divided, axis_of, functions_named, handles
+from mucudnn.torch.parallel.spatial.divided import Divided, axis_of, handles
 from mucudnn.torch.parallel.spatial.functions.elementwise import largest
 from mucudnn.torch.parallel.spatial.functions.indexing import sliced
 from mucudnn.torch.parallel.spatial.functions.resampling import matrix_product
@@ -19,7 +19,7 @@ from mucudnn.torch.parallel.spatial.refusing import refuse
 from mucudnn.torch.parallel.spatial.windows import EMPTY, Span, with_rows
 
 
-@handles(*functions_named("cat", "concat", "concatenate"))
+@handles("cat", "concat", "concatenate")
 def _cat(function: Any, tensors: Sequence[Any], dim: int = 0, *, axis: int | None = None) -> Any:
     kept = [x for x in tensors if not (x.dim() == 1 and x.shape[0] == 0)]  # PyTorch skips such a tensor
     shape = [*kept[0].shape]
@@ -54,12 +54,11 @@ def _whole_piece(x: Tensor, axis: int, own: Span, like: Divided) -> Tensor:
     """Return some rows of a whole tensor, divided along the other divided axes."""
     part = shared(x, like.division)
     for at, owners in like.division.axes:
-        rows = own if at == axis else owners.own(x.size(at))
-        part = part.narrow(at, rows.lo, rows.size)
+        part = part.narrow(at, own.lo, own.size) if at == axis else owners.cut(part, at)
     return part
 
 
-@handles(*functions_named("stack"))
+@handles("stack")
 def _stack(function: Any, tensors: Sequence[Any], dim: int = 0) -> Any:
     at = dim % (tensors[0].dim() + 1)
     return _cat(
@@ -67,9 +66,7 @@ def _stack(function: Any, tensors: Sequence[Any], dim: int = 0) -> Any:
     )
 
 
-@handles(
-    *functions_named("chunk", "split", "tensor_split", "split_with_sizes", "unsafe_chunk", "unsafe_split")
-)
+@handles("chunk", "split", "tensor_split", "split_with_sizes", "unsafe_chunk", "unsafe_split")
 def _split(function: Any, x: Divided, split: Any, dim: int = 0) -> tuple[Any, ...]:
     axis = axis_of(x, dim)
     rows = torch.empty(x.shape[axis], device="meta")  # PyTorch cuts it, so the pieces are PyTorch's
@@ -77,7 +74,7 @@ def _split(function: Any, x: Divided, split: Any, dim: int = 0) -> tuple[Any, ..
     return tuple(sliced(x, axis, slice(lo, hi)) for lo, hi in pairwise(ends))
 
 
-@handles(*functions_named("roll"))
+@handles("roll")
 def _roll(function: Any, x: Divided, shifts: Any, dims: Any = ()) -> Divided:
     each, axes = ([n] if isinstance(n, int) else list(n) for n in (shifts, dims))
     if len(each) != len(axes):
@@ -101,7 +98,7 @@ def _rolled(x: Divided, axis: int, shift: int) -> Divided:
     return x.with_local(torch.cat(pieces, axis))
 
 
-@handles(*functions_named("flip"))
+@handles("flip")
 def _flip(function: Any, x: Divided, *dims: Any) -> Divided:
     axes = [axis_of(x, dim) for dim in (dims[0] if isinstance(dims[0], Sequence) else dims)]
     local = x.local
@@ -112,7 +109,7 @@ def _flip(function: Any, x: Divided, *dims: Any) -> Divided:
     return x.with_local(local.flip(axes))
 
 
-@handles(*functions_named("repeat_interleave"))
+@handles("repeat_interleave")
 def _repeat_interleave(
     function: Any, x: Divided, repeats: Any, dim: int | None = None, **kwargs: Any
 ) -> Divided:
@@ -124,7 +121,7 @@ def _repeat_interleave(
     return matrix_product(x, axis, [[row] for row in range(x.shape[axis]) for _ in range(repeats)], None)
 
 
-@handles(*functions_named("repeat", "tile"))
+@handles("repeat", "tile")
 def _repeat(function: Any, x: Divided, *sizes: Any) -> Divided:
     times = list(sizes[0] if isinstance(sizes[0], Sequence) else sizes)
     times = [1] * (x.dim() - len(times)) + times
@@ -135,7 +132,7 @@ def _repeat(function: Any, x: Divided, *sizes: Any) -> Divided:
     return resized(x, x.local.repeat(times))
 
 
-@handles(*functions_named("expand"))
+@handles("expand")
 def _expand(function: Any, x: Divided, *sizes: Any, **kwargs: Any) -> Any:
     shape = list(sizes[0] if isinstance(sizes[0], Sequence) else sizes)
     while x.dim() < len(shape):
@@ -149,11 +146,11 @@ def _expand(function: Any, x: Divided, *sizes: Any, **kwargs: Any) -> Any:
     return y.with_local(y.local.expand(local), whole)
 
 
-@handles(*functions_named("expand_as"))
+@handles("expand_as")
 def _expand_as(function: Any, x: Any, other: Any) -> Any:
     return x.expand(other.shape)
 
 
-@handles(*functions_named("broadcast_to"))
+@handles("broadcast_to")
 def _broadcast_to(function: Any, x: Any, size: Any) -> Any:
     return _expand(function, x, size)

@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.spatial.border import redistribute, total
-from mucudnn.torch.parallel.spatial.divided import Divided, Handler, functions_named, handles, local_shape
+from mucudnn.torch.parallel.spatial.divided import Divided, Handler, handles, local_shape
 from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, connected_empty
 from mucudnn.torch.parallel.spatial.functions.resampling import matrix_product
 from mucudnn.torch.parallel.spatial.refusing import refuse
@@ -249,4 +249,4 @@ for _dims in (1, 2, 3):
         "adaptive_max_pool": _adaptive_max,
     }
     for _name, _handler in _handlers.items():
-        handles(*functions_named(f"{_name}{_dims}d"))(partial(_handler, dims=_dims))
+        handles(f"{_name}{_dims}d")(partial(_handler, dims=_dims))

@@ -15,7 +15,7 @@ from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.spatial.border import gather, redivide
-from mucudnn.torch.parallel.spatial.divided import Divided, functions_named, handles
+from mucudnn.torch.parallel.spatial.divided import Divided, handles
 from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, connected_empty
 from mucudnn.torch.parallel.spatial.refusing import refuse
 from mucudnn.torch.parallel.spatial.windows import Span, tapped, with_rows
@@ -205,7 +205,7 @@ def _each(value: Any, dims: int) -> tuple[Any, ...]:
     return (value,) * dims
 
 
-@handles(*functions_named("pixel_shuffle", "pixel_unshuffle"))
+@handles("pixel_shuffle", "pixel_unshuffle")
 def _pixel_shuffle(function: Any, x: Divided, *factors: int, **kwargs: int) -> Divided:
     [factor] = (*factors, *kwargs.values())
     if x.dim() - 3 in x.divided_axes:

@@ -1,6 +1,6 @@
 """Functions that move, add, remove, merge and split axes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,8 +8,8 @@ from torch import Tensor
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.spatial.border import gather, redistribute, without_axes
-from mucudnn.torch.parallel.spatial.divided import Divided, Division, axis_of, functions_named, handles
-from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange
+from mucudnn.torch.parallel.spatial.divided import Divided, Division, axis_of, handles
+from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, Owners
 from mucudnn.torch.parallel.spatial.refusing import refuse
 from mucudnn.torch.parallel.spatial.windows import Span, product
 
@@ -20,12 +20,12 @@ def _integers(arguments: Sequence[Any]) -> list[Any]:
     return list(arguments[0] if is_sequence else arguments)
 
 
-@handles(*functions_named("permute"))
+@handles("permute")
 def _permute(function: Any, x: Divided, *order: Any, dims: Sequence[int] = ()) -> Divided:
     return _permuted(x, [axis_of(x, axis) for axis in _integers(order or dims)])
 
 
-@handles(*functions_named("transpose", "swapaxes"))
+@handles("transpose", "swapaxes")
 def _transpose(function: Any, x: Divided, dim0: int, dim1: int) -> Divided:
     order = list(range(x.dim()))
     first, second = axis_of(x, dim0), axis_of(x, dim1)
@@ -38,7 +38,7 @@ def _permuted(x: Divided, order: Sequence[int]) -> Divided:
     return Divided(x.local.permute(order), [x.shape[axis] for axis in order], division)
 
 
-@handles(*functions_named("movedim", "moveaxis"))
+@handles("movedim", "moveaxis")
 def _movedim(function: Any, x: Divided, source: Any, destination: Any) -> Divided:
     axes = [[axis_of(x, a) for a in (n if isinstance(n, Sequence) else [n])] for n in (source, destination)]
     order = [axis for axis in range(x.dim()) if axis not in axes[0]]
@@ -58,16 +58,16 @@ def new_axis(x: Divided, at: int) -> Divided:
     return Divided(x.local.unsqueeze(at), [*x.shape[:at], 1, *x.shape[at:]], division)
 
 
-@handles(*functions_named("unsqueeze"))
+@handles("unsqueeze")
 def _unsqueeze(function: Any, x: Divided, dim: int) -> Divided:
     return new_axis(x, dim % (x.dim() + 1))
 
 
-@handles(*functions_named("squeeze"))
+@handles("squeeze")
 def _squeeze(function: Any, x: Divided, dim: Any = None) -> Any:
     axes = range(x.dim()) if dim is None else dim if isinstance(dim, Sequence) else [dim]
     gone = [axis for axis in (axis_of(x, a) for a in axes) if x.shape[axis] == 1]
-    names = [name for name, axis in x.division.by_name.items() if axis in gone]
+    names = [owners.name for axis, owners in x.division.axes if axis in gone]
     if names:
         x = gather(x, names)
     if not isinstance(x, Divided):
@@ -75,19 +75,19 @@ def _squeeze(function: Any, x: Divided, dim: Any = None) -> Any:
     return without_axes(x, x.local.squeeze(gone), gone, keepdim=False)
 
 
-@handles(*functions_named("flatten"))
+@handles("flatten")
 def _flatten(function: Any, x: Divided, start_dim: int = 0, end_dim: int = -1) -> Any:
     start, end = axis_of(x, start_dim), axis_of(x, end_dim)
     return reshaped(x, [*x.shape[:start], product(x.shape[start : end + 1]), *x.shape[end + 1 :]])
 
 
-@handles(*functions_named("unflatten"))
+@handles("unflatten")
 def _unflatten(function: Any, x: Divided, dim: int, sizes: Sequence[int]) -> Any:
     axis, into = axis_of(x, dim), list(sizes)
     return reshaped(x, [*x.shape[:axis], *_known(into, x.shape[axis]), *x.shape[axis + 1 :]])
 
 
-@handles(*functions_named("reshape", "view"))
+@handles("reshape", "view")
 def _reshape(function: Any, x: Divided, *sizes: Any, **kwargs: Any) -> Any:
     shape = _integers(sizes or (kwargs.get("shape", kwargs.get("size", ())),))
     if not all(isinstance(n, int) for n in shape):
@@ -98,7 +98,7 @@ def _reshape(function: Any, x: Divided, *sizes: Any, **kwargs: Any) -> Any:
     return reshaped(x, shape)
 
 
-@handles(*functions_named("view_as", "reshape_as"))
+@handles("view_as", "reshape_as")
 def _reshape_as(function: Any, x: Any, other: Any) -> Any:
     return x.reshape(other.shape)
 
@@ -139,15 +139,15 @@ def reshaped(x: Divided, shape: list[int]) -> Any:
         return gather(x).reshape(shape)
     original = x.division
     wanted: dict[str, int | None] = {}  # the axis of the result for each dimension of the mesh
-    flat: list[tuple[str, range, range]] = []  # groups whose divided axis comes first
+    flat: dict[Owners, tuple[range, range]] = {}  # groups whose divided axis comes first
     for before, after in _groups(x.shape, shape):
         first = next((axis for axis in before if x.shape[axis] > 1), None)
-        for (axis, owners), name in zip(original.axes, original.names, strict=True):
+        for axis, owners in original.axes:
             if axis in before:
-                wanted[name] = _best_axis(shape, after, owners.ranks)
+                wanted[owners.name] = _best_axis(shape, after, owners.ranks)
                 if axis == first:
-                    flat.append((name, before, after))
-    others = [name for name in wanted if name not in [kept for kept, _, _ in flat]]
+                    flat[owners] = before, after
+    others = [owners.name for _, owners in original.axes if owners not in flat]
     y = gather(x, others) if others else x
     result = _regrouped(y, shape, flat) if isinstance(y, Divided) else y.reshape(shape)
     now = result.division.by_name if isinstance(result, Divided) else {}
@@ -173,38 +173,36 @@ def _best_axis(shape: Sequence[int], after: range, ranks: int) -> int | None:
 def _moved(division: Division, axes: dict[str, int]) -> Division:
     """Return the division over named dimensions of the mesh, along other axes."""
     kept = division.keeping(list(axes))
-    return kept.on_axes([axes[name] for name in kept.names])
+    return kept.on_axes([axes[name] for name in kept.by_name])
 
 
-def _regrouped(x: Divided, shape: list[int], flat: Sequence[tuple[str, range, range]]) -> Divided:
+def _regrouped(x: Divided, shape: list[int], flat: Mapping[Owners, tuple[range, range]]) -> Divided:
     """Return a tensor of another shape whose divided axes come first in their groups."""
-    owners = dict(zip(x.division.names, (owners for _, owners in x.division.axes), strict=True))
-    of_group = {after.start: (name, before, after) for name, before, after in flat}
+    of_group = {after.start: (owners, before, after) for owners, (before, after) in flat.items()}
     local_shape, moves, axis = [], [], 0
     while axis < len(shape):
         if axis not in of_group:
             local_shape.append(shape[axis])
             axis += 1
             continue
-        name, before, after = of_group[axis]
+        owners, before, after = of_group[axis]
         local_shape.append(product([x.local.size(a) for a in before]))
-        moves.append((len(local_shape) - 1, name, before, after))
+        moves.append((len(local_shape) - 1, owners, before, after))
         axis = after.stop
     local = x.local.reshape(local_shape)
     final: list[int] = list(local_shape)
     axes = {}
-    for at, name, before, after in reversed(moves):
+    for at, owners, before, after in reversed(moves):
         first = next(a for a in before if x.shape[a] > 1)
         to = next(a for a in after if shape[a] > 1)
         inner, outer = product(x.shape[first + 1 : before.stop]), product(shape[to + 1 : after.stop])
-        own = owners[name].parts(x.shape[first])
-        wanted = owners[name].parts(shape[to])
+        own, wanted = owners.parts(x.shape[first]), owners.parts(shape[to])
         exchange = Exchange(
             at, tuple(Span(s.lo * inner, s.hi * inner) for s in own),
-            tuple(Span(s.lo * outer, s.hi * outer) for s in wanted), owners[name],
+            tuple(Span(s.lo * outer, s.hi * outer) for s in wanted), owners,
         )  # fmt: skip
         local = exchange.fetch(local)
-        rows = wanted[owners[name].rank].size
+        rows = wanted[owners.rank].size
         final[at : at + 1] = [rows if a == to else shape[a] for a in after]
-        axes[name] = to
+        axes[owners.name] = to
     return Divided(local.reshape(final), shape, _moved(x.division, axes))

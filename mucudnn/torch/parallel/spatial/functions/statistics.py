@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.torch.parallel.spatial.border import total, without_axes
-from mucudnn.torch.parallel.spatial.divided import Divided, axis_of, functions_named, handles
+from mucudnn.torch.parallel.spatial.divided import Divided, axis_of, handles
 from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, connected_empty
 from mucudnn.torch.parallel.spatial.functions.whole_axes import along_axes
 from mucudnn.torch.parallel.spatial.refusing import refuse
@@ -25,7 +25,7 @@ def _is_local(x: Divided, axes: Sequence[int]) -> bool:
     return not set(axes) & set(x.divided_axes)
 
 
-@handles(*functions_named("amax", "amin", "max", "min"))
+@handles("amax", "amin", "max", "min")
 def _extreme(function: Any, x: Divided, *rest: Any, **kwargs: Any) -> Any:
     """Return extremes; those of an axis with their places only if the axis is not divided."""
     name = function.__name__
@@ -55,7 +55,7 @@ def _extreme(function: Any, x: Divided, *rest: Any, **kwargs: Any) -> Any:
     return without_axes(x, local, axes, keepdim)
 
 
-@handles(*functions_named("var", "std"))
+@handles("var", "std")
 def _variance(
     function: Any, x: Divided, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *,
     correction: Any = None,
@@ -85,7 +85,7 @@ def _norm(
     return total(x.abs(), axes, keepdim) if p == 1 else total(x.square(), axes, keepdim).sqrt()
 
 
-@handles(*functions_named("softmax", "log_softmax", "logsumexp"))
+@handles("softmax", "log_softmax", "logsumexp")
 def _softmax(function: Any, x: Divided, dim: Any = None, *rest: Any, **kwargs: Any) -> Any:
     """Return a softmax; along a divided axis the ranks add up their sums of exponentials."""
     name, dtype = function.__name__, kwargs.get("dtype")

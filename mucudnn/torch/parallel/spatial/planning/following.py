@@ -54,14 +54,13 @@ def divided_over(x: Any, division: Division, names: Sequence[str]) -> Any:
     A tensor that lacks such an axis, or a row for each rank, stays as it is, and so does anything else.
     """
     if isinstance(x, Divided):
-        others = [name for name in x.division.names if name not in names]
+        others = [name for name in x.division.by_name if name not in names]
         x = x.gather(*others) if others else x
     if not isinstance(x, Tensor | Divided):
         return x
-    kept = division.keeping([name for name in division.names if name in names])
+    kept = division.keeping(names)
     own = x.division.by_name if isinstance(x, Divided) else {}
-    pairs = zip(kept.axes, kept.names, strict=True)
-    missing = [(axis, owners) for (axis, owners), name in pairs if name not in own]
+    missing = [(axis, owners) for axis, owners in kept.axes if owners.name not in own]
     if not missing or any(
         axis >= x.dim() or x.shape[axis] < owners.ranks or axis in own.values() for axis, owners in missing
     ):

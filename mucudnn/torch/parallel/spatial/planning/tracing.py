@@ -62,9 +62,9 @@ def whole_or_part(shape: Sequence[int], sizes: Sequence[int], dtype: torch.dtype
     for axis, (rows, size) in enumerate(zip(shape[2:], sizes, strict=True), 2):
         if size > 1:
             rank = int(size > 2 or rows % size == 0)
-            axes.append((axis, Owners(f"{NAMES[axis - 2]} {size}", rank, size)))
-    names = tuple(NAMES[axis - 2] for axis, _ in axes)
-    division = Division(tuple(axes), (), "spatial", "caller", None, names)
+            name = NAMES[axis - 2]
+            axes.append((axis, Owners(f"{name} {size}", rank, size, name)))
+    division = Division(tuple(axes), (), "spatial", "caller", None)
     local = torch.empty(local_shape(shape, division), dtype=dtype, device="meta")
     return Divided(local, shape, division) if axes else local
 
@@ -188,7 +188,7 @@ class _Counter(TorchDispatchMode):
         """Begin a convolution, and return its arguments with its input divided."""
         arrived = _ranks(logical_tensors((args, kwargs))[0])
         if self._division is not None:
-            args, kwargs = arguments_over(args, kwargs, self._division, self._division.names)
+            args, kwargs = arguments_over(args, kwargs, self._division, list(self._division.by_name))
         x = logical_tensors((args, kwargs))[0]
         layer = Layer(self._names[module], module, tuple(x.shape), _ranks(x), arrived)
         if not self.layers:
