@@ -3,23 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from mucudnn.plans.devices.placing import PlacedNetwork
-from mucudnn.report.figure import LIGHT, add_title, save_figure, style
+from mucudnn.report.figure import LIGHT, new_figure, save, style
 from mucudnn.solver.devices.projection import Strategy
-
-
-def _new_figure(width: int, height: int) -> Figure:
-    """Return a figure of this size in CSS pixels, whose axes fill it."""
-    return Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
 
 
 def write_placement(placed: PlacedNetwork, devices: int, title: str, path: Path) -> None:
     """Draw when each device runs which operation. Raises MucudnnError."""
     placement = placed.placement
     with style():
-        figure = _new_figure(720, (devices + 2) * 60)
+        figure = new_figure(720, (devices + 2) * 60, layout="constrained")
         axes = figure.add_subplot()
         for number in range(devices):
             bars = [
@@ -38,8 +31,7 @@ def write_placement(placed: PlacedNetwork, devices: int, title: str, path: Path)
         axes.set_ylim(devices - 0.5, -0.5)
         axes.set_yticks(range(devices), [f"device {number}" for number in range(devices)])
         axes.set_xlabel("ms")
-        add_title(axes, title)
-        save_figure(figure, path)
+        save(figure, path, title)
 
 
 def write_projection(
@@ -47,7 +39,7 @@ def write_projection(
 ) -> None:
     """Draw the speed over one device against the devices. Raises MucudnnError."""
     with style():
-        figure = _new_figure(520, 340)
+        figure = new_figure(520, 340, layout="constrained")
         axes = figure.add_subplot()
         for line, role, label, which in (
             ("s--", "undivided", "data parallel", 0),
@@ -66,6 +58,4 @@ def write_projection(
         axes.set_ylim(bottom=0)
         axes.set_xlabel("devices")
         axes.set_ylabel("training's speed over one device")
-        add_title(axes, title)
-        axes.legend(fontsize=8)
-        save_figure(figure, path)
+        save(figure, path, title)

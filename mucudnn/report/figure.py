@@ -3,7 +3,7 @@
 import io
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from html import escape
 from itertools import count
@@ -67,18 +67,18 @@ def style() -> AbstractContextManager[None]:
     return matplotlib.rc_context(_STYLE)
 
 
+def new_figure(width: float, height: float, **options: Any) -> Figure:
+    """Return a figure of this size in CSS pixels; `options` are those of matplotlib's Figure."""
+    return Figure(figsize=(width / 72, height / 72), dpi=72, **options)
+
+
 def new_axes(
     width: float, height: float, left: float, right: float = 12, bottom: float = 38, top: float = 10
 ) -> tuple[Figure, Axes]:
     """Return a figure with one pair of axes; sizes and margins are in CSS pixels."""
-    figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+    figure = new_figure(width, height)
     box = (left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height)
     return figure, figure.add_axes(box)
-
-
-def add_title(axes: Axes, title: str) -> None:
-    """Put a title above the axes, at their left end."""
-    axes.set_title(printable(title), loc="left", fontsize=10)
 
 
 class SizeScale:
@@ -136,8 +136,22 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
     return f'<svg {view_box} role="img" aria-label="{escape(printable(label))}">{svg}'
 
 
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG or SVG; the path's suffix says which. Raises MucudnnError."""
+def draw_for_screens(draw: Callable[[bool], Figure], name: str, label: str) -> dict[str, str]:
+    """Draw a figure for wide screens, with True, and for narrow ones; a page shows one of them."""
+    return {
+        screen: inline_svg(draw(screen == "wide"), f"{name}{screen}", label) for screen in ("wide", "narrow")
+    }
+
+
+def save(figure: Figure, path: Path, title: str) -> None:
+    """Write a figure as PNG or SVG, with a title above its axes; the path's suffix says which.
+
+    Raises MucudnnError.
+    """
+    (axes,) = figure.axes
+    axes.set_title(printable(title), loc="left", fontsize=10)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=8)
     try:
         figure.savefig(path, facecolor="white", bbox_inches="tight", dpi=144)
     except OSError as error:

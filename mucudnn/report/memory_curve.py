@@ -1,19 +1,22 @@
 """The memory of a training step over time, by kind."""
 
-import bisect
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.problems.steps import PRESENT
 from mucudnn.solver.memory.timeline import Timeline
 
 KINDS = {
-    "weights": "weights and input",
-    "gradients": "gradients of weights",
-    "saved": "saved activations",
-    "others": "other activations and their gradients",
-    "workspace": "workspace",
+    "weights": ("weights and input", "undivided"),
+    "gradients": ("gradients of weights", "gradient"),
+    "saved": ("saved activations", "divided"),
+    "others": ("other activations and their gradients", "even"),
+    "workspace": ("workspace", "workspace"),
 }
+"""The name of each kind for people, and the role of its colour."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,12 @@ class MemoryCurve:
     """
 
     moments: tuple[float, ...]
-    layers: dict[str, tuple[int, ...]]
+    layers: dict[str, NDArray[np.int64]]
     peak: int
 
     def total(self, index: int) -> int:
         """Return the bytes of all kinds from a moment to the next."""
-        return sum(layer[index] for layer in self.layers.values())
+        return int(sum(layer[index] for layer in self.layers.values()))
 
 
 def stack_memory(plan: MemoryPlan, timeline: Timeline) -> MemoryCurve:
@@ -43,25 +46,22 @@ def stack_memory(plan: MemoryPlan, timeline: Timeline) -> MemoryCurve:
         if tensor.choice == "recompute" and tensor.saved.replay:
             at = tensor.saved.first_backward_use
             workspace[at] = max(workspace[at], tensor.saved.replay.workspace)
-    changes = dict(timeline.memory)
-    moments = sorted({*changes, *timeline.starts_ms, *timeline.ends_ms})
-    layers: dict[str, list[int]] = {kind: [] for kind in KINDS}
-    totals = [0]
-    for moment in moments:
-        total = changes.get(moment, totals[-1])
-        totals.append(total)
-        step = max(bisect.bisect_right(timeline.starts_ms, moment) - 1, 0)
-        is_running = moment < timeline.ends_ms[step]
-        scratch = workspace[step] if is_running else 0
-        others = max(plan.steps[step].fixed - always - gradients[step], 0)
-        rest = max(total - scratch - always - gradients[step], 0)
-        layers["weights"].append(always)
-        layers["gradients"].append(gradients[step])
-        layers["others"].append(min(others, rest))
-        layers["saved"].append(rest - min(others, rest))
-        layers["workspace"].append(scratch)
-    peak = next((number for number, total in enumerate(totals[1:]) if total == timeline.peak), 0)
-    return MemoryCurve(tuple(moments), {kind: tuple(layer) for kind, layer in layers.items()}, peak)
+    moments = np.array(sorted({*dict(timeline.memory), *timeline.starts_ms, *timeline.ends_ms}))
+    changes = np.searchsorted([moment for moment, _ in timeline.memory], moments, "right")
+    totals = np.array([0, *(total for _, total in timeline.memory)])[changes]
+    step = np.maximum(np.searchsorted(timeline.starts_ms, moments, "right") - 1, 0)
+    scratch = np.where(moments < np.array(timeline.ends_ms)[step], np.array(workspace)[step], 0)
+    fixed, of_weights = np.array([each.fixed for each in plan.steps])[step], np.array(gradients)[step]
+    rest = np.maximum(totals - scratch - always - of_weights, 0)
+    others = np.clip(fixed - always - of_weights, 0, rest)
+    layers = {
+        "weights": np.full_like(rest, always),
+        "gradients": of_weights,
+        "saved": rest - others,
+        "others": others,
+        "workspace": scratch,
+    }
+    return MemoryCurve(tuple(moments.tolist()), layers, int(np.argmax(totals == timeline.peak)))
 
 
 def _count_fixed(plan: MemoryPlan) -> tuple[int, list[int]]:

@@ -3,24 +3,27 @@
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 from matplotlib.figure import Figure
 
-from mucudnn import __version__
 from mucudnn.input import AnyPath, path_of
 from mucudnn.output.files import write_lines
+from mucudnn.output.text import milliseconds
+from mucudnn.plans.memory.parts import PlannedTensor
 from mucudnn.plans.memory.plan import MemoryPlan
-from mucudnn.report.figure import LIGHT, MEMORY_PALETTE, hover, inline_svg, style
+from mucudnn.report.figure import LIGHT, MEMORY_PALETTE, draw_for_screens, hover, new_axes, new_figure, style
 from mucudnn.report.memory_curve import KINDS, MemoryCurve, stack_memory
-from mucudnn.report.memory_plots import CHOICES, budgets_plot, find_lives, lives_plot
-from mucudnn.report.templates import open_template
+from mucudnn.report.templates import render_page
 from mucudnn.sizes import format_size
 from mucudnn.solver.memory.timeline import Timeline
 
-ROLES = {
-    "weights": "undivided", "gradients": "gradient", "saved": "divided", "others": "even",
-    "workspace": "workspace",
-}  # fmt: skip
+CHOICES = {"keep": "undivided", "offload": "divided", "recompute": "even"}
+"""The role of each choice's colour."""
+SHOWN = 40  # tensors, because more rows would be too thin to point at
+_ROW = 9  # pixels
+_GIB = 2**30
 
 
 def write_page(
@@ -53,36 +56,33 @@ def render(plan: MemoryPlan, budgets: Sequence[MemoryPlan] = (), recorded: Timel
         f"{plan.steps[peak_step].name}, {format_size(plan.memory)} are allowed."
     )
     lives = find_lives(plan, timeline)
-    drawn: dict[str, dict[str, str]] = {"figures": {}, "lives": {}, "budgets": {}}
     with style():
-        for name in ("wide", "narrow"):
-            wide = name == "wide"
-            figure = memory_plot(plan, timeline, curve, recorded, wide=wide)
-            drawn["figures"][name] = inline_svg(figure, name, label)
-            figure = lives_plot(lives, timeline, wide=wide)
-            drawn["lives"][name] = inline_svg(figure, f"lives-{name}", "When each tensor is on the device")
-            if budgets:
-                figure = budgets_plot(budgets, plan, wide=wide)
-                drawn["budgets"][name] = inline_svg(figure, f"budgets-{name}", "Time against memory")
-    kernels = Counter((k.kernel.pass_, k.step, k.chosen) for k in plan.kernels)
-    return open_template("memory.html.j2").render(
-        plan=plan,
-        **drawn,
-        recorded=recorded,
-        lives_shown=len(lives),
-        choices=CHOICES,
-        kinds=KINDS,
-        roles=ROLES,
-        palette=MEMORY_PALETTE,
-        version=__version__,
-        peak_step=plan.steps[peak_step].name,
-        tensors=sorted(plan.tensors, key=lambda tensor: -tensor.bytes),
-        kernels=kernels,
-    )
+        return render_page(
+            "memory.html.j2",
+            MEMORY_PALETTE,
+            plan=plan,
+            figures=draw_for_screens(
+                lambda wide: memory_plot(plan, timeline, curve, recorded, wide), "", label
+            ),
+            lives=draw_for_screens(
+                lambda wide: lives_plot(lives, timeline, wide), "lives-", "When each tensor is on the device"
+            ),
+            budgets=budgets
+            and draw_for_screens(
+                lambda wide: budgets_plot(budgets, plan, wide), "budgets-", "Time against memory"
+            ),
+            recorded=recorded,
+            lives_shown=len(lives),
+            choices=CHOICES,
+            kinds=KINDS,
+            peak_step=plan.steps[peak_step].name,
+            tensors=sorted(plan.tensors, key=lambda tensor: -tensor.bytes),
+            kernels=Counter((k.kernel.pass_, k.step, k.chosen) for k in plan.kernels),
+        )
 
 
 def memory_plot(
-    plan: MemoryPlan, timeline: Timeline, curve: MemoryCurve, recorded: Timeline | None, *, wide: bool
+    plan: MemoryPlan, timeline: Timeline, curve: MemoryCurve, recorded: Timeline | None, wide: bool
 ) -> Figure:
     """Draw the bytes of each kind against time, with the limit and the peak, and the copies below them.
 
@@ -90,30 +90,29 @@ def memory_plot(
     """
     width, height = (720, 380) if wide else (340, 360)
     left, lanes = 58, 46
-    figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+    figure = new_figure(width, height)
     span = 1 - (left + 12) / width
     axes = figure.add_axes((left / width, (lanes + 44) / height, span, 1 - (lanes + 66) / height))
     copies = figure.add_axes((left / width, 40 / height, span, (lanes - 8) / height), sharex=axes)
-    unit, per_ms = ("seconds", 1e-3) if timeline.time_ms >= 1000 else ("ms", 1.0)
+    unit, per_ms = _time_unit(timeline)
     moments = [moment * per_ms for moment in curve.moments]
-    gib = 2**30
-    base = [0.0] * len(moments)
+    base = np.zeros(len(moments))
     for kind, layer in curve.layers.items():
-        top = [low + size / gib for low, size in zip(base, layer, strict=True)]
-        axes.fill_between(moments, base, top, step="post", color=LIGHT[ROLES[kind]], linewidth=0)
+        top = base + layer / _GIB
+        axes.fill_between(moments, base, top, step="post", color=LIGHT[KINDS[kind][1]], linewidth=0)
         base = top
     for step, begin, end in zip(plan.steps, timeline.starts_ms, timeline.ends_ms, strict=True):
         size = format_size(curve.total(bisect_right(curve.moments, begin) - 1))
         # Matplotlib would draw nothing, and nothing to point at, for alpha=0.
         area = axes.axvspan(begin * per_ms, end * per_ms, alpha=0.01, linewidth=0)
         hover(area, f"{step.name}: {size} in memory")
-    longest, highest = moments[-1], timeline.peak / gib
+    longest, highest = moments[-1], timeline.peak / _GIB
     if recorded is not None and recorded.memory:
         line = [*recorded.memory, (recorded.time_ms, recorded.memory[-1][1])]
-        times, sizes = [moment * per_ms for moment, _ in line], [size / gib for _, size in line]
+        times, sizes = [moment * per_ms for moment, _ in line], [size / _GIB for _, size in line]
         axes.step(times, sizes, where="post", color=LIGHT["ink"], linewidth=1)
         longest, highest = max(longest, times[-1]), max(highest, *sizes)
-    limit, peak = plan.memory / gib, timeline.peak / gib
+    limit, peak = plan.memory / _GIB, timeline.peak / _GIB
     at = moments[curve.peak]
     if limit < 1.5 * peak:
         axes.axhline(limit, color=LIGHT["ink"], linewidth=1, linestyle=(0, (5, 3)))
@@ -143,4 +142,90 @@ def memory_plot(
     copies.set_ylabel("copies")
     copies.grid(visible=False)
     copies.set_xlabel(unit)
+    return figure
+
+
+def _time_unit(timeline: Timeline) -> tuple[str, float]:
+    """Return the unit of a time axis, and its number in a millisecond."""
+    return ("seconds", 1e-3) if timeline.time_ms >= 1000 else ("ms", 1.0)
+
+
+@dataclass(frozen=True)
+class Life:
+    """A saved tensor, with the milliseconds during which it is on the device and those while it is away."""
+
+    tensor: PlannedTensor
+    present: tuple[tuple[float, float], ...]
+    away: tuple[float, float] | None
+
+    def __str__(self) -> str:
+        text = f"{self.tensor.name}: {format_size(self.tensor.bytes)}, {self.tensor.choice}"
+        if self.away is None:
+            return text
+        left, back = map(milliseconds, self.away)
+        return f"{text}, away from {left} to {back} ms"
+
+
+def find_lives(plan: MemoryPlan, timeline: Timeline) -> list[Life]:
+    """Return the lives of the largest tensors, in the order in which they are written."""
+    largest = sorted((tensor for tensor in plan.tensors if tensor.saved.bytes), key=lambda t: -t.bytes)[
+        :SHOWN
+    ]
+    return [_find_life(tensor, timeline) for tensor in sorted(largest, key=lambda t: t.saved.produced_at)]
+
+
+def _find_life(tensor: PlannedTensor, timeline: Timeline) -> Life:
+    saved = tensor.saved
+    begin, end = timeline.starts_ms[saved.produced_at], timeline.ends_ms[saved.last_use]
+    if tensor.choice == "keep":
+        return Life(tensor, ((begin, end),), None)
+    left, back = timeline.ends_ms[saved.last_forward_use], timeline.starts_ms[saved.first_backward_use]
+    if tensor.choice == "offload":
+        copies = [copy for copy in timeline.copies if copy.tensor == tensor.order]
+        left = max(left, *(copy.end_ms for copy in copies if copy.direction == "out"))
+        back = min(copy.start_ms for copy in copies if copy.direction == "in")
+    return Life(tensor, ((begin, left), (back, end)), (left, back))
+
+
+def lives_plot(lives: Sequence[Life], timeline: Timeline, wide: bool) -> Figure:
+    """Draw a row for each tensor: thick while it is on the device, thin while it is away."""
+    figure, axes = new_axes(720 if wide else 340, _ROW * max(len(lives), 4) + 52, 58)
+    unit, per_ms = _time_unit(timeline)
+    for row, life in enumerate(lives):
+        colour = LIGHT[CHOICES[life.tensor.choice]]
+        bars = [(begin * per_ms, (end - begin) * per_ms) for begin, end in life.present]
+        hover(axes.broken_barh(bars, (row + 0.1, 0.8), color=colour, linewidth=0), str(life))
+        if life.away is not None:
+            left, back = (moment * per_ms for moment in life.away)
+            hover(axes.broken_barh([(left, back - left)], (row + 0.4, 0.2), color=colour), str(life))
+    axes.set_xlim(0, timeline.time_ms * per_ms or 1)
+    axes.set_ylim(max(len(lives), 1), 0)
+    axes.set_yticks([])
+    axes.set_ylabel("tensors")
+    axes.grid(visible=False)
+    axes.set_xlabel(unit)
+    return figure
+
+
+def budgets_plot(plans: Sequence[MemoryPlan], plan: MemoryPlan, wide: bool) -> Figure:
+    """Draw the time of plans for several budgets, relative to no limit, and mark one plan."""
+    figure, axes = new_axes(720 if wide else 340, 260, 58)
+    drawn = sorted({(each.memory, each.time_ms) for each in plans})
+    memory = [size / _GIB for size, _ in drawn]
+    slowdowns = [time_ms / plan.unlimited_ms for _, time_ms in drawn]
+    axes.plot(memory, slowdowns, "-", color=LIGHT["divided"], linewidth=1.5)
+    for size, slowdown, (whole, _) in zip(memory, slowdowns, drawn, strict=True):
+        (point,) = axes.plot([size], [slowdown], "o", color=LIGHT["divided"], markersize=5)
+        hover(point, f"{format_size(whole)}: {slowdown:.2f} of the time without a limit")
+    slowdown = plan.time_ms / plan.unlimited_ms
+    limit = min(plan.memory / _GIB, memory[-1])
+    (point,) = axes.plot([limit], [slowdown], "v", color=LIGHT["chosen"], markersize=8)
+    hover(point, f"this plan: {format_size(plan.memory)}, {slowdown:.2f} of the time without a limit")
+    axes.annotate(
+        "this plan", (limit, slowdown), xytext=(0, 9), textcoords="offset points", ha="center",
+        color=LIGHT["chosen"],
+    )  # fmt: skip
+    axes.set_ylim(0.98 * min(1.0, *slowdowns), 1.08 * max(*slowdowns, slowdown))
+    axes.set_xlabel("GiB of memory")
+    axes.set_ylabel("time over no limit")
     return figure

@@ -2,13 +2,12 @@
 
 from datetime import date
 
-from mucudnn import __version__
 from mucudnn.output.text import micro_batches, milliseconds
 from mucudnn.plans.result import final, has_shares, measured, predicted, split_shares, total
 from mucudnn.report import plots
-from mucudnn.report.figure import PALETTE, inline_svg, style
+from mucudnn.report.figure import PALETTE, draw_for_screens, inline_svg, style
 from mucudnn.report.gather import KernelReport, Report
-from mucudnn.report.templates import open_template
+from mucudnn.report.templates import render_page
 from mucudnn.sizes import format_size
 from mucudnn.solver import ChannelGroups, Configuration
 
@@ -16,7 +15,9 @@ from mucudnn.solver import ChannelGroups, Configuration
 def render(report: Report, written: date) -> str:
     """Return the page as HTML text, without scripts or references to other files."""
     with style():
-        return open_template("page.html.j2").render(
+        return render_page(
+            "page.html.j2",
+            PALETTE,
             report=report,
             machine=report.result.machine,
             limits=report.result.limits,
@@ -28,8 +29,6 @@ def render(report: Report, written: date) -> str:
             final=final,
             problems=_describe_problems(report),
             written=f"{written.day} {written:%B %Y}",
-            version=__version__,
-            palette=PALETTE,
             network_plots=_draw_network(report),
             workspace_plots={name: _draw_workspace(report, name) for name in report.by_pass},
             kernel_plots=_draw_kernels(report),
@@ -49,13 +48,9 @@ def _describe_problems(report: Report) -> str:
 
 
 def _draw_network(report: Report) -> dict[str, str]:
-    """Draw the network's plot for wide and for narrow screens; the page shows one of them."""
     label = "Time of all kernels against their total workspace, undivided, split evenly and split by need. "
     label += " ".join(report.advice)
-    return {
-        name: inline_svg(plots.network_plot(report, wide=name == "wide"), name, label)
-        for name in ("wide", "narrow")
-    }
+    return draw_for_screens(lambda wide: plots.network_plot(report, wide=wide), "", label)
 
 
 def _draw_workspace(report: Report, pass_: str) -> str:

@@ -1,6 +1,7 @@
 """The plots of a report."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -29,9 +30,15 @@ def kernel_plot(kernel: KernelReport, scale: SizeScale) -> Figure:
     figure, axes = new_axes(300, 190, left=44)
     scale.apply(axes, ticks=4)
     chosen = kernel.decision.best
-    undivided, desirable = _costs_of(kernel.undivided), _costs_of(kernel.decision.desirable)
-    _draw_steps(axes, undivided, scale, "undivided", "best undivided", marker="s", dashed=True)
-    _draw_steps(axes, desirable, scale, "divided", "desirable set", marker="o")
+    for points, role, label, marker, line, fill in (
+        (kernel.undivided, "undivided", "best undivided", "s", (0, (4, 2)), "none"),
+        (kernel.decision.desirable, "divided", "desirable set", "o", "solid", LIGHT["divided"]),
+    ):
+        _draw_steps(axes, points, scale, color=LIGHT[role], linewidth=1.5, linestyle=line)
+        axes.plot(
+            [point.workspace for point in points], [point.time_ms for point in points], marker,
+            color=LIGHT[role], markersize=4, markerfacecolor=fill, label=label, clip_on=False,
+        )  # fmt: skip
     axes.plot(
         [chosen.workspace], [chosen.time_ms], "D", color=LIGHT["chosen"], markersize=8,
         label="chosen", zorder=4, clip_on=False,
@@ -55,8 +62,7 @@ def network_plot(report: Report, *, wide: bool) -> Figure:
         (report.even, "even", "divided, split evenly (WR)", (0, (5, 2))),
         (report.divided, "divided", "divided, split by need (WD)", "solid"),
     ):
-        x, y = _trace_steps(_costs_of(curve.points), scale)
-        axes.plot(x, y, color=LIGHT[role], linestyle=line, linewidth=2, label=label)
+        _draw_steps(axes, curve.points, scale, color=LIGHT[role], linestyle=line, linewidth=2, label=label)
     for total in present:
         axes.axvline(total, color=LIGHT["chosen"], linewidth=1.2)
         place = axes.get_xaxis_transform()
@@ -91,34 +97,9 @@ def workspace_plot(report: Report, kernels: Sequence[KernelReport]) -> Figure:
     return figure
 
 
-def _costs_of(points: Iterable[Configuration | CurvePoint]) -> list[tuple[int, float]]:
-    return [(point.workspace, point.time_ms) for point in points]
-
-
-def _trace_steps(points: Sequence[tuple[int, float]], scale: SizeScale) -> tuple[list[float], list[float]]:
-    """Return the x and y of the steps' corners; the last step reaches the end of the axis."""
-    x: list[float] = []
-    y: list[float] = []
-    for index, (workspace, time_ms) in enumerate(points):
-        x += [workspace, points[index + 1][0] if index + 1 < len(points) else scale.end]
-        y += [time_ms, time_ms]
-    return x, y
-
-
 def _draw_steps(
-    axes: Axes,
-    points: Sequence[tuple[int, float]],
-    scale: SizeScale,
-    role: str,
-    label: str,
-    *,
-    marker: str,
-    dashed: bool = False,
+    axes: Axes, points: Sequence[Configuration | CurvePoint], scale: SizeScale, **line: Any
 ) -> None:
-    x, y = _trace_steps(points, scale)
-    axes.plot(x, y, color=LIGHT[role], linewidth=1.5, linestyle=(0, (4, 2)) if dashed else "solid")
-    axes.plot(
-        [workspace for workspace, _ in points], [time_ms for _, time_ms in points], marker,
-        color=LIGHT[role], markersize=4, markerfacecolor="none" if dashed else LIGHT[role],
-        label=label, clip_on=False,
-    )  # fmt: skip
+    """Draw each point's time up to the next point's workspace; the last step reaches the end of the axis."""
+    corners = [(p.workspace, p.time_ms) for p in points] + [(scale.end, p.time_ms) for p in points[-1:]]
+    axes.step([x for x, _ in corners], [y for _, y in corners], where="post", **line)

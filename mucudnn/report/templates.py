@@ -1,15 +1,18 @@
 """The templates of the pages. Their output is escaped for HTML and free of hidden characters."""
 
+from collections.abc import Mapping
+
 import jinja2
 from markupsafe import Markup
 
+from mucudnn import __version__
 from mucudnn.output.printable import printable
 from mucudnn.output.text import micro_batches, milliseconds, ratio, shortened
 from mucudnn.sizes import format_size
 
 
-def open_template(name: str) -> jinja2.Template:
-    """Return a template of this folder, which knows the filters `size`, `ms`, `ratio` and others."""
+def render_page(template: str, palette: Mapping[str, tuple[str, str]], **values: object) -> str:
+    """Return a page from a template of this folder, with its colours on white and on a dark page."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("mucudnn", "report"),
         autoescape=True,
@@ -21,4 +24,4 @@ def open_template(name: str) -> jinja2.Template:
     environment.filters.update(
         size=format_size, ms=milliseconds, ratio=ratio, micro_batches=micro_batches, shortened=shortened
     )
-    return environment.get_template(name)
+    return environment.get_template(template).render(palette=palette, version=__version__, **values)
