@@ -5,13 +5,17 @@ meanwhile, then computation, then waiting for another rank, then collectives. Th
 of kernels, and sleep. In a collective a rank waits until the last rank has arrived.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
 
 from mucudnn.diagnosis.traces import Interval, RankTrace
-from mucudnn.diagnosis.waits import collective_waits, is_for_rank
 
 CAUSES = ("data", "compute", "wait", "transfer", "reduce", "rest")
+AWAITED = "waits for rank "  # before the late rank's number in the name of a span
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Shares:
     @property
     def waits_for_messages(self) -> bool:
         """True if the rank waits for a message from another rank, not only in collectives."""
-        return any(not is_for_rank(span) for span in self.spans["wait"])
+        return any(not span.name.startswith(AWAITED) for span in self.spans["wait"])
 
     def share(self, cause: str) -> float:
         """Return the part of the time that a cause takes, 0 to 1."""
@@ -71,16 +75,11 @@ def _divide(
         "reduce": trace.intervals["reduce"],
         "rest": [Interval(trace.start, trace.end)],
     }
-    spans: dict[str, list[Interval]] = {}
-    taken: list[Interval] = []
-    for cause, intervals in by_priority.items():
-        spans[cause] = subtract(unite(intervals), taken)
-        taken = unite([*taken, *spans[cause]])
+    spans = paint(by_priority)
     ms = {cause: sum(span.length for span in spans[cause]) for cause in CAUSES}
-    by_cause = {cause: spans[cause] for cause in CAUSES}
-    forward = subtract(spans["compute"], unite(trace.backward))
+    forward = paint({"backward": trace.backward, "forward": spans["compute"]})["forward"]
     return Shares(
-        trace.rank, trace.steps, trace.end - trace.start, ms, by_cause, trace.is_pipeline,
+        trace.rank, trace.steps, trace.end - trace.start, ms, spans, trace.is_pipeline,
         ms["compute"] - sum(span.length for span in forward),
     )  # fmt: skip
 
@@ -111,32 +110,56 @@ def _split_receives(trace: RankTrace, traces: Sequence[RankTrace]) -> tuple[list
     return wait, transfer
 
 
-def unite(intervals: Sequence[Interval]) -> list[Interval]:
-    """Return disjoint spans that cover the same time, sorted by start."""
-    united: list[Interval] = []
-    for interval in sorted(intervals, key=lambda i: i.start):
-        if united and interval.start <= united[-1].end:
-            if interval.end > united[-1].end:
-                united[-1] = Interval(united[-1].start, interval.end, united[-1].name)
-        elif interval.end > interval.start:
-            united.append(interval)
-    return united
+def paint(layers: Mapping[str, Sequence[Interval]]) -> dict[str, list[Interval]]:
+    """Return disjoint spans of each layer, by start.
+
+    A moment belongs to the first layer with an interval there, and in it to the interval that began first.
+    """
+    intervals = [
+        (layer, interval)
+        for layer, own in layers.items()
+        for interval in sorted(own, key=lambda interval: (interval.start, -interval.end))
+    ]
+    ends = np.array([(interval.start, interval.end) for _, interval in intervals]).reshape(-1, 2)
+    edges = np.unique(ends)
+    owners = np.full(len(edges), -1)  # the number of the interval from each edge to the next
+    for number, (first, last) in reversed([*enumerate(np.searchsorted(edges, ends).tolist())]):
+        owners[first:last] = number
+    spans: dict[str, list[Interval]] = {layer: [] for layer in layers}
+    for first, last in pairwise(np.flatnonzero(np.diff(owners, prepend=-2)).tolist()):
+        if owners[first] >= 0:
+            layer, interval = intervals[owners[first]]
+            spans[layer].append(replace(interval, start=float(edges[first]), end=float(edges[last])))
+    return spans
 
 
-def subtract(spans: Sequence[Interval], others: Sequence[Interval]) -> list[Interval]:
-    """Return the parts of disjoint spans outside other disjoint spans; both are sorted by start."""
-    left: list[Interval] = []
-    first = 0
-    for span in spans:
-        start = span.start
-        while first < len(others) and others[first].end <= start:
-            first += 1
-        for other in others[first:]:
-            if other.start >= span.end:
-                break
-            if other.start > start:
-                left.append(Interval(start, other.start, span.name))
-            start = max(start, other.end)
-        if start < span.end:
-            left.append(Interval(start, span.end, span.name))
-    return left
+def collective_waits(traces: Sequence[RankTrace]) -> list[list[Interval]]:
+    """Return the spans in which each rank waits in a collective until the last rank has arrived.
+
+    Each span names the rank that it waits for. Collectives of one name and group are matched in their order.
+    Without a group, all ranks have to take part. A name of which some rank has more is not matched. The
+    traces' clocks must agree.
+    """
+    waits: list[list[Interval]] = [[] for _ in traces]
+    collectives = [_by_name_and_group(trace) for trace in traces]
+    for key in set[tuple[str, str]]().union(*collectives):
+        _, group = key
+        members = [rank for rank, own in enumerate(collectives) if key in own or not group]
+        own = {rank: collectives[rank].get(key, []) for rank in members}
+        if len(members) < 2 or len({*map(len, own.values())}) != 1:
+            continue  # some ranks have a group of their own
+        for together in zip(*own.values(), strict=True):
+            spans = dict(zip(members, together, strict=True))
+            last = max(members, key=lambda rank: spans[rank].start)
+            for rank, span in spans.items():
+                arrival = min(spans[last].start, span.end)
+                if arrival > span.start:
+                    waits[rank].append(Interval(span.start, arrival, f"{AWAITED}{traces[last].rank}"))
+    return waits
+
+
+def _by_name_and_group(trace: RankTrace) -> dict[tuple[str, str], list[Interval]]:
+    spans: dict[tuple[str, str], list[Interval]] = defaultdict(list)
+    for interval in trace.intervals["reduce"]:
+        spans[interval.name, interval.group].append(interval)
+    return spans

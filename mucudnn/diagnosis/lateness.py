@@ -4,8 +4,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mucudnn.diagnosis.causes import Shares
-from mucudnn.diagnosis.waits import AWAITED
+from mucudnn.diagnosis.causes import AWAITED, Shares
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mucudnn.cli import main
-from mucudnn.diagnosis.causes import CAUSES, divide, subtract, unite
+from mucudnn.diagnosis.causes import CAUSES, divide, paint
 from mucudnn.diagnosis.remedies import remedies, simulate_loading
 from mucudnn.diagnosis.traces import Interval, read_traces
 from mucudnn.errors import MucudnnError
@@ -135,11 +136,21 @@ intervals = st.lists(
 
 
 @given(intervals, intervals)
-def test_spans_are_subtracted_moment_by_moment(spans: list[Interval], others: list[Interval]) -> None:
-    def moments(of: list[Interval]) -> set[int]:
-        return {t for span in of for t in range(int(span.start), int(span.end))}
-
-    assert moments(subtract(unite(spans), unite(others))) == moments(spans) - moments(others)
+def test_each_moment_belongs_to_the_first_layer_and_to_its_earliest_interval(
+    first: list[Interval], second: list[Interval]
+) -> None:
+    layers = {
+        layer: [replace(span, name=f"{layer} {number}") for number, span in enumerate(spans)]
+        for layer, spans in (("first", first), ("second", second))
+    }
+    expected: dict[int, str] = {}
+    for spans in layers.values():
+        for span in sorted(spans, key=lambda span: (span.start, -span.end)):
+            for moment in range(int(span.start), int(span.end)):
+                expected.setdefault(moment, span.name)
+    painted = [span for spans in paint(layers).values() for span in spans]
+    moments = [(t, span.name) for span in painted for t in range(int(span.start), int(span.end))]
+    assert sorted(moments) == sorted(expected.items())
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mucudnn.diagnosis.causes import CAUSES, divide, unite
+from mucudnn.diagnosis.causes import CAUSES, divide, paint
 from mucudnn.diagnosis.traces import Interval, read_traces
 from mucudnn.errors import MucudnnError
 
@@ -26,7 +26,7 @@ PATTERN = r'(\w+)KernelGroupingPattern = GroupingPattern\(\s*pattern=re.compile\
 
 
 def milliseconds(spans: list[Interval]) -> float:
-    return sum(span.length for span in unite(spans))
+    return sum(span.length for span in paint({"all": spans})["all"])
 
 
 @pytest.mark.skipif(not TRACES, reason="needs TEST_HTA, a clone of HolisticTraceAnalysis")
