@@ -99,19 +99,6 @@ class PipelineTimeline:
         """The most bytes that any rank holds."""
         return max(self.peaks)
 
-    @property
-    def idle_share(self) -> float:
-        """The part of all ranks' time that is waiting (the bubbles), 0 to 1."""
-        total = self.time_ms * self.schedule.stages
-        if not total:
-            return 0.0
-        busy = (
-            end - start
-            for starts, ends in zip(self.starts_ms, self.ends_ms, strict=True)
-            for start, end in zip(starts, ends, strict=True)
-        )
-        return 1 - math.fsum(busy) / total
-
 
 def simulate_pipeline(
     schedule: Schedule, stages: Sequence[Stage], link: PeerLink = INSTANT
@@ -128,7 +115,9 @@ def simulate_pipeline(
     """
     if len(stages) != schedule.stages:
         raise ValueError(f"the schedule has {schedule.stages} stages, costs are given for {len(stages)}")
-    ended: dict[Task, float] = {}
+    arrived = {
+        task: 0.0 for order in schedule.orders for task in order if (task.pass_, task.stage) == ("forward", 0)
+    }
     starts: list[list[float]] = [[] for _ in stages]
     ends: list[list[float]] = [[] for _ in stages]
     waiting = set(range(len(stages)))
@@ -138,14 +127,16 @@ def simulate_pipeline(
             order = schedule.orders[rank]
             while len(ends[rank]) < len(order):
                 task = order[len(ends[rank])]
-                arrival = _arrival(task, schedule, stages, link, ended)
-                if arrival is None:
+                if task not in arrived:
                     break
-                start = max(arrival, ends[rank][-1] if ends[rank] else 0.0)
+                start = max(arrived[task], ends[rank][-1] if ends[rank] else 0.0)
                 end = start + _milliseconds(task, schedule, stages)
                 starts[rank].append(start)
                 ends[rank].append(end)
-                ended[task] = end
+                if (follower := task.follower(len(stages))) is not None:
+                    is_local = follower.stage == task.stage
+                    size = stages[max(task.stage, follower.stage)].input
+                    arrived[follower] = end + (0.0 if is_local else link.milliseconds(size))
                 progress = True
             else:
                 waiting.discard(rank)
@@ -193,27 +184,6 @@ def choose_schedule(
             need=least.peak,
         )
     return min(fitting, key=lambda t: (t.time_ms, t.peak))
-
-
-def _arrival(
-    task: Task, schedule: Schedule, stages: Sequence[Stage], link: PeerLink, ended: dict[Task, float]
-) -> float | None:
-    """Return when a task's input is on its rank, or None if the task that makes it has not run yet."""
-    i, stage, replica = task.micro_batch, task.stage, task.replica
-    last = len(stages) - 1
-    if task.pass_ == "forward":
-        source = Task("forward", i, stage - 1, replica) if stage else None
-        size = stages[stage].input
-    elif stage == last:
-        source, size = Task("forward", i, stage, replica), 0
-    else:
-        source, size = Task("backward", i, stage + 1, replica), stages[stage + 1].input
-    if source is None:
-        return 0.0
-    if source not in ended:
-        return None
-    same_rank = schedule.rank_of(source.stage, replica) == schedule.rank_of(stage, replica)
-    return ended[source] + (0.0 if same_rank else link.milliseconds(size))
 
 
 def _milliseconds(task: Task, schedule: Schedule, stages: Sequence[Stage]) -> float:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from ..forks import no_fork
 from ..workspace.configuration import Infeasible
@@ -99,26 +100,29 @@ def _place_all(
     start = time.monotonic()
     order = sort_operations(len(operations), edges)
     _check_memory(operations, devices, memory)
-    ends = [] if _is_tight(operations, memory) else find_cuts(order, edges)
-    parts = _cut(order, ends)
+    # Tight memory may force operations apart, so that parts of the graph depend on each other.
+    is_tight = memory is not None and sum(operation.memory for operation in operations) > memory
+    cuts = [] if is_tight else [order.index(last) + 1 for last in find_cuts(order, edges)]
+    parts = [order[a:b] for a, b in pairwise([0, *cuts, len(order)]) if a < b]
     placed = [0] * len(operations)
     starts = [0.0] * len(operations)
     now, bound, programs = 0.0, 0.0, 0
     gate: int | None = None  # the operation on which all of the part depend, which has ended
     known: dict[object, tuple[list[int], list[float], float, float]] = {}
     for i, part in enumerate(parts):
-        key = _describe(operations, edges, gate, part)
-        if key not in known:
+        chosen, index = tuple(operations[each] for each in part), {each: n for n, each in enumerate(part)}
+        inner = {(index[a], index[b]): ms for (a, b), ms in edges.items() if a in index and b in index}
+        arrival = {index[b]: ms for (a, b), ms in edges.items() if a == gate and b in index}
+        key = chosen, frozenset(inner.items()), frozenset(arrival.items())
+        if key not in known:  # a repeated block of a network is solved once
             left = time_limit - (time.monotonic() - start)
             share = max(left, 0.0) / (len(parts) - i)
-            known[key] = _solve(operations, edges, devices, memory, gate, part, share)
+            known[key] = _solve(chosen, inner, arrival, devices, memory, share)
             programs += len(part) > 1 and devices > 1
         where, when, length, least = known[key]
         # Equal devices may swap names, so the part's device 0 becomes the gate's.
-        names = {0: placed[gate] if gate is not None else 0}
-        free = [d for d in range(devices) if d != names[0]]
-        for d in range(1, devices):
-            names[d] = free[d - 1]
+        first = placed[gate] if gate is not None else 0
+        names = [first, *(d for d in range(devices) if d != first)]
         for operation, device, at in zip(part, where, when, strict=True):
             placed[operation], starts[operation] = names[device], now + at
         now, bound = now + length, bound + least
@@ -162,57 +166,24 @@ def _check_memory(operations: Sequence[Operation], devices: int, memory: int | N
         )
 
 
-def _is_tight(operations: Sequence[Operation], memory: int | None) -> bool:
-    """Return whether memory may force operations apart, so that parts of the graph depend on each other."""
-    return memory is not None and sum(operation.memory for operation in operations) > memory
-
-
-def _cut(order: Sequence[int], ends: Sequence[int]) -> list[list[int]]:
-    """Return the parts of an order; each of `ends` is the last operation of its part."""
-    parts: list[list[int]] = [[]]
-    last = set(ends)
-    for i in order:
-        parts[-1].append(i)
-        if i in last:
-            parts.append([])
-    return [part for part in parts if part]
-
-
-def _describe(operations: Sequence[Operation], edges: Edges, gate: int | None, part: Sequence[int]) -> object:
-    """Return a key that equal parts share, so that a repeated block of a network is solved once."""
-    index = {operation: i for i, operation in enumerate(part)}
-    if gate is not None:
-        index[gate] = -1
-    inner = sorted(
-        (index[a], index[b], ms)
-        for (a, b), ms in edges.items()
-        if b in index and a in index and index[b] >= 0
-    )
-    return tuple(operations[i] for i in part), tuple(inner)
-
-
 def _solve(
     operations: Sequence[Operation],
     edges: Edges,
+    arrival: Mapping[int, float],
     devices: int,
     memory: int | None,
-    gate: int | None,
-    part: Sequence[int],
     seconds: float,
 ) -> tuple[list[int], list[float], float, float]:
     """Return the devices and starts of a part's operations, its length, and a bound of it.
 
-    The part starts when `gate`, which is on device 0, has ended.
+    The part starts when the operation on which all of it depend has ended, on device 0.
     """
     with no_fork:
         from .placement_ilp import solve  # imported late, because PuLP loads slowly
 
-    chosen = [operations[i] for i in part]
-    index = {operation: i for i, operation in enumerate(part)}
-    inner = {(index[a], index[b]): ms for (a, b), ms in edges.items() if a in index and b in index}
-    arrival = {index[b]: ms for (a, b), ms in edges.items() if a == gate and b in index}
-    if len(chosen) == 1 or devices == 1:
-        starts = simulate_placement(chosen, inner, [0] * len(chosen), range(len(chosen)))
-        length = math.fsum(operation.time_ms for operation in chosen)
-        return [0] * len(chosen), starts, length, length
-    return solve(chosen, inner, arrival, devices, memory, seconds)
+    if len(operations) == 1 or devices == 1:
+        placed = [0] * len(operations)
+        starts = simulate_placement(operations, edges, placed, range(len(operations)))
+        length = math.fsum(operation.time_ms for operation in operations)
+        return placed, starts, length, length
+    return solve(operations, edges, arrival, devices, memory, seconds)

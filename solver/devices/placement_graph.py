@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +42,11 @@ def find_sources(operations: Iterable[int], edges: Iterable[tuple[int, int]]) ->
     return sources
 
 
-def sort_operations(count: int, edges: Edges) -> list[int]:
+def sort_operations(count: int, edges: Edges, key: Callable[[int], Any] = lambda operation: 0) -> list[int]:
     """Return the operations in an order in which each follows those that it depends on.
 
-    Raises ValueError for a cycle, a missing operation, or a negative transfer.
+    Of the operations that may come next, it takes the one with the least key, and of equals the first that
+    was ready. Raises ValueError for a cycle, a missing operation, or a negative transfer.
     """
     after: dict[int, list[int]] = {i: [] for i in range(count)}
     missing = [0] * count
@@ -62,7 +64,8 @@ def sort_operations(count: int, edges: Edges) -> list[int]:
     ready = [i for i in range(count) if not missing[i]]
     order = []
     while ready:
-        operation = ready.pop(0)
+        operation = min(ready, key=key)
+        ready.remove(operation)
         order.append(operation)
         for later in after[operation]:
             missing[later] -= 1

@@ -9,14 +9,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from ..forks import no_fork
 from ..highs import make_solver
 from ..workspace.configuration import Infeasible
-from .placement_graph import Edges, Operation, find_reachable, find_sources, simulate_placement
+from .placement_graph import (
+    Edges,
+    Operation,
+    find_reachable,
+    find_sources,
+    simulate_placement,
+    sort_operations,
+)
 
 Solution = tuple[list[int], list[float], float, float]
 
@@ -78,7 +84,13 @@ def solve(
             )
     for i, ms in arrival.items():
         problem += start[i] >= ms / unit * (1 - on[i][0])
-    _forbid_equal_placements(problem, on, arrival, count, devices)
+    # Forbid placements that differ only in names: device d must follow an operation on device d-1. If results
+    # arrive from the gate, device 0 is the gate's, so it cannot swap names with another device.
+    for d in range(2 if arrival else 1, devices):
+        for i in range(count):
+            problem += on[i][d] <= pulp.lpSum(on[k][d - 1] for k in range(i))
+    if not arrival:
+        problem += on[0][0] == 1
     for (i, j), ms in edges.items():
         problem += start[j] >= start[i] + times[i] / unit
         if ms:
@@ -98,30 +110,16 @@ def solve(
     candidates = [greedy] if greedy else []
     if problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         where = [int(np.argmax([x.value() for x in row])) for row in on]
-        order = sorted(range(count), key=lambda i: (start[i].value(), i))
-        candidates.append((where, _start(operations, edges, arrival, where, _sort(order, edges))))
+        order = sort_operations(count, edges, lambda i: (start[i].value(), i))
+        # HiGHS's own starts are rounded. The gate is another operation, which takes no time, on device 0.
+        extended = {**edges, **{(count, i): ms for i, ms in arrival.items()}}
+        graph = [*operations, Operation(0.0)]
+        candidates.append((where, simulate_placement(graph, extended, [*where, 0], [count, *order])[:count]))
     if not candidates:
         raise Infeasible("no placement that fits the memory was found", limit=memory, need=None)
     lengths = [max(s + t for s, t in zip(starts, times, strict=True)) for _, starts in candidates]
     best = min(range(len(candidates)), key=lengths.__getitem__)
     return *candidates[best], lengths[best], min(bound, lengths[best])
-
-
-def _forbid_equal_placements(
-    problem: Any, on: Sequence[Sequence[Any]], arrival: Mapping[int, float], count: int, devices: int
-) -> None:
-    """Forbid placements that differ only in names: device d must follow an operation on device d-1.
-
-    If results arrive from the gate, device 0 is the gate's, so it cannot swap names with another device.
-    """
-    with no_fork:
-        import pulp
-
-    for d in range(2 if arrival else 1, devices):
-        for i in range(count):
-            problem += on[i][d] <= pulp.lpSum(on[k][d - 1] for k in range(i))
-    if not arrival:
-        problem += on[0][0] == 1
 
 
 def _place_greedily(
@@ -154,38 +152,3 @@ def _place_greedily(
         free[device] = at + operation.time_ms
         held[device] += operation.memory
     return where, starts
-
-
-def _start(
-    operations: Sequence[Operation],
-    edges: Edges,
-    arrival: Mapping[int, float],
-    where: Sequence[int],
-    order: Sequence[int],
-) -> list[float]:
-    """Return the exact starts of the program's placement, because HiGHS's own are rounded."""
-    # The gate is another operation, which takes no time, on device 0.
-    gate = len(operations)
-    extended = {**edges, **{(gate, i): ms for i, ms in arrival.items()}}
-    starts = simulate_placement([*operations, Operation(0.0)], extended, [*where, 0], [gate, *order])
-    return starts[:gate]
-
-
-def _sort(order: Sequence[int], edges: Edges) -> list[int]:
-    """Return an order that respects the dependencies and otherwise follows `order`."""
-    rank = {i: position for position, i in enumerate(order)}
-    missing = dict.fromkeys(order, 0)
-    for _, later in edges:
-        missing[later] += 1
-    ordered: list[int] = []
-    ready = [i for i in order if not missing[i]]
-    while ready:
-        operation = min(ready, key=rank.__getitem__)
-        ready.remove(operation)
-        ordered.append(operation)
-        for earlier, later in edges:
-            if earlier == operation:
-                missing[later] -= 1
-                if not missing[later]:
-                    ready.append(later)
-    return ordered

@@ -85,15 +85,11 @@ def project(
             raise ValueError(f"a speedup is given for {devices} devices of a replica, must be at least 2")
         if not 0 < speedup < math.inf:
             raise ValueError(f"the speedup of {devices} devices is {speedup}, must be above 0 and finite")
-    alone = {n: Strategy(n, 1, _speedup(rows[1], row)) for n, row in rows.items()}
+    work = rows[1].step_ms * rows[1].epochs
+    alone = {n: Strategy(n, 1, n * work / (row.step_ms * row.epochs)) for n, row in rows.items()}
     hybrids: dict[int, Strategy] = {}
     for (n, plain), (m, speedup) in ((a, b) for a in alone.items() for b in model_speedups.items()):
         hybrid = Strategy(n, m, plain.speedup * speedup)
         if n * m not in hybrids or hybrid.speedup > hybrids[n * m].speedup:
             hybrids[n * m] = hybrid
     return [(alone.get(n), hybrids.get(n)) for n in sorted(alone.keys() | hybrids.keys())]
-
-
-def _speedup(single: DataParallel, row: DataParallel) -> float:
-    """Return the speedup of a training over one device, by steps, step time and epochs."""
-    return row.devices * single.step_ms / row.step_ms * single.epochs / row.epochs

@@ -7,8 +7,8 @@ micro-batches contribute to one update, so all schedules have the same gradients
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import Literal
 
@@ -34,6 +34,13 @@ class Task:
         replica = f" of replica {self.replica}" if self.replica else ""
         return f"{self.pass_} of micro-batch {self.micro_batch} in stage {self.stage}{replica}"
 
+    def follower(self, stages: int) -> Task | None:
+        """Return the task that needs this task's result; None after the backward pass of the first stage."""
+        if self.pass_ == "forward" and self.stage == stages - 1:
+            return replace(self, pass_="backward")
+        stage = self.stage + (1 if self.pass_ == "forward" else -1)
+        return None if stage < 0 else replace(self, stage=stage)
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -56,11 +63,6 @@ class Schedule:
         """The number of stages, which is also the number of ranks."""
         return len(self.orders)
 
-    @property
-    def micro_batches(self) -> int:
-        """The number of micro-batches."""
-        return len({task.micro_batch for order in self.orders for task in order})
-
     def rank_of(self, stage: int, replica: int) -> int:
         """Return the rank that holds a stage."""
         return stage if replica == 0 else self.stages - 1 - stage
@@ -75,9 +77,7 @@ def layer_parallel(stages: int, micro_batches: int) -> Schedule:
 
     A micro-batch goes forward and backward before the next one starts, so only one rank works at a time.
     """
-    _check(stages, micro_batches)
-    orders = [tuple(task for i in range(micro_batches) for task in _both(i, rank)) for rank in range(stages)]
-    return Schedule("layers", tuple(orders))
+    return _one_after_another("layers", stages, micro_batches, replicas=1)
 
 
 def gems(stages: int, micro_batches: int) -> Schedule:
@@ -89,15 +89,7 @@ def gems(stages: int, micro_batches: int) -> Schedule:
     Source: Jain et al., "GEMS: GPU-Enabled Memory-Aware Model-Parallelism System for Distributed DNN
     Training", SC'20.
     """
-    _check(stages, micro_batches)
-    orders = []
-    for rank in range(stages):
-        order: list[Task] = []
-        for i in range(micro_batches):
-            replica = i % 2
-            order += _both(i, rank if replica == 0 else stages - 1 - rank, replica)
-        orders.append(tuple(order))
-    return Schedule("gems", tuple(orders), replicas=2)
+    return _one_after_another("gems", stages, micro_batches, replicas=2)
 
 
 def gpipe(stages: int, micro_batches: int) -> Schedule:
@@ -176,9 +168,18 @@ def _check(stages: int, micro_batches: int) -> None:
             raise ValueError(f"{name} is {value}, must be at least 1")
 
 
-def _both(micro_batch: int, stage: int, replica: int = 0) -> Iterator[Task]:
-    yield Task("forward", micro_batch, stage, replica)
-    yield Task("backward", micro_batch, stage, replica)
+def _one_after_another(name: str, stages: int, micro_batches: int, replicas: int) -> Schedule:
+    """Return the schedule in which each micro-batch goes forward and backward through the next replica."""
+    _check(stages, micro_batches)
+    orders = [
+        tuple(
+            Task(pass_, i, stages - 1 - rank if i % replicas else rank, i % replicas)
+            for i in range(micro_batches)
+            for pass_ in ("forward", "backward")
+        )
+        for rank in range(stages)
+    ]
+    return Schedule(name, tuple(orders), replicas)
 
 
 def _run_greedily(stages: int, micro_batches: int) -> tuple[tuple[Task, ...], ...]:
@@ -206,7 +207,7 @@ def _run_greedily(stages: int, micro_batches: int) -> tuple[tuple[Task, ...], ..
             if ended_on >= 0:
                 busy[ended_on] = False
                 held[ended_on] -= task.pass_ == "backward"
-                follower = _follower(task, stages)
+                follower = task.follower(stages)
                 if follower is None:
                     continue
                 task = follower
@@ -224,14 +225,3 @@ def _run_greedily(stages: int, micro_batches: int) -> tuple[tuple[Task, ...], ..
             held[rank] += is_forward
             arrive(now + (1.0 if is_forward else 2.0), task, rank)
     return tuple(map(tuple, orders))
-
-
-def _follower(task: Task, stages: int) -> Task | None:
-    """Return the task that needs a task's result, or None after the backward pass of the first stage."""
-    if task.pass_ == "forward":
-        if task.stage + 1 < stages:
-            return Task("forward", task.micro_batch, task.stage + 1, task.replica)
-        return Task("backward", task.micro_batch, task.stage, task.replica)
-    if task.stage == 0:
-        return None
-    return Task("backward", task.micro_batch, task.stage - 1, task.replica)

@@ -162,12 +162,6 @@ def test_one_live_activation_is_where_gems_is_chosen() -> None:
     assert choose_schedule(stages, 8).schedule.name in {"gpipe", "1f1b", "bidirectional"}
 
 
-def test_the_idle_share_is_that_of_the_bubbles() -> None:
-    # Source: GPipe's paper, section 2.3: (D - 1) / (n + D - 1) with equal stages.
-    assert math.isclose(run("gpipe", 4, 8).idle_share, 3 / 11)
-    assert run("gpipe", 1, 8).idle_share == 0
-
-
 def test_orders_that_wait_for_each_other_are_refused() -> None:
     swapped = Schedule("swapped", tuple(order[::-1] for order in gpipe(2, 1).orders))
     with pytest.raises(ValueError, match="rank 0 waits forever for the backward of micro-batch 0 in stage 0"):

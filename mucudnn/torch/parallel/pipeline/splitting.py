@@ -271,9 +271,3 @@ def _cost_of(
         input=sum(inputs.values()),
         weights=2 * sum(p.numel() * p.element_size() for p in stage.parameters()),
     )
-
-
-def names_of(module: nn.Module) -> Iterable[str]:
-    """Yield the names of a module's parameters and buffers, also of those that have several."""
-    for tensors in (module.named_parameters, module.named_buffers):
-        yield from (name for name, _ in tensors(remove_duplicate=False))

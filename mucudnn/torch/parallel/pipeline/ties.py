@@ -10,7 +10,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.pipeline.shapes import StageSource
-from mucudnn.torch.parallel.pipeline.splitting import SplitStage, names_of
+from mucudnn.torch.parallel.pipeline.splitting import SplitStage
 
 Place: TypeAlias = tuple[int, str]
 """A stage, and the name of a parameter or a buffer in it."""
@@ -81,8 +81,7 @@ def _see(
                 tensor, nn.Parameter
             ):  # a module on meta in several stages may become a different module on each rank
                 on_meta.setdefault(tensor, []).append((stage, name))
-        if isinstance(source, SplitStage):
-            for name in names_of(source):
+            if isinstance(source, SplitStage):
                 by_name.setdefault(name, []).append((stage, name))
     return (
         [places for places in (*real.values(), *by_name.values()) if len(places) > 1],

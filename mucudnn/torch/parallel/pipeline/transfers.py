@@ -39,10 +39,8 @@ class Directions:
 
 def consumer(task: Task, schedule: Schedule) -> Task | None:
     """Return the task on another stage that needs this task's result, or None."""
-    stage = task.stage + (1 if task.pass_ == "forward" else -1)
-    if not 0 <= stage < schedule.stages:
-        return None
-    return Task(task.pass_, task.micro_batch, stage, task.replica)
+    follower = task.follower(schedule.stages)
+    return follower if follower and follower.stage != task.stage else None
 
 
 @dataclass(eq=False)
