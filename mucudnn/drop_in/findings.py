@@ -146,15 +146,13 @@ def _system_loaders() -> set[str]:
     return {os.path.realpath(path) for path in (ours.interpreter, usual.get(ours.machine)) if path}
 
 
-def _ask_loader(path: Path, elf: Elf, environment: dict[str, str]) -> str | None:
+def _ask_loader(path: Path, elf: Elf, environment: dict[str, str]) -> Path | None:
     """Return the path of the libcudnn.so.9 that the loader takes for a file, or None if it finds none."""
     loader = elf.interpreter or read_python().interpreter
     if loader is None:
         return None
     libraries = trace_loader(loader, path.resolve(), environment)
-    name = re.escape(SONAME)
-    listed = re.search(rf"^\s*(?:{name} => )?(/.*{name}) \(", libraries, re.MULTILINE)
-    return listed[1] if listed else None
+    return next((library for library in libraries if library.name == SONAME), None)
 
 
 def _examine_symbols(subject: str, elf: Elf) -> Finding | None:

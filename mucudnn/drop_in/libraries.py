@@ -109,10 +109,9 @@ def list_linked(program: Path) -> list[Path]:
         loader = None if elf.auditors else elf.interpreter
         if loader is None or loader != read_python().interpreter:
             return []
-        libraries = trace_loader(loader, program, without_preload())
+        return trace_loader(loader, program, without_preload())
     except (NotElfError, OSError, subprocess.TimeoutExpired):
         return []
-    return [Path(path) for path in re.findall(r"^\s*(?:\S+ => )?(/.*) \(", libraries, re.MULTILINE)]
 
 
 def read_python() -> Elf:
@@ -120,12 +119,13 @@ def read_python() -> Elf:
     return read_elf(Path(sys.executable).resolve())
 
 
-def trace_loader(loader: str, file: Path, environment: dict[str, str]) -> str:
-    """Return the loader's list of the libraries that it would load with a file."""
+def trace_loader(loader: str, file: Path, environment: dict[str, str]) -> list[Path]:
+    """Return the libraries that a loader would load with a file."""
     # Unlike --list, this variable lets the loader go on after a missing library.
     # LD_WARN would make it relocate, which runs functions of the libraries.
     traced = {name: value for name, value in environment.items() if name != "LD_WARN"}
-    return run_child([loader, str(file)], {**traced, "LD_TRACE_LOADED_OBJECTS": "1"}).stdout
+    answer = run_child([loader, str(file)], {**traced, "LD_TRACE_LOADED_OBJECTS": "1"})
+    return [Path(path) for path in re.findall(r"^\s*(?:\S+ => )?(/.*) \(", answer.stdout, re.MULTILINE)]
 
 
 def find_interpreter(line: str) -> Path | None:
