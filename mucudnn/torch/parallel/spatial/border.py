@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from mucudnn.errors import ArgumentTypeError, UsageError, shown
 from mucudnn.forks import no_fork
-from mucudnn.torch.parallel.spatial.divided import Divided, Division, axis_of, handles, local_shape
+from mucudnn.torch.parallel.spatial.divided import Divided, Division, axes_of, handles, local_shape
 from mucudnn.torch.parallel.spatial.exchange.agreement import (
     DEFAULT_TIMEOUT,
     DivergedError,
@@ -86,7 +86,7 @@ def divide(
     """
     if not isinstance(whole, Tensor):
         raise ArgumentTypeError(f"the tensor to divide is {type(whole).__name__}, not a tensor")
-    division = _division(whole.shape, mesh, axes, statistics, numerics)
+    division = division_of(whole.shape, mesh, axes, statistics, numerics)
     bits = whole.detach().cpu().contiguous().view(torch.uint8).numpy()
     text = f"{_described(whole, whole.shape)}, divided on {sorted(axes.items())}, checksum {crc32(bits):08x}"
     for group in filter(None, division.groups):
@@ -111,7 +111,7 @@ def from_local(
     """
     if not isinstance(local, Tensor):
         raise ArgumentTypeError(f"the part is {type(local).__name__}, not a tensor")
-    division = _division(tuple(shape), mesh, axes, statistics, numerics)
+    division = division_of(tuple(shape), mesh, axes, statistics, numerics)
     expected = local_shape(shape, division)
     fits = tuple(local.shape) == expected
     text = "all parts fit" if fits else f"the part is {tuple(local.shape)}, due {expected}"
@@ -222,9 +222,17 @@ def to_dtensor(x: Divided) -> Any:
     )
 
 
-def _division(
-    shape: Sequence[int], mesh: DeviceMesh, axes: Mapping[int, str], statistics: str, numerics: str
+def division_of(
+    shape: Sequence[int],
+    mesh: DeviceMesh,
+    axes: Mapping[int, str],
+    statistics: str = "spatial",
+    numerics: str = "caller",
 ) -> Division:
+    """Return the division of a tensor of this shape; the arguments are those of `divide`.
+
+    Raises UsageError.
+    """
     if not isinstance(mesh, DeviceMesh):
         raise ArgumentTypeError(f"the mesh is {shown(mesh)}: make one with init_mesh")
     if not isinstance(axes, Mapping) or not all(isinstance(axis, int) for axis in axes):
@@ -251,20 +259,15 @@ def _division(
                 f"axis {axis} cannot be divided: a tensor of {len(shape)} axes has the axes 1 to "
                 f"{len(shape) - 1}; each rank has samples of its own, so axis 0 stays whole"
             )
-        divided.append((axis, owners_of(shape, axis, mesh, name)))
+        group = mesh.get_group(name)
+        owners = Owners(group.group_name, dist.get_rank(group), group.size(), name)
+        if shape[axis] < owners.ranks:
+            raise UsageError(
+                f"axis {axis} has {shape[axis]} rows, fewer than the {owners.ranks} ranks of {name!r}"
+            )
+        divided.append((axis, owners if owners.ranks > 1 else ALONE._replace(name=name)))
     others = tuple(mesh.get_group(name).group_name for name in names if name not in axes.values())
     return Division(tuple(divided), others, statistics, numerics, mesh)
-
-
-def owners_of(shape: Sequence[int], axis: int, mesh: DeviceMesh, name: str) -> Owners:
-    """Return the ranks along a dimension of a mesh as the owners of an axis. Raises UsageError."""
-    group = mesh.get_group(name)
-    owners = Owners(group.group_name, dist.get_rank(group), group.size(), name)
-    if shape[axis] < owners.ranks:
-        raise UsageError(
-            f"axis {axis} has {shape[axis]} rows, fewer than the {owners.ranks} ranks of {name!r}"
-        )
-    return owners if owners.ranks > 1 else ALONE._replace(name=name)
 
 
 def _described(x: Tensor, shape: Sequence[int]) -> str:
@@ -341,16 +344,14 @@ def redistribute(x: Any, division: Division) -> Divided:
     return divide_further(y, division) if isinstance(y, Divided) else redivide(y, division)
 
 
-@handles(torch.sum, Tensor.sum, torch.mean, Tensor.mean)
+@handles("sum", "mean")
 def _reduced(
     function: Any, x: Divided, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, axis: Any = None
 ) -> Any:
     if dtype is not None:
         x = x.with_local(x.local.to(dtype))
-    dim = dim if axis is None else axis
-    axes = dim if isinstance(dim, Sequence) else range(x.dim()) if dim is None else [dim]
-    axes = [axis_of(x, axis) for axis in axes] or list(range(x.dim()))
+    axes = axes_of(x, dim if axis is None else axis)
     result = total(x, axes, keepdim)
-    if function in (torch.mean, Tensor.mean):
+    if function.__name__ == "mean":
         return result / product([x.shape[axis] for axis in axes])
     return result

@@ -13,7 +13,7 @@ from torch.utils.data.distributed import DistributedSampler
 from mucudnn.errors import MissingExtraError, MucudnnError, UsageError
 from mucudnn.extras import install_command
 from mucudnn.forks import no_fork
-from mucudnn.torch.parallel.spatial.border import from_local, owners_of
+from mucudnn.torch.parallel.spatial.border import division_of, from_local
 from mucudnn.torch.parallel.spatial.divided import Divided
 from mucudnn.torch.parallel.spatial.exchange.sharing import place_in
 
@@ -38,16 +38,10 @@ class HyperslabDataset(Dataset[Any]):
         self.path, self.key, self.mesh, self.axes = os.fspath(path), key, mesh, dict(axes)
         self.targets = targets
         self._opened: tuple[int, Any] | None = None  # the process that opened the file, and the file
-        names = mesh.mesh_dim_names or ()
         self.shape = tuple(self._dataset(key).shape)
         cuts = [slice(None)] * (len(self.shape) - 1)
-        for axis, name in self.axes.items():
-            if name not in names or not 1 <= axis < len(self.shape):
-                raise UsageError(
-                    f"axis {axis} over {name!r} does not fit: {key!r} has the shape {self.shape} and "
-                    f"the mesh the dimensions {names}"
-                )
-            own = owners_of(self.shape, axis, mesh, name).own(self.shape[axis])
+        for axis, owners in division_of(self.shape, mesh, self.axes).axes:
+            own = owners.own(self.shape[axis])
             cuts[axis - 1] = slice(own.lo, own.hi)
         self._cuts = tuple(cuts)
         if targets is not None and len(self._dataset(targets)) != len(self):

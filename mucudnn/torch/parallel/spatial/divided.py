@@ -361,6 +361,13 @@ def axis_of(x: Divided, axis: int) -> int:
     return axis % x.dim()
 
 
+def axes_of(x: Divided, dim: Any) -> list[int]:
+    """Return the axes that an argument of PyTorch names: one, several, or with None or () all."""
+    if dim is None or dim == ():
+        return list(range(x.dim()))
+    return [axis_of(x, axis) for axis in (dim if isinstance(dim, Sequence) else [dim])]
+
+
 def _operator_method(name: str) -> Any:
     function = getattr(Tensor, name)
 

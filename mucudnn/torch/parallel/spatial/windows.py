@@ -4,6 +4,7 @@ Rows are counted from 0 in the undivided tensor, and intervals are half-open. A 
 or end after the last row: the rows outside are padding, which the caller fills with a value.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -162,14 +163,8 @@ def paired(ends: Sequence[int]) -> tuple[Span, ...]:
 
 def factorisations(count: int, axes: int) -> list[tuple[int, ...]]:
     """Return all ways to write a number as a product of `axes` factors, in ascending order."""
-    if axes == 1:
-        return [(count,)]
-    return [
-        (first, *rest)
-        for first in range(1, count + 1)
-        if count % first == 0
-        for rest in factorisations(count // first, axes - 1)
-    ]
+    factors = [factor for factor in range(1, count + 1) if count % factor == 0]
+    return [ways for ways in itertools.product(factors, repeat=axes) if math.prod(ways) == count]
 
 
 def for_each_axis(value: Any, dims: int) -> tuple[Any, ...]:

@@ -1,6 +1,9 @@
 """`mucudnn::window`, its adjoint and sums over ranks: operators of PyTorch.
 
 Compilers trace them, and autograd differentiates them to any order. They name a process group by text.
+
+Each rank compiles a graph of its own, and all must exchange in the order of the program. Compilers also drop
+an operator without a used result, but a rank without rows has to send its messages.
 """
 
 from collections.abc import Sequence
@@ -9,9 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 
 from mucudnn.errors import MucudnnError
-from mucudnn.torch.parallel.spatial.exchange import order
+from mucudnn.forks import no_fork
 from mucudnn.torch.parallel.spatial.exchange.messages import described, move, sum_over
 from mucudnn.torch.parallel.spatial.windows import Span, paired, pieces, transfers, with_rows
 
@@ -19,9 +23,38 @@ from mucudnn.torch.parallel.spatial.windows import Span, paired, pieces, transfe
 def run(name: str, *arguments: object) -> Tensor:
     """Run the operator `mucudnn::name`, or let a compiler trace it."""
     if torch.compiler.is_compiling():
-        order.prepare_inductor()
+        _prepare_inductor()
     result: Tensor = getattr(torch.ops.mucudnn, name).default(*arguments)
     return result
+
+
+@torch.compiler.assume_constant_result  # runs while a function that calls it is traced
+def _prepare_inductor() -> None:
+    """Let Inductor's scheduler keep the order of exchanges.
+
+    PyTorch 2.13 notes an operation's predecessor under the name of the operation's buffer and looks for it
+    under the name of the operation, so Inductor's passes for peak memory and fusion see no order. PyTorch
+    2.15 notes it under the right name, in another table.
+    """
+    with no_fork:  # imported late, because it loads slowly and only compiled models need it
+        from torch._inductor.lowering import fallback_handler, lowerings
+        from torch._inductor.virtualized import V
+
+    def after_the_last(operator: Any) -> Any:
+        lower = fallback_handler(operator, add_to_fallback_set=False)
+
+        def lower_in_order(*arguments: Any) -> Any:
+            begin, last = len(V.graph.operations), V.graph.effectful_ops.get(_EffectType.ORDERED)
+            result = lower(*arguments)
+            predecessors = getattr(V.graph, "additional_star_deps", None)
+            if predecessors is not None and last is not None:
+                for operation in V.graph.operations[begin:]:
+                    predecessors[operation.get_operation_name()].add(last.get_name())
+            return result
+
+        return lower_in_order
+
+    lowerings.update({operator: after_the_last(operator) for operator in _ORDERED})
 
 
 @lru_cache(4096)
@@ -168,5 +201,6 @@ _operator(
     lambda ctx, g: (torch.ops.mucudnn.spatial_sum.default(g, ctx.group), None),
 )  # fmt: skip
 
-for _name in ("window", "window_adjoint", "spatial_sum"):
-    order.register(getattr(torch.ops.mucudnn, _name).default)
+_ORDERED = [getattr(torch.ops.mucudnn, name).default for name in ("window", "window_adjoint", "spatial_sum")]
+for _ordered in _ORDERED:  # so that compilers keep all calls, in their order
+    _register_effectful_op(_ordered, _EffectType.ORDERED)

@@ -38,8 +38,8 @@ class Local(NamedTuple):
     """A convolution within a rank, on its windows: the arguments of PyTorch's operator, and the local result.
 
     `leads` are the rows to crop at the beginning of a transposed convolution's result, for each exchange.
-    With `by_mucudnn`, mucudnn's operators run it within the `workspace` or as the `plan` says. With `same`,
-    each row is computed separately.
+    mucudnn's operators run it with the options `engine`, or PyTorch's without. With `same`, each row is
+    computed separately.
     """
 
     exchanges: tuple[Exchange, ...]
@@ -51,10 +51,7 @@ class Local(NamedTuple):
     output_padding: tuple[int, ...]
     groups: int
     result: tuple[int, ...]
-    workspace: str | None = None
-    plan: str | None = None
-    promise: str | None = None
-    by_mucudnn: bool = False
+    engine: dict[str, Any] | None = None
     same: bool = False
 
     @property
@@ -74,7 +71,7 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, local: Local) -> Tensor:
         """Return this rank's part of the result."""
-        ctx.local, ctx.has_bias = local, bias is not None
+        ctx.local = local
         kept: list[Tensor] = []
         window = x
         for exchange in local.exchanges:
@@ -118,12 +115,12 @@ class _Convolution(torch.autograd.Function):
 
 def _engine(x: Tensor, w: Tensor, bias: Tensor | None, local: Local) -> Operands | None:
     """Return the arguments of mucudnn's operator, or None if PyTorch's own convolution has to run."""
-    if local.transposed or not local.by_mucudnn or not can_divide(x, w):
+    if local.engine is None or not can_divide(x, w):
         return None
     dims = len(local.stride)
     return prepare_operands(
-        dims, x, w, bias, local.stride, local.padding, local.dilation, local.groups,
-        workspace=local.workspace, plan=local.plan, promise=local.promise, fallback=True,
+        dims, x, w, bias, local.stride, local.padding, local.dilation, local.groups, fallback=True,
+        **local.engine,
     )  # fmt: skip
 
 
@@ -197,12 +194,12 @@ def _uncropped(g: Tensor, window: Tensor, w: Tensor, local: Local) -> Tensor:
     return F.pad(g, around) if any(around) else g
 
 
-@handles(torch.conv1d, torch.conv2d, torch.conv3d)
+@handles("conv1d", "conv2d", "conv3d")
 def _convolve(
     function: Any, input: Divided, weight: Tensor, bias: Tensor | None = None, stride: Any = 1,
-    padding: Any = 0, dilation: Any = 1, groups: int = 1, **engine: Any,
+    padding: Any = 0, dilation: Any = 1, groups: int = 1, *, engine: dict[str, Any] | None = None,
 ) -> Divided:  # fmt: skip
-    """Return a convolution; `engine` has fields of `Local`. Raises UsageError."""
+    """Return a convolution; `engine` has the options of mucudnn's operators. Raises UsageError."""
     w, dims = weight, weight.dim() - 2
     x = _check(function, input, w, w.size(1) * groups)
     strides, dilations = for_each_axis(stride, dims), for_each_axis(dilation, dims)
@@ -226,7 +223,7 @@ def _convolve(
             exchanges.append(x.exchange_for(i + 2, shape[i + 2], sliding(strides[i], before, reaches[i])))
     local = Local(
         tuple(exchanges), (0,) * len(exchanges), strides, tuple(own_padding), dilations, False, (0,) * dims,
-        groups, local_shape(shape, x.division), same=x.division.numerics == "same", **engine,
+        groups, local_shape(shape, x.division), engine, x.division.numerics == "same",
     )  # fmt: skip
     return _apply(x, w, bias, shape, local, part)
 
@@ -267,15 +264,13 @@ def _convolve_by_mucudnn(
     batch_invariant: Any = None, choice: Any = None, **kwargs: Any,
 ) -> Divided:  # fmt: skip
     """Return a convolution whose local parts run in mucudnn."""
-    workspace, plan = spelled(workspace), handle_of(plan)
     promise = promise_of(numerics, batch_invariant, choice)
     divided_functions.check_promise_of_divided(promise)
-    return _convolve(
-        function, *args, workspace=workspace, plan=plan, promise=str(promise), by_mucudnn=True, **kwargs
-    )
+    engine = {"workspace": spelled(workspace), "plan": handle_of(plan), "promise": str(promise)}
+    return _convolve(function, *args, engine=engine, **kwargs)
 
 
-@handles(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
+@handles("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 def _convolve_transposed(
     function: Any, input: Divided, weight: Tensor, bias: Tensor | None = None, stride: Any = 1,
     padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1,

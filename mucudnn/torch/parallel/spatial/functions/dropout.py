@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.spatial.divided import Divided, functions_named, handles
@@ -33,7 +32,7 @@ def _mask(shape: tuple[int, ...], p: float, x: Tensor, generator: torch.Generato
 _OF_CHANNELS = functions_named("dropout1d", "dropout2d", "dropout3d", "feature_dropout")
 
 
-@handles(F.dropout, torch.dropout, *_OF_CHANNELS)
+@handles("dropout", *_OF_CHANNELS)
 def _dropout(
     function: Any, input: Divided, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Divided:

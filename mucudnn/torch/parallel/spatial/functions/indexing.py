@@ -161,7 +161,7 @@ def _places(function: Any, x: Divided, index: Any) -> Tensor:
     return part
 
 
-@handles(F.one_hot, torch._C._nn.one_hot)
+@handles("one_hot")
 def _one_hot(function: Any, x: Divided, num_classes: int = -1) -> Divided:
     if num_classes < 1:
         raise refuse(function, "without a number of classes is not in the table")

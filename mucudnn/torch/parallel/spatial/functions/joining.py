@@ -13,7 +13,7 @@ from mucudnn.torch.parallel.spatial.divided import Divided, axis_of, handles
 from mucudnn.torch.parallel.spatial.functions.elementwise import largest
 from mucudnn.torch.parallel.spatial.functions.indexing import sliced
 from mucudnn.torch.parallel.spatial.functions.resampling import matrix_product
-from mucudnn.torch.parallel.spatial.functions.shapes import new_axis
+from mucudnn.torch.parallel.spatial.functions.shapes import integers, new_axis
 from mucudnn.torch.parallel.spatial.functions.whole_axes import resized
 from mucudnn.torch.parallel.spatial.refusing import refuse
 from mucudnn.torch.parallel.spatial.windows import EMPTY, Span, with_rows
@@ -100,7 +100,7 @@ def _rolled(x: Divided, axis: int, shift: int) -> Divided:
 
 @handles("flip")
 def _flip(function: Any, x: Divided, *dims: Any) -> Divided:
-    axes = [axis_of(x, dim) for dim in (dims[0] if isinstance(dims[0], Sequence) else dims)]
+    axes = [axis_of(x, dim) for dim in integers(dims)]
     local = x.local
     for axis in set(axes) & set(x.divided_axes):
         size = x.shape[axis]
@@ -123,7 +123,7 @@ def _repeat_interleave(
 
 @handles("repeat", "tile")
 def _repeat(function: Any, x: Divided, *sizes: Any) -> Divided:
-    times = list(sizes[0] if isinstance(sizes[0], Sequence) else sizes)
+    times = integers(sizes)
     times = [1] * (x.dim() - len(times)) + times
     while x.dim() < len(times):
         x = new_axis(x, 0)
@@ -134,7 +134,7 @@ def _repeat(function: Any, x: Divided, *sizes: Any) -> Divided:
 
 @handles("expand")
 def _expand(function: Any, x: Divided, *sizes: Any, **kwargs: Any) -> Any:
-    shape = list(sizes[0] if isinstance(sizes[0], Sequence) else sizes)
+    shape = integers(sizes)
     while x.dim() < len(shape):
         x = new_axis(x, 0)
     whole = [n if n != -1 else x.shape[axis] for axis, n in enumerate(shape)]

@@ -162,7 +162,7 @@ def _batch_norm_of_torch(
     return _batch_norm(function, input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
-@handles(F.group_norm, torch.group_norm)
+@handles("group_norm")
 def _group_norm(
     function: Any, input: Divided, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5,
     cudnn_enabled: bool = True,

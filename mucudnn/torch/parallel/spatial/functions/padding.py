@@ -59,7 +59,7 @@ class Padded(Divided):
         return self._part
 
 
-@handles(F.pad, torch._C._nn.pad)
+@handles("pad")
 def _pad(
     function: Any, input: Divided, pad: Any, mode: str = "constant", value: float | None = None
 ) -> Divided:

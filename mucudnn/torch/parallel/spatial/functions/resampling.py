@@ -18,7 +18,7 @@ from mucudnn.torch.parallel.spatial.border import gather, redivide
 from mucudnn.torch.parallel.spatial.divided import Divided, handles
 from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, connected_empty
 from mucudnn.torch.parallel.spatial.refusing import refuse
-from mucudnn.torch.parallel.spatial.windows import Span, tapped, with_rows
+from mucudnn.torch.parallel.spatial.windows import Span, for_each_axis, tapped, with_rows
 
 _NEAREST = ("nearest", "nearest-exact")
 _ALONG_AN_AXIS = {
@@ -158,7 +158,7 @@ def _interpolate(
         raise refuse(F.interpolate, f"with mode {mode!r} is not in the table")
     if (size is None) == (scale_factor is None):
         raise UsageError("give either size or scale_factor")
-    sizes, scales = _each(size, dims), _each(scale_factor, dims)
+    sizes, scales = for_each_axis(size, dims), for_each_axis(scale_factor, dims)
     x, exact = input, input.dtype == torch.float64
     for axis in input.divided_axes:
         if axis == 0:  # samples
@@ -195,14 +195,6 @@ def _resample_whole_axes(x: Divided, sizes: Any, scales: Any, options: dict[str,
             x.local, [new or old for new, old in zip(lengths, x.local.shape, strict=True)]
         )
     return x.with_local(result, [new or old for new, old in zip(lengths, x.shape, strict=True)])
-
-
-def _each(value: Any, dims: int) -> tuple[Any, ...]:
-    if isinstance(value, Sequence):
-        if len(value) != dims:
-            raise UsageError(f"{value} has {len(value)} numbers for {dims} spatial axes")
-        return tuple(value)
-    return (value,) * dims
 
 
 @handles("pixel_shuffle", "pixel_unshuffle")

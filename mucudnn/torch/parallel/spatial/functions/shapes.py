@@ -3,9 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from mucudnn.errors import UsageError
 from mucudnn.torch.parallel.spatial.border import gather, redistribute, without_axes
 from mucudnn.torch.parallel.spatial.divided import Divided, Division, axis_of, handles
@@ -14,7 +11,7 @@ from mucudnn.torch.parallel.spatial.refusing import refuse
 from mucudnn.torch.parallel.spatial.windows import Span, product
 
 
-def _integers(arguments: Sequence[Any]) -> list[Any]:
+def integers(arguments: Sequence[Any]) -> list[Any]:
     """Return integers that come as arguments of their own or as a single sequence."""
     is_sequence = len(arguments) == 1 and isinstance(arguments[0], Sequence)
     return list(arguments[0] if is_sequence else arguments)
@@ -22,7 +19,7 @@ def _integers(arguments: Sequence[Any]) -> list[Any]:
 
 @handles("permute")
 def _permute(function: Any, x: Divided, *order: Any, dims: Sequence[int] = ()) -> Divided:
-    return _permuted(x, [axis_of(x, axis) for axis in _integers(order or dims)])
+    return _permuted(x, [axis_of(x, axis) for axis in integers(order or dims)])
 
 
 @handles("transpose", "swapaxes")
@@ -47,7 +44,7 @@ def _movedim(function: Any, x: Divided, source: Any, destination: Any) -> Divide
     return _permuted(x, order)
 
 
-@handles(Tensor.t, torch.t)
+@handles("t")
 def _t(function: Any, x: Divided) -> Divided:
     return _permuted(x, list(range(x.dim()))[::-1])
 
@@ -89,7 +86,7 @@ def _unflatten(function: Any, x: Divided, dim: int, sizes: Sequence[int]) -> Any
 
 @handles("reshape", "view")
 def _reshape(function: Any, x: Divided, *sizes: Any, **kwargs: Any) -> Any:
-    shape = _integers(sizes or (kwargs.get("shape", kwargs.get("size", ())),))
+    shape = integers(sizes or (kwargs.get("shape", kwargs.get("size", ())),))
     if not all(isinstance(n, int) for n in shape):
         raise refuse(function, "into another data type is not in the table")
     shape = _known(shape, x.numel())

@@ -8,17 +8,11 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.torch.parallel.spatial.border import total, without_axes
-from mucudnn.torch.parallel.spatial.divided import Divided, axis_of, handles
+from mucudnn.torch.parallel.spatial.divided import Divided, axes_of, axis_of, handles
 from mucudnn.torch.parallel.spatial.exchange.exchange import Exchange, connected_empty
 from mucudnn.torch.parallel.spatial.functions.whole_axes import along_axes
 from mucudnn.torch.parallel.spatial.refusing import refuse
 from mucudnn.torch.parallel.spatial.windows import Span, parts, product
-
-
-def _axes(x: Divided, dim: Any) -> list[int]:
-    if dim is None or dim == ():
-        return list(range(x.dim()))
-    return [axis_of(x, axis) for axis in (dim if isinstance(dim, Sequence) else [dim])]
 
 
 def _is_local(x: Divided, axes: Sequence[int]) -> bool:
@@ -33,7 +27,7 @@ def _extreme(function: Any, x: Divided, *rest: Any, **kwargs: Any) -> Any:
     if isinstance(dim, Tensor | Divided) or "other" in kwargs:
         other = dim if dim is not None else kwargs["other"]
         return (torch.maximum if name == "max" else torch.minimum)(x, other)
-    axes = _axes(x, dim)
+    axes = axes_of(x, dim)
     if _is_local(x, axes) or (name in ("max", "min") and dim is not None):
         return along_axes(function, x, *rest, **kwargs)
     reduce = torch.amax if name in ("max", "amax") else torch.amin
@@ -62,7 +56,7 @@ def _variance(
 ) -> Any:  # fmt: skip
     if isinstance(dim, bool):
         dim, unbiased = None, dim
-    axes = _axes(x, dim)
+    axes = axes_of(x, dim)
     less = correction if correction is not None else int(unbiased is not False)
     if _is_local(x, axes):
         return along_axes(function, x, dim=axes, keepdim=keepdim, correction=less)
@@ -72,14 +66,14 @@ def _variance(
     return variance.sqrt() if function.__name__ == "std" else variance
 
 
-@handles(torch.norm, Tensor.norm, torch.linalg.vector_norm, torch.linalg.norm)
+@handles("norm", torch.linalg.vector_norm, torch.linalg.norm)
 def _norm(
     function: Any, x: Divided, p: Any = 2, dim: Any = None, keepdim: bool = False, **kwargs: Any
 ) -> Any:
     p = kwargs.pop("ord", p)
     if p not in (2, 2.0, "fro", None, 1, 1.0) or kwargs:
         raise refuse(function, f"with p={p!r} is not in the table")
-    axes = _axes(x, dim)
+    axes = axes_of(x, dim)
     if _is_local(x, axes):
         return along_axes(torch.linalg.vector_norm, x, 1 if p == 1 else 2, axes, keepdim=keepdim)
     return total(x.abs(), axes, keepdim) if p == 1 else total(x.square(), axes, keepdim).sqrt()
@@ -89,7 +83,7 @@ def _norm(
 def _softmax(function: Any, x: Divided, dim: Any = None, *rest: Any, **kwargs: Any) -> Any:
     """Return a softmax; along a divided axis the ranks add up their sums of exponentials."""
     name, dtype = function.__name__, kwargs.get("dtype")
-    axes = _axes(x, dim)
+    axes = axes_of(x, dim)
     if dim is None or _is_local(x, axes) or name == "logsumexp" or len(axes) > 1:
         return along_axes(function, x, dim, *rest, **kwargs)
     x = x if dtype is None else x.with_local(x.local.to(dtype))
@@ -106,7 +100,7 @@ def _normalize(function: Any, x: Divided, p: float = 2.0, dim: int = 1, eps: flo
     return x / _norm(torch.linalg.vector_norm, x, p, dim, keepdim=True).clamp_min(eps)
 
 
-@handles(F.cosine_similarity, torch.cosine_similarity)
+@handles("cosine_similarity")
 def _cosine(function: Any, a: Any, b: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     lengths = [torch.linalg.vector_norm(x, 2, dim).clamp_min(eps) for x in (a, b)]
     return (a * b).sum(dim) / (lengths[0] * lengths[1])

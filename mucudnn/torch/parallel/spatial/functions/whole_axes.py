@@ -66,7 +66,7 @@ def _linear(function: Any, input: Divided, weight: Tensor, bias: Tensor | None =
     return input.with_local(F.linear(input.local, weight, bias), [*input.shape[:-1], weight.size(0)])
 
 
-@handles(F.layer_norm, torch.layer_norm)
+@handles("layer_norm")
 def _layer_norm(
     function: Any, input: Divided, normalized_shape: Sequence[int], *rest: Any, **kwargs: Any
 ) -> Divided:

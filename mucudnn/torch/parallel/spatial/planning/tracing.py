@@ -4,7 +4,7 @@ It needs no process group, because the operators that exchange rows have an impl
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -190,12 +190,18 @@ class _Counter(TorchDispatchMode):
         if self._division is not None:
             args, kwargs = arguments_over(args, kwargs, self._division, list(self._division.by_name))
         x = logical_tensors((args, kwargs))[0]
-        layer = Layer(self._names[module], module, tuple(x.shape), _ranks(x), arrived)
-        if not self.layers:
-            first = self._before
-            layer.saved, layer.moved = first.saved, first.moved
-            layer.messages, layer.received = first.messages, first.received
-        self.layers.append(layer)
+        # The first convolution also counts what came before it.
+        layer = Layer("", None, (), (), ()) if self.layers else self._before
+        self.layers.append(
+            replace(
+                layer,
+                name=self._names[module],
+                module=module,
+                x=tuple(x.shape),
+                sizes=_ranks(x),
+                arrived=arrived,
+            )
+        )
         return args, kwargs
 
     def end(self, module: Any, args: tuple[Any, ...], y: Any) -> None:
