@@ -46,6 +46,9 @@ class Finding:
     uses_cudnn: bool = True
 
 
+Answer = tuple[bool | None, str]  # the fields `works` and `text` of a finding
+
+
 def examine_file(subject: str, path: Path, elf: Elf, *, program: bool) -> Finding:
     """Examine the program or library at `path` by its symbols and texts, without executing it."""
     if elf.soname == SONAME:
@@ -54,8 +57,12 @@ def examine_file(subject: str, path: Path, elf: Elf, *, program: bool) -> Findin
     if obstacle:
         return Finding(subject, False, obstacle)
     if SONAME in elf.needed:
-        return _examine_linked(subject, path, elf)
-    return _examine_symbols(subject, elf) or _examine_texts(subject, path, elf)
+        return Finding(subject, *_examine_linked(path, elf))
+    answer = _examine_symbols(elf) or _examine_texts(path, elf)
+    if answer is None:
+        text = "does not mention cuDNN, but a library that it loads may: name that library, such as torch"
+        return Finding(subject, None, text, uses_cudnn=False)
+    return Finding(subject, *answer)
 
 
 def written_for_8(elf: Elf) -> bool:
@@ -116,27 +123,27 @@ def _is_privileged(path: Path) -> bool:
         return False
 
 
-def _examine_linked(subject: str, path: Path, elf: Elf) -> Finding:
+def _examine_linked(path: Path, elf: Elf) -> Answer:
     """Ask the loader which libcudnn.so.9 it would load, without starting the program.
 
     Only the system's loader is run, because an untrusted program can name any file as its loader.
     """
     if elf.interpreter is not None and os.path.realpath(elf.interpreter) not in _system_loaders():
         text = f"asks for the loader {elf.interpreter}, which is not the system's: it was not run"
-        return Finding(subject, None, f"linked against {SONAME}; {text}")
+        return None, f"linked against {SONAME}; {text}"
     if elf.auditors:
         text = f"brings the auditor {elf.auditors[0]} along, which the loader would run: it was not asked"
-        return Finding(subject, None, f"linked against {SONAME}; {text}")
+        return None, f"linked against {SONAME}; {text}"
     without = _ask_loader(path, elf, without_preload())
     under = _ask_loader(path, elf, preloading(shim_path(), dict(os.environ)))
     own = f"linked against {SONAME}; alone it gets {without or 'none: it is not found'}"
     if under is None or not os.path.samefile(under, shim_path()):
-        return Finding(subject, False, f"{own}; under mucudnn run the loader still takes {under or 'none'}")
+        return False, f"{own}; under mucudnn run the loader still takes {under or 'none'}"
     real = chosen_library() or without
     if real is None:
         # The program that loads this library may have loaded a cuDNN already.
-        return Finding(subject, None, f"{own}; where nothing else brings one, set MUCUDNN_LIBRARY")
-    return Finding(subject, True, f"{own}; under mucudnn run it gets mucudnn's library in front of {real}")
+        return None, f"{own}; where nothing else brings one, set MUCUDNN_LIBRARY"
+    return True, f"{own}; under mucudnn run it gets mucudnn's library in front of {real}"
 
 
 def _system_loaders() -> set[str]:
@@ -155,17 +162,17 @@ def _ask_loader(path: Path, elf: Elf, environment: dict[str, str]) -> Path | Non
     return next((library for library in libraries if library.name == SONAME), None)
 
 
-def _examine_symbols(subject: str, elf: Elf) -> Finding | None:
-    """Return the finding about a file that calls cuDNN without naming the library, or None for others."""
+def _examine_symbols(elf: Elf) -> Answer | None:
+    """Return the answer about a file that calls cuDNN without naming the library, or None for others."""
     if _has_forwarders(elf):
         count = sum(name in known_functions() for name in elf.exports)
         text = f"exports {count} functions of cuDNN that only pass calls on"
-        return Finding(subject, True, f"{text}; under mucudnn run its calls go to mucudnn's library")
+        return True, f"{text}; under mucudnn run its calls go to mucudnn's library"
     if not elf.imports & known_functions():
         return None
     renamed = [needed for needed in elf.needed if _LINKED_NAME.fullmatch(needed)]
     source = f"linked against {renamed[0]}, a renamed {SONAME}" if renamed else "takes cuDNN from its loader"
-    return Finding(subject, True, f"{source}; under mucudnn run its calls go to mucudnn's library")
+    return True, f"{source}; under mucudnn run its calls go to mucudnn's library"
 
 
 def _find_mentions(data: mmap.mmap | bytes) -> Iterator[str]:
@@ -180,8 +187,8 @@ def _find_mentions(data: mmap.mmap | bytes) -> Iterator[str]:
         yield (folder[0][::-1] + match[0]).decode()
 
 
-def _examine_texts(subject: str, path: Path, elf: Elf) -> Finding:
-    """Guess from the texts in a file whether it opens cuDNN at run time."""
+def _examine_texts(path: Path, elf: Elf) -> Answer | None:
+    """Guess from the texts in a file whether it opens cuDNN at run time; None if none of them is cuDNN's."""
     with mapped(path) as data:
         names = set(_find_mentions(data))
         in_code = _NAME_IN_CODE.search(data) is not None
@@ -189,24 +196,19 @@ def _examine_texts(subject: str, path: Path, elf: Elf) -> Finding:
     paths = sorted(name for name in names if name.startswith("/"))
     gets = "and gets mucudnn's library under mucudnn run"
     if paths:
-        return Finding(
-            subject, False, f"holds the path {paths[0]}: a library opened by its path escapes the drop-in"
-        )
+        return False, f"holds the path {paths[0]}: a library opened by its path escapes the drop-in"
     if SONAME in names:
-        return Finding(subject, True, f"opens {SONAME} by its name, {gets}")
+        return True, f"opens {SONAME} by its name, {gets}"
     if names:
-        return Finding(subject, False, f"holds the name {min(names)}: mucudnn stands in for {SONAME} only")
+        return False, f"holds the name {min(names)}: mucudnn stands in for {SONAME} only"
     if not functions:
-        text = "does not mention cuDNN, but a library that it loads may: name that library, such as torch"
-        return Finding(subject, None, text, uses_cudnn=False)
+        return None
     if in_code:
-        return Finding(subject, True, f"opens {SONAME} by a name that its code puts together, {gets}")
+        return True, f"opens {SONAME} by a name that its code puts together, {gets}"
     if companion := _find_companion_for_8(path, elf):
-        text = f"needs {companion}, which is written for cuDNN 8: mucudnn stands in for cuDNN 9 only"
-        return Finding(subject, False, text)
+        return False, f"needs {companion}, which is written for cuDNN 8: mucudnn stands in for cuDNN 9 only"
     if "cudnn" in elf.search_path:
         # The loader searches these folders only for names.
         text = f"opens {SONAME} by its name, because it names functions and a folder of cuDNN's"
-        return Finding(subject, True, f"{text}, {gets}")
-    text = f"names functions of cuDNN, but no library: if it opens {SONAME}, it gets mucudnn's library"
-    return Finding(subject, None, text)
+        return True, f"{text}, {gets}"
+    return None, f"names functions of cuDNN, but no library: if it opens {SONAME}, it gets mucudnn's library"
