@@ -99,13 +99,13 @@ def _examine_package(name: str, package: metadata.Distribution) -> list[Finding]
 def _examine_program(subject: str, path: Path) -> Finding:
     try:
         with mapped(path) as data:
-            first = bytes(data[:256]).split(b"\n")[0].decode(errors="replace")
-        if first.startswith("#!"):
-            program = find_interpreter(first)
+            start = bytes(data[:4])
+        if start.startswith(b"#!"):
+            program = find_interpreter(path)
             if program is None:
                 return Finding(subject, None, "is a script whose interpreter was not found")
             return _examine_program(f"{subject}, a script of {program}", program.resolve())
-        if not first.startswith("\x7fELF"):
+        if start != b"\x7fELF":
             return Finding(
                 subject,
                 None,

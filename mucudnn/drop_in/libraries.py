@@ -14,6 +14,7 @@ from pathlib import Path
 from mucudnn import settings
 from mucudnn._native import host_library
 from mucudnn.drop_in.elf import Elf, NotElfError, read_elf
+from mucudnn.input import open_without_waiting
 from mucudnn.measuring.engines import SONAME, chosen_library
 
 TIMEOUT = 60  # seconds that a child process may take
@@ -128,13 +129,18 @@ def trace_loader(loader: str, file: Path, environment: dict[str, str]) -> list[P
     return [Path(path) for path in re.findall(r"^\s*(?:\S+ => )?(/.*) \(", answer.stdout, re.MULTILINE)]
 
 
-def find_interpreter(line: str) -> Path | None:
+def find_interpreter(program: Path) -> Path | None:
     """Return the program that a script's first line names after #!, or None if there is none."""
+    try:
+        with open(program, "rb", opener=open_without_waiting) as file:
+            line = file.readline(256).decode(errors="replace")
+    except OSError:
+        return None
     words = line[2:].split() if line.startswith("#!") else []
     if words and Path(words[0]).name == "env":
         words = [word for word in words[1:] if not word.startswith("-")]
-    program = shutil.which(words[0]) if words else None
-    return Path(program) if program else None
+    found = shutil.which(words[0]) if words else None
+    return Path(found) if found else None
 
 
 def version_of(library: Path | str) -> tuple[int | None, str]:

@@ -8,7 +8,7 @@ from mucudnn.drop_in.elf import NotElfError, mapped, read_elf
 from mucudnn.drop_in.findings import written_for_8
 from mucudnn.drop_in.libraries import find_interpreter, list_linked
 from mucudnn.errors import MucudnnError
-from mucudnn.input import open_without_waiting, read_bytes
+from mucudnn.input import read_bytes
 
 _PYTHON = re.compile(r"python[\d.]*")
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+(?:tensorflow|keras|tf_keras)\b", re.MULTILINE)
@@ -24,7 +24,7 @@ def find_library_for_8(program: Path, arguments: list[str]) -> Path | None:
     TensorFlow. It misses libraries that the program opens later, whose calls the drop-in passes on.
     """
     for _ in range(_INTERPRETERS):
-        if _PYTHON.fullmatch(program.name) or (interpreter := _find_interpreter(program)) is None:
+        if _PYTHON.fullmatch(program.name) or (interpreter := find_interpreter(program)) is None:
             break
         program, arguments = interpreter, [str(program), *arguments]
     is_python = _PYTHON.fullmatch(program.name)
@@ -62,12 +62,3 @@ def _texts(arguments: list[str]) -> Iterator[str]:
             except MucudnnError:  # a file that is larger than a script can be
                 pass
             return
-
-
-def _find_interpreter(program: Path) -> Path | None:
-    """Return the program that runs a script, or None if the file is not a script."""
-    try:
-        with open(program, "rb", opener=open_without_waiting) as file:
-            return find_interpreter(file.readline(256).decode(errors="replace"))
-    except OSError:
-        return None
