@@ -30,18 +30,18 @@ def kernel_plot(kernel: KernelReport, scale: SizeScale) -> Figure:
     figure, axes = new_axes(300, 190, left=44)
     scale.apply(axes, ticks=4)
     chosen = kernel.decision.best
-    for points, role, label, marker, line, fill in (
-        (kernel.undivided, "undivided", "best undivided", "s", (0, (4, 2)), "none"),
-        (kernel.decision.desirable, "divided", "desirable set", "o", "solid", LIGHT["divided"]),
+    for points, role, marker, line, fill in (
+        (kernel.undivided, "undivided", "s", (0, (4, 2)), "none"),
+        (kernel.decision.desirable, "divided", "o", "solid", LIGHT["divided"]),
     ):
         _draw_steps(axes, points, scale, color=LIGHT[role], linewidth=1.5, linestyle=line)
         axes.plot(
             [point.workspace for point in points], [point.time_ms for point in points], marker,
-            color=LIGHT[role], markersize=4, markerfacecolor=fill, label=label, clip_on=False,
+            color=LIGHT[role], markersize=4, markerfacecolor=fill, clip_on=False,
         )  # fmt: skip
     axes.plot(
-        [chosen.workspace], [chosen.time_ms], "D", color=LIGHT["chosen"], markersize=8,
-        label="chosen", zorder=4, clip_on=False,
+        [chosen.workspace], [chosen.time_ms], "D", color=LIGHT["chosen"], markersize=8, zorder=4,
+        clip_on=False,
     )  # fmt: skip
     axes.set_ylim(0, 1.08 * max(c.time_ms for c in (*kernel.decision.desirable, *kernel.undivided)))
     axes.set_xlabel("workspace")
@@ -57,12 +57,12 @@ def network_plot(report: Report, *, wide: bool) -> Figure:
     present = [] if report.present is None else [report.present]
     scale = SizeScale([*(point.workspace for point in points), *present])
     scale.apply(axes, ticks=8 if wide else 4)
-    for curve, role, label, line in (
-        (report.undivided, "undivided", report.undivided_label, (0, (1, 1.5))),
-        (report.even, "even", "divided, split evenly (WR)", (0, (5, 2))),
-        (report.divided, "divided", "divided, split by need (WD)", "solid"),
+    for curve, role, line in (
+        (report.undivided, "undivided", (0, (1, 1.5))),
+        (report.even, "even", (0, (5, 2))),
+        (report.divided, "divided", "solid"),
     ):
-        _draw_steps(axes, curve.points, scale, color=LIGHT[role], linestyle=line, linewidth=2, label=label)
+        _draw_steps(axes, curve.points, scale, color=LIGHT[role], linestyle=line, linewidth=2)
     for total in present:
         axes.axvline(total, color=LIGHT["chosen"], linewidth=1.2)
         place = axes.get_xaxis_transform()

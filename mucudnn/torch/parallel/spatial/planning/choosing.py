@@ -39,8 +39,8 @@ from mucudnn.torch.parallel.spatial.windows import (
     transposed_size,
     windows_of,
 )
+from mucudnn.torch.tracing.recorder import DATA_TYPES
 
-_TYPES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
 Time = Callable[[Kernel], float]
 
 
@@ -135,7 +135,7 @@ class Chooser:
 
     def _kernels(self, layer: Layer) -> list[Kernel]:
         return kernels_of(
-            layer, PASSES if self.training else PASSES[:1], _TYPES.get(self.dtype, "f32"), self.device
+            layer, PASSES if self.training else PASSES[:1], DATA_TYPES.get(self.dtype, "f32"), self.device
         )
 
     def _move(self, k: int, before: Part, after: Part) -> float:
