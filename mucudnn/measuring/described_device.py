@@ -6,7 +6,6 @@ the engine takes, which only the device itself can show.
 
 import ctypes
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import TypedDict
 
@@ -22,19 +21,18 @@ from mucudnn.measuring.engines import cudnn_paths, installed
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 
+_BUNDLED = Path(__file__).with_name("device_properties")
+
 
 def bundled_devices() -> list[str]:
     """Return the sorted names of the devices whose descriptions ship with the package."""
-    folder = resources.files("mucudnn.measuring") / "device_properties"
-    return sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".json"))
+    return sorted(path.stem for path in _BUNDLED.glob("*.json"))
 
 
 def read_properties(source: str) -> str:
     """Return the JSON text that describes a bundled device, or the text of a file. Raises UsageError."""
     if source in bundled_devices():
-        return (resources.files("mucudnn.measuring") / "device_properties" / f"{source}.json").read_text(
-            "utf-8"
-        )
+        return (_BUNDLED / f"{source}.json").read_text("utf-8")
     names = ", ".join(bundled_devices())
     try:
         return read_text(Path(expanded(source)), "utf-8-sig", most=MOST_BYTES_OF_LINES)
