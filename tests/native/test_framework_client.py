@@ -24,7 +24,7 @@ IMPLICIT = {
 WINOGRAD = {pass_: numbers["WINOGRAD_NONFUSED"] for pass_, numbers in LEGACY_NUMBERS.items()}
 
 EPILOGUE = {"fused": "+add+bias+relu", "relu": "+add0+bias+relu"}
-each_fused = pytest.mark.parametrize("operation", list(EPILOGUE))
+each_operation = pytest.mark.parametrize("operation", [*PASSES, *EPILOGUE])
 each_pass = pytest.mark.parametrize("pass_", PASSES)
 each_benchmark = pytest.mark.parametrize("benchmark", [0, 1], ids=["heuristics", "benchmark"])
 
@@ -119,32 +119,30 @@ def test_a_call_outside_the_plan_is_pytorchs_own_to_the_bit(
         assert_same(under, alone)
 
 
-@each_pass
+@each_operation
 @each_benchmark
 def test_pytorchs_plans_are_divided_and_run_from_its_cache(
-    pass_: str, benchmark: int, client: Program, engine: Engine
+    operation: str, benchmark: int, client: Program, engine: Engine
 ) -> None:
-    plan = client.follow(
-        engine,
-        pass_,
-        [f"eng{IMPLICIT[pass_]}", f"eng{EXPLICIT_GEMM[pass_]}_k2=2"] * 1 + [f"eng{WINOGRAD[pass_]}"],
-    )
-    under = client.shim(pass_, "torch", f"benchmark={benchmark}", "calls=3", **plan)
+    pass_ = Case(operation, kernel()).pass_
+    names = [f"eng{IMPLICIT[pass_]}", f"eng{EXPLICIT_GEMM[pass_]}_k2=2", f"eng{WINOGRAD[pass_]}"]
+    plan = client.follow(engine, operation, names)
+    under = client.shim(operation, "torch", f"benchmark={benchmark}", "calls=3", **plan)
     divided = 2 * PLANS + 3 if benchmark else 3  # each plan runs once to warm up and once to be timed
     assert f"{divided} of {divided} convolutions divided" in under.log
     assert [run.built for run in parse_runs(under)] == [PLANS if benchmark else 1] * 3
     assert (under.outputs[0] == under.outputs[1]).all()
 
 
-@each_pass
+@each_operation
 @each_benchmark
 def test_online_pytorch_sees_no_more_than_the_limit_and_a_second_process_measures_nothing(
-    pass_: str, benchmark: int, client: Program
+    operation: str, benchmark: int, client: Program
 ) -> None:
-    limit = max(client.workspaces(pass_).values()) // 3
+    limit = max(client.workspaces(operation).values()) // 3
     options = (f"benchmark={benchmark}", "calls=2")
-    first, second = (client.shim(pass_, "torch", *options, **client.online(str(limit))) for _ in range(2))
-    assert "measuring" in first.log
+    first, second = (client.shim(operation, "torch", *options, **client.online(str(limit))) for _ in range(2))
+    assert re.search(r"measuring \d+ times for \S+" + re.escape(EPILOGUE.get(operation, "")), first.log)
     assert "measuring" not in second.log
     for ran in (first, second):
         assert all(run.workspace <= limit for run in parse_runs(ran))
@@ -175,34 +173,6 @@ def test_under_a_limit_little_memory_is_enough_for_pytorchs_first_plan(
     assert parse_runs(under)[0].built == (PLANS if benchmark else 1)
     divided = 2 * PLANS + 1 if benchmark else 1
     assert f"{divided} of {divided} convolutions divided" in under.log
-
-
-@each_fused
-@each_benchmark
-def test_pytorchs_fused_convolutions_are_divided_and_run_from_its_cache(
-    operation: str, benchmark: int, client: Program, engine: Engine
-) -> None:
-    # The two operations are those of PyTorch's cudnn_convolution_add_relu and cudnn_convolution_relu.
-    plan = client.follow(engine, operation, ["eng0", "eng2_k2=2", "eng7"])
-    under = client.shim(operation, "torch", f"benchmark={benchmark}", "calls=3", **plan)
-    divided = 2 * PLANS + 3 if benchmark else 3
-    assert f"{divided} of {divided} convolutions divided" in under.log
-    assert [run.built for run in parse_runs(under)] == [PLANS if benchmark else 1] * 3
-    assert (under.outputs[0] == under.outputs[1]).all()
-
-
-@each_fused
-def test_online_pytorchs_fused_convolutions_are_measured_once_within_the_limit(
-    operation: str, client: Program
-) -> None:
-    limit = max(client.workspaces(operation).values()) // 3
-    first, second = (
-        client.shim(operation, "torch", "calls=2", **client.online(str(limit))) for _ in range(2)
-    )
-    assert re.search(r"measuring \d+ times for \S+\+bias\+relu forward", first.log)
-    assert "measuring" not in second.log
-    for ran in (first, second):
-        assert all(run.workspace <= limit for run in parse_runs(ran))
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +218,7 @@ def test_pytorchs_filters_hold_under_the_drop_in(
 
 
 @pytest.mark.parametrize("framework", ["torch", "xla"])
-@pytest.mark.parametrize("operation", [*PASSES, *EPILOGUE])
+@each_operation
 def test_samples_run_in_tiles_where_a_plan_says_so(
     operation: str, framework: str, client: Program, engine: Engine
 ) -> None:
@@ -285,39 +255,6 @@ def test_xlas_engines_are_divided_each_in_its_own_scratch(
     runs = parse_runs(both)
     for run, again in zip(runs[::2], runs[1::2], strict=True):
         assert (run.engine, run.workspace) == (again.engine, again.workspace)
-
-
-@each_pass
-def test_an_engine_that_xla_does_not_list_in_this_process_keeps_its_own_workspace(
-    pass_: str, client: Program, engine: Engine
-) -> None:
-    plan = client.follow(engine, pass_, [f"eng{WINOGRAD[pass_]}"] * 3)
-    for name, workspace in client.workspaces(pass_).items():
-        again = client.shim(pass_, "xla", f"algorithm={name}", **plan)
-        assert parse_runs(again)[0].workspace <= workspace
-
-
-@each_fused
-def test_xlas_fused_convolutions_are_divided(operation: str, client: Program, engine: Engine) -> None:
-    plan = client.follow(engine, operation, ["eng2_k2=3", "eng0", "eng7"])
-    listed = client.shim(operation, "xla", **plan)
-    assert f"{PLANS} of {PLANS} convolutions divided" in listed.log
-
-
-@each_pass
-def test_an_engine_that_xla_chose_as_the_plan_does_is_its_own_call(
-    pass_: str, client: Program, engine: Engine
-) -> None:
-    tiled = f"eng{EXPLICIT_GEMM[pass_]}_k2=3"
-    problem = str(kernel(mini_batch=7).replace(math="fma"))
-    path = shim_cases.write_plan(engine, client.folder / "own.plan", {(problem, pass_): [[(7, tiled)]]})
-    plan = {"MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(path)}
-    under, alone = (
-        run(pass_, "xla", f"algorithm={tiled}", **more) for run, more in ((client.shim, plan), (client, {}))
-    )
-    assert "1 passed through (the caller's own choice is the best)" in under.log
-    assert parse_runs(under) == parse_runs(alone)
-    assert_same(under, alone)
 
 
 @each_pass

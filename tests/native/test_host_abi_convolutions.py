@@ -9,7 +9,7 @@ import host_abi as abi
 import numpy as np
 import pytest
 from host_abi import ALLOC_FAILED, BAD_PARAM, NOT_SUPPORTED, SUCCESS, Kernel, cudnn, ints
-from host_forward import data, forward, large_forward
+from host_forward import data, forward
 from hypothesis import given
 from hypothesis import strategies as st
 from programs import run
@@ -126,28 +126,6 @@ def test_what_cannot_be_convolved_is_refused_everywhere(
     assert kernel.select(FIND, pass_)[0] == expected
 
 
-@pytest.mark.parametrize("type_", [abi.FLOAT, abi.DOUBLE, abi.HALF, abi.BFLOAT16])
-@pytest.mark.parametrize("format_", [abi.NCHW, abi.NHWC])
-@pytest.mark.parametrize("extra", [(), (3,)])
-@each_pass
-def test_implicit_gemm_takes_every_type_and_layout_in_2d_and_3d_without_workspace(
-    pass_: str, type_: int, format_: int, extra: tuple[int, ...]
-) -> None:
-    kernel = Kernel(
-        x=abi.tensor((2, 4, *extra, 8, 8), type_=type_, format_=format_),
-        w=abi.filter_((6, 4, *extra, 3, 3), type_=type_, format_=format_),
-        y=abi.tensor((2, 6, *extra, 8, 8), type_=type_, format_=format_),
-        convolution=abi.convolution(
-            padding=(1,) * (len(extra) + 2),
-            stride=(1,) * (len(extra) + 2),
-            dilation=(1,) * (len(extra) + 2),
-            compute=abi.DOUBLE if type_ == abi.DOUBLE else abi.FLOAT,
-        ),
-    )
-    implicit = PASSES[pass_]["IMPLICIT_GEMM" if pass_ == "Forward" else "ALGO_1"]
-    assert kernel.workspace_size(pass_, implicit) == (SUCCESS, 0)
-
-
 def test_strides_of_dimensions_of_size_one_do_not_count() -> None:
     kernel = Kernel(
         x=abi.tensor((1, 4, 8, 1), strides=(77, 8, 1, 99)),
@@ -242,39 +220,6 @@ def test_find_with_the_callers_buffers_keeps_to_the_callers_workspace() -> None:
 # --- execution ---
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_each_pass_reads_and_writes_the_right_tensors_with_alpha_and_beta(dtype: type) -> None:
-    # With one pixel, one channel and a kernel of one tap: y = w x, dx = w dy, dw = x dy.
-    double = dtype == np.float64
-    type_, scale = (abi.DOUBLE, ctypes.c_double) if double else (abi.FLOAT, ctypes.c_float)
-    tensor, w_descriptor = abi.tensor((1, 1, 1, 1), type_=type_), abi.filter_((1, 1, 1, 1), type_=type_)
-    conv, handle = abi.convolution(compute=abi.DOUBLE if double else abi.FLOAT), abi.create("")
-    alpha, beta = ctypes.byref(scale(2)), ctypes.byref(scale(0.5))
-    none = (ctypes.c_void_p(None), ctypes.c_size_t(0))
-
-    def numbers() -> list[np.ndarray]:
-        return [np.array([value], dtype) for value in (3, 5, 7)]
-
-    x, w, y = numbers()
-    status = cudnn.cudnnConvolutionForward(
-        *(handle, alpha, tensor, abi.address(x), w_descriptor, abi.address(w)),
-        *(conv, 0, *none, beta, tensor, abi.address(y)),
-    )
-    assert (status, x[0], w[0], y[0]) == (SUCCESS, 3, 5, 2 * 3 * 5 + 3.5)
-    x, w, y = numbers()
-    status = cudnn.cudnnConvolutionBackwardData(
-        *(handle, alpha, w_descriptor, abi.address(w), tensor, abi.address(y)),
-        *(conv, 1, *none, beta, tensor, abi.address(x)),
-    )
-    assert (status, x[0], w[0], y[0]) == (SUCCESS, 2 * 5 * 7 + 1.5, 5, 7)
-    x, w, y = numbers()
-    status = cudnn.cudnnConvolutionBackwardFilter(
-        *(handle, alpha, tensor, abi.address(x), tensor, abi.address(y)),
-        *(conv, 1, *none, beta, w_descriptor, abi.address(w)),
-    )
-    assert (status, x[0], w[0], y[0]) == (SUCCESS, 3, 2 * 3 * 7 + 2.5, 7)
-
-
 @pytest.mark.parametrize("name", ["GEMM", "FFT_TILING", "WINOGRAD_NONFUSED"])
 def test_a_workspace_may_lie_at_any_address_but_must_be_large_enough(name: str) -> None:
     kernel, algorithm = Kernel(), abi.FORWARD[name]
@@ -309,16 +254,6 @@ def test_an_algorithm_that_cannot_run_is_refused_before_anything_is_written() ->
 
 
 # --- our own two functions ---
-
-
-def test_any_number_of_threads_gives_the_same_result() -> None:
-    outputs = []
-    for threads in (1, 3, 0, -1):
-        cudnn.mucudnnHostSetThreads(threads)
-        outputs.append(large_forward())
-    cudnn.mucudnnHostSetThreads(1)
-    for output in outputs:
-        np.testing.assert_allclose(output, outputs[0], rtol=1e-5, atol=1e-5)
 
 
 A_NUMBER_OF_ITS_OWN = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from itertools import product
@@ -19,8 +18,8 @@ from graph_numbers import LEGACY_NUMBERS
 from odd_chains import ODD_CHAINS
 from programs import HANGS
 from reference import EPILOGUES
-from shim_cases import case, check_results, check_same, problem_of, run_alone, run_under_shim
-from shim_modes import following, run_online
+from shim_cases import case, check_results, check_same, problem_of, run_under_shim
+from shim_modes import following
 from shim_problems import GRAPH_PROBLEM, SHAPES
 
 from mucudnn._native import Engine
@@ -211,36 +210,6 @@ def test_a_plan_for_the_plain_convolution_is_not_one_for_the_chain(engine: Engin
     results = run_under_shim(cases, tmp_path, **following(plan))
     assert results.summary == "2 of 3 convolutions divided, 1 passed through (not in the plan)"
     check_results(cases, results, [[0, 2]] * 3, tmp_path)
-
-
-@pytest.mark.parametrize("limit", [64 * 1024, 1 << 20])
-def test_the_workspace_told_is_within_the_limit(limit: int, engine: Engine, tmp_path: Path) -> None:
-    cases = [fused(engine=2)]
-    (own,) = (facts["workspace"] for facts in run_alone(cases, tmp_path).facts)
-    assert 64 * 1024 < own < 1 << 20
-    plan = plan_for(engine, tmp_path, SMALL, parts=[(2, "eng2")] * 3 + [(1, "eng2")])
-    results = run_under_shim(cases, tmp_path, **following(plan), MUCUDNN_WORKSPACE_LIMIT=str(limit))
-    assert results.summary == "1 of 1 convolutions divided"
-    (reported_workspace,) = (facts["workspace"] for facts in results.facts)
-    assert reported_workspace < limit if limit < own else reported_workspace == own
-    check_results(cases, results, [[2]], tmp_path)
-
-
-def test_without_a_limit_the_program_is_told_no_more_than_by_its_own_plan(tmp_path: Path) -> None:
-    cases = [fused(engine=engine) for engine in ENGINES]
-    online = {"MUCUDNN_MODE": "online", "MUCUDNN_CACHE": str(tmp_path / "cache.sqlite")}
-    results, alone = run_under_shim(cases, tmp_path, **online), run_alone(cases, tmp_path)
-    assert [facts["workspace"] for facts in results.facts] == [facts["workspace"] for facts in alone.facts]
-    check_results(cases, results, [ENGINES] * len(cases), tmp_path)
-
-
-def test_online_a_chain_is_measured_when_its_plan_is_finalized_and_never_again(tmp_path: Path) -> None:
-    cases = [fused(repeat=2), fused(TORCH_RELU, alias={"operand0": "y"})]
-    first, second = (run_online(tmp_path, *cases) for _ in range(2))
-    assert len(re.findall("measuring .*add0?.bias.relu", first.stderr)) == 2
-    assert "measuring" not in second.stderr
-    for results in (first, second):
-        check_results(cases, results, [ENGINES] * 2, tmp_path)
 
 
 def mucudnn(folder: Path, *command: str) -> str:

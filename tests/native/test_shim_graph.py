@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,14 +9,12 @@ from typing import Any
 import pytest
 import shim_cases
 from graph_numbers import LEGACY_NUMBERS
-from programs import SHIM, preload, run
 from reference import PASSES
 from shim_cases import case, check_results, check_same, problem_of, run_alone, run_under_shim
-from shim_modes import following, run_online
+from shim_modes import following
 from shim_problems import GRAPH_PROBLEM, SHAPES
-from wrapped_library import build_wrapper
 
-from mucudnn._native import Engine, divided_channels, host_library, most_slices
+from mucudnn._native import Engine, divided_channels, most_slices
 from mucudnn.problems.kernels import Kernel
 
 
@@ -134,33 +130,6 @@ def test_the_workspace_told_is_within_the_limit_and_holds_the_programs_own_plan_
     check_results(cases, results, [list(LEGACY_NUMBERS[pass_].values()) for pass_ in PASSES], tmp_path)
 
 
-def test_without_a_limit_the_program_is_told_no_more_than_by_its_own_plan(tmp_path: Path) -> None:
-    cases = [
-        graph(GRAPH_PROBLEM, pass_, engine=engine)
-        for pass_ in PASSES
-        for engine in LEGACY_NUMBERS[pass_].values()
-    ]
-    online = {"MUCUDNN_MODE": "online", "MUCUDNN_CACHE": str(tmp_path / "cache.sqlite")}
-    results = run_under_shim(cases, tmp_path, **online)
-    alone = run_alone(cases, tmp_path)
-    assert [facts["workspace"] for facts in results.facts] == [facts["workspace"] for facts in alone.facts]
-    check_results(
-        cases,
-        results,
-        [list(LEGACY_NUMBERS[convolution["pass_"]].values()) for convolution in cases],
-        tmp_path,
-    )
-
-
-def test_online_a_plan_is_measured_when_it_is_finalized_and_never_again(tmp_path: Path) -> None:
-    cases = [graph(GRAPH_PROBLEM, pass_, repeat=2) for pass_ in PASSES]
-    first, second = (run_online(tmp_path, *cases) for _ in range(2))
-    assert "measuring" in first.stderr
-    assert "measuring" not in second.stderr
-    for results in (first, second):
-        check_results(cases, results, [list(LEGACY_NUMBERS[pass_].values()) for pass_ in PASSES], tmp_path)
-
-
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_plan_and_a_pack_serve_any_number_of_runs_whatever_became_of_their_descriptors(
     keep: bool, engine: Engine, tmp_path: Path
@@ -168,6 +137,7 @@ def test_a_plan_and_a_pack_serve_any_number_of_runs_whatever_became_of_their_des
     cases = [graph(GRAPH_PROBLEM, pass_, repeat=4, keep=keep) for pass_ in PASSES]
     results = run_under_shim(cases, tmp_path, **following(dividing_plan(engine, tmp_path)))
     assert results.summary == "12 of 12 convolutions divided"
+    assert results.stderr.count(" # as planned") == len(PASSES), "the drop-in must name each of them once"
     check_results(cases, results, [[HUNGRY[pass_]] for pass_ in PASSES], tmp_path)
 
 
@@ -178,70 +148,10 @@ def test_without_a_workspace_what_needs_none_runs(engine: Engine, tmp_path: Path
     check_results(cases, results, [list(LEGACY_NUMBERS[pass_].values()) for pass_ in PASSES], tmp_path)
 
 
-def test_threads_share_a_plan(engine: Engine, tmp_path: Path) -> None:
-    cases = [graph(GRAPH_PROBLEM, pass_, share=4) for pass_ in PASSES]
+def test_a_graph_with_an_unknown_attribute_passes_through(engine: Engine, tmp_path: Path) -> None:
+    unknown = [["OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED", "BOOLEAN", [False]]]
+    cases = [graph(GRAPH_PROBLEM, pass_, unknown=unknown) for pass_ in PASSES]
     results = run_under_shim(cases, tmp_path, **following(dividing_plan(engine, tmp_path)))
-    assert results.summary == "63 of 63 convolutions divided"
-
-
-@pytest.mark.parametrize(
-    ("more", "summary"),
-    [
-        (
-            {"unknown": [["OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED", "BOOLEAN", [False]]]},
-            "0 of 3 convolutions divided, 3 passed through (a graph with an unknown attribute)",
-        ),
-    ],
-    ids=["unknown attribute"],
-)
-def test_what_is_not_recognised_passes_through(
-    more: dict[str, Any], summary: str, engine: Engine, tmp_path: Path
-) -> None:
-    cases = [graph(GRAPH_PROBLEM, pass_, **more) for pass_ in PASSES]
-    results = run_under_shim(cases, tmp_path, **following(dividing_plan(engine, tmp_path)))
-    assert results.summary == summary
+    reason = "a graph with an unknown attribute"
+    assert results.summary == f"0 of 3 convolutions divided, 3 passed through ({reason})"
     check_same(cases, results, tmp_path)
-
-
-def test_without_a_plan_for_it_a_convolution_passes_through(engine: Engine, tmp_path: Path) -> None:
-    other = GRAPH_PROBLEM.replace("mb7", "mb6")
-    plan = shim_cases.write_plan(engine, tmp_path / "other.plan", {(other, "forward"): [[(6, "eng0")]]})
-    cases = [graph(GRAPH_PROBLEM, pass_) for pass_ in PASSES]
-    results = run_under_shim(cases, tmp_path, **following(plan))
-    assert results.summary == "0 of 3 convolutions divided, 3 passed through (not in the plan)"
-    check_same(cases, results, tmp_path)
-
-
-def test_record_writes_down_what_the_graph_api_convolves(tmp_path: Path) -> None:
-    record = tmp_path / "network.txt"
-    cases = [graph(GRAPH_PROBLEM, pass_, repeat=3) for pass_ in PASSES]
-    results = run_under_shim(
-        cases, tmp_path, MUCUDNN_MODE="record", MUCUDNN_RECORD=str(record), MUCUDNN_LOG="warning"
-    )
-    assert "# forward*3 backward_data*3 backward_filter*3\n" + GRAPH_PROBLEM in record.read_text()
-    check_same(cases, results, tmp_path)
-
-
-PLANS = """
-import ctypes, json, os, sys
-sys.path.insert(0, {folder!r})
-import shim_client
-library, real = ctypes.CDLL("libcudnn.so.9"), ctypes.CDLL(os.environ["MUCUDNN_LIBRARY"])
-for case in json.loads({cases!r}):
-    before = real.live_descriptors()
-    shim_client.run(shim_client.Client(library), case)
-    print(real.live_descriptors() - before)
-"""
-
-
-def test_what_was_made_for_a_programs_plan_goes_with_it(engine: Engine, tmp_path: Path) -> None:
-    cases = [graph(GRAPH_PROBLEM, pass_) for pass_ in PASSES] * 2
-    program = PLANS.format(folder=str(shim_cases.CLIENT.parent), cases=json.dumps(cases))
-    result = run(
-        sys.executable, "-c", program, LD_PRELOAD=preload(SHIM), HOST_ENGINE=host_library(),
-        MUCUDNN_LIBRARY=str(build_wrapper(tmp_path)), MUCUDNN_LOG="info",
-        **following(dividing_plan(engine, tmp_path)),
-    )  # fmt: skip
-    assert result.stdout.split() == ["0"] * len(cases), result.stderr
-    assert "6 of 6 convolutions divided" in result.stderr
-    assert result.stderr.count(" # as planned") == len(PASSES), "the drop-in must name each of them once"

@@ -150,13 +150,3 @@ def test_without_a_plan_for_it_a_convolution_passes_through(engine: Engine, tmp_
     results = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
     assert results.summary == "0 of 3 convolutions divided, 3 passed through (not in the plan)"
     assert len(results.facts[0]["answers"]) == len(run_alone(cases, tmp_path).facts[0]["answers"])
-
-
-def test_strict_numerics_keep_fft_and_winograd_out(engine: Engine, tmp_path: Path) -> None:
-    quick, lean = [(4, "WINOGRAD_NONFUSED"), (3, "FFT_TILING")], [(4, "GEMM"), (3, "GEMM")]
-    plan = shim_cases.write_plan(engine, tmp_path / "small.plan", {(SMALL, "forward"): [quick, lean]})
-    cases = [case(SMALL, "forward", "find")]
-    strict = {"MUCUDNN_MODE": "plan", "MUCUDNN_PLAN": str(plan), "MUCUDNN_NUMERICS": "strict"}
-    results = run_under_shim(cases, tmp_path, **strict, MUCUDNN_WORKSPACE_LIMIT="1GiB")
-    assert results.summary == "1 of 1 convolutions divided"
-    check_results(cases, results, [[ENUMERATORS["forward"]["GEMM"]]], tmp_path)

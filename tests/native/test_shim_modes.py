@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import shim_cases
-from programs import SHIM, cudart_library, preload, run
+from programs import SHIM, preload, run
 from reference import PASSES
-from shim_cases import CLIENT, ENUMERATORS, case, check_results, problem_of, run_alone, run_under_shim
+from shim_cases import CLIENT, case, problem_of, run_alone, run_under_shim
 from shim_journal import journal_in
 from shim_modes import measurements, run_online
 from wrapped_library import build_wrapper
@@ -26,14 +26,6 @@ from mucudnn.problems.sources import Flags, read_kernels
 
 SMALL = "f32:nchw:default:g1mb6_ic4ih10iw10_oc6oh10ow10_kh3kw3_sh1sw1_ph1pw1_dh0dw0"
 MAGIC = "mucudnn plan 1\n"  # the first line of a document in the journal
-
-
-@pytest.mark.parametrize("habit", ["get", "find", "find_ex"])
-def test_online_a_kernel_is_measured_when_the_caller_first_asks_about_it(habit: str, tmp_path: Path) -> None:
-    cases = [case(SMALL, pass_, habit) for pass_ in PASSES]
-    results = run_online(tmp_path, *cases)
-    assert measurements(results) > 0
-    check_results(cases, results, [list(ENUMERATORS[pass_].values()) for pass_ in PASSES], tmp_path)
 
 
 def test_online_a_later_process_measures_nothing_even_when_it_only_executes(tmp_path: Path) -> None:
@@ -63,17 +55,6 @@ def test_online_the_sizes_of_the_policy_are_measured_and_nothing_above_the_limit
     sizes = {"power_of_two": [1, 2, 4, 6], "all": [1, 2, 3, 4, 5, 6], "undivided": [6]}[policy]
     assert [kernel[0].mini_batch for kernel in kernels] == sizes
     assert all(part[3] <= 100 * 1024 for kernel in kernels for [part] in kernel[4])
-
-
-def test_online_no_more_memory_is_asked_for_than_by_the_callers_own_choice(tmp_path: Path) -> None:
-    cases = [case(SMALL, pass_, habit) for pass_ in PASSES for habit in ("get", "find")]
-    results = run_online(tmp_path, *cases, MUCUDNN_WORKSPACE_LIMIT="")
-    for facts in results.facts:
-        own = next(
-            (answer for answer in facts["answers"][1:] if answer[0] == facts["algorithm"]),
-            facts["answers"][0],
-        )
-        assert facts["workspace"] <= own[3]
 
 
 def test_a_journal_whose_last_document_is_cut_off_serves_with_the_others(tmp_path: Path) -> None:
@@ -232,21 +213,6 @@ def test_a_deterministic_algorithm_of_the_caller_permits_only_deterministic_part
     assert answers["1"][0] == answers[""][0] == 1, "the caller's choice must be ALGO_1, a deterministic one"
     assert (answers["1"][4], answers[""][4]) == (1, 1), "both answers must be deterministic"
     assert 0 == answers["1"][3] < answers[""][3], "only one answer may use ALGO_0, which needs workspace"
-
-
-def test_on_a_cuda_device_kernels_are_measured_and_divided_the_same_way(tmp_path: Path) -> None:
-    (tmp_path / "libcudart.so.13").symlink_to(cudart_library())
-    cases = [case(SMALL, pass_, habit) for pass_ in PASSES for habit in ("get", "find_ex")]
-    results = run_online(
-        tmp_path, *cases, LD_LIBRARY_PATH=str(tmp_path), HOST_ENGINE=host_library(),
-        MUCUDNN_LIBRARY=str(build_wrapper(tmp_path, "-DNO_HOST")),
-    )  # fmt: skip
-    assert measurements(results) > 0
-    header, _ = parse_plan(journal_in(tmp_path).read_text().split("end 4\n")[0] + "end 4\n")
-    assert header["engine"] == "cudnn"
-    check_results(
-        cases, results, [list(ENUMERATORS[convolution["pass_"]].values()) for convolution in cases], tmp_path
-    )
 
 
 def test_where_nothing_fits_the_limit_the_callers_own_call_is_made_with_a_warning(

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import shim_cases
 from graph_abi import CONSTANTS
-from graph_numbers import LEGACY_NUMBERS
 from reference import PASSES
 from shim_cases import case, run_alone, run_under_shim
 from shim_journal import journal_in
@@ -113,15 +112,3 @@ def test_the_notes_of_an_engine_hold_for_whatever_its_knobs_are(
             cases, tmp_path, **wrapper, **notes("NONDETERMINISTIC", noted), **following(plan)
         )
         assert results.summary.startswith(f"{expected} of 1 convolutions divided")
-
-
-@pytest.mark.parametrize("pass_", PASSES)
-def test_strict_numerics_keep_transforms_out_by_their_notes(
-    pass_: str, wrapper: dict[str, str], tmp_path: Path
-) -> None:
-    cases = [case(GRAPH_PROBLEM, pass_, "graph", engine=PLAIN[pass_])]
-    run_under_shim(cases, tmp_path, **wrapper, **online_in(tmp_path), MUCUDNN_NUMERICS="strict")
-    (names,) = measured_algorithms(tmp_path).values()
-    transforms = {f"eng{LEGACY_NUMBERS[pass_][name]}" for name in ("FFT_TILING", "WINOGRAD_NONFUSED")}
-    assert names
-    assert not names & {*transforms, "FFT_TILING", "WINOGRAD_NONFUSED"}

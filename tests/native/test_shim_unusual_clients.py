@@ -200,19 +200,6 @@ def test_a_plan_made_of_a_plans_text_runs_in_what_was_read_for_that_plan(
     assert facts["buffer"] < plain["buffer"]
 
 
-@pytest.mark.parametrize("kind", [FRUGAL, HUNGRY], ids=["frugal", "hungry"])
-@pytest.mark.parametrize("pass_", PASSES)
-def test_a_plan_made_of_a_plans_text_passes_through_in_its_own_workspace(
-    pass_: str, kind: dict[str, int], engine: Engine, restoring: str, tmp_path: Path
-) -> None:
-    arguments = {"problem": LARGE, "pass_": pass_, "engine": kind[pass_]}
-    library = {"MUCUDNN_LIBRARY": restoring, "HOST_ENGINE": host_library(), "MUCUDNN_LOG": "info"}
-    plan = following(hungry_plan(engine, tmp_path, LARGE), "64MiB")
-    facts, log = run_scenario("through_text", {**plan, **library}, **arguments)
-    check_safe(facts, run_scenario_alone("through_text", restoring, **arguments))
-    assert "0 of 1 convolutions divided, 1 passed through (a plan made from JSON)" in log
-
-
 @pytest.mark.parametrize("pass_", PASSES)
 def test_a_graph_keeps_the_tensors_that_it_was_made_of(pass_: str, engine: Engine, tmp_path: Path) -> None:
     arguments = {"problem": LARGE, "other": SMALLER, "pass_": pass_, "engine": HUNGRY[pass_]}

@@ -133,24 +133,6 @@ def test_strict_numerics_keep_fft_and_winograd_out(pass_: str, api: str, tmp_pat
     )
 
 
-@pytest.mark.parametrize("pass_", PASSES)
-def test_a_deterministic_engine_is_replaced_by_deterministic_ones_alone(pass_: str, tmp_path: Path) -> None:
-    quick, own = UNTRANSFORMED[pass_][:2]
-    convolution = case(GRAPH_PROBLEM, pass_, "graph", engine=int(own[3:]))
-    run_online(tmp_path, convolution)
-    # Only divisions are faster than the program's own engine.
-    set_times(
-        tmp_path,
-        lambda size, algorithm: small_is_fast(quick)(size, algorithm) if algorithm != own else 3.0 * size,
-    )
-    assert run_online(tmp_path, convolution).summary == "1 of 1 convolutions divided"
-    text = journal_in(tmp_path).read_text()
-    journal_in(tmp_path).write_text(re.sub(rf"( {quick}:\d+:)deterministic", r"\1", text))
-    results = run_online(tmp_path, convolution)
-    assert results.summary.startswith("0 of 1 convolutions divided")
-    assert measurements(results) == 0
-
-
 def test_an_algorithm_that_failed_when_it_was_measured_is_not_tried_again(
     library: str, tmp_path: Path
 ) -> None:
