@@ -183,21 +183,6 @@ def checkpointed() -> float:
     return max(largest(p.grad, q.grad) for p, q in pairs)
 
 
-def compiled() -> float:
-    """Return the error of a model compiled as a single graph, forward and backward."""
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
-    torch.manual_seed(3)
-    model = nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 2, 3)
-    ).double()
-    again, x = copy.deepcopy(model), torch.randn(2, 2, 16, 8, dtype=torch.float64)
-    x_divided = spatial.divide(x, mesh, {2: "depth"})
-    model(x_divided).square().sum().backward()
-    torch.compile(again, backend="aot_eager", fullgraph=True)(x_divided).square().sum().backward()
-    pairs = zip(model.parameters(), again.parameters(), strict=True)
-    return max(largest(p.grad, q.grad) for p, q in pairs)
-
-
 def autocast() -> tuple[torch.dtype, float]:
     """Return the type of a convolution under autocast, and its error."""
     mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
@@ -266,24 +251,6 @@ def hyperslabs(path: str) -> tuple[float, float, int]:
         data_error = max(data_error, largest(data.divided(part).gather(), x[batch]))
         target_error = max(target_error, largest(target, y[batch]))
     return data_error, target_error, part.size(2)
-
-
-def losses() -> float:
-    """Return the largest error of losses on divided tensors, and of their gradients."""
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
-    torch.manual_seed(1)
-    x, target = torch.randn(2, 3, 7, 5, dtype=torch.float64), torch.randint(3, (2, 7, 5))
-    target[0, :2] = -100
-    worst = 0.0
-    for loss, other in ((nn.functional.cross_entropy, target), (nn.functional.mse_loss, torch.rand_like(x))):
-        whole, mine = x.clone().requires_grad_(), x.clone().requires_grad_()
-        expected = loss(whole, other)
-        expected.backward()
-        labels = other if other is target else spatial.divide(other, mesh, {2: "depth"})
-        value = loss(spatial.divide(mine, mesh, {2: "depth"}), labels)
-        value.backward()
-        worst = max(worst, largest(value, expected), largest(mine.grad, whole.grad))
-    return worst
 
 
 def partly_gathered(names: tuple[str, ...]) -> float:

@@ -36,6 +36,7 @@ def pytorch_losses() -> dict[str, Loss]:
         "focal": focal,
         "cross entropy with weights": lambda x, labels: F.cross_entropy(x, labels[:, 0], weights),
         "cross entropy, ignored": lambda x, labels: F.cross_entropy(x, labels[:, 0], ignore_index=1),
+        "mean squares": lambda x, labels: F.mse_loss(x[:, :1], labels.to(x.dtype)),
         "negative log-likelihood": lambda x, labels: F.nll_loss(
             F.log_softmax(x, 1), labels[:, 0], weights, ignore_index=2
         ),

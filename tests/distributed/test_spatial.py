@@ -39,8 +39,8 @@ def test_data_parallelism_gets_the_gradients_of_the_undivided_model(
 def on_two() -> list[dict[str, Any]]:
     """Return the values of many cases, on two ranks that start only once."""
     c = spatial_cases
-    cases = [c.bitwise, c.elements, c.collectives, c.dropout, c.checkpointed, c.compiled, c.autocast]
-    cases += [c.from_parts, c.losses, c.memory]
+    cases = [c.bitwise, c.elements, c.collectives, c.dropout, c.checkpointed, c.autocast]
+    cases += [c.from_parts, c.memory]
     return worlds.run(2, c.many, [*cases, c.converted, spatial_refusals.refusals])
 
 
@@ -71,10 +71,6 @@ def test_checkpointing_repeats_the_exchange(on_two: list[dict[str, Any]]) -> Non
     assert max(results["checkpointed"] for results in on_two) <= 1e-14
 
 
-def test_a_model_compiles_into_one_graph(on_two: list[dict[str, Any]]) -> None:
-    assert max(results["compiled"] for results in on_two) <= 1e-12
-
-
 def test_ranks_without_rows_take_part_in_eager_and_compiled_networks() -> None:
     for results in worlds.run(3, spatial_empty.without_rows):
         assert {name: error for name, error in results.items() if not error <= 1e-12} == {}
@@ -97,10 +93,6 @@ def test_functions_outside_the_table_are_refused_with_advice(on_two: list[dict[s
 
 def test_a_part_that_a_rank_brings_gets_its_true_gradient(on_two: list[dict[str, Any]]) -> None:
     assert max(results["from_parts"] for results in on_two) <= 1e-15
-
-
-def test_losses_of_divided_tensors_equal_those_of_whole_tensors(on_two: list[dict[str, Any]]) -> None:
-    assert max(results["losses"] for results in on_two) <= 1e-14
 
 
 def test_a_rank_saves_only_its_share_and_the_received_rows(on_two: list[dict[str, Any]]) -> None:
