@@ -128,38 +128,6 @@ def assert_gradients_are_as_exact_as_stock(model: nn.Module, x: Tensor) -> None:
     assert not {name: (own, other) for name, own, other in pairs if own > max(10 * other, most)}
 
 
-def alexnet() -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(3, 64, 11, 4, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2),
-        nn.Conv2d(64, 192, 5, padding=2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2),
-        nn.Conv2d(192, 384, 3, padding=1), nn.ReLU(inplace=True),
-        nn.Conv2d(384, 256, 3, padding=1), nn.ReLU(inplace=True),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10),
-    )  # fmt: skip
-
-
-def vgg() -> nn.Sequential:
-    layers, channels = list[nn.Module](), 3
-    for size, are_pooled in ((16, True), (32, True), (64, False), (64, True), (64, False), (64, True)):
-        layers += [nn.Conv2d(channels, size, 3, padding=1), nn.ReLU(inplace=True)]
-        layers += [nn.MaxPool2d(2)] if are_pooled else []
-        channels = size
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(7), nn.Flatten(), nn.Linear(49 * channels, 10))
-
-
-@pytest.mark.parametrize(("build", "shape"), [(alexnet, (8, 3, 96, 96)), (vgg, (4, 3, 48, 48))])
-def test_the_first_convolutions_get_gradients_also_from_inductor(
-    build: Callable[[], nn.Module], shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Train networks whose convolutions all stay Inductor's.
-
-    The gradients of poolings are scattered into buffers that Inductor's code zeroes before.
-    """
-    monkeypatch.setattr(graph_pass, "choose", lambda *_: None)
-    torch.manual_seed(3)
-    assert_gradients_are_as_exact_as_stock(build(), torch.randn(shape))
-
-
 @pytest.mark.parametrize("seed", cases(1))
 def test_all_gradients_are_as_exact_as_stock(
     seed: int, threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch

@@ -81,34 +81,6 @@ def test_a_function_is_decided_once_with_sizes_in_lists_and_with_a_plan(
             assert torch.equal(call(), first)
 
 
-@pytest.mark.parametrize("options", [{"padding": 1, "padding_mode": "reflect"}, {"padding": "same"}])
-def test_a_padded_input_is_padded_in_each_call(options: dict[str, Any]) -> None:
-    ours, own = converted(**options)
-    for factor in (1, 2, 3):
-        torch.testing.assert_close(ours(factor * X), own(factor * X))
-
-
-def test_a_sample_without_a_batch_and_autocast_are_heeded_in_each_call() -> None:
-    ours, own = converted()
-    for factor in (1, 2, 3):
-        torch.testing.assert_close(ours(factor * X[0]), own(factor * X[0]))
-        with torch.autocast("cpu", torch.bfloat16):
-            assert ours(X).dtype == torch.bfloat16
-        assert ours(X).dtype == torch.float32
-
-
-def test_gradients_of_gradients_follow_a_decided_call() -> None:
-    ours, own = converted()
-    for _ in range(3):
-        gradients = []
-        for layer in (ours, own):
-            x = X.clone().requires_grad_()
-            [first] = torch.autograd.grad(layer(x).pow(3).sum(), x, create_graph=True)
-            gradients.append((first, *torch.autograd.grad(first.square().sum(), [x, *layer.parameters()])))
-        for a, b in zip(*gradients, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
-
-
 class _Names(TorchDispatchMode):
     """A mode that notes the operators that run."""
 

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from needs_torch import mt, torch
 from plans import plan_by
@@ -80,50 +79,6 @@ def test_results_and_gradients_are_those_of_pytorch(
 ) -> None:
     operands = tensors(dims, kernel=kernel, groups=int(options.get("groups", 1)))
     assert_same_with_gradients(dims, operands, **options)
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_every_data_type_agrees_with_pytorch(dtype: torch.dtype) -> None:
-    assert_same_with_gradients(2, tensors(2, dtype=dtype), padding=1)
-
-
-def test_each_axis_has_its_own_sizes() -> None:
-    assert_same_with_gradients(2, tensors(2), stride=(2, 1), padding=[0, 2], dilation=(1, 2))
-    assert_same_with_gradients(2, tensors(2), stride=(2,))
-    assert_same_with_gradients(2, tensors(2), stride=np.int64(2), padding=[np.int64(1), 0])
-
-
-def test_an_input_without_a_batch_agrees_with_pytorch() -> None:
-    x, w, bias = tensors(2)
-    assert_same_with_gradients(2, [x[0].detach().requires_grad_(), w, bias], padding=1)
-
-
-def test_a_call_without_a_bias_agrees_with_pytorch() -> None:
-    assert_same_with_gradients(2, tensors(2)[:2])
-
-
-@pytest.mark.parametrize("which", [0, 1])
-@pytest.mark.parametrize("dims", [2, 3])
-def test_channels_last_stays_channels_last(dims: int, which: int) -> None:
-    last = {2: torch.channels_last, 3: torch.channels_last_3d}[dims]
-    operands = [tensor.detach() for tensor in tensors(dims)]
-    operands[which] = operands[which].contiguous(memory_format=last)
-    operands = [tensor.requires_grad_() for tensor in operands]
-    assert_same_with_gradients(dims, operands, padding=1)
-    result = OURS[dims](*operands, padding=1)
-    assert result.is_contiguous(memory_format=last)
-    assert not result.is_contiguous()
-    gradient = torch.autograd.grad(result.sum(), operands[0])[0]
-    assert gradient.is_contiguous(memory_format=last)
-
-
-def test_tensors_that_are_not_contiguous_are_copied() -> None:
-    x, w, bias = (tensor.detach() for tensor in tensors(2))
-    operands = [
-        tensor.requires_grad_()
-        for tensor in (x.transpose(2, 3), w.flip(0).transpose(2, 3), bias[:1].expand(4))
-    ]
-    assert_same_with_gradients(2, operands)
 
 
 @pytest.mark.parametrize("sizes", [(3,), (2, 1), (1, 1, 1)])

@@ -280,33 +280,6 @@ def test_a_forward_pass_that_no_plan_can_follow_is_named(
         mt.plan_memory(Calling(function), x, memory="1GiB", device="h200")
 
 
-def run_checkpoint(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    result = checkpoint(lambda x: module.last(x.tanh()).tanh(), x, use_reentrant=True)
-    return result.relu()
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        run_checkpoint,
-        lambda module, x: {"y": module.last(x), "nothing": None, "number": 3, "index": x.argmax(1)},
-        lambda module, x: torch.vmap(torch.vmap(torch.tanh))(module.last(x)),
-        lambda module, x: torch.vmap(module.last)(torch.stack([x, x])),
-        lambda module, x: module.last(x) + x.detach().tanh(),
-        lambda module, x: torch.fft.ifft2(torch.fft.fft2(module.last(x))).real.tanh(),
-    ],
-    ids=["reentrant checkpoint", "dict", "vmap", "vmap of a module", "without a gradient", "complex"],
-)
-def test_a_forward_pass_of_an_unusual_kind_is_planned(
-    function: Callable[[nn.Module, torch.Tensor], Any],
-) -> None:
-    model, x = Calling(function), torch.empty(4, 3, 64, 64)
-    free = mt.plan_memory(model, x, memory="1TiB", device="h200")
-    memory_plan = mt.plan_memory(model, x, memory=free.floor, device="h200")
-    assert memory_plan.simulate().peak <= free.floor
-    assert memory_plan.tensors
-
-
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_a_module_in_a_checkpoint_has_all_its_kernels(use_reentrant: bool) -> None:
     model = Calling(

@@ -171,66 +171,6 @@ def _train_distributed(folder: Path) -> None:
     os._exit(0)
 
 
-def test_training_takes_the_same_course() -> None:
-    losses = []
-    for limit in (None, "100KiB"):
-        torch.manual_seed(1)
-        model = Network().train()
-        if limit:
-            mt.convert(model, workspace=limit)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        losses.append([])
-        for _ in range(5):
-            optimizer.zero_grad()
-            loss = model(X)
-            loss.backward()
-            optimizer.step()
-            losses[-1].append(loss.item())
-    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
-
-
-def test_autocast_and_channels_last_keep_working(network: nn.Module) -> None:
-    image = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)).to(memory_format=torch.channels_last)
-    stock = image(X)
-    assert mt.convert(image)(X).stride() == stock.stride()
-    torch.testing.assert_close(image(X), stock)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert image(X).dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("x", [X[:0], X.to(torch.complex64), X.to("meta")], ids=["empty", "complex", "meta"])
-def test_an_indivisible_call_runs_as_before(x: torch.Tensor) -> None:
-    module = nn.Conv2d(3, 4, 3, device=x.device, dtype=x.dtype)
-    expected = module(x)
-    result = mt.convert(module)(x)
-    assert result.shape == expected.shape
-    if not x.is_meta:
-        assert torch.equal(result, expected)
-
-
-def test_under_transforms_and_for_subclasses_the_results_stay() -> None:
-    class Marked(torch.Tensor):
-        pass
-
-    x, module = X.double(), nn.Conv2d(3, 4, 3).double()
-    weight, direction = module.weight.detach(), torch.ones(4, 3, 3, 3).double()
-
-    def applied(weight: torch.Tensor) -> torch.Tensor:
-        return torch.func.functional_call(module, {"weight": weight}, x)
-
-    def results() -> list[torch.Tensor]:
-        return [
-            torch.func.vmap(module)(x[None])[0],
-            torch.func.grad(lambda w: applied(w).square().sum())(weight),
-            torch.func.jvp(applied, (weight,), (direction,))[1],
-            module(x.as_subclass(Marked)).as_subclass(torch.Tensor),
-        ]
-
-    expected = results()
-    mt.convert(module)
-    torch.testing.assert_close(results(), expected)
-
-
 def test_a_call_that_fails_inside_runs_as_before_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing_fits(*arguments: object, **options: object) -> None:
         raise NothingFitsError("nothing fits")
@@ -257,16 +197,6 @@ def test_a_model_whose_batch_norms_pytorch_has_folded_runs_divided() -> None:
     assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
     assert runs_divided(folded, x)
     torch.testing.assert_close(folded(x).double(), expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("x", [X[0, 0], X.to_sparse(), [1.0]], ids=["too few axes", "sparse", "no tensor"])
-def test_a_call_that_pytorch_refuses_raises_pytorchs_error(x: object) -> None:
-    module = nn.Conv2d(3, 4, 3)
-    with pytest.raises((RuntimeError, TypeError)) as expected:
-        module(x)
-    with pytest.raises(expected.type) as actual:
-        mt.convert(module)(x)
-    assert str(actual.value) == str(expected.value)
 
 
 def test_a_tensor_in_the_layout_of_mkldnn_runs_as_before() -> None:

@@ -161,21 +161,3 @@ def test_a_compiled_model_is_planned_like_the_original(has_run: bool) -> None:
     if has_run:
         model(X)
     assert len(mt.plan(model, X).kernels) == 5
-
-
-def test_a_model_whose_convolutions_did_not_run_has_no_plan() -> None:
-    class Idle(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.convolution = nn.Conv2d(3, 2, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x
-
-    with pytest.raises(ValueError, match="no convolution of the model ran"):
-        mt.plan(Idle(), X)
-
-
-def test_an_empty_plan_is_a_plan(network: nn.Module) -> None:
-    expected = network(X)
-    torch.testing.assert_close(mt.convert(network, plan=Plan())(X), expected)

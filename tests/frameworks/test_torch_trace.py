@@ -115,12 +115,6 @@ def test_a_transposed_convolution_is_a_backward_kernel() -> None:
     assert {kernel.pass_ for kernel in backward} == {"forward", "backward_filter"}
 
 
-def test_channels_last_gives_kernels_in_nhwc() -> None:
-    model = small().to(memory_format=torch.channels_last)
-    network = mt.trace(model, X.to(memory_format=torch.channels_last))
-    assert network.steps[0].kernels[0].problem.layout == "nhwc"
-
-
 @pytest.mark.parametrize("is_input_last", [True, False])
 @pytest.mark.parametrize(
     ("model", "shape"), [(blocks(), (2, 3, 16, 16)), (UNet3d(), (1, 1, 8, 8, 8))], ids=["2-D", "3-D"]

@@ -122,16 +122,6 @@ def test_vmap_of_vmap_and_without_the_batch_axis(dims: int) -> None:
     torch.testing.assert_close(mapped(OURS[dims]), mapped(STOCK[dims]))
 
 
-def test_gradients_of_each_sample() -> None:
-    x, w, bias = operands(2)
-
-    def each(convolution: Function) -> Any:
-        gradient = func.grad(lambda w, bias, x: loss(convolution)(x, w, bias), (0, 1))
-        return func.vmap(gradient, (None, None, 0))(w[:, :, :, :1], bias, torch.cat([x[:, :2]] * 3))
-
-    torch.testing.assert_close(each(mt.conv2d), each(F.conv2d))
-
-
 def test_an_ensemble_of_converted_models() -> None:
     models = [torch.nn.Conv2d(3, 4, 3) for _ in range(3)]
 
@@ -144,16 +134,6 @@ def test_an_ensemble_of_converted_models() -> None:
     for model in models:
         mt.convert(model)
     torch.testing.assert_close(outputs(), expected)
-
-
-def test_vmap_in_the_backward_pass_alone() -> None:
-    x, w, bias = (tensor.requires_grad_() for tensor in operands(2))
-    dy = torch.randn(3, *F.conv2d(x, w, bias, **OPTIONS).shape, dtype=torch.float64)
-    actual, expected = (
-        torch.autograd.grad(f(x, w, bias, **OPTIONS), (x, w, bias), dy, is_grads_batched=True)
-        for f in (mt.conv2d, F.conv2d)
-    )
-    torch.testing.assert_close(actual, expected)
 
 
 def test_channels_last_and_autocast_keep_working_under_transforms() -> None:
@@ -270,12 +250,6 @@ def test_a_converted_model_is_divided_under_a_transform(
 ) -> None:
     monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
     function(mt.convert(torch.nn.Conv2d(3, 4, 3)))
-    assert dispatch._prepared
-
-
-def test_what_is_compiled_without_a_transform_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
-    torch.compile(mt.convert(torch.nn.Conv2d(3, 4, 3)), backend="aot_eager")(X)
     assert dispatch._prepared
 
 
