@@ -213,8 +213,6 @@ def _prepare(
     problem, shapes = geometry(call)
     kernel = Kernel(problem, call.pass_)
     device = device_of(call)
-    if doubt := doubt_limit(call.workspace):
-        LogListener().message(f"Warning: {doubt}")
     known = Plan() if plan is None else known_plan(plan)
     planned = known.find(kernel)
     if planned is not None:
@@ -241,6 +239,8 @@ def _prepare(
             limit = parse_limit(known.header[LIMIT])  # a batch-invariant plan chooses for all kernels
         choice = choose(device.engine, kernel, limit, source, may_measure, call)
         configuration = choice.configuration
+    if doubt := doubt_limit(call.workspace):  # no choice refused the limit
+        LogListener().message(f"Warning: {doubt}")
     if refusal := refusal_of_slices(kernel, slice_count(configuration)):
         raise UsageError(f"the plan cannot be followed: {refusal}; make the plan again")
     stock = tuple(part.size for part in configuration.parts if part.algorithm == STOCK)

@@ -122,13 +122,27 @@ def outcome(pass_: str, arguments: dict[str, Any]) -> tuple[str, str] | np.ndarr
     return np.array(getattr(result, "values", result))
 
 
+SMALL = Problem(
+    mini_batch=2, in_channels=2, out_channels=4, input=(6, 5), kernel=(3, 2), data_type="f32", layout="nchw"
+)
+
+
+@pytest.mark.parametrize("name", plain_arguments(SMALL, "backward_data", 2.0, 0.5))
+def test_each_odd_argument_is_right_or_refused_whether_or_not_its_call_is_decided(name: str) -> None:
+    for odd in odd_values(SMALL, name):
+        check_call(SMALL, "backward_data", 2.0, 0.5, {name: odd})
+
+
 @seed(CASES.start)
 @settings(max_examples=len(CASES), database=None)
 @given(calls())
-def test_a_call_with_odd_arguments_is_right_or_refused_whether_or_not_it_is_decided(
+def test_odd_arguments_together_are_right_or_refused_whether_or_not_their_call_is_decided(
     call: tuple[Problem, str, float, float, dict[str, Odd]],
 ) -> None:
-    problem, pass_, alpha, beta, odd = call
+    check_call(*call)
+
+
+def check_call(problem: Problem, pass_: str, alpha: float, beta: float, odd: dict[str, Odd]) -> None:
 
     def arguments(values: dict[str, Odd]) -> dict[str, Any]:
         """Return new arguments: some odd values can be used only once, and a call overwrites `out`."""
