@@ -1,6 +1,5 @@
 """Sweeps: a kernel's time at many mini-batch sizes, undivided and divided, and the cliffs where it jumps."""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -146,12 +145,14 @@ def find_cliffs(points: Sequence[SweepPoint]) -> list[Cliff]:
     size after a cliff from being a cliff too; the second keeps an unusually fast size from making the next a
     cliff. A size at which no undivided algorithm fits counts as infinitely slow.
     """
+    from statistics import median  # a decision without a sweep need not wait for its import
+
     cliffs = []
     for index in range(1, len(points)):
         neighbours = points[max(0, index - NEIGHBOURS) : index]
         before = [point.per_sample for point in neighbours if point.per_sample is not None]
         here, last = points[index].per_sample, points[index - 1].per_sample
-        if last is not None and (here is None or here > JUMP * max(last, statistics.median(before))):
+        if last is not None and (here is None or here > JUMP * max(last, median(before))):
             cliffs.append(Cliff(points[index - 1], points[index]))
     return cliffs
 
