@@ -20,7 +20,7 @@ KINDS = (
 )  # fmt: skip
 LOW = (torch.bfloat16, torch.float16, torch.complex32)
 # Our operators name a type as Python does, and PyTorch's convolution as C++ does.
-TYPE = re.compile(r"torch\.\w+|c10::\w+|float|double")
+TYPE = re.compile(r"torch\.\w+|c10::\w+(?:<[\w:]+>)?|float|double")
 SIZES = {1: (9,), 2: (9, 8), 3: (5, 6, 4)}
 
 
