@@ -119,5 +119,5 @@ def test_stock_competes_only_where_its_sums_are_those_of_windows(monkeypatch: py
     }
     assert [name for name, kernel in kernels.items() if source.admits(kernel)] == ["f32", "f64"]
     assert source.admits(Kernel(problem.replace(data_type="bf16", math="default"), "forward"))
-    monkeypatch.setattr(stock, "_mkldnn_enabled", lambda: False)
+    monkeypatch.setattr(stock, "is_mkldnn_enabled", lambda: False)
     assert not source.admits(Kernel(problem, "forward"))

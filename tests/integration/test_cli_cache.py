@@ -105,7 +105,7 @@ def test_a_bad_line_is_reported_in_one_line_and_changes_nothing(
     lines.write_text("\n".join([*exported, exported[1].replace('"one"', '"new"'), "{}"]))
     code, out, (error,) = run("import", lines)
     assert (code, out) == (1, [])
-    assert f"{lines}, line 5: the kind is None" in error
+    assert f"{lines}, line 5: the kind is 'None'" in error
     assert run("export")[1] == exported
 
 

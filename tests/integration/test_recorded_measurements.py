@@ -28,7 +28,7 @@ def test_a_new_cache_takes_a_record_and_replays_its_kernels(
     record: Path, cache_path: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     imported = json_of(capsys, ["cache", "import", str(record), "--json"])
-    assert imported["rows_taken"] == len(gzip.decompress(record.read_bytes()).splitlines()) - 1
+    assert imported["rows"] == len(gzip.decompress(record.read_bytes()).splitlines()) - 1
     kernels = largest_measured_kernels(cache_path)
     assert kernels
     for pass_, group in groupby(kernels, key=lambda kernel: kernel[0]):

@@ -166,7 +166,8 @@ void check_settings(std::string_view text) {
   for (const Setting& setting : settings()) {
     Options options;
     try {
-      setting.store(setting.parse(value), options);
+      const auto parsed = setting.parse(value);
+      if (setting.store != nullptr) setting.store(parsed, options);
     } catch (const std::invalid_argument& error) {
       // The message quotes the text, or the beginning of a long number.
       REQUIRE(std::strstr(error.what(), value.substr(0, 20).c_str()) != nullptr);
