@@ -13,7 +13,6 @@ from random_cases import cases
 from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Machine, Measurement
-from mucudnn.costs.schema import MEASUREMENT
 from mucudnn.problems.kernels import Kernel
 
 HERE = Machine("host", "a device", "a library 1.0", 1)
@@ -81,47 +80,6 @@ def test_what_was_reported_as_kept_survives_being_killed_at_any_moment(tmp_path:
     assert int(done.stdout) >= len(KILLS) / 2  # rows were being written when the writers were killed
 
 
-# A program that forks writers, which make one cache and write to it at once.
-CROWD = """
-import os, sys
-from pathlib import Path
-from mucudnn._native import parse_descriptor
-from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import Machine, Measurement
-from mucudnn.problems.kernels import Kernel
-
-machine = Machine("host", "a device", "a library 1.0", 1)
-kernel = Kernel(parse_descriptor("mb8_ic4ih5_oc4_kh3")[0], "forward")
-path, count, each = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-starting, start = os.pipe()
-children = []
-for writer in range(count):
-    children.append(os.fork())
-    if not children[-1]:
-        os.close(start)
-        os.read(starting, 1)  # until the parent closes the pipe
-        with Cache.open(path) as cache:
-            for size in range(1 + writer * each, 1 + (writer + 1) * each):
-                cache.add(machine, kernel, Measurement(size, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0))
-        os._exit(0)
-os.close(start)
-assert all(os.waitpid(child, 0)[1] == 0 for child in children)
-"""
-
-
-def test_many_processes_that_make_one_cache_at_once_lose_no_row(tmp_path: Path) -> None:
-    path, count, each = tmp_path / "cache.sqlite", 60, 10
-    one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", CROWD, str(path), str(count), str(each)],
-        env=one_thread, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    with Cache.read_only(path) as cache:
-        assert len(cache.select(MEASUREMENT)) == count * each
-    assert not [file.name for file in tmp_path.iterdir() if "damaged" in file.name]
-
-
 def command(
     path: Path, *arguments: str, interpreter: tuple[str, ...] = (sys.executable, "-m", "mucudnn"), **more: str
 ) -> subprocess.CompletedProcess[str]:
@@ -145,14 +103,6 @@ def warning_of_optimize(path: Path, **environment: str) -> str:
     (warning,) = [line for line in done.stderr.splitlines() if not line.startswith("Measuring")]
     assert warning.startswith("Warning: the cache ")
     return warning
-
-
-def fill_cache(path: Path) -> Path:
-    with Cache.open(path) as cache:
-        rows = (Measurement(n, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0, 0.0) for n in range(1, 2001))
-        kernel = Kernel(PROBLEM, "forward")
-        cache.put(*((MEASUREMENT, MEASUREMENT.row(HERE, kernel, vars(row))) for row in rows))
-    return path
 
 
 # A library to preload, which refuses file locks as some network file systems do.
@@ -207,24 +157,6 @@ def test_on_a_file_system_without_locks_the_work_goes_on_without_the_cache(
     assert replayed.returncode == 0, replayed.stderr
 
 
-def test_on_a_full_disk_the_work_goes_on_in_memory(tmp_path: Path) -> None:
-    path = fill_cache(tmp_path / "cache.sqlite")
-    # A limit on the size of files simulates a full disk: either way a write of sqlite fails.
-    script = (
-        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (48 * 1024, resource.RLIM_INFINITY)); "
-        "from mucudnn.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
-    done = command(path, "optimize", GOOD, interpreter=(sys.executable, "-c", script))
-    assert done.returncode == 0, done.stderr
-    (warning,) = [line for line in done.stderr.splitlines() if not line.startswith("Measuring")]
-    assert "cannot be used: " in warning
-    assert warning.endswith("what is measured from now on is lost afterwards")
-    with Cache.read_only(path) as cache:
-        assert len(cache.measurements(HERE, Kernel(PROBLEM, "forward"))) == 2000
-        assert len(cache.select(MEASUREMENT)) > 2000  # the rows from before the fault
-
-
 def test_a_full_disk_does_not_hide_the_rows_of_a_log_beside_the_file(tmp_path: Path) -> None:
     full_disk = tmp_path / "full_disk.so"
     compile_c("-shared", "-fPIC", Path(__file__).with_name("full_disk.c"), "-o", full_disk, "-ldl")
@@ -245,57 +177,7 @@ def test_a_full_disk_does_not_hide_the_rows_of_a_log_beside_the_file(tmp_path: P
         assert len(cache.measurements(HERE, Kernel(PROBLEM, "forward"))) == 1
 
 
-def test_a_truncated_cache_is_set_aside_after_one_line(tmp_path: Path) -> None:
-    path = fill_cache(tmp_path / "cache.sqlite")
-    os.truncate(path, path.stat().st_size // 2)
-    before = path.read_bytes()
-    assert "damaged" in only_line(command(path, "optimize", GOOD, "--replay", str(path)))
-    assert path.read_bytes() == before
-    assert "a new cache begins" in warning_of_optimize(path)
-    assert path.with_name("cache.sqlite.damaged").read_bytes() == before
-    assert command(path, "optimize", "--measure-only", GOOD).returncode == 0
-
-
-def test_garbage_in_the_middle_is_set_aside_after_one_line(tmp_path: Path) -> None:
-    path = fill_cache(tmp_path / "cache.sqlite")
-    content = path.read_bytes()
-    path.write_bytes(content[:8192] + os.urandom(len(content) - 8192))
-    replayed = only_line(command(path, "optimize", GOOD, "--replay", str(path)))
-    assert "malformed; move it away to start anew" in replayed
-    assert "a new cache begins" in warning_of_optimize(path)
-    assert "Warning" not in command(path, "optimize", GOOD).stderr
-
-
 def test_a_directory_instead_of_the_file_is_reported_in_one_line(tmp_path: Path) -> None:
     assert "Is a directory" in warning_of_optimize(tmp_path)
     assert "Is a directory" in only_line(command(tmp_path, "cache", "info"))
     assert list(tmp_path.iterdir()) == []
-
-
-# Root may write anywhere, so the test drops the capabilities of root.
-AS_A_USER = """
-import ctypes, sys
-header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
-assert ctypes.CDLL(None).capset(header, none) == 0
-from mucudnn.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def test_a_cache_that_may_only_be_read_is_used_and_left_as_it_is(tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    path = folder / "cache.sqlite"
-    assert command(path, "optimize", "--measure-only", GOOD).returncode == 0
-    (folder / "cache.sqlite.lock").unlink()
-    path.chmod(0o444)
-    folder.chmod(0o555)
-    user = (sys.executable, "-c", AS_A_USER)
-    done = command(path, "optimize", GOOD, "--no-run", "--json", interpreter=user)
-    assert done.returncode == 0, done.stderr
-    assert '"new_measurements": 0' in done.stdout
-    assert "cannot be used: Permission denied" in only_line(done)
-    for arguments in (("optimize", GOOD, "--replay", str(path)), ("cache", "info"), ("cache", "export")):
-        done = command(path, *arguments, interpreter=user)
-        assert (done.returncode, done.stderr) == (0, "")
-    assert list(folder.iterdir()) == [path]
-    folder.chmod(0o755)

@@ -1,9 +1,7 @@
-import errno
 import json
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from command_line import Capture, exit_code
@@ -117,17 +115,6 @@ def test_an_unreadable_file_is_reported_in_one_line(content: bytes | None, run: 
     code, out, (error,) = run("import", file)
     assert (code, out) == (1, [])
     assert str(file) in error
-
-
-def test_an_export_to_a_full_disk_is_reported_in_one_line(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run("import", other_host(tmp_path, "one", 1))
-    full = OSError(errno.ENOSPC, "No space left on device")
-    monkeypatch.setattr(Path, "replace", Mock(side_effect=full))
-    code, out, (error,) = run("export", "--output", tmp_path / "rows.jsonl")
-    assert (code, out) == (1, [])
-    assert "rows.jsonl cannot be written: No space left on device" in error
 
 
 def test_newer_files_are_exit_code_5(run: Run, tmp_path: Path) -> None:

@@ -105,20 +105,6 @@ def test_a_limit_that_nothing_fits_is_exit_code_3(limit: str, cache_path: Path, 
     assert "mb4_ic4ih8_oc4_kh3 forward" in line
 
 
-@pytest.mark.parametrize(
-    "command",
-    [("optimize", GOOD), ("optimize", "--measure-only", GOOD), ("cache", "info"), ("cache", "list")],
-)
-def test_a_file_that_is_not_a_cache_is_not_touched(
-    command: tuple[str, ...], cache_path: Path, capsys: Capture
-) -> None:
-    cache_path.write_text("my thesis\n" * 100)
-    code, line = failure_of(capsys, *command)
-    assert code == 1
-    assert "not a mucudnn cache" in line
-    assert cache_path.read_text() == "my thesis\n" * 100
-
-
 def test_a_cache_or_plan_of_a_newer_version_is_exit_code_5(
     cache_path: Path, tmp_path: Path, capsys: Capture
 ) -> None:

@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +18,7 @@ from mucudnn._native import Engine, parse_descriptor
 from mucudnn.cli import main
 from mucudnn.costs import journal
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.file import CacheError
-from mucudnn.costs.rows import CacheRows
-from mucudnn.costs.schema import MEASUREMENT, Row
+from mucudnn.costs.schema import MEASUREMENT
 from mucudnn.problems.kernels import Kernel
 
 PROBLEM = parse_descriptor("mb4_ic8ih14_oc8_kh3_ph1")[0]
@@ -140,21 +138,6 @@ def test_a_journal_that_is_a_link_is_not_followed(
     main(["cache", *arguments])
     assert "it is a symbolic link, which is not followed" in capsys.readouterr().err
     assert target.read_text() == text
-
-
-def test_a_disk_that_is_full_before_the_journal_is_taken_stops_no_convolution(
-    journal_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(self: CacheRows, rows: Iterable[Row]) -> int:
-        monkeypatch.setattr(CacheRows, "merge", merge)
-        self._go_on_in_memory(CacheError("the cache failed: database or disk is full"))
-        return self.merge(rows)
-
-    merge = CacheRows.merge
-    monkeypatch.setattr(CacheRows, "merge", fail)
-    x, w = np.ones((4, 8, 14, 14), np.float32), np.ones((8, 8, 3, 3), np.float32)
-    assert mucudnn.convolution_forward(x, w, padding=1)[0, 0, 1, 1] == 72
-    assert CacheRows.merge is merge
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])

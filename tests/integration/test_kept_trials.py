@@ -111,17 +111,6 @@ def test_a_process_that_measures_again_makes_trials_again(path: Path) -> None:
     assert not call(path)[0]
 
 
-@pytest.mark.parametrize("values", [{"is_invariant": 2}, {"is_invariant": "yes"}])
-def test_a_bad_row_is_ignored(path: Path, values: dict[str, object]) -> None:
-    _, digest, _ = call(path)
-    change(path, values)
-    made, other, messages = call(path)
-    assert made
-    assert other == digest
-    assert "a new cache begins" in messages
-    assert call(path) == (False, digest, "")
-
-
 def test_trials_move_to_other_caches(path: Path, tmp_path: Path, capsys: Capture) -> None:
     _, digest, _ = call(path)
     kept, rows = trials(path), tmp_path / "rows.jsonl"

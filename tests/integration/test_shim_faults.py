@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import shim_cases
 from fault_attempts import attempts, check_output
-from programs import SHIM, compile_c, preload
 from reference import PASSES
 from shim_cases import case
 from wrapped_library import build_wrapper
@@ -137,23 +136,3 @@ def test_a_library_that_executes_nothing_any_more_gives_its_own_status(
             assert (outcome["error"], outcome["done"][0]["statuses"]) == ("", [INTERNAL_ERROR])
         else:
             check_output(outcome, first, f"from call {outcome['number']} on")
-
-
-@pytest.mark.parametrize(
-    ("mode", "pass_"), [("plan", "backward_filter"), ("online", "forward"), ("record", "backward_data")]
-)
-def test_any_one_allocation_in_the_shim_may_fail(mode: str, pass_: str, plan: Path, tmp_path: Path) -> None:
-    library = tmp_path / "failing_malloc.so"
-    compile_c("-shared", "-fPIC", Path(__file__).with_name("failing_malloc.c"), "-o", library, "-ldl")
-    first, *others = attempts(
-        [case(SMALL, pass_, "get", beta=0.5)], tmp_path, library, "memory", LD_PRELOAD=preload(library, SHIM),
-        MUCUDNN_LIBRARY="host", MUCUDNN_MODE=mode, MUCUDNN_PLAN=str(plan) if mode == "plan" else "",
-        MUCUDNN_LOG="off", MUCUDNN_RECORD=str(tmp_path / "record.txt"), MUCUDNN_CACHE="",
-        MUCUDNN_BATCH_POLICY="undivided",
-    )  # fmt: skip
-    assert not others[-1]["error"]
-    for outcome in others:
-        # Without the memory to open the real library, the shim cannot pass calls on.
-        assert outcome["error"] == "" or outcome["error"].endswith(f": {NOT_INITIALIZED}"), outcome["number"]
-        if not outcome["error"]:
-            check_output(outcome, first, f"allocation {outcome['number']} fails")

@@ -102,7 +102,6 @@ class FakeEngine:
         }
         self.division_factor = 1.0  # the time of a division run whole, relative to the sum of its parts
         self.calls: Counter[str] = Counter()
-        self.interrupt_after: int | None = None
         self.is_busy = False
 
     def allocate(self, size: int) -> FakeMemory:
@@ -129,8 +128,6 @@ class FakeEngine:
         return FakeTimer(self, kernel)
 
     def measure(self, kernel, algorithm, x, w, y, workspace, *, repeats, budget_ms, **more) -> Timing:
-        if self.calls["measure"] == self.interrupt_after:
-            raise KeyboardInterrupt
         self.calls["measure"] += 1
         needed = self.algorithms[algorithm].workspace(kernel.mini_batch)
         assert needed <= (workspace.size if workspace else 0)

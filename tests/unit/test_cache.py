@@ -14,7 +14,7 @@ from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.file import APPLICATION_ID, CacheError
 from mucudnn.costs.records import RACED, Comparison, Listed, Machine, Measurement
 from mucudnn.costs.schema import FORMAT, MEASUREMENT
-from mucudnn.errors import MucudnnError, NewerFileError, UsageError
+from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.forks import no_fork
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import Configuration, MicroConfiguration
@@ -285,17 +285,6 @@ def test_another_programs_database_is_never_touched(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_cache_of_a_newer_version_is_refused_and_left_as_it_is(path: Path) -> None:
-    Cache.open(path).__exit__()
-    database = sqlite3.connect(path)
-    database.execute(f"PRAGMA user_version = {FORMAT + 1}")
-    database.close()
-    for opening in (Cache.open, Cache.read_only):
-        with pytest.raises(NewerFileError, match=f"version {FORMAT + 1}.*upgrade") as caught:
-            opening(path)
-        assert caught.value.exit_code == 5
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -420,13 +409,6 @@ def test_a_damaged_cache_is_set_aside_whole_after_one_message(path: Path) -> Non
     assert len(listener.messages) == 2
 
 
-def test_a_damaged_cache_that_is_only_read_is_one_error(path: Path) -> None:
-    Cache.open(path).__exit__()
-    path.write_bytes(path.read_bytes()[:100] + b"\xff" * 4000)
-    with pytest.raises(MucudnnError, match="damaged"):
-        Cache.read_only(path)
-
-
 def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     path, target = tmp_path / "cache.sqlite", tmp_path / "target"
     (tmp_path / "cache.sqlite.lock").symlink_to(target)
@@ -440,23 +422,6 @@ def test_an_empty_file_becomes_a_cache(tmp_path: Path) -> None:
     path.touch()
     with Cache.open(path) as cache:
         assert cache.machines() == []
-
-
-def test_a_directory_that_cannot_be_written_is_told_apart(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    path = tmp_path / "file" / "cache.sqlite"  # its parent is a file, so even root cannot create it
-    with pytest.raises(CacheError, match="cannot be used"):
-        Cache.open(path)
-    with Cache.in_memory(path) as cache:
-        assert not cache.kept
-        assert cache.machines() == []
-
-
-def test_two_processes_write_to_the_same_file(path: Path, problem: Problem) -> None:
-    with Cache.open(path) as first, Cache.open(path) as second:
-        first.add(HERE, Kernel(problem, "forward"), measurement(1))
-        second.add(HERE, Kernel(problem, "forward"), measurement(2))
-        assert len(first.measurements(HERE, Kernel(problem, "forward"))) == 2
 
 
 def test_text_from_outside_is_never_sql(path: Path, problem: Problem) -> None:

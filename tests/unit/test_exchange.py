@@ -96,12 +96,6 @@ def test_a_devices_lack_of_slice_sums_survives_export_and_import(tmp_path: Path)
         assert other.measurements(HERE, Kernel(PROBLEM, "backward_filter")) == [measured]
 
 
-def test_importing_again_changes_nothing(tmp_path: Path) -> None:
-    rows = fill_cache(tmp_path / "one.sqlite")
-    with Cache.open(tmp_path / "other.sqlite") as other:
-        assert [other.merge(rows), other.merge(rows)] == [3, 0]
-
-
 def test_concatenated_files_are_one_file(tmp_path: Path) -> None:
     here, there = (list(format_rows(fill_cache(tmp_path / n, m))) for n, m in (("1", HERE), ("2", THERE)))
     with Cache.open(tmp_path / "both.sqlite") as both:
@@ -178,11 +172,6 @@ def test_a_bad_line_is_named_and_nothing_is_half_imported(bad: str, part: str, t
         assert part in str(caught.value)
         assert list(cache.rows()) == []
         assert cache.merge(parse_rows([HEADER, line()], "a file")) == 1
-
-
-def test_lines_without_a_header_are_refused() -> None:
-    with pytest.raises(MucudnnError, match="line 1: it comes before a header"):
-        list(parse_rows([line()], "a file"))
 
 
 def test_an_older_schema_is_refused() -> None:

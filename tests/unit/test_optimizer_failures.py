@@ -40,15 +40,6 @@ def test_what_failed_for_a_moment_is_used_without_and_asked_for_again(path: Path
     assert not engine.calls
 
 
-def test_an_interrupt_keeps_what_was_measured(path: Path) -> None:
-    engine = FakeEngine()
-    engine.interrupt_after = 6
-    with pytest.raises(KeyboardInterrupt):
-        run(path, engine)
-    engine.interrupt_after = None
-    assert run(path, engine).new_measurements == 2 * 4 * 2 + 2 - 6
-
-
 def test_an_algorithm_that_fails_is_kept_as_a_failure_and_not_tried_again(path: Path) -> None:
     class Failing(FakeEngine):
         def measure(self, kernel: Kernel, algorithm: str, *args: Any, **kwargs: Any) -> list[float]:
