@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -155,19 +154,6 @@ def absence() -> str:
         return str(error)
     finally:
         store.set("raised", "")
-    return "no error"
-
-
-def ended() -> str:
-    """Return the error of rank 0 after rank 1 has ended."""
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
-    try:
-        x = spatial.divide(torch.ones(1, 1, 8), mesh, {2: "depth"})
-        if dist.get_rank():
-            os._exit(3)
-        x.gather()
-    except spatial.DivergedError as error:
-        return str(error)
     return "no error"
 
 

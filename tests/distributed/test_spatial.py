@@ -212,12 +212,6 @@ def test_a_rank_that_comes_late_raises_no_error() -> None:
     assert worlds.run(2, spatial_refusals.slow_rank) == [0.0, 0.0]
 
 
-def test_a_rank_that_ends_is_an_error_in_the_others() -> None:
-    results = worlds.outcomes_of(2, spatial_refusals.ended)
-    assert "has ended" in results[0].value
-    assert "ended with 3" in (results[1].error or "")
-
-
 def test_each_rank_reads_its_rows_of_an_hdf5_file(tmp_path: Path) -> None:
     h5py = imported("h5py")
     path = tmp_path / "volumes.h5"

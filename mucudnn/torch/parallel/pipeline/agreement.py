@@ -42,11 +42,13 @@ class Agreement:
         sent: the layouts of the outputs of this rank's stages, {(stage, replica, samples): layout}, because
             the last micro-batches of a mini-batch may have fewer samples.
         received: the layouts of the inputs of this rank's stages, likewise.
+        timeout: how long to wait for the other ranks.
     """
 
     def __init__(self, pipes: Sequence[Sequence[int]], timeout: timedelta) -> None:
         self.sent: dict[tuple[int, int, int], Layout] = {}
         self.received: dict[tuple[int, int, int], Layout] = {}
+        self.timeout = timeout
         self._pipes = [list(row) for row in pipes]
         self._ranks = sorted(rank for row in pipes for rank in row)
         self._group = dist.new_group(self._ranks, timeout=timeout, backend="gloo")
@@ -153,8 +155,9 @@ class Agreement:
             MucudnnError: another rank's error, of the same class if that is one of mucudnn's.
         """
         self.has_headers()  # a rank without messages has not read the answer yet
-        for _, work in self._leaving:
-            work.wait()
+        with naming(_ASKED):
+            for _, work in self._leaving:
+                work.wait()
         self._leaving.clear()
         if _wait(self._ask(int(error is not None))):
             self._fail(error)

@@ -2,17 +2,18 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import reduce
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from mucudnn.solver.devices.schedules import Schedule
+from mucudnn.torch.parallel.pipeline.agreement import Agreement, naming
 from mucudnn.torch.parallel.pipeline.shapes import StageSource
 from mucudnn.torch.parallel.pipeline.ties import Place, agree_on_ties
+
+_EXCHANGED = "this rank exchanged gradients or other sums with the ranks of the pipelines"
 
 
 @dataclass(eq=False)
@@ -29,7 +30,7 @@ class Reduction:
         modules: the stages that this rank holds, {(stage, replica): module}.
         sources: all stages.
         device: where sums over the ranks are computed.
-        timeout: how long an exchange may take.
+        agreement: the connection to all ranks.
 
     Raises:
         UsageError: the ranks cannot know whether two stages share a parameter.
@@ -41,14 +42,14 @@ class Reduction:
     modules: Mapping[tuple[int, int], nn.Module]
     sources: Sequence[StageSource]
     device: torch.device
-    timeout: timedelta
+    agreement: Agreement
 
     def __post_init__(self) -> None:
         everyone = sorted(r for row in self.pipes for r in row)
-        self._world = dist.new_group(everyone, timeout=self.timeout)
+        self._world = dist.new_group(everyone, timeout=self.agreement.timeout)
         self._pipeline = next(i for i, row in enumerate(self.pipes) if dist.get_rank() in row)
         self._stages = {stage: module for (stage, _), module in sorted(self.modules.items())}
-        self._ties = agree_on_ties(self.sources, self._stages, self._world)
+        self._ties = agree_on_ties(self.sources, self._stages, self.agreement)
         self._groups = self._make_groups({tuple(everyone): self._world})
 
     def copy_weights(self) -> None:
@@ -114,7 +115,8 @@ class Reduction:
         """
         sums = torch.zeros(len(self.pipes), len(figures), dtype=torch.float64, device=self.device)
         sums[self._pipeline] = torch.tensor(figures, dtype=torch.float64)
-        dist.all_reduce(sums, group=self._world)
+        with naming(_EXCHANGED):
+            dist.all_reduce(sums, group=self._world)
         return sums, sums[self._pipeline]
 
     def gradient_norm(self, norm_type: float) -> Tensor:
@@ -128,8 +130,7 @@ class Reduction:
         ]
         values = [g.coalesce().values() if g.is_sparse else g for g in gradients]
         own = [float(torch.linalg.vector_norm(value, norm_type)) for value in values]
-        gathered: list[Any] = [None] * dist.get_world_size(self._world)
-        dist.all_gather_object(gathered, (own, {value.dtype for value in values}), group=self._world)
+        gathered = self.agreement.gather((own, {value.dtype for value in values})).values()
         norms = [norm for rank, _ in gathered for norm in rank]
         total = torch.linalg.vector_norm(torch.tensor(norms or [0.0], dtype=torch.float64), norm_type)
         # PyTorch's norm of 16-bit gradients has 16 bits, too few for a sum over all ranks.
@@ -158,7 +159,8 @@ class Reduction:
         flat /= divisor  # before the sum, which may overflow: attention masks hold the lowest finite number
         group = self._groups[stages]
         if group is not None:
-            dist.all_reduce(flat, group=group)
+            with naming(_EXCHANGED):
+                dist.all_reduce(flat, group=group)
         parts = flat.split([value.numel() for value in values])
         return [part.view(value.shape) for part, value in zip(parts, values, strict=True)]
 
@@ -169,7 +171,8 @@ class Reduction:
         if group is not None:
             # Bytes, because not every backend sends every type.
             flat = torch.cat([copies[0].detach().flatten() for copies in tensors])
-            dist.broadcast(flat.view(torch.uint8), self.pipes[0][stages[0]], group)
+            with naming(_EXCHANGED):
+                dist.broadcast(flat.view(torch.uint8), self.pipes[0][stages[0]], group)
             for copies, part in zip(tensors, flat.split([c[0].numel() for c in tensors]), strict=True):
                 copies[0].copy_(part.view(copies[0].shape))
         for first, *others in tensors:
@@ -190,7 +193,7 @@ class Reduction:
             }
             ranks = tuple(sorted(row[holder] for row in self.pipes for holder in holders))
             if len(ranks) > 1 and ranks not in groups:
-                groups[ranks] = dist.new_group(list(ranks), timeout=self.timeout)
+                groups[ranks] = dist.new_group(list(ranks), timeout=self.agreement.timeout)
             made[stages] = groups.get(ranks) if len(ranks) > 1 else None
         return made
 

@@ -14,7 +14,7 @@ from mucudnn.errors import NothingFitsError, UsageError
 from mucudnn.solver import Infeasible
 from mucudnn.solver.devices.pipelines import INSTANT, PeerLink, PipelineTimeline, choose_schedule
 from mucudnn.solver.devices.schedules import SCHEDULES, Schedule, forward_only
-from mucudnn.torch.parallel.pipeline.agreement import Agreement
+from mucudnn.torch.parallel.pipeline.agreement import Agreement, naming
 from mucudnn.torch.parallel.pipeline.arguments import Arguments, divide
 from mucudnn.torch.parallel.pipeline.costs import find_inputs, measure_stage
 from mucudnn.torch.parallel.pipeline.gradients import Reduction
@@ -82,15 +82,14 @@ class BidirectionalPipeline:
         check_parameters(loss)
         self._loss, self._sources = loss, list(stages)
         self._micro_batches = 2 * replications
-        self._timeout = timedelta(seconds=timeout)
         self._device = torch.device(mesh.device_type)
         if mesh.device_type == "cuda":
             self._device = torch.device("cuda", torch.cuda.current_device())
         world_rank = dist.get_rank()
         (self._row,) = [row for row in pipes if world_rank in row]
         self._rank = self._row.index(world_rank)
-        self._directions = make_directions(pipes, world_rank)
-        self._agreement = Agreement(pipes, self._timeout)
+        self._agreement = Agreement(pipes, timedelta(seconds=timeout))
+        self._directions = make_directions(pipes, world_rank, self._agreement.timeout)
         self._built: dict[int, nn.Module] = {}
         self.live = 0
         self.timeline: PipelineTimeline | None = None
@@ -105,7 +104,7 @@ class BidirectionalPipeline:
             self.modules = {(stage, replica): self._build(stage) for stage, replica in held}
         self.module = merge_stages({stage: module for (stage, _), module in self.modules.items()})
         self._reduction = Reduction(
-            self.schedule, pipes, self._rank, self.modules, self._sources, self._device, self._timeout
+            self.schedule, pipes, self._rank, self.modules, self._sources, self._device, self._agreement
         )
         self._reduction.copy_weights()
 
@@ -153,16 +152,16 @@ class BidirectionalPipeline:
             self._agreement.end(run.error)
             sums, own_sums = self._reduction.sum_by_pipeline(loss.figures)
             value = loss.whole(sums)
+            self._reduction.sum_gradients(loss.factor(own_sums))
+            self._reduction.average_buffers()
         except BaseException:
             for parameter, earlier in before.items():
                 parameter.grad = earlier
             raise
         self.live = run.live
-        self._reduction.sum_gradients(loss.factor(own_sums))
         for parameter, earlier in before.items():
             if earlier is not None:
                 parameter.grad = earlier if parameter.grad is None else earlier.add_(parameter.grad)
-        self._reduction.average_buffers()
         return value
 
     @torch.no_grad()
@@ -196,7 +195,8 @@ class BidirectionalPipeline:
         outputs = run.outputs[0] if run.outputs else None
         if everywhere:
             answer = [outputs and outputs.but([tensor.cpu() for tensor in outputs.tensors])]
-            dist.broadcast_object_list(answer, self._row[-1], self._directions.up, self._device)
+            with naming("this rank waited for the model's outputs from the last rank of the pipeline"):
+                dist.broadcast_object_list(answer, self._row[-1], self._directions.up, self._device)
             assert answer[0] is not None
             outputs = answer[0].but([tensor.to(self._device) for tensor in answer[0].tensors])
         return outputs and outputs.value
@@ -267,7 +267,6 @@ class BidirectionalPipeline:
             self._directions,
             self._agreement,
             self._device,
-            self._timeout,
         )
 
     def _state(self, micro_batches: Sequence[Arguments]) -> object:

@@ -1,14 +1,14 @@
 """The tensors that a model holds in several places: every rank learns all of them before the first step."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from mucudnn.errors import UsageError
+from mucudnn.torch.parallel.pipeline.agreement import Agreement
 from mucudnn.torch.parallel.pipeline.shapes import StageSource
 from mucudnn.torch.parallel.pipeline.splitting import SplitStage
 
@@ -20,9 +20,9 @@ Ties: TypeAlias = Mapping[Place, tuple[Place, ...]]
 
 
 def agree_on_ties(
-    sources: Sequence[StageSource], built: Mapping[int, nn.Module], group: dist.ProcessGroup
+    sources: Sequence[StageSource], built: Mapping[int, nn.Module], agreement: Agreement
 ) -> Ties:
-    """Return the ties that any rank of a group sees, the same on every rank.
+    """Return the ties that any rank sees, the same on every rank.
 
     A rank sees a tie if the same tensor object is in two places. It looks at all stages, because a rank that
     holds one of the two places may not hold the other.
@@ -30,14 +30,13 @@ def agree_on_ties(
     Args:
         sources: all stages.
         built: the modules of the stages that this rank holds.
-        group: the ranks that agree.
+        agreement: the connection to the ranks that agree.
 
     Raises:
         UsageError: a parameter has places in two stages on the meta device only. The copies that the ranks
             make of it may be one weight or two, so the ranks cannot know whether to add their gradients.
     """
-    gathered: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(gathered, _see(sources, built), group=group)
+    gathered = agreement.gather(_see(sources, built)).values()
     ties: dict[Place, tuple[Place, ...]] = {}
     for real, _ in gathered:
         for places in real:

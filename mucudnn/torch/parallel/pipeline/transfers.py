@@ -54,7 +54,6 @@ class Transfers:
         directions: the groups; their ranks are those of the pipeline.
         agreement: the known layouts of the messages.
         device: the device of all tensors that travel.
-        timeout: how long to wait for a message.
     """
 
     schedule: Schedule
@@ -63,7 +62,6 @@ class Transfers:
     directions: Directions
     agreement: Agreement
     device: torch.device
-    timeout: timedelta
 
     def __post_init__(self) -> None:
         peers = set(range(self.schedule.stages)) - {self.rank}
@@ -128,7 +126,7 @@ class Transfers:
                 self._post(self._expected[sender].popleft(), sender)
             tensors, works = self._arriving.pop(task)
             for work in works:
-                work.wait(self.timeout)
+                work.wait()
         if task.pass_ == "backward":
             return Arguments(tuple(tensors))
         layout = self._inputs[task]
@@ -144,7 +142,7 @@ class Transfers:
             UsageError: the outputs were changed in place after they were sent.
         """
         sent = self._leaving.pop(_forward_of(task))
-        sent.wait(self.timeout)
+        sent.wait()
         if [tensor._version for tensor in sent.tensors] != sent.versions:
             raise UsageError(
                 f"the output of stage {task.stage} was changed in place after the stage returned it, "
@@ -156,7 +154,7 @@ class Transfers:
         """Wait until all that this rank sent has been received, apart from the latest `keep` messages."""
         with naming(f"rank {self.rank} of the pipeline waited for its messages to be received"):
             for task in list(self._leaving)[: len(self._leaving) - keep]:
-                self._leaving.pop(task).wait(self.timeout)
+                self._leaving.pop(task).wait()
 
     def _send_outputs(self, task: Task, receiver: int, outputs: Arguments | None) -> None:
         place, agreement = self._place(task), self.agreement
@@ -217,9 +215,9 @@ class _Sent:
     works: list[dist.Work]
     versions: list[int]
 
-    def wait(self, timeout: timedelta) -> None:
+    def wait(self) -> None:
         for work in self.works:
-            work.wait(timeout)
+            work.wait()
 
 
 def _forward_of(task: Task) -> Task:
@@ -232,13 +230,14 @@ def _plain(tensor: Tensor) -> Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
-def make_directions(members: Sequence[Sequence[int]], rank: int) -> Directions:
+def make_directions(members: Sequence[Sequence[int]], rank: int, timeout: timedelta) -> Directions:
     """Return this process's groups. Every process must call this with the same members.
 
     Args:
         members: the global ranks of each pipeline, in the order of its stages.
         rank: this process's global rank.
+        timeout: how long to wait for the other ranks.
     """
     # All processes make all groups, because new_group is a collective operation of the whole world.
-    groups = [Directions(dist.new_group(list(ranks)), dist.new_group(list(ranks))) for ranks in members]
+    groups = [Directions(*(dist.new_group(ranks, timeout) for _ in "ud")) for ranks in members]
     return next(group for group, ranks in zip(groups, members, strict=True) if rank in ranks)
