@@ -5,7 +5,9 @@ Whatever the plan computes again reads the state as it was in the forward pass, 
 
 import copy
 import itertools
+import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -183,6 +185,26 @@ def test_gradients_and_state_are_stocks(name: str) -> None:
         plan = recompute(plan, model, X, is_early=is_early)
         assert "recompute" in {tensor.choice for tensor in plan.tensors}
         assert all(map(torch.equal, train(mt.apply(copy.deepcopy(model), plan)), expected))
+
+
+class Idiomatic(nn.Sequential):
+    """A model that names the class of itself where it means its own class."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super(self.__class__, self).forward(x)
+
+
+def test_a_planned_model_keeps_its_class_and_copies_have_no_plan() -> None:
+    model = Idiomatic(nn.Conv2d(3, 4, 3), nn.ReLU())
+    plan = replace(mt.plan_memory(model, X, memory=2**40, device="h200", workspace=0), lower=None)
+    planned = mt.apply(copy.deepcopy(model), plan)
+    assert type(planned) is Idiomatic
+    assert torch.equal(planned(X), model(X))
+    assert apply.runtime_of(planned).plan is plan
+    pickled = pickle.loads(pickle.dumps(planned))
+    for other in (copy.copy(planned), copy.deepcopy(planned), pickled, mt.restore(planned)):
+        assert vars(other).keys() == vars(model).keys()
+        assert torch.equal(other(X), model(X))
 
 
 def quantize() -> nn.Module:

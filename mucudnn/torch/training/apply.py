@@ -16,24 +16,30 @@ from mucudnn.torch.training.runtime import Runtime, check_unsharded, device_of
 
 Model = TypeVar("Model")
 
+_ATTRIBUTES = "forward", "__reduce_ex__"  # a planned model has these itself, and Python prefers them
 
-class _Planned:
-    """A class that precedes the model's own and runs each forward pass under the memory plan."""
 
-    _mucudnn_memory: Runtime | None = None
+class _PlannedForward:
+    """The attribute `forward` of a model, which runs the model's own forward under the memory plan.
 
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+    The model keeps its class: in a subclass, `super(self.__class__, self)` in the model's code would find
+    this code again and recurse without end.
+    """
+
+    def __init__(self, model: Any, runtime: Runtime) -> None:
+        self.own, self.own_reduce, self.runtime = model.forward, model.__reduce_ex__, runtime
+        self.replaced = {name: vars(model)[name] for name in _ATTRIBUTES if name in vars(model)}
+        vars(model).update(forward=self, __reduce_ex__=self.reduce)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model's own forward, under the plan if it is a training step."""
-        runtime = self._mucudnn_memory
-        own = super().forward  # type: ignore[misc]  # the model's method
-        return own(*args, **kwargs) if runtime is None else runtime.run(own, args, kwargs)
+        return self.runtime.run(self.own, args, kwargs)
 
-    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+    def reduce(self, protocol: Any) -> Any:
         """Copy and pickle the model without its plan, because a slab and streams belong to one process."""
-        reduced: Any = super().__reduce_ex__(protocol)
-        _, (_, *arguments), state, *rest = reduced
-        kept = {name: value for name, value in state.items() if name != "_mucudnn_memory"}
-        return type(self).__new__, (type(self).__bases__[1], *arguments), kept, *rest
+        make, arguments, state, *rest = self.own_reduce(protocol)
+        state = {name: value for name, value in state.items() if name not in _ATTRIBUTES}
+        return make, arguments, state | self.replaced, *rest
 
 
 def apply_memory(model: Model, plan: MemoryPlan) -> Model:
@@ -47,31 +53,29 @@ def apply_memory(model: Model, plan: MemoryPlan) -> Model:
     check_unsharded(model)
     device = device_of(model)
     plan.check(model=fingerprint(model), device=torch.cuda.get_device_name(device))
-    own_kernels = [name for name in {kernel.module for kernel in plan.kernels} if name]
-    runtime = Runtime(model, plan, lambda chosen: _divide(model, chosen, own_kernels))
-    planned = type(type(model).__name__, (_Planned, type(model)), {"__module__": type(model).__module__})
-    planned.__qualname__ = type(model).__qualname__
-    model.__class__ = planned
-    object.__setattr__(model, "_mucudnn_memory", runtime)
+    names = {kernel.module for kernel in plan.kernels} - {""}
+    _PlannedForward(model, Runtime(model, plan, lambda chosen: _divide(model, chosen, names)))
     return model
 
 
 def restore_memory(model: Any) -> None:
     """Undo `apply_memory`, except that the convolutions stay divided."""
-    if isinstance(model, _Planned):
-        model.__class__ = type(model).__bases__[1]
-        model.__dict__.pop("_mucudnn_memory", None)
+    planned = vars(model).get("forward")
+    if isinstance(planned, _PlannedForward):
+        for name in _ATTRIBUTES:
+            delattr(model, name)
+        vars(model).update(planned.replaced)
 
 
 def runtime_of(model: Any) -> Runtime:
     """Return the runtime of a model with a plan. Raises UsageError."""
-    model = getattr(model, "module", model) if not isinstance(model, _Planned) else model
-    if not isinstance(model, _Planned) or model._mucudnn_memory is None:
-        raise UsageError("the model has no memory plan: call mucudnn.torch.apply(model, plan) first")
-    return model._mucudnn_memory
+    for forward in (model.forward, getattr(model, "module", model).forward):
+        if isinstance(forward, _PlannedForward):
+            return forward.runtime
+    raise UsageError("the model has no memory plan: call mucudnn.torch.apply(model, plan) first")
 
 
-def _divide(model: nn.Module, plan: MemoryPlan, names: list[str]) -> None:
+def _divide(model: nn.Module, plan: MemoryPlan, names: set[str]) -> None:
     """Divide the convolutions of these names as the plan's kernels say."""
     for name in names:
         module = model.get_submodule(name)
