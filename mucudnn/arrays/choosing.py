@@ -59,11 +59,13 @@ def choose(
             return Choice(invariant_choice(bench, kernel, limit))
         if not call.promise.is_timed:
             return Choice(fixed_choice(bench, kernel, policy, limit))
-        if may_measure and not _must_wait(bench):
+        costs = (
             benchmark(bench, [kernel], policy, limits=(limit,))
+            if may_measure and not _must_wait(bench)
+            else bench.costs([kernel])
+        )
         if _must_wait(bench) and not _has_measurements(bench, kernel, policy, limit):
             raise UnfinishedError("there is no time to measure now")
-        costs = bench.costs([kernel])
         if not may_measure and not _has_measurements(bench, kernel, policy, limit):
             raise NotMeasuredError(f"{kernel} was not measured")
         try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from mucudnn.costs.table import CostTable
 from mucudnn.forks import no_fork
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.measure import find_missing, measure
@@ -17,15 +18,15 @@ def benchmark(
     comparing: bool = False,
     limits: Sequence[int | None] = (None,),
     undivided: bool = False,
-) -> None:
-    """Make the measurements that the cache lacks.
+) -> CostTable:
+    """Make the measurements that the cache lacks, and return the costs of the kernels.
 
     First tell the listener their number and memory, with that of the comparisons if `comparing`.
     Algorithms that need more workspace than the last of the ascending `limits` are not measured. A race looks
     for a choice within each limit and, with `undivided`, for the best undivided algorithm.
     """
 
-    def work() -> None:
+    def work() -> CostTable:
         missing = find_missing(bench, kernels, policy, limits, undivided=undivided)
         if missing.tasks:
             memory = missing.memory
@@ -40,5 +41,6 @@ def benchmark(
             times = f"{most}{len(missing.tasks)} times for {subject}"
             bench.listener.message(f"Measuring {times}, in about {format_size(memory)} of memory")
         measure(bench, missing)
+        return bench.costs(kernels)
 
-    bench.cache.consistently(work)
+    return bench.cache.consistently(work)

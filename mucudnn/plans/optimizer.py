@@ -54,8 +54,9 @@ def optimize(
 def _optimize(bench: Bench, kernels: Sequence[Kernel], policy: str, limits: Limits, *, run: bool) -> Result:
     before, runner = bench.made.total(), bench.runner
     run = run and runner.measures
-    benchmark(bench, kernels, policy, comparing=run, limits=runner.limits(limits.raced), undivided=True)
-    costs = bench.costs(kernels)
+    costs = benchmark(
+        bench, kernels, policy, comparing=run, limits=runner.limits(limits.raced), undivided=True
+    )
     decisions = decide(costs, policy, limits, bench.listener)
     if run:
         runs = WholeRuns(bench, costs, policy, limits)

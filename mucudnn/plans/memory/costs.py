@@ -69,8 +69,7 @@ def measure_costs(
     if is_fixed:
         table = _modelled_kernels(bench, kernels, device, policy)
     else:
-        benchmark(bench, kernels, policy)
-        table = bench.costs(kernels)
+        table = benchmark(bench, kernels, policy)
     desirable: dict[Kernel, tuple[Configuration, ...]] = {}
     undivided: dict[Kernel, Configuration] = {}
     for kernel in kernels:

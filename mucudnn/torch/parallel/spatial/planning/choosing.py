@@ -248,8 +248,8 @@ class Measured:
             with Cache.of_user(listener, needed=False) as cache:
                 bench = Bench(engine, cache, listener, Exhaustive())
                 try:
-                    benchmark(bench, [kernel], policy, limits=(self.limit,))
-                    chosen = choose_within(bench.costs([kernel]), kernel, policy, self.limit)
+                    costs = benchmark(bench, [kernel], policy, limits=(self.limit,))
+                    chosen = choose_within(costs, kernel, policy, self.limit)
                     self._known[kernel] = chosen.time_ms, chosen.workspace
                 except MucudnnError:  # too large for this machine, or nothing fits the limit
                     self._known[kernel] = inf, 0
