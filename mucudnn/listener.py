@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import TypeVar
 
+from mucudnn.errors import raised_here
 from mucudnn.forks import load
 
 T = TypeVar("T")
@@ -32,9 +33,11 @@ class ProgressBar(Listener):
             yield from items
             return
         # Importing rich takes a tenth of a second, so calls that measure nothing do not.
-        rich = load("rich.progress")
-        console = load("rich.console").Console(stderr=True)
-        can_show = find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
+        try:
+            rich, console = load("rich.progress"), load("rich.console").Console(stderr=True)
+            can_show = find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
+        except raised_here(OSError, RuntimeError):  # the process can open no further file, or thread
+            can_show = False
         if not can_show:
             yield from items
             return
