@@ -35,6 +35,7 @@ import numpy as np
 import numpy.random  # numpy imports it lazily: the parent does it once for all children
 import shim_client
 import torch
+from mucudnn.torch.choosing.kept_times import KeptTimes
 
 import mucudnn
 import mucudnn.torch as mt
@@ -49,7 +50,6 @@ from mucudnn.plans.memory.parts import PlannedStep
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver.memory.copies import Link
-from mucudnn.torch.choosing.kept_times import KeptTimes
 
 SECONDS = 600  # a child that takes longer hangs
 KEPT = (
