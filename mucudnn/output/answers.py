@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mucudnn.errors import MucudnnError
+from mucudnn.forks import no_fork
 from mucudnn.output.printable import printable
 from mucudnn.output.streams import fill_lines, results
 from mucudnn.output.text import fine_milliseconds, milliseconds, ratio
@@ -64,9 +65,10 @@ def table(*heads: str, rows: Iterable[Mapping[str, Any] | Sequence[Any]], gap: i
     that it holds milliseconds, `B>` bytes and `×>` ratios. A missing value is a dash. A row that is a mapping
     has a value for each heading, with `_` for spaces and hyphens.
     """
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+    with no_fork:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
 
     columns = [head.rpartition(">") for head in heads]
     built = Table(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, show_edge=False)
@@ -93,7 +95,8 @@ def _format(value: Any, kind: str) -> str:
 
 def stdout() -> "Console":
     """Return the console for results, WIDTH columns wide if stdout is not a terminal."""
-    from rich.console import Console
+    with no_fork:
+        from rich.console import Console
 
     console = Console(highlight=False, file=results())
     return console if console.is_terminal else Console(highlight=False, file=results(), width=WIDTH)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from mucudnn.costs.records import Measurement
 from mucudnn.errors import UsageError
+from mucudnn.forks import no_fork
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.source import timed
@@ -145,7 +146,8 @@ def find_cliffs(points: Sequence[SweepPoint]) -> list[Cliff]:
     size after a cliff from being a cliff too; the second keeps an unusually fast size from making the next a
     cliff. A size at which no undivided algorithm fits counts as infinitely slow.
     """
-    from statistics import median  # a decision without a sweep need not wait for its import
+    with no_fork:
+        from statistics import median  # a decision without a sweep need not wait for its import
 
     cliffs = []
     for index in range(1, len(points)):

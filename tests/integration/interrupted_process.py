@@ -35,7 +35,6 @@ import numpy as np
 import numpy.random  # numpy imports it lazily: the parent does it once for all children
 import shim_client
 import torch
-from mucudnn.torch.choosing.kept_times import KeptTimes
 
 import mucudnn
 import mucudnn.torch as mt
@@ -50,6 +49,7 @@ from mucudnn.plans.memory.parts import PlannedStep
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver.memory.copies import Link
+from mucudnn.torch.choosing.trials import Trials
 
 SECONDS = 600  # a child that takes longer hangs
 KEPT = (
@@ -109,7 +109,7 @@ def call_converted(seed: int) -> None:
 def use_kept_times(seed: int) -> None:
     ways = [{"choices": 1.0, "stock": 2.0}, {"choices": 9.0, "stock": 4.0}]
     with Cache.of_user(Listener(), needed=False) as cache:
-        times = KeptTimes(lambda: 1e6).find_or_measure(
+        times = Trials(lambda: 1e6).find_or_measure(
             cache,
             (*KEPT, str(seed % 4)),
             lambda: ways[seed % 2],

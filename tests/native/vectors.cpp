@@ -57,14 +57,14 @@ void check_from_floats(const char* name, Round round) {
   }
 }
 
-template <typename T, typename To, typename Copy, typename Expected>
-void check_alternate(const char* name, Copy copy, To guard, Expected expected_of) {
+template <typename Write, typename T, typename To, typename Expected>
+void check_alternate(const char* name, To guard, Expected expected_of) {
   for (int count = 1; count < 50; ++count) {
     const int lines = 3, pitch = 2 * count + 1, to_pitch = count + 2;
     std::vector<T> from(pitch * (lines - 1) + 2 * count - 1);  // nothing behind the last value
     for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<T>(i + 15000);
     std::vector<To> to(to_pitch * lines, guard);
-    copy(from.data(), pitch, lines, count, to.data(), to_pitch);
+    write_alternate<Write>(from.data(), pitch, lines, count, to.data(), to_pitch);
     for (int i = 0; i < to_pitch * lines; ++i) {
       const int line = i / to_pitch, at = i % to_pitch;
       const To expected = at < count ? expected_of(from[line * pitch + 2 * at]) : guard;
@@ -75,13 +75,13 @@ void check_alternate(const char* name, Copy copy, To guard, Expected expected_of
 
 void check_alternates() {
   const float guard = mucudnn::float_of(kGuard);
-  check_alternate<float, float>("alternate", copy_alternate, guard, [](float v) { return v; });
-  check_alternate<std::uint16_t, std::uint16_t>("alternate halves", copy_alternate_halves,
-                                                std::uint16_t{0xdead}, [](std::uint16_t v) { return v; });
-  check_alternate<std::uint16_t, float>("alternate half to float", alternate_to_floats<HalfBits>, guard,
-                                        [](std::uint16_t v) { return mucudnn::to_float(mucudnn::Half{v}); });
-  check_alternate<std::uint16_t, float>(
-      "alternate bfloat16 to float", alternate_to_floats<BFloat16Bits>, guard,
+  check_alternate<Copy, float>("alternate", guard, [](float v) { return v; });
+  check_alternate<Copy, std::uint16_t>("alternate halves", std::uint16_t{0xdead},
+                                       [](std::uint16_t v) { return v; });
+  check_alternate<Convert<HalfBits>, std::uint16_t>(
+      "alternate half to float", guard, [](std::uint16_t v) { return mucudnn::to_float(mucudnn::Half{v}); });
+  check_alternate<Convert<BFloat16Bits>, std::uint16_t>(
+      "alternate bfloat16 to float", guard,
       [](std::uint16_t v) { return mucudnn::to_float(mucudnn::BFloat16{v}); });
 }
 

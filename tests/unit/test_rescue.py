@@ -34,13 +34,11 @@ class ScarceMemory:
         self.tried: list[int] = []
         run = ArrayDevice.run
 
-        def scarce(
-            device: ArrayDevice, division: Any, x: int, w: int, y: int, size: int, *options: Any
-        ) -> None:
+        def scarce(device: ArrayDevice, work: Any, size: int, *options: Any) -> None:
             self.tried.append(size)
             if size > self.free:
                 raise NothingFitsError(f"there is no memory for a workspace of {size} B")
-            run(device, division, x, w, y, size, *options)
+            run(device, work, size, *options)
 
         monkeypatch.setattr(ArrayDevice, "run", scarce)
 
