@@ -172,7 +172,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 def _open_to_read(path: Path, option: str) -> sqlite3.Connection:
     with _closed_on_error(_connect(path, option)) as connection:
         if not _has_tables(connection, path):
-            raise sqlite3.DatabaseError("it has no tables")
+            raise MucudnnError(f"the cache {path} is empty")
         connection.execute("PRAGMA query_only = 1")
         return connection
 

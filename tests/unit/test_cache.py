@@ -374,14 +374,6 @@ def test_where_the_file_fails_the_work_goes_on_in_memory_after_one_line(path: Pa
         assert 1 <= len(cache.measurements(HERE, Kernel(problem, "forward"))) < 199
 
 
-def test_a_needed_cache_that_fails_is_an_error(path: Path, problem: Problem) -> None:
-    with Cache.open(path, listener=Recorder()) as cache:
-        cache.query("PRAGMA max_page_count = 1")
-        long = Measurement(1, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "x" * 10_000, 1.0, 0.0)
-        with pytest.raises(CacheError, match="full"):
-            cache.add(HERE, Kernel(problem, "forward"), long)
-
-
 def test_rows_are_removed_by_age_or_machine(path: Path, problem: Problem) -> None:
     other = Machine("host", "another device", HERE.library, 1)
     with Cache.open(path) as cache:
@@ -417,9 +409,13 @@ def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     assert not target.exists()
 
 
-def test_an_empty_file_becomes_a_cache(tmp_path: Path) -> None:
-    path = tmp_path / "cache.sqlite"
+@pytest.mark.parametrize("sql", ["", f"PRAGMA application_id = {APPLICATION_ID}"])
+def test_a_file_without_tables_is_empty_and_becomes_a_cache(sql: str, tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"  # a process that was killed as it made the cache leaves the second one
     path.touch()
+    sqlite3.connect(path).execute(sql).connection.close()
+    with pytest.raises(MucudnnError, match=r"is empty$"):
+        Cache.read_only(path)
     with Cache.open(path) as cache:
         assert cache.machines() == []
 
