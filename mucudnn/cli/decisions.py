@@ -46,7 +46,7 @@ class Decided(Answer):
     def lines(self) -> Lines:
         """Yield the table, a sentence for each division that was dropped, and the next command."""
         ran = any(decision.comparison for decision in self.result.decisions)
-        yield self._head()
+        yield self._describe_question()
         yield f"on {self.result.machine}"
         yield ""
         narrow = (0, 3, 4, 6 if ran else 5, 7)
@@ -78,7 +78,8 @@ class Decided(Answer):
         passes = {decision.kernel.pass_ for decision in self.result.decisions}
         return [name for name in PASSES if name in passes]
 
-    def _head(self) -> str:
+    def _describe_question(self) -> str:
+        """Return a line with the network, its passes and mini-batch, the limit and the promise."""
         limits, decisions = self.result.limits, self.result.decisions
         within = (
             f"{format_size(limits.total)} of workspace in total"

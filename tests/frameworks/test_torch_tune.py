@@ -69,7 +69,7 @@ def test_an_interrupt_loses_no_measurement(monkeypatch: pytest.MonkeyPatch) -> N
 
     def interrupted(*arguments: Any, **more: Any) -> Any:
         costs = original(*arguments, **more)
-        made.append(arguments[0].made.total())  # of the bench
+        made.append(arguments[0].made.total())
         if len(made) == 2:
             raise KeyboardInterrupt
         return costs

@@ -54,7 +54,7 @@ class NetworkFits:
         return most, planned, [self.find_row(size) for size in sorted({*listed, most} - {0})]
 
     def find_row(self, batch: int | None) -> FitRow:
-        """Return what a mini-batch needs. If it does not fit, plan it."""
+        """Return the memory and the time of a mini-batch, under a plan if it does not fit without one."""
         network, costs, fit = self._find(batch)
         device = self._device
         size = next((t.shape[0] for t in network.tensors if t.kind == "input" and t.shape), 0)

@@ -28,13 +28,13 @@ class FilterPlaces {
   }
 
   std::int64_t channel_step() const { return channel_; }
-  // Returns the place of a channel of a group.
+  // Returns the offset in the filter tensor of a channel of a group.
   std::int64_t channel(std::int64_t group, std::int64_t channel) const {
     const Lowering& l = lowering_;
     return group * l.result_channels * l.source_channels * l.volume<&Axis::filter>() + channel * channel_;
   }
 
-  // Returns the place of a row beside that of its channel.
+  // Returns the offset of a row of the matrix, which is added to its channel's.
   std::int64_t row(std::int64_t row) const {
     const Lowering& l = lowering_;
     const bool nchw = l.layout == Layout::nchw;

@@ -1,5 +1,6 @@
 // The copies around the products: from the source to columns, and from a product to the result. S is the type
-// in tensors, A the type of the products' factors and sums. The functions add the group's offset.
+// of the tensors' elements, and A that in which the products multiply and add. The functions add the offset
+// of the group.
 #pragma once
 
 #include <algorithm>

@@ -131,6 +131,7 @@ def _local(x: Any) -> Any:
 
 @handles("prelu", "empty_like")
 def _with_shared_arguments(function: Any, x: Divided, *others: Any, **kwargs: Any) -> Divided:
+    """Return the result of a function whose other arguments are the same on all ranks."""
     return x.with_local(function(x.local, *others, **kwargs))
 
 
