@@ -2,10 +2,11 @@
 
     python frontend_module_client.py OPERATION CHOICE LAYOUT TYPE n,c,[d,]h,w k,c,[t,]r,s padding,stride
 
-OPERATION: forward, backward_data, backward_filter, bias_relu or fused (relu(forward + residual + bias)).
-CHOICE: a or fallback (every plan of the heuristic mode), or an engine with its knobs, such as eng2_k2=3. The
-program reads x, w, y, residual and bias from stdin. For each plan it prints the name to stderr and the output
-to stdout. It imports the module and NumPy alone; the plans run on the addresses of NumPy's arrays.
+OPERATION: forward, backward_data, backward_filter, bias, bias_relu, fused (relu(forward + residual + bias))
+or swapped (relu(bias + (residual + forward))).
+CHOICE: a, b or fallback (every plan of the heuristic mode), or an engine with its knobs, such as eng2_k2=3.
+The program reads x, w, y, residual and bias from stdin. For each plan it prints the name to stderr and the
+output to stdout. It imports the module and NumPy alone; the plans run on the addresses of NumPy's arrays.
 """
 
 import sys
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 TYPES = {"f32": cudnn.data_type.FLOAT, "f16": cudnn.data_type.HALF, "bf16": cudnn.data_type.BFLOAT16}
-MODES = {"a": cudnn.heur_mode.A, "fallback": cudnn.heur_mode.FALLBACK}
+MODES = {"a": cudnn.heur_mode.A, "b": cudnn.heur_mode.B, "fallback": cudnn.heur_mode.FALLBACK}
 
 
 class Program:
@@ -78,10 +79,12 @@ class Program:
         else:
             image, weight, written = tensor("x"), tensor("w"), "y"
             output = graph.conv_fprop(image=image, weight=weight, **geometry)
-        if self.operation in ("fused", "bias_relu"):
-            if self.operation == "fused":
-                output = graph.add(a=output, b=tensor("residual"))
-            output = graph.add(a=output, b=tensor("bias"))
+        added = {"fused": ("residual", "bias"), "bias": ("bias",), "bias_relu": ("bias",)}
+        for name in added.get(self.operation, added["fused"] if self.operation == "swapped" else ()):
+            pair = output, tensor(name)
+            a, b = reversed(pair) if self.operation == "swapped" else pair
+            output = graph.add(a=a, b=b)
+        if self.operation in ("fused", "swapped", "bias_relu"):
             output = graph.relu(input=output)
         sizes = self.sizes[written]
         output.set_output(True).set_dim(sizes).set_stride(self.strides(sizes)).set_data_type(self.type)
