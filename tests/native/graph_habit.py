@@ -10,6 +10,11 @@ A case may have these entries besides those of shim_client.py:
 - unknown: further attributes that the graph gets
 - share: the number of threads that run one plan
 - scratch: if False, the program passes no workspace
+- stored: if true, the program makes its plan by the number and knobs of the listed engine, like XLA
+- brings: the bytes of workspace that it provides instead of those that it reads of the plan. "listed" means
+  those of the listed engine's plan, and a descriptor those of the plan of that problem.
+- asks: if true, it reads the size of its plan too, and ignores it
+- restored: if true, it makes its plan of the text of the plan that it has read
 - call: a function instead of Execute, CreateCudaGraph, PopulateCudaGraph or UpdateCudaGraph
 A problem with an epilogue may have these too:
 - reverse: if true, the graph lists its operations from the last to the first
@@ -22,12 +27,15 @@ import ctypes
 import threading
 from typing import Any
 
+import numpy as np
 import odd_chains
 from graph_abi import Library
 from graph_client import Client
 from graph_operations import UIDS, Bytes, Descriptor
 
-from mucudnn._native import Problem
+from mucudnn._native import Problem, parse_descriptor
+
+GUARD = 1 << 22  # the bytes behind a workspace, which show an overrun
 
 
 class Watched(Library):
@@ -68,6 +76,8 @@ def build(client: Client, problem: Problem, case: dict[str, Any]) -> Descriptor:
     if "engines" in case:
         return first_that_fits(client, graph, case)
     engine = case.get("engine")
+    if case.get("stored"):
+        return client.plan(client.config(graph, engine, client.knobs(client.named(graph, engine))))
     knobs = {int(type_): value for type_, value in case.get("knobs", {}).items()}
     configure = client.config_by_heuristics if case.get("listed") else client.config
     config = client.heuristics(graph)[0] if engine is None else configure(graph, engine, knobs)
@@ -86,6 +96,18 @@ def first_that_fits(client: Client, graph: Descriptor, case: dict[str, Any]) -> 
     raise AssertionError("unable to find an engine to execute this computation")
 
 
+def plan_and_size(client: Client, problem: Problem, case: dict[str, Any]) -> tuple[Descriptor, int]:
+    """Return the plan of a case, and the size of the workspace that the program provides."""
+    brings = case.get("brings")
+    if brings == "listed":
+        brings = client.workspace(build(client, problem, {**case, "stored": False, "listed": True})).size
+    plan = build(client, problem, case)
+    if brings is None or isinstance(brings, int):
+        return plan, client.workspace(plan).size if brings is None else brings
+    other = build(client, parse_descriptor(brings)[0], case)
+    return plan, client.workspace(other).size
+
+
 def workspace_size(client: Client, plan: Descriptor, pack: Descriptor) -> int:
     size = ctypes.c_size_t()
     function = client.library.dll.cudnnGetExecutionPlanWorkspaceSize
@@ -94,32 +116,38 @@ def workspace_size(client: Client, plan: Descriptor, pack: Descriptor) -> int:
 
 
 def convolve(path: str, problem: Problem, case: dict[str, Any], memory: dict[str, Bytes]) -> dict[str, Any]:
-    """Run a case. Return the workspace that the program was told, and the status of each run.
+    """Run a case. Return the workspace that the program was told of its plan, and the status of each run.
 
     Each run begins with the output as it is in `memory`.
     """
     library = Watched(path)
     client = Client(library)
-    plan = build(client, problem, case)
+    plan, size = plan_and_size(client, problem, case)
+    if case.get("restored"):
+        plan = client.plan_from_json(client.json(plan))
     if not case.get("keep"):
         library.destroy_all_but(plan)
-    workspace = client.workspace(plan)
+    asked = "brings" not in case or case.get("asks")
+    told = client.workspace(plan).size if asked else size
+    workspace = np.full(size + GUARD, 0xA5, np.uint8)
     output = memory[{"forward": "y", "backward_data": "x", "backward_filter": "w"}[case["pass_"]]]
     start, statuses = output.copy(), []
     memory = {**memory, **{name: memory[other] for name, other in case.get("alias", {}).items()}}
     pack = client.pack(
-        {UIDS[name]: data for name, data in memory.items()}, workspace if case.get("scratch", True) else None
+        {UIDS[name]: data for name, data in memory.items()},
+        workspace if size and case.get("scratch", True) else None,
     )
     call = getattr(library.dll, f"cudnnBackend{case.get('call', 'Execute')}")
     cuda_graph = (ctypes.c_void_p(1),) if "call" in case else ()
     for _ in range(case.get("repeat", 1)):
         output[:] = start
         statuses.append(int(call(client.handle, plan, pack, *cuda_graph)))
-    assert workspace_size(client, plan, pack) == workspace.size
+    assert (workspace[size:] == 0xA5).all(), "the program's buffer was overrun"
+    assert not asked or workspace_size(client, plan, pack) == told
     run_in_threads(client, plan, memory, case.get("share", 0))
     library.destroy_all_but()
     client.check(library.dll.cudnnDestroy(client.handle))
-    return {"workspace": workspace.size, "statuses": statuses, "answers": []}
+    return {"workspace": told, "statuses": statuses, "answers": []}
 
 
 def run_in_threads(client: Client, plan: Descriptor, memory: dict[str, Bytes], threads: int) -> None:

@@ -19,7 +19,6 @@ from graph_client import Client as GraphClient
 from graph_operations import UIDS
 from host_abi import ABI, CUDNN
 from shim_client import Client, Convolution, Performance, operands, pointer
-from unusual_client import graph_of
 
 from mucudnn._native import Problem, parse_descriptor
 
@@ -66,7 +65,8 @@ def legacy_values(client: Client, problem: Problem) -> dict[str, Any]:
 def graph_values(library: str, problem: Problem) -> dict[str, Any]:
     """Return values for the parameters of the graph API, with a plan and its variant pack."""
     client = GraphClient(Library(library))
-    plan = client.plan(client.config(graph_of(client, problem, "forward"), 2))
+    graph = client.graph([client.operation(problem, "forward")])
+    plan = client.plan(client.config(graph, 2))
     memory = operands(problem)
     pack = client.pack({UIDS[name]: memory[name] for name in "xwy"}, client.workspace(plan))
     return {"kept by the graph": (client, memory), "descriptor": plan, "plan": plan, "variant_pack": pack}

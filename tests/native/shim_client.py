@@ -4,8 +4,9 @@
 
 It prints cuDNN's answers to each case as JSON. A case is a dictionary with these entries:
 - problem, pass_, alpha, beta, fused
-- habit: "get", "find", "find_ex", "fixed", or "graph" of graph_habit.py
-- algorithm, workspace: those of "fixed"; for the others, in place of cuDNN's answers
+- habit: "get", "find", "find_ex", "size", "fixed", or "graph" of graph_habit.py
+- algorithm, workspace: those of "fixed"; for the others, in place of cuDNN's answers; "size" asks for the
+  workspace of its algorithm
 - over: a value that fills the output before each run
 - repeat: the number of runs
 - cancelling: if given, the operands are reference.cancelling_values with this `largest`
@@ -272,6 +273,8 @@ def run(client: Client, case: dict[str, Any]) -> tuple[dict[str, Any], Bytes]:
     if case["habit"] == "get":
         candidates = convolution.select(find=False)
         algorithm = candidates[0].algo
+        workspace = convolution.workspace_size(algorithm)
+    elif case["habit"] == "size":
         workspace = convolution.workspace_size(algorithm)
     elif case["habit"] != "fixed":
         scrap = {name: stored.copy() for name, stored in memory.items()}
