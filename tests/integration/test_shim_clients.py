@@ -53,20 +53,6 @@ def test_a_program_gets_every_function_from_the_shim(habit: Habit, tmp_path: Pat
     assert (under.returncode, under.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(
-    ("client", "libraries", "arguments", "answer"),
-    [("linked_client", (SHIM,), (), "12 16 24 28\n"), ("dlopen_client", (), ("libcudnn.so.9",), "ok\n")],
-)
-def test_convolutions_have_the_same_results(
-    client: str, libraries: tuple[Path, ...], arguments: tuple[str, ...], answer: str, tmp_path: Path
-) -> None:
-    program = tmp_path / client
-    source = HERE.parent / "native" / f"{client}.c"
-    compile_c(f"-I{NATIVE / 'abi'}", source, "-o", program, *libraries, "-pthread", "-ldl")
-    under = run_under_mucudnn(program, *arguments, MUCUDNN_LIBRARY="host", MUCUDNN_LOG="warning")
-    assert (under.returncode, under.stdout, under.stderr) == (0, answer, "")
-
-
 def test_every_function_reaches_the_one_of_its_name_with_its_arguments_in_threads_and_children(
     tmp_path: Path,
 ) -> None:

@@ -1,71 +1,41 @@
-"""C programs use the host engine like cuDNN: linked against it, or through dlopen."""
+"""Programs open the host engine by its path: with any number of threads, and beside another cuDNN."""
 
+import os
+import sys
 from pathlib import Path
 
 import host_abi as abi
 import pytest
 from programs import compile_c, preload, run
-from stand_in_library import build_stand_in
 
 from mucudnn import _native
 
-HERE = Path(__file__).parent
+OPENS = """
+import ctypes
+from host_forward import large_forward
+assert large_forward().any()
+print("ok", flush=True)
+"""
 
 
-@pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("clients")
+def run_python(program: str, **variables: str) -> tuple[str, str]:
+    result = run(sys.executable, "-c", program, PYTHONPATH=os.pathsep.join(sys.path), **variables)
+    return result.stdout, result.stderr
 
 
-@pytest.fixture(scope="module")
-def dlopen_client(build: Path) -> Path:
-    client = build / "dlopen_client"
-    source = HERE / "dlopen_client.c"
-    compile_c(f"-I{abi.ABI.parent}", source, "-o", client, "-pthread", "-ldl")
-    return client
+@pytest.mark.parametrize("threads", ["3", "0", "many", ""])
+def test_a_program_convolves_with_any_value_of_mucudnn_threads(threads: str) -> None:
+    assert run_python(OPENS, MUCUDNN_THREADS=threads) == ("ok\n", "")
 
 
-@pytest.fixture(scope="module")
-def linked_client(build: Path) -> Path:
-    """Compile the client, linked like real programs against a library with cuDNN's name and version."""
-    library = build_stand_in(build / "stand_in")
-    client = build / "linked_client"
-    compile_c(HERE / "linked_client.c", library, "-o", client)
-    return client
-
-
-def test_a_program_linked_against_cudnn_runs_on_the_host_engine(
-    linked_client: Path, search_path: str
-) -> None:
-    result = run(linked_client, LD_LIBRARY_PATH=search_path)
-    assert (result.returncode, result.stdout, result.stderr) == (0, "12 16 24 28\n", "")
-
-
-def test_a_program_that_opens_libcudnn_by_name_finds_every_versioned_function(
-    dlopen_client: Path, search_path: str
-) -> None:
-    result = run(dlopen_client, "libcudnn.so.9", LD_LIBRARY_PATH=search_path)
-    assert (result.returncode, result.stdout, result.stderr) == (0, "ok\n", "")
-
-
-@pytest.mark.parametrize("threads", ["1", "3", "0", "many", ""])
-def test_the_installed_library_opens_by_its_path_with_any_value_of_mucudnn_threads(
-    dlopen_client: Path, threads: str
-) -> None:
-    result = run(dlopen_client, _native.host_library(), MUCUDNN_THREADS=threads)
-    assert (result.returncode, result.stdout, result.stderr) == (0, "ok\n", "")
-
-
-def test_a_preloaded_cudnn_captures_no_call_that_the_library_makes_to_itself(
-    build: Path, dlopen_client: Path, linked_client: Path, search_path: str
-) -> None:
-    interposer = build / "interposer.so"
-    compile_c("-shared", "-fPIC", f"-I{abi.ABI.parent}", HERE / "interposer.c", "-o", interposer)
-    preloaded = preload(interposer)
-    captured = run(linked_client, LD_PRELOAD=preloaded, LD_LIBRARY_PATH=search_path)
-    assert "captured: cudnnCreate" in captured.stderr, "the interposer must take the program's own calls"
-    result = run(dlopen_client, _native.host_library(), LD_PRELOAD=preloaded)
-    assert (result.returncode, result.stdout, result.stderr) == (0, "ok\n", "")
+def test_a_preloaded_cudnn_captures_no_call_that_the_library_makes_to_itself(tmp_path: Path) -> None:
+    interposer = tmp_path / "interposer.so"
+    source = Path(__file__).with_name("interposer.c")
+    compile_c("-shared", "-fPIC", f"-I{abi.ABI.parent}", source, "-o", interposer)
+    # The last line makes a call of the program's own, which the preloaded library takes.
+    own = f"{OPENS}ctypes.CDLL(None).cudnnCreate(None)"
+    said, captured = run_python(own, LD_PRELOAD=preload(interposer))
+    assert (said, captured.splitlines()[:1]) == ("ok\n", ["captured: cudnnCreate"])
 
 
 def test_the_library_exports_the_declared_functions_seven_of_our_own_and_nothing_else() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import shim_cases
 from reference import PASSES
 from shim_cases import ENUMERATORS, algorithms, case, check_results, problem_of, run_alone, run_under_shim
 
-from mucudnn._native import Engine, most_slices
+from mucudnn._native import Engine
 from mucudnn.problems.kernels import Kernel
 
 HOOKS = re.findall(
@@ -60,50 +59,6 @@ def test_a_hooked_function_answers_and_runs_by_the_plan(hook: str, engine: Engin
     assert [answer[0] for answer in sorted(others)] == [answer[0] for answer in sorted(alone["answers"])]
     used = list(ENUMERATORS[convolution["pass_"]].values())
     check_results([convolution], results, [used], tmp_path)
-
-
-def kinds() -> list[dict[str, Any]]:
-    """Return cases of all passes, layouts, types and betas, with groups, 3-D, strides and odd sizes."""
-    bodies = (
-        "g1ic4ih12_oc6_kh3_ph1",
-        "g2ic6ih9iw7_oc4_kh3kw2_sh2_ph1",
-        "ic3id5ih6iw7_oc5_kd2kh3kw3_pd1ph1pw1_dd0dh1dw0",
-    )
-    cases = [
-        case(f"{data_type}:{layout}:default:mb7_{body}", pass_, "get", alpha=1.5, beta=beta)
-        for pass_, data_type, layout, body, beta in product(
-            PASSES, ("f32", "f64", "f16", "bf16"), ("nchw", "nhwc"), bodies, (0.0, 1.0, 0.5)
-        )
-    ]
-    nan = {"over": float("nan"), "beta": 0.0}
-    cases += [case(f"{t}:nchw:default:mb7_{bodies[0]}", p, **nan) for p in PASSES for t in ("f32", "bf16")]
-    fused = {"fused": True, "alpha": 0.5, "beta": 0.25}
-    cases += [
-        case(f"{t}:nhwc:default:mb7_{body}", "forward", **fused) for t in ("f32", "f16") for body in bodies
-    ]
-    return cases
-
-
-@pytest.mark.parametrize("sizes", [(3, 3, 1), (1,) * 7], ids=["three", "seven"])
-def test_divided_results_hold_the_contract_for_every_kind_of_convolution(
-    sizes: tuple[int, ...], engine: Engine, tmp_path: Path
-) -> None:
-    cases = kinds()
-    kernels, used = {}, []
-    for convolution in cases:
-        problem, pass_ = problem_of(convolution), convolution["pass_"]
-        names = algorithms(engine, problem.replace(mini_batch=1), pass_)
-        parts = [(size, names[i % len(names)]) for i, size in enumerate(sizes)]
-        kernels[str(problem), pass_] = [parts]
-        used.append(sorted({ENUMERATORS[pass_][name.partition(".tile=")[0]] for _, name in parts}))
-    plan = shim_cases.write_plan(engine, tmp_path / "all.plan", kernels)
-    results = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
-    divided = sum(
-        most_slices(Kernel(problem_of(convolution), convolution["pass_"])) > 1 for convolution in cases
-    )
-    assert len(cases) > divided > 0.9 * len(cases)
-    assert results.summary.startswith(f"{divided} of {len(cases)} convolutions divided")
-    check_results(cases, results, used, tmp_path)
 
 
 def test_a_caller_who_passes_less_than_it_was_told_gets_the_best_that_fits(

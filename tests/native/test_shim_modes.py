@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import shim_cases
-from programs import SHIM, preload, run
+from programs import run
 from reference import PASSES
 from shim_cases import CLIENT, case, problem_of, run_alone, run_under_shim
 from shim_journal import journal_in
@@ -126,32 +126,22 @@ def test_the_log_names_each_problem_by_a_command_that_can_be_pasted(
     assert main(arguments) == 0
 
 
-def plan_faults(plan: Path) -> dict[str, bytes]:
-    whole = plan.read_bytes()
-    return {
-        "missing": b"",
-        "truncated": whole[: len(whole) // 2],
-        "newer": whole.replace(b"plan 1", b"plan 99"),
-        "hostile": whole.replace(b"2*3:", b"99999999999*3:"),
-        "garbage": bytes(range(256)) * 4,
-        "device": whole.replace(b"device ", b"device another "),
-        "library": whole.replace(b"library ", b"library another "),
-        "engine": whole.replace(b"engine host", b"engine cudnn"),
-    }
+OTHERS = {"device ": "device another ", "library ": "library another ", "engine host": "engine cudnn"}
 
 
-@pytest.mark.parametrize(
-    "fault", ["missing", "truncated", "newer", "hostile", "garbage", "device", "library", "engine"]
-)
+@pytest.mark.parametrize("fault", ["missing", "garbage", *OTHERS])
 def test_a_plan_that_cannot_be_followed_is_one_warning_and_every_call_passes_through(
     fault: str, engine: Engine, tmp_path: Path
 ) -> None:
     kernels = {(SMALL, "forward"): [[(3, "GEMM"), (3, "GEMM")]]}
     plan = shim_cases.write_plan(engine, tmp_path / "small.plan", kernels)
-    broken = plan_faults(plan)[fault]
-    plan.unlink()
-    if fault != "missing":
-        plan.write_bytes(broken)
+    whole = plan.read_text()
+    if fault == "missing":
+        plan.unlink()
+    elif fault == "garbage":
+        plan.write_bytes(bytes(range(256)) * 4)
+    else:
+        plan.write_text(whole.replace(fault, OTHERS[fault]))
     cases = [case(SMALL, "forward", habit, repeat=2) for habit in ("get", "find_ex", "fixed")]
     results = run_under_shim(
         cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan), MUCUDNN_LOG="warning"
@@ -260,9 +250,6 @@ def test_mucudnn_record_and_run_set_the_drop_in_up(tmp_path: Path) -> None:
     recorded = run(*command, "run", "--record", file, "--", *program, **shared)
     assert recorded.returncode == 0, recorded.stderr
     assert "mucudnn: 0 of 1 convolutions divided, 1 passed through (only recorded)" in recorded.stderr
-    quiet = {**shared, "MUCUDNN_LOG": "summary"}
-    again = run(*command, "run", "--record", file, "--", *program, **quiet)
-    assert "convolutions divided" not in again.stderr
     [kernel] = read_kernels(str(file), Flags(), ["forward"])
     assert str(kernel.problem) == SMALL
     plan = tmp_path / "network.plan"
@@ -279,70 +266,3 @@ def test_mucudnn_record_and_run_set_the_drop_in_up(tmp_path: Path) -> None:
         ["up to "],
         [""],
     ]
-    newer = tmp_path / "newer.plan"
-    newer.write_text("mucudnn plan 99\n")
-    assert run(*command, "run", "--plan", newer, "--", *program, **shared).returncode == 5
-
-
-THREADS = """
-import json, os, sys, threading, time
-sys.path.insert(0, {folder!r})
-import ctypes, shim_client
-library = ctypes.CDLL("libcudnn.so.9")
-cases = json.loads({cases!r})
-results = []
-
-def work():
-    for _ in range(5):
-        results.extend(shim_client.run(shim_client.Client(library), case)[1].tobytes() for case in cases)
-
-def work_in_threads():
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-    # Thread.join() returns before the thread has freed its memory. After a fork in between, the child waits
-    # forever for the allocator's lock, which GCC 12's address sanitizer does not release in a child.
-    while {{str(thread.native_id) for thread in threads}} & set(os.listdir("/proc/self/task")):
-        time.sleep(0.001)
-
-work()  # while one thread looks a kernel up, executions of the others pass through
-work_in_threads()
-child = os.fork()
-work_in_threads()
-if child == 0:
-    sys.exit(len(set(results)) - len(cases))
-assert os.waitpid(child, 0)[1] == 0
-assert (len(results), len(set(results))) == (85 * len(cases), len(cases))
-"""
-
-
-@pytest.mark.parametrize("mode", ["plan", "online"])
-def test_threads_and_a_forked_child_share_what_is_known_on_handles_of_their_own(
-    mode: str, engine: Engine, tmp_path: Path
-) -> None:
-    kernels = {
-        (SMALL, "forward"): [[(2, "WINOGRAD_NONFUSED")] * 3],
-        (SMALL, "backward_data"): [[(4, "ALGO_0"), (2, "ALGO_1")]],
-        (SMALL, "backward_filter"): [[(3, "ALGO_1")] * 2],
-    }
-    plan = shim_cases.write_plan(engine, tmp_path / "small.plan", kernels)
-    if mode == "online":
-        run_online(tmp_path, *(case(SMALL, pass_) for pass_ in PASSES))
-    habit = {"habit": "get"} if mode == "plan" else {"habit": "fixed", "workspace": 1 << 20}
-    cases = [case(SMALL, pass_, algorithm=int(pass_ != "forward"), **habit) for pass_ in PASSES]
-    result = run(
-        sys.executable,
-        "-c",
-        THREADS.format(folder=str(CLIENT.parent), cases=json.dumps(cases)),
-        LD_PRELOAD=preload(SHIM),
-        MUCUDNN_LIBRARY="host",
-        MUCUDNN_MODE=mode,
-        MUCUDNN_PLAN=str(plan) if mode == "plan" else "",
-        MUCUDNN_CACHE=str(tmp_path / "cache.sqlite"),
-        MUCUDNN_LOG="info",
-    )
-    assert result.returncode == 0, result.stderr
-    assert "first seen" not in result.stderr
-    if mode == "plan":  # the child counts its own convolutions alone
-        assert "120 of 120 convolutions divided" in result.stderr
-        assert "255 of 255 convolutions divided" in result.stderr

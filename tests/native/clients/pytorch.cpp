@@ -15,7 +15,7 @@ Found first_of(const std::vector<Performance>& ranked, int count) {
   for (int i = 0; i < count; ++i) {
     const Performance& candidate = ranked[static_cast<size_t>(i)];
     if (candidate.status == CUDNN_STATUS_SUCCESS)
-      return {candidate.algo, candidate.memory, candidate.mathType};
+      return {static_cast<int>(candidate.algo), candidate.memory, candidate.mathType};
   }
   fail("no algorithm", "ran");
   return {};
