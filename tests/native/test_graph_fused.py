@@ -1,136 +1,85 @@
-"""Forward convolutions with bias, residual and RELU in one graph agree with the definition in fp64."""
+"""Forward convolutions with pointwise operations in one graph agree with the definition in fp64."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from drawn_problems import problems
-from fused_graphs import AFTER_BIAS, AFTER_CONVOLUTION, BIAS, RESIDUAL, Fused, client
-from graph_operations import UIDS, Descriptor, loaded, packed_strides, shapes, stored
+from graph_abi import Library
+from graph_client import Client
+from graph_operations import BETWEEN, UIDS, Descriptor, loaded, packed_strides, shapes, stored
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import EPSILON, Array, CheckedKernel
+from reference import ALL_TYPES, EPILOGUES, EPSILON, Array, CheckedKernel
 
-from mucudnn._native import Engine, Problem
+from mucudnn import _native
+from mucudnn._native import Engine, Problem, parse_descriptor
 from mucudnn.problems.kernels import Kernel
 
-PROPAGATE_NAN = ("POINTWISE_NAN_PROPAGATION", "NAN_PROPOGATION", [1])
+client = Client(Library(_native.host_library()))
+PLAIN = parse_descriptor("mb2_ic4ih9iw300_oc6_kh3_ph1")[0]
 
 
-def run(
-    fused: Fused,
-    values: dict[str, Array],
-    residual: Array,
-    bias: Array,
-    *,
-    in_place: bool = False,
-    engine: int = 0,
-) -> Array:
-    problem = fused.problem
+def fused(problem: Problem, epilogue: str) -> Problem:
+    return parse_descriptor(f"{problem}{epilogue}")[0]
+
+
+def run(problem: Problem, operations: Sequence[Descriptor], values: dict[str, Array]) -> Array:
     memory = {UIDS[name]: stored(value, problem.data_type, problem.layout) for name, value in values.items()}
-    memory[RESIDUAL] = stored(residual, problem.data_type, problem.layout)
-    memory[BIAS] = stored(bias, problem.data_type, problem.layout)
-    if in_place:
-        memory[UIDS["y"]] = memory[RESIDUAL]
-    client.execute(client.plan(client.config(client.graph(fused.operations()), engine)), memory)
+    client.execute(client.plan(client.config(client.graph(operations), 0)), memory)
     return loaded(memory[UIDS["y"]], shapes(problem)["y"], problem.data_type, problem.layout)
 
 
-def operands(engine: Engine, problem: Problem) -> tuple[CheckedKernel, Array, Array]:
-    """Return values for x, w, y, a residual and a bias, rounded to the data type."""
-    checked = CheckedKernel(engine, Kernel(problem, "forward"))
-    random = np.random.default_rng(7)
-    shape = shapes(problem)["y"]
-    rounded = [
-        loaded(
-            stored(random.uniform(-1, 1, sizes), problem.data_type, "nchw"), sizes, problem.data_type, "nchw"
-        )
-        for sizes in (shape, (1, shape[1], *[1] * problem.dims))
-    ]
-    return checked, rounded[0], rounded[1]
-
-
 @given(
-    problem=problems(data_types=("f32", "f64", "f16", "bf16")),
-    order=st.sampled_from(
-        [
-            ("bias",),
-            ("relu",),
-            ("residual",),
-            ("bias", "relu"),
-            ("residual", "bias", "relu"),
-            ("bias", "residual", "relu"),
-            ("relu", "bias"),
-            ("bias", "relu", "residual"),
-        ]
-    ),
-    alphas=st.sampled_from([(1.0, 1.0), (0.5, 2.0), (1.0, -1.0), (1.0, 0.0)]),
+    plain=problems(data_types=ALL_TYPES),
+    epilogue=st.sampled_from(EPILOGUES),
     swapped=st.booleans(),
     same_type=st.booleans(),
 )
 def test_a_convolution_and_what_follows_agree_with_the_definition(
-    engine: Engine,
-    problem: Problem,
-    order: tuple[str, ...],
-    alphas: tuple[float, float],
-    swapped: bool,
-    same_type: bool,
+    engine: Engine, plain: Problem, epilogue: str, swapped: bool, same_type: bool
 ) -> None:
-    checked, residual, bias = operands(engine, problem)
+    problem = fused(plain, epilogue)
+    checked = CheckedKernel(engine, Kernel(problem, "forward"))
     # A tensor of one channel or of one pixel is NCHW, too, where no engine has narrow intermediate results.
     is_nhwc = any(sizes[1] > 1 and max(sizes[2:]) > 1 for sizes in shapes(problem).values())
     narrow = same_type and problem.layout == "nhwc" and is_nhwc
-    virtual_type = problem.data_type if narrow else "f32"
-    fused = Fused(problem, order, alphas, virtual_type=virtual_type, swapped=swapped)
-    exact = fused.expected(checked.values, residual, bias)
-    result = run(fused, checked.values, residual, bias)
-    scale = checked.magnitude() + 3 * np.sqrt(exact.size)
-    assert np.linalg.norm(result - exact) <= 4 * EPSILON[problem.data_type] * scale
-
-
-PLAIN = Problem(mini_batch=2, in_channels=4, out_channels=6, input=(9, 300), kernel=(3, 3), padding=(1, 1))
-
-
-@pytest.mark.parametrize("index", [0, 2, 5, 7])
-@pytest.mark.parametrize("in_place", [False, True])
-def test_every_engine_runs_fused_graphs_also_over_the_residual(
-    engine: Engine, index: int, in_place: bool
-) -> None:
-    checked, residual, bias = operands(engine, PLAIN)
-    fused = Fused(PLAIN, alphas=(1, 0.5))
-    result = run(fused, checked.values, residual, bias, in_place=in_place, engine=index)
-    np.testing.assert_allclose(result, fused.expected(checked.values, residual, bias), atol=1e-4)
+    intermediate = problem.data_type if narrow else None
+    operations = client.fused(problem, swapped=swapped, intermediate=intermediate)
+    result = run(problem, operations, checked.values)
+    tolerance = 4 * EPSILON[problem.data_type] * checked.magnitude()
+    assert np.linalg.norm(result - checked.exact()) <= tolerance
 
 
 def test_a_residual_that_is_added_late_must_not_be_the_output(engine: Engine) -> None:
-    checked, residual, bias = operands(engine, PLAIN)
+    problem = fused(PLAIN, "+bias+add")
+    memory = {
+        UIDS[name]: stored(value, "f32", "nchw")
+        for name, value in CheckedKernel(engine, Kernel(problem, "forward")).values.items()
+    }
+    memory[UIDS["y"]] = memory[UIDS["operand1"]]
+    plan = client.plan(client.config(client.graph(client.fused(problem)), 0))
     with pytest.raises(AssertionError, match="added late"):
-        run(Fused(PLAIN, ("bias", "residual")), checked.values, residual, bias, in_place=True)
+        client.execute(plan, memory)
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("attribute", "type_", "value", "expected"),
     [
-        ((), [0, 0, 3, 9]),
-        ((("POINTWISE_RELU_LOWER_CLIP", "DOUBLE", [1.0]),), [1, 1, 3, 9]),
-        ((("POINTWISE_RELU_UPPER_CLIP", "DOUBLE", [6.0]),), [0, 0, 3, 6]),
-        ((("POINTWISE_RELU_LOWER_CLIP_SLOPE", "DOUBLE", [0.5]),), [-1, 0, 3, 9]),
+        ("RELU_LOWER_CLIP", "DOUBLE", 0.0, [0, 0, 3, np.nan]),
+        ("RELU_LOWER_CLIP", "DOUBLE", 1.0, [1, 1, 3, np.nan]),
+        ("RELU_UPPER_CLIP", "DOUBLE", 2.0, [0, 0, 2, np.nan]),
+        ("RELU_LOWER_CLIP_SLOPE", "DOUBLE", 0.5, [-1, 0, 3, np.nan]),
+        ("NAN_PROPAGATION", "NAN_PROPOGATION", 0, [0, 0, 3, 0]),
     ],
 )
-def test_relu_clips_as_its_attributes_say(
-    settings: tuple[tuple[str, str, list[float]], ...], expected: list[float]
+def test_relu_does_as_its_attributes_say(
+    attribute: str, type_: str, value: float, expected: list[float]
 ) -> None:
-    problem = Problem(mini_batch=1, in_channels=1, out_channels=1, input=(1, 4), kernel=(1, 1))
-    fused = Fused(problem, ("relu",), relu=settings)
-    values = {"x": np.array([[[[-2.0, 0, 3, 9]]]]), "w": np.ones((1, 1, 1, 1)), "y": np.zeros((1, 1, 1, 4))}
-    assert run(fused, values, values["y"], np.zeros((1, 1, 1, 1))).ravel().tolist() == expected
-
-
-@pytest.mark.parametrize("propagate", [False, True])
-def test_relu_makes_nan_zero_unless_it_propagates(propagate: bool) -> None:
-    problem = Problem(mini_batch=1, in_channels=1, out_channels=1, input=(1, 2), kernel=(1, 1))
-    fused = Fused(problem, ("relu",), relu=(PROPAGATE_NAN,) if propagate else ())
-    values = {"x": np.array([[[[np.nan, 1.0]]]]), "w": np.ones((1, 1, 1, 1)), "y": np.zeros((1, 1, 1, 2))}
-    result = run(fused, values, values["y"], np.zeros((1, 1, 1, 1)))
-    np.testing.assert_array_equal(result.ravel(), [np.nan if propagate else 0, 1])
+    problem = parse_descriptor("ic1ih1iw4_oc1_kh1+relu")[0]
+    values = {"x": np.array([-2.0, 0, 3, np.nan]), "w": np.ones(1), "y": np.zeros(4)}
+    operations = client.fused(problem, settings=[(f"POINTWISE_{attribute}", type_, [value])])
+    np.testing.assert_array_equal(run(problem, operations, values).ravel(), expected)
 
 
 # --- graphs that the host engine does not run ---
@@ -138,22 +87,19 @@ def test_relu_makes_nan_zero_unless_it_propagates(propagate: bool) -> None:
 
 def unsupported() -> dict[str, list[Descriptor]]:
     shape, narrower = shapes(PLAIN)["y"], (2, 6, 9, 299)
-    strides = packed_strides(shape, "nchw")
 
     def tensor(uid: int, *, virtual: bool = False, sizes: tuple[int, ...] = shape) -> Descriptor:
         return client.tensor(uid, sizes, packed_strides(sizes, "nchw"), "f32", virtual=virtual)
 
-    convolution, add, _, relu = Fused(PLAIN).operations()
-    y, other = tensor(UIDS["y"]), tensor(5)
-    between = tensor(AFTER_CONVOLUTION, virtual=True)
-    narrow = tensor(AFTER_BIAS, virtual=True, sizes=narrower)
-    gradient = client.operation(PLAIN, "backward_data", y=between)
-    with_beta = client.operation(PLAIN, "forward", y=between, beta=1)
+    convolution, add, _, relu = client.fused(fused(PLAIN, "+add+bias+relu"))
+    y, other, between = tensor(UIDS["y"]), tensor(5), tensor(BETWEEN, virtual=True)
+    narrow = tensor(BETWEEN + 1, virtual=True, sizes=narrower)
     to_y = client.pointwise("RELU_FWD", between, y)
+    gaps = client.tensor(UIDS["y"], shape, [2 * s for s in packed_strides(shape, "nchw")], "f32")
     return {
         "no convolution": [client.pointwise("RELU_FWD", other, y)],
         "two convolutions": [client.operation(PLAIN, pass_) for pass_ in ("forward", "backward_data")],
-        "a virtual end": Fused(PLAIN, last_is_virtual=True).operations(),
+        "a virtual end": [convolution],
         "a real tensor between": [
             client.operation(PLAIN, "forward", y=other),
             client.pointwise("RELU_FWD", other, y),
@@ -162,8 +108,8 @@ def unsupported() -> dict[str, list[Descriptor]]:
         "another function": [convolution, client.pointwise("TANH_FWD", between, y)],
         "a virtual operand": [convolution, client.pointwise("ADD", between, y, between)],
         "a chain with a gap": [convolution, add, relu],
-        "pointwise after a gradient": [gradient, to_y],
-        "a beta before pointwise": [with_beta, to_y],
+        "pointwise after a gradient": [client.operation(PLAIN, "backward_data", y=between), to_y],
+        "a beta before pointwise": [client.operation(PLAIN, "forward", y=between, beta=1), to_y],
         "a virtual of another size": [
             convolution,
             client.pointwise("RELU_FWD", between, narrow),
@@ -173,14 +119,10 @@ def unsupported() -> dict[str, list[Descriptor]]:
             convolution,
             client.pointwise("ADD", between, y, tensor(6, sizes=narrower)),
         ],
-        "16-bit intermediates in NCHW": Fused(
-            PLAIN.replace(data_type="f16"), virtual_type="f16"
-        ).operations(),
-        "strides with gaps": [
-            client.operation(
-                PLAIN, "forward", y=client.tensor(UIDS["y"], shape, [2 * s for s in strides], "f32")
-            )
-        ],
+        "16-bit intermediates in NCHW": client.fused(
+            fused(PLAIN.replace(data_type="f16"), "+relu"), intermediate="f16"
+        ),
+        "strides with gaps": [client.operation(PLAIN, "forward", y=gaps)],
     }
 
 
