@@ -39,7 +39,7 @@ def test_a_program_gets_the_answers_that_it_gets_alone(habit: Habit, build: Path
     alone = run(*client, LD_LIBRARY_PATH=search_path)
     under = run_under_mucudnn(*client, LD_LIBRARY_PATH=search_path, MUCUDNN_LOG="info")
     assert (alone.returncode, alone.stderr) == (0, "")
-    assert len(alone.stdout.splitlines()) > 3000
+    assert alone.stdout.count("output 0: 7 6 ") == 2
     assert (under.returncode, under.stdout) == (0, alone.stdout)
     assert under.stderr == f"mucudnn: calls are passed on to '{build}/host/libcudnn.so.9'\n"
 

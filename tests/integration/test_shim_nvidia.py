@@ -58,7 +58,7 @@ def test_versions_texts_and_descriptors_are_what_they_are_without_the_shim(
     under = run_under_mucudnn(*client, LD_LIBRARY_PATH=str(cudnn), MUCUDNN_LOG="info")
     assert (alone.returncode, alone.stderr) == (0, "")
     assert alone.stdout.startswith("version 9")
-    assert len(alone.stdout.splitlines()) > 3000
+    assert alone.stdout.count("output 0: 7 6 ") == 2
     assert (under.returncode, under.stdout) == (0, alone.stdout)
     assert under.stderr == f"mucudnn: calls are passed on to '{cudnn}/libcudnn.so.9'\n"
 
