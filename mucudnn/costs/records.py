@@ -99,17 +99,13 @@ class Listed(NamedTuple):
 class Comparison:
     """The undivided and the divided configuration, run whole and interleaved.
 
-    Values of the undivided configuration are None if nothing undivided fits the limit. Errors are normalised
-    L2 against fp64, and None if the memory did not allow the reference.
+    Values of the undivided configuration are None if nothing undivided fits the limit.
     """
 
     undivided_ms: Measured | None
     divided_ms: Measured
     undivided_spread_ms: Measured | None
     divided_spread_ms: Measured
-    error: Measured | None
-    same_algorithms_error: Measured | None
-    undivided_error: Measured | None
 
     @property
     def speedup(self) -> float | None:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from mucudnn.costs.table import CostTable
-from mucudnn.forks import no_fork
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.measure import find_missing, measure
 from mucudnn.problems.kernels import Kernel
@@ -15,31 +14,24 @@ def benchmark(
     kernels: Sequence[Kernel],
     policy: str,
     *,
-    comparing: bool = False,
     limits: Sequence[int | None] = (None,),
     undivided: bool = False,
 ) -> CostTable:
     """Make the measurements that the cache lacks, and return the costs of the kernels.
 
-    First tell the listener their number and memory, with that of the comparisons if `comparing`.
-    Algorithms that need more workspace than the last of the ascending `limits` are not measured. A race looks
-    for a choice within each limit and, with `undivided`, for the best undivided algorithm.
+    First tell the listener their number and memory. Algorithms that need more workspace than the last of the
+    ascending `limits` are not measured. A race looks for a choice within each limit and, with `undivided`,
+    for the best undivided algorithm.
     """
 
     def work() -> CostTable:
         missing = find_missing(bench, kernels, policy, limits, undivided=undivided)
         if missing.tasks:
-            memory = missing.memory
-            if comparing:
-                with no_fork:
-                    from mucudnn.measuring.compare import comparison_memory  # it imports numpy
-
-                memory = max(memory, *(comparison_memory(kernel, bench.memory_cap) for kernel in kernels))
             most = "" if bench.runner.is_complete else "up to "
             measured = list(dict.fromkeys(task.kernel for task in missing.tasks))
             subject = str(measured[0]) if len(measured) == 1 else f"{len(measured)} kernels"
             times = f"{most}{len(missing.tasks)} times for {subject}"
-            bench.listener.message(f"Measuring {times}, in about {format_size(memory)} of memory")
+            bench.listener.message(f"Measuring {times}, in about {format_size(missing.memory)} of memory")
         measure(bench, missing)
         return bench.costs(kernels)
 

@@ -54,9 +54,7 @@ def optimize(
 def _optimize(bench: Bench, kernels: Sequence[Kernel], policy: str, limits: Limits, *, run: bool) -> Result:
     before, runner = bench.made.total(), bench.runner
     run = run and runner.measures
-    costs = benchmark(
-        bench, kernels, policy, comparing=run, limits=runner.limits(limits.raced), undivided=True
-    )
+    costs = benchmark(bench, kernels, policy, limits=runner.limits(limits.raced), undivided=True)
     decisions = decide(costs, policy, limits, bench.listener)
     if run:
         runs = WholeRuns(bench, costs, policy, limits)

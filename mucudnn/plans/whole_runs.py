@@ -156,6 +156,4 @@ def _without_division(compared: Comparison) -> Comparison:
         compared,
         divided_ms=compared.undivided_ms,
         divided_spread_ms=compared.undivided_spread_ms,
-        error=compared.undivided_error,
-        same_algorithms_error=compared.undivided_error,
     )

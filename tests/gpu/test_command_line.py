@@ -56,7 +56,6 @@ def test_it_measures_decides_runs_and_measures_nothing_the_second_time(flags: tu
         measured = kernel["measured"]
         assert kernel["divided"]["workspace"] <= 2**18
         assert measured["divided_ms"] > 0
-        assert measured["error"] <= 2 * measured["same_algorithms_error"] + 2.0**-7
     assert [k["divided"] for k in first["kernels"]] == [k["divided"] for k in second["kernels"]]
 
 

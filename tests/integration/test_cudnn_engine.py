@@ -34,7 +34,6 @@ def test_it_measures_decides_runs_and_measures_nothing_the_second_time(tmp_path:
     assert first["new_measurements"] > 0
     assert second["new_measurements"] == 0
     assert [kernel["divided"] for kernel in first["kernels"]] == [k["divided"] for k in second["kernels"]]
-    assert all(kernel["measured"]["error"] < 1e-5 for kernel in first["kernels"])
 
 
 @pytest.mark.parametrize("pass_", ["forward", "backward_data", "backward_filter"])

@@ -43,7 +43,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows = [Measurement(n, "ALGORITHM", "CUDNN_STATUS_SUCCESS", 0, "", 1.0, 0.0) for n in range(1, 301)]
         cache.add_enumerations(HERE, KERNEL, dict.fromkeys(range(1, 301), listed), rows)
         whole = Configuration((MicroConfiguration(8, "ALGORITHM", 1.0, 0),))
-        cache.add_comparison(HERE, KERNEL, None, whole, Comparison(*[1.0] * 7))
+        cache.add_comparison(HERE, KERNEL, None, whole, Comparison(*[1.0] * 4))
     return path
 
 

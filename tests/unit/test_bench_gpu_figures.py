@@ -119,8 +119,7 @@ def planned_step(way: str) -> dict[str, object]:
 def fake_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (cliff, training):
         monkeypatch.setattr(module, "call", program)
-    errors = SimpleNamespace(error=1.2e-3, undivided_error=1e-3)
-    monkeypatch.setattr("bench.suites.gpu.checks.compare", lambda *_: (errors, False))
+    monkeypatch.setattr("bench.suites.gpu.checks.measure_errors", lambda *_: [1.2e-3, 1e-3])
 
 
 def measured(

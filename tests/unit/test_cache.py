@@ -202,7 +202,7 @@ def test_what_can_run_at_all_sizes_is_kept_in_one_transaction(path: Path, proble
 
 
 def test_a_comparison_is_kept_by_kernel_and_both_configurations(path: Path, problem: Problem) -> None:
-    compared = Comparison(2.0, 1.0, 0.1, 0.1, 1e-7, None, 2e-7)
+    compared = Comparison(2.0, 1.0, 0.1, 0.1)
     with Cache.open(path) as cache:
         cache.add_comparison(HERE, Kernel(problem, "forward"), WHOLE, HALVES, compared)
         assert cache.comparison(HERE, Kernel(problem, "forward"), WHOLE, HALVES) == compared
@@ -322,7 +322,7 @@ def test_all_machines_are_found(path: Path, problem: Problem) -> None:
 def test_looking_up_reads_no_other_rows(path: Path, problem: Problem) -> None:
     with Cache.open(path) as cache:
         cache.add(HERE, Kernel(problem, "forward"), measurement())
-        compared = Comparison(2.0, 1.0, 0.1, 0.1, 1e-7, None, 2e-7)
+        compared = Comparison(2.0, 1.0, 0.1, 0.1)
         cache.add_comparison(HERE, Kernel(problem, "forward"), WHOLE, HALVES, compared)
         cache.add_enumerations(HERE, Kernel(problem, "forward"), {4: []})
         asked: list[str] = []
@@ -379,7 +379,7 @@ def test_rows_are_removed_by_age_or_machine(path: Path, problem: Problem) -> Non
     with Cache.open(path) as cache:
         for machine in (HERE, other):
             cache.add(machine, Kernel(problem, "forward"), measurement())
-            cache.add_comparison(machine, Kernel(problem, "forward"), None, HALVES, Comparison(*[1.0] * 7))
+            cache.add_comparison(machine, Kernel(problem, "forward"), None, HALVES, Comparison(*[1.0] * 4))
         assert cache.remove("device", "=", other.device) == 2
         assert cache.machines() == [HERE]
         assert cache.remove("measured_at", "<", "2020-01-01") == 0

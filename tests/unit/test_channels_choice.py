@@ -304,7 +304,7 @@ def decided(bench: Bench, limits: Limits) -> Result:
     choice = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", 1e6, 0),))
     roomy = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", 1e6, LIMIT),))
     chosen = choice if limits.mode == "wr" else roomy
-    ran = Comparison(1e6, 1e6, 0.0, 0.0, None, None, None)
+    ran = Comparison(1e6, 1e6, 0.0, 0.0)
     decision = Decision(FORWARD, (chosen,), choice, chosen, comparison=ran)
     return Result(bench.machine, "power_of_two", limits, 0, (decision,))
 

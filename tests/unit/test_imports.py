@@ -34,7 +34,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recorded") / "cache.sqlite"
     with Cache.open(path) as cache:
         bench = Bench(cast(Engine, FakeEngine()), cache, Listener(), Exhaustive())
-        benchmark(bench, read_kernels(NETWORK, Flags(), ["forward"]), "power_of_two", comparing=False)
+        benchmark(bench, read_kernels(NETWORK, Flags(), ["forward"]), "power_of_two")
     return path
 
 

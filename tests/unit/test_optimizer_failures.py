@@ -12,7 +12,6 @@ from mucudnn.costs.cache import Cache
 from mucudnn.errors import MucudnnError
 from mucudnn.measuring.bench import machine_of
 from mucudnn.measuring.buffers import measuring_extent
-from mucudnn.plans.result import to_json
 from mucudnn.problems.kernels import Kernel
 
 
@@ -78,21 +77,6 @@ def test_after_an_error_that_the_device_does_not_recover_from_nothing_is_kept(pa
         machine = machine_of(FakeEngine())
         rows = [row for k in KERNELS for row in cache.measurements(machine, k)]
     assert {row.algorithm for row in rows} == {"LEAN", "NONE"}
-
-
-def test_what_fails_when_it_is_run_whole_has_no_error_and_is_no_reference(path: Path) -> None:
-    class Failing(FakeEngine):
-        def execute(self, kernel: Kernel, parts: Any, *args: Any, **kwargs: Any) -> None:
-            size, algorithm = parts[0]
-            if algorithm == "BROKEN" or (algorithm == "HUNGRY" and size == kernel.mini_batch):
-                raise EngineError("it failed: CUDNN_STATUS_EXECUTION_FAILED")
-            super().execute(kernel, parts, *args, **kwargs)
-
-    algorithms = {"BROKEN": FakeAlgorithm(lambda n: 9.0 * n, in_f64=True), **FakeEngine().algorithms}
-    measured = to_json(run(path, Failing(algorithms)))["kernels"][0]["measured"]
-    assert measured["error"] == pytest.approx(1e-6, rel=0.1)
-    assert measured["undivided_error"] < 1e-7
-    assert measured["same_algorithms_error"] is None
 
 
 def test_tensors_that_do_not_fit_the_memory_suggest_a_smaller_batch() -> None:

@@ -120,7 +120,7 @@ def test_a_division_that_was_dropped_is_named() -> None:
 def test_where_nothing_undivided_runs_the_page_shows_the_rest() -> None:
     engine = FakeEngine(
         {
-            "SMALL": FakeAlgorithm(lambda n: float(n), lambda n: n * n * MiB, in_f64=True),
+            "SMALL": FakeAlgorithm(lambda n: float(n), lambda n: n * n * MiB),
             "NONE": UNSUPPORTED,
         }
     )

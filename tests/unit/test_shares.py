@@ -82,7 +82,7 @@ def test_there_are_no_shares_where_identical_kernels_gain_nothing_by_differing(l
 
 
 def compared(decision: Decision, undivided_ms: float, divided_ms: float) -> Decision:
-    return replace(decision, comparison=Comparison(undivided_ms, divided_ms, 0, 0, None, None, None))
+    return replace(decision, comparison=Comparison(undivided_ms, divided_ms, 0, 0))
 
 
 def test_shares_that_are_slower_when_run_whole_are_dropped() -> None:

@@ -75,8 +75,6 @@ def _speedup(theme: str, decision: Decision) -> Record:
         "predicted": predicted(decision.outrun or decision).speedup,
         "held_up": decision.outrun is None,
         "workspace": decision.divided.workspace,
-        "error": comparison.error,
-        "undivided_error": comparison.undivided_error,
     }
     speedup = comparison.undivided_ms / comparison.divided_ms
     name = f"{kernel.name} {kernel.pass_}"

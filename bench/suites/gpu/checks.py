@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from bench.lib.record import Record
 from bench.suites.gpu.run import Case, Run
 from bench.suites.gpu.setting import COLUMNS, NCHW
-from mucudnn._native import most_slices
+from mucudnn._native import Engine, EngineError, Memory, most_slices
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
-from mucudnn.measuring.compare import compare
+from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
+from mucudnn.measuring.candidates import runnable
 from mucudnn.problems.kernels import PASSES, Kernel
 from mucudnn.problems.sources import Flags, read_kernels
-from mucudnn.solver import Configuration, MicroConfiguration
+from mucudnn.solver import Configuration, MicroConfiguration, Slices
 
 SLICES = (2, 4, 8)
+_RESULTS = {"forward": "y", "backward_data": "x", "backward_filter": "w"}
 
 
 def results(run: Run) -> Iterator[Case]:
@@ -39,7 +45,7 @@ def compare_errors(bench: Bench, kernel: Kernel, case: str) -> Iterator[Record]:
     The algorithm must run on the whole mini-batch and on the slices. If a division is refused or nothing can
     be compared, the record has no value, and its details say why.
     """
-    benchmark(bench, [kernel], "power_of_two", comparing=False)
+    benchmark(bench, [kernel], "power_of_two")
     parts: dict[int, dict[str, MicroConfiguration]] = {}
     for row in bench.costs([kernel]).measurements[kernel]:
         if (part := row.part()) is not None:
@@ -59,18 +65,54 @@ def compare_errors(bench: Bench, kernel: Kernel, case: str) -> Iterator[Record]:
             algorithm = min(both, key=lambda name: whole[name].time_ms)
             part = replace(part_of[algorithm], workspace=part_of[algorithm].workspace + accumulator)
             divided = Configuration((part,) * slices)
-            ratio, more = _error_ratio(bench, kernel, Configuration((whole[algorithm],)), divided)
+            undivided = Configuration((whole[algorithm],))
+            ratio, more = _error_ratio(measure_errors(bench.engine, kernel, [divided, undivided]))
             details |= more | {"algorithm": algorithm}
         yield Record("equality", case, metric, ratio, "ratio", details)
 
 
-def _error_ratio(
-    bench: Bench, kernel: Kernel, whole: Configuration, divided: Configuration
-) -> tuple[float | None, dict[str, Any]]:
-    errors, _ = compare(bench, kernel, whole, divided)
-    if errors.error is None or errors.undivided_error is None:
+def _error_ratio(errors: Sequence[float] | None) -> tuple[float | None, dict[str, Any]]:
+    if errors is None:
         return None, {"why": "nothing runs in fp64, or the sums are not finite"}
-    details = {"error": errors.error, "undivided_error": errors.undivided_error}
-    if errors.undivided_error == 0:  # no ratio exists: the divided error must be 0 too
-        return 1.0 if errors.error == 0 else None, details
-    return errors.error / errors.undivided_error, details
+    error, undivided_error = errors
+    details = {"error": error, "undivided_error": undivided_error}
+    if undivided_error == 0:  # no ratio exists: the divided error must be 0 too
+        return 1.0 if error == 0 else None, details
+    return error / undivided_error, details
+
+
+def measure_errors(
+    engine: Engine, kernel: Kernel, configurations: Sequence[Configuration]
+) -> list[float] | None:
+    """Return the normalised L2 error of each configuration against fp64 on the same values.
+
+    Return None if nothing runs in fp64, or if a sum is not finite.
+    """
+    tensors = Tensors.random(engine, kernel.problem, extent(kernel.problem))
+    expected = _run_in_fp64(engine, kernel, tensors)
+    if expected is None:
+        return None
+    results = (_run(engine, kernel, each.slices, tensors) for each in configurations)
+    errors = [float(np.linalg.norm(values - expected) / np.linalg.norm(expected)) for values in results]
+    return errors if np.isfinite(errors).all() else None
+
+
+def _run_in_fp64(engine: Engine, kernel: Kernel, tensors: Tensors) -> npt.NDArray[np.float64] | None:
+    """Return the result of the first algorithm that works, because some fail although they are listed."""
+    problem = kernel.problem.replace(data_type="f64", math="default")
+    exact, copies = Kernel(problem, kernel.pass_), Tensors.allocated(engine, extent(problem))
+    for name in "xwy":
+        values = getattr(tensors, name).read(kernel.problem.data_type, getattr(problem, f"{name}_elements"))
+        getattr(copies, name).write("f64", values)
+    for candidate in sorted(runnable(engine.enumerate(exact)), key=lambda listed: listed.workspace):
+        with suppress(EngineError):
+            return _run(engine, exact, ((problem.mini_batch, candidate.algorithm),), copies)
+    return None
+
+
+def _run(engine: Engine, kernel: Kernel, slices: Slices, tensors: Tensors) -> npt.NDArray[np.float64]:
+    workspace = allocate_workspace(engine, engine.prepare(kernel, slices).workspace)
+    engine.execute(kernel, slices, tensors.x, tensors.w, tensors.y, workspace)
+    name, problem = _RESULTS[kernel.pass_], kernel.problem
+    result: Memory = getattr(tensors, name)
+    return result.read(problem.data_type, getattr(problem, f"{name}_elements"))

@@ -50,7 +50,7 @@ def _listed(run: Run, column: str, pass_: str) -> list[Kernel]:
 
 
 def _engines(run: Run, kernel: Kernel, case: str) -> Iterator[Record]:
-    benchmark(run.bench, [kernel], "power_of_two", comparing=False)
+    benchmark(run.bench, [kernel], "power_of_two")
     rows = run.bench.costs([kernel]).measurements[kernel]
     ran = [row for row in rows if row.time_ms is not None]
     sizes = sorted({row.micro_batch for row in ran}, reverse=True)
@@ -134,7 +134,7 @@ def _speedups(run: Run, column: str, kernel: Kernel) -> Iterator[Record]:
     the division is kept, and only the other rounds are reported. Otherwise the choice of the faster one would
     flatter the figure.
     """
-    benchmark(run.bench, [kernel], "power_of_two", comparing=False)
+    benchmark(run.bench, [kernel], "power_of_two")
     decisions = decide_within(run, kernel, {limit: limit for limit in (*LIMITS, None)})
     unlimited = decisions[None].undivided
     wanted = [c for d in decisions.values() for c in (d.undivided, d.divided) if c is not None]
