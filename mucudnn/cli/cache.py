@@ -1,7 +1,6 @@
 """`mucudnn cache`: show the cache, and carry measurements between hosts."""
 
 import argparse
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -11,22 +10,21 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from mucudnn._native import parse_descriptor
 from mucudnn.cli import options, outputs
-from mucudnn.cli.cached_checks import check, format_kernel
 from mucudnn.cli.terminal import Terminal
 from mucudnn.costs.cache import Cache, default_path
 from mucudnn.costs.exchange import format_rows, parse_rows
 from mucudnn.costs.file import CacheError, is_cache
 from mucudnn.costs.journal import JournalError, journal_of, take_journal
 from mucudnn.costs.schema import Row
-from mucudnn.errors import MucudnnError
+from mucudnn.errors import MucudnnError, shown
 from mucudnn.input import read_packed
 from mucudnn.output.answers import Answer, Lines, show, table
 from mucudnn.output.files import write_lines
 from mucudnn.output.streams import results
-from mucudnn.plans.cached_choices import WAYS, CachedChoice, CachedChoices
-from mucudnn.settings import WORKSPACE_LIMIT
-from mucudnn.sizes import format_size, spell_limit
+from mucudnn.problems.descriptor import short_text
+from mucudnn.sizes import format_size
 
 HELP = "look at the cache of measurements, and carry it between hosts"
 DESCRIPTION = (
@@ -56,15 +54,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
             ["mucudnn cache info"], [],
         ),
         (
-            _list, "print the kernels in it, and the choices that their measurements lead to",
-            " The choices are for the largest measured mini-batch, within MUCUDNN_WORKSPACE_LIMIT.",
+            _list, "print the kernels in it, and how many of their times other programs disturbed", "",
             ["mucudnn cache list"], [],
-        ),
-        (
-            check, "print the measurements that other programs disturbed",
-            " They are made again in later runs. Comparisons of steps that no later comparison has confirmed "
-            "yet are printed, too.",
-            ["mucudnn cache check"], [],
         ),
         (
             _export, "write it as JSON lines, which any version and tool can read", "",
@@ -186,12 +177,13 @@ _MACHINES = f"""
 
 _KERNELS = """
     SELECT problem, pass, device, library, threads,
-      count(DISTINCT json_extract(content, '$.micro_batch')), count(json_extract(content, '$.time_ms'))
+      count(DISTINCT json_extract(content, '$.micro_batch')), count(json_extract(content, '$.time_ms')),
+      count(CASE WHEN json_extract(content, '$.busy_tries') THEN json_extract(content, '$.time_ms') END)
     FROM rows WHERE kind IN ('measurement', 'enumeration') GROUP BY device, library, threads, problem, pass
 """
 
 _MACHINE_KEYS = ("device", "library", "threads", *_COUNTED)
-_KERNEL_KEYS = ("problem", "pass", "device", "library", "threads", "sizes", "measured")
+_KERNEL_KEYS = ("problem", "pass", "device", "library", "threads", "sizes", "measured", "disturbed")
 
 
 @dataclass(frozen=True)
@@ -229,44 +221,33 @@ def _info(path: Path, arguments: argparse.Namespace) -> Answer:
 
 @dataclass(frozen=True)
 class Kernels(Answer):
-    """The kernels in the cache, each with the choice that its times lead to within a limit."""
+    """The kernels in the cache, with the numbers of their sizes, their times and their disturbed times."""
 
     path: Path
     kernels: list[dict[str, Any]]
-    workspace_limit: int | None
 
     def lines(self) -> Lines:
-        """Yield a table of the kernels on engines, and how many choices are of which kind."""
+        """Yield a table of the kernels."""
         if not self.kernels:
             yield from (f"{self.path} has no kernel yet", _NEXT_TO_NOTHING)
             return
-        rows = [
-            {**row, **(vars(row["choice"] or CachedChoice())), "kernel": format_kernel(row["problem"])}
-            for row in self.kernels
-            if not row["is_framework"]
-        ]
-        several = len({row["library"] for row in rows}) > 1  # a single library needs no column
+        several = len({row["library"] for row in self.kernels}) > 1  # a single library needs no column
         yield table(
-            *["library"] * several, "kernel", "pass", ">threads", ">measured", ">mini-batch",
-            "configuration", "ms>time ms", "is busy", rows=rows,
+            *["library"] * several, "kernel", "pass", ">threads", ">sizes", ">measured", ">disturbed",
+            rows=({**row, "kernel": _format_kernel(row["problem"])} for row in self.kernels),
         )  # fmt: skip
-        ways = Counter(row["way"] for row in rows)
-        counts = ", ".join(f"{ways[way]} {way}" for way in WAYS)
-        busy = sum(bool(row["is_busy"]) for row in rows)
-        yield ""
-        yield (
-            f"Choices within {spell_limit(self.workspace_limit)}: {counts}; {busy} of them from a "
-            "busy machine, see mucudnn cache check"
-        )
 
 
 def _list(path: Path, arguments: argparse.Namespace) -> Answer:
-    kernels = []
-    if path.exists():
-        with Cache.read_only(path) as cache:
-            choices = CachedChoices(cache)
-            for row in cache.query(_KERNELS):
-                is_framework = row[3] in choices.frameworks  # the choices of an engine have these rows
-                named = dict(zip(_KERNEL_KEYS, row, strict=True))
-                kernels.append({**named, "is_framework": is_framework, "choice": choices.find(*row[:5])})
-    return Kernels(path, kernels, WORKSPACE_LIMIT.read())
+    if not path.exists():
+        return Kernels(path, [])
+    with Cache.read_only(path) as cache:
+        return Kernels(path, [dict(zip(_KERNEL_KEYS, row, strict=True)) for row in cache.query(_KERNELS)])
+
+
+def _format_kernel(key: Any) -> str:
+    """Return a short text for the problem that a row names."""
+    try:
+        return short_text(parse_descriptor(key)[0], mini_batch=False)
+    except (TypeError, ValueError):
+        return f"damaged: {shown(key)}"

@@ -1,10 +1,10 @@
-"""`mucudnn plan`: show plan files, compare them, and check that they hold on this machine."""
+"""`mucudnn plan`: show plan files, and check that they hold on this machine."""
 
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from mucudnn.cli import options
 from mucudnn.cli.memory_table import ShownMemory
@@ -16,14 +16,14 @@ from mucudnn.output.answers import Answer, Lines, table
 from mucudnn.output.text import micro_batches, ratio
 from mucudnn.plans.any_plan import read_plan
 from mucudnn.plans.devices.spatial_plan import SpatialPlan, SpatialStage
-from mucudnn.plans.json_forms import checks_json, plan_json
+from mucudnn.plans.json_forms import configuration_json, groups_json, kernel_fields
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.plans.verify import KernelCheck, machine_differences, verify
 from mucudnn.problems.descriptor import short_text
 from mucudnn.settings import LIBRARY, parse_threads
-from mucudnn.sizes import format_size, spell_limit
+from mucudnn.sizes import format_size
 
-HELP = "show, verify and compare plans"
+HELP = "show and verify plans"
 DESCRIPTION = (
     "A plan has the chosen configuration and the desirable set of each kernel. The desirable set holds the "
     "configurations for which no other is both faster and smaller in workspace."
@@ -31,18 +31,18 @@ DESCRIPTION = (
 EXAMPLES = (
     "mucudnn plan show net.plan",
     "mucudnn plan verify net.plan",
-    "mucudnn plan diff old.plan new.plan",
 )
-
-Texts: TypeAlias = dict[str, dict[str, str | None]]
 
 _NAMED_ENGINES = ("host", "cudnn")
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    file = options.parse_path
-    plan = ("plan PLAN", file, "a file that a command's --output wrote; `show` takes plans of any kind")
+    plan = (
+        "plan PLAN",
+        options.parse_path,
+        "a file that a command's --output wrote; `show` takes plans of any kind",
+    )
     options.add_actions(
         parser,
         (_show, "print a plan as a table", "", ["mucudnn plan show net.plan"], [plan]),
@@ -60,13 +60,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
                     "library to verify with (default: host or cudnn, whichever the plan names)",
                 ),
             ],
-        ),
-        (
-            _diff, "print the differences between two plans",
-            " They are in the headers, and in the chosen micro-batches, algorithms, workspaces, shares and "
-            "groups of channels. The exit code is 1 if there are any. New times are not a difference.",
-            ["mucudnn plan diff old.plan new.plan"],
-            [("old OLD", file, "a plan"), ("new NEW", file, "the plan to compare with it")],
         ),
     )  # fmt: skip
 
@@ -86,7 +79,21 @@ class ShownPlan(Answer):
 
     def content(self) -> dict[str, Any]:
         """Return the form that docs/reference/json.md describes."""
-        return plan_json(self.plan)
+        return {
+            "header": self.plan.header,
+            "kernels": [
+                {
+                    **kernel_fields(planned.kernel, planned.count),
+                    "chosen": configuration_json(planned.chosen),
+                    "groups": planned.groups and groups_json(planned.groups),
+                    "shares": [
+                        {"count": count, **configuration_json(share)} for count, share in planned.shares
+                    ],
+                    "desirable": [configuration_json(option) for option in planned.desirable],
+                }
+                for planned in self.plan.kernels
+            ],
+        }
 
     def lines(self) -> Lines:
         """Yield the header, a table of the kernels, and the next command."""
@@ -191,7 +198,21 @@ class Verified(Answer):
 
     def content(self) -> dict[str, Any]:
         """Return the form that docs/reference/json.md describes."""
-        return checks_json(self.checks, self.elsewhere)
+        return {
+            "holds": not self.failure,
+            "machine": self.elsewhere,
+            "kernels": [
+                {
+                    **kernel_fields(check.kernel.kernel, check.kernel.count),
+                    "predicted_ms": check.kernel.chosen.time_ms,
+                    "now_ms": check.time_ms,
+                    "is_busy": check.is_busy,
+                    "slower": check.slower,
+                    "complaints": check.complaints,
+                }
+                for check in self.checks
+            ],
+        }
 
     def lines(self) -> Lines:
         """Yield a table of the kernels, and what is wrong with them."""
@@ -240,58 +261,5 @@ def _engine_of(plan: Plan, path: Path) -> str:
     return LIBRARY.read() or named or "auto"
 
 
-@dataclass(frozen=True)
-class Difference(Answer):
-    """The texts of the header's lines, and of the kernels' choices, in which two plans differ."""
-
-    old: Path
-    new: Path
-    header: Texts
-    kernels: Texts
-
-    @property
-    def failure(self) -> str:  # type: ignore[override]
-        """Return how many differences there are, or nothing."""
-        kernels, lines = len(self.kernels), len(self.header)
-        if not kernels and not lines:
-            return ""
-        return (
-            f"{self.old} and {self.new} differ in {kernels} kernel{'s' * (kernels != 1)} and {lines} "
-            f"line{'s' * (lines != 1)} of the header"
-        )
-
-    def lines(self) -> Lines:
-        """Yield the lines that differ, and a table of the kernels that differ."""
-        if not self.failure:
-            yield "The choices are the same."
-        for key, texts in self.header.items():
-            yield f"{key}: {texts['old'] or '–'} → {texts['new'] or '–'}"
-        if self.kernels:
-            yield ""
-            rows = ((name, *texts.values()) for name, texts in self.kernels.items())
-            yield table("kernel", self.old.name, self.new.name, rows=rows)
-
-
-def _diff(arguments: argparse.Namespace) -> Answer:
-    plans = Plan.read(arguments.old), Plan.read(arguments.new)
-    headers = ({k: v for k, v in plan.header.items() if k != "measured_at"} for plan in plans)
-    kernels = ({_format_name(kernel): _format_choice(kernel) for kernel in plan.kernels} for plan in plans)
-    return Difference(arguments.old, arguments.new, _compare(*headers), _compare(*kernels))
-
-
-def _compare(old: dict[str, str], new: dict[str, str]) -> Texts:
-    keys = dict.fromkeys([*old, *new])
-    return {key: {"old": old.get(key), "new": new.get(key)} for key in keys if old.get(key) != new.get(key)}
-
-
 def _format_name(kernel: PlanKernel) -> str:
     return f"{kernel.pass_} {short_text(kernel.problem)}" + (f" ×{kernel.count}" if kernel.count > 1 else "")
-
-
-def _format_choice(kernel: PlanKernel) -> str:
-    """Return a choice without its times, which differ in each measurement."""
-    lines = [f"{micro_batches(kernel.chosen)}\nin {spell_limit(kernel.chosen.workspace)} of workspace"]
-    if kernel.groups is not None:
-        lines.append(f"in {micro_batches(kernel.groups, ' + ')}")
-    lines += [f"{count} of them apart {micro_batches(share, ' + ')}" for count, share in kernel.shares]
-    return "\n".join(lines)

@@ -1,12 +1,12 @@
 """The answer of `mucudnn optimize --sizes`: time against mini-batch size, and the sizes at which it jumps."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from mucudnn.costs.records import Machine
 from mucudnn.output.answers import Answer, Lines, table
 from mucudnn.output.text import fine_milliseconds, micro_batches, ratio, short_names
-from mucudnn.plans.json_forms import kernel_fields, machine_json
+from mucudnn.plans.json_forms import kernel_fields
 from mucudnn.plans.sweep import Cliff, Sweep
 from mucudnn.problems.descriptor import short_text
 from mucudnn.sizes import format_size
@@ -34,7 +34,7 @@ class Swept(Answer):
             for swept in self.sweeps
         ]
         return {
-            **machine_json(self.machine),
+            **asdict(self.machine),
             "workspace_limit": self.limit,
             "new_measurements": self.new_measurements,
             "kernels": kernels,

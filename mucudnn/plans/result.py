@@ -8,7 +8,7 @@ from typing import Any
 
 from mucudnn.costs.records import Machine
 from mucudnn.plans.decide import Decision, Limits
-from mucudnn.plans.json_forms import configuration_json, groups_json, kernel_fields, machine_json
+from mucudnn.plans.json_forms import configuration_json, groups_json, kernel_fields
 from mucudnn.plans.plan import LIMIT, Plan, PlanKernel, promise_fields
 from mucudnn.promises import USUAL, Promise
 from mucudnn.sizes import spell_limit
@@ -101,7 +101,7 @@ def to_json(result: Result) -> dict[str, Any]:
     limits = result.limits
     return {
         "mode": limits.mode,
-        **machine_json(result.machine),
+        **asdict(result.machine),
         "policy": result.policy,
         "promise": result.promise._asdict(),
         "workspace_limit": limits.workspace,
@@ -132,7 +132,7 @@ def to_plan(result: Result) -> Plan:
     """Return the plan with the result's choices and their desirable sets."""
     limits = result.limits
     header = {
-        **{name: str(value) for name, value in machine_json(result.machine).items()},
+        **{name: str(value) for name, value in asdict(result.machine).items()},
         "policy": result.policy,
         "mode": limits.mode,
         LIMIT: spell_limit(limits.workspace),

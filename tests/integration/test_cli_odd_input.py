@@ -165,12 +165,12 @@ def test_a_cache_that_is_a_pipe_does_not_block(cache_path: Path, capsys: Capture
     assert "is not a mucudnn cache" in only_error(["optimize", GOOD, "--replay", str(other)], capsys)
 
 
-@pytest.mark.parametrize("action", [["show"], ["verify"], ["diff", str(PLAN)]])
+@pytest.mark.parametrize("action", ["show", "verify"])
 def test_a_plan_that_is_a_pipe_is_read_once_and_does_not_block(
-    action: list[str], tmp_path: Path, capsys: Capture
+    action: str, tmp_path: Path, capsys: Capture
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
-    command = [sys.executable, "-m", "mucudnn", "plan", *action, str(tmp_path / "pipe")]
+    command = [sys.executable, "-m", "mucudnn", "plan", action, str(tmp_path / "pipe")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
     assert ended.stderr.strip().endswith("line 1: this is not a mucudnn plan")

@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cached_rows import change_rows
 from command_line import predict_longer
 
 from mucudnn.cli import main
-from mucudnn.costs.cache import Cache
-from mucudnn.costs.schema import MEASUREMENT
 from mucudnn.plans.any_plan import read_plan
 from mucudnn.plans.plan import write_plan
 
@@ -52,10 +49,8 @@ def run(capsys: Capture, *arguments: object, code: int = 0) -> Any:
 def test_each_command_prints_the_keys_that_are_described(
     tmp_path: Path, cache_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, other, rows = tmp_path / "a.plan", tmp_path / "b.plan", tmp_path / "rows.jsonl"
+    plan, rows = tmp_path / "a.plan", tmp_path / "rows.jsonl"
     printed = {"optimize": run(capsys, "optimize", GOOD, "--output", plan)}
-    whole = read_plan(plan)
-    write_plan(replace(whole, header={**whole.header, "threads": "2"}, kernels=()), other)
     printed["optimize --sizes"] = run(capsys, "optimize", GOOD, "--sizes", "1,4")
     printed["optimize --measure-only"] = run(capsys, "optimize", GOOD, "--measure-only")
     printed["memory"] = run(capsys, "memory", "alexnet", "--batch", "8", "--memory", "2GiB")
@@ -73,14 +68,10 @@ def test_each_command_prints_the_keys_that_are_described(
     printed["plan show"] = run(capsys, "plan", "show", plan)
     predict_longer(plan)
     printed["plan verify"] = run(capsys, "plan", "verify", plan)
-    printed["plan diff"] = run(capsys, "plan", "diff", plan, other, code=1)
     assert main(["cache", "export", "--output", str(rows)]) == 0
     capsys.readouterr()
     for name in ("info", "list"):
         printed[f"cache {name}"] = run(capsys, "cache", name)
-    with Cache.open(cache_path) as cache:
-        change_rows(cache, MEASUREMENT, lambda row: {"busy_tries": int(row["time_ms"] is not None)})
-    printed["cache check"] = run(capsys, "cache", "check")
     printed["cache import"] = run(capsys, "cache", "import", rows)
     assert run(capsys, "cache", "prune", "--older-than", "1").keys() == printed["cache import"].keys()
     assert printed.keys() == EXAMPLES.keys()
@@ -98,13 +89,6 @@ def test_a_plan_that_does_not_hold_is_an_object_too(tmp_path: Path, capsys: Capt
     assert agrees(printed, EXAMPLES["plan verify"])
 
 
-def test_equal_plans_are_the_same(tmp_path: Path, capsys: Capture) -> None:
-    path = tmp_path / "a.plan"
-    run(capsys, "optimize", GOOD, "--no-run", "--output", path)
-    same = run(capsys, "plan", "diff", path, path)
-    assert (same["header"], same["kernels"]) == ({}, {})
-
-
 def test_equal_parts_of_a_plan_are_one_object(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "a.plan"
     path.write_text(
@@ -117,5 +101,5 @@ def test_equal_parts_of_a_plan_are_one_object(tmp_path: Path, capsys: Capture) -
 
 def test_a_cache_that_does_not_exist_is_an_object_too(cache_path: Path, capsys: Capture) -> None:
     nothing = {"schema": 1, "path": str(cache_path)}
-    assert run(capsys, "cache", "list") == {**nothing, "kernels": [], "workspace_limit": 64 * 2**20}
+    assert run(capsys, "cache", "list") == {**nothing, "kernels": []}
     assert agrees(run(capsys, "cache", "info"), EXAMPLES["cache info"])

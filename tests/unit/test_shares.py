@@ -8,6 +8,7 @@ import pytest
 from fake_engine import FakeEngine
 
 from mucudnn._native import Engine, parse_descriptor
+from mucudnn.cli.plan import ShownPlan
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Comparison, Machine, Measurement
 from mucudnn.costs.table import CostTable
@@ -15,7 +16,6 @@ from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.runners import Exhaustive
 from mucudnn.plans.decide import Decision, Limits, decide
-from mucudnn.plans.json_forms import plan_json
 from mucudnn.plans.optimizer import keep_fastest, optimize
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.plans.result import Result, split_shares, to_json, to_plan, total, total_workspace
@@ -126,7 +126,7 @@ def test_a_plan_keeps_the_shares_and_the_choice_for_all() -> None:
     assert planned.shares == ((2, HUNGRY), (1, LEAN))
     assert str(plan).startswith("mucudnn plan 1\n")
     assert Plan.parse(str(plan)) == plan
-    (shown,) = plan_json(plan)["kernels"]
+    (shown,) = ShownPlan(plan, Path("a.plan")).content()["kernels"]
     assert [(share["count"], share["workspace"]) for share in shown["shares"]] == [(2, 8 * MiB), (1, 0)]
     assert "<td>2 of them apart</td>" in plan._repr_html_()
 
