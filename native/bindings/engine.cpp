@@ -15,14 +15,12 @@
 #include "core/channels.hpp"
 #include "core/text.hpp"
 #include "core/tiles.hpp"
-#include "cudnn/channel_division.hpp"
-#include "cudnn/combined_engine.hpp"
+#include "cudnn/context.hpp"
 #include "cudnn/division.hpp"
 #include "cudnn/kernel_timer.hpp"
 #include "cudnn/legacy_engine.hpp"
 #include "cudnn/library.hpp"
 #include "cudnn/measure.hpp"
-#include "cudnn/tiling.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -119,8 +117,10 @@ class PyEngine {
     context_ = std::make_shared<const Context>(library_, device_->stream());
     // Without a CUDA device the library is the host engine, whose graph API offers its legacy algorithms
     // again.
-    engine_ = make_tiling_engine(
-        is_cuda_ ? make_combined_engine(context_) : make_plain_engine(context_, constant_filters), *device_);
+    using GraphEngines = Engine::GraphEngines;
+    engine_ = std::make_unique<Engine>(context_, *device_,
+                                       is_cuda_ ? GraphEngines::for_all : GraphEngines::for_fused_and_mixed,
+                                       constant_filters);
     handles_ = std::make_unique<Handles>(library_);
   }
 
@@ -205,12 +205,11 @@ class PyEngine {
 // outlive it.
 class PyDivision {
  public:
-  PyDivision(const PyEngine& engine, const Problem& problem,
-             std::unique_ptr<PreparedConfiguration> configuration)
+  PyDivision(const PyEngine& engine, const Problem& problem, std::unique_ptr<PreparedKernel> configuration)
       : engine_(engine), problem_(problem), configuration_(std::move(configuration)) {}
 
   const Problem& problem() const { return problem_; }
-  const PreparedConfiguration& configuration() const { return *configuration_; }
+  const PreparedKernel& configuration() const { return *configuration_; }
   std::size_t workspace() const { return configuration_->workspace(); }
   std::size_t kept_filter_size() const { return configuration_->kept_filter_size(); }
 
@@ -228,8 +227,9 @@ class PyDivision {
     const Region region = to_region(problem_, x, w, y, operands);
     const py::gil_scoped_release release;
     engine_.use_threads();
-    configuration_->run(engine_.engine_->handle(),
-                        {region.tensors, alpha, beta, {}, engine_.device_->stream()}, to_scratch(workspace));
+    configuration_->execute(engine_.engine_->handle(),
+                            {region.tensors, alpha, beta, {}, engine_.device_->stream()},
+                            to_scratch(workspace));
   }
 
   void run(std::uintptr_t x, std::uintptr_t w, std::uintptr_t y, const Memory* workspace, double alpha,
@@ -241,22 +241,22 @@ class PyDivision {
     }
     engine_.handles_->with(reinterpret_cast<cudaStream_t>(stream), [&](cudnnHandle_t handle) {
       engine_.use_threads();
-      configuration_->run(handle,
-                          {tensors,
-                           alpha,
-                           beta,
-                           {},
-                           reinterpret_cast<cudaStream_t>(stream),
-                           kept == nullptr ? nullptr : kept->data(),
-                           problem_.is_fused() ? nullptr : reinterpret_cast<const char*>(bias)},
-                          to_scratch(workspace));
+      configuration_->execute(handle,
+                              {tensors,
+                               alpha,
+                               beta,
+                               {},
+                               reinterpret_cast<cudaStream_t>(stream),
+                               kept == nullptr ? nullptr : kept->data(),
+                               problem_.is_fused() ? nullptr : reinterpret_cast<const char*>(bias)},
+                              to_scratch(workspace));
     });
   }
 
  private:
   const PyEngine& engine_;
   const Problem problem_;
-  const std::unique_ptr<PreparedConfiguration> configuration_;
+  const std::unique_ptr<PreparedKernel> configuration_;
 };
 
 std::unique_ptr<PyDivision> PyEngine::prepare(const Kernel& kernel, const std::vector<Slice>& parts) const {
@@ -274,7 +274,7 @@ std::unique_ptr<PyDivision> PyEngine::prepare_groups(const Kernel& kernel, std::
 std::pair<std::vector<std::vector<double>>, bool> PyEngine::compare(
     const std::vector<const PyDivision*>& divisions, const Memory& x, const Memory& w, const Memory& y,
     const Memory* workspace, int rounds, const Operands& operands) const {
-  std::vector<const PreparedConfiguration*> configurations;
+  std::vector<const PreparedKernel*> configurations;
   Tensors tensors;
   for (const PyDivision* division : divisions) {
     tensors = to_region(division->problem(), x, w, y, operands).tensors;

@@ -2,8 +2,8 @@
 
 #include "bindings/bindings.hpp"
 #include "bindings/kernel.hpp"
-#include "cudnn/graph_engine.hpp"
-#include "cudnn/tiling.hpp"
+#include "cudnn/context.hpp"
+#include "cudnn/engine.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -17,22 +17,22 @@ class PyPlanner {
   PyPlanner(const std::string& path, const std::string& device_properties)
       : library_(std::make_shared<Library>(path)),
         device_(make_host_device()),
-        engine_(make_tiling_engine(
-            make_graph_engine(std::make_shared<const Context>(library_, device_properties)), *device_)) {}
+        engine_(std::make_shared<const Context>(library_, device_properties), *device_,
+                Engine::GraphEngines::for_all) {}
 
   std::string library() const { return library_->name(); }
 
-  Enumeration enumerate(const Kernel& kernel) const { return engine_->enumerate(kernel); }
+  Enumeration enumerate(const Kernel& kernel) const { return engine_.enumerate(kernel); }
 
   std::size_t workspace(const Kernel& kernel, const std::string& algorithm, std::int64_t x_channels,
                         std::int64_t y_channels) const {
-    return engine_->prepare(kernel, algorithm, {x_channels, y_channels})->workspace();
+    return engine_.prepare(kernel, algorithm, {x_channels, y_channels})->workspace();
   }
 
  private:
   std::shared_ptr<Library> library_;
   std::unique_ptr<Device> device_;  // nothing runs on it
-  std::unique_ptr<Engine> engine_;
+  Engine engine_;
 };
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 #include "core/plan.hpp"
 #include "core/race.hpp"
-#include "cudnn/channel_division.hpp"
+#include "cudnn/division.hpp"
 
 namespace pybind11::detail {
 

@@ -3,11 +3,9 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
@@ -99,27 +97,6 @@ void open_regular(OpenFile& file, const char* path, int flags, struct stat& stat
   errno = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
 }
 
-// Returns "process 123", the process that holds the lock; "another process" if the kernel does not say.
-std::string holder_of(const struct stat& status) {
-  char place[64];
-  std::snprintf(place, sizeof place, " %02x:%02x:%llu ", major(status.st_dev), minor(status.st_dev),
-                static_cast<unsigned long long>(status.st_ino));
-  try {
-    const std::string locks = read_file("/proc/locks");
-    for (std::size_t at = locks.find(place); at != std::string::npos; at = locks.find(place, at + 1)) {
-      const std::size_t line = locks.rfind('\n', at) + 1;
-      const std::size_t process = locks.rfind(' ', at - 1) + 1;
-      const std::string_view kind(locks.data() + line, process - line);
-      const bool is_held = kind.find("FLOCK") != kind.npos && kind.find("->") == kind.npos;
-      if (is_held && std::atol(locks.data() + process) > 0)
-        return "process " + locks.substr(process, at - process);
-    }
-  } catch (const std::runtime_error&) {
-    // The message then names only the file.
-  }
-  return "another process";
-}
-
 }  // namespace
 
 void OpenFile::reset(int number) noexcept {
@@ -147,9 +124,9 @@ void LockedFile::lock(Clock::time_point start, std::chrono::milliseconds patienc
   while (repeated([&] { return ::flock(file_.get(), LOCK_EX | LOCK_NB); }) != 0) {
     if (errno != EWOULDBLOCK) fail("cannot be locked");
     const auto waited = Clock::now() - start;
-    if (waited >= patience) throw LockTimeout("'" + path_ + "' stays locked by " + holder_of(status_));
+    if (waited >= patience) throw LockTimeout("'" + path_ + "' stays locked by another process");
     if (waited >= kSilence && !std::exchange(is_told, true))
-      log(LogLevel::warning, "waiting for " + holder_of(status_) + ", which has locked '" + path_ + "'");
+      log(LogLevel::warning, "waiting for another process, which has locked '" + path_ + "'");
     std::this_thread::sleep_for(kPause);
   }
 }

@@ -1,14 +1,114 @@
-// Reads a plan from its text.
+// Reads a plan from its text. All checks throw std::invalid_argument.
 #include <algorithm>
+#include <cmath>
 #include <unordered_set>
 #include <utility>
 
-#include "core/plan_rules.hpp"
+#include "core/channels.hpp"
+#include "core/plan.hpp"
+#include "core/plan_words.hpp"
+#include "core/text.hpp"
 
 namespace mucudnn {
 namespace {
 
-using namespace plan_rules;
+using namespace plan_words;
+
+// The total that the parts of a configuration must add to.
+struct Whole {
+  const char* parts;
+  std::int64_t size;
+  std::string name;
+  std::int64_t unit = 1;  // the size of each part is a multiple of it
+};
+
+Whole mini_batch_of(const PlanKernel& planned) {
+  const std::int64_t size = planned.kernel.problem.mini_batch;
+  return {"micro-batches", size, joined("the mini-batch of ", size)};
+}
+
+Whole channels_of(const PlanKernel& planned, bool of_inputs) {
+  const std::int64_t size = divided_channels(planned.kernel, of_inputs);
+  if (size < 2 && of_inputs)
+    reject("only a backward_filter without groups of its own is divided along the input channels");
+  if (size < 2)
+    reject("a mixed convolution, or one that adds a tensor, is not divided into groups of channels");
+  return {"groups", size,
+          joined("the ", size, of_inputs ? " input" : "", " channels that ", name_of(planned.kernel.pass),
+                 " divides"),
+          channel_unit(planned.kernel, of_inputs)};
+}
+
+// Checks that the shares, if there are any, add up to the count of the kernel.
+void check_shares(const PlanKernel& planned) {
+  std::int64_t sum = 0;
+  for (const Share& share : planned.shares) {
+    if (share.count < 1) reject("the count of a share is below 1");
+    sum += share.count;
+  }
+  if (!planned.shares.empty() && sum != planned.count) {
+    reject("the shares add up to ", sum, ", not to the kernel's count of ", planned.count);
+  }
+}
+
+// Checks each part, and that the sizes add up to the whole.
+void check(const Configuration& configuration, const Whole& whole) {
+  std::int64_t sum = 0;
+  for (const MicroConfiguration& part : configuration) {
+    if (part.micro_batch < 1 || part.micro_batch > whole.size - sum) {
+      reject("the ", whole.parts, " do not add up to ", whole.name);
+    }
+    sum += part.micro_batch;
+    check_algorithm(part.algorithm);
+    if (!std::isfinite(part.time_ms) || part.time_ms < 0) reject("a time is not a number of at least 0");
+    if (part.workspace < 0) reject("a workspace is below 0");
+  }
+  if (sum != whole.size) {
+    reject("the ", whole.parts, " add up to ", sum, ", not to ", whole.name);
+  }
+}
+
+// Checks that the groups add up to the channels, and each group's parts to the mini-batch.
+void check(const PlanGroups& groups, const Whole& channels, const Whole& mini_batch) {
+  std::int64_t sum = 0;
+  for (const PlanGroup& group : groups) {
+    if (group.channels < 1 || group.channels > channels.size - sum)
+      reject("the groups do not add up to ", channels.name);
+    if (group.of_inputs != groups.front().of_inputs) reject("the groups divide different channels");
+    if (group.channels % channels.unit != 0) {
+      reject("a group has ", group.channels, " channels, but this convolution's own have ", channels.unit);
+    }
+    sum += group.channels;
+    check(group.configuration, mini_batch);
+  }
+  if (sum != channels.size) reject("the groups add up to ", sum, ", not to ", channels.name);
+}
+
+// Checks a measurement of the whole mini-batch.
+void check(const MeasuredPart& measured, const Whole& mini_batch) {
+  check(Configuration{measured.part}, mini_batch);
+  const bool is_timed = std::isfinite(measured.cpu_ms) || std::isnan(measured.cpu_ms);
+  if (!std::isfinite(measured.wall_ms) || !is_timed || measured.wall_ms < 0 || measured.cpu_ms < 0)
+    reject("a time is not a number of at least 0");
+  if (measured.busy_tries < 0) reject("a number of measurements is below 0");
+}
+
+// Counts the parts of a plan's configurations, repeats included.
+class Budget {
+ public:
+  explicit Budget(std::int64_t most) : most_(most) {}
+
+  // Throws std::invalid_argument if the plan has more parts than it may have.
+  void take(std::int64_t parts, std::int64_t times = 1) {
+    taken_ += parts * times;  // at most 2^20 parts, and as many times as a kernel has channels
+    if (taken_ <= most_) return;
+    reject("the plan has ", taken_, " parts up to here, repeats included: it may have ", most_);
+  }
+
+ private:
+  std::int64_t most_;
+  std::int64_t taken_ = 0;
+};
 
 template <typename Number>
 Number number_in(std::string_view text, const char* what) {
@@ -186,7 +286,8 @@ class Reader {
     planned.count = number_in<int>(cut(line, ' '), "count");
     if (planned.count < 1) reject("the count of a kernel is below 1");
     planned.kernel.problem = parse_descriptor(line).problem;
-    check_pass(planned.kernel);
+    if (planned.kernel.is_fused_gradient())
+      reject("a fused convolution has no pass ", name_of(planned.kernel.pass));
     if (!seen_.insert(planned.kernel).second) reject("this kernel is in the plan twice");
     plan_.kernels.push_back(std::move(planned));
   }
@@ -221,7 +322,8 @@ std::vector<Listed> candidates_in(std::string_view text) {
     candidate.workspace = number_in<std::int64_t>(cut(item, ':'), "workspace");
     candidate.notes = item;
     std::replace(candidate.notes.begin(), candidate.notes.end(), ',', ' ');
-    check(candidate);
+    check_algorithm(candidate.algorithm);
+    if (candidate.workspace < 0) reject("a workspace is below 0");
   }
   return all;
 }

@@ -3,12 +3,14 @@
 #include <charconv>
 #include <utility>
 
-#include "core/plan_rules.hpp"
+#include "core/plan.hpp"
+#include "core/plan_words.hpp"
+#include "core/text.hpp"
 
 namespace mucudnn {
 namespace {
 
-using namespace plan_rules;
+using namespace plan_words;
 
 std::string text_of(double ms) {
   char time[32];
@@ -18,6 +20,7 @@ std::string text_of(double ms) {
 std::string text_of(const Configuration& configuration) {
   std::string text;
   for_each_run(configuration, [&](auto repeat, const MicroConfiguration& part) {
+    check_algorithm(part.algorithm);
     text += joined(" ", repeat, "*", part.micro_batch, ":", part.algorithm, ":", text_of(part.time_ms), ":",
                    part.workspace);
   });
@@ -26,6 +29,7 @@ std::string text_of(const Configuration& configuration) {
 
 std::string text_of(const MeasuredPart& measured) {
   const MicroConfiguration& part = measured.part;
+  check_algorithm(part.algorithm);
   return joined(part.algorithm, ":", text_of(part.time_ms), ":", part.workspace, ":",
                 text_of(measured.wall_ms), ":", text_of(measured.cpu_ms), ":", measured.busy_tries);
 }
@@ -39,12 +43,6 @@ std::string text_of(const PlanGroups& groups) {
   return text;
 }
 
-std::int64_t parts_in(const PlanGroups& groups) {
-  std::int64_t parts = 0;
-  for (const PlanGroup& group : groups) parts += static_cast<std::int64_t>(group.configuration.size());
-  return parts;
-}
-
 }  // namespace
 
 std::string to_text(const Plan& plan) {
@@ -55,52 +53,35 @@ std::string to_text(const Plan& plan) {
     }
     text += key + " " + value + "\n";
   }
-  std::map<std::pair<std::string, Pass>, const PlanKernel*> kernels;
-  for (const PlanKernel& planned : plan.kernels) {
-    if (!kernels.emplace(std::pair(to_text(planned.kernel.problem), planned.kernel.pass), &planned).second) {
-      reject("a kernel is in the plan twice: ", to_text(planned.kernel));
-    }
-  }
-  Budget budget(kMostParts);
-  const auto add = [&](const std::string& entry, const Configuration& configuration, const Whole& whole) {
-    check(configuration, whole);
-    budget.take(static_cast<std::int64_t>(configuration.size()));
-    text += entry + text_of(configuration) + "\n";
+  std::multimap<std::pair<std::string, Pass>, const PlanKernel*> kernels;
+  for (const PlanKernel& planned : plan.kernels)
+    kernels.emplace(std::pair(to_text(planned.kernel.problem), planned.kernel.pass), &planned);
+  const auto add = [&](const std::string& entry, const auto& parts) {
+    text += entry + text_of(parts) + "\n";
   };
   for (const auto& [key, planned] : kernels) {
-    const Whole mini_batch = mini_batch_of(*planned);
-    check_pass(planned->kernel);
-    text += joined("kernel ", name_of(planned->kernel.pass), " ", planned->count, " ", key.first, "\n");
+    text += joined("kernel ", name_of(key.second), " ", planned->count, " ", key.first, "\n");
     const bool is_of_journal = !planned->candidates.empty() || !planned->measured.empty();
-    if (!is_of_journal || !planned->chosen.empty()) add("choose", planned->chosen, mini_batch);
-    if (!planned->groups.empty()) {
-      check(planned->groups, channels_of(*planned, planned->groups.front().of_inputs), mini_batch);
-      budget.take(parts_in(planned->groups));
-      text += "groups" + text_of(planned->groups) + "\n";
-    }
-    check_shares(*planned);
-    for (const Share& share : planned->shares)
-      add(joined("share ", share.count), share.configuration, mini_batch);
+    if (!is_of_journal || !planned->chosen.empty()) add("choose", planned->chosen);
+    if (!planned->groups.empty()) add("groups", planned->groups);
+    for (const Share& share : planned->shares) add(joined("share ", share.count), share.configuration);
     std::vector<Configuration> options = planned->desirable;
     std::stable_sort(options.begin(), options.end(),
                      [](const auto& a, const auto& b) { return workspace_of(a) < workspace_of(b); });
-    for (const Configuration& option : options) add("option", option, mini_batch);
-    for (const MeasuredPart& measured : planned->measured) {
-      check(measured, mini_batch);
-      budget.take(1);
-      text += "measured " + text_of(measured) + "\n";
-    }
-    for (const auto& [api, all] : planned->candidates) {
+    for (const Configuration& option : options) add("option", option);
+    for (const MeasuredPart& measured : planned->measured) add("measured ", measured);
+    for (const auto& [api, all] : planned->candidates)
       text += "candidates " + api + (all.empty() ? "" : " ") + to_text(all) + "\n";
-    }
   }
-  return joined(text, "end ", plan.kernels.size(), "\n");
+  text += joined("end ", plan.kernels.size(), "\n");
+  parse_plan(text);  // a plan that cannot be written gives a text that cannot be read
+  return text;
 }
 
 std::string to_text(const std::vector<Listed>& candidates) {
   std::string text;
   for (const Listed& candidate : candidates) {
-    check(candidate);
+    check_algorithm(candidate.algorithm);
     std::string notes = candidate.notes;
     std::replace(notes.begin(), notes.end(), ' ', ',');
     text += joined(text.empty() ? "" : " ", candidate.algorithm, ":", candidate.workspace, ":", notes);

@@ -1,17 +1,19 @@
-// Division of the mini-batch into slices, each with its algorithm.
+// Division of a kernel into parts that run one after another: slices of the mini-batch, groups of channels,
+// or tiles of a sample (tiling.hpp). Divisions nest: a group has slices, and a slice may run in tiles.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "cudnn/configuration.hpp"
+#include "core/channels.hpp"
+#include "core/scratch.hpp"
 #include "cudnn/device.hpp"
+#include "cudnn/engine.hpp"
 #include "cudnn/filter_sum.hpp"
 
 namespace mucudnn {
@@ -25,6 +27,13 @@ struct Slice {
   }
 };
 
+// Some of the channels that groups divide (core/channels.hpp), with a division of their mini-batch.
+struct Group {
+  std::int64_t channels = 0;
+  std::vector<Slice> slices;
+  bool of_inputs = false;
+};
+
 // Thrown if a slice cannot be prepared.
 class SliceRefused : public EngineError {
  public:
@@ -35,67 +44,104 @@ class SliceRefused : public EngineError {
   Slice slice_;
 };
 
-// Returns the parts in an order in which each begins at a multiple of the greatest power of two in its size,
-// so that its tensors have the alignment that its algorithm was planned for. Throws std::invalid_argument,
-// with the text `refusal` and the size of the whole, unless the sizes are positive and add up to the whole.
-template <typename Part>
-std::vector<Part> in_order(std::vector<Part> parts, std::int64_t Part::* size, std::int64_t whole,
-                           const std::string& refusal) {
-  std::int64_t left = whole;
-  for (const Part& part : parts) left = part.*size < 1 || part.*size > left ? -1 : left - part.*size;
-  if (left != 0) throw std::invalid_argument(refusal + std::to_string(whole));
-  const auto power = [&](const Part& part) { return part.*size & -(part.*size); };
-  std::stable_sort(parts.begin(), parts.end(),
-                   [&](const Part& a, const Part& b) { return power(a) > power(b); });
-  return parts;
-}
-std::vector<Slice> in_order(const std::vector<Slice>& slices, std::int64_t mini_batch);
-
 // Returns the addresses of the tensors from sample `first` on.
-Tensors advanced(const Problem& problem, const Tensors& tensors, std::int64_t first, const Pitch& pitch = {});
+Tensors advanced(const Problem& problem, const Tensors& tensors, std::int64_t first);
 
 // Returns the arguments for the samples from `first` on, after those before it are computed.
-Arguments advanced(const Kernel& kernel, const Arguments& arguments, std::int64_t first,
-                   const Pitch& pitch = {});
+Arguments advanced(const Kernel& kernel, const Arguments& arguments, std::int64_t first);
 
-class Division final : public PreparedConfiguration {
+// The copy of a part in packed memory, for an algorithm that cannot compute on it in the caller's tensor. Its
+// members are bytes of each plane of the part.
+struct Copy {
+  std::size_t size() const { return aligned(planes * width); }
+
+  std::size_t planes, pitch;  // the pitch is that of the caller's tensor
+  std::size_t width;
+  std::size_t from, to;     // the range inside the caller's tensor; the rest is padding, filled with zeros
+  std::size_t first, last;  // the range of an output that the part computes
+};
+
+// The place of a part in a tensor of the caller.
+struct Place {
+  std::int64_t begin = 0;              // the byte at which the part begins; below 0 in the padding
+  std::shared_ptr<const Copy> copy{};  // null if the algorithm computes on the caller's tensor
+
+  std::size_t copy_size() const { return copy == nullptr ? 0 : copy->size(); }
+};
+
+class DividedKernel : public PreparedKernel {
  public:
-  // Throws SliceRefused for a slice that cannot be prepared, EngineError if the slices cannot be summed, and
-  // std::invalid_argument if they do not add up to the mini-batch.
-  Division(Engine& engine, Device& device, const Kernel& kernel, const std::vector<Slice>& slices);
-  // Takes x and y with this pitch, on which `prepare` makes the algorithm of a slice run.
-  using Prepare = std::function<std::unique_ptr<PreparedKernel>(const Kernel& slice, const std::string&)>;
-  Division(Device& device, const Kernel& kernel, const std::vector<Slice>& slices, const Pitch& pitch,
-           const Prepare& prepare);
-
-  std::size_t workspace() const override { return algorithms_workspace_ + accumulator_size_; }
+  std::size_t workspace() const override { return parts_size_ + accumulator_size_; }
+  std::vector<std::string> notes() const override;
   std::size_t kept_filter_size() const override { return kept_filter_size_; }
   void keep_filter(const char* w, char* kept) const override;
-  // The slice whose algorithm needs the most workspace.
-  const Slice& slice_with_most_workspace() const { return slice_with_most_workspace_; }
-  // The notes of each algorithm, as in Candidate::notes.
-  std::vector<std::string> notes() const;
-  void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override;
-  // Runs like the function above, but leaves out the tiles of the first sample that are `done` already. If it
-  // throws, the output holds the result of `done` alone.
-  void run(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace, Progress& done) const;
+  void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override;
+  void resume(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace,
+              Progress& done) const override;
+
+ protected:
+  struct Part {
+    std::shared_ptr<const PreparedKernel> prepared;
+    Place x{}, w{}, y{};
+    std::int64_t samples = 0;                      // that the part completes
+    std::int64_t channels = 0, first_channel = 0;  // the output channels of a group
+    std::size_t kept_filter_at = 0;
+
+    std::size_t copies_size(const Kernel& kernel) const;
+  };
+
+  // If `tile_steps` is not 0, the parts are tiles of that many steps.
+  DividedKernel(Device& device, const Kernel& kernel, std::int64_t tile_steps = 0)
+      : device_(device), kernel_(kernel), tile_steps_(tile_steps) {}
+
+  // Adds a part that runs after those before it. The parts with the same `keeper` share the filter that it
+  // keeps; null if the parts keep none.
+  void add(Part part, const PreparedKernel* keeper);
+  // Makes the parts add to one output, as `slices` slices, in a pass that adds slices. Throws EngineError.
+  void sum_slices(std::size_t slices);
+  const Kernel& kernel() const { return kernel_; }
+  const std::vector<Part>& parts() const { return parts_; }
 
  private:
-  struct Step {
-    std::int64_t micro_batch;
-    const PreparedKernel* prepared;
-    std::size_t kept_filter_at;  // the offset of the algorithm's kept filter
-  };
+  void run(const Part& part, cudnnHandle_t handle, const Arguments& arguments, const Scratch& scratch,
+           Progress& done) const;
 
   Device& device_;
   Kernel kernel_;
-  Pitch pitch_;
-  std::map<std::pair<std::int64_t, std::string>, std::unique_ptr<PreparedKernel>> prepared_;
-  std::vector<Step> steps_;
-  std::size_t algorithms_workspace_ = 0;
+  std::int64_t tile_steps_;
+  std::vector<Part> parts_;
+  std::map<const PreparedKernel*, std::size_t> kept_filters_;  // their offsets, by the kernel that keeps them
+  std::size_t parts_size_ = 0, accumulator_size_ = 0, kept_filter_size_ = 0;
+  bool is_summed_ = false;
+};
+
+// Slices of the mini-batch, each with its algorithm.
+class Division final : public DividedKernel {
+ public:
+  // Throws SliceRefused for a slice that cannot be prepared, EngineError if the slices cannot be summed, and
+  // std::invalid_argument if they do not add up to the mini-batch.
+  Division(const Engine& engine, Device& device, const Kernel& kernel, const std::vector<Slice>& slices);
+  // Divides a group of the channels of `whole`. The tensors begin with the group's first channel.
+  Division(const Engine& engine, Device& device, const Kernel& whole, const Group& group);
+
+  // The slice whose algorithm needs the most workspace.
+  const Slice& slice_with_most_workspace() const { return slice_with_most_workspace_; }
+
+ private:
+  static Part prepare(const Engine& engine, const Kernel& whole, const ChannelRange& range,
+                      const Kernel& slice, const std::string& algorithm);
+
   Slice slice_with_most_workspace_;
-  std::size_t accumulator_size_ = 0;
-  std::size_t kept_filter_size_ = 0;
+};
+
+// Groups of channels. Its workspace is the most that a group needs, for the copy of its filter, its slices
+// and its accumulator.
+class ChannelDivision final : public DividedKernel {
+ public:
+  // Throws EngineError if a slice cannot be prepared or slices cannot be summed, and std::invalid_argument if
+  // the groups do not add up to the channels, or slices not to the mini-batch.
+  ChannelDivision(const Engine& engine, Device& device, const Kernel& kernel,
+                  const std::vector<Group>& groups);
 };
 
 }  // namespace mucudnn

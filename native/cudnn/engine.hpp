@@ -16,6 +16,8 @@
 
 namespace mucudnn {
 
+class Context;
+class Device;
 class Library;
 
 class EngineError : public std::runtime_error {
@@ -109,8 +111,6 @@ inline bool is_transform(const std::string& algorithm, const std::string& notes)
 
 // A note: the algorithm takes x and y that are some channels of larger tensors, in the same workspace.
 constexpr const char* kStrided = "strided";
-// Returns the pitch for which the library is asked: that of tensors with twice the kernel's channels.
-inline Pitch pitch_of_halves(const Problem& p) { return {2 * p.in_channels, 2 * p.out_channels}; }
 
 // One algorithm of a kernel, as the library describes it.
 struct Candidate {
@@ -120,7 +120,7 @@ struct Candidate {
   std::string notes;       // space-separated: deterministic, tensor_op, fft, winograd, strided
   bool is_lasting = true;  // false if a later call may return another status
 
-  void add_note(const char* note) { notes.append(notes.empty() ? "" : " ").append(note); }
+  bool is_runnable() const { return status == "CUDNN_STATUS_SUCCESS"; }
 };
 
 // The algorithms that a library has for a kernel.
@@ -131,26 +131,22 @@ struct Enumeration {
   void note(cudnnStatus_t status) { is_complete = is_complete && is_lasting(status); }
 };
 
-// An algorithm prepared for one kernel. Any number of threads may execute it at once, any number of
-// times, each on its own handle.
+// An algorithm prepared for one kernel, or several that compute its parts. Any number of threads may execute
+// it at once, any number of times, each on its own handle.
 class PreparedKernel {
  public:
   virtual ~PreparedKernel() = default;
   virtual std::size_t workspace() const = 0;
-  // The notes, as in Candidate::notes. The handle that the kernel was prepared on must still exist. Throws
-  // CallFailed.
-  virtual std::string notes() const = 0;
+  // The notes of each algorithm, as in Candidate::notes. The handle that the kernel was prepared on must
+  // still exist. Throws CallFailed.
+  virtual std::vector<std::string> notes() const = 0;
   // Returns the bytes of a kept filter: a filter in the form that the algorithm computes with, made once for
   // many executions. It is 0 if that is the tensor's own form.
   virtual std::size_t kept_filter_size() const { return 0; }
   // Writes the filter `w` in that form. `kept` must be aligned to kAlignment. Throws EngineError.
   virtual void keep_filter(const char* /*w*/, char* /*kept*/) const {}
-  // Returns the kept filter in memory that several kernels share, where it begins at `offset`; null if there
-  // is none.
-  const char* kept_in(const char* shared, std::size_t offset) const {
-    return shared == nullptr || kept_filter_size() == 0 ? nullptr : shared + offset;
-  }
-  // The bits are the same with and without a kept filter. Throws EngineError.
+  // The bits are the same with and without a kept filter. Throws EngineError, for example if the workspace is
+  // too small.
   virtual void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const = 0;
   // Executes like the function above, but leaves out the tiles of the first sample that are `done` already.
   // If it throws, the output holds the result of `done` alone.
@@ -160,18 +156,37 @@ class PreparedKernel {
   }
 };
 
+// The algorithms of a library on a device: those of its legacy API, its engines of the graph API, and these
+// algorithms in tiles (tiling.hpp).
 class Engine {
  public:
-  virtual ~Engine() = default;
+  // A library whose graph API offers its legacy algorithms again, such as the host engine, lists its engines
+  // of the graph API only for the fused and mixed problems that the legacy API lacks. A context without a
+  // handle has engines of the graph API alone. If the caller owns the handle, kernels may outlive it. The
+  // device must outlive the engine and its prepared kernels.
+  enum class GraphEngines { for_all, for_fused_and_mixed };
+  Engine(std::shared_ptr<const Context> context, Device& device, GraphEngines graph_engines,
+         bool has_constant_filters = false);
+
   // The handle that enumerate(), prepare() and measurements use.
-  virtual cudnnHandle_t handle() const = 0;
+  cudnnHandle_t handle() const;
   // Returns whether the engine is for filters that stay the same, so that runs with kept filters are
   // measured.
-  virtual bool has_constant_filters() const { return false; }
-  virtual Enumeration enumerate(const Kernel& kernel) = 0;
+  bool has_constant_filters() const { return has_constant_filters_; }
+  Enumeration enumerate(const Kernel& kernel) const;
+  // Returns the algorithms that are not in tiles, without the note kStrided.
+  Enumeration enumerate_whole(const Kernel& kernel) const;
   // Throws EngineError if the algorithm is unknown or cannot run on tensors of this pitch.
-  virtual std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm,
-                                                  const Pitch& pitch = {}) = 0;
+  std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm,
+                                          const Pitch& pitch = {}) const;
+
+ private:
+  bool has_graph_engines(const Problem& problem) const;
+
+  std::shared_ptr<const Context> context_;
+  Device& device_;
+  GraphEngines graph_engines_;
+  bool has_constant_filters_;
 };
 
 }  // namespace mucudnn

@@ -70,35 +70,6 @@ struct Graphs {
   std::optional<ConvolutionGraph> adding;
 };
 
-// Asks the library about tensors that are some channels of larger ones, and notes failed calls in `asked`.
-class StrideProbe {
- public:
-  StrideProbe(const Context& context, const Kernel& kernel, Enumeration& asked) : asked_(asked) {
-    const Problem& p = kernel.problem;
-    if (p.is_mixed()) return;  // such kernels are not divided into groups of channels
-    try {
-      graph_.emplace(context, kernel, PlanTerms{1, 0, usual_alignment(p)}, pitch_of_halves(p));
-    } catch (const CallFailed& failure) {
-      // The library refuses such tensors, so no engine takes them.
-      asked.note(failure.code());
-    }
-  }
-
-  // Returns whether an engine takes them in this workspace.
-  bool takes(const EngineName& name, std::size_t workspace) const {
-    try {
-      return graph_ && graph_->plan(name).workspace <= workspace;
-    } catch (const CallFailed& failure) {
-      asked_.note(failure.code());
-      return false;
-    }
-  }
-
- private:
-  Enumeration& asked_;
-  std::optional<ConvolutionGraph> graph_;
-};
-
 class GraphKernel final : public PreparedKernel {
  public:
   GraphKernel(std::shared_ptr<const Context> context, const Kernel& kernel, const EngineName& name,
@@ -120,7 +91,7 @@ class GraphKernel final : public PreparedKernel {
   }
 
   std::size_t workspace() const override { return planned_.workspace; }
-  std::string notes() const override { return planned_.plain.notes.text(); }
+  std::vector<std::string> notes() const override { return {planned_.plain.notes.text()}; }
 
   void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override {
     if (arguments.fusion || arguments.bias != nullptr)
@@ -184,93 +155,51 @@ class GraphKernel final : public PreparedKernel {
   mutable std::deque<std::pair<PlanTerms, EnginePlan>> others_;
 };
 
-class GraphEngine final : public Engine {
- public:
-  explicit GraphEngine(std::shared_ptr<const Context> context) : context_(std::move(context)) {}
-
-  cudnnHandle_t handle() const override { return context_->handle(); }
-
-  Enumeration enumerate(const Kernel& kernel) override {
-    Enumeration all;
-    if (kernel.is_fused_gradient()) return all;
+// Returns each name once. Notes the calls that fail in `asked`.
+std::vector<EngineName> names_of(const ConvolutionGraph& graph, bool only_precompiled, Enumeration& asked) {
+  std::set<std::int64_t> precompiled;
+  for (std::int64_t number = 0; number < graph.engine_count(); ++number) {
     try {
-      const Graphs graphs(*context_, kernel, usual_alignment(kernel.problem));
-      const StrideProbe probe(*context_, kernel, all);
-      for (const EngineName& name : names(graphs.plain, kernel.problem.is_fused(), all))
-        add_candidate(graphs, probe, kernel.problem, name, all);
+      if (!graph.notes(number).has(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION)) precompiled.insert(number);
     } catch (const CallFailed& failure) {
-      // If the library cannot describe the problem, it has no engine for it.
-      all.note(failure.code());
+      // The engine is for another kind of device, or for other problems.
+      asked.note(failure.code());
     }
-    return all;
   }
-
-  std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm,
-                                          const Pitch& pitch) override {
-    const auto name = parse_engine_name(algorithm);
-    if (!name) {
-      throw EngineError("'" + algorithm + "' names no engine of the graph API" +
-                        (context_->device() ? ", and the legacy API plans only on a GPU" : ""));
-    }
-    if (kernel.is_fused_gradient()) {
-      throw EngineError(std::string("no ") + name_of(kernel.pass) + " is fused: " + to_text(kernel.problem));
-    }
-    return std::make_unique<GraphKernel>(context_, kernel, *name, pitch);
-  }
-
- private:
-  // Returns each name once. Notes the calls that fail in `asked`.
-  static std::vector<EngineName> names(const ConvolutionGraph& graph, bool only_precompiled,
-                                       Enumeration& asked) {
-    std::set<std::int64_t> precompiled;
-    for (std::int64_t number = 0; number < graph.engine_count(); ++number) {
-      try {
-        if (!graph.notes(number).has(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION)) precompiled.insert(number);
-      } catch (const CallFailed& failure) {
-        // The engine is for another kind of device, or for other problems.
-        asked.note(failure.code());
-      }
-    }
-    std::vector<EngineName> all;
-    for (const auto mode : {CUDNN_HEUR_MODE_INSTANT, CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_FALLBACK}) {
-      try {
-        graph.add_heuristics(mode, all);
-      } catch (const CallFailed& failure) {
-        // Some modes know only some problems. The engines counted above are listed in any case.
-        asked.note(failure.code());
-      }
-    }
-    for (const std::int64_t number : precompiled) all.push_back({number, {}});
-    std::set<std::string> seen;
-    all.erase(std::remove_if(all.begin(), all.end(),
-                             [&](const EngineName& name) {
-                               return (only_precompiled && precompiled.count(name.engine) == 0) ||
-                                      !seen.insert(to_text(name)).second;
-                             }),
-              all.end());
-    return all;
-  }
-
-  static void add_candidate(const Graphs& graphs, const StrideProbe& probe, const Problem& problem,
-                            const EngineName& name, Enumeration& all) {
-    Candidate& candidate = all.candidates.emplace_back();
-    candidate.algorithm = to_text(name);
+  std::vector<EngineName> all;
+  for (const auto mode : {CUDNN_HEUR_MODE_INSTANT, CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_FALLBACK}) {
     try {
-      const Planned planned = graphs.plan(name);
-      const bool may_run = is_allowed(problem, planned.plain.notes);
-      candidate.status = may_run ? "CUDNN_STATUS_SUCCESS" : kNotAllowed;
-      candidate.workspace = planned.workspace;
-      candidate.notes = planned.plain.notes.text();
-      if (may_run && probe.takes(name, planned.workspace)) candidate.add_note(kStrided);
+      graph.add_heuristics(mode, all);
     } catch (const CallFailed& failure) {
-      candidate.status = failure.status();
-      candidate.is_lasting = is_lasting(failure.code());
-      all.note(failure.code());
+      // Some modes know only some problems. The engines counted above are listed in any case.
+      asked.note(failure.code());
     }
   }
+  for (const std::int64_t number : precompiled) all.push_back({number, {}});
+  std::set<std::string> seen;
+  all.erase(std::remove_if(all.begin(), all.end(),
+                           [&](const EngineName& name) {
+                             return (only_precompiled && precompiled.count(name.engine) == 0) ||
+                                    !seen.insert(to_text(name)).second;
+                           }),
+            all.end());
+  return all;
+}
 
-  std::shared_ptr<const Context> context_;
-};
+void add_candidate(const Graphs& graphs, const Problem& problem, const EngineName& name, Enumeration& all) {
+  Candidate& candidate = all.candidates.emplace_back();
+  candidate.algorithm = to_text(name);
+  try {
+    const Planned planned = graphs.plan(name);
+    candidate.status = is_allowed(problem, planned.plain.notes) ? "CUDNN_STATUS_SUCCESS" : kNotAllowed;
+    candidate.workspace = planned.workspace;
+    candidate.notes = planned.plain.notes.text();
+  } catch (const CallFailed& failure) {
+    candidate.status = failure.status();
+    candidate.is_lasting = is_lasting(failure.code());
+    all.note(failure.code());
+  }
+}
 
 }  // namespace
 
@@ -285,8 +214,31 @@ std::int64_t usual_alignment(const Problem& p, const Pitch& pitch) {
   return alignment_of(all);
 }
 
-std::unique_ptr<Engine> make_graph_engine(std::shared_ptr<const Context> context) {
-  return std::make_unique<GraphEngine>(std::move(context));
+Enumeration enumerate_graph(const Context& context, const Kernel& kernel) {
+  Enumeration all;
+  if (kernel.is_fused_gradient()) return all;
+  try {
+    const Graphs graphs(context, kernel, usual_alignment(kernel.problem));
+    for (const EngineName& name : names_of(graphs.plain, kernel.problem.is_fused(), all))
+      add_candidate(graphs, kernel.problem, name, all);
+  } catch (const CallFailed& failure) {
+    // If the library cannot describe the problem, it has no engine for it.
+    all.note(failure.code());
+  }
+  return all;
+}
+
+std::unique_ptr<PreparedKernel> prepare_graph(std::shared_ptr<const Context> context, const Kernel& kernel,
+                                              const std::string& algorithm, const Pitch& pitch) {
+  const auto name = parse_engine_name(algorithm);
+  if (!name) {
+    throw EngineError("'" + algorithm + "' names no engine of the graph API" +
+                      (context->device() ? ", and the legacy API plans only on a GPU" : ""));
+  }
+  if (kernel.is_fused_gradient()) {
+    throw EngineError(std::string("no ") + name_of(kernel.pass) + " is fused: " + to_text(kernel.problem));
+  }
+  return std::make_unique<GraphKernel>(std::move(context), kernel, *name, pitch);
 }
 
 }  // namespace mucudnn

@@ -5,16 +5,15 @@
 #include <memory>
 
 #include "cudnn/device.hpp"
+#include "cudnn/engine.hpp"
 
 namespace mucudnn {
 
 class KeptFilter {
  public:
   KeptFilter() = default;
-  // Makes the kept filter of `w` for a PreparedKernel or a PreparedConfiguration. Throws std::bad_alloc and
-  // EngineError.
-  template <typename Prepared>
-  KeptFilter(Device& device, const Prepared& prepared, const char* w)
+  // Makes the kept filter of `w`. Throws std::bad_alloc and EngineError.
+  KeptFilter(Device& device, const PreparedKernel& prepared, const char* w)
       : size_(prepared.kept_filter_size()),
         data_(size_ == 0 ? nullptr : device.allocate(size_),
               [&device](void* data) { device.release(data); }) {

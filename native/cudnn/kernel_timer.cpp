@@ -75,7 +75,7 @@ Timing KernelTimer::time(const Task& task, int runs, double budget_ms, double ho
 }
 
 std::optional<std::vector<double>> KernelTimer::compare(
-    const std::vector<const PreparedConfiguration*>& configurations, int rounds) {
+    const std::vector<const PreparedKernel*>& configurations, int rounds) {
   const InterleavedTimes ran =
       mucudnn::compare(engine_, device_, configurations, region_.tensors, workspace_, rounds);
   if (ran.is_busy) return std::nullopt;

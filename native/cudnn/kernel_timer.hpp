@@ -53,7 +53,7 @@ class KernelTimer {
 
   // Returns the estimated times in ms of whole configurations, interleaved; nothing if other programs
   // disturbed too many runs. Throws EngineError.
-  std::optional<std::vector<double>> compare(const std::vector<const PreparedConfiguration*>& configurations,
+  std::optional<std::vector<double>> compare(const std::vector<const PreparedKernel*>& configurations,
                                              int rounds);
 
  private:

@@ -1,7 +1,6 @@
 #include "cudnn/legacy_engine.hpp"
 
 #include <algorithm>
-#include <optional>
 
 #include "cudnn/descriptors.hpp"
 
@@ -85,8 +84,8 @@ class LegacyKernel final : public PreparedKernel {
     const mucudnnHostConvolution convolution = host_convolution();
     context_->library().check(context_->library().keep_filter(&convolution, w, kept), "keeping a filter");
   }
-  std::string notes() const override {
-    return Heuristics(*context_, pass_, descriptors_.all()).notes_on(algorithm_);
+  std::vector<std::string> notes() const override {
+    return {Heuristics(*context_, pass_, descriptors_.all()).notes_on(algorithm_)};
   }
 
   void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override {
@@ -122,37 +121,14 @@ class LegacyKernel final : public PreparedKernel {
   std::size_t workspace_ = 0, kept_filter_size_ = 0;
 };
 
-// Asks the library about tensors that are some channels of larger ones, and notes the statuses in `asked`.
-class StrideProbe {
- public:
-  StrideProbe(const Context& context, const Kernel& kernel, Enumeration& asked)
-      : context_(context), pass_(kernel.pass), asked_(asked) {
-    try {
-      descriptors_.emplace(context.library(), kernel.problem, pitch_of_halves(kernel.problem));
-    } catch (const CallFailed& failure) {
-      // The library refuses such tensors, so no algorithm takes them.
-      asked.note(failure.code());
-    }
-  }
+}  // namespace
 
-  // Returns whether an algorithm takes them in this workspace.
-  bool takes(unsigned algorithm, std::size_t workspace) const {
-    if (!descriptors_) return false;
-    std::size_t needed = 0;
-    const cudnnStatus_t status = get_workspace_size(context_.library(), context_.handle(), pass_,
-                                                    descriptors_->all(), algorithm, needed);
-    asked_.note(status);
-    return status == CUDNN_STATUS_SUCCESS && needed <= workspace;
-  }
+const char* legacy_algorithm(Pass pass, unsigned enumerator) {
+  return enumerator < kMostLegacyAlgorithms ? kNames[static_cast<int>(pass)][enumerator] : nullptr;
+}
 
- private:
-  const Context& context_;
-  Pass pass_;
-  Enumeration& asked_;
-  std::optional<Descriptors> descriptors_;
-};
-
-Enumeration enumeration(const Context& context, const Kernel& kernel) {
+Enumeration enumerate_legacy(const Context& context, const Kernel& kernel) {
+  if (kernel.problem.is_fused()) return {};
   const Library& library = context.library();
   Enumeration all;
   const auto set_status = [&](Candidate& candidate, cudnnStatus_t status) {
@@ -165,20 +141,13 @@ Enumeration enumeration(const Context& context, const Kernel& kernel) {
   try {
     const Descriptors descriptors(library, kernel.problem);
     const Heuristics heuristics(context, kernel.pass, descriptors.all());
-    const StrideProbe probe(context, kernel, all);
     all.note(heuristics.status);
     for (unsigned algorithm = 0; algorithm < all.candidates.size(); ++algorithm) {
       Candidate& candidate = all.candidates[algorithm];
-      const cudnnStatus_t status = get_workspace_size(library, context.handle(), kernel.pass,
-                                                      descriptors.all(), algorithm, candidate.workspace);
-      set_status(candidate, status);
+      set_status(candidate, get_workspace_size(library, context.handle(), kernel.pass, descriptors.all(),
+                                               algorithm, candidate.workspace));
       candidate.notes = heuristics.notes_on(algorithm);
-      if (!is_allowed(kernel.problem, candidate.algorithm)) {
-        candidate.status = kNotAllowed;
-        continue;
-      }
-      if (status == CUDNN_STATUS_SUCCESS && probe.takes(algorithm, candidate.workspace))
-        candidate.add_note(kStrided);
+      if (!is_allowed(kernel.problem, candidate.algorithm)) candidate.status = kNotAllowed;
     }
   } catch (const CallFailed& failure) {
     // The library cannot describe the problem, so no algorithm can run it.
@@ -187,40 +156,15 @@ Enumeration enumeration(const Context& context, const Kernel& kernel) {
   return all;
 }
 
-class LegacyEngine final : public Engine {
- public:
-  explicit LegacyEngine(std::shared_ptr<const Context> context) : context_(std::move(context)) {}
-
-  cudnnHandle_t handle() const override { return context_->handle(); }
-
-  Enumeration enumerate(const Kernel& kernel) override {
-    if (kernel.problem.is_fused()) return {};
-    return enumeration(*context_, kernel);
+std::unique_ptr<PreparedKernel> prepare_legacy(std::shared_ptr<const Context> context, const Kernel& kernel,
+                                               const std::string& algorithm, const Pitch& pitch) {
+  if (kernel.problem.is_fused()) {
+    throw EngineError("the legacy API does not fuse '" + to_text(kernel.problem.epilogue) +
+                      "': " + algorithm);
   }
-
-  std::unique_ptr<PreparedKernel> prepare(const Kernel& kernel, const std::string& algorithm,
-                                          const Pitch& pitch) override {
-    if (kernel.problem.is_fused()) {
-      throw EngineError("the legacy API does not fuse '" + to_text(kernel.problem.epilogue) +
-                        "': " + algorithm);
-    }
-    if (!is_allowed(kernel.problem, algorithm))
-      throw EngineError(algorithm + " is not allowed by strict arithmetic");
-    return std::make_unique<LegacyKernel>(context_, kernel, algorithm, pitch);
-  }
-
- private:
-  std::shared_ptr<const Context> context_;
-};
-
-}  // namespace
-
-const char* legacy_algorithm(Pass pass, unsigned enumerator) {
-  return enumerator < kMostLegacyAlgorithms ? kNames[static_cast<int>(pass)][enumerator] : nullptr;
-}
-
-std::unique_ptr<Engine> make_legacy_engine(std::shared_ptr<const Context> context) {
-  return std::make_unique<LegacyEngine>(std::move(context));
+  if (!is_allowed(kernel.problem, algorithm))
+    throw EngineError(algorithm + " is not allowed by strict arithmetic");
+  return std::make_unique<LegacyKernel>(std::move(context), kernel, algorithm, pitch);
 }
 
 }  // namespace mucudnn

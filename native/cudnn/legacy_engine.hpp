@@ -8,8 +8,10 @@
 
 namespace mucudnn {
 
-// The context must have a handle. If the caller owns that handle, kernels may outlive it.
-std::unique_ptr<Engine> make_legacy_engine(std::shared_ptr<const Context> context);
+// These serve an Engine whose context has a handle.
+Enumeration enumerate_legacy(const Context& context, const Kernel& kernel);
+std::unique_ptr<PreparedKernel> prepare_legacy(std::shared_ptr<const Context> context, const Kernel& kernel,
+                                               const std::string& algorithm, const Pitch& pitch);
 
 // Returns the name of an algorithm of the pass; null if the enumerator is unknown. The engine lists
 // algorithms in the order of the enumerators.

@@ -52,8 +52,8 @@ std::size_t slices_in(const Problem& problem, const Extent& region) {
 }
 
 // Returns the kept filter of `w` if the engine is for constant filters, else none.
-template <typename Prepared>
-KeptFilter kept_filter_of(const Engine& engine, Device& device, const Prepared& prepared, const char* w) {
+KeptFilter kept_filter_of(const Engine& engine, Device& device, const PreparedKernel& prepared,
+                          const char* w) {
   return engine.has_constant_filters() ? KeptFilter(device, prepared, w) : KeptFilter();
 }
 
@@ -142,16 +142,17 @@ std::vector<RunTime> measure(Engine& engine, Device& device, const Kernel& kerne
 }
 
 InterleavedTimes compare(Engine& engine, Device& device,
-                         const std::vector<const PreparedConfiguration*>& configurations,
-                         const Tensors& tensors, const Scratch& workspace, int rounds) {
+                         const std::vector<const PreparedKernel*>& configurations, const Tensors& tensors,
+                         const Scratch& workspace, int rounds) {
   std::vector<KeptFilter> kept;
-  for (const PreparedConfiguration* const configuration : configurations)
+  for (const PreparedKernel* const configuration : configurations)
     kept.push_back(kept_filter_of(engine, device, *configuration, tensors.w));
   const auto run_round = [&] {
     std::vector<RunTime> times;
     for (std::size_t i = 0; i < configurations.size(); ++i) {
       const Arguments arguments{tensors, 1, 0, {}, device.stream(), kept[i].data()};
-      times.push_back(device.time([&] { configurations[i]->run(engine.handle(), arguments, workspace); }));
+      times.push_back(
+          device.time([&] { configurations[i]->execute(engine.handle(), arguments, workspace); }));
     }
     return times;
   };

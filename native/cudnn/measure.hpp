@@ -5,7 +5,6 @@
 #include <stdexcept>
 #include <vector>
 
-#include "cudnn/configuration.hpp"
 #include "cudnn/device.hpp"
 #include "cudnn/engine.hpp"
 #include "cudnn/estimate.hpp"
@@ -71,7 +70,7 @@ struct InterleavedTimes {
 // and then up to `rounds` rounds, until is_decided() says that more would not change the order. If too many
 // runs were disturbed, more rounds follow, for as long as Device::patience() allows.
 InterleavedTimes compare(Engine& engine, Device& device,
-                         const std::vector<const PreparedConfiguration*>& configurations,
-                         const Tensors& tensors, const Scratch& workspace, int rounds);
+                         const std::vector<const PreparedKernel*>& configurations, const Tensors& tensors,
+                         const Scratch& workspace, int rounds);
 
 }  // namespace mucudnn

@@ -2,17 +2,22 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
+#include "core/tiles.hpp"
 #include "cudnn/device.hpp"
 #include "cudnn/engine.hpp"
 
 namespace mucudnn {
 
-// Makes an engine that has the algorithms of `engine`, and these algorithms in tiles too. It lists tiles for
-// kernels of one sample: for each algorithm the longest tiles that fit a workspace of 512 KiB, 1 MiB, and so
-// on up to the algorithm's own. Shorter tiles than these would not stay in a cache any better.
-//
-// The device makes copies of the border and must outlive the engine and its prepared kernels.
-std::unique_ptr<Engine> make_tiling_engine(std::unique_ptr<Engine> engine, Device& device);
+// Returns the tiles of a kernel of one sample, none of others: for each of its `algorithms` the longest tiles
+// that fit a workspace of 512 KiB, 1 MiB, and so on up to the algorithm's own. Shorter tiles than these would
+// not stay in a cache any better.
+std::vector<Candidate> tiles_of(const Engine& engine, Device& device, const Kernel& kernel,
+                                const std::vector<Candidate>& algorithms);
+
+// Prepares an algorithm in tiles of a sample. Throws EngineError.
+std::unique_ptr<PreparedKernel> prepare_tiles(const Engine& engine, Device& device, const Kernel& kernel,
+                                              const TiledAlgorithm& tiled, const Pitch& pitch);
 
 }  // namespace mucudnn

@@ -4,8 +4,7 @@
 
 #include "core/locked_file.hpp"
 #include "core/log.hpp"
-#include "cudnn/combined_engine.hpp"
-#include "cudnn/tiling.hpp"
+#include "cudnn/context.hpp"
 #include "shim/decisions/notes.hpp"
 #include "shim/decisions/sample_slices.hpp"
 
@@ -13,9 +12,10 @@ namespace mucudnn::shim {
 namespace {
 
 std::unique_ptr<Engine> make_engine(Api api, std::shared_ptr<const Context> context, Device& device) {
-  return make_tiling_engine(
-      api == Api::legacy ? make_legacy_engine(std::move(context)) : make_combined_engine(std::move(context)),
-      device);
+  using GraphEngines = Engine::GraphEngines;
+  return std::make_unique<Engine>(
+      std::move(context), device,
+      api == Api::legacy ? GraphEngines::for_fused_and_mixed : GraphEngines::for_all);
 }
 
 // Returns whether `test` holds for the algorithm of each part.

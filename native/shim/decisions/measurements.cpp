@@ -7,8 +7,7 @@
 #include "core/accumulation.hpp"
 #include "core/log.hpp"
 #include "core/tiles.hpp"
-#include "cudnn/combined_engine.hpp"
-#include "cudnn/tiling.hpp"
+#include "cudnn/context.hpp"
 #include "shim/decisions/notes.hpp"
 
 namespace mucudnn::shim {
@@ -230,8 +229,8 @@ void Measurements::time_alone(cudnnHandle_t handle, const std::function<void(Eng
   library_->check(library_->cudnnGetStream(handle, &stream), "cudnnGetStream");
   device_.without_disturbing_captures([&] {
     if (engine_ == nullptr)
-      engine_ = make_tiling_engine(
-          make_combined_engine(std::make_shared<const Context>(library_, device_.stream())), device_);
+      engine_ = std::make_unique<Engine>(std::make_shared<const Context>(library_, device_.stream()), device_,
+                                         Engine::GraphEngines::for_all);
     device_.wait(stream);  // the program's own work must not run while we time
     work(*engine_);
   });

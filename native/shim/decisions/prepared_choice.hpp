@@ -9,7 +9,7 @@
 
 #include "core/plan.hpp"
 #include "core/tiles.hpp"
-#include "cudnn/channel_division.hpp"
+#include "cudnn/division.hpp"
 
 namespace mucudnn::shim {
 

@@ -70,9 +70,9 @@ bool run_choice(State& state, KnownCall& call, const PreparedChoice& choice, Pro
                             "cudnnGetStream");
     }
     if (choice.channels != nullptr) {
-      choice.channels->run(call.handle, call.arguments, call.workspace);
+      choice.channels->execute(call.handle, call.arguments, call.workspace);
     } else {
-      choice.division->run(call.handle, call.arguments, call.workspace, done);
+      choice.division->resume(call.handle, call.arguments, call.workspace, done);
     }
     choice.is_divided() ? state.tally().divided(choice.workspace, choice.has_tiles)
                         : state.tally().exchanged(choice.workspace);

@@ -10,7 +10,7 @@ namespace {
 cudnnStatus_t run_choice(const KnownCall& call, const PreparedChoice& choice, const Arguments& arguments,
                          Progress& done) noexcept {
   try {
-    choice.division->run(call.handle, arguments, call.workspace, done);
+    choice.division->resume(call.handle, arguments, call.workspace, done);
   } catch (const CallFailed& failure) {
     return failure.code();
   } catch (const std::exception&) {  // also out of memory: `done` must count in any case
