@@ -47,8 +47,13 @@ class CheckedGraphKernel(CheckedKernel):
         return loaded(memory[UIDS[name]], self.shapes[name], problem.data_type, problem.layout)
 
 
+kernels = st.tuples(st.integers(1, 5), st.integers(1, 5))
+
+
 @given(
-    problem=problems(data_types=ALL_TYPES),
+    problem=st.one_of(
+        problems(data_types=ALL_TYPES), kernels.flatmap(lambda kernel: problems(kernel=kernel, plain=True))
+    ),
     pass_=st.sampled_from(PASSES),
     alpha=st.sampled_from([1.0, -0.5]),
     beta=st.sampled_from([0.0, 1.0, 0.5]),
@@ -57,18 +62,6 @@ def test_every_engine_agrees_with_the_definition(
     engine: Engine, problem: Problem, pass_: str, alpha: float, beta: float
 ) -> None:
     assert_each_algorithm_is_right(CheckedGraphKernel(engine, Kernel(problem, pass_)), alpha, beta)
-
-
-@settings(max_examples=examples(40))
-@given(
-    problem=st.tuples(st.integers(1, 5), st.integers(1, 5)).flatmap(lambda k: problems(kernel=k, plain=True)),
-    pass_=st.sampled_from(PASSES),
-    beta=st.sampled_from([0.0, 1.0]),
-)
-def test_transforms_agree_with_the_definition(
-    engine: Engine, problem: Problem, pass_: str, beta: float
-) -> None:
-    assert_each_algorithm_is_right(CheckedGraphKernel(engine, Kernel(problem, pass_)), 1.0, beta)
 
 
 @settings(max_examples=examples(30))

@@ -1,7 +1,8 @@
 """Winograd and FFT tiling: 16-bit tensors, whose spectra are fp32, and dilated filters."""
 
+from typing import Any
+
 import numpy as np
-import numpy.typing as npt
 import pytest
 from drawn_problems import LINES, TRANSFORMS, transformed_problems
 from hypothesis import given, settings
@@ -57,25 +58,20 @@ def large(
     )  # fmt: skip
 
 
+LARGE = [
+    {"data_type": "bf16"}, {"data_type": "f16"}, {"dilation": 2}, {"data_type": "bf16", "dilation": 4},
+    *({"kernel": kernel} for kernel in LINES),
+]  # fmt: skip
+
+
 @each_layout
 @each_pass
-@pytest.mark.parametrize(("data_type", "dilation"), [("bf16", 1), ("f16", 1), ("f32", 2), ("bf16", 4)])
-def test_large_images_are_right_on_several_threads(
-    layout: str, pass_: str, data_type: str, dilation: int
-) -> None:
-    problem = large(layout, data_type, dilation)
+@pytest.mark.parametrize("kind", LARGE, ids=str)
+def test_large_images_are_right_on_several_threads(layout: str, pass_: str, kind: dict[str, Any]) -> None:
+    problem = large(layout, **kind)
     assert problem.flops > 8e6  # smaller problems run on one thread
     engine = Engine(host_library(), threads=3)
-    assert_transforms_are_right(CheckedKernel(engine, Kernel(problem, pass_)))
-
-
-@each_layout
-@each_pass
-@pytest.mark.parametrize("kernel", LINES)
-def test_large_images_are_right_with_lines_of_taps(layout: str, pass_: str, kernel: tuple[int, int]) -> None:
-    engine = Engine(host_library(), threads=3)
-    checked = CheckedKernel(engine, Kernel(large(layout, kernel=kernel), pass_))
-    assert_transforms_are_right(checked, 2.0, 0.5)
+    assert_transforms_are_right(CheckedKernel(engine, Kernel(problem, pass_)), 2.0, 0.5)
 
 
 @each_layout
@@ -159,50 +155,3 @@ def test_strides_groups_fp64_and_dilated_depths_have_no_transform(
     options = {"input": (9, 9), **unsupported}
     problem = Problem(mini_batch=1, in_channels=4, out_channels=4, kernel=(3,) * rank, padding=2, **options)
     assert set(CheckedKernel(engine, Kernel(problem, "forward")).runnable(1)).isdisjoint(TRANSFORMS)
-
-
-def identity(engine: Engine, values: npt.NDArray[np.uint16], data_type: str, scale: float) -> bytes:
-    """Return the bits of `values` after a 1×1 convolution with the filter `scale`."""
-    sizes = {"mini_batch": 1, "in_channels": 1, "out_channels": 1}
-    problem = Problem(**sizes, input=(1, values.size), kernel=(1, 1), data_type=data_type)
-    result, w = np.empty_like(values), engine.allocate(2)
-    w.fill(data_type, 1, scale)
-    x, y = (engine.borrow(each.ctypes.data, each.nbytes) for each in (values, result))
-    engine.execute(Kernel(problem, "forward"), [(1, "IMPLICIT_GEMM")], x, w, y, None)
-    return result.tobytes()
-
-
-def finite_bits(data_type: str) -> npt.NDArray[np.uint16]:
-    bits = np.arange(1 << 16, dtype=np.uint16)
-    exponent = 0x7C00 if data_type == "f16" else 0x7F80
-    return bits[(bits & exponent) != exponent]
-
-
-@pytest.mark.parametrize("data_type", ["f16", "bf16"])
-@pytest.mark.parametrize("count", [None, 1, 5, 17, 100])
-def test_every_16_bit_value_comes_back_from_fp32(engine: Engine, data_type: str, count: int | None) -> None:
-    values = finite_bits(data_type)[:count]
-    result = np.frombuffer(identity(engine, values, data_type, 1.0), np.uint16)
-    zeros = (values & 0x7FFF) == 0  # a product adds to +0, which makes -0 a +0
-    np.testing.assert_array_equal(np.where(zeros, 0, values), np.where(zeros, result & 0x7FFF, result))
-
-
-def test_values_round_to_nearest_even_into_halves(engine: Engine) -> None:
-    values = finite_bits("f16")
-    for scale in (3 / 8, 1 / 1024, 1.5, 255.0):
-        with np.errstate(over="ignore"):
-            expected = (values.view(np.float16).astype(np.float32) * np.float32(scale)).astype(np.float16)
-        result = np.frombuffer(identity(engine, values, "f16", scale), np.float16)
-        np.testing.assert_array_equal(result, expected)
-
-
-def test_values_round_to_nearest_even_into_bfloat16(engine: Engine) -> None:
-    values = finite_bits("bf16")
-    wide = (values.astype(np.uint32) << 16).view(np.float32)
-    for scale in (1.5, 3 / 8, 1.0078125):
-        with np.errstate(over="ignore"):
-            exact = (wide * np.float32(scale)).view(np.uint32)
-        expected = ((exact + 0x7FFF + ((exact >> 16) & 1)) >> 16).astype(np.uint16)
-        result = np.frombuffer(identity(engine, values, "bf16", scale), np.uint16)
-        subnormal = (exact & 0x7F800000) == 0  # a product may flush them
-        np.testing.assert_array_equal(result[~subnormal], expected[~subnormal])
