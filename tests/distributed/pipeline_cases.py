@@ -173,27 +173,6 @@ def error_of(depth: int, change: str) -> str:
     return "no error"
 
 
-def fail_on_last_rank(depth: int) -> str:
-    """Let the last rank's stage fail in the middle of a step. Return the error of this rank."""
-    mesh = make_mesh(depth)
-    losses: list[Tensor] = []
-
-    def broken(output: Tensor, target: Tensor) -> Tensor:
-        losses.append(loss(output, target))
-        if len(losses) == 2:  # the first rank has sent everything, and waits
-            raise ZeroDivisionError("the loss divides by zero")
-        return losses[-1]
-
-    stages = [stage.double() for stage in make_stages(depth)]
-    pipeline = BidirectionalPipeline(stages, mesh, broken, "gpipe", 1)
-    (x, y) = mini_batches(1, 8)[0]
-    try:
-        pipeline.step(x, y)
-    except (MucudnnError, ZeroDivisionError) as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
-
-
 def fail_to_start(depth: int) -> str:
     """Let each rank start its first message after its neighbour ended. Return the error of this rank."""
     mesh = make_mesh(depth)

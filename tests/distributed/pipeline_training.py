@@ -223,19 +223,6 @@ def evaluate(schedule: str, depth: int, everywhere: bool) -> list[bool]:
     return have_outputs
 
 
-def evaluate_dicts(depth: int) -> None:
-    """Compare an evaluation of a model whose inputs and outputs are dicts, on every rank."""
-    stages = make_stages(depth)
-    expected_stages = copy.deepcopy(stages)
-    pipeline = BidirectionalPipeline(stages, cases.make_mesh(depth), loss, "gems")
-    inputs, _ = mini_batch(5, 0)
-    outputs = pipeline.evaluate(inputs, everywhere=True)
-    expected = run_undivided(expected_stages, inputs)
-    assert outputs.keys() == expected.keys()
-    for name, tensor in outputs.items():
-        close(tensor, expected[name].detach())
-
-
 def evaluation_error(kind: str) -> str:
     """Return the error that an evaluation raises on this rank."""
 

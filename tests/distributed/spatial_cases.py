@@ -14,7 +14,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from spatial_layers import largest, mean_of_gradients
-from spatial_models import Skipping, compare, make, models, peak_of, saved_bytes, volume, whole_of
+from spatial_models import Skipping, compare, make, models, peak_of, volume, whole_of
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -192,26 +192,6 @@ def autocast() -> tuple[torch.dtype, float]:
         y = model(spatial.divide(x, mesh, {2: "depth"}))
     y.float().square().mean().backward()
     return y.dtype, largest(y.gather().float(), model(x))
-
-
-def memory(rows: int = 32) -> tuple[int, int]:
-    """Return the saved bytes of the undivided U-Net, and of this rank's part."""
-    from examples.unet3d import UNet3d
-
-    mesh = spatial.init_mesh("cpu", depth=dist.get_world_size())
-    torch.manual_seed(1)
-    model = nn.Sequential(UNet3d(width=4), nn.GroupNorm(1, 3))
-    for part in list(model.modules()):
-        for name, child in list(part.named_children()):
-            if isinstance(child, nn.ReLU):
-                setattr(part, name, nn.Sequential(nn.BatchNorm3d(_channels(part, name)), nn.ReLU()))
-    x = torch.randn(1, 1, rows, 16, 16)
-    whole = saved_bytes(model, x)
-    return whole, saved_bytes(model, spatial.divide(x, mesh, {2: "depth"}))
-
-
-def _channels(part: nn.Module, name: str) -> int:
-    return part[int(name) - 1].out_channels  # type: ignore[index]
 
 
 def as_dtensor() -> float:

@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -130,6 +131,10 @@ def _scattered(x: Any) -> Any:
     return torch.zeros_like(x).scatter_(1, (x[:, :1] > 0).long(), 1.0) * x
 
 
+def _sampled(x: Any, **options: Any) -> Any:
+    return F.grid_sample(x, 2 * _weights(2, 9, 4, 2), **options)
+
+
 def _branches(x: Any) -> Any:
     if not isinstance(x, torch.Tensor) or not torch.is_tensor(x):
         raise TypeError(f"{type(x)} is not a tensor")
@@ -184,23 +189,19 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "set by a mask": _set_by_mask,
     "scattered into a whole tensor": _scattered_into_whole,
     "written into a whole tensor": _written,
-    "sampled": lambda x: F.grid_sample(x, _weights(2, 7, 6, 2).tanh(), align_corners=False),
-    "sampled elsewhere": lambda x: F.grid_sample(x, _weights(2, 3, 5, 2).tanh(), align_corners=True),
-    "sampled beyond the edges": lambda x: F.grid_sample(
-        x, 2 * _weights(2, 9, 4, 2), padding_mode="border", align_corners=False
-    ),
+    **{
+        f"sampled, {mode}, {padding}, {corners}": partial(
+            _sampled, mode=mode, padding_mode=padding, align_corners=corners
+        )
+        for mode in ("bilinear", "nearest")
+        for padding in ("zeros", "border", "reflection")
+        for corners in (False, True)
+    },
     "sampled from edge to edge": lambda x: F.grid_sample(
         x, F.affine_grid(1.3 * torch.eye(2, 3, dtype=x.dtype)[None].repeat(2, 1, 1), [2, 4, 8, 5], True),
         padding_mode="border", align_corners=True,
     ),
-    "sampled in mirrors": lambda x: F.grid_sample(
-        x, 3 * _weights(2, 7, 6, 2), padding_mode="reflection", align_corners=True
-    ),
-    "sampled in mirrors of edges": lambda x: F.grid_sample(
-        x, 3 * _weights(2, 7, 6, 2), padding_mode="reflection", align_corners=False
-    ),
-    "nearest samples": lambda x: F.grid_sample(x, _weights(2, 7, 6, 2), "nearest", align_corners=False),
-    "cubic samples": lambda x: F.grid_sample(x, _weights(2, 7, 6, 2), "bicubic", align_corners=False),
+    "cubic samples": partial(_sampled, mode="bicubic", align_corners=False),
     "sampled at own places": lambda x: F.grid_sample(x, x[:, :2].movedim(1, -1), align_corners=False) + x,
     "sampled at few places": lambda x: F.grid_sample(x, x[:, 2:, 1:3].movedim(1, -1), align_corners=True),
     "a whole image, sampled": lambda x: F.grid_sample(

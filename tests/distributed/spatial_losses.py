@@ -59,13 +59,9 @@ def monai_losses() -> dict[str, Loss]:
         "Dice, batch": losses.DiceLoss(**options, include_background=False, squared_pred=True, batch=True),
         "Dice, weights": losses.DiceLoss(**options, jaccard=True, weight=[0.2, 0.5, 0.3], reduction="sum"),
         "Dice, ignored": losses.DiceLoss(to_onehot_y=True, sigmoid=True, ignore_index=1),
-        "Dice and cross entropy": losses.DiceCELoss(**options),
-        "Dice and Focal": losses.DiceFocalLoss(**options),
         "generalized Dice": losses.GeneralizedDiceLoss(**options),
-        "Focal": losses.FocalLoss(to_onehot_y=True),
         "Focal, softmax": losses.FocalLoss(to_onehot_y=True, use_softmax=True, alpha=0.3, gamma=1.5),
         "Focal, weights": losses.FocalLoss(to_onehot_y=True, weight=[0.2, 0.5, 0.3], reduction="sum"),
-        "Focal, ignored": losses.FocalLoss(to_onehot_y=True, ignore_index=2),
         "Tversky": losses.TverskyLoss(**options),
     }
 
@@ -85,19 +81,14 @@ def smp_losses() -> dict[str, Loss]:
 
     reduced = {"reduction": "sum", "reduced_threshold": 0.5}
     return {
-        "Focal, binary": of_one_class(losses.FocalLoss("binary", alpha=0.25)),
         "Focal, reduced": of_one_class(losses.FocalLoss("binary", **reduced)),
         "Focal, binary, ignored": of_one_class(losses.FocalLoss("binary", ignore_index=1)),
-        "Focal, classes": of_classes(losses.FocalLoss("multiclass")),
-        "Focal, normalized": of_classes(losses.FocalLoss("multiclass", normalized=True)),
         "Focal, ignored": of_classes(losses.FocalLoss("multiclass", ignore_index=2)),
-        "Focal, weights": of_classes(losses.FocalLoss("multiclass", class_weights=[0.2, 0.5, 0.3])),
+        "Focal, normalized": of_classes(losses.FocalLoss("multiclass", normalized=True)),
         "Dice, binary": of_one_class(losses.DiceLoss("binary")),
         "Dice, classes": of_classes(losses.DiceLoss("multiclass")),
-        "Jaccard": of_classes(losses.JaccardLoss("multiclass")),
         "Tversky": of_classes(losses.TverskyLoss("multiclass")),
         "soft cross entropy": of_classes(losses.SoftCrossEntropyLoss(smooth_factor=0.1)),
-        "soft binary": of_one_class(losses.SoftBCEWithLogitsLoss()),
     }
 
 

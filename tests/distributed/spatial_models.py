@@ -84,25 +84,6 @@ def whole_of(y: Any) -> torch.Tensor:
     return y if isinstance(y, torch.Tensor) else y.gather()
 
 
-def saved_bytes(model: nn.Module, x: Any) -> int:
-    """Return the bytes that autograd saves for the backward pass, each storage once, without parameters."""
-    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    seen: dict[int, int] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            seen[storage.data_ptr()] = storage.nbytes()
-        kept.append(tensor)
-        return tensor
-
-    kept: list[torch.Tensor] = []
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        y = model(x)
-        y.square().mean() if isinstance(y, torch.Tensor) else y.sum()
-    return sum(seen.values())
-
-
 def peak_of(events: list[Any]) -> int:
     """Return the most bytes that PyTorch held at any time, without the scratch memory of convolutions."""
     spans = [(e.start_ns(), e.start_ns() + e.duration_ns()) for e in events if "aten::conv" in e.name()]

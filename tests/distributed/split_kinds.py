@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,26 +32,6 @@ class Kind(nn.Module):
 class IsInstance(Kind):
     def between(self, y: Tensor, x: Tensor) -> Tensor:
         return y + x if isinstance(x, Tensor) else y
-
-
-class IsTensor(Kind):
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        return y + x if torch.is_tensor(x) else y
-
-
-class TypeIs(Kind):
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        return y + x if type(x) is Tensor else y
-
-
-class Callable(Kind):
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        return y if callable(x) else y + x
-
-
-class HasAttribute(Kind):
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        return y if hasattr(x, "decode") else y + x
 
 
 class TryExcept(Kind):
@@ -104,16 +85,6 @@ class AutocastOff(Kind):
             return self.last(y.to(x.dtype))
 
 
-class AsksForAutocast(Kind):
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        return y + x if torch.is_autocast_enabled("cpu") else y
-
-
-class Mode(Kind):
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        return y + x if self.training else y
-
-
 class Counter(Kind):
     calls = 0
 
@@ -165,26 +136,6 @@ class InitialisedByData(Kind):
         return y * self.scale
 
 
-class CreatesTensor(Kind):
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        return y + torch.arange(WIDTH)
-
-
-class PythonRandom(Kind):
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        return y + x if random.random() < 0.5 else y
-
-
-class NumpyRandom(Kind):
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        return y * float(np.random.rand())
-
-
-class TorchRandom(Kind):
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        return y + torch.rand(WIDTH)
-
-
 class Dropout(Kind):
     def __init__(self) -> None:
         super().__init__()
@@ -206,11 +157,6 @@ class Straight(torch.autograd.Function):
         return gradient
 
 
-class OwnGradient(Kind):
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        return Straight.apply(y)
-
-
 class TensorHook(Kind):
     def between(self, y: Tensor, x: Tensor) -> Tensor:
         y = y * 1
@@ -221,31 +167,6 @@ class TensorHook(Kind):
 class Detached(Kind):
     def between(self, y: Tensor, x: Tensor) -> Tensor:
         return y * y.detach().sigmoid()
-
-
-class Data(Kind):
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        return y * y.data.sigmoid()
-
-
-class RequiresGrad(Kind):
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        return y + x if y.requires_grad else y
-
-
-class ByValue(Kind):
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        return y + x if x.sum() > 0 else y
-
-
-class BySize(Kind):
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        return y + x if x.shape[0] > 3 else y
-
-
-class Checkpointed(Kind):
-    def between(self, y: Tensor, x: Tensor) -> Tensor:
-        return checkpoint(self.last, y, use_reentrant=False)
 
 
 class HookedInside(Kind):
@@ -297,7 +218,7 @@ class ParametrizedItself(Kind):
 class Tied(Kind):
     def __init__(self) -> None:
         super().__init__()
-        self.branch = ByValue()
+        self.branch = KINDS["ByValue"]()
 
     def between(self, y: Tensor, x: Tensor) -> Tensor:
         return nn.functional.linear(self.branch(y), self.branch.first.weight)
@@ -333,6 +254,26 @@ class InDataclass(IsInstance):
         return Result(y, {"y": y.abs()})
 
 
+# What the layers of a kind have between them, where that is one expression.
+BETWEEN: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
+    "IsTensor": lambda self, y, x: y + x if torch.is_tensor(x) else y,
+    "TypeIs": lambda self, y, x: y + x if type(x) is Tensor else y,
+    "Callable": lambda self, y, x: y if callable(x) else y + x,
+    "HasAttribute": lambda self, y, x: y if hasattr(x, "decode") else y + x,
+    "AsksForAutocast": lambda self, y, x: y + x if torch.is_autocast_enabled("cpu") else y,
+    "Mode": lambda self, y, x: y + x if self.training else y,
+    "CreatesTensor": lambda self, y, x: y + torch.arange(WIDTH),
+    "PythonRandom": lambda self, y, x: y + x if random.random() < 0.5 else y,
+    "NumpyRandom": lambda self, y, x: y * float(np.random.rand()),
+    "TorchRandom": lambda self, y, x: y + torch.rand(WIDTH),
+    "OwnGradient": lambda self, y, x: Straight.apply(y),
+    "Data": lambda self, y, x: y * y.data.sigmoid(),
+    "RequiresGrad": lambda self, y, x: y + x if y.requires_grad else y,
+    "ByValue": lambda self, y, x: y + x if x.sum() > 0 else y,
+    "BySize": lambda self, y, x: y + x if x.shape[0] > 3 else y,
+    "Checkpointed": lambda self, y, x: checkpoint(self.last, y, use_reentrant=False),
+}
+SIMPLE = [type(name, (Kind,), {"between": between}) for name, between in BETWEEN.items()]
 _FAMILIES = Kind, IsInstance, Detached
 KINDS = {kind.__name__: kind for family in _FAMILIES for kind in family.__subclasses__()}
 

@@ -15,13 +15,9 @@ STEPS = 3
 @pytest.mark.parametrize(
     ("schedule", "depth", "data", "replications"),
     [
-        ("gems", 2, 1, 1),
-        ("gems", 3, 1, 2),
         ("gems", 4, 1, 2),
         ("gems", 2, 2, 1),
-        ("bidirectional", 4, 1, 2),
         ("bidirectional", 3, 1, 4),
-        ("1f1b", 3, 1, 2),
         ("1f1b, recompute", 2, 2, 2),
         ("gpipe", 4, 1, 1),
         ("layers", 2, 1, 1),
@@ -78,13 +74,6 @@ def test_a_wrong_argument_is_an_error_on_every_rank(change: str, message: str) -
         assert message in text
 
 
-def test_a_rank_that_fails_is_an_error_on_the_ranks_that_wait_for_it() -> None:
-    first, last = worlds.run(2, cases.fail_on_last_rank, 2)
-    assert first.startswith("MucudnnError: rank 1 failed: ZeroDivisionError: the loss divides by zero")
-    assert "in the forward of micro-batch 1 in stage 1" in first
-    assert last == "ZeroDivisionError: the loss divides by zero"
-
-
 def test_a_message_that_cannot_even_start_is_an_error_that_names_it() -> None:
     first, last = worlds.run(2, cases.fail_to_start, 2)
     assert first.startswith("rank 0 of the pipeline sent the forward of micro-batch 0")
@@ -103,13 +92,6 @@ def test_auto_takes_the_fastest_schedule_that_fits_and_all_ranks_agree() -> None
     fastest, leanest = choices[0]
     assert fastest in {"gpipe", "1f1b", "bidirectional"}
     assert leanest != "bidirectional"
-
-
-def test_both_replicas_of_a_stage_end_with_the_same_statistics() -> None:
-    first, second = worlds.run(2, cases.statistics, 2, "gems")
-    assert first.keys() == second.keys() == {0, 1}
-    for stage in first:
-        torch.testing.assert_close(first[stage], second[stage], rtol=0, atol=0)
 
 
 def test_running_forward_again_does_not_count_twice_in_statistics() -> None:

@@ -44,10 +44,6 @@ def test_an_evaluation_has_the_outputs_of_the_undivided_model_and_changes_nothin
     assert all(output == everywhere for output in first)
 
 
-def test_an_evaluation_passes_dicts() -> None:
-    worlds.run(3, training.evaluate_dicts, 3, timeout=120)
-
-
 @pytest.mark.parametrize(
     ("kind", "message"),
     [

@@ -1,4 +1,4 @@
-"""A program that makes valid and invalid descriptors of the graph API, and prints the answer to each call.
+"""graph_calls.py [engines]: makes valid and invalid descriptors of the graph API, and prints all answers.
 
 It uses the libcudnn.so.9 that the loader finds. It makes each kind of descriptor whole, then with one
 attribute after the other that is missing, of another type, too short or too long, and then with values that
@@ -9,10 +9,10 @@ NVIDIA's library plans for the description of a device, which the host engine do
 import ctypes
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 
 from graph_abi import CONSTANTS, Library
-from shim_graph_client import H100
 
 Attribute = tuple[str, Sequence[object]]  # type and values
 Attributes = Mapping[str, Attribute | None]  # None omits the attribute
@@ -24,6 +24,34 @@ ODD = re.compile(
     "(SPATIAL_DIMS|GLOBAL_INDEX) of another type|(CONV_MODE -?[0-9]|WORKSPACE as another type)"
     "|BACKWARD.* (another type|too short)"
 )
+
+# The published properties of an H100.
+H100 = {
+    "cudaDeviceId": 0,
+    "deviceName": "NVIDIA H100 80GB HBM3",
+    "deviceVer": 900,
+    "driverVer": 13000,
+    "isTccDriver": 0,
+    "l2CacheSize": 50 * 2**20,
+    "maxBlockSize": [1024, 1024, 64],
+    "maxCtasPerSM": 32,
+    "maxGridSize": [2**31 - 1, 65535, 65535],
+    "maxRegistersPerSM": 65536,
+    "maxSharedMemoryPerBlock": 48 * 1024,
+    "maxSharedMemoryPerBlockOptin": 227 * 1024,
+    "maxThreadsPerBlock": 1024,
+    "maxThreadsPerSM": 2048,
+    "memClockRateKHz": 2619000,
+    "memoryBusWidth": 1,
+    "multiProcessorCount": 132,
+    "pciDeviceId": 0,
+    "regsPerBlock": 65536,
+    "reservedSharedMemoryPerBlock": 1024,
+    "smClockRateKHz": 1980000,
+    "supportCoopLaunch": 1,
+    "totalGlobalMem": 80 * 2**30,
+    "warpSize": 32,
+}
 
 library = Library("libcudnn.so.9")
 described: dict[str, Attribute] = {}  # the device, by the kind of descriptor that takes it
@@ -306,9 +334,10 @@ show_kind(
 show("read a factor", library.get(made("OPERATION_POINTWISE", ADD), FIRST, "FLOAT", 1))
 
 
-def convolve(output: Pointer) -> Pointer:
+def convolve(*each: Pointer) -> Pointer:
+    """Return the convolution of x and w with the result y."""
     prefix, names = OPERATIONS["FORWARD"]
-    tensors = {prefix + name: descriptors(each) for name, each in zip(names, (x, w, output), strict=True)}
+    tensors = {prefix + name: descriptors(tensor) for name, tensor in zip(names, each, strict=True)}
     return made("OPERATION_CONVOLUTION_FORWARD", {**tensors, f"{prefix}CONV_DESC": descriptors(convolution)})
 
 
@@ -316,10 +345,10 @@ def operations(*operations: Pointer | None) -> dict[str, Attribute]:
     return {"OPERATIONGRAPH_OPS": descriptors(*operations)}
 
 
-forward = convolve(y)
+forward = convolve(x, w, y)
 between, last = (tensor_of(uid, *Y, TENSOR_IS_VIRTUAL=VIRTUAL) for uid in (10, 11))
 fused = [
-    convolve(between),
+    convolve(x, w, between),
     made("OPERATION_POINTWISE", {**ADD, PX: descriptors(between), PY: descriptors(last)}),
     made("OPERATION_POINTWISE", {**RELU, PX: descriptors(last)}),
 ]
@@ -483,6 +512,29 @@ show_descriptors("EXECUTION_PLAN", plan, CONFIG, ["ENGINECFG"])
 show("EXECUTION_PLAN read its handle", library.get(plan, "EXECUTION_PLAN_HANDLE", "HANDLE", 1))
 show("EXECUTION_PLAN workspace", library.get(plan, "EXECUTION_PLAN_WORKSPACE_SIZE", "INT32", 1)[0])
 show("ENGINECFG an engine of a wrong type", library.set(open_config, "ENGINECFG_ENGINE", "INT64", [1]))
+
+
+def show_engines(samples: int) -> None:
+    """Show the engines that the heuristics name for a convolution in fp16, and the plans that they make."""
+    sizes = (samples, 64, 56, 56), (64, 64, 3, 3), (samples, 64, 56, 56)
+    tensors = (tensor_of(uid, *each, TENSOR_DATA_TYPE=HALF) for uid, each in enumerate(sizes, 1))
+    asked = made(
+        "ENGINEHEUR",
+        {
+            "ENGINEHEUR_OPERATION_GRAPH": descriptors(made("OPERATIONGRAPH", operations(convolve(*tensors)))),
+            "ENGINEHEUR_MODE": ("HEUR_MODE", [3]),
+        },
+    )
+    for result in read_descriptors(asked, "ENGINEHEUR_RESULTS", ["ENGINECFG"] * 5)[2]:
+        [engine] = read_descriptors(result, "ENGINECFG_ENGINE", ["ENGINE"])[2]
+        plan, statuses = make("EXECUTION_PLAN", {CONFIG: descriptors(result)})
+        show(f"engine for {samples} samples", library.get(engine, "ENGINE_GLOBAL_INDEX", "INT64", 1))
+        show("its plan", (statuses, library.get(plan, "EXECUTION_PLAN_WORKSPACE_SIZE", "INT64", 1)))
+
+
+if "engines" in sys.argv:
+    for samples in (1, 16, 256):
+        show_engines(samples)
 
 pack = show_kind(
     "VARIANT_PACK",

@@ -17,7 +17,7 @@ from needs_torch import torch
 from bench.__main__ import run
 from bench.programs import PROGRAMS, Program
 from bench.suites.networks import network_step, networks
-from bench.suites.networks.network_step import forked, interval
+from bench.suites.networks.network_step import interval
 from bench.suites.networks.networks import DEFAULT, LIMITS, SPEEDUP, Case, name
 
 nn = torch.nn
@@ -124,22 +124,6 @@ def test_each_limit_begins_with_an_empty_cache(tmp_path: Path, monkeypatch: pyte
     assert all((tmp_path / f"{limit}.sqlite").exists() for limit in LIMITS)
 
 
-def test_a_copy_computes_with_the_parameters_of_the_model() -> None:
-    model = network_step.build("any")
-    ours = network_step._converted(model, "8MiB")
-    assert all(a is b for a, b in zip(model.parameters(), ours.parameters(), strict=True))
-    assert type(ours[0]) is not type(model[0])
-
-
-def test_rounds_end_when_all_ratios_are_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = {"stock": 2.0, "64MiB": 1.0}
-    monkeypatch.setattr(network_step, "_timed", lambda step: step())
-    steps: Any = {name: lambda name=name: seconds[name] for name in seconds}
-    times = network_step._rounds(steps, 3, 1e6)
-    assert {len(samples) for samples in times.values()} == {6}
-    assert {len(samples) for samples in network_step._rounds(steps, 3, 0.0).values()} == {3}
-
-
 def test_the_interval_of_a_ratio_holds_the_ratio_and_grows_with_the_noise() -> None:
     steady = interval([2.0, 2.01, 1.99, 2.0, 2.0, 2.01], [1.0, 1.0, 1.01, 0.99, 1.0, 1.0])
     noisy = interval([2.0, 3.0, 1.5, 2.0, 2.5, 2.0], [1.0, 0.8, 1.0, 1.3, 1.0, 1.0])
@@ -182,23 +166,3 @@ def _mentions(folder: Path) -> bool:
             if str(folder) in file.read_text(errors="replace"):
                 return True
     return False
-
-
-def test_the_times_are_of_the_process_itself_and_each_peak_of_a_forked_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(network_step, "forked", forked)
-    monkeypatch.setattr(network_step, "peak", lambda *_: os.getpid())
-    monkeypatch.setattr(
-        network_step, "interleave", lambda *_: {"process": os.getpid(), "limits": {"8MiB": {}}}
-    )
-
-    figures = _run_here(["squeezenet1_1", "--limits", "8MiB", "--caches", str(tmp_path)], 60)
-
-    assert figures["process"] == os.getpid()
-    assert len({os.getpid(), figures["peak"], figures["limits"]["8MiB"]["peak"]}) == 3
-
-
-def test_a_forked_process_that_fails_ends_the_program() -> None:
-    with pytest.raises(SystemExit):
-        forked(lambda: sys.exit(1))()

@@ -14,8 +14,6 @@ from shim_cases import ENUMERATORS, ROOMY, algorithms
 from mucudnn._native import Engine, most_slices
 from mucudnn.problems.kernels import Kernel
 
-ASKING = ("caffe", "pytorch")  # the programs that ask cuDNN for an algorithm
-
 
 def rotated(habits: tuple[str, ...], number: int) -> tuple[str, ...]:
     """Rotate the habits by `number`, so that every habit meets every pass."""
@@ -59,33 +57,6 @@ def test_clients_are_divided_within_the_limit_by_what_was_measured(
         # its own algorithm.
         chosen = max((p for p in points(ran) if p[1] <= ran.choice[1]), key=lambda point: point[1])[0]
         desk.check(case, ran.output, set(re.findall(PART, chosen)))
-
-
-@pytest.mark.parametrize("kind", PROBLEMS)
-def test_bias_and_activation_are_divided_with_the_convolution(kind: str, engine: Engine, desk: Desk) -> None:
-    case = Case(problem(PROBLEMS[kind]), alpha=0.75, beta=0.5, limit=ROOMY)
-    for sizes in ((1,) * case.problem.mini_batch, (case.problem.mini_batch - 1, 1)):
-        plan, used = write_plan(engine, desk, case, sizes)
-        ran = desk.under("bias_activation", case, "--plan", plan)
-        assert summary(ran) == "1 of 1 convolutions divided"
-        desk.check(case, ran.output, used, fused=True)
-
-
-@pytest.mark.parametrize("pass_", PASSES)
-@pytest.mark.parametrize("habit", ASKING)
-def test_a_second_process_measures_nothing_and_does_the_same(habit: str, pass_: str, desk: Desk) -> None:
-    case = Case(problem("mb6_ic4ih10_oc6_kh3_ph1"), pass_, beta=0.5, limit=ROOMY)
-    first = desk.under(habit, case, "--workspace", "200KiB")
-    journal = desk.journal.read_bytes()
-    second = desk.under(habit, case, "--workspace", "200KiB")
-    assert (measurements(first) > 0, measurements(second)) == (True, 0)
-    assert points(first) == points(second)
-    assert second.output == first.output
-    # The workspace that the program sees covers its own algorithm too. PyTorch's habit chooses that
-    # algorithm by measured times, so two processes may differ.
-    assert habit == "pytorch" or second.choice == first.choice
-    assert max(first.choice[1], second.choice[1]) <= 200 * 1024
-    assert desk.journal.read_bytes() == journal
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -137,20 +108,6 @@ def test_clients_follow_a_plan_with_groups_of_channels(
     assert summary(ran) == "1 of 1 convolutions divided"
     assert "as planned: 1*8 (" in ran.stderr
     desk.check(case, ran.output, used)
-
-
-@pytest.mark.parametrize(
-    ("pass_", "habit"), [*((p, "caffe") for p in PASSES), ("forward", "bias_activation")]
-)
-@pytest.mark.parametrize("beta", [0.0, 0.5])
-def test_a_call_that_adds_a_tensor_is_not_divided_into_groups(
-    beta: float, pass_: str, habit: str, engine: Engine, desk: Desk
-) -> None:
-    case = Case(problem(GROUPED["channels first"]), pass_, alpha=0.75, beta=beta, limit=ROOMY)
-    plan, used = write_group_plan(engine, desk, case)
-    ran = desk.under(habit, case, "--plan", plan)
-    assert summary(ran).startswith(f"{int(beta == 0)} of 1 convolutions divided")
-    desk.check(case, ran.output, used, fused=habit == "bias_activation")
 
 
 @pytest.mark.parametrize("pass_", PASSES)

@@ -96,13 +96,10 @@ def test_optimize_decides_on_engines_with_knobs(tmp_path: Path) -> None:
     assert all("_k2=" in part["algorithm"] for part in kernel["divided"]["parts"])
 
 
-@pytest.mark.parametrize("factors", [(1.0, 0.0), (1.0, 1.0), (0.5, -2.0)])
 @pytest.mark.parametrize("pass_", PASSES)
-def test_divided_or_not_they_give_what_legacy_algorithms_give(
-    pass_: str, factors: tuple[float, float]
-) -> None:
-    alpha, beta = factors
+def test_divided_or_not_they_give_what_legacy_algorithms_give(pass_: str) -> None:
     check_script(f"""
+factors = (1.0, 0.0), (1.0, 1.0), (0.5, -2.0)
 problems = [
     Problem(mini_batch=7, in_channels=4, out_channels=6, input=(15, 14), kernel=(3, 3), padding=1),
     Problem(mini_batch=7, in_channels=4, out_channels=6, input=(9, 8), kernel=(3, 3), stride=2, groups=2),
@@ -117,13 +114,14 @@ for problem in problems:
         assert (legacy in able) == (engine in able), (problem, engine)
         if engine not in able:
             continue
-        def divided(algorithm):
+        def divided(algorithm, alpha, beta):
             def execute(engine, problem, pass_, x, w, y, workspace):
                 parts = [(4, algorithm), (3, algorithm)]
-                engine.execute(Kernel(problem, pass_), parts, x, w, y, workspace, alpha={alpha}, beta={beta})
+                engine.execute(Kernel(problem, pass_), parts, x, w, y, workspace, alpha=alpha, beta=beta)
             return run(cuda, problem, "{pass_}", execute)
-        for mine, theirs in zip(divided(engine), divided(legacy)):
-            assert np.array_equal(mine, theirs), (problem, engine)
+        for each in factors:
+            for mine, theirs in zip(divided(engine, *each), divided(legacy, *each)):
+                assert np.array_equal(mine, theirs), (problem, engine, each)
 """)
 
 
@@ -205,30 +203,16 @@ for sizes in ([7], [3, 3, 1], [1] * 7):
 """)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "eng",
-        "eng5_",
-        "eng05",
-        "eng5_k2",
-        "eng4",
-        "eng99",
-        "eng0_k2=1",
-        "eng2_k2=5",
-        "eng2_k2=-2",
-        "eng2_k3=1",
-    ],
-)
-def test_a_name_that_no_engine_has_is_refused(name: str) -> None:
-    check_script(f"""
+def test_a_name_that_no_engine_has_is_refused() -> None:
+    check_script("""
 problem = Problem(mini_batch=5, in_channels=4, out_channels=6, input=(9, 8), kernel=(3, 3), padding=1)
-try:
-    cuda.prepare(Kernel(problem, "forward"), [(5, "{name}")])
-except EngineError as error:
-    pass
-else:
-    raise SystemExit("it was taken")
+names = "eng eng5_ eng05 eng5_k2 eng4 eng99 eng0_k2=1 eng2_k2=5 eng2_k2=-2 eng2_k3=1"
+for name in names.split():
+    try:
+        cuda.prepare(Kernel(problem, "forward"), [(5, name)])
+    except EngineError:
+        continue
+    raise SystemExit(f"{name} was taken")
 """)
 
 

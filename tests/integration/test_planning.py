@@ -15,7 +15,7 @@ import pytest
 from programs import run
 from shim_clients import HERE
 
-from mucudnn._native import STRIDED, Problem, group_copies, group_kernel, parse_descriptor
+from mucudnn._native import STRIDED, Problem, group_kernel, parse_descriptor
 from mucudnn.costs.records import SUCCESS
 from mucudnn.measuring.described_device import bundled_devices, read_properties
 from mucudnn.problems import kernels
@@ -110,21 +110,6 @@ def test_every_part_of_the_configurations_within_a_limit_is_finalized(network: s
             assert made.again == part.workspace <= LIMIT
 
 
-@pytest.mark.parametrize("pass_", PASSES)
-@pytest.mark.parametrize("device", ["h100", "h200"])
-def test_undivided_in_nchw_tensor_cores_take_memory_that_micro_batches_do_not(
-    device: str, pass_: str, plan: Plan
-) -> None:
-    sizes = (256, 16)
-    whole, small = plan([(described(HEADLINE.format(n)), pass_) for n in sizes], device)
-    fast, fast_small = (
-        [c.workspace for c in candidates if c.runs and c.on_tensor_cores] for candidates in (whole, small)
-    )
-    assert min(fast) >= 100 * MIB
-    assert min(fast_small) <= 16 * MIB
-    assert min(c.workspace for c in whole if c.runs and not c.on_tensor_cores) < MIB
-
-
 FUSED = ("+bias+relu", "+add+bias+relu", "+add0+bias+relu")
 
 
@@ -144,17 +129,6 @@ def test_every_part_of_a_divided_fused_convolution_is_finalized(
     measured = [MicroConfiguration(n, c.algorithm, 1.0 + n, c.workspace) for n in SIZES for c in fast[n]]
     (within_limit,) = desirable_set(measured, MINI_BATCH, limit=16 * MIB)[-1:]
     assert (len(within_limit.parts) > 1) == (layout == "nchw")
-
-
-@pytest.mark.parametrize("epilogue", FUSED)
-def test_fused_in_nchw_tensor_cores_take_as_much_memory_as_alone(epilogue: str, plan: Plan) -> None:
-    texts = [HEADLINE.format(n) + ending for n in (256, 16) for ending in ("", epilogue)]
-    alone, fused, alone_small, fused_small = (
-        min(c.workspace for c in candidates if c.runs and c.on_tensor_cores)
-        for candidates in plan([(described(text), "forward") for text in texts])
-    )
-    assert fused == alone >= 100 * MIB
-    assert fused_small == alone_small <= 16 * MIB
 
 
 def engines(candidates: Iterable[Planned]) -> dict[str, int]:
@@ -198,20 +172,6 @@ def test_16_bit_inputs_with_an_fp32_output_have_a_compiled_engine_that_takes_mem
 @pytest.mark.parametrize("epilogue", ["+relu", "+add+relu", "+bias+add+relu"])
 def test_fusions_that_cudnn_must_compile_are_not_planned(epilogue: str, plan: Plan) -> None:
     assert plan([(described(HEADLINE.format(16) + epilogue), "forward")]) == [[]]
-
-
-@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_one_samples_odd_size_costs_a_mini_batch_no_engine(layout: str, plan: Plan) -> None:
-    # A sample has 3 x 227 x 227 numbers: 64 samples end at a multiple of 16 bytes, 63 do not.
-    text = f"f16:{layout}:mb{{}}_ic3ih227_oc96_kh11_sh4"
-    even, odd = plan([(described(text.format(n)), "forward") for n in (64, 63)])
-    fast, fast_odd = (
-        {c.algorithm for c in candidates if c.runs and c.on_tensor_cores} for candidates in (even, odd)
-    )
-    assert fast
-    assert len(fast) >= len(fast_odd)
-    if layout == "nhwc":
-        assert min(c.workspace for c in even if c.runs and c.on_tensor_cores) == 0
 
 
 def test_a_filter_gradient_of_too_many_elements_has_tensor_cores_only_where_it_is_divided(plan: Plan) -> None:
@@ -264,12 +224,6 @@ def test_a_sample_of_too_many_elements_has_tensor_cores_in_tiles(pass_: str, pla
 def test_every_bundled_device_is_one_that_cudnn_takes(device: str, plan: Plan) -> None:
     (candidates,) = plan([(described(HEADLINE.format(64)), "forward")], device)
     assert any(candidate.runs and candidate.on_tensor_cores for candidate in candidates)
-
-
-def test_engines_depend_on_the_device(plan: Plan) -> None:
-    kernel = (described(HEADLINE.format(64)), "forward")
-    (a100,), (h200,) = (plan([kernel], device) for device in ("a100", "h200"))
-    assert {c.algorithm for c in a100} != {c.algorithm for c in h200}
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -352,19 +306,3 @@ def test_every_engine_in_nchw_takes_half_of_the_channels_where_they_are(plan: Pl
     whole = kernels.Kernel(described("f16:mb16_ic512ih14_oc512_kh3_ph1"), pass_)
     (candidates,) = plan([(group_kernel(whole, 256).problem, pass_)], "h100")
     assert {STRIDED in candidate.notes.split() for candidate in candidates if candidate.runs} == {True}
-
-
-@pytest.mark.parametrize(
-    ("pass_", "of_inputs"), [*((pass_, False) for pass_ in PASSES), ("backward_filter", True)]
-)
-def test_an_eighth_of_the_channels_needs_a_fraction_of_the_workspace_of_one_sample(
-    plan: Plan, pass_: str, of_inputs: bool
-) -> None:
-    whole = kernels.Kernel(described("f16:mb1_ic512ih14_oc512_kh3_ph1"), pass_)
-    eighth = group_kernel(whole, 64, of_inputs)
-    every, some = plan([(whole.problem, pass_), (eighth.problem, pass_)], "h100")
-    needed, least = (
-        min(c.workspace for c in candidates if c.runs and c.on_tensor_cores) for candidates in (every, some)
-    )
-    assert needed > 4 * MIB
-    assert least + group_copies(whole, 64, 1, of_inputs) < needed / 3
