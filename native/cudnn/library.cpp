@@ -5,11 +5,15 @@
 #include <new>
 #include <type_traits>
 
+#include "core/address_space.hpp"
 #include "cudnn/engine.hpp"
 
 namespace mucudnn {
 
-Library::Library(const std::string& path) : own_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+Library::Library(const std::string& path) {
+  // OpenBLAS, which the host engine loads, maps about 25 MiB of code and data before its first buffer.
+  check_address_space(2 * kOpenBlasBuffer);
+  own_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (own_ == nullptr) throw EngineError("cannot load '" + path + "': " + dlerror());
   try {
     find_functions(own_, path);

@@ -1,4 +1,4 @@
-"""A training in which one rank is killed in the middle of a step, for `test_dying_ranks`."""
+"""A training in which one rank is killed in a step or as it is built, for `test_dying_ranks`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,26 @@ import pipeline_cases
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from mucudnn.errors import MucudnnError
 from mucudnn.torch import spatial
-from mucudnn.torch.pipeline import BidirectionalPipeline
+from mucudnn.torch.pipeline import BidirectionalPipeline, split
 
+Action = Callable[[], object]
 TIMEOUT = 20.0  # seconds
 
 
-def stages_in(schedule: str) -> Callable[[], object]:
-    """Return a function that runs a step of a pipeline with a stage on each rank."""
+def stages_in(schedule: str) -> tuple[Action, Action]:
+    """Return functions that make a pipeline with a stage on each rank, and that run a step of it."""
     world = dist.get_world_size()
     stages = [stage.double() for stage in pipeline_cases.make_stages(world)]
     mesh = pipeline_cases.make_mesh(world)
-    pipeline = BidirectionalPipeline(stages, mesh, pipeline_cases.loss, schedule, timeout=TIMEOUT)
+
+    def build() -> BidirectionalPipeline:
+        return BidirectionalPipeline(stages, mesh, pipeline_cases.loss, schedule, timeout=TIMEOUT)
+
+    pipeline = build()
     [(x, y)] = pipeline_cases.mini_batches(1, 8)
 
     def step() -> None:
@@ -38,12 +44,26 @@ def stages_in(schedule: str) -> Callable[[], object]:
         pipeline.clip_grad_norm_(1.0)
         pipeline.evaluate(x, everywhere=True)
 
-    return step
+    return build, step
 
 
-def divided(axis: str) -> Callable[[], object]:
-    """Return a function that runs a step of a model of which each rank has a part of every sample."""
-    mesh = spatial.init_mesh("cpu", timeout=TIMEOUT, depth=dist.get_world_size())
+def cut(stages: str) -> tuple[Action, Action]:
+    """Return twice a function that splits a model."""
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)))
+
+    def build() -> object:
+        return split(model, stages=int(stages), example_input=torch.ones(2, 8))
+
+    return build, build
+
+
+def divided(axis: str) -> tuple[Action, Action]:
+    """Return functions that make a mesh, and that run a step of a model which divides every sample on it."""
+
+    def build() -> DeviceMesh:
+        return spatial.init_mesh("cpu", timeout=TIMEOUT, depth=dist.get_world_size())
+
+    mesh = build()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 3))
     x = torch.randn(2, 2, 16, 16)
@@ -51,15 +71,17 @@ def divided(axis: str) -> Callable[[], object]:
     def step() -> None:
         model(spatial.divide(x, mesh, {int(axis): "depth"}, statistics="all")).gather().sum().backward()
 
-    return step
+    return build, step
 
 
-def train(make: Callable[[str], Callable[[], object]], how: str, victim: int, share: float) -> str:
-    """Run steps until one fails, and return the error.
+def repeat(
+    make: Callable[[str], tuple[Action, Action]], how: str, is_step: bool, victim: int, share: float
+) -> str:
+    """Build, or run a step, until one fails, and return the error.
 
-    The victim is killed when it has made this share of the calls of the second step.
+    The victim is killed when it has made this share of the calls of the second one.
     """
-    step = make(how)
+    act = make(how)[is_step]
     calls = most = 0
 
     def count(frame: FrameType, event: str, _: object) -> None:
@@ -69,11 +91,11 @@ def train(make: Callable[[str], Callable[[], object]], how: str, victim: int, sh
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.setprofile(count if dist.get_rank() == victim else None)
-    step()
+    act()
     most, calls = int(calls * share), 0
     try:
         for _ in range(3):
-            step()
+            act()
     except MucudnnError as error:
         return str(error)
     finally:

@@ -14,8 +14,6 @@ import needs_torch  # noqa: F401
 from programs import run
 from random_cases import cases
 
-# Each case is a child of a process that has called the engine, because OpenBLAS ends a process that has too
-# little memory for its first product.
 PROGRAM = """
 import copy, os, resource, sys
 from random import Random
@@ -25,8 +23,6 @@ import mucudnn.torch as mt
 layer = mt.convert(torch.nn.Conv2d(4, 8, 3), budget="0.3s")
 own = mt.restore(copy.deepcopy(layer))
 x = torch.linspace(-1, 1, 8 * 4 * 32 * 32).reshape(8, 4, 32, 32)
-for _ in range(3):
-    layer(x[:2])
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 
 def starve(random):

@@ -34,6 +34,7 @@ template <typename T, typename = std::enable_if_t<std::is_floating_point_v<T>>>
 void gemm(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std::int64_t k, T alpha, const T* a,
           std::int64_t lda, const T* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc,
           const NoFork& = NoFork()) {
+  check_memory_of_first_product();
   constexpr auto narrow = [](std::int64_t size) { return static_cast<blasint>(size); };
   const auto multiply = [&](auto* cblas) {
     cblas(CblasRowMajor, blas_of(ta), blas_of(tb), narrow(m), narrow(n), narrow(k), alpha, a, narrow(lda), b,

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "core/address_space.hpp"
 #include "host/transforms/products.hpp"
 
 namespace mucudnn::host {
@@ -53,6 +54,13 @@ void* memory_of_this_thread() {
 void* product_memory_of_this_thread() {
   static const BlockOfThread block;
   return block.at_least(transforms::kProductMemory);
+}
+
+void check_memory_of_first_product() {
+  thread_local bool is_checked = false;
+  if (is_checked) return;
+  check_address_space(kOpenBlasBuffer);
+  is_checked = true;
 }
 
 void* line_memory_of_this_thread(std::size_t size) {

@@ -17,6 +17,9 @@ void* memory_of_this_thread();
 // Returns transforms::kProductMemory more bytes, in which products pack their factors.
 void* product_memory_of_this_thread();
 
+// Throws std::bad_alloc if a thread's first product by OpenBLAS might find too little address space.
+void check_memory_of_first_product();
+
 // Returns at least `size` more bytes, in which transforms keep their lines. A larger size loses the contents.
 void* line_memory_of_this_thread(std::size_t size);
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from mucudnn.errors import MucudnnError, UsageError
 from mucudnn.torch.parallel.pipeline.shapes import Layout
+from mucudnn.torch.parallel.ranks import make_group, naming
 
 T = TypeVar("T")
 _Pending: TypeAlias = tuple[Tensor, dist.Work]
@@ -51,7 +52,7 @@ class Agreement:
         self.timeout = timeout
         self._pipes = [list(row) for row in pipes]
         self._ranks = sorted(rank for row in pipes for rank in row)
-        self._group = dist.new_group(self._ranks, timeout=timeout, backend="gloo")
+        self._group = make_group(self._ranks, timeout, "gloo")
         self._state: object = None
         self._always_unknown = False
         self._begun: _Pending | None = None
@@ -188,15 +189,6 @@ class Agreement:
             raise error
         kind, _ = next(iter(failures.values()))
         raise kind("; ".join(texts))
-
-
-@contextmanager
-def naming(what: str) -> Iterator[None]:
-    """Raise a MucudnnError that names what failed, because after a rank has ended, messages to it fail."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise MucudnnError(f"{what} without success: another rank has failed or stopped ({error})") from error
 
 
 def _wait(answer: _Pending) -> int:

@@ -9,9 +9,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mucudnn.solver.devices.schedules import Schedule
-from mucudnn.torch.parallel.pipeline.agreement import Agreement, naming
+from mucudnn.torch.parallel.pipeline.agreement import Agreement
 from mucudnn.torch.parallel.pipeline.shapes import StageSource
 from mucudnn.torch.parallel.pipeline.ties import Place, agree_on_ties
+from mucudnn.torch.parallel.ranks import make_group, naming
 
 _EXCHANGED = "this rank exchanged gradients or other sums with the ranks of the pipelines"
 
@@ -46,7 +47,7 @@ class Reduction:
 
     def __post_init__(self) -> None:
         everyone = sorted(r for row in self.pipes for r in row)
-        self._world = dist.new_group(everyone, timeout=self.agreement.timeout)
+        self._world = make_group(everyone, self.agreement.timeout)
         self._pipeline = next(i for i, row in enumerate(self.pipes) if dist.get_rank() in row)
         self._stages = {stage: module for (stage, _), module in sorted(self.modules.items())}
         self._ties = agree_on_ties(self.sources, self._stages, self.agreement)
@@ -193,7 +194,7 @@ class Reduction:
             }
             ranks = tuple(sorted(row[holder] for row in self.pipes for holder in holders))
             if len(ranks) > 1 and ranks not in groups:
-                groups[ranks] = dist.new_group(list(ranks), timeout=self.agreement.timeout)
+                groups[ranks] = make_group(ranks, self.agreement.timeout)
             made[stages] = groups.get(ranks) if len(ranks) > 1 else None
         return made
 

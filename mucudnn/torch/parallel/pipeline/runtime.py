@@ -14,7 +14,7 @@ from mucudnn.errors import NothingFitsError, UsageError
 from mucudnn.solver import Infeasible
 from mucudnn.solver.devices.pipelines import INSTANT, PeerLink, PipelineTimeline, choose_schedule
 from mucudnn.solver.devices.schedules import SCHEDULES, Schedule, forward_only
-from mucudnn.torch.parallel.pipeline.agreement import Agreement, naming
+from mucudnn.torch.parallel.pipeline.agreement import Agreement
 from mucudnn.torch.parallel.pipeline.arguments import Arguments, divide
 from mucudnn.torch.parallel.pipeline.costs import find_inputs, measure_stage
 from mucudnn.torch.parallel.pipeline.gradients import Reduction
@@ -24,6 +24,7 @@ from mucudnn.torch.parallel.pipeline.shapes import Layout, StageSource
 from mucudnn.torch.parallel.pipeline.splitting import merge_stages
 from mucudnn.torch.parallel.pipeline.stages import in_mode
 from mucudnn.torch.parallel.pipeline.transfers import Transfers, make_directions
+from mucudnn.torch.parallel.ranks import naming
 
 
 class BidirectionalPipeline:

@@ -19,6 +19,7 @@ from mucudnn.torch.parallel.pipeline.comparing import check_stages
 from mucudnn.torch.parallel.pipeline.node_costs import NodeCost, measure_nodes
 from mucudnn.torch.parallel.pipeline.stages import unchanged
 from mucudnn.torch.parallel.pipeline.tracing import trace_graph
+from mucudnn.torch.parallel.ranks import naming
 
 T = TypeVar("T")
 _OPERATIONS = "call_module", "call_function", "call_method"
@@ -170,7 +171,8 @@ def _on_rank_0(verb: str, function: Callable[[], T]) -> T:
             )
             answer = [None, f"{doing}{error}"]
     if not is_alone:
-        dist.broadcast_object_list(answer, 0)
+        with naming("this rank waited for rank 0, which measures and compares for all"):
+            dist.broadcast_object_list(answer, 0)
     result: T
     result, failure = answer
     if failure:

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from mucudnn.errors import UsageError
 from mucudnn.solver.devices.schedules import Schedule, Task
-from mucudnn.torch.parallel.pipeline.agreement import Agreement, naming
+from mucudnn.torch.parallel.pipeline.agreement import Agreement
 from mucudnn.torch.parallel.pipeline.arguments import Arguments
 from mucudnn.torch.parallel.pipeline.shapes import Layout, check_outputs, distinct
+from mucudnn.torch.parallel.ranks import make_group, naming
 
 NOTHING = Layout((), ())
 """The layout of a message from a rank that failed."""
@@ -239,5 +240,5 @@ def make_directions(members: Sequence[Sequence[int]], rank: int, timeout: timede
         timeout: how long to wait for the other ranks.
     """
     # All processes make all groups, because new_group is a collective operation of the whole world.
-    groups = [Directions(*(dist.new_group(ranks, timeout) for _ in "ud")) for ranks in members]
+    groups = [Directions(*(make_group(ranks, timeout) for _ in "ud")) for ranks in members]
     return next(group for group, ranks in zip(groups, members, strict=True) if rank in ranks)

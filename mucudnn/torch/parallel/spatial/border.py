@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from mucudnn.errors import ArgumentTypeError, UsageError, shown
 from mucudnn.forks import no_fork
+from mucudnn.torch.parallel.ranks import naming
 from mucudnn.torch.parallel.spatial.divided import Divided, Division, axes_of, handles, local_shape
 from mucudnn.torch.parallel.spatial.exchange.agreement import (
     DEFAULT_TIMEOUT,
@@ -56,10 +57,11 @@ def init_mesh(device: str, *, timeout: float = DEFAULT_TIMEOUT, **sizes: int) ->
         text = " × ".join(f"{name}={size}" for name, size in sizes.items())
         raise UsageError(f"the mesh {text} has {ranks} ranks, but the world has {world}: they must be equal")
     meshes: list[Any] = [None] * world
-    dist.all_gather_object(meshes, (device, list(sizes.items())))
-    if any(mesh != meshes[0] for mesh in meshes):
-        raise DivergedError(f"the ranks name different meshes: {meshes}")
-    mesh = init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    with naming("this rank made a mesh with all ranks"):
+        dist.all_gather_object(meshes, (device, list(sizes.items())))
+        if any(mesh != meshes[0] for mesh in meshes):
+            raise DivergedError(f"the ranks name different meshes: {meshes}")
+        mesh = init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     for name in sizes:
         set_timeout(mesh.get_group(name).group_name, timeout)
     return mesh

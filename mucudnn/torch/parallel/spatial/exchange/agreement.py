@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _resolve_process_group
 
 from mucudnn.errors import UsageError
+from mucudnn.torch.parallel.ranks import naming
 from mucudnn.torch.parallel.spatial.exchange import watching
 
 DEFAULT_TIMEOUT = 300.0
@@ -49,7 +50,8 @@ def require_agreement(group_name: str, description: str, device: torch.device) -
     if on_cpu:
         watching.settle(group_name)
     texts: list[Any] = [None] * group.size()
-    dist.all_gather_object(texts, description, group)
+    with naming("this rank asked what the others do"):
+        dist.all_gather_object(texts, description, group)
     raise _diverged(watching.shown_by_rank(dict(enumerate(texts))))
 
 

@@ -1,0 +1,26 @@
+"""What a rank does with others, and the error if one of them has ended, because messages to it fail."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from mucudnn.errors import MucudnnError
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Raise a MucudnnError that names what failed if torch.distributed raises an error."""
+    try:
+        yield
+    except MucudnnError:
+        raise
+    except RuntimeError as error:
+        raise MucudnnError(f"{what} without success: another rank has failed or stopped ({error})") from error
+
+
+def make_group(ranks: Sequence[int], timeout: timedelta, backend: str | None = None) -> dist.ProcessGroup:
+    """Return a new process group, which every process of the world must make. Raises MucudnnError."""
+    with naming(f"this rank made a process group of the ranks {list(ranks)}"):
+        return dist.new_group(list(ranks), timeout=timeout, backend=backend)
