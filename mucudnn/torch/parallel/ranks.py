@@ -1,4 +1,4 @@
-"""What a rank does with others, and the error if one of them has ended, because messages to it fail."""
+"""The making of process groups, and the error of a rank when another one has ended."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
