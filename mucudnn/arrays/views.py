@@ -7,6 +7,7 @@ is loaded already. All other arrays have NumPy's array interface, the CUDA array
 import math
 import sys
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,6 @@ from mucudnn.errors import (
     NotDifferentiableError,
     NothingFitsError,
     UsageError,
-    shown,
 )
 
 TYPES = ("f32", "f64", "f16", "bf16")
@@ -209,51 +209,39 @@ def _get_attribute(array: Any, attribute: str, name: str) -> Any:
 
 
 def _check_interface(array: Any, interface: Any, name: str) -> dict[str, Any]:
-    """Return an array interface in the form that NumPy and CUDA specify. Raises ArgumentTypeError."""
+    """Return an array interface as NumPy states it, without strides if the array is packed, and the stream.
+
+    NumPy reads no element, so this is safe for CUDA's interface, too. Raises ArgumentTypeError.
+    """
     masked = sys.modules.get("numpy.ma")
     if masked is not None and isinstance(array, masked.MaskedArray):
         raise _masked(name)
     if not isinstance(interface, dict):
         raise _not_an_array(array, name)
-    start = f"{name} is {type(array).__name__}, whose array interface"
-    for key in ("shape", "typestr", "data"):
-        if key not in interface:
-            raise ArgumentTypeError(f"{start} has no {key!r}")
-    shape, strides = interface["shape"], interface.get("strides")
-    address: Any = interface["data"][0] if _is_tuple(interface["data"], 2) else None
-    well_formed = {
-        "shape": _is_tuple(shape) and all(type(size) is int and 0 <= size < 2**63 for size in shape),
-        "typestr": isinstance(interface["typestr"], str),
-        "data": type(address) is int and 0 <= address < 2**64,
-        "strides": strides is None
-        or (_is_tuple(strides, len(shape)) and all(type(stride) is int for stride in strides)),
-        "stream": interface.get("stream") is None or type(interface["stream"]) is int,
-    }
-    for key, is_well_formed in well_formed.items():
-        if not is_well_formed:
-            raise ArgumentTypeError(f"{start} says that {key!r} is {shown(interface[key])}")
     if interface.get("mask") is not None:
         raise _masked(name)
-    _check_memory(name, address, shape)
-    return interface
-
-
-def _is_tuple(value: object, length: int | None = None) -> bool:
-    return isinstance(value, tuple | list) and length in (None, len(value))
+    try:
+        stated = np.asarray(SimpleNamespace(__array_interface__=interface)).__array_interface__
+        return {**stated, "stream": int(interface.get("stream") or 0)}
+    except Exception as error:
+        raise ArgumentTypeError(
+            f"{name} is {type(array).__name__}, whose array interface cannot be read: "
+            f"{_read_first_line(error)}"
+        ) from None
 
 
 def _read_interface(array: Any, interface: dict[str, Any], name: str, device: str) -> View:
     """Return the view that an array interface describes; NumPy's and CUDA's have the same form."""
-    shape, data_type = tuple(interface["shape"]), _INTERFACE_TYPES.get(interface["typestr"])
+    shape, data_type = interface["shape"], _INTERFACE_TYPES.get(interface["typestr"])
     if data_type is None:
         raise _unsupported(name, getattr(array, "dtype", interface["typestr"]))
     address, read_only = interface["data"]
-    if interface.get("strides") is not None and not _is_packed(interface, ITEM_SIZES[data_type]):
+    if interface["strides"] is not None:
         raise _not_packed(name, "numpy.ascontiguousarray")
     stream = 0
     if device != "cpu":
         cupy = _library_of(array, "cupy", "ndarray")
-        stream = int(cupy.cuda.get_current_stream().ptr if cupy else interface.get("stream") or 0)
+        stream = int(cupy.cuda.get_current_stream().ptr if cupy else interface["stream"])
     return _aligned(View(address, shape, data_type, device, not read_only, array, stream), name)
 
 
@@ -262,21 +250,6 @@ def _aligned(view: View, name: str) -> View:
     if view.address % ITEM_SIZES[view.data_type]:
         raise UsageError(f"the address of {name} is not a multiple of the size of its elements: copy it")
     return view
-
-
-def _check_memory(name: str, address: int, shape: Any) -> None:
-    """Raise UsageError if there are elements but no memory."""
-    if address == 0 and math.prod(shape) > 0:
-        raise UsageError(f"{name} has no memory: its address is 0")
-
-
-def _is_packed(interface: dict[str, Any], item: int) -> bool:
-    expected = item
-    for size, stride in zip(reversed(interface["shape"]), reversed(interface["strides"]), strict=True):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True
 
 
 def _read_other(array: Any, name: str) -> View:
@@ -304,7 +277,8 @@ def _read_other(array: Any, name: str) -> View:
         raise _unsupported(name, getattr(array, "dtype", type_))
     if not packed:
         raise _not_packed(name, "a copy")
-    _check_memory(name, address, shape)
+    if address == 0 and math.prod(shape) > 0:
+        raise UsageError(f"{name} has no memory: its address is 0")
     return _aligned(View(address, shape, _DLPACK_TYPES[type_], "cpu", not read_only, capsule), name)
 
 

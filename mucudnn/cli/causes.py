@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mucudnn.cli import options, outputs
+from mucudnn.cli import options
 from mucudnn.diagnosis.causes import CAUSES, Shares, divide
 from mucudnn.diagnosis.lateness import Lateness, late_ranks
-from mucudnn.diagnosis.perfetto import write_timelines
 from mucudnn.diagnosis.remedies import WORTH, Remedy, remedies
 from mucudnn.diagnosis.traces import read_traces
 from mucudnn.output.answers import Answer, Lines, table
-from mucudnn.output.files import write_lines
 from mucudnn.output.text import milliseconds
 
 HELP = "show why the ranks of a training run idle, from traces of torch.profiler"
@@ -23,10 +21,7 @@ DESCRIPTION = (
     "much each saves in a simulation. Give the traces of all ranks, as torch.profiler's export_chrome_trace "
     "writes them."
 )
-EXAMPLES = (
-    "mucudnn parallel causes rank0.json rank1.json",
-    "mucudnn parallel causes rank*.json --output timeline.json",
-)
+EXAMPLES = ("mucudnn parallel causes rank0.json rank1.json",)
 _MEANINGS = {
     "data": "waits for its data loader",
     "compute": "computes",
@@ -46,18 +41,14 @@ _PARTS = {
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    drawn = "write the measured and simulated timelines for ui.perfetto.dev"
     traces = ("traces TRACE+", Path, "a rank's trace, .json or .json.gz")
-    options.add_arguments(parser, traces, ("--output FILE", outputs.TIMELINE.parse, drawn), options.JSON)
+    options.add_arguments(parser, traces, options.JSON)
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Find the causes, and write the timelines."""
+    """Find the causes."""
     ranks = divide(read_traces(arguments.traces))
-    changes = remedies(ranks)
-    if arguments.output:
-        write_lines(arguments.output, [write_timelines(ranks, changes)], "the timelines")
-    return Causes(ranks, late_ranks(ranks), changes)
+    return Causes(ranks, late_ranks(ranks), remedies(ranks))
 
 
 @dataclass(frozen=True)
@@ -70,12 +61,9 @@ class Causes(Answer):
 
     def content(self) -> dict[str, Any]:
         """Return the form that docs/reference/json.md describes."""
-        ranks, changes = ("rank", "steps", "total_ms", "ms"), ("cause", "change", "before_ms", "after_ms")
-        return {
-            "ranks": [{key: getattr(rank, key) for key in ranks} for rank in self.ranks],
-            "late": self.late,
-            "remedies": [{key: getattr(remedy, key) for key in changes} for remedy in self.remedies],
-        }
+        keys = ("rank", "steps", "total_ms", "ms")
+        ranks = [{key: getattr(rank, key) for key in keys} for rank in self.ranks]
+        return {"ranks": ranks, "late": self.late, "remedies": self.remedies}
 
     def lines(self) -> Lines:
         """Yield a table of the shares, and sentences about late ranks and remedies."""

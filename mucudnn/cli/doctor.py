@@ -29,7 +29,7 @@ from mucudnn.output.files import write_lines
 
 HELP = "see whether `mucudnn run` works, for which programs, and why not"
 DESCRIPTION = (
-    "Checks the installation, its packages, the cache and the way to a GPU. Lists the cuDNN libraries of "
+    "Checks the installation, the cache and the way to a GPU. Lists the cuDNN libraries of "
     "this machine, opens one in a child process under mucudnn's own, and says which library each PROGRAM "
     "would get, without starting it: a file, a command or an installed Python package. The exit code is 1 "
     "if something does not work."
@@ -95,7 +95,6 @@ def run(arguments: argparse.Namespace) -> Answer | None:
         return None
     checks = (
         installation.check_engine,
-        installation.check_packages,
         installation.check_cache,
         installation.check_gpu,
         doctor.try_drop_in,

@@ -62,5 +62,4 @@ ROWS = Kind("export of a cache", lambda start: start.startswith(b'{"kind": "head
 CONVOLUTIONS = Kind(
     "record of convolutions", lambda start: start.startswith(b"# Convolutions that a program")
 )
-TIMELINE = Kind("timeline for Perfetto", lambda start: start.startswith(b'{"traceEvents"'))
 DEVICE = Kind("description of a device", lambda start: b'"deviceName"' in start)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from mucudnn.diagnosis.causes import Shares
 from mucudnn.diagnosis.lateness import late_ranks
-from mucudnn.solver.devices.pipelines import PipelineTimeline, Stage, simulate_pipeline
+from mucudnn.solver.devices.pipelines import Stage, simulate_pipeline
 from mucudnn.solver.devices.schedules import gpipe
 
 MOST_WORKERS = 16
@@ -23,14 +23,12 @@ class Remedy:
         change: the change in words, such as `4 loader workers`.
         before_ms: the milliseconds of a step in the trace.
         after_ms: the milliseconds of a step in the simulation.
-        timeline: the simulated pipeline; None if the remedy is not a pipeline.
     """
 
     cause: str
     change: str
     before_ms: float
     after_ms: float
-    timeline: PipelineTimeline | None = None
 
     @property
     def saved(self) -> float:
@@ -93,12 +91,11 @@ def _micro_batches(ranks: Sequence[Shares]) -> list[Remedy]:
         return []
     before = max(rank.total_ms / rank.steps for rank in ranks)
     other = max((rank.total_ms - rank.ms["compute"] - rank.ms["wait"]) / rank.steps for rank in ranks)
-    timelines = []
+    after = {}
     for parts in MICRO_BATCHES:
         work = [rank.ms["compute"] / rank.steps / parts for rank in ranks]
         stages = [Stage(ms / 3, 2 * ms / 3) for ms in work]
-        timelines.append(simulate_pipeline(gpipe(len(ranks), parts), stages))
-    best = min(timeline.time_ms for timeline in timelines)
-    index = next(i for i, timeline in enumerate(timelines) if timeline.time_ms <= best * 1.05)
-    change = f"GPipe with {MICRO_BATCHES[index]} micro-batches"
-    return [Remedy("wait", change, before, timelines[index].time_ms + other, timelines[index])]
+        after[parts] = simulate_pipeline(gpipe(len(ranks), parts), stages).time_ms
+    best = min(after.values())
+    parts, ms = next((parts, ms) for parts, ms in after.items() if ms <= best * 1.05)
+    return [Remedy("wait", f"GPipe with {parts} micro-batches", before, ms + other)]

@@ -1,8 +1,7 @@
-"""The checks of an installation: packages, the cache of measurements, and the way to a GPU."""
+"""The checks of an installation: its engine, the cache of measurements, and the way to a GPU."""
 
 import ctypes
 import platform
-import re
 from importlib import metadata
 
 from mucudnn import __version__
@@ -17,9 +16,6 @@ _PACKAGES = (
     "numpy", "highspy", "pulp", "msgspec", "rich", "scipy-openblas32", "torch", "cupy", "jinja2",
     "matplotlib", "h5py", "shtab", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12",
 )  # fmt: skip
-_PARTS = ("completion", "report", "spatial", "torch")  # the extras for users
-_EXTRA = re.compile(r"extra == ['\"](\w+)['\"]")
-_ABSENT = "which is not installed"
 
 
 def versions() -> dict[str, str]:
@@ -35,44 +31,6 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return names
-
-
-def check_packages() -> Finding:
-    """Compare the installed packages with the versions that mucudnn and its optional parts need."""
-    missing: list[str] = []
-    outdated: dict[str, str] = {}  # several parts need the same PyTorch
-    for line in metadata.requires("mucudnn") or ():
-        need, _, marker = line.partition(";")
-        extra = _EXTRA.search(marker)
-        if extra is not None and extra[1] not in _PARTS:
-            continue
-        complaint = _complain(need.strip())
-        if complaint and extra is None:
-            missing.append(f"mucudnn needs {need.strip()}, {complaint}")
-        elif complaint and complaint != _ABSENT and extra is not None:
-            outdated.setdefault(need, f"mucudnn[{extra[1]}] needs {need.strip()}, {complaint}")
-    text = "; ".join(missing or outdated.values()) or "have the versions that mucudnn needs"
-    return Finding("the packages", False if missing else None if outdated else True, text)
-
-
-def _complain(need: str) -> str:
-    """Return why the installed package does not meet a need such as `pulp<4,>=3.3.1`, or an empty text."""
-    name = re.split(r"[^\w.-]", need, maxsplit=1)[0]
-    try:
-        version = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return _ABSENT
-    number = _numbers(version)
-    fits = [
-        number < _numbers(bound) if comparison == "<" else number >= _numbers(bound)
-        for comparison, bound in re.findall(r"(<|>=)([\d.]+)", need)
-    ]
-    return "" if all(fits) else f"but {version} is installed"
-
-
-def _numbers(version: str) -> list[int]:
-    """Return the numbers of a version before its first letter: [2, 13, 0] of 2.13.0+cpu."""
-    return [int(number) for number in re.findall(r"\d+", re.split(r"[^\d.]", version, maxsplit=1)[0])]
 
 
 def check_engine() -> Finding:

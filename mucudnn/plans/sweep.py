@@ -8,7 +8,6 @@ from mucudnn.errors import UsageError
 from mucudnn.forks import no_fork
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
-from mucudnn.measuring.source import timed
 from mucudnn.plans.decide import fastest_configuration
 from mucudnn.plans.parts.channels import measure_groups
 from mucudnn.plans.parts.parts import faster_groups
@@ -92,50 +91,23 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 def sweep(bench: Bench, kernels: Sequence[Kernel], sizes: Sequence[int], limit: int | None) -> list[Sweep]:
     """Measure each kernel at these mini-batch sizes, or at powers of two and its own if there are none.
 
-    The parts of a division have swept sizes or powers of two, which are measured too. The sizes beside
-    a cliff are measured twice, because a disturbed measurement looks like a cliff.
+    The parts of a division have swept sizes or powers of two, which are measured too.
     """
     swept = {kernel: sizes or micro_batch_sizes(_PARTS, kernel.mini_batch) for kernel in kernels}
     slices = {
         kernel: sorted({*own, *usable_sizes(_PARTS, kernel.at(max(own)))}) for kernel, own in swept.items()
     }
     measured = [kernel.at(size) for kernel, own in slices.items() for size in own]
-    made = bench.made.total()
     benchmark(bench, measured, "undivided")
     if limit is not None:
         whole = [kernel.at(size) for kernel, own in swept.items() for size in own]
         measure_groups(bench, dict.fromkeys(whole, limit), _PARTS)
-    is_new = bench.made.total() > made
-    results = [_read_sweep(bench, kernel, swept[kernel], slices[kernel], limit) for kernel in kernels]
-    doubtful = [
-        (swept_kernel.kernel.at(point.mini_batch), point)
-        for swept_kernel in results
-        for cliff in (swept_kernel.cliffs if is_new else ())
-        for point in (cliff.before, cliff.point)
-    ]
-    for kernel, point in dict(doubtful).items():
-        _measure_again(bench, kernel, point)
-    return [_read_sweep(bench, kernel, swept[kernel], slices[kernel], limit) for kernel in kernels]
-
-
-def _read_sweep(
-    bench: Bench, kernel: Kernel, swept: Sequence[int], slices: Sequence[int], limit: int | None
-) -> Sweep:
-    rows = [row for row in bench.costs([kernel]).measurements[kernel] if row.micro_batch in slices]
-    return Sweep(kernel, limit, tuple(_make_point(bench, kernel.at(size), rows, limit) for size in swept))
-
-
-def _measure_again(bench: Bench, kernel: Kernel, point: SweepPoint) -> None:
-    """Measure the algorithm of a point again. An undisturbed row stays if this time is disturbed."""
-    if point.undivided is None:
-        return
-    (part,) = point.undivided.parts
-    rows = bench.cache.measurements(bench.machine, kernel)
-    row = next(row for row in rows if (row.micro_batch, row.algorithm) == (part.micro_batch, part.algorithm))
-    timer = bench.engine.timer(kernel, workspace=row.workspace, memory_cap=bench.memory_cap)
-    timing = timer.measure(part.micro_batch, part.algorithm, row.workspace)
-    bench.made["measured"] += 1
-    bench.cache.add(bench.machine, kernel, timed(row, timing))
+    results = []
+    for kernel, own in swept.items():
+        rows = [m for m in bench.costs([kernel]).measurements[kernel] if m.micro_batch in slices[kernel]]
+        points = tuple(_make_point(bench, kernel.at(size), rows, limit) for size in own)
+        results.append(Sweep(kernel, limit, points))
+    return results
 
 
 def find_cliffs(points: Sequence[SweepPoint]) -> list[Cliff]:

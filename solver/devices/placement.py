@@ -82,22 +82,6 @@ def place(
         raise ValueError(f"devices is {devices}, must be at least 1")
     if merges_chains:
         return _place_chains(operations, edges, devices, memory, time_limit)
-    placement = _place_all(operations, edges, devices, memory, time_limit)
-    if placement.is_proven or len(find_chains(len(operations), edges)) == len(operations):
-        return placement
-    # In the same time, the smaller program of the chains may find a better placement.
-    left = time_limit - (time.monotonic() - start)
-    chained = _place_chains(operations, edges, devices, memory, max(left, time_limit / 10))
-    if chained.time_ms < placement.time_ms:
-        placement = replace(chained, bound_ms=placement.bound_ms)
-    return replace(placement, seconds=time.monotonic() - start)
-
-
-def _place_all(
-    operations: Sequence[Operation], edges: Edges, devices: int, memory: int | None, time_limit: float
-) -> Placement:
-    """Place every operation on its own."""
-    start = time.monotonic()
     order = sort_operations(len(operations), edges)
     _check_memory(operations, devices, memory)
     # Tight memory may force operations apart, so that parts of the graph depend on each other.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from .configuration import TIE, Configuration, MicroConfiguration
 
@@ -16,25 +15,22 @@ class Knapsack:
     """
 
     def __init__(self, mini_batch: int) -> None:
-        self._time: Any = [0.0] + [math.inf] * mini_batch
-        self._parts: Any = [0] * (mini_batch + 1)
+        self._time = [0.0] + [math.inf] * mini_batch
+        self._parts = [0] * (mini_batch + 1)
         self._item: dict[int, MicroConfiguration] = {}
 
     @property
     def fastest(self) -> float:
         """The least milliseconds of the whole mini-batch; infinite if no parts add up to it."""
-        return float(self._time[-1])
+        return self._time[-1]
 
     def add(self, item: MicroConfiguration) -> None:
         """Add a micro-configuration, which must be faster than earlier ones of its size."""
         if item.time_ms > self._time[item.micro_batch] * (1 + TIE):
             return  # a division of this size is faster, and needs no more workspace
         self._item[item.micro_batch] = item
-        self._update_larger(item.micro_batch, item.time_ms)
-
-    def _update_larger(self, size: int, time_ms: float) -> None:
-        """Update every larger size, which may now have any number of parts of this size and time."""
-        time, parts = self._time, self._parts
+        # Every larger size may now have any number of parts of this size and time.
+        size, time_ms, time, parts = item.micro_batch, item.time_ms, self._time, self._parts
         for whole in range(size, len(time)):
             new_time, new_parts = time[whole - size] + time_ms, parts[whole - size] + 1
             if new_time <= time[whole] * (1 + TIE):
@@ -47,7 +43,8 @@ class Knapsack:
         chosen: list[MicroConfiguration] = []
         left = len(self._time) - 1
         while left:
-            size = self._choose_part(left)
+            able = [size for size in self._item if size <= left and self._is_optimal(size, left)]
+            size = min(able, key=lambda size: (self._parts[left - size], -size))
             chosen.append(self._item[size])
             left -= size
             # The rest has no larger part, so this one is taken again as long as that stays optimal.
@@ -59,11 +56,7 @@ class Knapsack:
         chosen.sort(key=lambda item: -item.micro_batch)
         return Configuration(tuple(chosen))
 
-    def _choose_part(self, left: int) -> int:
-        able = [size for size in self._item if size <= left and self._is_optimal(size, left)]
-        return min(able, key=lambda size: (self._parts[left - size], -size))
-
     def _is_optimal(self, size: int, left: int) -> bool:
         """Return whether a fastest way to make `left` can have a part of this size."""
         time_ms = self._item[size].time_ms + self._time[left - size]
-        return bool(time_ms <= self._time[left] * (1 + TIE))
+        return time_ms <= self._time[left] * (1 + TIE)

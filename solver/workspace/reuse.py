@@ -14,11 +14,8 @@ import math
 from collections.abc import Iterable
 from itertools import groupby
 
-from ..forks import no_fork
 from .configuration import Configuration, Infeasible, MicroConfiguration, faster, pareto_front
 from .knapsack import Knapsack
-
-LARGE = 2**16  # above this product of mini-batch and number of items, arrays are faster
 
 
 def desirable_set(
@@ -42,7 +39,7 @@ def desirable_set(
     """
     _check_mini_batch(mini_batch)
     useful = _keep_useful(measured, mini_batch, limit)
-    knapsack = _make_knapsack(mini_batch, len(useful))
+    knapsack = Knapsack(mini_batch)
     kept: list[Configuration] = []
     fastest = math.inf
     for _, items in groupby(useful, key=lambda item: item.workspace):
@@ -107,7 +104,7 @@ def _find_fastest(useful: list[MicroConfiguration], mini_batch: int) -> Configur
     best: Configuration | None = None
     while useful:
         fastest = {item.micro_batch: item for item in useful}  # items of one size have time descending
-        knapsack = _make_knapsack(mini_batch, len(fastest))
+        knapsack = Knapsack(mini_batch)
         for item in fastest.values():
             knapsack.add(item)
         if knapsack.fastest == math.inf or (best is not None and faster(best.time_ms, knapsack.fastest)):
@@ -136,12 +133,3 @@ def _keep_useful(
         useful += pareto_front(same_size)
     useful.sort(key=lambda item: (item.workspace, item.micro_batch))
     return useful
-
-
-def _make_knapsack(mini_batch: int, items: int) -> Knapsack:
-    """Return a knapsack for this number of items. Only a large one needs numpy, which is slow to import."""
-    if mini_batch * items <= LARGE:
-        return Knapsack(mini_batch)
-    with no_fork:
-        from .large_knapsack import LargeKnapsack
-    return LargeKnapsack(mini_batch)

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from mucudnn import _native
 from mucudnn.cli import doctor as cli_doctor
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
-from mucudnn.drop_in import doctor, installation
+from mucudnn.drop_in import doctor
 
 
 @pytest.fixture(autouse=True)
@@ -85,42 +84,9 @@ def test_an_issue_gets_versions_and_findings_as_json(tmp_path: Path) -> None:
     names = {each["name"] for each in content["versions"]}
     assert {"mucudnn", "python", "numpy", "highspy"} <= names
     subjects = [finding["subject"] for finding in content["findings"]]
-    assert subjects[:2] == ["the installation", "the packages"]
-    assert subjects[3:] == ["computing on a GPU", "a child process under mucudnn run"]
-    assert content["findings"][2]["text"] == "does not exist yet: the first measurement makes it"
-
-
-@pytest.mark.parametrize(
-    ("versions", "works", "end"),
-    [
-        ({}, True, "have the versions that mucudnn needs"),
-        ({"numpy": "1.26.4"}, False, "mucudnn needs numpy>=2.1, but 1.26.4 is installed"),
-        ({"pulp": "4.0"}, False, ", but 4.0 is installed"),
-        ({"rich": ""}, False, "mucudnn needs rich>=13, which is not installed"),
-        # The drop-in serves an older PyTorch, too.
-        ({"torch": "2.8.0+cu128"}, None, "mucudnn[torch] needs torch>=2.9, but 2.8.0+cu128 is installed"),
-        ({"torch": "2.10.0a0"}, True, "have the versions that mucudnn needs"),
-        ({"jinja2": ""}, True, "have the versions that mucudnn needs"),
-        ({"pytest": "6.0"}, True, "have the versions that mucudnn needs"),
-    ],
-)
-def test_the_doctor_compares_packages_with_what_mucudnn_needs(
-    monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], works: bool | None, end: str
-) -> None:
-    installed = {
-        "highspy": "1.8.0", "msgspec": "0.19.0", "numpy": "2.1", "pulp": "3.3.1", "rich": "13.0.1",
-        "jinja2": "3.1", "scipy-openblas32": "0.3.28.0.1", **versions,
-    }  # fmt: skip
-
-    def version(name: str) -> str:
-        if not installed.get(name):
-            raise metadata.PackageNotFoundError(name)
-        return installed[name]
-
-    monkeypatch.setattr(installation.metadata, "version", version)
-    finding = installation.check_packages()
-    assert (finding.subject, finding.works) == ("the packages", works)
-    assert finding.text.endswith(end)
+    assert subjects[0] == "the installation"
+    assert subjects[2:] == ["computing on a GPU", "a child process under mucudnn run"]
+    assert content["findings"][1]["text"] == "does not exist yet: the first measurement makes it"
 
 
 def test_the_doctor_tells_a_sound_cache_from_a_damaged_one(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mucudnn.solver import Configuration, Infeasible, MicroConfiguration, desirable_set, reuse_workspace
-from mucudnn.solver.workspace import reuse
 
 TIE = 1e-12
 
@@ -79,17 +78,6 @@ def test_a_desirable_set_is_what_all_configurations_give(case: tuple[list[MicroC
     )
     assert [[p.micro_batch for p in c.parts] for c in configurations] == [sizes for _, _, sizes in expected]
     assert all(c.mini_batch == mini_batch and set(c.parts) <= set(measured) for c in configurations)
-
-
-@given(measurements(), workspaces)
-def test_a_knapsack_of_arrays_gives_the_same(case: tuple[list[MicroConfiguration], int], limit: int) -> None:
-    measured, mini_batch = case
-    expected = desirable_set(measured, mini_batch), desirable_set(measured, mini_batch, limit=limit)[-1:]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reuse, "LARGE", 0)
-        assert desirable_set(measured, mini_batch) == expected[0]
-        if expected[1]:
-            assert reuse_workspace(measured, mini_batch, limit) == expected[1][0]
 
 
 @given(measurements(), st.randoms(use_true_random=False))
