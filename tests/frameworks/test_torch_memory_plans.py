@@ -77,12 +77,6 @@ def test_the_indices_of_a_pooling_are_offloaded_and_parameters_are_not() -> None
     assert not {tensor.name for tensor in memory_plan.tensors} & {"input", *dict(pooled.named_parameters())}
 
 
-def test_a_tensor_that_is_saved_twice_is_planned_once() -> None:
-    twice = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))  # ReLU's result is an input
-    memory_plan = mt.plan_memory(twice, X, memory="1TiB", device="h200")
-    assert [(tensor.name, len(tensor.packs)) for tensor in memory_plan.tensors] == [("1", 2)]
-
-
 def test_a_recomputed_tensor_names_its_sources_which_are_not_recomputed(unlimited: MemoryPlan) -> None:
     memory_plan = plan(int(0.6 * unlimited.peak))
     by_name = {tensor.name: tensor for tensor in memory_plan.tensors}
@@ -279,18 +273,6 @@ def test_a_kernel_that_a_module_runs_twice_has_the_configuration_that_fits_both_
     for order in (kernels, kernels[::-1]):
         own = Plan.parse(str(replace(memory_plan, kernels=tuple(order)).for_module("own.last")))
         assert next(k.chosen for k in own.kernels if k.pass_ == "forward") == smallest
-
-
-@pytest.mark.parametrize("norm", [nn.BatchNorm2d, nn.InstanceNorm2d])
-def test_a_norm_with_a_cumulative_average_is_planned_like_another(norm: type[nn.Module]) -> None:
-    plans = []
-    for momentum in (None, 0.1):
-        layer = norm(8, momentum=momentum, track_running_stats=True)
-        model = nn.Sequential(nn.Conv2d(3, 8, 3), layer, nn.ReLU())
-        plans.append(mt.plan_memory(model, X, memory="1TiB", device="h200"))
-        assert layer.momentum == momentum
-    assert plans[0].tensors == plans[1].tensors
-    assert plans[0].peak == plans[1].peak
 
 
 def test_a_module_that_torch_jit_compiled_is_named() -> None:

@@ -9,7 +9,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bench.lib.models import Block
 from examples.unet3d import UNet3d
-from mucudnn.errors import UsageError
 from mucudnn.problems.network import Network
 from mucudnn.torch.tracing.trace import fingerprint, trace_model
 
@@ -141,15 +140,6 @@ def test_dropout_saves_a_mask_of_bytes_as_on_a_gpu() -> None:
     assert network.tensor("1:2").data_type == "bool"
 
 
-def test_a_model_that_reads_a_value_is_refused() -> None:
-    class Reads(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x if x.sum().item() > 0 else -x
-
-    with pytest.raises(UsageError, match="cannot be traced on tensors without data"):
-        mt.trace(Reads(), X)
-
-
 def test_the_fingerprint_distinguishes_models_and_ignores_values() -> None:
     assert fingerprint(small()) == fingerprint(small())
     assert fingerprint(small()) != fingerprint(small().eval())
@@ -217,26 +207,6 @@ def test_steps_that_compute_a_tensor_again_begin_at_a_saved_tensor_or_an_input()
     assert (saved["2"].sources, saved["2"].replayed) == (("0",), ("1", "2"))
     assert (saved["0"].sources, saved["0"].replayed) == ((), ("0",))
     assert saved["5" if "5" in saved else "3"].order > saved["2"].order
-
-
-@pytest.mark.parametrize("write", [torch.Tensor.add_, torch.Tensor.copy_, lambda b, one: b.data.add_(one)])
-def test_what_reads_a_buffer_that_a_step_changes_is_not_computed_again(write: Callable[..., object]) -> None:
-    class Shifted(Joined):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("shift", torch.zeros(()))
-
-        def between(self, x: torch.Tensor) -> torch.Tensor:
-            y = x + self.shift
-            if self.is_written:
-                write(self.shift, 1 + self.shift)
-            return y
-
-    for is_written in (False, True):
-        Shifted.is_written = is_written
-        saved = {tensor.name: tensor for tensor in trace_model(Shifted(), X, 256).saved}
-        assert bool(saved["relu"].replayed) is not is_written
-        assert saved["cat"].replayed
 
 
 def test_a_small_saved_tensor_stays_and_is_no_obstacle() -> None:
@@ -335,22 +305,3 @@ class Noise(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x + self.draw(x)).exp()
-
-
-def test_a_checkpoint_computes_its_region_again_in_the_backward_steps() -> None:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = self.first(x)
-            region = torch.utils.checkpoint.checkpoint(
-                lambda x: self.second(x * x).tanh().exp(), x, use_reentrant=False
-            )
-            return torch.relu(region)
-
-    network = mt.trace(Model(), X)
-    kernels = [kernel for step in network.steps[network.turn - 1 :] for kernel in step.kernels]
-    assert "forward" in {kernel.pass_ for kernel in kernels}  # the convolution runs again
-    assert len(kernels) == 4
