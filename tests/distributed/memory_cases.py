@@ -1,4 +1,4 @@
-"""Cases that every rank of a world runs: steps under a memory plan within DistributedDataParallel."""
+"""Cases that every rank of a world runs: planned and converted models in DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -20,17 +20,34 @@ from mucudnn.errors import MucudnnWarning
 from mucudnn.torch.training import apply
 
 
+def _model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1),
+        nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1),
+    )  # fmt: skip
+
+
+def converted(is_wrapped_first: bool) -> None:
+    """Compare the gradients of a converted model. Raises AssertionError if they differ."""
+    stock, ours = DistributedDataParallel(_model()), _model()
+    if is_wrapped_first:
+        wrapped = mt.convert(DistributedDataParallel(ours))
+    else:
+        wrapped = DistributedDataParallel(mt.convert(ours))
+    x = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(dist.get_rank()))
+    for model in (stock, wrapped):
+        model(x).square().mean().backward()
+    gradients = [[p.grad for p in model.parameters()] for model in (wrapped, stock)]
+    torch.testing.assert_close(*gradients)
+
+
 def train(policy: str, is_wrapped_first: bool) -> tuple[bool, int]:
     """Train with and without a plan at its floor, and accumulate gradients of two mini-batches.
 
     Return whether parameters and buffers are equal, bit by bit, and the number of copies.
     """
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1),
-        nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1),
-    )  # fmt: skip
-    x = torch.empty(4, 3, 32, 32)
+    model, x = _model(), torch.empty(4, 3, 32, 32)
     options: dict[str, Any] = {"device": "h200", "policy": policy, "workspace": 0}
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("error", MucudnnWarning)

@@ -132,31 +132,6 @@ def whole_training(schedule: str, depth: int) -> None:
         close(parameter.detach(), expected_average.get_parameter(name).detach())
 
 
-def accumulate_unevenly(schedule: str) -> list[float]:
-    """Return the distances of the gradients of cross entropy on mini-batches of all sizes from 1 to 9."""
-    depth, distances = 2, []
-    torch.manual_seed(0)
-    stages = [nn.Linear(WIDTH, WIDTH).double(), nn.Linear(WIDTH, CLASSES).double()]
-    undivided = nn.Sequential(*copy.deepcopy(stages))
-    criterion = nn.CrossEntropyLoss(ignore_index=0)
-    pipeline = BidirectionalPipeline(stages, cases.make_mesh(depth), criterion, schedule, 2)
-    for samples in range(1, 10):
-        inputs, _ = mini_batch(samples, samples)
-        classes = 1 + torch.arange(samples) % (CLASSES - 1)
-        classes[2::3] = 0
-        undivided.zero_grad()
-        pipeline.module.zero_grad()
-        expected = criterion(undivided(inputs["features"]), classes)
-        expected.backward()
-        value = pipeline.step(inputs["features"], classes)
-        pairs = [(value, expected.detach())]
-        for name, parameter in pipeline.module.named_parameters():
-            assert parameter.grad is not None
-            pairs.append((parameter.grad, undivided.get_parameter(name).grad))
-        distances += [float((actual - wanted).abs().max()) for actual, wanted in pairs]
-    return distances
-
-
 def scale_together() -> tuple[list[float], list[bool], list[float]]:
     """Return the scales after each step, whether the step changed weights, and the distance at the end.
 

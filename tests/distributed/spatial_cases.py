@@ -303,8 +303,8 @@ class ReturnsTuple(nn.Conv2d):
         return (super().forward(hidden),)
 
 
-def called_by_keyword() -> tuple[float, list[tuple[str, int]]]:
-    """Return the error of layers that are called by keyword, under a plan and a report, and their ranks."""
+def called_by_keyword() -> tuple[float, list[tuple[str, int]], str]:
+    """Return the error of layers that are called by keyword, their ranks, and the report about them."""
     torch.manual_seed(5)
     model, x = Keywords().double(), torch.randn(1, 1, 8, 4, dtype=torch.float64)
     expected = model(x)
@@ -313,7 +313,7 @@ def called_by_keyword() -> tuple[float, list[tuple[str, int]]]:
     mucudnn.torch.apply(model, plan)
     with spatial.report(model) as layers:
         y = model(spatial.divide(x, spatial.init_mesh("cpu", **plan.mesh), plan.axes))
-    return largest(y.gather(), expected), [(layer.name, layer.ranks) for layer in layers.layers]
+    return largest(y.gather(), expected), [(layer.name, layer.ranks) for layer in layers.layers], str(layers)
 
 
 def dropped_after_gather() -> bool:

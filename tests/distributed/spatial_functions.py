@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
@@ -14,8 +13,7 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from spatial_layers import largest, mean_of_gradients
-from spatial_models import compare
+from spatial_layers import largest
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
@@ -99,6 +97,13 @@ def _set(x: Any) -> Any:
     y[:, 1] = 2.0
     y[:, 2:] = y[:, :2] * 3
     return y
+
+
+def _set_rows(x: Any) -> Any:
+    y = x * 2
+    y[:, :, 2:5] = 1.5
+    y[:, 1] += 1
+    return y.cumsum_(2).mul_(0.5)
 
 
 def _set_by_mask(x: Any) -> Any:
@@ -186,6 +191,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "classes": _one_hot,
     "scattered": _scattered,
     "set": _set,
+    "set rows": _set_rows,
     "set by a mask": _set_by_mask,
     "scattered into a whole tensor": _scattered_into_whole,
     "written into a whole tensor": _written,
@@ -250,6 +256,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "numbers": lambda x: x * x[0, 0, 0, 0].item() + len(x.tolist()),
     "cosine": lambda x: F.cosine_similarity(x, x.exp(), dim=1),
     "normalized features": lambda x: F.layer_norm(x, x.shape[1:]),
+    "normalized tokens": lambda x: F.layer_norm(x.flatten(2).transpose(1, 2), (CHANNELS,)),
     "normalized rows": lambda x: F.normalize(x, dim=2) + F.normalize(x, dim=1),
     "expanded rows": lambda x: x[:, :, :1].expand(-1, -1, 7, -1) * x,
     "channels first": lambda x: F.conv1d(x.flatten(2).transpose(1, 2), _weights(3, 42, 1)),
@@ -260,26 +267,10 @@ if find_spec("einops"):
     FUNCTIONS["einops"] = _rearranged
 
 
-class Block(nn.Module):
-    """Attention with PyTorch's own module, and a norm of the last axis."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(CHANNELS)
-        self.attention = nn.MultiheadAttention(CHANNELS, 2, batch_first=True)
-        self.feed = nn.Sequential(nn.Linear(CHANNELS, 8), nn.GELU(), nn.Linear(8, CHANNELS))
-
-    def forward(self, x: Any) -> Any:
-        tokens = x.flatten(2).transpose(1, 2)
-        normed = self.norm(tokens)
-        tokens = tokens + self.attention(normed, normed, normed, need_weights=False)[0]
-        tokens = tokens + self.feed(tokens)
-        return tokens.transpose(1, 2).reshape(x.shape)
-
-
 GATHERING = {
     "cubic samples", "Fourier", "sorted rows", "numbers", "normalized features",
     "written into a whole tensor", "scattered into a whole tensor", "samples one by one", "channels first",
+    "set rows",
 }  # fmt: skip
 """The functions that run on gathered tensors, because they read the whole sample or are not known."""
 
@@ -324,30 +315,6 @@ def function_errors(names: list[str] | None = None) -> dict[str, str]:
     return wrong
 
 
-def transformer() -> tuple[float, float, list[str], str]:
-    """Run a transformer block on divided input.
-
-    Return its error, the share of its work that ran divided, the warnings about gatherings, and the report.
-    """
-    mesh = spatial.init_mesh("cpu", part=dist.get_world_size(), timeout=60)
-    torch.manual_seed(1)
-    model, x = Block().double(), torch.randn(2, CHANNELS, ROWS, COLUMNS, dtype=torch.float64)
-    expected = copy.deepcopy(model)
-    due = expected(x)
-    due.square().sum().backward()
-    with warnings.catch_warnings(), spatial.report(model) as layers:
-        warnings.simplefilter("ignore", MucudnnWarning)
-        y = model(spatial.divide(x, mesh, {2: "part"}))
-    with warnings.catch_warnings(), spatial.report(model) as again:
-        warnings.simplefilter("ignore", MucudnnWarning)
-        model(spatial.divide(x, mesh, {3: "part"}))
-    y.square().sum().backward()
-    mean_of_gradients(model)
-    error = max(compare(model, expected), largest(y.gather(), due))
-    gatherings = [f"{event.layer}, {event.function}" for event in layers.gatherings + again.gatherings]
-    return error, min(layers.divided_share("Linear"), again.divided_share()), gatherings, str(layers)
-
-
 class Sorting(nn.Module):
     """A layer that sorts the rows of an image, which needs all of them."""
 
@@ -365,18 +332,3 @@ def warned() -> list[str]:
         model(x)
         model(x)
     return [str(warning.message) for warning in caught if warning.category is MucudnnWarning]
-
-
-def written_rows() -> float:
-    """Return the error of a tensor after functions that change it in place, also along the divided axis."""
-    mesh = spatial.init_mesh("cpu", part=dist.get_world_size(), timeout=60)
-    x = torch.randn(2, CHANNELS, ROWS, COLUMNS)
-    y = spatial.divide(x, mesh, {2: "part"}).clone()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", MucudnnWarning)
-        for z in (x, y):
-            z[:, :, 2:5] = 1.5
-            z[:, 1] += 1
-            z.cumsum_(2)
-            z.mul_(0.5)
-    return largest(y.gather(), x)

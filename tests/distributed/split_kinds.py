@@ -254,7 +254,7 @@ class InDataclass(IsInstance):
         return Result(y, {"y": y.abs()})
 
 
-# The operation between the two layers of a kind, where it is one expression.
+# Code between the layers of a kind that is one expression.
 BETWEEN: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
     "IsTensor": lambda self, y, x: y + x if torch.is_tensor(x) else y,
     "TypeIs": lambda self, y, x: y + x if type(x) is Tensor else y,

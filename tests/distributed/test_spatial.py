@@ -141,9 +141,10 @@ def test_ranks_with_copies_of_a_part_drop_the_same_elements() -> None:
 
 
 def test_layers_called_by_keyword_run_under_a_plan_and_a_report() -> None:
-    for error, layers in worlds.run(2, spatial_cases.called_by_keyword):
+    for error, layers, text in worlds.run(2, spatial_cases.called_by_keyword):
         assert error < 1e-13
         assert layers == [("one", 2), ("two", 2), ("up", 2), ("last", 2)]
+        assert "4 of 4 convolutions and linear layers ran divided, with 100% of the multiplications" in text
 
 
 @pytest.mark.parametrize("world", [4, *([2] if "TEST_CASES" in os.environ else [])])

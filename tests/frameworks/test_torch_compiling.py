@@ -4,7 +4,6 @@ import copy
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +125,7 @@ def test_frozen_filters_are_kept_once(runs: Counter[str], monkeypatch: pytest.Mo
     assert len(made) == 2
 
 
-@pytest.mark.parametrize(
-    ("dims", "won"), [(1, PASSES), (2, PASSES), (3, PASSES), (2, ("backward_filter",))], ids=str
-)
+@pytest.mark.parametrize(("dims", "won"), [(3, PASSES), (2, ("backward_filter",))], ids=str)
 def test_a_training_step_runs_the_passes_in_the_engine_that_it_computes_faster(
     dims: int, won: tuple[str, ...], runs: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,8 +141,7 @@ def test_a_training_step_runs_the_passes_in_the_engine_that_it_computes_faster(
     assert_as_exact_as_stock(*results)
     for triple in zip(*map(gradients, (converted, model, exact)), strict=True):
         assert_as_exact_as_stock(*triple)
-    if dims > 1:  # Inductor computes convolutions of signals as images, which nobody asked us about
-        assert runs == {pass_: 3 if pass_ == "backward_data" else 4 for pass_ in won}
+    assert runs == {pass_: 3 if pass_ == "backward_data" else 4 for pass_ in won}
 
 
 def test_channels_last_stays_channels_last(runs: Counter[str]) -> None:
@@ -230,19 +226,6 @@ def test_a_sum_that_inductor_fuses_is_measured_as_part_of_its_convolution(
                 "forward", x.shape, layer.weight.shape, x.dtype, *((1, 1),) * 3, 1, True, "1MiB", True
             )
             assert all(ms > 0 for ms in comparison._measure(call, own).values())
-
-
-def test_the_input_is_written_just_before_the_run_that_counts() -> None:
-    events = list[str]()
-
-    class Input:
-        def mul_(self, _: float) -> None:
-            events.append("write")
-
-    comparison._least_of_second_runs([lambda: events.append("run")], [Input()])  # type: ignore[list-item]
-    assert events.pop(0) == "run"  # warms the caches
-    assert events == ["run", "write", "run"] * (len(events) // 3)
-    assert len(events) >= 3
 
 
 class ChannelNorm(nn.LayerNorm):
@@ -419,17 +402,6 @@ def test_a_mode_for_cuda_graphs_changes_nothing_on_a_cpu(runs: Counter[str]) -> 
     compiled = torch.compile(mt.convert(copy.deepcopy(model)), mode="reduce-overhead")
     torch.testing.assert_close(compiled(x), model(x))
     assert runs["forward"] == 4
-
-
-def test_other_backends_run_the_operators_of_converted_models() -> None:
-    targets = []
-
-    def backend(module: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
-        targets.extend(str(node.target) for node in module.graph.nodes)
-        return module.forward
-
-    torch.compile(mt.convert(nn.Conv2d(3, 4, 3)), backend=backend)(image())
-    assert any("mucudnn.convolution_forward" in target for target in targets)
 
 
 def test_a_plan_is_followed_in_compiled_code(runs: Counter[str]) -> None:

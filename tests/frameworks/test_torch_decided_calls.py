@@ -44,33 +44,14 @@ def refuse(*_: object, **__: object) -> None:
     raise AssertionError("the call was prepared again")
 
 
-def test_the_second_call_of_a_layer_or_a_function_has_its_operands(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, _ = converted(padding=1)
-    calls: list[Callable[[], torch.Tensor]] = [
-        lambda: ours(X),
-        lambda: mt.conv2d(X, ours.weight, ours.bias, 1, 1),
-    ]
-    for call in calls:
-        first = call()
-        with monkeypatch.context() as patch:
-            for module in (functional, modules):
-                patch.setattr(module, "prepare_operands", refuse)
-            assert torch.equal(call(), first)
-
-
-def test_the_forward_pass_of_a_decided_call_has_its_division(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, own = converted(padding=1)
-    ours(X)
-    monkeypatch.setattr(passes, "prepared", refuse)
-    torch.testing.assert_close(ours(X), own(X), rtol=1e-4, atol=1e-4)
-
-
-def test_a_function_is_decided_once_with_sizes_in_lists_and_with_a_plan(
+def test_the_second_call_of_a_layer_or_a_function_finds_all_that_the_first_one_decided(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    ours, _ = converted(padding=1)
     w = torch.ones(6, 4, 3, 3)
     plan = mt.plan(nn.Conv2d(4, 6, 3, bias=False).requires_grad_(False), X)
     calls: list[Callable[[], torch.Tensor]] = [
+        lambda: ours(X),
         lambda: mt.conv2d(X, w, None, [2, 1], [1, 0]),
         lambda: mt.conv2d(X, w, plan=plan),
     ]
@@ -78,6 +59,9 @@ def test_a_function_is_decided_once_with_sizes_in_lists_and_with_a_plan(
         first = call()
         with monkeypatch.context() as patch:
             patch.setattr(functional, "decide", refuse)
+            patch.setattr(passes, "prepared", refuse)
+            for module in (functional, modules):
+                patch.setattr(module, "prepare_operands", refuse)
             assert torch.equal(call(), first)
 
 

@@ -82,20 +82,6 @@ def test_a_converted_model_follows_its_plan(
     assert all(p.configuration in chosen.values() for p in dispatch._prepared.values())
 
 
-def test_a_layer_follows_the_tiles_of_a_plan(network: nn.Module, tmp_path: Path) -> None:
-    module = nn.Conv2d(16, 16, 3, padding=1)
-    image = torch.randn(2, 16, 48, 48, requires_grad=True)
-    expected = torch.autograd.grad(module(image).square().sum(), (image, *module.parameters()))
-    plan = mt.plan(module, image)
-    tiles = Configuration((MicroConfiguration(1, "WINOGRAD_NONFUSED.tile=19", 1.0, 2**20),) * 2)
-    kernels = tuple(replace(kernel, chosen=tiles, desirable=(tiles,), groups=None) for kernel in plan.kernels)
-    mucudnn.write_plan(Plan(plan.header, kernels), tmp_path / "a.plan")
-    mt.convert(module, plan=mucudnn.read_plan(tmp_path / "a.plan"))
-    gradients = torch.autograd.grad(module(image).square().sum(), (image, *module.parameters()))
-    assert tiles in {p.configuration for p in dispatch._prepared.values()}
-    torch.testing.assert_close(gradients, expected, rtol=1e-3, atol=1e-3)
-
-
 def test_kernels_missing_from_the_plan_run_within_the_workspace(network: nn.Module) -> None:
     plan = mt.plan(network, X)
     expected = network(X[:3])

@@ -56,10 +56,6 @@ def always(_: str, __: int, ___: bool) -> float:
     return 1e-9
 
 
-def never(_: str, __: int, ___: bool) -> float:
-    return 1e9
-
-
 def only_slices(_: str, size: int, is_slice: bool) -> float:
     return 1e-9 * size + 1e-9 if is_slice else 1e9
 
@@ -435,11 +431,3 @@ def test_a_race_runs_the_call_divided_and_undivided() -> None:
         times = trials.time_ways("cpu", decision._ways(key, operands, ready))
     assert times.keys() in (set(), {"stock", "choices"}), "a busy machine gives no times"
     assert all(ms > 0 for ms in times.values())
-
-
-def test_all_passes_are_those_of_the_engine(timed: Callable[[Times], None]) -> None:
-    timed(never)
-    convolution, x = problems()[1]
-    gradients(mt.convert(convolution), x)
-    assert {p.stock for p in dispatch._prepared.values()} == {()}
-    assert len(dispatch._prepared) == len(PASSES)

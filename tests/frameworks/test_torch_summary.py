@@ -2,7 +2,6 @@
 
 import copy
 import logging
-import pickle
 
 import pytest
 from needs_torch import mt, torch
@@ -128,12 +127,6 @@ def test_the_log_shows_the_choice_for_each_layer_once(
         "volume",
     ]
     assert all(" is " in line and ": its forward pass runs in " in line for line in told)
-
-
-def test_the_names_of_layers_are_pickled_and_restored_models_have_none(model: nn.Module) -> None:
-    again = pickle.loads(pickle.dumps(model))
-    assert again.signal._mucudnn_name == "signal"
-    assert not [name for name in vars(mt.restore(again).signal) if "mucudnn" in name]
 
 
 @pytest.mark.parametrize("busy", [0, 2])

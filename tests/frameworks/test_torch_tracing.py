@@ -48,11 +48,6 @@ def test_a_converted_model_is_traced_for_any_size_and_saved(x: torch.Tensor) -> 
         assert run(x).stride() == model(x).stride()
 
 
-def test_a_function_is_traced() -> None:
-    traced = torch.jit.trace(mt.conv2d, (X, W))
-    torch.testing.assert_close(traced(X[1:], W), mt.conv2d(X[1:], W))
-
-
 def test_onnx_gets_convolutions_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
     assert "mucudnn::" not in str(torch.jit.trace(mt.convert(network()), X).inlined_graph)

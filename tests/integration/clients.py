@@ -47,12 +47,11 @@ class Case:
         }
 
     def values(self) -> dict[str, Array]:
-        """Return x, w, y and a bias: random, the same in each call, and exact in the problem's type."""
+        """Return x, w and y: random, the same in each call, and exact in the problem's type."""
         random = np.random.default_rng(1)
-        shapes = {**self.shapes(), "bias": (self.problem.out_channels,)}
         return {
             name: decoded(encoded(random.random(shape) - 0.5, self.problem), shape, self.problem)
-            for name, shape in shapes.items()
+            for name, shape in self.shapes().items()
         }
 
     def arguments(self) -> list[str]:
@@ -77,7 +76,7 @@ class Case:
 
     def tolerance(self) -> float:
         """Return the largest allowed norm of the output's error: rounding errors of sums of products."""
-        x, w, y, _ = (np.abs(values) for values in self.values().values())
+        x, w, y = (np.abs(values) for values in self.values().values())
         sums = abs(self.alpha) * convolve(self.problem, self.pass_, x, w, y)
         old = {"x": x, "w": w, "y": y}[OUTPUT[self.pass_]]
         return 2 * EPSILON[self.problem.data_type] * float(np.linalg.norm(sums + abs(self.beta) * old))

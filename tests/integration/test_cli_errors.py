@@ -119,12 +119,6 @@ def test_a_replay_from_nothing_is_reported_in_one_line(
     assert (code, "no measurements" in line) == (1, True)
 
 
-def test_tensors_beyond_the_memory_suggest_a_smaller_batch(capsys: Capture) -> None:
-    code, line = failure_of(capsys, "optimize", "vgg16", "--batch", "1000000")
-    assert code == 1
-    assert "try --batch " in line
-
-
 def test_an_interrupt_says_that_what_was_measured_is_kept(
     cache_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

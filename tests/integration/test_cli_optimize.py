@@ -85,15 +85,6 @@ def test_the_next_command_repeats_the_flags(network: str, capsys: Capture) -> No
     )
 
 
-def test_a_warm_cache_needs_no_measurement_and_decides_the_same(network: str, capsys: Capture) -> None:
-    arguments = ("optimize", network, "--batch", "4", "--workspace", "1MiB", "--passes", "all")
-    cold = run_json(capsys, *arguments)
-    warm = run_json(capsys, *arguments)
-    assert cold["new_measurements"] > 0
-    assert warm == {**cold, "new_measurements": 0}
-    assert capsys.readouterr().err == ""
-
-
 def test_a_replay_needs_no_engine(network: str, tmp_path: Path, capsys: Capture) -> None:
     arguments = ("optimize", network, "--batch", "4", "--workspace", "1MiB")
     decided = run_json(capsys, *arguments, "--no-run")

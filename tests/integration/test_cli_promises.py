@@ -17,7 +17,6 @@ from mucudnn.errors import UsageError
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.runners import Exhaustive
-from mucudnn.output.text import micro_batches
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.plan import Plan
 from mucudnn.problems.layers import Layers
@@ -182,35 +181,6 @@ def test_no_clock_ends_the_search_for_a_memory_plan_with_fixed_choices(
     assert "--seconds lets a clock end the search" in capsys.readouterr().err
     assert main(["memory", "vgg16", "--choice", "fixed"]) == 2
     assert "--choice is for a plan" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("flags", [("--batch-invariant",), ("--choice", "fixed")])
-def test_the_report_shows_the_choices_of_a_plan_with_the_same_words(
-    flags: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan, page = Plan.read(plan_for(8, tmp_path, *flags)), tmp_path / "page.html"
-    command = [
-        "optimize",
-        NETWORK.format(8),
-        "--engine",
-        "host",
-        "--workspace",
-        str(LIMIT),
-        "--passes",
-        "all",
-    ]
-    capsys.readouterr()
-    assert main([*command, *flags, "--page", str(page)]) == 0
-    advice, text = capsys.readouterr().out, page.read_text()
-    assert f"The results promise {plan.promise}." in text
-    assert "Nothing was measured" in text
-    for kernel in plan.kernels:
-        assert f'<span class="part">{micro_batches(kernel.chosen)}</span>' in text
-    # A batch-invariant choice has no curve over limits, so nothing is said about more memory.
-    assert ("compare reports for several limits" in " ".join(advice.split())) is plan.promise.batch_invariant
-    assert ("workspace would save" in advice) is not plan.promise.batch_invariant
-    with Cache.read_only(tmp_path / "cache.sqlite") as cache:
-        assert times_in(cache) == []
 
 
 def test_run_passes_the_words_to_the_drop_in(capfd: pytest.CaptureFixture[str]) -> None:

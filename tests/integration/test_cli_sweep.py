@@ -1,5 +1,5 @@
 import pytest
-from command_line import Capture, error_of, json_of
+from command_line import Capture, error_of
 
 from mucudnn.cli import main
 
@@ -18,17 +18,6 @@ def test_each_size_has_a_row(capsys: Capture) -> None:
     sizes = [line.split()[0] for line in lines if line[:10].strip().isdigit()]
     assert sizes == ["1", "2", "3", "5"]
     assert lines[-1].startswith(f"Next: mucudnn optimize {DESCRIPTOR}")
-
-
-def test_the_powers_of_two_are_swept_and_kept_for_optimize(capsys: Capture) -> None:
-    result = json_of(capsys, ["optimize", DESCRIPTOR, "--sizes", "powers", "--json"])
-    (kernel,) = result["kernels"]
-    assert [point["mini_batch"] for point in kernel["points"]] == [1, 2, 4]
-    assert result["new_measurements"] > 0
-    assert all(point["divided_ms"] <= point["undivided_ms"] * (1 + 1e-9) for point in kernel["points"])
-    assert set(kernel["cliffs"]) <= {2, 4}
-
-    assert json_of(capsys, ["optimize", DESCRIPTOR, "--no-run", "--json"])["new_measurements"] == 0
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,13 @@
 """Programs that were never changed divide their convolutions under `mucudnn run`, and compute the same."""
 
 import re
-from pathlib import Path
 
 import pytest
-import shim_cases
 from client_problems import PROBLEMS, problem
 from clients import HABITS, Case
 from desk import PART, Desk, measurements, points, summary, workspace_at, write_journal, write_plan
 from reference import PASSES
-from shim_cases import ENUMERATORS, ROOMY, algorithms
+from shim_cases import ROOMY
 
 from mucudnn._native import Engine, most_slices
 from mucudnn.problems.kernels import Kernel
@@ -57,57 +55,6 @@ def test_clients_are_divided_within_the_limit_by_what_was_measured(
         # its own algorithm.
         chosen = max((p for p in points(ran) if p[1] <= ran.choice[1]), key=lambda point: point[1])[0]
         desk.check(case, ran.output, set(re.findall(PART, chosen)))
-
-
-@pytest.mark.parametrize("pass_", PASSES)
-def test_where_the_same_algorithm_runs_undivided_the_result_is_the_same_to_the_bit(
-    pass_: str, engine: Engine, desk: Desk
-) -> None:
-    case = Case(problem(PROBLEMS["odd mini-batch"]), pass_, beta=0.5, limit=ROOMY)
-    for name in algorithms(engine, case.problem, pass_):
-        kernels = {(str(case.problem), pass_): [[(7, name)]]}
-        plan = shim_cases.write_plan(engine, desk.folder / "network.plan", kernels)
-        number = ENUMERATORS[pass_][name]
-        alone = desk.alone("fixed", case, algorithm=number)
-        assert desk.under("fixed", case, "--plan", plan, algorithm=number).output == alone.output
-        assert desk.under("caffe", case, "--plan", plan).output == alone.output
-
-
-GROUPED = {
-    "channels first": "mb3_ic12ih9_oc12_kh3_ph1",
-    "channels last": "f32:nhwc:default:mb3_ic12ih9_oc12_kh3_ph1",
-    "one sample": "mb1_ic12ih9_oc12_kh3_ph1",
-    "in groups": "mb3_g3ic12ih9_oc12_kh3_ph1",
-    "fp64": "f64:mb3_ic12ih9_oc12_kh3_ph1",
-}
-
-
-def write_group_plan(engine: Engine, desk: Desk, case: Case) -> tuple[Path, set[str]]:
-    """Write a plan with groups of 8 and of 4 channels. Return its path and the algorithms of the groups.
-
-    The choice beside them is by an algorithm that no library has.
-    """
-    names = ("IMPLICIT_GEMM", "GEMM") if case.pass_ == "forward" else ("ALGO_1", "ALGO_0")
-    if case.problem.data_type == "f64":
-        names = (names[0],) * 2  # explicit GEMM does not run fp64
-    batch, key = case.problem.mini_batch, (str(case.problem), case.pass_)
-    groups = [(8, [(1, names[0])] * batch), (4, [(batch, names[1])])]
-    plan = desk.folder / "groups.plan"
-    return shim_cases.write_plan(engine, plan, {key: [[(batch, "NO_SUCH")]]}, {key: groups}), {*names}
-
-
-@pytest.mark.parametrize("pass_", PASSES)
-@pytest.mark.parametrize("kind", GROUPED)
-@pytest.mark.parametrize("habit", HABITS)
-def test_clients_follow_a_plan_with_groups_of_channels(
-    habit: str, kind: str, pass_: str, engine: Engine, desk: Desk
-) -> None:
-    case = Case(problem(GROUPED[kind]), pass_, alpha=0.75, limit=ROOMY)
-    plan, used = write_group_plan(engine, desk, case)
-    ran = desk.under(habit, case, "--plan", plan)
-    assert summary(ran) == "1 of 1 convolutions divided"
-    assert "as planned: 1*8 (" in ran.stderr
-    desk.check(case, ran.output, used)
 
 
 @pytest.mark.parametrize("pass_", PASSES)

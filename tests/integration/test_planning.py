@@ -247,12 +247,6 @@ def test_nothing_converts_its_inputs_or_sums_with_less_precision(
     assert not any(c.runs for c in less)
 
 
-def test_16_bit_data_stay_off_tensor_cores_where_arithmetic_is_strict(plan: Plan) -> None:
-    (candidates,) = plan([(described("f16:fma:mb16_ic64ih56_oc64_kh3_ph1"), "forward")])
-    assert any(c.runs for c in candidates)
-    assert not any(c.runs and c.on_tensor_cores for c in candidates)
-
-
 @pytest.mark.parametrize(
     "text",
     [
