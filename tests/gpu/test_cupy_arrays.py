@@ -1,6 +1,5 @@
-"""Our functions convolve CuPy arrays on its current stream, in threads, and during the capture of a graph."""
+"""Our functions convolve CuPy arrays on its current stream, and refuse one that is captured."""
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -68,22 +67,6 @@ def test_calls_go_to_the_current_stream(cupy: Any) -> None:
         results = all_passes(late, w, dy)
     stream.synchronize()
     assert_close(cupy, results, operands)
-
-
-def test_threads_with_streams_of_their_own(cupy: Any) -> None:
-    operands = values(np.float32)
-    arrays = [cupy.asarray(array) for array in operands]
-    cupy.cuda.Device().synchronize()
-
-    def work(_: int) -> tuple[Any, ...]:
-        with cupy.cuda.Stream(non_blocking=True) as stream:
-            results = all_passes(*arrays)
-            stream.synchronize()
-        return results
-
-    with ThreadPoolExecutor(4) as pool:
-        for results in pool.map(work, range(12)):
-            assert_close(cupy, results, operands)
 
 
 def test_a_captured_stream_is_refused_and_left_intact(cupy: Any) -> None:

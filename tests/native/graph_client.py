@@ -15,9 +15,11 @@ class Client(Operations):
         assert count == 1
         return values[0]
 
-    def show(self, descriptor: Descriptor, name: str, kind: str) -> Descriptor:
-        """Return the descriptor that an attribute refers to."""
-        status, shown = self.library.create(kind)
+    def show(
+        self, descriptor: Descriptor, name: str, kind: str, into: Descriptor | None = None
+    ) -> Descriptor:
+        """Return the descriptor that an attribute refers to. cuDNN writes it into a new one, or `into`."""
+        status, shown = (0, into) if into else self.library.create(kind)
         self.check(status)
         self.check(
             self.library.dll.cudnnBackendGetAttribute(

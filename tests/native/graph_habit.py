@@ -15,6 +15,7 @@ A case may have these entries besides those of shim_client.py:
   those of the listed engine's plan, and a descriptor those of the plan of that problem.
 - asks: if true, it reads the size of its plan too, and ignores it
 - restored: if true, it makes its plan of the text of the plan that it has read
+- into: a problem; the program reads the plan's configuration into that of this problem, and plans by it
 - call: a function instead of Execute, CreateCudaGraph, PopulateCudaGraph or UpdateCudaGraph
 A problem with an epilogue may have these too:
 - reverse: if true, the graph lists its operations from the last to the first
@@ -125,6 +126,10 @@ def convolve(path: str, problem: Problem, case: dict[str, Any], memory: dict[str
     plan, size = plan_and_size(client, problem, case)
     if case.get("restored"):
         plan = client.plan_from_json(client.json(plan))
+    if "into" in case:
+        other = client.graph([client.operation(parse_descriptor(case["into"])[0], case["pass_"])])
+        config = client.config(other, case["engine"])
+        plan = client.plan(client.show(plan, "EXECUTION_PLAN_ENGINE_CONFIG", "ENGINECFG", config))
     if not case.get("keep"):
         library.destroy_all_but(plan)
     asked = "brings" not in case or case.get("asks")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from itertools import product
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -16,8 +14,7 @@ from shim_cases import ENUMERATORS, case, check_results, problem_of, run_under_s
 from shim_journal import journal_in
 from shim_modes import following, measurements, run_online
 
-from mucudnn._native import Engine, EngineError, Problem, tile_steps
-from mucudnn.problems.kernels import Kernel
+from mucudnn._native import Engine
 
 SHAPES = (
     "mb1_ic3ih23iw9_oc5_kh3_ph1",
@@ -81,62 +78,6 @@ def test_tiles_of_a_plan_are_exact_for_every_type_layout_and_shape(
     plan, used = planned(engine, cases, tmp_path / "tiles.plan", steps)
     results = run_under_shim(cases, tmp_path, **following(plan, "4MiB"))
     assert results.summary.startswith(f"{len(cases)} of {len(cases)} convolutions divided")
-    check_results(cases, results, used, tmp_path)
-
-
-def odd_case(number: int, habit: str) -> dict[str, Any]:
-    """Return a random case with odd sizes, strides and dilations, and with padding up to a whole filter."""
-    random = Random(number)
-    pass_, dims = random.choice(PASSES), random.choice((2, 2, 3))
-    types = ("f32", "f64", "bf16") if pass_ == "backward_filter" else ("f32", "f64", "f16", "bf16")
-    kernel = tuple(random.choice((1, 2, 3, 4, 5)) for _ in range(dims))
-    dilation = tuple(random.choice((1, 1, 2)) for _ in range(dims))
-    padding = [random.randint(0, d * (k - 1) + 1) for d, k in zip(dilation, kernel, strict=True)]
-    groups, data_type = random.choice((1, 1, 3)), random.choice(types)
-    problem = Problem(
-        mini_batch=random.choice((1, 1, 2)),
-        in_channels=groups * random.choice((2, 3, 5)),
-        out_channels=groups * random.choice((1, 3, 4)),
-        input=(random.choice((13, 17, 23)), *(random.choice((9, 11)) for _ in range(dims - 1))),
-        kernel=kernel,
-        stride=tuple(random.choice((1, 1, 2, 3)) for _ in range(dims)),
-        padding=tuple(padding),
-        dilation=dilation,
-        groups=groups,
-        data_type=data_type,
-        layout=random.choice(("nchw", "nhwc")),
-        math=math_of(habit, data_type),
-    )
-    alpha, beta = random.choice(((1.0, 0.0), (1.0, 1.0), (-0.5, 0.5)))
-    return case(problem, pass_, habit, alpha=alpha, beta=beta)
-
-
-@pytest.mark.parametrize("habit", HABITS)
-@pytest.mark.parametrize("first", [0, 100])
-def test_tiles_of_odd_sizes_are_as_exact_as_undivided_calls(
-    first: int, habit: str, engine: Engine, tmp_path: Path
-) -> None:
-    kernels: dict[tuple[str, str], list[list[tuple[int, str]]]] = {}
-    cases, used = [], []
-    for number in range(first, first + 60):
-        convolution = odd_case(number, habit)
-        kernel, random = Kernel(problem_of(convolution), convolution["pass_"]), Random(number)
-        legacy = numbers(habit)[kernel.pass_]
-        names = [
-            name for name in shim_cases.algorithms(engine, kernel.problem, kernel.pass_) if name in legacy
-        ]
-        steps = random.randint(1, max(1, tile_steps(kernel) - 1))
-        part = (kernel.mini_batch, f"{random.choice(names)}.tile={steps}")
-        with suppress(EngineError):  # an algorithm may run the whole and none of its tiles
-            engine.prepare(kernel, [part])
-            kernels[convolution["problem"], convolution["pass_"]] = [[part]]
-            cases.append(convolution)
-            used.append([legacy[name] for name in names])
-    assert len(cases) > 40
-    plan = shim_cases.write_plan(engine, tmp_path / "odd.plan", kernels)
-    results = run_under_shim(cases, tmp_path, **following(plan, "4MiB"))
-    count = len(cases)
-    assert results.summary.startswith(f"{count} of {count} convolutions divided, {count} of them in tiles")
     check_results(cases, results, used, tmp_path)
 
 

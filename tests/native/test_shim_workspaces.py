@@ -136,6 +136,17 @@ def test_a_plan_that_is_restored_from_its_text_runs_in_what_was_read_of_the_firs
     assert passed.summary == "0 of 1 convolutions divided, 1 passed through (a plan made from JSON)"
 
 
+@each_pass
+def test_a_configuration_is_the_one_that_was_written_last(pass_: str, engine: Engine, tmp_path: Path) -> None:
+    number, small = EXPLICIT_GEMM[pass_], at(2)
+    name = f"eng{number}"
+    kernels = {(GRAPH_PROBLEM, pass_): [[(4, name), (3, name)]], (small, pass_): [[(1, name)] * 2]}
+    plan = write_plan(engine, tmp_path / "both.plan", kernels)
+    convolution = graph(pass_, number, into=small)
+    results = run_under_shim([convolution], tmp_path, **following(plan))
+    check(convolution, results, tmp_path)
+
+
 # --- calls that pass through above the limit ---
 
 

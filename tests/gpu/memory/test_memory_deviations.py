@@ -4,7 +4,6 @@ All steps run with late streams, in which a copy that nobody waits for has not h
 """
 
 import copy
-import io
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock, patch
@@ -234,16 +233,6 @@ def test_host_memory_that_cannot_be_pinned_is_named(model: nn.Module, x: Tensor,
 
 
 # Models that are copied, wrapped, restored or refused
-
-
-def test_copies_and_pickles_have_no_plan(planned: nn.Module, x: Tensor, stock: Observed) -> None:
-    file = io.BytesIO()
-    torch.save(planned, file)
-    file.seek(0)
-    for copied in (copy.deepcopy(planned), torch.load(file, weights_only=False)):
-        assert type(copied) is Net
-        with patch.object(HostCopy, "__init__", side_effect=AssertionError):
-            assert train(copied, x).equals(stock)
 
 
 def test_restore_undoes_apply(planned: nn.Module, x: Tensor, stock: Observed) -> None:
