@@ -35,7 +35,6 @@ QUESTIONS: dict[str, tuple[Row, ...]] = {
          figure("cache", "time", "optimize", "ms")),
         ("time to open a cache of 100,000 rows and read one problem", "at most 20 ms",
          figure("cache", "time", "open", "ms")),
-        ("rate of eight processes that write to one cache", "", figure("cache", "rate", unit="rows/s")),
     ),
     "shim": (
         ("cost of a call through a trampoline", "at most 5 ns",

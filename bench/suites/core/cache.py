@@ -1,4 +1,4 @@
-"""The cost of a warm cache: deciding a whole network, opening a large file, writing from many processes.
+"""The cost of a warm cache: deciding a whole network, and opening a large file.
 
 The measurements in the cache are invented. The time of a decision depends on their number, not on their
 values. Each command is a process of its own, timed from its start to its end. Times are medians.
@@ -12,7 +12,6 @@ import random
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from mucudnn.problems.policies import POLICIES, micro_batch_sizes
 from mucudnn.problems.sources import Flags, read_kernels
 
 SEED = 2018
-WRITERS, KERNELS_EACH, ROWS = 8, 125, 100  # 100 rows of each kernel
+KERNELS, ROWS = 1000, 100  # rows of each kernel
 MACHINE = Machine("host", "a device", "a library 1.0", 1)
 
 
@@ -38,8 +37,7 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         yield from _decide(folder / "resnet50.sqlite")
-        yield _many_writers(folder / "shared.sqlite")
-        yield from _open_large(folder / "shared.sqlite")
+        yield from _open_large(folder / "large.sqlite")
 
 
 def _decide(path: Path) -> Iterator[Record]:
@@ -54,54 +52,25 @@ def _decide(path: Path) -> Iterator[Record]:
 
 
 def _open_large(path: Path) -> Iterator[Record]:
+    _write(path)
     details = {"size_mib": round(path.stat().st_size / 2**20, 1)}
 
     def answer(opening: Callable[[Path], Cache]) -> None:
         with opening(path) as cache:
             (machine,) = cache.machines()
-            assert len(cache.measurements(machine, _kernel(KERNELS_EACH))) == ROWS
+            assert len(cache.measurements(machine, _kernel(KERNELS))) == ROWS
 
     for name, opening in (("to write", Cache.open), ("to read", Cache.read_only)):
-        case = f"open {name}, answer one problem of {WRITERS * KERNELS_EACH * ROWS} rows"
+        case = f"open {name}, answer one problem of {KERNELS * ROWS} rows"
         yield Record("cache", case, "time", median_ms(partial(answer, opening))[0], "ms", details)
 
 
-def _many_writers(path: Path) -> Record:
-    script = (
-        "import sys; from pathlib import Path; from bench.suites.core.cache import write; "
-        "print(flush=True); input(); write(Path(sys.argv[1]), int(sys.argv[2]))"
-    )
-    Cache.open(path).__exit__()
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(path), str(number)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3], text=True,
-        )
-        for number in range(WRITERS)
-    ]  # fmt: skip
-    for writer in writers:  # wait until every process has done its imports, which are not timed
-        assert writer.stdout is not None
-        writer.stdout.readline()
-    start = time.perf_counter()
-    for writer in writers:
-        assert writer.stdin is not None
-        writer.stdin.write("\n")
-        writer.stdin.flush()
-    for writer in writers:
-        writer.communicate()
-        assert writer.returncode == 0
-    seconds, rows = time.perf_counter() - start, WRITERS * KERNELS_EACH * ROWS
-    details = {"written": rows, "seconds": round(seconds, 2)}
-    return Record("cache", f"{WRITERS} processes write", "rate", rows / seconds, "rows/s", details)
-
-
-def write(path: Path, number: int) -> None:
-    """Write the measurements of kernels of a process's own, and commit each row before the next."""
+def _write(path: Path) -> None:
     with Cache.open(path) as cache:
-        for channels in range(KERNELS_EACH):
+        for channels in range(1, KERNELS + 1):
             for size in range(1, ROWS + 1):
                 measured = Measurement(size, "ALGORITHM", SUCCESS, 4096 * size, "", 0.1 * size, 0.01)
-                cache.add(MACHINE, _kernel(number * KERNELS_EACH + channels + 1), measured)
+                cache.add(MACHINE, _kernel(channels), measured)
 
 
 def _kernel(channels: int) -> Kernel:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -56,9 +55,8 @@ def compare_errors(bench: Bench, kernel: Kernel, case: str) -> Iterator[Record]:
         part_of = parts.get(kernel.mini_batch // slices, {})
         accumulator, ratio = bench.engine.accumulator_size(kernel, slices), None
         if accumulator is None:
-            may_overflow = slices > most_slices(kernel)
-            why = "a slice may overflow" if may_overflow else "the slices cannot be summed in fp32"
-            details["why"] = why
+            overflows = slices > most_slices(kernel)
+            details["why"] = "a slice may overflow" if overflows else "slices cannot be summed in fp32"
         elif not (both := whole.keys() & part_of.keys()):
             details["why"] = "no algorithm runs at both sizes"
         else:
@@ -66,19 +64,13 @@ def compare_errors(bench: Bench, kernel: Kernel, case: str) -> Iterator[Record]:
             part = replace(part_of[algorithm], workspace=part_of[algorithm].workspace + accumulator)
             divided = Configuration((part,) * slices)
             undivided = Configuration((whole[algorithm],))
-            ratio, more = _error_ratio(measure_errors(bench.engine, kernel, [divided, undivided]))
-            details |= more | {"algorithm": algorithm}
+            errors = measure_errors(bench.engine, kernel, [divided, undivided])
+            if errors is None:
+                details["why"] = "nothing runs in fp64, or the errors have no ratio"
+            else:
+                ratio = errors[0] / errors[1]
+                details |= {"error": errors[0], "undivided_error": errors[1], "algorithm": algorithm}
         yield Record("equality", case, metric, ratio, "ratio", details)
-
-
-def _error_ratio(errors: Sequence[float] | None) -> tuple[float | None, dict[str, Any]]:
-    if errors is None:
-        return None, {"why": "nothing runs in fp64, or the sums are not finite"}
-    error, undivided_error = errors
-    details = {"error": error, "undivided_error": undivided_error}
-    if undivided_error == 0:  # no ratio exists: the divided error must be 0 too
-        return 1.0 if error == 0 else None, details
-    return error / undivided_error, details
 
 
 def measure_errors(
@@ -86,7 +78,7 @@ def measure_errors(
 ) -> list[float] | None:
     """Return the normalised L2 error of each configuration against fp64 on the same values.
 
-    Return None if nothing runs in fp64, or if a sum is not finite.
+    Return None if nothing runs in fp64, or if a sum is not finite or exact.
     """
     tensors = Tensors.random(engine, kernel.problem, extent(kernel.problem))
     expected = _run_in_fp64(engine, kernel, tensors)
@@ -94,7 +86,7 @@ def measure_errors(
         return None
     results = (_run(engine, kernel, each.slices, tensors) for each in configurations)
     errors = [float(np.linalg.norm(values - expected) / np.linalg.norm(expected)) for values in results]
-    return errors if np.isfinite(errors).all() else None
+    return errors if np.isfinite(errors).all() and all(errors) else None
 
 
 def _run_in_fp64(engine: Engine, kernel: Kernel, tensors: Tensors) -> npt.NDArray[np.float64] | None:
