@@ -456,13 +456,8 @@ void bind_engine(py::module_& module) {
   module.def("divided_channels", &divided_channels, "kernel"_a, "of_inputs"_a = false);
   module.def("channel_counts", &channel_counts, "kernel"_a, "of_inputs"_a = false);
   module.def("group_kernel", &group_kernel, "kernel"_a, "channels"_a, "of_inputs"_a = false);
-  module.def(
-      "group_copies",
-      [](const Kernel& kernel, std::int64_t channels, std::int64_t samples, bool of_inputs,
-         bool takes_strides) {
-        return GroupCopies(kernel, channels, samples, of_inputs, takes_strides).size;
-      },
-      "kernel"_a, "channels"_a, "samples"_a, "of_inputs"_a = false, "takes_strides"_a = false);
+  module.def("group_copies", &group_copies, "kernel"_a, "channels"_a, "samples"_a, "of_inputs"_a = false,
+             "takes_strides"_a = false);
   module.def("tile_steps", &tile_steps, "kernel"_a);
   module.def("tile_kernel", &tile_kernel, "kernel"_a, "steps"_a);
   module.def("samples_to_time", &samples_to_time, "problem"_a, "memory_cap"_a, "bytes_beyond_caches"_a);

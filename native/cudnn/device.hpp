@@ -123,6 +123,11 @@ class Device {
   // Waits for all work that the stream has now.
   virtual void wait(CUstream_st* stream) = 0;
   // Runs `work` so that it cannot invalidate another thread's stream capture.
+// Allocates memory that its last owner releases, which the device must outlive. Throws std::bad_alloc.
+inline std::shared_ptr<char> allocate(Device& device, std::size_t size) {
+  return {static_cast<char*>(device.allocate(size)), [&device](char* data) { device.release(data); }};
+}
+
   virtual void without_disturbing_captures(const std::function<void()>& work) { work(); }
   virtual ClockReading read_clocks() const { return {}; }
   // Returns the time of each of `runs` runs, launched without a pause between them. Only the first

@@ -104,9 +104,8 @@ std::map<std::int64_t, MeasuredKernel> Measurements::measured_groups(Engine& eng
     auto times = find_or_measure(engine, group, api, may_measure, {nullptr, permissions});
     if (!times) break;
     for (Measured& candidate : *times) {
-      const GroupCopies copies(kernel, channels, candidate.part.micro_batch, of_inputs,
-                               candidate.takes_strides);
-      candidate.part.workspace += static_cast<std::int64_t>(copies.size);
+      candidate.part.workspace += static_cast<std::int64_t>(
+          group_copies(kernel, channels, candidate.part.micro_batch, of_inputs, candidate.takes_strides));
     }
     measured.try_emplace(channels, kernel.problem.mini_batch,
                          accumulator_size(device_, group, kMostSlicesInPlace + 1), std::move(*times));
