@@ -68,6 +68,9 @@ struct Place {
   std::size_t copy_size() const { return copy == nullptr ? 0 : copy->size(); }
 };
 
+// A kernel whose parts run one after another, each at its place in the caller's tensors. The workspace is the
+// most that a part needs, for its copies and its algorithm. Groups of channels cannot be resumed: their
+// progress means nothing.
 class DividedKernel : public PreparedKernel {
  public:
   std::size_t workspace() const override { return workspace_; }
