@@ -314,9 +314,6 @@ class Enumeration:
 STRIDED: str
 """The note of an algorithm that takes x and y that are some channels of larger tensors."""
 
-MOST_SLICES_IN_PLACE: int
-"""Slices of a bf16 backward_filter that may be summed in the output: each rounds it once more."""
-
 class Engine:
     """A library with the cuDNN ABI, and the device it computes on."""
 
@@ -368,13 +365,6 @@ class Engine:
         """Return a view of device memory that somebody else has allocated, and keeps."""
     def enumerate(self, kernel: Kernel) -> Enumeration:
         """Return the algorithms of a kernel at its mini-batch."""
-    def accumulator_size(self, kernel: Kernel, parts: int) -> int | None:
-        """Return the bytes that a division into `parts` slices needs beyond the algorithms' own workspace.
-
-        Only backward_filter in bf16 in more than MOST_SLICES_IN_PLACE slices needs any: its slices are summed
-        in fp32. None where there is no such division: where the device cannot do that, and of more slices
-        than `most_slices`.
-        """
     def measure(
         self,
         kernel: Kernel,
@@ -562,17 +552,12 @@ class Memory:
     def write(self, data_type: str, values: npt.NDArray[np.float64], first: int = 0) -> None:
         """Write values behind the `first`. Raises ValueError where they do not fit."""
 
-def accumulator_size(kernel: Kernel, parts: int) -> int | None:
-    """Return what `Engine.accumulator_size` does for a device that can sum slices in fp32."""
-
 def most_slices(kernel: Kernel) -> int:
-    """Return the most slices of a division: 1 for backward_filter in f16, where a slice's sum may overflow.
+    """Return the most slices of a division.
 
-    Else any number, which is more than a mini-batch can have.
+    It is 1 for backward_filter in f16, where a slice's sum may overflow, and 4 in bf16, where each slice
+    rounds the sum. Else it is more than a mini-batch can have.
     """
-
-def most_slices_in_place(kernel: Kernel) -> int:
-    """Return the most slices that are summed in the output itself."""
 
 def refusal_of_slices(kernel: Kernel, slices: int) -> str:
     """Return why a kernel cannot be divided into that many slices; an empty text if it can."""

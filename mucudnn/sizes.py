@@ -5,7 +5,7 @@ import re
 from mucudnn.errors import UsageError
 
 _UNITS = {"": 0, "B": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4}
-_MOST_DIGITS = 100
+_MOST_DIGITS = 20
 _BLANKS = " \t\n\r\f\v"  # the same as in the drop-in, which reads the same texts
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
 
@@ -20,9 +20,9 @@ def parse_size(text: str) -> int:
         raise UsageError(
             f"'{text}' is not a size: give bytes, or a number with KiB, MiB, GiB or TiB, such as 64MiB"
         )
-    if len(match[1]) > _MOST_DIGITS:
-        raise UsageError(f"the size '{text[:20]}…' is too large: it must be below 2^63 bytes")
     whole, _, decimals = match[1].partition(".")
+    if len(whole + decimals) > _MOST_DIGITS:
+        raise UsageError(f"the size '{text[:20]}…' has more than {_MOST_DIGITS} digits")
     size: int = int(whole + decimals) * 1024 ** _UNITS[match[2]] // 10 ** len(decimals)
     if size >= 2**63:
         raise UsageError(f"the size '{text}' is too large: it must be below 2^63 bytes")

@@ -14,8 +14,8 @@ from errno import EISDIR, ELOOP, ENAMETOOLONG, ENXIO
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
-from mucudnn._native import MOST_SLICES_IN_PLACE, Problem, accumulator_size, parse_journal
-from mucudnn.costs.records import CANNOT_ACCUMULATE, RACED, SUCCESS, Machine, Measurement
+from mucudnn._native import Problem, parse_journal
+from mucudnn.costs.records import RACED, SUCCESS, Machine, Measurement
 from mucudnn.costs.rows import CacheRows
 from mucudnn.costs.schema import ENUMERATION, MEASUREMENT, Row
 from mucudnn.errors import MucudnnError, raised_here
@@ -145,11 +145,10 @@ def rows_of(text: str) -> Iterator[Row]:
             raced = _RACE in header.items()
             for problem, pass_, algorithm, time_ms, workspace, notes, wall_ms, cpu_ms, busy_tries in measured:
                 kernel = Kernel(problem, pass_)
-                accumulator = _accumulator(kernel, sums=is_host)
                 notes = f"{notes} {RACED}".strip() if raced else notes
                 measurement = Measurement(
                     problem.mini_batch, algorithm, SUCCESS, workspace, notes,
-                    time_ms, wall_ms, cpu_ms, busy_tries, accumulator,
+                    time_ms, wall_ms, cpu_ms, busy_tries,
                 )  # fmt: skip
                 row = MEASUREMENT.row(machine, kernel, vars(measurement), measured_at=at)
                 yield MEASUREMENT, MEASUREMENT.checked(row)
@@ -166,9 +165,3 @@ def _api_of_engine(problem: Problem, *, is_host: bool) -> str:
     """Return the API whose candidates an engine lists for a problem: see native/bindings/engine.cpp."""
     is_mixed = len(set(problem.layouts.values())) > 1 or problem.y_type != problem.data_type
     return "legacy" if is_host and not problem.epilogue and not is_mixed else "graph"
-
-
-def _accumulator(kernel: Kernel, *, sums: bool) -> int:
-    """Return the bytes for more slices than are summed in place, which a device that `sums` adds in fp32."""
-    size = accumulator_size(kernel, MOST_SLICES_IN_PLACE + 1)
-    return CANNOT_ACCUMULATE if size is None or (size and not sums) else size

@@ -1,9 +1,7 @@
 """The records of the cache: machines, algorithms, measurements, and comparisons of whole runs."""
 
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from mucudnn._native import STRIDED
 from mucudnn.codec import Count, Measured, Positive
@@ -21,7 +19,6 @@ STOCK, STOCK_SLICE = "STOCK", "STOCK_SLICE"
 # This note marks a measurement that a race made in few runs. `--thorough` replaces the measurement.
 RACED = "raced"
 DETERMINISTIC = "deterministic"  # the note of an algorithm that gives the same bits in each run
-CANNOT_ACCUMULATE = -1  # instead of bytes, if the device cannot sum slices outside of the output
 
 
 @dataclass(frozen=True)
@@ -51,8 +48,6 @@ class Measurement:
     time of all threads together, which is None on a GPU: see native/cudnn/estimate.hpp. `busy_tries` is 0 if
     enough runs were undisturbed. Otherwise it counts the measurements, this one included, that found the
     machine busy.
-    `accumulator` is the bytes that a division needs beyond `workspace` if its slices cannot be summed in
-    place, or CANNOT_ACCUMULATE.
     """
 
     micro_batch: Positive
@@ -64,7 +59,6 @@ class Measurement:
     wall_ms: Measured | None = None
     cpu_ms: Measured | None = None
     busy_tries: Count = 0
-    accumulator: Annotated[int, msgspec.Meta(ge=CANNOT_ACCUMULATE, le=2**63 - 1)] = 0
 
     def is_undivided(self, mini_batch: int) -> bool:
         """Return whether the algorithm runs the whole mini-batch, and does not divide its samples."""

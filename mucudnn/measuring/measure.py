@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from math import isinf
 
-from mucudnn._native import MOST_SLICES_IN_PLACE, EngineError, UnfinishedError
-from mucudnn.costs.records import CANNOT_ACCUMULATE, STOCK, SUCCESS, UNLIKELY, Measurement
+from mucudnn._native import EngineError, UnfinishedError
+from mucudnn.costs.records import STOCK, SUCCESS, UNLIKELY, Measurement
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.budget import spell_budget
@@ -236,13 +236,8 @@ def _measure_task(
         bench.engine.available_memory  # noqa: B018
         named = re.search(r"CUDNN_STATUS_\w+", str(error))
         status = named[0] if named else str(error)
-    # A few slices of a 16-bit gradient are summed in place; more need an accumulator, whose size is constant.
-    accumulator = bench.engine.accumulator_size(task.kernel, MOST_SLICES_IN_PLACE + 1)
     notes = task.notes if timing is None else f"{task.notes} {bench.runner.note}".strip()
-    row = Measurement(
-        task.micro_batch, task.algorithm, status, task.workspace, notes,
-        accumulator=CANNOT_ACCUMULATE if accumulator is None else accumulator,
-    )  # fmt: skip
+    row = Measurement(task.micro_batch, task.algorithm, status, task.workspace, notes)
     rows.append(row if timing is None else timed(row, timing))
     if timing is not None and isinstance(timer, RaceTimer):
         timer.has_raced = True

@@ -9,8 +9,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from mucudnn._native import MOST_SLICES_IN_PLACE
-from mucudnn.costs.records import CANNOT_ACCUMULATE, SUCCESS, Listed, Measurement
+from mucudnn.costs.records import SUCCESS, Listed, Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.measuring.bench import EngineBench
 from mucudnn.problems.kernels import Kernel
@@ -91,15 +90,11 @@ def modelled_table(bench: EngineBench, kernels: Iterable[Kernel], policy: str) -
 
 
 def _modelled_rows(bench: EngineBench, kernel: Kernel, policy: str) -> list[Measurement]:
-    accumulator = bench.engine.accumulator_size(kernel, MOST_SLICES_IN_PLACE + 1)
     return [
-        Measurement(
-            size, candidate.algorithm, SUCCESS, candidate.workspace, candidate.notes, time_ms,
-            accumulator=CANNOT_ACCUMULATE if accumulator is None else accumulator,
-        )
+        Measurement(size, candidate.algorithm, SUCCESS, candidate.workspace, candidate.notes, time_ms)
         for size, listed in bench.candidates(kernel, usable_sizes(policy, kernel)).items()
         for candidate, time_ms in _timed(bench, kernel, size, listed)
-    ]  # fmt: skip
+    ]
 
 
 def _timed(bench: EngineBench, kernel: Kernel, size: int, listed: list[Listed]) -> list[tuple[Listed, float]]:

@@ -11,10 +11,7 @@ from mucudnn.costs.records import SUCCESS, Measurement
 
 
 class Candidate(NamedTuple):
-    """An algorithm at a micro-batch size that may be measured, with its workspace in bytes.
-
-    The workspace includes the accumulator for the sum of such slices.
-    """
+    """An algorithm at a micro-batch size that may be measured, with its workspace in bytes."""
 
     micro_batch: int
     algorithm: str

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
-from mucudnn._native import (
-    HOST_BYTES_PER_MS,
-    MOST_SLICES_IN_PLACE,
-    Engine,
-    most_slices_in_place,
-    race_budget_ms,
-)
-from mucudnn.costs.records import CANNOT_ACCUMULATE, RACED, Measurement
+from mucudnn._native import HOST_BYTES_PER_MS, Engine, race_budget_ms
+from mucudnn.costs.records import RACED, Measurement
 from mucudnn.measuring.candidates import wastes_transform
 from mucudnn.measuring.race import Candidate, RaceGoal, next_candidate
 from mucudnn.problems.kernels import Kernel
@@ -165,18 +159,7 @@ def whole_ms_of(rows: Iterable[Measurement], mini_batch: int) -> float | None:
 def _choose_task(engine: Engine, tasks: Sequence[Task], rows: Rows, worklist: Worklist) -> Task | None:
     """Return the next task in the race of a kernel; None if the race is over."""
     kernel = tasks[0].kernel
-    accumulator = engine.accumulator_size(kernel, MOST_SLICES_IN_PLACE + 1)
-    in_place, candidates = most_slices_in_place(kernel), {}
-    for task in tasks:
-        own = CANNOT_ACCUMULATE if task.is_stock or accumulator is None else accumulator
-        if (more := _bytes_to_sum(kernel, in_place, task.micro_batch, own)) is not None:
-            candidates[Candidate(task.micro_batch, task.algorithm, task.workspace + more)] = task
-    usable = [
-        replace(row, workspace=row.workspace + more) if more else row
-        for row in rows
-        if row.time_ms is not None  # most algorithms of an engine cannot run
-        and (more := _bytes_to_sum(kernel, in_place, row.micro_batch, row.accumulator)) is not None
-    ]
+    candidates = {Candidate(task.micro_batch, task.algorithm, task.workspace): task for task in tasks}
     is_on_gpu = engine.kind == "cudnn"
     if is_on_gpu:  # the heuristics rank only the engines of the graph API
         candidates = dict(
@@ -184,15 +167,5 @@ def _choose_task(engine: Engine, tasks: Sequence[Task], rows: Rows, worklist: Wo
         )
     bytes_per_ms = HOST_BYTES_PER_MS * engine.threads if engine.kind == "host" else None
     goal = RaceGoal(kernel.mini_batch, worklist.limits, worklist.undivided, bytes_per_ms, is_on_gpu)
-    chosen = next_candidate(list(candidates), usable, goal)
+    chosen = next_candidate(list(candidates), rows, goal)
     return None if chosen is None else candidates[chosen]
-
-
-def _bytes_to_sum(kernel: Kernel, in_place: int, micro_batch: int, accumulator: int) -> int | None:
-    """Return the accumulator's bytes for slices of this size; None if they cannot be summed.
-
-    Up to `in_place` slices need no accumulator.
-    """
-    if micro_batch * in_place >= kernel.mini_batch:
-        return 0
-    return None if accumulator == CANNOT_ACCUMULATE else accumulator

@@ -3,7 +3,7 @@
 from math import inf
 
 from mucudnn._native import RACE_RUNS, Engine, KernelTimer, Timing, UnfinishedError, race_budget_ms
-from mucudnn.costs.records import CANNOT_ACCUMULATE, STOCK_SLICE, SUCCESS, Measurement
+from mucudnn.costs.records import STOCK_SLICE, SUCCESS, Measurement
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace
 from mucudnn.measuring.race import Candidate, hopeless_ms
@@ -39,12 +39,9 @@ class StockOfKernel:
             status = str(error).partition("\n")[0] or type(error).__name__
             row = Measurement(task.micro_batch, task.algorithm, status, 0)
         else:
-            # The framework sums slices in the output's own type, which is too inexact for many in 16 bits.
-            in_place = kernel.problem.data_type in ("f32", "f64") or kernel.pass_ != "backward_filter"
             row = Measurement(
-                task.micro_batch, task.algorithm, SUCCESS, timing.workspace, self.bench.runner.note,
-                accumulator=0 if in_place else CANNOT_ACCUMULATE,
-            )  # fmt: skip
+                task.micro_batch, task.algorithm, SUCCESS, timing.workspace, self.bench.runner.note
+            )
             row = timed(row, timing)
         self.bench.cache.add(source.machine, kernel, row)
         return [row]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from typing import TypeVar
 
-from mucudnn._native import most_slices, most_slices_in_place
-from mucudnn.costs.records import CANNOT_ACCUMULATE, STOCK, Comparison, Measurement
+from mucudnn._native import most_slices
+from mucudnn.costs.records import STOCK, Comparison, Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.errors import NothingFitsError
 from mucudnn.listener import Listener
@@ -230,21 +230,8 @@ def keep_undivided(
 
 
 def desirable_configurations(measured: Sequence[Measurement], kernel: Kernel) -> list[Configuration]:
-    """Return the desirable set of a kernel: its Pareto-optimal configurations, workspace ascending.
-
-    A filter gradient in 16 bits sums only a few slices in place. A division into more slices needs an
-    accumulator, whose bytes count as workspace of its parts. A kernel whose slices cannot be summed at all
-    has only undivided configurations, whatever was measured.
-    """
-    mini_batch = kernel.mini_batch
-    sets = [desirable_set(parts, mini_batch) for parts in _combinable_parts(measured, kernel)]
-    if len(sets) == 1:
-        return sets[0]
-    front: list[Configuration] = []
-    for configuration in sorted(chain(*sets), key=_preference):
-        if not front or configuration.time_ms < front[-1].time_ms:
-            front.append(configuration)
-    return front
+    """Return the desirable set of a kernel: its Pareto-optimal configurations, workspace ascending."""
+    return desirable_set(_combinable_parts(measured, kernel), kernel.mini_batch)
 
 
 def fastest_configuration(
@@ -254,34 +241,16 @@ def fastest_configuration(
 
     Return None if nothing fits the limit.
     """
-    fastest = []
-    for parts in _combinable_parts(measured, kernel):
-        with suppress(Infeasible):
-            fastest.append(reuse_workspace(parts, kernel.mini_batch, limit))
-    return min(fastest, key=lambda c: (c.time_ms, *_preference(c)), default=None)
+    with suppress(Infeasible):
+        return reuse_workspace(_combinable_parts(measured, kernel), kernel.mini_batch, limit)
+    return None
 
 
-def _preference(configuration: Configuration) -> tuple[int, float, int]:
-    return configuration.workspace, configuration.time_ms, len(configuration.parts)
-
-
-def _combinable_parts(measured: Sequence[Measurement], kernel: Kernel) -> list[list[MicroConfiguration]]:
-    """Return lists of micro-configurations to combine: one, or one summed in place and one accumulated."""
-    mini_batch = kernel.mini_batch
-    parts = [(part, m.accumulator) for m in measured if (part := m.part()) is not None]
-    if most_slices(kernel) == 1:
-        parts = [(part, 0) for part, _ in parts if part.micro_batch == mini_batch]
-    if not any(accumulator for _, accumulator in parts):
-        return [[part for part, _ in parts]]
-    most = most_slices_in_place(kernel)
-    # Slices of these sizes are so few that they need no accumulator.
-    in_place = [part for part, _ in parts if part.micro_batch * most >= mini_batch]
-    accumulated = [
-        part if part.micro_batch == mini_batch else replace(part, workspace=part.workspace + accumulator)
-        for part, accumulator in parts
-        if accumulator != CANNOT_ACCUMULATE
-    ]
-    return [in_place, accumulated]
+def _combinable_parts(measured: Sequence[Measurement], kernel: Kernel) -> list[MicroConfiguration]:
+    """Return the micro-configurations that take no more slices than the kernel may have."""
+    most = most_slices(kernel)
+    parts = (m.part() for m in measured)
+    return [part for part in parts if part is not None and part.micro_batch * most >= kernel.mini_batch]
 
 
 def undivided_configurations(measured: Iterable[Measurement], kernel: Kernel) -> list[Configuration]:

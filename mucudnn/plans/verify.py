@@ -117,10 +117,8 @@ def _check_parts(
     """
     own = [part for part in parts if part.algorithm != STOCK]  # PyTorch runs the others
     count = max(len(own), 1)
-    accumulator = engine.accumulator_size(kernel, count)
-    if accumulator is None:
-        cannot = f"{count} micro-batches of {kernel.problem.data_type} cannot be summed on this device"
-        yield name + (refusal_of_slices(kernel, count) or cannot)
+    if refusal := refusal_of_slices(kernel, count):
+        yield name + refusal
         return
     for part in dict.fromkeys(own):
         try:
@@ -128,7 +126,7 @@ def _check_parts(
         except EngineError as error:
             yield f"{name}{error}"
             continue
-        if (needed := workspace + accumulator + copies(part.size, notes)) > allowed:
+        if (needed := workspace + copies(part.size, notes)) > allowed:
             yield (
                 f"{name}{part.algorithm} at {part.size} needs {format_size(needed)} of "
                 f"workspace, but the plan allows {format_size(allowed)}"

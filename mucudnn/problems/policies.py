@@ -30,7 +30,7 @@ def micro_batch_sizes(policy: str, mini_batch: int) -> list[int]:
 def usable_sizes(policy: str, kernel: Kernel) -> list[int]:
     """Return a policy's micro-batch sizes for a kernel, ascending.
 
-    Only the mini-batch is usable if the filter gradients of slices cannot be summed.
+    Sizes that would take more slices than the kernel may have are missing.
     """
-    divided = most_slices(kernel) > 1
-    return micro_batch_sizes(policy if divided else "undivided", kernel.mini_batch)
+    sizes = micro_batch_sizes(policy, kernel.mini_batch)
+    return [size for size in sizes if size * most_slices(kernel) >= kernel.mini_batch]

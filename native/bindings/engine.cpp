@@ -12,6 +12,7 @@
 #include "bindings/kept_filter.hpp"
 #include "bindings/kernel.hpp"
 #include "bindings/tuples.hpp"
+#include "core/accumulation.hpp"
 #include "core/channels.hpp"
 #include "core/text.hpp"
 #include "core/tiles.hpp"
@@ -143,10 +144,6 @@ class PyEngine {
   }
 
   Enumeration enumerate(const Kernel& kernel) const { return engine_->enumerate(kernel); }
-
-  std::optional<std::size_t> accumulator(const Kernel& kernel, std::size_t parts) const {
-    return accumulator_size(*device_, kernel, parts).size;
-  }
 
   Timing measure(const Kernel& kernel, const std::string& algorithm, const Memory& x, const Memory& w,
                  const Memory& y, const Memory* workspace, int repeats, double budget_ms, double hopeless_ms,
@@ -398,7 +395,6 @@ void bind_engine(py::module_& module) {
       .def("allocate", &PyEngine::allocate, "size"_a)
       .def("borrow", &PyEngine::borrow, "address"_a, "size"_a)
       .def("enumerate", &PyEngine::enumerate, "kernel"_a)
-      .def("accumulator_size", &PyEngine::accumulator, "kernel"_a, "parts"_a)
       .def("measure", &PyEngine::measure, "kernel"_a, "algorithm"_a, "x"_a, "w"_a, "y"_a,
            "workspace"_a.none(true), py::kw_only(), "repeats"_a, "budget_ms"_a,
            "hopeless_ms"_a = std::numeric_limits<double>::infinity(), "operands"_a = Operands(),
@@ -441,28 +437,14 @@ void bind_engine(py::module_& module) {
       .def("run", &PyDivision::run, "x"_a, "w"_a, "y"_a, "workspace"_a.none(true), "alpha"_a = 1.0,
            "beta"_a = 0.0, "stream"_a = 0, "kept"_a = nullptr, "bias"_a = 0);
 
-  module.def("accumulator_size", py::overload_cast<const Kernel&, std::size_t>(&accumulator_size), "kernel"_a,
-             "parts"_a);
   module.attr("STRIDED") = kStrided;
-  module.attr("MOST_SLICES_IN_PLACE") = kMostSlicesInPlace;
-  module.def(
-      "most_slices", [](const Kernel& kernel) { return most_slices(kernel.pass, kernel.problem.data_type); },
-      "kernel"_a);
-  module.def(
-      "most_slices_in_place",
-      [](const Kernel& kernel) { return most_slices_in_place(kernel.pass, kernel.problem.data_type); },
-      "kernel"_a);
+  module.def("most_slices", &most_slices, "kernel"_a);
   module.def("refusal_of_slices", &refusal_of_slices, "kernel"_a, "slices"_a);
   module.def("divided_channels", &divided_channels, "kernel"_a, "of_inputs"_a = false);
   module.def("channel_counts", &channel_counts, "kernel"_a, "of_inputs"_a = false);
   module.def("group_kernel", &group_kernel, "kernel"_a, "channels"_a, "of_inputs"_a = false);
-  module.def(
-      "group_copies",
-      [](const Kernel& kernel, std::int64_t channels, std::int64_t samples, bool of_inputs,
-         bool takes_strides) {
-        return GroupCopies(kernel, channels, samples, of_inputs, takes_strides).size;
-      },
-      "kernel"_a, "channels"_a, "samples"_a, "of_inputs"_a = false, "takes_strides"_a = false);
+  module.def("group_copies", &group_copies, "kernel"_a, "channels"_a, "samples"_a, "of_inputs"_a = false,
+             "takes_strides"_a = false);
   module.def("tile_steps", &tile_steps, "kernel"_a);
   module.def("tile_kernel", &tile_kernel, "kernel"_a, "steps"_a);
   module.def("samples_to_time", &samples_to_time, "problem"_a, "memory_cap"_a, "bytes_beyond_caches"_a);

@@ -39,19 +39,11 @@ void store(const Memory& memory, const std::string& type_name, std::size_t count
   memory.device().copy_from_host(memory.data() + before, staging.data(), bytes);
 }
 
-// The number of different random values, which are repeated because making gigabytes of them would take
-// seconds. It is a prime, so that no two samples of a tensor are equal.
-constexpr std::size_t kDifferent = 1048573;
-
 void store_random(const Memory& memory, const std::string& type_name, std::size_t count, std::uint64_t seed) {
   const DataType type = data_type_named(type_name);
   const std::size_t bytes = bytes_for(memory, type, count);
   const py::gil_scoped_release release;
-  const std::size_t different = std::min(count, kDifferent);
-  std::vector<char> block(different * size_of(type));
-  fill_random(type, block.data(), different, seed);
-  for (std::size_t at = 0; at < bytes; at += block.size())
-    memory.device().copy_from_host(memory.data() + at, block.data(), std::min(block.size(), bytes - at));
+  fill_random(memory.device(), type, memory.data(), bytes, seed);
 }
 
 Values read(const Memory& memory, const std::string& type_name, std::size_t count, std::size_t first) {

@@ -128,15 +128,14 @@ Pitch slice_pitch(const Kernel& kernel, const ChannelRange& range, std::int64_t 
           pitch(y_pieces(kernel, range, samples), kernel.problem.out_channels)};
 }
 
-GroupCopies::GroupCopies(const Kernel& kernel, std::int64_t channels, std::int64_t samples, bool of_inputs,
+std::size_t group_copies(const Kernel& kernel, std::int64_t channels, std::int64_t samples, bool of_inputs,
                          bool takes_strides) {
   const ChannelRange range(kernel, 0, channels, of_inputs);
   const Pitch pitch = takes_strides ? slice_pitch(kernel, range, samples) : Pitch{};
   const Pieces filter = filter_pieces(kernel, range);
-  const Pieces in = x_pieces(kernel, range, samples), out = y_pieces(kernel, range, samples);
-  x = copied(filter, filter.is_packed());
-  y = x + copied(in, in.is_in_place() || pitch.x > 0);
-  size = y + copied(out, out.is_in_place() || pitch.y > 0);
+  const Pieces x = x_pieces(kernel, range, samples), y = y_pieces(kernel, range, samples);
+  return copied(filter, filter.is_packed()) + copied(x, x.is_in_place() || pitch.x > 0) +
+         copied(y, y.is_in_place() || pitch.y > 0);
 }
 
 }  // namespace mucudnn

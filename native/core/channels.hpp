@@ -71,15 +71,9 @@ Pieces y_pieces(const Kernel& kernel, const ChannelRange& range, std::int64_t sa
 // in place, and for an unaligned tensor, which none takes.
 Pitch slice_pitch(const Kernel& kernel, const ChannelRange& range, std::int64_t samples);
 
-// How a slice of a channel group uses scratch memory, as offsets in bytes. The copy of the group's part of w
-// begins at 0, those of x and y at `x` and `y`. The algorithm's workspace follows the copies, at `size`. An
-// algorithm that takes strides needs no copies of x and y.
-struct GroupCopies {
-  GroupCopies(const Kernel& kernel, std::int64_t channels, std::int64_t samples, bool of_inputs = false,
-              bool takes_strides = false);
-  std::size_t x;
-  std::size_t y;
-  std::size_t size;
-};
+// Returns the bytes of the copies of a slice of a channel group: of the group's part of w, and of x and y
+// unless the algorithm takes strides. The algorithm's workspace follows them.
+std::size_t group_copies(const Kernel& kernel, std::int64_t channels, std::int64_t samples,
+                         bool of_inputs = false, bool takes_strides = false);
 
 }  // namespace mucudnn

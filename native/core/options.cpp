@@ -47,17 +47,6 @@ std::string_view take_digits(std::string_view& text) {
   return digits;
 }
 
-// Multiplies the number `0.digits` by 1024. Keeps the part behind the point; returns the part before it.
-unsigned multiply_fraction(std::string& digits) {
-  unsigned carry = 0;
-  for (auto digit = digits.rbegin(); digit != digits.rend(); ++digit) {
-    carry += static_cast<unsigned>(*digit - '0') * 1024;
-    *digit = static_cast<char>('0' + carry % 10);
-    carry /= 10;
-  }
-  return carry;
-}
-
 Value parse_name(const std::vector<const char*>& names, const std::string& text) {
   const auto place = std::find(names.begin(), names.end(), text);
   if (place != names.end()) return {text, std::distance(names.begin(), place)};
@@ -77,38 +66,31 @@ const char* missing_in(const Options& options) {
 }  // namespace
 
 std::int64_t parse_size(const std::string& text) {
-  const auto refuse = [&] {
-    return std::invalid_argument(quoted(text) +
-                                 " is not a size: give bytes, or a number with KiB, MiB, GiB or TiB, such as "
-                                 "64MiB");
-  };
-  constexpr std::size_t kMostDigits = 100;  // mucudnn/sizes.py has the same limit
+  constexpr std::size_t kMostDigits = 20;  // mucudnn/sizes.py has the same limit
   std::string_view rest = trimmed(text);
-  const std::string_view number = rest;
-  std::string_view whole = take_digits(rest);
-  std::string fraction;
+  const std::string_view whole = take_digits(rest);
+  std::string_view fraction;
   bool is_number = !whole.empty();
   if (!rest.empty() && rest.front() == '.') {
     rest.remove_prefix(1);
     fraction = take_digits(rest);
     is_number = is_number && !fraction.empty();
   }
-  const std::size_t length = number.size() - rest.size();
   rest = trimmed(rest);
   const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   const auto unit = rest.empty() ? std::begin(units) : std::find(std::begin(units), std::end(units), rest);
-  if (!is_number || unit == std::end(units)) throw refuse();
-  unsigned __int128 bytes = 0;
-  const auto add = [&bytes](unsigned factor, unsigned summand) {
-    if (bytes >> 63 == 0) bytes = bytes * factor + summand;  // a number that is too large stays so
-  };
-  for (const char digit : whole) add(10, static_cast<unsigned>(digit - '0'));
-  for (auto power = std::distance(std::begin(units), unit); power > 0; --power)
-    add(1024, multiply_fraction(fraction));
-  if (length > kMostDigits || bytes >> 63 != 0) {
-    const std::string shown = length > kMostDigits ? text.substr(0, 20) + "…" : text;
-    reject("the size '", shown, "' is too large: it must be below 2^63 bytes");
+  if (!is_number || unit == std::end(units)) {
+    reject(quoted(text), " is not a size: give bytes, or a number with KiB, MiB, GiB or TiB, such as 64MiB");
   }
+  if (whole.size() + fraction.size() > kMostDigits)
+    reject("the size '", text.substr(0, 20), "…' has more than ", kMostDigits, " digits");
+  unsigned __int128 bytes = 0;
+  for (const std::string_view digits : {whole, fraction}) {
+    for (const char digit : digits) bytes = bytes * 10 + static_cast<unsigned>(digit - '0');
+  }
+  bytes <<= 10 * std::distance(std::begin(units), unit);
+  for (std::size_t i = 0; i < fraction.size(); ++i) bytes /= 10;
+  if (bytes >> 63 != 0) reject("the size '", text, "' is too large: it must be below 2^63 bytes");
   return static_cast<std::int64_t>(bytes);
 }
 

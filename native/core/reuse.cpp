@@ -4,6 +4,8 @@
 #include <limits>
 #include <tuple>
 
+#include "core/accumulation.hpp"
+
 namespace mucudnn {
 namespace {
 
@@ -78,12 +80,17 @@ class Knapsack {
 
 }  // namespace
 
-std::vector<std::int64_t> micro_batch_sizes(BatchPolicy policy, std::int64_t mini_batch) {
+std::vector<std::int64_t> micro_batch_sizes(BatchPolicy policy, const Kernel& kernel) {
+  const std::int64_t mini_batch = kernel.problem.mini_batch;
+  const auto slices = [&](std::int64_t size) {
+    return static_cast<std::size_t>((mini_batch - 1) / size + 1);
+  };
   std::vector<std::int64_t> sizes;
-  if (policy == BatchPolicy::power_of_two) {
-    for (std::int64_t size = 1; size < mini_batch; size *= 2) sizes.push_back(size);
-  } else if (policy == BatchPolicy::all) {
-    for (std::int64_t size = 1; size < mini_batch; ++size) sizes.push_back(size);
+  if (policy != BatchPolicy::undivided) {
+    const bool is_all = policy == BatchPolicy::all;
+    for (std::int64_t size = 1; size < mini_batch; size = is_all ? size + 1 : 2 * size) {
+      if (slices(size) <= most_slices(kernel)) sizes.push_back(size);
+    }
   }
   sizes.push_back(mini_batch);
   return sizes;

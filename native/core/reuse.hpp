@@ -12,7 +12,8 @@ namespace mucudnn {
 enum class BatchPolicy { power_of_two, all, undivided };
 
 // Returns the micro-batch sizes that a policy measures, ascending. The mini-batch is always one of them.
-std::vector<std::int64_t> micro_batch_sizes(BatchPolicy policy, std::int64_t mini_batch);
+// Sizes that would take more slices than the kernel may have (core/accumulation.hpp) are missing.
+std::vector<std::int64_t> micro_batch_sizes(BatchPolicy policy, const Kernel& kernel);
 
 // Returns the Pareto-optimal configurations, time against workspace: workspace ascending, time descending. WR
 // under a limit is the last configuration that stays within the limit. Among configurations of equal time

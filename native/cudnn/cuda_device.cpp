@@ -51,7 +51,6 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// A CUDA device has no accumulator, because the project has no GPU kernels of its own.
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(const std::string& installed) : runtime_(installed) {

@@ -20,16 +20,6 @@ struct CUstream_st;
 
 namespace mucudnn {
 
-// Sums the gradients of slices, which have a 16-bit type, in fp32.
-class Accumulator {
- public:
-  virtual ~Accumulator() = default;
-  // Computes sum = slice if `first`, else sum += slice.
-  virtual void accumulate(DataType type, const void* slice, float* sum, std::int64_t count, bool first) = 0;
-  // Computes output = sum + beta * output, rounded once. With beta 0 it does not read the output.
-  virtual void store_sum(DataType type, const float* sum, double beta, void* output, std::int64_t count) = 0;
-};
-
 // The time of one run.
 struct RunTime {
   double wall_ms = 0;
@@ -88,8 +78,6 @@ class Device {
   virtual CUstream_st* stream() const { return nullptr; }
   // Returns whether a capture records the work on a stream into a CUDA graph instead of doing it.
   virtual bool is_capturing(CUstream_st*) const { return false; }
-  // Returns null if the device cannot sum slices.
-  virtual Accumulator* accumulator() { return nullptr; }
 
   // Returns the milliseconds from which on an algorithm's first run needs no second run. On a GPU every first
   // run does, because it may load code, which takes longer than most runs.
@@ -134,6 +122,11 @@ class Device {
  private:
   Patience patience_;
 };
+
+// Allocates memory that its last owner releases, which the device must outlive. Throws std::bad_alloc.
+inline std::shared_ptr<char> allocate(Device& device, std::size_t size) {
+  return {static_cast<char*>(device.allocate(size)), [&device](char* data) { device.release(data); }};
+}
 
 // Makes the device of the CPU and its memory. `team` is Library::host_team, which may be null: then the CPU
 // time is that of the calling thread.

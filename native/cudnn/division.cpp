@@ -3,6 +3,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "core/accumulation.hpp"
 #include "core/tiles.hpp"
 #include "cudnn/descriptors.hpp"
 
@@ -112,13 +113,8 @@ void DividedKernel::add(Part part, const PreparedKernel* keeper) {
     if (is_new) kept_filter_size_ += aligned(keeper->kept_filter_size());
     part.kept_filter_at = kept->second;
   }
-  parts_size_ = std::max(parts_size_, part.copies_size(kernel_) + part.prepared->workspace());
+  workspace_ = std::max(workspace_, part.copies_size(kernel_) + part.prepared->workspace());
   parts_.push_back(std::move(part));
-}
-
-void DividedKernel::sum_slices(std::size_t slices) {
-  is_summed_ = true;
-  accumulator_size_ = required_accumulator(device_, kernel_, slices);
 }
 
 std::vector<std::string> DividedKernel::notes() const {
@@ -148,21 +144,13 @@ void DividedKernel::resume(cudnnHandle_t handle, const Arguments& arguments, con
     throw EngineError("the division needs a workspace of " + std::to_string(this->workspace()) + " bytes, " +
                       std::to_string(workspace.size) + " are given");
   }
-  // With an accumulator, the output is written once at the end, or not at all.
-  const bool is_accumulated = accumulator_size_ > 0;
-  Arguments slice = arguments;
-  if (tile_steps_ > 0 && done.tiles > 0 && adds_slices(kernel_.pass)) slice.beta = 1;
-  SliceSum sum(device_, kernel_, is_accumulated ? workspace.data + aligned(parts_size_) : nullptr, slice);
-  Progress unwritten = done;
-  Progress& progress = is_accumulated ? unwritten : done;
   for (auto i = static_cast<std::size_t>(tile_steps_ > 0 ? done.tiles : 0); i < parts_.size(); ++i) {
-    run(parts_[i], handle, slice, {workspace.data, is_accumulated ? parts_size_ : workspace.size}, progress);
-    if (is_summed_) sum.add_slice();
-    progress = tile_steps_ > 0 ? Progress{done.samples, static_cast<std::int64_t>(i) + 1, tile_steps_}
-                               : Progress{progress.samples + parts_[i].samples, 0, 0};
+    Arguments part = arguments;
+    if (adds_ && i > 0) part.beta = 1;
+    run(parts_[i], handle, part, workspace, done);
+    done = tile_steps_ > 0 ? Progress{done.samples, static_cast<std::int64_t>(i) + 1, tile_steps_}
+                           : Progress{done.samples + parts_[i].samples, 0, 0};
   }
-  sum.store();
-  done = progress;
 }
 
 void DividedKernel::run(const Part& part, cudnnHandle_t handle, const Arguments& arguments,
@@ -224,7 +212,7 @@ Division::Division(const Engine& engine, Device& device, const Kernel& kernel,
     : Division(engine, device, kernel, Group{divided_channels(kernel), slices}) {}
 
 Division::Division(const Engine& engine, Device& device, const Kernel& whole, const Group& group)
-    : DividedKernel(device, group_kernel(whole, group.channels, group.of_inputs)) {
+    : DividedKernel(device, group_kernel(whole, group.channels, group.of_inputs), adds_slices(whole.pass)) {
   const Problem& problem = whole.problem;
   const ChannelRange range(whole, 0, group.channels, group.of_inputs);
   std::map<std::pair<std::int64_t, std::string>, Part> prepared;
@@ -251,7 +239,8 @@ Division::Division(const Engine& engine, Device& device, const Kernel& whole, co
       add(std::move(placed), part.prepared.get());
     }
   }
-  sum_slices(parts().size());
+  if (const std::string refusal = refusal_of_slices(kernel(), parts().size()); !refusal.empty())
+    throw EngineError(refusal);
 }
 
 // Prepares an algorithm on a slice: on x and y where they are, if it takes strides in the workspace that it
@@ -284,7 +273,7 @@ DividedKernel::Part Division::prepare(const Engine& engine, const Kernel& whole,
 
 ChannelDivision::ChannelDivision(const Engine& engine, Device& device, const Kernel& kernel,
                                  const std::vector<Group>& groups)
-    : DividedKernel(device, kernel) {
+    : DividedKernel(device, kernel, false) {
   const bool of_inputs = !groups.empty() && groups.front().of_inputs;
   const std::vector<Group> ordered = in_order(groups, &Group::channels, divided_channels(kernel, of_inputs),
                                               "the groups do not add up to channels: ");

@@ -14,7 +14,6 @@
 #include "core/scratch.hpp"
 #include "cudnn/device.hpp"
 #include "cudnn/engine.hpp"
-#include "cudnn/filter_sum.hpp"
 
 namespace mucudnn {
 
@@ -69,9 +68,12 @@ struct Place {
   std::size_t copy_size() const { return copy == nullptr ? 0 : copy->size(); }
 };
 
+// A kernel whose parts run one after another, each at its place in the caller's tensors. The workspace is the
+// most that a part needs, for its copies and its algorithm. Groups of channels cannot be resumed: their
+// progress means nothing.
 class DividedKernel : public PreparedKernel {
  public:
-  std::size_t workspace() const override { return parts_size_ + accumulator_size_; }
+  std::size_t workspace() const override { return workspace_; }
   std::vector<std::string> notes() const override;
   std::size_t kept_filter_size() const override { return kept_filter_size_; }
   void keep_filter(const char* w, char* kept) const override;
@@ -90,15 +92,14 @@ class DividedKernel : public PreparedKernel {
     std::size_t copies_size(const Kernel& kernel) const;
   };
 
-  // If `tile_steps` is not 0, the parts are tiles of that many steps.
-  DividedKernel(Device& device, const Kernel& kernel, std::int64_t tile_steps = 0)
-      : device_(device), kernel_(kernel), tile_steps_(tile_steps) {}
+  // With `adds`, each part but the first adds to the output. If `tile_steps` is not 0, the parts are tiles of
+  // that many steps.
+  DividedKernel(Device& device, const Kernel& kernel, bool adds, std::int64_t tile_steps = 0)
+      : device_(device), kernel_(kernel), adds_(adds), tile_steps_(tile_steps) {}
 
   // Adds a part that runs after those before it. The parts with the same `keeper` share the filter that it
   // keeps; null if the parts keep none.
   void add(Part part, const PreparedKernel* keeper);
-  // Makes the parts add to one output, as `slices` slices, in a pass that adds slices. Throws EngineError.
-  void sum_slices(std::size_t slices);
   const Kernel& kernel() const { return kernel_; }
   const std::vector<Part>& parts() const { return parts_; }
 
@@ -108,18 +109,18 @@ class DividedKernel : public PreparedKernel {
 
   Device& device_;
   Kernel kernel_;
+  bool adds_;
   std::int64_t tile_steps_;
   std::vector<Part> parts_;
   std::map<const PreparedKernel*, std::size_t> kept_filters_;  // their offsets, by the kernel that keeps them
-  std::size_t parts_size_ = 0, accumulator_size_ = 0, kept_filter_size_ = 0;
-  bool is_summed_ = false;
+  std::size_t workspace_ = 0, kept_filter_size_ = 0;
 };
 
 // Slices of the mini-batch, each with its algorithm.
 class Division final : public DividedKernel {
  public:
-  // Throws SliceRefused for a slice that cannot be prepared, EngineError if the slices cannot be summed, and
-  // std::invalid_argument if they do not add up to the mini-batch.
+  // Throws SliceRefused for a slice that cannot be prepared, EngineError if there are more than
+  // most_slices(), and std::invalid_argument if they do not add up to the mini-batch.
   Division(const Engine& engine, Device& device, const Kernel& kernel, const std::vector<Slice>& slices);
   // Divides a group of the channels of `whole`. The tensors begin with the group's first channel.
   Division(const Engine& engine, Device& device, const Kernel& whole, const Group& group);
@@ -134,11 +135,11 @@ class Division final : public DividedKernel {
   Slice slice_with_most_workspace_;
 };
 
-// Groups of channels. Its workspace is the most that a group needs, for the copy of its filter, its slices
-// and its accumulator.
+// Groups of channels. Its workspace is the most that a group needs, for the copy of its filter and its
+// slices.
 class ChannelDivision final : public DividedKernel {
  public:
-  // Throws EngineError if a slice cannot be prepared or slices cannot be summed, and std::invalid_argument if
+  // Throws EngineError if a slice cannot be prepared or slices are too many, and std::invalid_argument if
   // the groups do not add up to the channels, or slices not to the mini-batch.
   ChannelDivision(const Engine& engine, Device& device, const Kernel& kernel,
                   const std::vector<Group>& groups);

@@ -1,7 +1,8 @@
 #include "cudnn/graph_engine.hpp"
 
 #include <algorithm>
-#include <deque>
+#include <iterator>
+#include <list>
 #include <mutex>
 #include <set>
 
@@ -43,32 +44,12 @@ std::int64_t alignment_of(const std::vector<void*>& addresses) {
   return alignment_of(all);
 }
 
-// An algorithm's execution plans for one kernel.
-struct Planned {
-  EnginePlan plain;
-  // Set only for a pass that adds slices, whose slices after the first have beta 1.
-  std::optional<EnginePlan> adding;
-  std::size_t workspace;
-};
-
-// The graphs that a kernel's execution plans are made from.
-struct Graphs {
-  Graphs(const Context& context, const Kernel& kernel, std::int64_t alignment, const Pitch& pitch = {})
-      : plain(context, kernel, {1, 0, alignment}, pitch) {
-    if (adds_slices(kernel.pass)) adding.emplace(context, kernel, PlanTerms{1, 1, alignment}, pitch);
-  }
-
-  Planned plan(const EngineName& name) const {
-    Planned planned{plain.plan(name), std::nullopt, 0};
-    if (adding) planned.adding.emplace(adding->plan(name));
-    planned.workspace =
-        std::max(planned.plain.workspace, planned.adding ? planned.adding->workspace : std::size_t{0});
-    return planned;
-  }
-
-  ConvolutionGraph plain;
-  std::optional<ConvolutionGraph> adding;
-};
+// Returns the terms of a kernel's slices. In a pass that adds slices, those after the first have beta 1.
+std::vector<PlanTerms> usual_terms(Pass pass, std::int64_t alignment) {
+  std::vector<PlanTerms> terms{{1, 0, alignment}};
+  if (adds_slices(pass)) terms.push_back({1, 1, alignment});
+  return terms;
+}
 
 class GraphKernel final : public PreparedKernel {
  public:
@@ -78,20 +59,23 @@ class GraphKernel final : public PreparedKernel {
         kernel_(kernel),
         pitch_(pitch),
         name_(name),
-        alignment_(name.is_for_aligned ? 16 : usual_alignment(kernel.problem, pitch)),
-        planned_(Graphs(*context_, kernel, alignment_, pitch).plan(name)) {
+        alignment_(name.is_for_aligned ? 16 : usual_alignment(kernel.problem, pitch)) {
+    for (const PlanTerms& terms : usual_terms(kernel.pass, alignment_)) {
+      plans_.emplace_back(terms, ConvolutionGraph(*context_, kernel, terms, pitch).plan(name));
+      workspace_ = std::max(workspace_, plans_.back().second.workspace);
+    }
     const Problem& problem = kernel.problem;
+    const EngineNotes& notes = plans_.front().second.notes;
     if (alignment_ > usual_alignment(problem, pitch) && pitch.has_rows())
       throw EngineError(to_text(name) + " is for aligned tensors, and the rows of a tile are not");
-    if (!is_allowed(problem, planned_.plain.notes)) {
-      throw EngineError(to_text(name) + " (" + planned_.plain.notes.text() +
-                        ") is not allowed by the arithmetic '" + name_of(problem.math) + "' of " +
-                        name_of(problem.data_type));
+    if (!is_allowed(problem, notes)) {
+      throw EngineError(to_text(name) + " (" + notes.text() + ") is not allowed by the arithmetic '" +
+                        name_of(problem.math) + "' of " + name_of(problem.data_type));
     }
   }
 
-  std::size_t workspace() const override { return planned_.workspace; }
-  std::vector<std::string> notes() const override { return {planned_.plain.notes.text()}; }
+  std::size_t workspace() const override { return workspace_; }
+  std::vector<std::string> notes() const override { return {plans_.front().second.notes.text()}; }
 
   void execute(cudnnHandle_t handle, const Arguments& arguments, const Scratch& workspace) const override {
     if (arguments.fusion || arguments.bias != nullptr)
@@ -99,8 +83,8 @@ class GraphKernel final : public PreparedKernel {
     const Problem& problem = kernel_.problem;
     if (problem.is_fused() && (arguments.alpha != 1 || arguments.beta != 0))
       throw EngineError(to_text(name_) + " is planned for a fused convolution without alpha and beta");
-    if (workspace.size < planned_.workspace) {
-      throw EngineError(to_text(name_) + " needs " + std::to_string(planned_.workspace) +
+    if (workspace.size < workspace_) {
+      throw EngineError(to_text(name_) + " needs " + std::to_string(workspace_) +
                         " bytes of workspace, and there are " + std::to_string(workspace.size));
     }
     const Library& library = context_->library();
@@ -130,29 +114,29 @@ class GraphKernel final : public PreparedKernel {
  private:
   // Unusual terms are rare, so the first call with them makes an execution plan, and the last few are kept.
   const EnginePlan& plan_for(cudnnHandle_t handle, const PlanTerms& terms) const {
-    if (terms == PlanTerms{1, 0, alignment_}) return planned_.plain;
-    if (planned_.adding && terms == PlanTerms{1, 1, alignment_}) return *planned_.adding;
-    for (const auto& [its_terms, plan] : others_) {
+    for (const auto& [its_terms, plan] : plans_) {
       if (its_terms == terms) return plan;
     }
     // The handle that the kernel was prepared on may be gone.
     const Context here(context_->shared_library(), handle);
     EnginePlan plan = ConvolutionGraph(here, kernel_, terms, pitch_).plan(name_);
-    if (plan.workspace > planned_.workspace) {
+    if (plan.workspace > workspace_) {
       throw EngineError(to_text(name_) + " needs more workspace than usual for these factors or addresses");
     }
-    if (others_.size() == kMostOthers) others_.pop_front();
-    return others_.emplace_back(terms, std::move(plan)).second;
+    const auto usual = static_cast<std::ptrdiff_t>(usual_terms(kernel_.pass, alignment_).size());
+    if (plans_.size() == kMostOthers + static_cast<std::size_t>(usual))
+      plans_.erase(std::next(plans_.begin(), usual));
+    return plans_.emplace_back(terms, std::move(plan)).second;
   }
 
   std::shared_ptr<const Context> context_;
   Kernel kernel_;
   Pitch pitch_;
   EngineName name_;
-  std::int64_t alignment_;  // the alignment in bytes that `planned_` is for
-  Planned planned_;
+  std::int64_t alignment_;  // the alignment in bytes of the usual terms
+  std::size_t workspace_ = 0;
   mutable std::mutex mutex_;
-  mutable std::deque<std::pair<PlanTerms, EnginePlan>> others_;
+  mutable std::list<std::pair<PlanTerms, EnginePlan>> plans_;  // those of the usual terms come first
 };
 
 // Returns each name once. Notes the calls that fail in `asked`.
@@ -186,16 +170,20 @@ std::vector<EngineName> names_of(const ConvolutionGraph& graph, bool only_precom
   return all;
 }
 
-void add_candidate(const Graphs& graphs, const Problem& problem, const EngineName& name, Enumeration& all) {
+// Adds an engine, with the most workspace that it needs for one of the graphs.
+void add_candidate(const std::list<ConvolutionGraph>& graphs, const Problem& problem, const EngineName& name,
+                   Enumeration& all) {
   Candidate& candidate = all.candidates.emplace_back();
   candidate.algorithm = to_text(name);
   try {
-    const Planned planned = graphs.plan(name);
-    candidate.status = is_allowed(problem, planned.plain.notes) ? "CUDNN_STATUS_SUCCESS" : kNotAllowed;
-    candidate.workspace = planned.workspace;
-    candidate.notes = planned.plain.notes.text();
+    for (const ConvolutionGraph& graph : graphs) {
+      const EnginePlan plan = graph.plan(name);
+      candidate.workspace = std::max(candidate.workspace, plan.workspace);
+      candidate.status = is_allowed(problem, plan.notes) ? "CUDNN_STATUS_SUCCESS" : kNotAllowed;
+      candidate.notes = plan.notes.text();
+    }
   } catch (const CallFailed& failure) {
-    candidate.status = failure.status();
+    candidate = {candidate.algorithm, failure.status()};
     candidate.is_lasting = is_lasting(failure.code());
     all.note(failure.code());
   }
@@ -218,8 +206,10 @@ Enumeration enumerate_graph(const Context& context, const Kernel& kernel) {
   Enumeration all;
   if (kernel.is_fused_gradient()) return all;
   try {
-    const Graphs graphs(context, kernel, usual_alignment(kernel.problem));
-    for (const EngineName& name : names_of(graphs.plain, kernel.problem.is_fused(), all))
+    std::list<ConvolutionGraph> graphs;
+    for (const PlanTerms& terms : usual_terms(kernel.pass, usual_alignment(kernel.problem)))
+      graphs.emplace_back(context, kernel, terms);
+    for (const EngineName& name : names_of(graphs.front(), kernel.problem.is_fused(), all))
       add_candidate(graphs, kernel.problem, name, all);
   } catch (const CallFailed& failure) {
     // If the library cannot describe the problem, it has no engine for it.

@@ -16,23 +16,10 @@
 #include <new>
 #include <numeric>
 
-#include "core/half.hpp"
 #include "core/race.hpp"
 
 namespace mucudnn {
 namespace {
-
-template <typename Type>
-void add(const Type* slice, float* sum, std::int64_t count, bool first) {
-  for (std::int64_t i = 0; i < count; ++i) sum[i] = to_float(slice[i]) + (first ? 0.0f : sum[i]);
-}
-
-template <typename Type, typename Round>
-void store(const float* sum, float beta, Type* output, std::int64_t count, Round round) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    output[i] = round(beta == 0 ? sum[i] : sum[i] + beta * to_float(output[i]));
-  }
-}
 
 // Blocks of at least this size are mapped, so that releasing them returns them to the system: the C library
 // would keep up to 64 MiB for each thread that releases some. The address sanitizer sees only the ends of its
@@ -57,12 +44,11 @@ double ms_of(clockid_t clock) {
   return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) * 1e-6;
 }
 
-class HostDevice final : public Device, private Accumulator {
+class HostDevice final : public Device {
  public:
   HostDevice(std::string name, TeamOf team) : name_(std::move(name)), team_(team) {}
 
   std::string name() const override { return name_; }
-  Accumulator* accumulator() override { return this; }
   double long_run_ms() const override { return kLongRunMs; }
 
   void* allocate(std::size_t size) override {
@@ -149,22 +135,6 @@ class HostDevice final : public Device, private Accumulator {
   }
 
  private:
-  void accumulate(DataType type, const void* slice, float* sum, std::int64_t count, bool first) override {
-    if (type == DataType::f16) {
-      add(static_cast<const Half*>(slice), sum, count, first);
-    } else {
-      add(static_cast<const BFloat16*>(slice), sum, count, first);
-    }
-  }
-
-  void store_sum(DataType type, const float* sum, double beta, void* output, std::int64_t count) override {
-    if (type == DataType::f16) {
-      store(sum, static_cast<float>(beta), static_cast<Half*>(output), count, to_half);
-    } else {
-      store(sum, static_cast<float>(beta), static_cast<BFloat16*>(output), count, to_bfloat16);
-    }
-  }
-
   std::string name_;
   TeamOf team_;
 };

@@ -48,7 +48,7 @@ KernelTimer::KernelTimer(Engine& engine, Device& device, const Kernel& kernel, s
   for (std::size_t i = 0; i < extent.operands.size(); ++i) {
     if (extent.operands[i] > 0) region_.tensors.operands[i] = allocate_random(extent.operands[i]);
   }
-  workspace_ = {memories_.emplace_back(device, workspace).data(), workspace};
+  workspace_ = {memories_.emplace_back(allocate(device, workspace)).get(), workspace};
 }
 
 Timing KernelTimer::measure(const Task& task, double hopeless_ms) {
@@ -84,19 +84,9 @@ std::optional<std::vector<double>> KernelTimer::compare(
   return estimates;
 }
 
-// Repeats one block of random values: the time does not depend on how many different values there are.
 char* KernelTimer::allocate_random(std::size_t size) {
-  char* const data = memories_.emplace_back(device_, size).data();
-  const DataType type = kernel_.problem.data_type;
-  std::vector<char> block(std::min(size, std::size_t{1} << 20));
-  fill_random(type, block.data(), block.size() / size_of(type), 1);
-  device_.copy_from_host(data, block.data(), block.size());
-  for (std::size_t done = block.size(); done < size;) {
-    const std::size_t width = std::min(block.size(), size - done);
-    const std::size_t count = std::min(done, size - done) / width;
-    device_.copy_pieces(data + done, width, data, width, width, count, device_.stream());
-    done += count * width;
-  }
+  char* const data = memories_.emplace_back(allocate(device_, size)).get();
+  fill_random(device_, kernel_.problem.data_type, data, size, 1);
   return data;
 }
 

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -57,27 +57,13 @@ class KernelTimer {
                                              int rounds);
 
  private:
-  // Bytes on the device, freed with the object.
-  class Memory {
-   public:
-    Memory(Device& device, std::size_t size) : device_(device), data_(device.allocate(size)) {}
-    ~Memory() { device_.release(data_); }
-    Memory(const Memory&) = delete;
-    Memory& operator=(const Memory&) = delete;
-    char* data() const { return static_cast<char*>(data_); }
-
-   private:
-    Device& device_;
-    void* data_;
-  };
-
   char* allocate_random(std::size_t size);
   Timing time(const Task& task, int runs, double budget_ms, double hopeless_ms, int least_runs);
 
   Engine& engine_;
   Device& device_;
   Kernel kernel_;
-  std::deque<Memory> memories_;
+  std::vector<std::shared_ptr<char>> memories_;
   Region region_;
   Scratch workspace_;
   std::map<std::int64_t, double> fastest_;  // the least time at each micro-batch size

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/accumulation.hpp"
 #include "core/tiles.hpp"
 #include "cudnn/division.hpp"
 
@@ -29,9 +30,14 @@ class TiledKernel final : public DividedKernel {
   // Throws EngineError if the algorithm cannot run the tiles.
   TiledKernel(const Engine& engine, Device& device, const Kernel& kernel, const TiledAlgorithm& tiled,
               const Pitch& pitch)
-      : DividedKernel(device, kernel, tiled.steps), pitch_(pitch), axis_(tile_axis(kernel.problem)) {
+      : DividedKernel(device, kernel, adds_slices(kernel.pass), tiled.steps),
+        pitch_(pitch),
+        axis_(tile_axis(kernel.problem)) {
     const std::int64_t total = tile_steps(kernel), samples = kernel.problem.mini_batch;
     if (samples > 1) throw EngineError("tiles divide one sample, not " + std::to_string(samples));
+    if (most_slices(kernel) < kAnyNumberOfSlices)
+      throw EngineError(std::string("a filter gradient in ") + name_of(kernel.problem.data_type) +
+                        " does not run in tiles, because each of them would round the sum");
     if (tiled.steps >= total) {
       throw EngineError("a sample of " + std::to_string(total) + " steps is not divided into tiles of " +
                         std::to_string(tiled.steps));
@@ -41,8 +47,6 @@ class TiledKernel final : public DividedKernel {
                         std::to_string(kMostTiles));
     for (std::int64_t done = 0; done < total; done += tiled.steps)
       add_tile(engine, tiled.algorithm, {kernel, done, std::min(tiled.steps, total - done)});
-    // Each sample is a slice of the caller's sum, which is why even a few tiles are summed in fp32.
-    sum_slices(std::max(parts().size(), adds_slices(kernel.pass) ? kMostSlicesInPlace + 1 : 0));
   }
 
  private:
@@ -212,7 +216,7 @@ class TileSearch {
 
 std::vector<Candidate> tiles_of(const Engine& engine, Device& device, const Kernel& kernel,
                                 const std::vector<Candidate>& algorithms) {
-  if (kernel.problem.mini_batch > 1 || most_slices(kernel.pass, kernel.problem.data_type) == 1) return {};
+  if (kernel.problem.mini_batch > 1 || most_slices(kernel) < kAnyNumberOfSlices) return {};
   TileSearch search(engine, device, kernel);
   for (const Candidate& whole : algorithms) {
     if (whole.is_runnable()) search.add_tiles(whole, tile_steps(kernel));

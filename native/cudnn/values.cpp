@@ -1,5 +1,8 @@
 #include "cudnn/values.hpp"
 
+#include <algorithm>
+#include <vector>
+
 #include "core/element.hpp"
 
 namespace mucudnn {
@@ -37,6 +40,14 @@ void fill_random(DataType type, void* to, std::size_t count, std::uint64_t seed)
       narrow(static_cast<double>(mix(start + i) >> 40) * 0x1p-24 - 0.5, values[i]);
     }
   });
+}
+
+void fill_random(Device& device, DataType type, char* to, std::size_t bytes, std::uint64_t seed) {
+  constexpr std::size_t kDifferent = 1048573;  // a prime, so that no two samples of a tensor are equal
+  std::vector<char> block(std::min(bytes, kDifferent * size_of(type)));
+  fill_random(type, block.data(), block.size() / size_of(type), seed);
+  for (std::size_t at = 0; at < bytes; at += block.size())
+    device.copy_from_host(to + at, block.data(), std::min(block.size(), bytes - at));
 }
 
 void fill(DataType type, void* to, std::size_t count, double value) {

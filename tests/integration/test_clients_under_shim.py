@@ -11,6 +11,7 @@ from shim_cases import ROOMY
 
 from mucudnn._native import Engine, most_slices
 from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.policies import usable_sizes
 
 
 def rotated(habits: tuple[str, ...], number: int) -> tuple[str, ...]:
@@ -44,9 +45,9 @@ def test_clients_are_divided_within_the_limit_by_what_was_measured(
     for pass_, habit, beta in zip(PASSES, habits, (0.0, 1.0, 0.5), strict=True):
         case = Case(problem(PROBLEMS[kind]), pass_, alpha=0.75, beta=beta, limit=ROOMY)
         write_journal(engine, desk, case)
-        divides = most_slices(Kernel(case.problem, pass_)) > 1
-        accumulator = engine.accumulator_size(Kernel(case.problem, pass_), 7) if divides else 0
-        limit = workspace_at(engine, case, 1) + accumulator
+        least, *others = usable_sizes("power_of_two", Kernel(case.problem, pass_))
+        divides = bool(others) and case.problem.mini_batch % least == 0
+        limit = workspace_at(engine, case, least if divides else 1)
         ran = desk.under(habit, case, "--workspace", str(limit))
         assert summary(ran).startswith(f"{int(divides)} of 1 convolutions divided")
         assert measurements(ran) == 0

@@ -156,7 +156,7 @@ class CheckedKernel:
                 continue
             candidates = self.engine.enumerate(self.kernel.at(size))
             most = max(most, next(c.workspace for c in candidates if c.algorithm == algorithm))
-        return most + self.engine.accumulator_size(self.kernel, len(parts))
+        return most
 
     def runnable(self, mini_batch: int) -> list[str]:
         """Return the names of the algorithms that run this pass at that mini-batch."""
@@ -206,13 +206,12 @@ class CheckedKernel:
         most = 0
         for channels, parts in groups:
             kernel = group_kernel(self.kernel, channels, of_inputs)
-            accumulator = self.engine.accumulator_size(kernel, len(parts))
             for size, algorithm in parts:
                 candidates = self.engine.enumerate(kernel.at(size))
                 own = next(c for c in candidates if c.algorithm == algorithm)
                 strided = STRIDED in own.notes.split()
                 copies = group_copies(self.kernel, channels, size, of_inputs, strided)
-                most = max(most, own.workspace + copies + accumulator)
+                most = max(most, own.workspace + copies)
         return most
 
     def _fill_output(self, over: float | None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from drawn_problems import divisions
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_cases import examples
 from reference import EPSILON, Array, CheckedKernel, cancelling_values, convolve
@@ -21,7 +21,6 @@ from mucudnn._native import (
     EngineError,
     Problem,
     most_slices,
-    most_slices_in_place,
     parse_descriptor,
     tile_steps,
 )
@@ -83,22 +82,17 @@ def plan_of(chosen: Configuration, *others: Configuration) -> Plan:
 @pytest.mark.parametrize("data_type", ["f32", "f64", "f16", "bf16"])
 def test_slices_with_outputs_of_their_own_are_not_summed(data_type: str, pass_: str) -> None:
     problem = PROBLEM.replace(data_type=data_type)
-    assert most_slices(Kernel(problem, pass_)) == most_slices_in_place(Kernel(problem, pass_)) > 2**62
+    assert most_slices(Kernel(problem, pass_)) > 2**62
 
 
-@pytest.mark.parametrize(("data_type", "in_place"), [("f32", 2**62), ("f64", 2**62), ("bf16", 4)])
-def test_filter_gradients_with_the_range_of_fp32_are_divided_into_any_number_of_slices(
-    data_type: str, in_place: int
-) -> None:
+@pytest.mark.parametrize(("data_type", "most"), [("f32", 2**62), ("f64", 2**62), ("bf16", 4)])
+def test_filter_gradients_with_the_range_of_fp32_are_divided(data_type: str, most: int) -> None:
     problem = PROBLEM.replace(data_type=data_type)
-    assert most_slices(Kernel(problem, GRADIENT)) > 2**62
-    assert min(most_slices_in_place(Kernel(problem, GRADIENT)), 2**62) == in_place
+    assert min(most_slices(Kernel(problem, GRADIENT)), 2**62) == most
 
 
-def test_a_filter_gradient_in_fp16_has_one_slice(engine: Engine) -> None:
-    assert most_slices(Kernel(PROBLEM, GRADIENT)) == most_slices_in_place(Kernel(PROBLEM, GRADIENT)) == 1
-    assert engine.accumulator_size(Kernel(PROBLEM, GRADIENT), 1) == 0
-    assert engine.accumulator_size(Kernel(PROBLEM, GRADIENT), 2) is None
+def test_a_filter_gradient_in_fp16_has_one_slice() -> None:
+    assert most_slices(Kernel(PROBLEM, GRADIENT)) == 1
 
 
 REFUSED = "a filter gradient in f16 in {} slices is refused: the sum of a slice may overflow"
@@ -119,7 +113,7 @@ def test_divisions_of_a_filter_gradient_in_fp16_are_refused(engine: Engine, size
 def test_tiles_of_a_filter_gradient_in_fp16_are_refused(mini_batch: int, engine: Engine) -> None:
     kernel = Kernel(PROBLEM.replace(mini_batch=mini_batch), GRADIENT)
     half = tile_steps(kernel) // 2
-    with pytest.raises(EngineError, match=r"in f16 in \d+ slices is refused"):
+    with pytest.raises(EngineError, match="in f16 does not run in tiles"):
         engine.prepare(kernel, [(mini_batch, f"ALGO_1.tile={half}")])
 
 
@@ -136,6 +130,7 @@ def test_tiles_of_a_filter_gradient_in_fp16_are_refused(mini_batch: int, engine:
 def test_slices_near_the_end_of_bf16_and_fp32_sum_to_what_the_undivided_call_does(
     engine: Engine, sizes: list[int], data_type: str, layout: str, seed: int
 ) -> None:
+    assume(data_type == "f32" or len(sizes) <= 4)
     checked = Cancelling(engine, PROBLEM.replace(data_type=data_type, layout=layout), seed)
     assert 2e38 < np.abs(checked.gradient_of(slice(4))).max() < 3.39e38
     checked.check(checked.run([(size, "ALGO_1") for size in sizes], over=0.0))
@@ -147,7 +142,7 @@ def tempting_cache(cache_path: Path) -> Path:
     engine = device_named("cpu").engine
     with Cache.open(cache_path) as cache:
         for size in range(1, 9):
-            row = Measurement(size, "ALGO_1", SUCCESS, 0, time_ms=float(size**2), accumulator=1024)
+            row = Measurement(size, "ALGO_1", SUCCESS, 0, time_ms=float(size**2))
             cache.add(machine_of(engine), Kernel(PROBLEM.replace(mini_batch=size), GRADIENT), row)
     return cache_path
 
@@ -176,11 +171,11 @@ def test_only_the_whole_mini_batch_of_such_a_gradient_is_measured(
     assert {row.micro_batch for row in rows} == {8}
 
 
-def test_no_tiles_of_such_a_gradient_are_listed(engine: Engine) -> None:
+def test_no_tiles_of_filter_gradients_in_16_bits_are_listed(engine: Engine) -> None:
     large = parse_descriptor("ic16ih128_oc16_kh3_ph1")[0]
-    for data_type in ("f16", "bf16"):
+    for data_type in ("f32", "f16", "bf16"):
         names = [c.algorithm for c in engine.enumerate(Kernel(large.replace(data_type=data_type), GRADIENT))]
-        assert any(map(is_tiled, names)) == (data_type == "bf16")
+        assert any(map(is_tiled, names)) == (data_type == "f32")
 
 
 # --- plans edited by hand that divide such a gradient ---

@@ -33,7 +33,7 @@ CUDNN = Header(
     NATIVE / "abi" / "cudnn.h",
     "cudnn.h",
     r"CUDNN_\w+|MAJOR_VERSION|MINOR_VERSION|PATCH_LEVEL",
-    (80, 50, 13, 3, 6),
+    (70, 50, 13, 3, 6),
 )
 BACKEND = Header(
     NATIVE / "abi" / "cudnn_backend.h", "cudnn.h", r"CUDNN_\w+", (140, 10, 9, 0, 2), (CUDNN.path,)

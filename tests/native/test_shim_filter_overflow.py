@@ -23,7 +23,7 @@ PROBLEM = str(parse_descriptor("f16:mb8_ic3ih12_oc4_kh3_sh2_ph1")[0])
 BF16 = str(parse_descriptor("bf16:mb8_ic3ih12_oc4_kh3_sh2_ph1")[0])
 HABITS = ("get", "find", "find_ex", "graph")
 REFUSED = "a filter gradient in f16 in {} slices is refused: the sum of a slice may overflow"
-HALVES, ONES, WHOLE = [(4, "ALGO_1")] * 2, [(1, "ALGO_1")] * 8, [(8, "ALGO_1")]
+HALVES, QUARTERS, ONES, WHOLE = ([(8 // n, "ALGO_1")] * n for n in (2, 4, 8, 1))
 
 
 def gradient(habit: str, problem: str = PROBLEM, largest: float = 4e5) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def test_gradients_in_bf16_are_divided_near_the_end_of_its_range(
     habit: str, engine: Engine, tmp_path: Path
 ) -> None:
     cases = [gradient(habit, BF16, 2.5e38)]
-    for parts in (HALVES, ONES):
+    for parts in (HALVES, QUARTERS):
         plan = shim_cases.write_plan(engine, tmp_path / "bf16.plan", {(BF16, GRADIENT): [parts]})
         results = run_under_shim(cases, tmp_path, MUCUDNN_MODE="plan", MUCUDNN_PLAN=str(plan))
         assert results.summary == "1 of 1 convolutions divided"

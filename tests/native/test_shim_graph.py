@@ -63,9 +63,10 @@ def test_divided_results_hold_the_contract_for_every_kind_of_convolution(
     plan = shim_cases.write_plan(engine, tmp_path / "all.plan", kernels)
     results = run_under_shim(cases, tmp_path, **following(plan))
     divided = sum(
-        most_slices(Kernel(problem_of(convolution), convolution["pass_"])) > 1 for convolution in cases
+        most_slices(Kernel(problem_of(convolution), convolution["pass_"])) >= len(sizes)
+        for convolution in cases
     )
-    assert len(cases) > divided > 0.9 * len(cases)
+    assert len(cases) > divided > 0.8 * len(cases)
     assert results.summary.startswith(f"{divided} of {len(cases)} convolutions divided")
     check_results(cases, results, used, tmp_path)
 

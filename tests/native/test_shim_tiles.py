@@ -73,7 +73,7 @@ def test_tiles_of_a_plan_are_exact_for_every_type_layout_and_shape(
             pass_, habit, alpha=alpha, beta=beta,
         )
         for (type_, layout, body), pass_ in product(KINDS, PASSES)
-        if (pass_, type_) != ("backward_filter", "f16")
+        if pass_ != "backward_filter" or type_ in ("f32", "f64")  # each tile would round the sum
     ]  # fmt: skip
     plan, used = planned(engine, cases, tmp_path / "tiles.plan", steps)
     results = run_under_shim(cases, tmp_path, **following(plan, "4MiB"))
@@ -105,13 +105,17 @@ def test_a_call_that_reads_its_output_adds_to_each_element_once(
         named = LARGE.format(math=math_of(habit, data_type))
         return named.replace("f32:nchw", f"{data_type}:{layout}")
 
-    legacy = [case(large("get"), pass_, alpha=1.5, beta=0.5) for pass_ in PASSES]
+    passes = (
+        PASSES if data_type == "f32" else PASSES[:2]
+    )  # each tile of a filter gradient would round the sum
+    legacy = [case(large("get"), pass_, alpha=1.5, beta=0.5) for pass_ in passes]
     fused = case(large("get"), "forward", alpha=1.5, beta=0.5, fused=True)  # z is y
     added = case(large("graph") + "+add+bias+relu", "forward", "graph", alias={"operand0": "y"})
     cases = [*legacy, fused, added]
     plan, used = planned(engine, cases, tmp_path / "tiles.plan", 16)
     results = run_under_shim(cases, tmp_path, **following(plan, "16MiB"))
-    assert results.summary.startswith("5 of 5 convolutions divided, 5 of them in tiles")
+    count = len(cases)
+    assert results.summary.startswith(f"{count} of {count} convolutions divided, {count} of them in tiles")
     check_results(cases, results, used, tmp_path)
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mucudnn._native import Timing, most_slices, most_slices_in_place
+from mucudnn._native import Timing, most_slices
 from mucudnn.arrays.views import ITEM_SIZES
 from mucudnn.problems.kernels import Kernel
 
@@ -98,11 +98,6 @@ class FakeEngine:
             for name, algorithm in self.algorithms.items()
         )
 
-    def accumulator_size(self, kernel: Kernel, parts: int) -> int | None:
-        if parts > most_slices(kernel):
-            return None
-        return kernel.problem.w_elements * 6 if parts > most_slices_in_place(kernel) else 0
-
     def timer(self, kernel: Kernel, *, workspace: int, memory_cap: int) -> FakeTimer:
         return FakeTimer(self, kernel)
 
@@ -115,9 +110,8 @@ class FakeEngine:
 
     def prepare(self, kernel: Kernel, parts: Sequence) -> FakeDivision:
         most = max(self.algorithms[algorithm].workspace(size) for size, algorithm in parts)
-        accumulator = self.accumulator_size(kernel, len(parts))
-        assert accumulator is not None
-        return FakeDivision(parts, most + accumulator)
+        assert len(parts) <= most_slices(kernel)
+        return FakeDivision(parts, most)
 
     def compare(
         self, divisions: Sequence[FakeDivision], x, w, y, workspace, *, rounds, operands=()

@@ -1,7 +1,7 @@
 import pytest
 
 from mucudnn._native import parse_descriptor
-from mucudnn.costs.records import CANNOT_ACCUMULATE, Machine, Measurement
+from mucudnn.costs.records import Machine, Measurement
 from mucudnn.costs.table import CostTable
 from mucudnn.errors import MucudnnError, NothingFitsError
 from mucudnn.plans.decide import Limits, choose_within, decide, desirable_configurations
@@ -18,16 +18,16 @@ def kernel(
     return Kernel(parse_descriptor(f"{dtype}:mb{batch}_ic4ih5_oc4_kh3")[0], pass_, name, count)
 
 
-def lean_row(size: int, accumulator: int = 0) -> Measurement:
-    return Measurement(size, "LEAN", SUCCESS, 0, "", 2.0 * size, accumulator=accumulator)
+def lean_row(size: int) -> Measurement:
+    return Measurement(size, "LEAN", SUCCESS, 0, "", 2.0 * size)
 
 
-def hungry_row(size: int, accumulator: int = 0) -> Measurement:
-    return Measurement(size, "HUNGRY", SUCCESS, size * MiB, "", 0.5 + size, accumulator=accumulator)
+def hungry_row(size: int) -> Measurement:
+    return Measurement(size, "HUNGRY", SUCCESS, size * MiB, "", 0.5 + size)
 
 
-def rows(*sizes: int, accumulator: int = 0) -> list[Measurement]:
-    return [measure(size, accumulator) for size in sizes for measure in (lean_row, hungry_row)]
+def rows(*sizes: int) -> list[Measurement]:
+    return [measure(size) for size in sizes for measure in (lean_row, hungry_row)]
 
 
 SIZES = (1, 2, 4, 8)
@@ -92,25 +92,20 @@ def test_sizes_beyond_the_policy_are_left_aside() -> None:
     assert parts(decision.divided) == [(8, "LEAN")]
 
 
-def test_few_slices_of_a_bf16_filter_gradient_need_no_accumulator() -> None:
+def test_a_filter_gradient_in_bf16_is_divided_into_at_most_four_slices() -> None:
     gradient = kernel(16, pass_="backward_filter", dtype="bf16")
-    measured = rows(1, 2, 4, 8, 16, accumulator=10 * MiB)
-    desirable = desirable_configurations(measured, gradient)
+    desirable = desirable_configurations(rows(1, 2, 4, 8, 16), gradient)
     by_workspace = {c.workspace: parts(c) for c in desirable}
-    assert by_workspace[4 * MiB] == [(4, "HUNGRY")] * 4  # four slices, in place
-    assert all(c.workspace > 10 * MiB for c in desirable if len(c.parts) > 4)
-    assert [c.workspace for c in desirable] == sorted({c.workspace for c in desirable})
-    times = [c.time_ms for c in desirable]
-    assert times == sorted(times, reverse=True)
+    assert by_workspace[4 * MiB] == [(4, "HUNGRY")] * 4
+    assert max(len(c.parts) for c in desirable) == 4
+    assert [c.workspace for c in desirable if len(c.parts) == 1][-1] == 16 * MiB
 
 
-@pytest.mark.parametrize("accumulator", [0, 10 * MiB, CANNOT_ACCUMULATE])
-def test_a_filter_gradient_in_fp16_is_not_divided_whatever_an_old_cache_has(accumulator: int) -> None:
+def test_a_filter_gradient_in_fp16_is_not_divided_whatever_a_cache_has() -> None:
     gradient = kernel(16, pass_="backward_filter", dtype="f16")
-    measured = rows(1, 2, 4, 8, 16, accumulator=accumulator)
-    desirable = desirable_configurations(measured, gradient)
+    desirable = desirable_configurations(rows(1, 2, 4, 8, 16), gradient)
     assert [parts(c) for c in desirable] == [[(16, "LEAN")], [(16, "HUNGRY")]]
-    assert desirable_configurations(rows(1, 2, 4, 8, accumulator=accumulator), gradient) == []
+    assert desirable_configurations(rows(1, 2, 4, 8), gradient) == []
 
 
 def test_only_the_whole_mini_batch_of_such_a_gradient_has_to_be_measured() -> None:
@@ -119,14 +114,13 @@ def test_only_the_whole_mini_batch_of_such_a_gradient_has_to_be_measured() -> No
     assert decision.divided == decision.undivided
 
 
-@pytest.mark.parametrize("accumulator", [0, 10 * MiB, CANNOT_ACCUMULATE])
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("limit", [0, 2 * MiB, 5 * MiB, 11 * MiB, None])
 def test_one_kernel_within_one_limit_gets_the_same_without_its_desirable_set(
-    limit: int | None, dtype: str, accumulator: int
+    limit: int | None, dtype: str
 ) -> None:
     gradient = kernel(16, pass_="backward_filter", dtype=dtype)
-    costs = table({gradient: rows(1, 2, 4, 8, 16, accumulator=accumulator)})
+    costs = table({gradient: rows(1, 2, 4, 8, 16)})
     (decision,) = decide(costs, "power_of_two", Limits(workspace=limit))
     assert choose_within(costs, gradient, "power_of_two", limit) == decision.divided
 
@@ -140,11 +134,3 @@ def test_one_kernel_that_fits_no_limit_gets_the_same_error(sizes: tuple[int, ...
     with pytest.raises(NothingFitsError) as actual:
         choose_within(costs, kernel(), "power_of_two", 1)
     assert str(actual.value) == str(expected.value)
-
-
-def test_where_the_device_cannot_accumulate_no_filter_gradient_is_in_more_slices_than_four() -> None:
-    gradient = kernel(16, pass_="backward_filter", dtype="bf16")
-    measured = rows(1, 2, 4, 8, 16, accumulator=CANNOT_ACCUMULATE)
-    desirable = desirable_configurations(measured, gradient)
-    assert max(len(c.parts) for c in desirable) == 4
-    assert [c.workspace for c in desirable if len(c.parts) == 1][-1] == 16 * MiB

@@ -12,7 +12,6 @@ from mucudnn._native import parse_descriptor
 from mucudnn.costs.cache import Cache
 from mucudnn.costs.exchange import format_rows, parse_rows
 from mucudnn.costs.records import (
-    CANNOT_ACCUMULATE,
     Comparison,
     GroupsComparison,
     Listed,
@@ -54,7 +53,7 @@ def row(**changes: Any) -> dict[str, Any]:
         "problem": "f32:nchw:default:g1_ic4ih5iw5_oc4oh3ow3_kh3kw3_sh1sw1_ph0pw0_dh0dw0",
         "pass": "forward", "micro_batch": 4, "algorithm": "ALGORITHM", "status": "CUDNN_STATUS_SUCCESS",
         "workspace": 100, "notes": "", "time_ms": 1.5, "wall_ms": 1.5,
-        "cpu_ms": None, "busy_tries": 0, "accumulator": 0,
+        "cpu_ms": None, "busy_tries": 0,
         "measured_at": "2026-01-01T00:00:00+00:00", "version": "0.1.0",
     }  # fmt: skip
     return {**values, **changes}
@@ -87,7 +86,7 @@ def test_an_import_restores_what_was_exported(tmp_path: Path) -> None:
 
 
 def test_a_devices_lack_of_slice_sums_survives_export_and_import(tmp_path: Path) -> None:
-    measured = Measurement(4, "eng0", "CUDNN_STATUS_SUCCESS", 100, time_ms=1.5, accumulator=CANNOT_ACCUMULATE)
+    measured = Measurement(4, "eng0", "CUDNN_STATUS_SUCCESS", 100, time_ms=1.5)
     with Cache.open(tmp_path / "one.sqlite") as cache:
         cache.add(HERE, Kernel(PROBLEM, "backward_filter"), measured)
         lines = list(format_rows(cache.rows()))
@@ -143,7 +142,6 @@ def test_times_of_other_zones_are_compared_as_times() -> None:
         (line(threads="1"), "threads is '1': expected `int`, got `str`"),
         (line(threads=0), "threads is 0: expected `int` >= 1"),
         (line(workspace=2**63), "workspace is 9223372036854775808: expected `int` <="),
-        (line(accumulator=CANNOT_ACCUMULATE - 1), "accumulator is -2: expected `int` >= -1"),
         (line(algorithm=None), "algorithm is None: expected `str`, got `null`"),
         (line(time_ms=-1.0), "time_ms is -1.0: expected `float` >= 0"),
         (line().replace("1.5", "NaN"), "it is not JSON"),

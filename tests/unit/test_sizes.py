@@ -49,9 +49,11 @@ def test_a_limit_is_spelled_exactly(limit: int | None) -> None:
 
 
 def test_a_fraction_counts_to_its_last_digit() -> None:
-    least = "0.0000000000009094947017729282379150390625TiB"  # a byte
-    assert parse_size(least) == _native.parse_size(least) == 1
-    assert parse_size(least.replace("625", "624")) == _native.parse_size(least.replace("625", "624")) == 0
+    for parse in (parse_size, _native.parse_size):
+        assert parse("0.0009765625KiB") == 1
+        assert parse("0.0009765624KiB") == 0
+        with pytest.raises(ValueError, match="more than 20 digits"):
+            parse("0.00097656250000000000KiB")
 
 
 def test_only_ascii_blanks_may_surround_a_size() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy.typing as npt
 from bench.lib.record import Record
 from bench.suites.gpu.run import Case, Run
 from bench.suites.gpu.setting import COLUMNS, NCHW
-from mucudnn._native import Engine, EngineError, Memory, most_slices
+from mucudnn._native import Engine, EngineError, Memory, refusal_of_slices
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
@@ -53,16 +52,14 @@ def compare_errors(bench: Bench, kernel: Kernel, case: str) -> Iterator[Record]:
     for slices in SLICES:
         metric, details = f"error in {slices} slices over that undivided", {"problem": str(kernel.problem)}
         part_of = parts.get(kernel.mini_batch // slices, {})
-        accumulator, ratio = bench.engine.accumulator_size(kernel, slices), None
-        if accumulator is None:
-            overflows = slices > most_slices(kernel)
-            details["why"] = "a slice may overflow" if overflows else "slices cannot be summed in fp32"
+        ratio = None
+        if refusal := refusal_of_slices(kernel, slices):
+            details["why"] = refusal.partition(": ")[2]
         elif not (both := whole.keys() & part_of.keys()):
             details["why"] = "no algorithm runs at both sizes"
         else:
             algorithm = min(both, key=lambda name: whole[name].time_ms)
-            part = replace(part_of[algorithm], workspace=part_of[algorithm].workspace + accumulator)
-            divided = Configuration((part,) * slices)
+            divided = Configuration((part_of[algorithm],) * slices)
             undivided = Configuration((whole[algorithm],))
             errors = measure_errors(bench.engine, kernel, [divided, undivided])
             if errors is None:

@@ -141,16 +141,15 @@ std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const K
   auto measured =
       measurements_->find_or_measure(*engine, kernel, api, may_measure && !is_capturing(handle), {own, {}});
   if (!measured) return nullptr;
-  const auto accumulator = accumulator_size(*device_, kernel, kMostSlicesInPlace + 1);
   const std::vector<PreparedChoice> groups =
-      prepare_groups(*engine, kernel, api, MeasuredKernel(kernel.problem.mini_batch, accumulator, *measured),
+      prepare_groups(*engine, kernel, api, MeasuredKernel(kernel.problem.mini_batch, *measured),
                      may_measure && !is_capturing(handle));
   for (;;) {
     measured->erase(
         std::remove_if(measured->begin(), measured->end(),
                        [&](const Measured& candidate) { return is_among(refused, candidate.part); }),
         measured->end());
-    MeasuredKernel times(kernel.problem.mini_batch, accumulator, *measured);
+    MeasuredKernel times(kernel.problem.mini_batch, *measured);
     if (api == Api::graph) {
       const bool is_for_all = own == nullptr || options_.thorough;
       return std::make_unique<const KnownKernel>(kernel.pass, std::move(times),

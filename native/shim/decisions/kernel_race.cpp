@@ -45,11 +45,10 @@ std::vector<Permission> permissions_of(const std::vector<Listed>& callers,
 }
 
 KernelRace::KernelRace(std::int64_t mini_batch, const Listed* own, std::vector<Permission> permissions,
-                       const Accumulation& accumulation, std::optional<double> bytes_per_ms, bool is_on_gpu)
+                       std::optional<double> bytes_per_ms, bool is_on_gpu)
     : mini_batch_(mini_batch),
       own_(own),
       permissions_(std::move(permissions)),
-      accumulation_(accumulation),
       bytes_per_ms_(bytes_per_ms),
       is_on_gpu_(is_on_gpu) {}
 
@@ -78,11 +77,7 @@ std::optional<std::size_t> KernelRace::next_within(const Permission& permission,
       const bool is_legacy = shim::is_legacy(task.algorithm);
       if (is_legacy != is_legacy_wanted || !permission.allows(is_deterministic, is_legacy) || !fits(task))
         continue;
-      RaceCandidate candidate = candidate_of(task);
-      const auto needed = with_sum(candidate.micro_batch, candidate.workspace);
-      if (!needed) continue;
-      candidate.workspace = *needed;
-      candidates.push_back(std::move(candidate));
+      candidates.push_back(candidate_of(task));
       places.push_back(i);
     }
   };
@@ -90,11 +85,8 @@ std::optional<std::size_t> KernelRace::next_within(const Permission& permission,
   add(true);
   Configuration rows;
   for (const Measured& candidate : times.measured) {
-    if (!permission.allows(candidate.is_deterministic, is_legacy(candidate.part.algorithm))) continue;
-    const auto needed = with_sum(candidate.part.micro_batch, candidate.part.workspace);
-    if (!needed) continue;
-    rows.push_back(candidate.part);
-    rows.back().workspace = *needed;
+    if (permission.allows(candidate.is_deterministic, is_legacy(candidate.part.algorithm)))
+      rows.push_back(candidate.part);
   }
   // The undivided time is that of the caller's own algorithm if it has one.
   const Race race{mini_batch_, {permission.limit}, own_ == nullptr, bytes_per_ms_, is_on_gpu_};
@@ -111,13 +103,6 @@ Timing KernelRace::measure(KernelTimer& timer, const KernelTimes& times, std::si
   }
   const double budget = std::max(kLeastMs, kShare * whole_ms.value_or(0));
   return timer.race(task, cutoff_ms(candidate_of(task), rows), budget);
-}
-
-std::optional<std::int64_t> KernelRace::with_sum(std::int64_t micro_batch, std::int64_t workspace) const {
-  const auto slices = static_cast<std::size_t>((mini_batch_ + micro_batch - 1) / micro_batch);
-  if (slices <= accumulation_.most_in_place) return workspace;
-  if (!accumulation_.size) return std::nullopt;
-  return workspace + static_cast<std::int64_t>(*accumulation_.size);
 }
 
 }  // namespace mucudnn::shim

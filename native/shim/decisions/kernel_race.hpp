@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "core/race.hpp"
-#include "cudnn/filter_sum.hpp"
 #include "cudnn/kernel_timer.hpp"
 #include "shim/decisions/measured_kernel.hpp"
 
@@ -38,7 +37,7 @@ class KernelRace {
   // which time a division has to undercut. `own` is null for the legacy API, where each call names its
   // algorithm.
   KernelRace(std::int64_t mini_batch, const Listed* own, std::vector<Permission> permissions,
-             const Accumulation& accumulation, std::optional<double> bytes_per_ms, bool is_on_gpu);
+             std::optional<double> bytes_per_ms, bool is_on_gpu);
 
   // Returns the most workspace in bytes that a candidate may need.
   std::int64_t limit() const { return permissions_.empty() ? -1 : permissions_.back().limit; }
@@ -52,15 +51,12 @@ class KernelRace {
   Timing measure(KernelTimer& timer, const KernelTimes& times, std::size_t place) const;
 
  private:
-  // Returns the workspace with the bytes that sum such slices; nothing if the device cannot sum them.
-  std::optional<std::int64_t> with_sum(std::int64_t micro_batch, std::int64_t workspace) const;
   std::optional<std::size_t> next_within(const Permission& permission, const KernelTimes& times,
                                          const std::function<bool(const Task&)>& fits) const;
 
   std::int64_t mini_batch_;
   const Listed* own_;
   std::vector<Permission> permissions_;
-  Accumulation accumulation_;
   std::optional<double> bytes_per_ms_;
   bool is_on_gpu_;
 };

@@ -104,12 +104,10 @@ std::map<std::int64_t, MeasuredKernel> Measurements::measured_groups(Engine& eng
     auto times = find_or_measure(engine, group, api, may_measure, {nullptr, permissions});
     if (!times) break;
     for (Measured& candidate : *times) {
-      const GroupCopies copies(kernel, channels, candidate.part.micro_batch, of_inputs,
-                               candidate.takes_strides);
-      candidate.part.workspace += static_cast<std::int64_t>(copies.size);
+      candidate.part.workspace += static_cast<std::int64_t>(
+          group_copies(kernel, channels, candidate.part.micro_batch, of_inputs, candidate.takes_strides));
     }
-    measured.try_emplace(channels, kernel.problem.mini_batch,
-                         accumulator_size(device_, group, kMostSlicesInPlace + 1), std::move(*times));
+    measured.try_emplace(channels, kernel.problem.mini_batch, std::move(*times));
     larger = group;
   }
   return measured;
@@ -119,7 +117,7 @@ std::map<std::int64_t, MeasuredKernel> Measurements::measured_groups(Engine& eng
 // algorithm must save a twentieth of the time; an unmeasured one may save anything.
 bool Measurements::limit_may_exclude_fastest(const Kernel& kernel, Api api) {
   const std::int64_t limit = *options_.workspace_limit;
-  const std::vector<std::int64_t> sizes = micro_batch_sizes(policy_for(kernel), kernel.problem.mini_batch);
+  const std::vector<std::int64_t> sizes = micro_batch_sizes(options_.policy, kernel);
   std::int64_t few = sizes.back();
   for (const std::int64_t size : sizes) {
     if (size <= kFewSamples) few = size;

@@ -18,9 +18,8 @@ struct Measured {
 
 class MeasuredKernel {
  public:
-  // `accumulation` says how many slices are summed in place, and how large the accumulator for more slices
-  // is.
-  MeasuredKernel(std::int64_t mini_batch, const Accumulation& accumulation, std::vector<Measured> measured);
+  MeasuredKernel(std::int64_t mini_batch, std::vector<Measured> measured)
+      : mini_batch_(mini_batch), measured_(std::move(measured)) {}
 
   // Returns whether this algorithm was measured on the whole mini-batch, undivided.
   bool has_undivided(const std::string& algorithm) const;
@@ -32,12 +31,9 @@ class MeasuredKernel {
   std::optional<PreparedChoice> fastest(const Permission& permission, std::int64_t workspace) const;
 
  private:
-  std::vector<Configuration> desirable(std::vector<MicroConfiguration> parts) const;
-  bool is_in_place(const MicroConfiguration& part) const;
   PreparedChoice choice_of(Configuration configuration) const;
 
   std::int64_t mini_batch_;
-  Accumulation accumulation_;
   std::vector<Measured> measured_;
 };
 

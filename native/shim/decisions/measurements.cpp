@@ -4,7 +4,6 @@
 #include <ctime>
 #include <limits>
 
-#include "core/accumulation.hpp"
 #include "core/log.hpp"
 #include "core/tiles.hpp"
 #include "cudnn/context.hpp"
@@ -30,7 +29,7 @@ std::optional<std::vector<Measured>> Measurements::find_or_measure(Engine& engin
                                                                    const Caller& caller) {
   const Listed* const own = caller.own;
   const Problem& problem = kernel.problem;
-  const std::vector<std::int64_t> sizes = micro_batch_sizes(policy_for(kernel), problem.mini_batch);
+  const std::vector<std::int64_t> sizes = micro_batch_sizes(options_.policy, kernel);
   const std::shared_ptr<Journal::Entry> held = journal_.entry_for(kernel);
   Journal::Entry& entry = *held;
   KernelTimes times = find(entry, sizes, api, own, may_measure);
@@ -67,10 +66,6 @@ std::optional<std::vector<Measured>> Measurements::find_or_measure(Engine& engin
   learn(false);
   journal_.append(kernel, learned);
   return std::move(times.measured);
-}
-
-BatchPolicy Measurements::policy_for(const Kernel& kernel) const {
-  return most_slices(kernel.pass, kernel.problem.data_type) > 1 ? options_.policy : BatchPolicy::undivided;
 }
 
 std::vector<Listed> Measurements::undivided_algorithms(const Kernel& kernel, Api api) {
@@ -158,12 +153,7 @@ KernelRace Measurements::race_of(Journal::Entry& entry, const Kernel& kernel, Ap
   }
   std::optional<double> bytes_per_ms;
   if (library_->is_host()) bytes_per_ms = kHostBytesPerMs * options_.threads;
-  return {size,
-          caller.own,
-          std::move(permissions),
-          accumulator_size(device_, kernel, kMostSlicesInPlace + 1),
-          bytes_per_ms,
-          !library_->is_host()};
+  return {size, caller.own, std::move(permissions), bytes_per_ms, !library_->is_host()};
 }
 
 bool Measurements::is_allowed(const Listed& candidate) const {

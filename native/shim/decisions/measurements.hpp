@@ -72,7 +72,6 @@ class Measurements {
   std::optional<double> run_whole(cudnnHandle_t handle, const Kernel& kernel, const Configuration& division,
                                   const PlanGroups& groups);
   void time_alone(cudnnHandle_t handle, const std::function<void(Engine&)>& work);
-  BatchPolicy policy_for(const Kernel& kernel) const;
   // With `again`, disturbed measurements that are due to be made again are among the missing ones.
   KernelTimes find(Journal::Entry& entry, const std::vector<std::int64_t>& sizes, Api api, const Listed* own,
                    bool again);

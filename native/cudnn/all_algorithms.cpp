@@ -1,3 +1,4 @@
+// The engine is above the APIs and the tiles that it lists, so it is not implemented beside its header.
 #include "cudnn/engine.hpp"
 
 #include <iterator>
