@@ -1,7 +1,6 @@
 """`mucudnn memory`: plan a training step within a memory budget, or say which mini-batches fit a device."""
 
 import argparse
-import math
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from mucudnn.cli.options import add_arguments
 from mucudnn.cli.terminal import Terminal, opened_cache
 from mucudnn.errors import UsageError
 from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.budget import parse_budget
 from mucudnn.measuring.engines import open_engine
 from mucudnn.measuring.modelled_device import DEVICES, find_device
 from mucudnn.measuring.runners import Exhaustive
@@ -23,7 +21,7 @@ from mucudnn.plans.memory.planning import POLICIES, MemoryOptions, plan_budgets,
 from mucudnn.plans.memory.training_step import Costs
 from mucudnn.problems.network import Network
 from mucudnn.problems.sources import TRAINABLE, read_network
-from mucudnn.promises import FIXED, Promise
+from mucudnn.promises import Promise
 from mucudnn.sizes import parse_limit, parse_size
 
 HELP = "plan a training step within a memory budget"
@@ -80,11 +78,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         ("--no-recompute", None, "compute nothing again"),
         ("--no-offload", None, "offload nothing"),
         ("--no-divide", None, "divide no mini-batch"),
-        (
-            "--seconds TIME", parse_budget,
-            "the time that planning may take, such as 5s; the plan then depends on the machine's speed "
-            "(default: none)",
-        ),
         *options.PROMISE,
         (
             "--page HTML", outputs.PAGE.parse,
@@ -104,7 +97,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 _OF_PLANS = (
-    "policy", "workspace", "bandwidth", "exact", "seconds", "batch_invariant", "choice", "no_recompute",
+    "policy", "workspace", "bandwidth", "exact", "batch_invariant", "choice", "no_recompute",
     "no_offload", "no_divide", "output", "page",
 )  # fmt: skip
 
@@ -117,8 +110,6 @@ def run(arguments: argparse.Namespace) -> Answer:
         if getattr(arguments, flag):
             raise UsageError(f"--{flag.replace('_', '-')} asks what fits: give it without --memory")
     promise = options.promise_in(arguments)
-    if promise.choice == FIXED and arguments.seconds is not None:
-        raise UsageError("--seconds lets a clock end the search, which --choice fixed excludes: leave it out")
     network = _read_network(arguments, arguments.batch)
     limits = MemoryOptions(
         memory=arguments.memory,
@@ -127,7 +118,6 @@ def run(arguments: argparse.Namespace) -> Answer:
         recompute=not arguments.no_recompute,
         offload=not arguments.no_offload,
         exact=bool(arguments.exact),
-        seconds=math.inf if arguments.seconds is None else arguments.seconds,
         promise=promise,
     )
     name = Path(arguments.network).stem

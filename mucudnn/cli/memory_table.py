@@ -58,10 +58,6 @@ class ShownMemory(Answer):
         if plan.bound_ms:
             least = milliseconds(plan.bound_ms)
             yield f"no plan takes less than {least} ms, {plan.gap:.1%} less than this one"
-        if plan.is_cut:
-            yield (
-                "the planner ran out of the time that --seconds gave it, and another run may plan differently"
-            )
 
     def _list_choices(self) -> Iterator[str]:
         for choice in ("keep", "offload", "recompute"):

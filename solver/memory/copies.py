@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 PIECE = 64 * 2**20
 
@@ -33,13 +36,9 @@ class Link:
         if self.piece < 1:
             raise ValueError(f"piece is {self.piece}, must be at least 1")
 
-    def out_ms(self, size: int) -> float:
-        """Return the milliseconds of a copy to the host."""
-        return size / self.out_bandwidth * 1e3
-
-    def in_ms(self, size: int) -> float:
-        """Return the milliseconds of a copy to the device."""
-        return size / self.in_bandwidth * 1e3
+    def milliseconds(self, sizes: NDArray[np.int64]) -> NDArray[np.floating[Any]]:
+        """Return the milliseconds of the copies of tensors of these sizes to the host and back."""
+        return sizes * (1e3 / self.out_bandwidth + 1e3 / self.in_bandwidth)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,10 +49,9 @@ class Descent:
         target_ms: float,
         evaluations: int,
         simulations: int,
-        has_time: Callable[[], bool],
     ) -> None:
         self._simulator, self._memory, self.best = simulator, memory, start
-        self._target_ms, self._has_time = target_ms, has_time
+        self._target_ms = target_ms
         self._last = simulator.evaluations + evaluations, simulator.simulations + simulations
         self._ways = [KEEP]
         self._ways += [RECOMPUTE] if recompute else []
@@ -82,7 +81,6 @@ class Descent:
             self.best.time_ms <= self._target_ms
             or self._simulator.evaluations >= self._last[0]
             or self._simulator.simulations >= self._last[1]
-            or not self._has_time()
         )
 
     def _change_singly(self) -> None:
@@ -100,9 +98,9 @@ class Descent:
 
     def _exchange(self) -> None:
         """Let a tensor cost less, the most expensive first, while another one leaves instead or returns."""
-        simulator, work = self._simulator, self._simulator.work
+        simulator = self._simulator
         smallest = np.zeros(len(simulator.configurations), dtype=np.int64)
-        copies_ms = (1 / work.link.out_bandwidth + 1 / work.link.in_bandwidth) * 1e3 * simulator.bytes
+        copies_ms = simulator.work.link.milliseconds(simulator.bytes)
         replayed = self.best.codes == RECOMPUTE
         cost = np.where(replayed, simulator.replays_ms(self.best.configurations), copies_ms)
         gone = np.flatnonzero(self.best.codes != KEEP)

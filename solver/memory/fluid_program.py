@@ -47,7 +47,6 @@ class FluidProgram:
             and copies that take no time.
         bandwidth: a factor for the link's bandwidth. Not 1 gives other answers, but not a bound.
         offload, recompute: False to forbid it.
-        is_slow: True to count replays with the smallest configurations, which also gives other answers.
         is_whole: True to take and leave whole tensors and configurations, which makes the program integer.
     """
 
@@ -59,7 +58,6 @@ class FluidProgram:
         bandwidth: float = 1.0,
         offload: bool = True,
         recompute: bool = True,
-        is_slow: bool = False,
         is_whole: bool = False,
     ) -> None:
         work = simulator.work
@@ -85,7 +83,7 @@ class FluidProgram:
                 self._offloaded[i] = self._make_part()
             if recompute and small and fast:
                 self._recomputed[i] = self._make_part()
-                self._replays[i] = small if is_slow else replace(small, time_ms=fast.time_ms)
+                self._replays[i] = replace(small, time_ms=fast.time_ms)
             if i in self._offloaded and i in self._recomputed:
                 self._add([(self._offloaded[i], 1), (self._recomputed[i], 1)], "<=", 1)
         self._work_terms: list[Terms] = [[] for _ in work.steps]
@@ -112,18 +110,10 @@ class FluidProgram:
         self._model.setOptionValue("presolve", "off")  # a later solution begins at the last one
         return self._bound() * (1 - SLACK)
 
-    def solve_whole(self, time_limit: float, faster_than: float) -> float:
+    def solve_whole(self, faster_than: float) -> float:
         """Solve an integer program, without answers that are slower. Return the least milliseconds of all."""
-        bound = self.solve(
-            mip_rel_gap=0, mip_abs_gap=0, time_limit=time_limit, objective_bound=faster_than / self._unit
-        )
+        bound = self.solve(mip_rel_gap=0, mip_abs_gap=0, objective_bound=faster_than / self._unit)
         return min(bound, faster_than)  # HiGHS does not know a bound above it
-
-    @property
-    def is_cut(self) -> bool:
-        """True if the time limit stopped the solver."""
-        status = self._model.getModelStatus()
-        return bool(status == type(status).kTimeLimit)
 
     def choose(self) -> Codes | None:
         """Return the choices of the solution, or None if there is none."""
@@ -155,10 +145,10 @@ class FluidProgram:
         ]
 
     def _bound(self) -> float:
-        status, info = self._model.getModelStatus(), self._model.getInfo()
-        if status == type(status).kOptimal:
-            return float(info.objective_function_value) * self._unit
-        return float(info.mip_dual_bound) * self._unit if self.is_cut else math.inf
+        status = self._model.getModelStatus()
+        if status != type(status).kOptimal:
+            return math.inf
+        return float(self._model.getInfo().objective_function_value) * self._unit
 
     def _add_kernels(self) -> None:
         """Add the workspace of each step with kernels, within which each kernel runs as fast as possible."""

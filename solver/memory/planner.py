@@ -8,8 +8,6 @@ the program in whole tensors. Every answer is simulated, and its memory is check
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Literal, TypeAlias
@@ -41,7 +39,6 @@ def decide_memory(
     recompute: bool = True,
     offload: bool = True,
     exact: bool = False,
-    time_limit: float = math.inf,
     track: Track = untracked,
 ) -> MemoryDecision:
     """Decide for all tensors and kernels, so that the training step is fast and fits the memory.
@@ -53,9 +50,8 @@ def decide_memory(
             fit, else greedy ones, else memory-optimal ones.
         recompute: False to recompute nothing. The policies of vDNN never do.
         offload: False to offload nothing, for "joint" only.
-        exact: also search for the optimum of the integer program.
-        time_limit: seconds after which the search stops. Without them it stops by counts alone, so that the
-            decision does not depend on the machine's speed.
+        exact: also search for the optimum of the integer program, however long that takes. Without it the
+            search stops by counts, so that the decision does not depend on the machine's speed.
         track: passes the stages of the search on, with a title and their number, to show progress.
 
     Raises:
@@ -63,16 +59,13 @@ def decide_memory(
             `find_floor`. `need` is None if host memory is too small for the policy.
         ValueError: there is no such policy.
     """
-    start = time.monotonic()
     if policy == "joint":
-        decision = _decide_jointly(work, memory, recompute, offload, exact, time_limit, track)
-    elif policy == "dynamic":
-        decision = _decide_by_trials(work, memory, "all", vdnn.try_dynamic(work, memory))
-    elif policy in ("none", "all", "conv"):
-        decision = _decide_by_trials(work, memory, policy, _try_algorithms(work, memory, policy))
-    else:
-        raise ValueError(f"there is no policy {policy!r}: give none, all, conv, dynamic or joint")
-    return replace(decision, seconds=time.monotonic() - start)
+        return _decide_jointly(work, memory, recompute, offload, exact, track)
+    if policy == "dynamic":
+        return _decide_by_trials(work, memory, "all", vdnn.try_dynamic(work, memory))
+    if policy in ("none", "all", "conv"):
+        return _decide_by_trials(work, memory, policy, _try_algorithms(work, memory, policy))
+    raise ValueError(f"there is no policy {policy!r}: give none, all, conv, dynamic or joint")
 
 
 def _try_algorithms(work: TrainingStep, memory: int, policy: vdnn.StaticPolicy) -> MemoryDecision | None:
@@ -112,18 +105,9 @@ def _decide_jointly(
     recompute: bool,
     offload: bool,
     exact: bool,
-    time_limit: float,
     track: Track,
 ) -> MemoryDecision:
     """Return a decision for all tensors and kernels together."""
-    end = time.monotonic() + time_limit
-    is_cut = False
-
-    def has_time() -> bool:
-        nonlocal is_cut
-        is_cut |= time.monotonic() > end
-        return not is_cut
-
     floor, smallest = find_floor(work, offload=offload, recompute=recompute)
     check_floor(memory, floor)
     simulator = Simulator(work)
@@ -134,15 +118,15 @@ def _decide_jointly(
     starts = [smallest]
     if offload and recompute:  # copies may make the step wait longer than replays
         starts.append(find_floor(work, offload=False)[1])
-    search = Search(simulator, memory, starts, offload=offload, recompute=recompute, has_time=has_time)
+    search = Search(simulator, memory, starts, offload=offload, recompute=recompute)
     for _ in track(search.run(), "planning", search.stages):
         pass
-    if exact and search.best.time_ms > search.bound_ms and has_time():
-        is_cut |= not search.solve(max(end - time.monotonic(), 0.1))
+    if exact and search.best.time_ms > search.bound_ms:
+        search.solve()
     search.keep_more()
     best = search.best
     decision = play(work, decode(best.codes), best.configurations.tolist(), best.schedule, memory)
     dynamic = vdnn.try_dynamic(work, memory) if offload else None
     if dynamic and dynamic.timeline.time_ms < decision.timeline.time_ms * (1 - TIE):
         decision = dynamic
-    return replace(decision, floor=floor, bound_ms=search.bound_ms, is_cut=is_cut)
+    return replace(decision, floor=floor, bound_ms=search.bound_ms)

@@ -1,4 +1,4 @@
-"""The search for a fast decision: dives and greedy choices, then changes that make the best of them faster.
+"""The search for a fast decision: dives, then changes that make the best of them faster.
 
 It ends by counts and by the distance to the bound, so that equal training steps get equal decisions on every
 machine.
@@ -7,7 +7,7 @@ machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -30,7 +30,6 @@ FEW = 3
 # The factors of bandwidth and memory of the programs; without bandwidth, nothing is offloaded.
 FACTORS = ((1.0, 1.0), (1.0, 0.97), (0.0, 1.0), (0.7, 1.0), (0.4, 1.0))
 MORE_FACTORS = ((1.0, 0.93), (0.7, 0.97), (0.4, 0.93), (0.7, 0.9))
-SLOW_FACTORS = ((1.0, 0.97), (0.7, 1.0))  # with slow replays
 
 ROUNDS = 14  # roundings of a dive
 PART = 0.25  # a round rounds up this part of the fractions, the largest first
@@ -45,7 +44,6 @@ class Search:
         memory: the most bytes at any time.
         smallest: starts, of which at least the first fits with the least workspaces.
         offload, recompute: False to forbid it.
-        has_time: False once the search must end.
 
     Attributes:
         bound_ms: the milliseconds that every decision takes at least.
@@ -60,9 +58,8 @@ class Search:
         *,
         offload: bool,
         recompute: bool,
-        has_time: Callable[[], bool],
     ) -> None:
-        self._simulator, self._memory, self._has_time = simulator, memory, has_time
+        self._simulator, self._memory = simulator, memory
         self._offload, self._recompute = offload, recompute
         work = simulator.work
         self.bound_ms = math.fsum(step.time_ms for step in work.settle(work.fastest).steps)
@@ -75,43 +72,36 @@ class Search:
     @property
     def stages(self) -> int:
         """The most stages of `run`."""
-        return len(self._variants()) + 1 + IMPROVED
+        return len(self._variants()) + IMPROVED
 
     def run(self) -> Iterator[None]:
         """Search, and yield after each stage."""
-        for bandwidth, memory, is_slow in self._variants():
-            if not self._has_time():
-                break
+        for bandwidth, memory in self._variants():
             program = FluidProgram(
                 self._simulator,
                 int(self._memory * memory),
                 bandwidth=bandwidth or 1.0,
                 offload=self._offload and bandwidth > 0,
                 recompute=self._recompute,
-                is_slow=is_slow,
             )
-            is_bound = (bandwidth, memory, is_slow) == (1.0, 1.0, False)
+            is_bound = (bandwidth, memory) == (1.0, 1.0)
             self._dive(program, is_bound=is_bound, offload=self._offload and bandwidth > 0)
             yield
             if self.best.time_ms <= self.bound_ms * (1 + NEAR):
                 break
-        else:
-            self._start_greedily()
-            yield
         yield from self._improve()
 
-    def solve(self, time_limit: float) -> bool:
-        """Solve the integer program, and improve its choices. Return False if the time limit stopped it."""
+    def solve(self) -> None:
+        """Solve the integer program, and improve its choices."""
         program = FluidProgram(
             self._simulator, self._memory, offload=self._offload, recompute=self._recompute, is_whole=True
         )
-        self.bound_ms = max(self.bound_ms, program.solve_whole(time_limit, self.best.time_ms))
+        self.bound_ms = max(self.bound_ms, program.solve_whole(self.best.time_ms))
         codes = program.choose()
         if codes is not None and (fitting := self._fit(codes, self._offload)) is not None:
             start = self._time(fitting)
             if start.time_ms <= FAR * self.best.time_ms:
                 self._descend(start, EVALUATIONS, self._most_simulations)
-        return not program.is_cut
 
     def keep_more(self) -> None:
         """Keep each tensor that need not leave, the largest first, because hidden copies cost nothing."""
@@ -132,13 +122,9 @@ class Search:
     def _most_simulations(self) -> int:
         return min(SIMULATIONS, SIMULATED_STEPS // max(self._simulator.steps, 1))
 
-    def _variants(self) -> list[tuple[float, float, bool]]:
-        """Return the factors of bandwidth and memory of each program, and whether its replays are slow."""
-        more = MORE_FACTORS if self._simulator.steps <= SMALL else ()
-        variants = [(*factors, False) for factors in (*FACTORS, *more)]
-        tensors = self._simulator.work.tensors
-        if any(tensor.replay and tensor.replay.kernels for tensor in tensors):
-            variants += [(*factors, True) for factors in (*SLOW_FACTORS, *more)]
+    def _variants(self) -> list[tuple[float, float]]:
+        """Return the factors of bandwidth and memory of each program."""
+        variants = [*FACTORS, *(MORE_FACTORS if self._simulator.steps <= SMALL else ())]
         if not self._offload:  # the bandwidth does not matter
             variants = [each for each in variants if each[0] == 1.0]
         if not self._recompute:
@@ -163,24 +149,8 @@ class Search:
     def _fit(self, codes: Codes, offload: bool) -> Codes | None:
         """Return choices with which more tensors leave until the training step fits, or None."""
         return choose_cheapest(
-            self._simulator, self._memory, codes, offload=offload, recompute=self._recompute, hidden=0.0
+            self._simulator, self._memory, codes, offload=offload, recompute=self._recompute
         )
-
-    def _start_greedily(self) -> None:
-        """Add starts that are chosen without a program."""
-        keep = np.full(len(self._simulator.bytes), KEEP, dtype=np.int8)
-        for recompute in dict.fromkeys((self._recompute, False)):
-            for hidden in (1.0, 0.5, 0.0):
-                cheapest = choose_cheapest(
-                    self._simulator,
-                    self._memory,
-                    keep,
-                    offload=self._offload,
-                    recompute=recompute,
-                    hidden=hidden,
-                )
-                if cheapest is not None:
-                    self._start(cheapest)
 
     def _start(self, codes: Codes) -> None:
         """Add a start, with the rules of copies under which it is faster."""
@@ -210,7 +180,7 @@ class Search:
         starts = [each for each in self._starts[:IMPROVED] if each.time_ms <= FAR * self._starts[0].time_ms]
         evaluations, simulations = EVALUATIONS, self._most_simulations
         for number, start in enumerate(starts, 1):
-            if self.best.time_ms <= self.bound_ms * (1 + GAP) or not self._has_time():
+            if self.best.time_ms <= self.bound_ms * (1 + GAP):
                 break
             share = 1 if number == IMPROVED else 2
             used = self._descend(start, evaluations // share, simulations // share)
@@ -224,7 +194,6 @@ class Search:
         descent = Descent(
             simulator, self._memory, start, offload=self._offload, recompute=self._recompute,
             target_ms=self.bound_ms * (1 + GAP), evaluations=evaluations, simulations=simulations,
-            has_time=self._has_time,
         )  # fmt: skip
         descent.run()
         if descent.best.time_ms < self.best.time_ms * (1 - TIE):
@@ -236,8 +205,8 @@ def _round(program: FluidProgram) -> Codes | None:
     """Return choices from a program that has been solved, or None if rounding leads to none.
 
     The fractions of its solution are rounded, some at a time, and the program is solved again each time, so
-    that the other variables adapt. Programs with less memory, slower links or slower replays lead to other
-    decisions, because the program expects more of the copies than a device does.
+    that the other variables adapt. Programs with less memory or slower links lead to other decisions, because
+    the program expects more of the copies than a device does.
     """
     fixed: set[tuple[int, int]] = set()
     part = PART

@@ -83,8 +83,6 @@ class MemoryDecision:
         timeline: the simulated training step.
         floor: the least memory with which the policy has an answer, in bytes.
         bound_ms: the time that every decision takes at least, however it copies; 0 for the policies of vDNN.
-        seconds: the time that the planner took.
-        is_cut: True if the time limit stopped the search, so that a faster machine may find another answer.
     """
 
     choices: tuple[Choice, ...]
@@ -93,8 +91,6 @@ class MemoryDecision:
     timeline: Timeline
     floor: int = 0
     bound_ms: float = 0.0
-    seconds: float = 0.0
-    is_cut: bool = False
 
 
 def play(

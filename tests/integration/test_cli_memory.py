@@ -38,12 +38,6 @@ def test_the_table_says_how_near_the_plan_is_to_the_best(capsys: Capture) -> Non
     assert float(less) == pytest.approx(100 * (1 - float(least) / float(step[1])), abs=0.2)
 
 
-def test_the_table_says_if_the_clock_stopped_the_planner(capsys: Capture) -> None:
-    assert "--seconds" not in output_of(capsys, [*ALEXNET, "--memory", "840MiB"])
-    text = " ".join(output_of(capsys, [*ALEXNET, "--memory", "840MiB", "--seconds", "0"]).split())
-    assert "ran out of the time that --seconds gave it" in text
-
-
 def test_json_has_the_documented_keys(capsys: Capture) -> None:
     result = json_of(capsys, [*ALEXNET, "--memory", "840MiB", "--json"])
     assert tuple(result) == KEYS

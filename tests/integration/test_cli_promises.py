@@ -173,12 +173,7 @@ def test_a_memory_plan_with_fixed_choices_measures_nothing(
             assert bench.engine.prepare(kernel.kernel, slices).workspace == kernel.workspace <= LIMIT
 
 
-def test_no_clock_ends_the_search_for_a_memory_plan_with_fixed_choices(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    command = ["memory", "vgg16", "--memory", "12GiB", "--choice", "fixed", "--seconds"]
-    assert main([*command, "5s"]) == 2
-    assert "--seconds lets a clock end the search" in capsys.readouterr().err
+def test_a_choice_without_a_memory_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["memory", "vgg16", "--choice", "fixed"]) == 2
     assert "--choice is for a plan" in capsys.readouterr().err
 

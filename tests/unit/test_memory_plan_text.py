@@ -57,12 +57,6 @@ def test_a_plan_read_again_is_the_same() -> None:
     assert MemoryPlan.parse(str(PLAN)) == PLAN
 
 
-def test_a_plan_says_whether_the_clock_ended_its_search() -> None:
-    cut = replace(PLAN, is_cut=True)
-    assert MemoryPlan.parse(str(cut)) == cut
-    assert "is_cut" not in str(PLAN)
-
-
 def test_the_gap_is_the_most_that_another_plan_could_save() -> None:
     assert replace(PLAN, bound_ms=6.6).gap == pytest.approx(0.2)
     assert replace(PLAN, bound_ms=8.2500001).gap == 0

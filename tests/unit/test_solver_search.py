@@ -117,7 +117,7 @@ class TestBound:
         simulator = Simulator(work)
         means = {"offload": offload, "recompute": recompute}
         bound = FluidProgram(simulator, memory, **means).solve()
-        whole = FluidProgram(simulator, memory, **means, is_whole=True).solve_whole(60.0, math.inf)
+        whole = FluidProgram(simulator, memory, **means, is_whole=True).solve_whole(math.inf)
         assert bound <= whole * (1 + 1e-6)
         for choices, configurations in all_decisions(work):
             if (offload or "offload" not in choices) and (recompute or "recompute" not in choices):
@@ -140,9 +140,7 @@ class TestGreedy:
     ) -> None:
         memory = find_floor(work, offload=offload, recompute=recompute)[0] + spare
         start = encode(["keep"] * len(work.tensors))
-        codes = choose_cheapest(
-            Simulator(work), memory, start, offload=offload, recompute=recompute, hidden=0.0
-        )
+        codes = choose_cheapest(Simulator(work), memory, start, offload=offload, recompute=recompute)
         if codes is None:
             return
         choices = decode(codes)

@@ -54,12 +54,13 @@ def _plan(network: Network, limit: float, column: str, *, divide: bool = True, *
     options = MemoryOptions(memory=int(limit * GIB), **more)
     case = f"vgg16(256), {limit:g} GiB, {column}"
     try:
+        start = time.perf_counter()
         plan = plan_network(network, costs, options, name="vgg16")
     except NothingFitsError as error:
         return Record("memory", case, "time over unlimited", None, "x", {"reason": str(error)})
     details = {
         "time_ms": plan.time_ms, "exposed_ms": plan.exposed_ms, "floor_gib": plan.floor / GIB,
-        "peak_gib": plan.peak / GIB, "seconds": round(plan.seconds, 2), **_count(plan.tensors),
+        "peak_gib": plan.peak / GIB, "seconds": round(time.perf_counter() - start, 2), **_count(plan.tensors),
     }  # fmt: skip
     return Record("memory", case, "time over unlimited", plan.time_ms / plan.unlimited_ms, "x", details)
 

@@ -53,10 +53,7 @@ class MemoryPlan(Document, kind="memory plan", version=2):
     - `host_bytes`: the size of the slab. `link`: the copy engines.
     - `tensors`: all managed tensors by order. `fetch_order`: the offloaded ones, in the order of copies in.
     - `lower`: a plan for less memory, None at the floor, which is planned when it is first read or written.
-    - `seconds`: the time that planning took.
     - `bound_ms`: the least time that any plan within the memory takes, proven; 0 for the policies of vDNN.
-    - `is_cut`: True if the planner ran out of the seconds that it was given, so that the plan depends on the
-      machine's speed.
     - `header`: the fields of the modules' own plans. With a promise it has the promise and the limit.
     """
 
@@ -84,10 +81,8 @@ class MemoryPlan(Document, kind="memory plan", version=2):
     sources: dict[str, str] = field(default_factory=dict)
     lower: MemoryPlan | None = _Lower()  # type: ignore[assignment]
     bound_ms: float = 0.0
-    is_cut: bool = False
     header: dict[str, str] = field(default_factory=dict)
     traced: Network | None = field(default=None, compare=False, repr=False)
-    seconds: float = field(default=0.0, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_lower": self.lower}

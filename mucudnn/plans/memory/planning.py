@@ -1,7 +1,6 @@
 """The memory planner: from a network and its costs to a memory plan."""
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -39,7 +38,6 @@ class MemoryOptions:
     - `policy`: joint, or a policy of vDNN.
     - `recompute`, `offload`: False to forbid it.
     - `exact`: also ask the solver for the optimum of the integer program.
-    - `seconds`: end the search after these, which makes the plan depend on the machine's speed.
     """
 
     memory: int
@@ -49,7 +47,6 @@ class MemoryOptions:
     offload: bool = True
     host_memory: int | None = None
     exact: bool = False
-    seconds: float = math.inf
     promise: Promise = USUAL
 
 
@@ -135,7 +132,6 @@ def _plan(
             recompute=options.recompute,
             offload=options.offload,
             exact=options.exact,
-            time_limit=options.seconds,
             track=listener.track,
         )
     except Infeasible as error:
@@ -196,9 +192,7 @@ def _plan(
         sources=allowed.sources,
         header=_header(options),
         bound_ms=decision.bound_ms,
-        is_cut=decision.is_cut,
         traced=network,
-        seconds=decision.seconds,
     )
 
 
