@@ -15,14 +15,18 @@ def recompute(
 
     Most are those whose sources are not recomputed, the last ones first, or with `is_early` the first ones.
     """
-    saved = trace_model(model, x).saved
+    sources = {name: read for name, (_, read) in trace_model(model, x).replays.items()}
     chosen, needed = set(wanted), set[str]()
-    for tensor in () if wanted else saved if is_early else reversed(saved):
-        if tensor.replayed and tensor.name not in needed and chosen.isdisjoint(tensor.sources):
-            chosen.add(tensor.name)
-            needed.update(tensor.sources)
+    for name in () if wanted else sources if is_early else reversed(sources):
+        if name not in needed and chosen.isdisjoint(sources[name]):
+            chosen.add(name)
+            needed.update(sources[name])
     tensors = [
-        replace(tensor, choice="recompute" if tensor.name in chosen else "keep", sources=how.sources)
-        for tensor, how in zip(plan.tensors, saved, strict=True)
+        replace(
+            tensor,
+            choice="recompute" if tensor.name in chosen else "keep",
+            sources=sources.get(tensor.name, ()),
+        )
+        for tensor in plan.tensors
     ]
     return replace(plan, tensors=tuple(tensors), lower=None)

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from mucudnn.plans.plan import Plan
 from mucudnn.torch.layers.convert import divide
+from mucudnn.torch.layers.settings import ConversionSettings
 
 nn, Tensor = torch.nn, torch.Tensor
 KINDS = (
@@ -180,6 +181,6 @@ def test_a_planned_transposed_layer_has_the_outcome_of_pytorchs_own(
     base = torch.float32 if other else kind
     stock = cast(nn.ConvTranspose2d(4, 6, 3, stride=2, groups=2), base, kind if other == "bias" else base)
     ours = copy.deepcopy(stock)
-    divide(ours, "up", "1MiB", str(Plan({}, ())))
+    divide(ours, "up", ConversionSettings("1MiB", str(Plan({}, ()))))
     for mode in ("eval", "autocast"):
         assert_same(ours, stock, x(*shape, dtype=kind if other == "x" else base), mode)

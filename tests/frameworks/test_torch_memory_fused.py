@@ -91,7 +91,7 @@ def test_what_a_gpu_saves_alike_is_planned(kind: str) -> None:
 
 def test_an_rms_norm_saves_its_input_and_one_statistic_of_each_row() -> None:
     trace = trace_model(PLAIN["RMS norm"], X, 256)
-    assert [trace.network.tensor(saved.name).bytes for saved in trace.saved] == [4 * 128 * 8, 4 * 128]
+    assert [trace.network.tensor(name).bytes for name in trace.saved] == [4 * 128 * 8, 4 * 128]
     gradients = {tensor.name for tensor in trace.network.tensors if tensor.kind == "gradient"}
     assert gradients == {"0.weight.grad", "0.bias.grad", "1.weight.grad"}
 

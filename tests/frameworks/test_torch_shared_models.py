@@ -13,6 +13,7 @@ from mucudnn.torch.choosing import answers
 from mucudnn.torch.layers import converted as modules
 from mucudnn.torch.layers import transposed
 from mucudnn.torch.layers.convert import divide
+from mucudnn.torch.layers.settings import ConversionSettings
 
 nn, Tensor = torch.nn, torch.Tensor
 SHAPES = [(size, 3, rows, 9) for size in (1, 2) for rows in (7, 8)]
@@ -91,7 +92,7 @@ def test_a_call_to_a_planned_transposed_layer_ends_although_another_thread_resto
 ) -> None:
     own, x = nn.ConvTranspose2d(3, 4, 3), torch.randn(shape)
     module = copy.deepcopy(own)
-    divide(module, "up", "1MiB", str(Plan({}, ())))
+    divide(module, "up", ConversionSettings("1MiB", str(Plan({}, ()))))
 
     def restore() -> bool:
         mt.restore(module)

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mucudnn.plans.plan import Plan
 from mucudnn.torch.layers import transposed
 from mucudnn.torch.layers.convert import divide
+from mucudnn.torch.layers.settings import ConversionSettings
 
 nn, Tensor = torch.nn, torch.Tensor
 NO_KERNELS = str(Plan({}, ()))  # so each kernel runs within the workspace
@@ -20,7 +21,7 @@ NO_KERNELS = str(Plan({}, ()))  # so each kernel runs within the workspace
 def planned(module: Any) -> Any:
     """Return a copy that runs on mucudnn's operators."""
     divided = copy.deepcopy(module)
-    divide(divided, "up", "1MiB", NO_KERNELS)
+    divide(divided, "up", ConversionSettings("1MiB", NO_KERNELS))
     return divided
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mucudnn.plans.memory.traced import Saved, Trace
+from mucudnn.plans.memory.traced import Trace
 from mucudnn.solver.memory.simulation import Simulator, encode
 from mucudnn.solver.memory.timeline import MemoryDecision, Timeline
 from mucudnn.solver.memory.training import TrainingStep
@@ -49,6 +49,7 @@ def find_events(
     freed_from, needs = simulator.freed_from, simulator.needing_steps(codes)
     gone, back = freed_from.copy(), needs.copy()  # the steps from which a tensor is gone, and is back
     planned: dict[int, Events] = {}
+    first_packs = [packs[0] for _, packs in trace.saved.values()]
 
     def place(i: int, events: Events) -> None:
         planned[i] = events
@@ -58,7 +59,7 @@ def find_events(
 
     for i, choice in enumerate(decision.choices):
         if choice == "offload":
-            release = _find_release(trace, trace.saved[i], released_at(decision.timeline, i))
+            release = _find_release(trace, first_packs[i], released_at(decision.timeline, i))
             place(i, Events(release, _find_fetch(trace, needs[i], fetched_at(decision.timeline, i))))
     for step, size in enumerate(simulator.held(codes, gone, back) + workspace):
         over = size - memory
@@ -67,7 +68,7 @@ def find_events(
                 break
             before = gone[i], back[i]
             if freed_from[i] <= step < gone[i]:
-                place(i, events._replace(release=_find_release(trace, trace.saved[i], step)))
+                place(i, events._replace(release=_find_release(trace, first_packs[i], step)))
             elif back[i] <= step < needs[i]:
                 place(i, events._replace(fetch=_find_fetch(trace, needs[i], step + 1)))
             if before != (gone[i], back[i]):
@@ -75,9 +76,9 @@ def find_events(
     return planned, (simulator.held(codes, gone, back) + workspace).tolist()
 
 
-def _find_release(trace: Trace, saved: Saved, step: int) -> int | None:
-    """Return the last pack before a step begins, or None after the forward steps."""
-    packs = [pack for pack, at in enumerate(trace.packed_at) if pack > saved.packs[0] and at <= step]
+def _find_release(trace: Trace, first: int, step: int) -> int | None:
+    """Return the last pack after the first one and before a step begins; None after the forward steps."""
+    packs = [pack for pack, at in enumerate(trace.packed_at) if pack > first and at <= step]
     return packs[-1] if packs and step < trace.turn else None
 
 

@@ -10,7 +10,7 @@ from mucudnn.plans.decide import nothing_fits
 from mucudnn.plans.memory.events import Events, find_events
 from mucudnn.plans.memory.parts import PlannedKernel, PlannedStep, PlannedTensor
 from mucudnn.plans.memory.plan import MemoryPlan
-from mucudnn.plans.memory.traced import Saved, Trace
+from mucudnn.plans.memory.traced import Trace
 from mucudnn.plans.memory.training_step import Costs, Work, count_work
 from mucudnn.plans.plan import LIMIT, promise_fields
 from mucudnn.problems.kernels import Kernel
@@ -89,8 +89,8 @@ def count_trace(trace: Trace, costs: Costs, host_memory: int | None) -> Work:
     return count_work(
         trace.network,
         costs,
-        tensors=[saved.name for saved in trace.saved],
-        replays=trace.replays(),
+        tensors=list(trace.saved),
+        replays=trace.replays,
         host_memory=host_memory,
         block=ALIGNMENT,
         held=trace.held,
@@ -149,12 +149,14 @@ def _plan(
     tensors = []
     no_bounds = CopySteps()
     for i, tensor in enumerate(work.tensors):
+        choice = decision.choices[i]
+        module, packs = ("", ()) if trace is None else trace.saved[tensor.name]
+        _, sources = trace.replays[tensor.name] if trace and choice == "recompute" else ((), ())
+        release, fetch = events.get(i, (None, None))
         planned = PlannedTensor(
-            tensor.name, tensor.shape, tensor.data_type, tensor.bytes, decision.choices[i],
-            settled.tensors[i], i, slab_offset=places.get(i), copies=decision.schedule.get(i, no_bounds),
+            tensor.name, tensor.shape, tensor.data_type, tensor.bytes, choice, settled.tensors[i], i, module,
+            packs, release, fetch, places.get(i), sources, decision.schedule.get(i, no_bounds),
         )  # fmt: skip
-        if trace is not None:
-            planned = _add_events(planned, trace.saved[i], events.get(i))
         tensors.append(planned)
     modules = {} if trace is None else trace.modules
     kernels = []
@@ -215,11 +217,3 @@ def _lay_out_slab(work: Work, offloaded: Sequence[int]) -> dict[int, int]:
     """Return the offset of each offloaded tensor in the slab, one after the other."""
     sizes = [round_up(work.tensors[i].bytes, ALIGNMENT) for i in offloaded]
     return dict(zip(offloaded, itertools.accumulate(sizes, initial=0), strict=False))
-
-
-def _add_events(planned: PlannedTensor, saved: Saved, events: Events | None) -> PlannedTensor:
-    """Return the tensor with its events and with everything by which a running program recognises it."""
-    known = replace(planned, module=saved.module, packs=saved.packs)
-    if planned.choice == "recompute":
-        return replace(known, sources=saved.sources)
-    return known if events is None else replace(known, release_at=events.release, fetch_at=events.fetch)

@@ -8,24 +8,13 @@ from mucudnn.problems.network import Network
 
 
 @dataclass(frozen=True)
-class Saved:
-    """A managed storage: its tensor's name in the network, its place in the order of saving, its packs.
-
-    The steps `replayed` of the network compute it again from the tensors `sources`, if there are such steps.
-    """
-
-    name: str
-    order: int
-    module: str
-    packs: tuple[int, ...]
-    replayed: tuple[str, ...] = ()
-    sources: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Trace:
     """A network and how a running program recognises its saved tensors.
 
+    - `saved`: for each managed storage, in the order of saving, its tensor's name in the network, the module
+      that saves it first, and its packs.
+    - `replays`: for each of these tensors that can be computed again, the steps of the network that do so,
+      and the saved tensors that they read.
     - `packed_at`: the first step that begins after each managed pack.
     - `unpacked_at`: the step that unpacks it, in the order of unpacking.
     - `modules`: for each step, the module and the number of its call.
@@ -36,7 +25,8 @@ class Trace:
     """
 
     network: Network
-    saved: tuple[Saved, ...]
+    saved: dict[str, tuple[str, tuple[int, ...]]]
+    replays: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
     packed_at: tuple[int, ...]
     unpacked_at: dict[int, int]
     modules: dict[str, tuple[str, int]]
@@ -50,7 +40,3 @@ class Trace:
     def turn(self) -> int:
         """The step that unpacks first."""
         return next(iter(self.unpacked_at.values()))
-
-    def replays(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-        """Return the steps that compute each tensor again, and the saved tensors that they read."""
-        return {saved.name: (saved.replayed, saved.sources) for saved in self.saved if saved.replayed}

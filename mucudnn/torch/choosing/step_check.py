@@ -12,6 +12,7 @@ choice. It ignores the times that another version of mucudnn measured.
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partialmethod
 from typing import Any
 
 from mucudnn import settings
@@ -38,32 +39,26 @@ _COUNT_MS = 2.0  # the time that it takes to count steps in the cache
 class StepTimes:
     """The step times in the user's cache. An unusable cache has no times and keeps none."""
 
+    def _ask(self, method: Callable[..., Any], calls: Sequence[CallKey], *arguments: Any) -> Any:
+        """Return what a method of the cache returns for a step with these calls; None without a cache."""
+        with suppress(MucudnnError), user_cache(LogListener()) as cache:
+            return method(cache, *_identify(calls), *arguments)
+        return None
+
     def find(self, calls: Sequence[CallKey]) -> Times:
         """Return the ms of a step with these calls by way; empty if no process has measured it."""
-        return _ask(Cache.step_times, calls) or {}
-
-    def keep(self, calls: Sequence[CallKey], times: Times, checks: int = 0) -> None:
-        """Keep the ms of a step with these calls by way, after this many checks that led to the same way."""
-        _ask(Cache.add_step_times, calls, times, checks)
+        return self._ask(Cache.step_times, calls) or {}
 
     def add_uses(self, calls: Sequence[CallKey], count: int) -> StepUses:
         """Count steps that ran by the kept times. Return all of them since the latest check."""
-        return _ask(Cache.add_uses, calls, count) or StepUses(count, 0)
+        return self._ask(Cache.add_uses, calls, count) or StepUses(count, 0)
 
-    def reset_uses(self, calls: Sequence[CallKey], checks: int) -> None:
-        """Reset the count of steps after a check that leaves the kept times as they are."""
-        _ask(Cache.reset_uses, calls, checks)
-
-    def forget(self, calls: Sequence[CallKey]) -> None:
-        """Delete the kept times, because a check contradicts them, so that a later process compares again."""
-        _ask(Cache.forget_step_times, calls)
-
-
-def _ask(method: Callable[..., Any], calls: Sequence[CallKey], *arguments: Any) -> Any:
-    """Return what a method of the user's cache returns for a step with these calls; None without a cache."""
-    with suppress(MucudnnError), user_cache(LogListener()) as cache:
-        return method(cache, *_identify(calls), *arguments)
-    return None
+    # Keep the ms of a step by way, after a number of checks that led to the same way.
+    keep = partialmethod(_ask, Cache.add_step_times)
+    # Reset the count of steps after a check that leaves the kept times as they are.
+    reset_uses = partialmethod(_ask, Cache.reset_uses)
+    # Delete the kept times, because a check contradicts them, so that a later process compares again.
+    forget = partialmethod(_ask, Cache.forget_step_times)
 
 
 def _identify(calls: Sequence[CallKey]) -> Key:
@@ -100,26 +95,17 @@ class StepCheck:
         step_ms: Times,
         times: StepTimes | None,
         checks: int = 0,
+        uses: int = 0,
     ) -> None:
-        """Begin with a result, which this many checks have confirmed.
+        """Begin with a result, which this many checks have confirmed, and that many steps used since then.
 
         `times` is the cache if it has the times of a step with these calls, else None.
         """
         self.result, self.calls, self.times, self.checks = result, calls, times, checks
         self._step_ms = step_ms
         self._own = 0  # steps by the result in this process
-        self._uses = self._uncounted = 0  # steps in all processes, and those that the cache lacks
+        self._uses, self._uncounted = uses, 0  # steps in all processes, and those that the cache lacks
         self._distance, self._count_after = self._distances()
-
-    @classmethod
-    def from_cache(
-        cls, result: str, calls: Sequence[CallKey], step_ms: Times, times: StepTimes
-    ) -> "StepCheck":
-        """Begin with a result that comes from the cache, which also knows its uses by earlier processes."""
-        uses, checks = times.add_uses(calls, 1)
-        check = cls(result, calls, step_ms, times, checks)
-        check._uses = uses
-        return check
 
     def note_step(self) -> bool:
         """Note a step that runs by the result. Return whether a check of the result begins with it.
@@ -167,11 +153,6 @@ class StepCheck:
         self._distance, self._count_after = self._distances()
         if self.times is not None:
             self.times.reset_uses(self.calls, self.checks)
-
-    def forget(self) -> None:
-        """Delete the kept times, which a check has contradicted."""
-        if self.times is not None:
-            self.times.forget(self.calls)
 
     def _distances(self) -> tuple[float, float]:
         """Return the steps to the next check, and the steps after which the cache counts them."""

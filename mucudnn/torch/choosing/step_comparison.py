@@ -65,7 +65,9 @@ class _SimilarSteps:
 
     times: dict[tuple[int, ...], dict[str, list[RunTime]]] = field(default_factory=dict)
     left: tuple[str, ...] = _WAYS  # the ways that may be the fastest
-    turn: int = 0  # the place of the next step in _TURNS
+    # The place of the next step in _TURNS. At 0, a step runs with the choices, as the first step ran.
+    turn: int = 0
+    # All compared steps, so that a program with ever new calls does not compare longer than others.
     count: int = 0
     asked: set[tuple[int, ...]] = field(default_factory=set)  # the steps that were looked up in the cache
     result: str | None = None  # the way that runs from now on
@@ -76,13 +78,6 @@ class _SimilarSteps:
     def way(self) -> str:
         """The way of the next step."""
         return _TURNS[self.turn % len(_TURNS)]
-
-    def restart(self) -> None:
-        """Run the next step with the choices, as the first step ran.
-
-        The count of steps goes on, so that a program with ever new calls does not compare longer than others.
-        """
-        self.turn = 0
 
     def end(self, otherwise: str | None, step_ms: Times | None = None, *, is_counted: bool = False) -> None:
         """Go on with the result as before its check, in which a step took these ms by way.
@@ -219,8 +214,7 @@ class StepComparison:
             steps = self._similar_steps[call] = _SimilarSteps()
         may_compare = not torch.are_deterministic_algorithms_enabled() and not is_captured(x)
         if steps.result and may_compare and steps.check is not None and steps.check.note_step():
-            steps.result, steps.left, steps.count = None, _WAYS, 0
-            steps.restart()
+            steps.result, steps.left, steps.count, steps.turn = None, _WAYS, 0, 0
         self._way, self._compared = steps.result or CHOICES, None
         self.is_step_left_to_pytorch = steps.result == STOCK_WAY
         if steps.result or not may_compare:
@@ -241,8 +235,7 @@ class StepComparison:
         if not self._is_undecided and self._decide_from_cache(steps, modules):
             return
         if not self._is_clean:
-            self._compared = None
-            steps.restart()
+            self._compared, steps.turn = None, 0
             steps.end(otherwise=None)
             return
         steps.count += 1
@@ -284,8 +277,8 @@ class StepComparison:
                 return
             if is_same:
                 checks = earlier.checks + 1
-            else:
-                earlier.forget()
+            elif earlier.times is not None:
+                earlier.times.forget(earlier.calls)
         if self._times is not None and is_kept:
             self._times.keep(calls, step_ms, checks)
         steps.check = StepCheck(result, calls, step_ms, self._times if is_kept else None, checks)
@@ -303,7 +296,8 @@ class StepComparison:
             return False
         step_ms = {way: kept[way] for way in _WAYS if way in kept}
         result = fastest(step_ms)
-        steps.check = StepCheck.from_cache(result, calls, step_ms, self._times)
+        uses, checks = self._times.add_uses(calls, 1)
+        steps.check = StepCheck(result, calls, step_ms, self._times, checks, uses)
         self._end_comparison(steps, result, step_ms)
         return True
 

@@ -16,15 +16,19 @@ from mucudnn.forks import no_fork
 from mucudnn.measuring.budget import parse_budget
 from mucudnn.plans.plan import Plan, PlanKernel
 from mucudnn.promises import promise_of
-from mucudnn.torch.layers import transposed
 from mucudnn.torch.layers.converted import CONVERTED, RESTORED, Converted
 from mucudnn.torch.layers.settings import ConversionSettings
-from mucudnn.torch.layers.transposed import MODULE_OF_LEAVES
+from mucudnn.torch.layers.transposed import PLANNED, Transposed
 from mucudnn.torch.operators import kept_filters
 from mucudnn.torch.operators.operands import spelled
 
 Model = TypeVar("Model")
 TUNE = ("eager", "never")
+_CLASSES = CONVERTED | PLANNED
+_RESTORED = RESTORED | {planned: stock for stock, planned in PLANNED.items()}
+# The `__module__` of a converted module itself; pickles need that of its class. `torch.fx` treats modules of
+# torch.nn as leaves, so a traced model still runs the module, under its usual name.
+_MODULE_OF_LEAVES = "torch.nn"
 
 
 def convert(
@@ -128,11 +132,11 @@ def convert(
     plans: list[str | None] = [None] * len(layers) if known is None else [*plans_of_layers(known, layers)]
     settings = {own: ConversionSettings(limit, own, tune, promise, budget_s) for own in set(plans)}
     for module, own in zip(layers, plans, strict=True):
-        _divide(module, names[module], settings[own])
+        divide(module, names[module], settings[own])
     kept = next(iter(settings.values()))
     if kept.promise_text:
-        for module in names:
-            transposed.follow(module, kept)
+        for module in names.keys() - set(layers):
+            divide(module, names[module], kept)
     text, share = describe_subclasses(model)
     if share > 0.5:
         warnings.warn(f"mucudnn: {text}", MucudnnWarning, stacklevel=2)
@@ -171,19 +175,14 @@ def _may_run(problem: Problem, layer: Any) -> bool:
     )
 
 
-def divide(module: Any, name: str, workspace: str, plan: str) -> None:
-    """Make a convolution, possibly transposed, follow the text of a plan; leave other modules alone."""
-    settings = ConversionSettings(workspace, plan)
-    if type(module) in CONVERTED or isinstance(module, Converted):
-        _divide(module, name, settings)
-    transposed.follow(module, settings)
-
-
-def _divide(module: Any, name: str, settings: ConversionSettings) -> None:
+def divide(module: Any, name: str, settings: ConversionSettings) -> None:
+    """Make a convolution, possibly transposed, follow settings; leave other modules alone."""
+    own = _RESTORED.get(type(module), type(module))
+    if own not in _CLASSES and not isinstance(module, Converted | Transposed):
+        return
     with no_fork:
-        own = RESTORED.get(type(module), type(module))
-        module.__class__ = CONVERTED.get(own, own)  # a parametrized module keeps its class
-        module.__module__ = MODULE_OF_LEAVES
+        module.__class__ = _CLASSES.get(own, own)  # a parametrized module keeps its class
+        module.__module__ = _MODULE_OF_LEAVES
         module._mucudnn_name = name or type(module).__name__
         module._mucudnn = settings
         settings.add(module)
@@ -193,11 +192,10 @@ def restore(model: Model) -> Model:
     """Undo `convert`, in place, and return the model."""
     modules: Any = model
     for module in modules.modules():
-        transposed.restore(module)
-        if isinstance(module, Converted):
+        if isinstance(module, Converted | Transposed):
             kept_filters.forget(module.weight)
             with no_fork:
-                module.__class__ = RESTORED.get(type(module), type(module))
+                module.__class__ = _RESTORED.get(type(module), type(module))
                 for name in ("_mucudnn", "_mucudnn_name", "__module__"):
                     module.__dict__.pop(name, None)
     return model
@@ -239,8 +237,11 @@ def _weights(layer: Any) -> int:
 
 def converted_layers(model: Any) -> dict[Any, str]:
     """Return the converted modules with their names. Raises UsageError if there are none."""
-    named = {module: name for name, module in model.named_modules()}
-    layers = {m: name or type(m).__name__ for m, name in named.items() if getattr(m, "_mucudnn", None)}
+    layers = {
+        module: name or type(module).__name__
+        for name, module in model.named_modules()
+        if isinstance(module, Converted) and module._mucudnn
+    }
     if not layers:
         raise UsageError("the model has no converted convolution: call mucudnn.torch.convert(model) first")
     return layers

@@ -55,20 +55,19 @@ class LayerChoice:
     is_busy: bool = False
 
 
-def choice_of_pass(name: str, call: PassCall, options: Options) -> LayerChoice:
-    """Return the choice for a pass of a layer, without details while the pass is undecided."""
-    ready = decided(call, plan_of(options.plan))
+def choice_of_pass(name: str, call: PassCall, options: Options, stock: str | None = None) -> LayerChoice:
+    """Return the choice for a pass of a layer, without details while the pass is undecided.
+
+    `stock` says why PyTorch computes the pass; it is None if mucudnn does.
+    """
+    ready = decided(call, plan_of(options.plan)) if stock is None else None
     if ready is None:
-        return stock_choice(name, call, "not measured yet, and missing in the plan and the cache")
+        reason = stock or "not measured yet, and missing in the plan and the cache"
+        return LayerChoice(name, call.pass_, short_text(geometry(call)[0]), reason=reason)
     chosen = ready.configuration
     text = micro_batches(chosen, " + ")
     figures = ready.predicted_ms, ready.workspace, len(chosen.parts)
     return LayerChoice(name, call.pass_, short_text(ready.problem), text, *figures, is_busy=ready.is_busy)
-
-
-def stock_choice(name: str, call: PassCall, reason: str) -> LayerChoice:
-    """Return the choice for a pass that PyTorch computes."""
-    return LayerChoice(name, call.pass_, short_text(geometry(call)[0]), reason=reason)
 
 
 class Converted:

@@ -22,7 +22,6 @@ from mucudnn.torch.layers.converted import (
     as_run,
     choice_of_pass,
     operands_of,
-    stock_choice,
 )
 from mucudnn.torch.operators import kept_filters, ops
 from mucudnn.torch.operators.operands import Operands
@@ -143,18 +142,14 @@ def _list_choices_so_far(layers: dict[Any, str]) -> Iterator[LayerChoice]:
     for identity, key, is_stock in calls:
         module, answer = modules[identity], answers.find(key)
         x = torch.empty_strided(key.x, key.x_strides, dtype=key.data_type, device=key.device)
-        is_ours = not is_stock and answer is not None and answer.gain > 0
+        stock = STEPS_REASON if is_stock else None if answer and answer.gain > 0 else CALL_REASON
         kind = x.device.type
         with torch.autocast(kind, key.autocast, enabled=key.autocast is not None):
             operands = operands_of(module, x, module.weight, module.bias, module._mucudnn)
             options = operands.options._replace(constant_filter=key.constant_filter)
             operands = operands._replace(options=options).fused_with(answer.epilogue if answer else "")
             for call in operands.calls(passes_of(key)).values():
-                name = layers[module]
-                if is_ours:
-                    yield choice_of_pass(name, call, operands.options)
-                else:
-                    yield stock_choice(name, call, STEPS_REASON if is_stock else CALL_REASON)
+                yield choice_of_pass(layers[module], call, operands.options, stock)
 
 
 def _choices(name: str, operands: Operands, y: Tensor, stock: str | None) -> Iterator[LayerChoice]:
@@ -171,4 +166,4 @@ def _choices(name: str, operands: Operands, y: Tensor, stock: str | None) -> Ite
         if "backward_filter" in needed and stock is None:
             ops.backward_filter(x, dy, w.shape, *options)
         for call in operands.calls(needed).values():
-            yield choice_of_pass(name, call, options) if stock is None else stock_choice(name, call, stock)
+            yield choice_of_pass(name, call, options, stock)

@@ -17,14 +17,15 @@ from mucudnn.torch.private import is_transformed
 Operands = tuple[Tensor, Tensor, Tensor | None]
 
 
-class _Transposed:
+class Transposed:
     """A base class in front of PyTorch's module, whose kernels follow the module's settings."""
 
-    _mucudnn_settings: Any = None  # ConversionSettings
+    _mucudnn: Any = None  # ConversionSettings
+    weight: Tensor
 
     def forward(self: Any, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """Return what PyTorch's module returns."""
-        settings = self._mucudnn_settings
+        settings = self._mucudnn
         operands = None if settings is None else _operands(self, input, settings)
         if operands is not None:
             output_padding = self._output_padding(
@@ -41,44 +42,24 @@ class _Transposed:
         return _RUN_STOCK[len(self.kernel_size)](self, input, output_size)
 
 
-class ConvTranspose1d(_Transposed, nn.ConvTranspose1d):
+class ConvTranspose1d(Transposed, nn.ConvTranspose1d):
     """`torch.nn.ConvTranspose1d`, with planned kernels."""
 
 
-class ConvTranspose2d(_Transposed, nn.ConvTranspose2d):
+class ConvTranspose2d(Transposed, nn.ConvTranspose2d):
     """`torch.nn.ConvTranspose2d`, with planned kernels."""
 
 
-class ConvTranspose3d(_Transposed, nn.ConvTranspose3d):
+class ConvTranspose3d(Transposed, nn.ConvTranspose3d):
     """`torch.nn.ConvTranspose3d`, with planned kernels."""
 
 
-_PLANNED = {
+PLANNED: dict[Any, type] = {
     nn.ConvTranspose1d: ConvTranspose1d,
     nn.ConvTranspose2d: ConvTranspose2d,
     nn.ConvTranspose3d: ConvTranspose3d,
 }
-_STOCK = {planned: stock for stock, planned in _PLANNED.items()}
-_RUN_STOCK: dict[int, Any] = {dims: stock.forward for dims, stock in enumerate(_PLANNED, 1)}
-# The `__module__` of a converted module itself; pickles need that of its class. `torch.fx` treats modules of
-# torch.nn as leaves, so a traced model still runs the module, under its usual name.
-MODULE_OF_LEAVES = "torch.nn"
-
-
-def follow(module: Any, settings: Any) -> None:
-    """Make a transposed convolution follow these settings; leave other modules alone."""
-    if type(module) in _PLANNED or isinstance(module, _Transposed):
-        module.__class__ = _PLANNED.get(type(module), type(module))
-        module.__module__ = MODULE_OF_LEAVES
-        module._mucudnn_settings = settings
-
-
-def restore(module: Any) -> None:
-    """Undo `follow`."""
-    if isinstance(module, _Transposed):
-        module.__class__ = _STOCK.get(type(module), type(module))
-        for name in ("_mucudnn_settings", "__module__"):
-            module.__dict__.pop(name, None)
+_RUN_STOCK: dict[int, Any] = {dims: stock.forward for dims, stock in enumerate(PLANNED, 1)}
 
 
 def _operands(module: Any, input: Any, settings: Any) -> Operands | None:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.flop_counter import flop_registry
 
 from mucudnn.errors import UsageError
 from mucudnn.problems import steps as nouns
 from mucudnn.problems.kernels import Kernel
 from mucudnn.torch.private import OpOverload, TorchDispatchMode, current_node, newest_node
-from mucudnn.torch.tracing.saved import Layout, has_storage, layout_of, tensors_in
+from mucudnn.torch.tracing.saved import has_storage, key_of, reference, tensors_in
 from mucudnn.torch.tracing.traced_kernels import in_format_of_gpu, kernels_of
 
 DATA_TYPES = {
@@ -66,17 +65,18 @@ class DraftStep:
 
 @dataclass(frozen=True)
 class Pack:
-    """A tensor as autograd saved it. `name` is its content then, `step` the number of earlier steps."""
+    """A tensor as autograd saved it. `name` is its content then, `step` the number of earlier steps.
+
+    `rebuild` returns a tensor without data that has its shape and its strides.
+    """
 
     memory: Memory
     name: str
     step: int
     node: int
-    layout: Layout
     module: str
-    data_type: torch.dtype
-    device: torch.device
     is_compiled: bool
+    rebuild: Callable[[], Tensor]
 
 
 class Recorder(TorchDispatchMode):
@@ -98,8 +98,8 @@ class Recorder(TorchDispatchMode):
         self.is_backward = False
         self.is_compiled = False  # while a module runs that torch.compile compiles in training
         self._known: dict[int, Memory] = {}
-        self._references: list[StorageWeakRef] = []  # keep the addresses of storages from being reused
-        self._held: list[tuple[Memory, StorageWeakRef]] = []  # activations that the program holds so far
+        self._references: list[Any] = []  # keep the addresses of storages from being reused
+        self._held: list[tuple[Memory, Any]] = []  # activations that the program holds so far
         self._rebuilt: list[Tensor] = []
         self._is_rebuilding = False
         self._names: dict[tuple[str, str], int] = {}
@@ -148,10 +148,11 @@ class Recorder(TorchDispatchMode):
         if memory is None:  # no operation has written it, such as the empty tensor that a checkpoint saves
             memory = self._make_memory(tensor, self.unique(f"{self.module or 'model'}.saved"), "buffer")
         memory.is_saved = True
+        place = tensor.shape, tensor.stride()
         self.packs.append(
             Pack(
-                memory, memory.name, len(self.operations), newest_node(), layout_of(tensor), self.module,
-                tensor.dtype, tensor.device, self.is_compiled,
+                memory, memory.name, len(self.operations), newest_node(), self.module, self.is_compiled,
+                partial(torch.empty_strided, *place, dtype=tensor.dtype, device=tensor.device),
             )
         )  # fmt: skip
         return len(self.packs) - 1, None if memory.kind == "activation" else tensor
@@ -181,23 +182,22 @@ class Recorder(TorchDispatchMode):
     def _note_released(self) -> None:
         """Note which activations the program no longer holds, before the next operation begins."""
         left = []
-        for memory, reference in self._held:
-            if reference.expired():
+        for memory, kept in self._held:
+            if kept.expired():
                 memory.held = len(self.operations) - 1
             else:
-                left.append((memory, reference))
+                left.append((memory, kept))
         self._held = left
 
     def _rebuild(self, pack: Pack) -> Tensor:
-        """Return a tensor without data, with the shape and the strides of a tensor that autograd saved."""
-        shape, strides, _ = pack.layout
+        """Return a tensor without data for a tensor that autograd saved."""
         self._is_rebuilding = True
         try:
-            tensor = torch.empty_strided(shape, strides, dtype=pack.data_type, device=pack.device)
+            tensor = pack.rebuild()
         finally:
             self._is_rebuilding = False
         self._rebuilt.append(tensor)
-        self._known[tensor.untyped_storage()._cdata] = pack.memory
+        self._known[key_of(tensor)] = pack.memory
         return tensor
 
     def __torch_dispatch__(
@@ -244,21 +244,20 @@ class Recorder(TorchDispatchMode):
                 f"{self.place} uses a tensor of the layout {tensor.layout}, whose memory cannot be planned: "
                 "use dense tensors there, or plan the parts of the model around that, each for itself"
             )
-        return self._known.get(tensor.untyped_storage()._cdata)
+        return self._known.get(key_of(tensor))
 
     def _make_memory(self, tensor: Tensor, name: str, kind: str) -> Memory:
-        storage = tensor.untyped_storage()
-        reference = StorageWeakRef(storage)
-        self._references.append(reference)
-        size = storage.nbytes()
+        kept = reference(tensor)
+        self._references.append(kept)
+        size = tensor.untyped_storage().nbytes()
         shape, data_type = tuple(tensor.shape), DATA_TYPES.get(tensor.dtype, "u8")
         if math.prod(shape) * nouns.DATA_TYPES[data_type] != size:
             shape, data_type = (size,), "u8"
         memory = Memory(shape, data_type, size, kind, [name])
-        self._known[storage._cdata] = memory
+        self._known[key_of(tensor)] = memory
         self.memories.append(memory)
         if kind == "activation" and not self.is_backward:
-            self._held.append((memory, reference))
+            self._held.append((memory, kept))
         return memory
 
     def _write_in_place(self, operation: DraftStep, tensor: Tensor) -> None:

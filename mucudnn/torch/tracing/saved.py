@@ -12,8 +12,6 @@ from mucudnn.errors import MucudnnError
 from mucudnn.torch.private import tree_leaves
 
 Storage: TypeAlias = torch.UntypedStorage
-Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
-"""The shape, the strides and the storage offset of a tensor."""
 
 
 class Watched:
@@ -24,31 +22,24 @@ class Watched:
     """
 
     def __init__(self, tensor: Tensor) -> None:
-        self._version = tensor._version
-        self._shape = tuple(tensor.shape)
-        self._type = tensor.type()
+        self._version, self._shape = tensor._version, tensor.shape
         self._counter = tensor.detach()
         self._counter.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
 
     def check(self) -> None:
         """Raise PyTorch's error if the tensor was changed in place since it was saved."""
-        now = self._counter._version
-        if now != self._version:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace "
-                f"operation: [{self._type} {list(self._shape)}] is at version {now}; expected version "
-                f"{self._version} instead. Hint: enable anomaly detection to find the operation that failed "
-                "to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
-            )
+        check_version(self._counter, self._version, self._shape)
 
 
-def check_version(tensor: Tensor, version: int) -> None:
-    """Raise PyTorch's error if a parameter or an input was changed in place since it had this version."""
+def check_version(tensor: Tensor, version: int, shape: torch.Size | None = None) -> None:
+    """Raise PyTorch's error if a tensor, whose shape may be given, was changed since it had this version."""
     if tensor._version != version:
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation: "
-            f"a parameter or an input of shape {list(tensor.shape)} is at version {tensor._version}; "
-            f"expected version {version} instead."
+            f"[{tensor.type()} {list(tensor.shape if shape is None else shape)}] is at version "
+            f"{tensor._version}; expected version {version} instead. Hint: enable anomaly detection to find "
+            "the operation that failed to compute its gradient, with "
+            "torch.autograd.set_detect_anomaly(True)."
         )
 
 
@@ -56,15 +47,11 @@ class Kept:
     """A saved tensor that no plan manages. It stays as it is, but its version is checked."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
-        self._version = tensor._version
+        self._tensor, self._version = tensor, tensor._version
 
     def unpack(self) -> Tensor:
         """Return the tensor. Raises PyTorch's error if it was changed in place."""
-        if self._tensor._version != self._version:
-            watched = Watched(self._tensor)
-            watched._version = self._version
-            watched.check()
+        check_version(self._tensor, self._version)
         return self._tensor
 
 
@@ -92,11 +79,6 @@ def tensors_in(values: Any) -> list[Tensor]:
         elif is_dataclass(leaf) and not isinstance(leaf, type):
             tensors += tensors_in([getattr(leaf, field.name) for field in fields(leaf)])
     return tensors
-
-
-def layout_of(tensor: Tensor) -> Layout:
-    """Return a tensor's shape, strides and storage offset."""
-    return tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()
 
 
 def check_size(storage: Storage, size: int) -> Storage:

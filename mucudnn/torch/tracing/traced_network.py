@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
-from mucudnn.plans.memory.traced import Saved, Trace
+from mucudnn.plans.memory.traced import Trace
 from mucudnn.problems import steps as nouns
 from mucudnn.problems.network import Network
 from mucudnn.torch.tracing.recorder import DraftStep, Pack, Recorder
@@ -98,14 +97,17 @@ def make_trace(
             unpacked_at.setdefault(managed_number[number], step)
     orders = {packs[0][1].name: order for order, packs in enumerate(managed.values())}
     held = {pack.name for pack in recorder.packs if pack.memory.bytes < least_bytes}
-    saved = []
+    saved, replays = {}, {}
     for order, packs in enumerate(managed.values()):
         _, first = packs[0]
-        kept = Saved(first.memory.name, order, first.module, tuple(number for number, _ in packs))
-        saved.append(_with_replay(kept, network, orders, held, recorder))
+        name = first.memory.name
+        saved[name] = first.module, tuple(number for number, _ in packs)
+        if replay := _find_replay(name, order, network, orders, held, recorder):
+            replays[name] = replay
     return Trace(
         network,
-        tuple(saved),
+        saved,
+        replays,
         tuple(packed_at),
         unpacked_at,
         {operation.name: (operation.module, operation.call) for operation in recorder.operations},
@@ -117,26 +119,26 @@ def make_trace(
     )
 
 
-def _with_replay(
-    saved: Saved, network: Network, orders: Mapping[str, int], held: set[str], recorder: Recorder
-) -> Saved:
-    """Return the tensor with the steps that compute it again, if there are such steps.
+def _find_replay(
+    name: str, order: int, network: Network, orders: Mapping[str, int], held: set[str], recorder: Recorder
+) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Return the steps that compute a saved tensor again, and the saved tensors that they read; else None.
 
     They are few, and each may run again. They read only inputs, parameters, buffers, tensors of `held`, which
     stay on the device, and earlier saved tensors, which are its sources. No step changes any of these.
     """
-    replay = network.recomputation(saved.name)
+    replay = network.recomputation(name)
     at = {operation.name: operation for operation in recorder.operations}
     if len(replay.steps) > MOST_STEPS or any(at[step.name].is_once for step in replay.steps):
-        return saved
+        return None
     sources = []
     for source in replay.sources:
         if source.name in recorder.changed:
-            return saved
+            return None
         if source.kind == "activation" and source.name in orders:
             sources.append(source.name)
         elif source.kind not in nouns.PRESENT and source.name not in held:
-            return saved
-    if any(orders[name] >= saved.order for name in sources):
-        return saved
-    return replace(saved, sources=tuple(sources), replayed=tuple(step.name for step in replay.steps))
+            return None
+    if not replay.steps or any(orders[source] >= order for source in sources):
+        return None
+    return tuple(step.name for step in replay.steps), tuple(sources)

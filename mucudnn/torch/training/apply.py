@@ -9,7 +9,8 @@ from mucudnn.errors import UsageError
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.plans.plan import LIMIT
 from mucudnn.sizes import spell_limit
-from mucudnn.torch.layers import convert as modules
+from mucudnn.torch.layers.convert import divide
+from mucudnn.torch.layers.settings import ConversionSettings
 from mucudnn.torch.tracing.compiled import is_compiled
 from mucudnn.torch.tracing.trace import fingerprint
 from mucudnn.torch.training.runtime import Runtime, check_unsharded, device_of
@@ -81,4 +82,5 @@ def _divide(model: nn.Module, plan: MemoryPlan, names: set[str]) -> None:
         module = model.get_submodule(name)
         own = plan.for_module(name)
         limit = max(kernel.chosen.workspace for kernel in own.kernels)
-        modules.divide(module, name, own.header.get(LIMIT, spell_limit(limit)), str(own))
+        workspace = own.header.get(LIMIT, spell_limit(limit))
+        divide(module, name, ConversionSettings(workspace, str(own)))

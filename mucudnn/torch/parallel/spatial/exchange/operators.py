@@ -159,14 +159,6 @@ def _save_exchange(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.exchange, ctx.group = inputs[1:5], inputs[-1]
 
 
-def _window_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    return (torch.ops.mucudnn.window_adjoint.default(g, *ctx.exchange, ctx.group), *(None for _ in range(6)))
-
-
-def _adjoint_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    return (torch.ops.mucudnn.window.default(g, *ctx.exchange, 0.0, ctx.group), *(None for _ in range(5)))
-
-
 _library = torch.library.Library("mucudnn", "FRAGMENT")
 
 
@@ -182,13 +174,15 @@ _operator(
     "window",
     "(Tensor x, int axis, int[] parts, int[] windows, int index, float fill, str group) -> Tensor",
     _window, lambda x, axis, _, windows, index, *others: _without_values(x, axis, windows, index),
-    _save_exchange, _window_gradient,
+    _save_exchange,
+    lambda ctx, g: (torch.ops.mucudnn.window_adjoint.default(g, *ctx.exchange, ctx.group), *[None] * 6),
 )  # fmt: skip
 _operator(
     "window_adjoint",
     "(Tensor g, int axis, int[] parts, int[] windows, int index, str group) -> Tensor",
     _window_adjoint, lambda g, axis, parts, _, index, *others: _without_values(g, axis, parts, index),
-    _save_exchange, _adjoint_gradient,
+    _save_exchange,
+    lambda ctx, g: (torch.ops.mucudnn.window.default(g, *ctx.exchange, 0.0, ctx.group), *[None] * 5),
 )  # fmt: skip
 _operator(
     "window_add_",

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 from mucudnn.errors import UsageError
-from mucudnn.torch.parallel.spatial.divided import Divided, Division, handles
+from mucudnn.torch.parallel.spatial.divided import Divided, handles
 from mucudnn.torch.parallel.spatial.exchange.exchange import add_up
 from mucudnn.torch.parallel.spatial.refusing import refuse
 from mucudnn.torch.parallel.spatial.windows import product
@@ -125,11 +125,6 @@ def _by_channel(x: Tensor, shape: Sequence[int]) -> Tensor:
     return x.reshape(shape[0], shape[1], product(shape[2:]))
 
 
-def _statistics(division: Division) -> tuple[str, ...]:
-    """Return the process groups over which a batch norm sums."""
-    return division.groups + (division.others if division.statistics == "all" else ())
-
-
 @handles(F.batch_norm)
 def _batch_norm(
     function: Any, input: Divided, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
@@ -138,14 +133,15 @@ def _batch_norm(
     x = _with_whole_channels(input, function)
     if not training:
         return x.with_local(F.batch_norm(x.local, running_mean, running_var, weight, bias, False, 0.0, eps))
-    count = x.numel() // x.shape[1]
+    count, groups = x.numel() // x.shape[1], x.division.groups
     if x.division.statistics == "all":
+        groups += x.division.others
         # Ranks may hold different numbers of samples, so they have to ask each other.
         own = torch.tensor([float(x.shape[0])], dtype=torch.float64, device=x.device)
         count = round(float(add_up(own, x.division.others)) * (count / max(x.shape[0], 1)))
     if count <= 1:
         raise UsageError("a batch norm needs more than one value for each channel to train")
-    y, mean, variance = _Norm.apply(x.local, weight, bias, Norm(0, count, eps, _statistics(x.division)))
+    y, mean, variance = _Norm.apply(x.local, weight, bias, Norm(0, count, eps, groups))
     if running_mean is not None:
         unbiased = variance.flatten() * (count / (count - 1))
         with torch.no_grad():

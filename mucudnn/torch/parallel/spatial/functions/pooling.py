@@ -200,20 +200,14 @@ def _adaptive_average(function: Any, input: Divided, output_size: Any, *, dims: 
     if all(size == 1 for size in sizes):
         sums = total(input, list(range(2, input.dim())), keepdim=True)
         return redistribute(sums / product(list(input.shape[2:])), input.division)
-    for i, size in enumerate(sizes):
-        input = _averaged(input, i + 2, size)
+    for axis, size in enumerate(sizes, 2):
+        if size != input.shape[axis]:
+            window = adaptive(input.shape[axis], size)
+            columns = [window(Span(o, o + 1)) for o in range(size)]
+            taps = [range(column.lo, column.hi) for column in columns]
+            weights = [[1 / column.size] * column.size for column in columns]
+            input = matrix_product(input, axis, taps, weights)
     return input
-
-
-def _averaged(x: Divided, axis: int, size: int) -> Divided:
-    """Return adaptive averages along one axis."""
-    if size == x.shape[axis]:
-        return x
-    window = adaptive(x.shape[axis], size)
-    columns = [window(Span(o, o + 1)) for o in range(size)]
-    taps = [list(range(column.lo, column.hi)) for column in columns]
-    weights = [[1 / column.size] * column.size for column in columns]
-    return matrix_product(x, axis, taps, weights)
 
 
 def _adaptive_max(
