@@ -17,7 +17,7 @@ from mucudnn.arrays.devices import ArrayDevice
 from mucudnn.arrays.dispatch import prepared
 from mucudnn.arrays.recent import Recent
 from mucudnn.costs.cache import Cache
-from mucudnn.errors import MucudnnError, NothingFitsError, UsageError
+from mucudnn.errors import NothingFitsError, UsageError
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.benchmark import benchmark
@@ -205,13 +205,6 @@ def test_a_plan_of_optimize_states_enough_workspace(pass_: str, data_type: str, 
 def test_plans_at_the_same_address_are_not_mistaken_for_each_other() -> None:
     for parts in (HALVES, WHOLE, HALVES, WHOLE):
         assert prepared(CALL, Plan({}, (PlanKernel(KERNEL, 1, parts, ()),))).configuration == parts
-
-
-@pytest.mark.parametrize("shape", [None, 8, "8888", b"8888", {8, 14}])
-def test_a_shape_that_is_none_is_named(shape: object) -> None:
-    with pytest.raises(TypeError, match=re.escape(f"the shape of x is {shape!r}")) as caught:
-        mucudnn.convolution_backward_data(X, W, shape, padding=1)
-    assert isinstance(caught.value, MucudnnError)
 
 
 def test_concurrent_calls_do_not_disturb_each_other() -> None:
