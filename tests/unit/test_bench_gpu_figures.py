@@ -1,6 +1,6 @@
 """From a run to the tables, on a simulated GPU: its times are formulas, and everything else is real."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +12,8 @@ from fake_engine import FakeAlgorithm, FakeEngine, FakeEnumeration
 from bench.lib.record import Record, append, read
 from bench.suites.gpu import cliff, training
 from bench.suites.gpu.part import PARTS
-from bench.suites.gpu.run import FAILED, Case, Run, record_outcome
-from bench.suites.gpu.setting import COLUMNS, GPU, Setting
+from bench.suites.gpu.run import FAILED, Run, record_outcome
+from bench.suites.gpu.setting import GPU, Setting
 from bench.suites.gpu.summary import NOT_MEASURED, TABLES, gpu_tables, latest, write_summary
 from mucudnn.costs.journal import journal_of
 from mucudnn.problems.kernels import Kernel
@@ -53,18 +53,15 @@ class Memory:
 
 
 class Gpu(FakeEngine):
-    """A fake engine that says it is cuDNN on an H200. Its memory can be full."""
+    """A fake engine that says it is cuDNN on an H200."""
 
     kind, device, library = "cudnn", "NVIDIA H200, compute capability 9.0", "cuDNN 9.19.0"
     available_memory = 2**37
 
     def __init__(self) -> None:
         super().__init__(ALGORITHMS)
-        self.full = False
 
     def allocate(self, size: int) -> Any:
-        if self.full:
-            raise MemoryError("cudaMalloc: out of memory")
         return Memory(size)
 
     def enumerate(self, kernel: Kernel) -> FakeEnumeration:
@@ -122,30 +119,17 @@ def fake_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.suites.gpu.checks.measure_errors", lambda *_: [1.2e-3, 1e-3])
 
 
-def measured(
-    folder: Path, *parts: str, engine: Gpu | None = None, failing: Sequence[str] = ()
-) -> list[Record]:
-    """Run these parts of the bench and return the records.
-
-    A case whose name contains one of `failing` finds the memory full.
-    """
-    for part in parts:
+def measured(folder: Path) -> list[Record]:
+    """Run all parts of the bench and return the records."""
+    for part in PARTS:
         with Run(folder, FewKernels(**vars(GPU)), 600) as run:
-            gpu = run.__dict__["engine"] = engine or Gpu()
+            run.__dict__["engine"] = Gpu()
             append(run.records, {**MACHINE, "part": part})
-            run.measure(with_full_memory(case, gpu, failing) for case in PARTS[part][0](run))
+            run.measure(PARTS[part][0](run))
         record_outcome(run.records, part, 60.0, "")
         run.store.keep()
         write_summary(run.store)
     return [record for _, record in read(folder / "gpu.jsonl")]
-
-
-def with_full_memory(case: Case, gpu: Gpu, failing: Sequence[str]) -> Case:
-    def measure() -> Iterator[Record]:
-        gpu.full = any(name in case.name for name in failing)
-        yield from case.measure()
-
-    return replace(case, measure=measure)
 
 
 def empty_tables(folder: Path) -> set[str]:
@@ -156,7 +140,7 @@ def empty_tables(folder: Path) -> set[str]:
 
 def test_a_run_fills_every_table_and_a_second_one_measures_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "NVIDIA-H200-cuDNN-9.19.0"
-    records = measured(folder, *PARTS)
+    records = measured(folder)
     assert not [record for record in records if record.metric == FAILED]
     assert not empty_tables(folder)
     text, summary = "\n".join(gpu_tables(tmp_path)), (folder / "summary.md").read_text()
@@ -188,27 +172,5 @@ def test_a_run_fills_every_table_and_a_second_one_measures_nothing(tmp_path: Pat
         "| cliff | 60 |",
     ):
         assert said in summary
-    again = [record.bench for record in measured(folder, *PARTS)[len(records) :]]
+    again = [record.bench for record in measured(folder)[len(records) :]]
     assert set(again) == {"part"}
-
-
-def test_failures_appear_in_the_summary_and_the_rest_is_measured(tmp_path: Path) -> None:
-    first = measured(tmp_path, "columns", failing=["alexnet:conv3 forward"])
-    failed = {(record.bench, record.case) for record in first if record.metric == FAILED}
-    assert {case for _, case in failed} == {"alexnet:conv3 forward"}
-    assert len(failed) == len(COLUMNS)
-    row = "alexnet:conv3 forward | MemoryError: cudaMalloc: out of memory |"
-    assert (tmp_path / "summary.md").read_text().count(row) == len(failed)
-    missing = empty_tables(tmp_path)
-    assert len(missing) < len(TABLES)
-    assert "Training steps within 512 MiB" in missing
-    measured(tmp_path, "columns")
-    assert row not in (tmp_path / "summary.md").read_text()
-
-
-def test_two_gpus_have_a_table_each(tmp_path: Path) -> None:
-    for name in ("NVIDIA H200", "NVIDIA L4"):
-        engine = Gpu()
-        engine.device = name
-        measured(tmp_path / name, "cliff", engine=engine)
-    assert gpu_tables(tmp_path).count("**Checks**") == 2

@@ -39,22 +39,6 @@ def test_the_page_of_all_commands_is_that_of_the_parsers() -> None:
     assert (ROOT / "docs" / "commands.md").read_text() == page, again
 
 
-@pytest.mark.skipif(not SCRIPT.exists(), reason="a source distribution comes without .ci")
-def test_the_tables_of_all_commands_say_what_each_argument_is() -> None:
-    script = runpy.run_path(str(SCRIPT))
-    row = script["row"]
-    for parser in parsers(make_parser()):
-        for action in filter(script["has_row"], parser._actions):
-            # The pages show the backslash of a "\|", and GitHub ends the cell at a "|" without one.
-            assert re.fullmatch(r"\| [^|]+ \| [^|]+ \|", row(action)), row(action)
-    parser = argparse.ArgumentParser()
-    choices = parser.add_argument("--dtype", choices=["f32", "f64", "f16"], help="data type")
-    assert row(choices) == "| `--dtype` `f32`, `f64` or `f16` | data type |"
-    assert (
-        row(parser.add_argument("net", metavar="NETWORK|FILE", help="net")) == "| `NETWORK` or `FILE` | net |"
-    )
-
-
 def test_each_help_text_has_examples_and_each_example_is_a_command() -> None:
     for parser in parsers(make_parser()):
         shown = examples(parser)
