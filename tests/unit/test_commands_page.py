@@ -83,12 +83,6 @@ def test_bash_completes_commands_flags_and_networks(tmp_path: Path, capsys: Capt
     assert complete(script, "mucudnn", "optimize", "alexnet", "--batch-policy", "und") == ["undivided"]
 
 
-@pytest.mark.parametrize("shell", ["zsh", "tcsh"])
-def test_other_shells_have_a_script_too(shell: str, capsys: Capture) -> None:
-    assert main(["completion", shell]) == 0
-    assert "optimize" in capsys.readouterr().out
-
-
 def test_without_shtab_the_command_says_what_to_install(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,14 +41,6 @@ def parts(configuration: Configuration | None) -> list[tuple[int, str]]:
     return [(part.micro_batch, part.algorithm) for part in configuration.parts] if configuration else []
 
 
-def test_undivided_is_missing_where_it_does_not_fit() -> None:
-    (decision,) = decide(
-        table({kernel(): [hungry_row(size) for size in SIZES]}), "power_of_two", Limits(workspace=MiB)
-    )
-    assert decision.undivided is None
-    assert parts(decision.divided) == [(1, "HUNGRY")] * 8
-
-
 @pytest.mark.parametrize(
     ("limits", "least"), [(Limits(workspace=MiB - 1), f"{MiB} bytes"), (Limits(total=0), f"{2 * MiB} bytes")]
 )

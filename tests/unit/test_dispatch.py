@@ -1,7 +1,5 @@
 """The choice for an array call: decided once, kept in the cache, within the limit, or taken from a plan."""
 
-import logging
-import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import Mock
@@ -74,21 +72,6 @@ def test_a_kernel_is_measured_once_and_then_taken_from_the_process(
     assert set(measured_algorithms(cache_path)) == {1, 2, 4, 8}
     monkeypatch.setattr(choosing, "benchmark", None)
     assert prepared(CALL) is first
-
-
-def test_another_process_reads_it_from_the_cache(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, logger="mucudnn")
-    first = prepared(CALL)
-    assert "Measuring" in caplog.text
-    caplog.clear()
-    monkeypatch.setattr(dispatch, "_prepared", Recent(4096))
-    assert prepared(CALL).configuration == first.configuration
-    assert "Measuring" not in caplog.text
-    assert re.search(
-        r"forward of mb\S+ runs in \d+×\d+ \w+.*, (with \S+ \w+ of|without) workspace\n$", caplog.text
-    )
 
 
 def test_another_process_asks_for_no_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:

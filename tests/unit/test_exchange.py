@@ -120,6 +120,7 @@ def test_times_of_other_zones_are_compared_as_times() -> None:
         ),
         ('{"kind": "measurement"}', "object missing required field"),
         (line(extra=1), "'extra' is not a column"),
+        (line(workspace=2**63), "workspace is 9223372036854775808: expected `int` <="),
         (line(threads=0), "threads is 0: expected `int` >= 1"),
         (line(accumulator=CANNOT_ACCUMULATE - 1), "accumulator is -2: expected `int` >= -1"),
         (line(algorithm=None), "algorithm is None: expected `str`, got `null`"),

@@ -104,13 +104,6 @@ def test_vgg16_has_the_convolutions_of_its_structure() -> None:
     assert shapes_of("vgg16") == Counter(vgg(structure))
 
 
-def test_alexnet_has_the_parameters_of_torchvision() -> None:
-    kernels = read_kernels("alexnet", Flags(), FORWARD)
-    weights = sum(kernel.problem.w_elements for kernel in kernels)
-    biases = sum(kernel.problem.out_channels for kernel in kernels)
-    assert weights + biases == 2_469_696  # the features alone, without the classifier
-
-
 def test_cosmoflow_has_the_seven_million_parameters_of_its_paper() -> None:
     kernels = read_kernels("cosmoflow", Flags(), FORWARD)
     dense = 2048 * 2048 + 2048 * 256 + 256 * 3

@@ -47,12 +47,6 @@ def test_the_curves_are_of_all_kernels_counted() -> None:
     assert gathered.workspace == 2 * MiB
 
 
-def test_each_kernel_has_its_undivided_front_and_its_title() -> None:
-    first, second = report().kernels
-    assert [(c.workspace, c.time_ms) for c in first.undivided] == [(0, 16), (8 * MiB, 8.5)]
-    assert (first.title, second.title) == ("first forward", '<b>"second$ backward_filter ×3')
-
-
 def test_the_workspace_held_counts_identical_kernels_where_each_has_its_own() -> None:
     shared, divided = report(), report(limits=Limits(total=8 * MiB))
     assert [shared.workspace_of(kernel) for kernel in shared.kernels] == [2 * MiB] * 2

@@ -103,17 +103,6 @@ def test_a_block_that_repeats_is_solved_once() -> None:
     check_runs(operations, edges, placement, None)
 
 
-def test_memory_forces_operations_apart() -> None:
-    operations = [Operation(1.0, 6), Operation(1.0, 6)]
-    edges = {(0, 1): 9.0}
-    assert place(operations, edges, 2).time_ms == 2.0
-    apart = place(operations, edges, 2, memory=10)
-    assert apart.time_ms == 11.0
-    assert len(set(apart.devices)) == 2
-    with pytest.raises(Infeasible, match="need at least 6 bytes on each of 2 devices, and 5 are allowed"):
-        place(operations, edges, 2, memory=5)
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_chains_that_are_merged_keep_the_dependencies(seed: int) -> None:
     rng = random.Random(seed)

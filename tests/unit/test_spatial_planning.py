@@ -219,11 +219,6 @@ def test_a_plan_with_a_wrong_value_is_refused_with_the_value(changes: dict[str, 
         SpatialPlan.parse(json.dumps(PLAN | changes))
 
 
-def test_a_plan_of_version_1_is_read() -> None:
-    planned = SpatialPlan.parse(json.dumps(PLAN))
-    assert planned.stages == planned.candidates[0].stages == (SpatialStage("a", ()),)
-
-
 def test_what_cannot_be_planned_is_refused() -> None:
     with pytest.raises(UsageError, match="no convolution"):
         spatial.plan(nn.ReLU(), (1, 1, 8, 8), world=2, time_ms=multiplications)
