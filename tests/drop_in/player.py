@@ -26,12 +26,7 @@ def bytes_of(fill: Fill, size: int) -> npt.NDArray[np.uint8]:
         return np.full(size, 0xFF, np.uint8)  # NaN in every type
     count = size // ITEM_SIZES[fill.type_]
     random = np.random.default_rng(fill.seed)
-    if fill.kind == "nan":
-        values = np.full(count, np.nan)
-    elif fill.kind == "whole":
-        values = random.integers(-1, 2, count).astype(np.float64)
-    else:
-        values = random.random(count) - 0.5
+    values = np.full(count, np.nan) if fill.kind == "nan" else random.random(count) - 0.5
     if fill.kind == "nan" and fill.type_ == "bf16":
         return np.full(count, 0x7FC0, np.uint16).view(np.uint8)
     return to_bytes(values, fill.type_)

@@ -7,6 +7,7 @@ has the size of one answer, of several answers, or of none.
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from graph_operations import packed_strides
 from random_problems import ALGORITHMS, GEMMS, PASSES, RUNNABLE, any_problem, batches_of
 from reference import OUTPUT
 from scripts import Allocate, Argument, Call, Fill, Refill, Script, Step, Threads, Work
@@ -454,14 +455,6 @@ class LegacyProgram:
 
     def _threads(self) -> None:
         self.script.add(Threads(tuple(tuple(self._execution()) for _ in range(self.random.choice((2, 3))))))
-
-
-def packed_strides(sizes: tuple[int, ...], layout: str) -> list[int]:
-    order = [*range(len(sizes))] if layout == "nchw" else [0, *range(2, len(sizes)), 1]
-    strides, step = [0] * len(sizes), 1
-    for axis in reversed(order):
-        strides[axis], step = step, step * sizes[axis]
-    return strides
 
 
 def legacy_program(seed: int | str) -> list[Step]:

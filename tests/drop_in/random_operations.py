@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from random import Random
 
 from graph_abi import CONSTANTS
-from graph_operations import OPERATIONS, UIDS
+from graph_operations import OPERATIONS, UIDS, packed_strides
 from graph_writer import NUMBERS, GraphWriter
-from random_legacy import packed_strides
 from random_problems import PASSES, any_problem
 from reference import EPILOGUES, operand_shapes, steps
 from scripts import Script

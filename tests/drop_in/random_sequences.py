@@ -8,9 +8,8 @@ holds the largest tensor.
 
 from random import Random
 
-from graph_operations import UIDS
+from graph_operations import UIDS, packed_strides
 from graph_writer import GraphWriter
-from random_legacy import packed_strides
 from scripts import Allocate, Argument, Call, Fill, Refill, Script, Step
 from shim_client import NAMES, shapes
 

@@ -56,7 +56,7 @@ class Call:
 class Fill:
     """The content of a buffer. Equal fills give equal bytes."""
 
-    kind: str  # "random", "whole" (small whole numbers), "nan" or "scratch"
+    kind: str  # "random", "nan" or "scratch"
     type_: str = "f32"
     seed: int = 0
 

@@ -98,25 +98,14 @@ def test_axes_of_size_one_make_no_array_non_contiguous() -> None:
     ("arguments", "error", "says"),
     [
         ((X[:, :, ::2], W), ValueError, "x is not contiguous.*ascontiguousarray"),
-        ((OnlyDLPack(X[:, :, ::2]), OnlyDLPack(W)), ValueError, "x is not contiguous"),
-        ((X, W.astype(np.float64)), TypeError, "x and w are of f32 and f64"),
         ((X.astype(np.int32), W), TypeError, "x is of int32.*f32, f64, f16, bf16"),
-        ((X.astype(">f4"), W), TypeError, "x is of >f4"),
         (([[1.0]], W), TypeError, "x is list, not an array"),
         ((X[:0], W), ValueError, "the mini-batch .* is 0"),
-        ((X, W[:, :, :0]), ValueError, "kernel height is 0"),
-        ((X, W[:0]), ValueError, "output channels .* is 0"),
         ((X[0], W), ValueError, "x has 3 axes and w 4"),
         ((np.ones((2, 5, 5, 5), np.float32), W), ValueError, "x has 5 channels, but w takes 3"),
         ((np.ma.array(X), W), TypeError, r"x is a masked array.*filled\(\)"),
-        ((Described(X, mask=np.ones(X.shape, bool)), W), TypeError, "x is a masked array"),
         ((Described(X, data=LEFT_OUT), W), TypeError, "x is Described, whose array interface cannot be read"),
-        ((Described(X, data=None), W), TypeError, "interface cannot be read"),
         ((Described(X, data=(0, False)), W), TypeError, "interface cannot be read: data is NULL"),
-        ((Described(X, typestr=["<f4"]), W), TypeError, "typestr must be a string"),
-        ((Described(X, shape=(2, "3", 5, 5)), W), TypeError, "interface cannot be read"),
-        ((Described(X, strides=(4,)), W), TypeError, "mismatch in length of strides and shape"),
-        ((OnlyDLPack(X, device=None), W), ValueError, "x cannot be read by DLPack"),
         ((OnlyDLPack(X, capsule=BufferError("not exported")), W), ValueError,
          "x cannot be read by DLPack: not exported"),
         ((np.frombuffer(bytes(4 * 151), np.uint8)[1:601].view(np.float32).reshape(X.shape), W), ValueError,
@@ -137,29 +126,16 @@ def test_unusable_inputs_are_refused(
         ({"stride": 0}, ValueError, "stride"),
         ({"stride": (1, 1, 1)}, ValueError, "stride has 3 sizes, x has 2 spatial axes"),
         ({"padding": 0.5}, TypeError, "padding is 0.5, not a whole number"),
-        ({"padding": "same"}, TypeError, "padding is 'same'"),
         ({"dilation": 3}, ValueError, "output"),
-        ({"groups": 2}, ValueError, "groups"),
         ({"groups": 2**70}, ValueError, "groups is 1180591620717411303424: "),
-        ({"padding": 2**70}, ValueError, "padding is 1180591620717411303424: sizes go up to 2147483647"),
         ({"stride": 10**5000}, ValueError, "stride is an int of 16610 bits: "),
-        ({"stride": ()}, ValueError, "stride has 0 sizes"),
-        ({"stride": "1"}, TypeError, "stride is '1'"),
-        ({"stride": {1: 2, 2: 1}}, TypeError, "stride is {1: 2, 2: 1}"),
-        ({"layout": None}, TypeError, "layout is None: it must be 'nchw' or 'nhwc'"),
-        ({"alpha": None}, TypeError, "alpha is None, not a real number"),
-        ({"alpha": 1 + 0j}, TypeError, r"alpha is \(1\+0j\), not a real number"),
         ({"alpha": True}, TypeError, "alpha is True, not a real number"),
         ({"alpha": math.inf}, ValueError, "alpha is inf: it must be finite"),
         ({"alpha": 1e39}, ValueError, r"alpha is 1e\+39: it must be finite in f32"),
-        ({"alpha": 10**400}, ValueError, "alpha is an int of 1329 bits: it must be finite"),
         ({"beta": math.nan}, ValueError, "beta is nan: it must be finite"),
         ({"workspace": 2**63}, ValueError, "workspace is 9223372036854775808: it must be at least 0"),
-        ({"workspace": 10**400}, ValueError, "workspace is an int of 1329 bits"),
         ({"layout": "chwn"}, ValueError, "layout is 'chwn': it must be 'nchw' or 'nhwc'"),
         ({"workspace": -1}, ValueError, "it must be at least 0"),
-        ({"workspace": "8MB"}, ValueError, "'8MB' is not a size"),
-        ({"workspace": 1.5}, TypeError, "workspace is 1.5"),
         ({"beta": 1.0}, ValueError, "beta is 1.0, and there is no out="),
         ({"plan": 3}, TypeError, "plan is int"),
     ],
@@ -177,10 +153,8 @@ def test_arguments_that_describe_no_convolution_are_refused(
     [
         (np.empty((2, 4, 3, 2), np.float32), ValueError, r"out has the shape \(2, 4, 3, 2\), the result"),
         (np.empty((2, 4, 3, 3)), TypeError, "the inputs and out are of f32 and f64"),
-        (np.empty((2, 4, 3, 6), np.float32)[..., ::2], ValueError, "out is not contiguous"),
         (X.reshape(-1)[:72].reshape(2, 4, 3, 3), ValueError, "out shares memory with an input"),
         (OnGpu((2, 4, 3, 3)), RuntimeError, "the inputs and out are on cpu and cuda:1"),
-        (np.ma.empty((2, 4, 3, 3), np.float32), TypeError, "out is a masked array"),
         ([], TypeError, "out is list, not an array"),
     ],
 )
@@ -188,12 +162,6 @@ def test_unwritable_outputs_are_refused(out: object, error: type[Exception], say
     with pytest.raises(error, match=says) as caught:
         mucudnn.convolution_forward(X, W, out=out)
     assert isinstance(caught.value, MucudnnError)
-
-
-def test_factors_of_f64_are_as_large_as_f64() -> None:
-    x, w = X.astype(np.float64), W.astype(np.float64)
-    result = mucudnn.convolution_forward(x, w, alpha=1e300)
-    np.testing.assert_allclose(result, 1e300 * mucudnn.convolution_forward(x, w), rtol=1e-12)
 
 
 def test_a_library_that_rejects_the_result_is_named() -> None:
@@ -237,13 +205,6 @@ def test_a_failure_in_the_engine_is_a_readable_error(
         mucudnn.convolution_forward(X, W, padding=1)
 
 
-def test_a_read_only_output_is_refused() -> None:
-    out = np.empty((2, 4, 3, 3), np.float32)
-    out.flags.writeable = False
-    with pytest.raises(UsageError, match="out is read-only"):
-        mucudnn.convolution_forward(X, W, out=out)
-
-
 def test_a_gradient_of_another_shape_than_the_output_is_refused() -> None:
     with pytest.raises(UsageError, match=r"dy has the shape \(2, 4, 5, 5\).*\(2, 4, 3, 3\)"):
         mucudnn.convolution_backward_data(np.ones((2, 4, 5, 5), np.float32), W, X.shape)
@@ -285,9 +246,3 @@ def test_a_missing_name_is_an_attribute_error() -> None:
     assert "convolution_forward" in dir(mucudnn)
     with pytest.raises(AttributeError, match="no attribute 'convolution_sideways'"):
         mucudnn.convolution_sideways  # noqa: B018 (looking it up is the test)
-
-
-def test_errors_derive_from_the_built_in_ones() -> None:
-    assert issubclass(UsageError, ValueError)
-    assert issubclass(ArgumentTypeError, TypeError)
-    assert issubclass(MixedDevicesError, RuntimeError)

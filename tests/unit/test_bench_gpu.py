@@ -1,14 +1,13 @@
 """`python -m bench run gpu` keeps each record that it measures, and its summary shows them."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.lib.record import Record, read
 from bench.suites.gpu.run import MOST_FAILURES, Case, Run, record_outcome
-from bench.suites.gpu.setting import GPU, HOST
+from bench.suites.gpu.setting import HOST
 from bench.suites.gpu.summary import latest, summary
 
 
@@ -51,10 +50,3 @@ def read_records(path: Path) -> list[Record]:
 
 def test_nothing_starts_after_the_time_limit(tmp_path: Path) -> None:
     assert measured(tmp_path, case("a"), seconds=0) == []
-
-
-def test_kernels_of_few_channels_come_last_and_a_dry_run_takes_the_cheapest() -> None:
-    names = [kernel.name for kernel in GPU.kernels("alexnet", "fp16 NCHW", ("forward",))]
-    assert names == [f"alexnet:conv{number}" for number in (2, 3, 4, 5, 1)]
-    (kernel,) = replace(HOST, most_kernels=1).kernels("alexnet", "TF32 NCHW", ("forward",))
-    assert (kernel.problem.mini_batch, kernel.problem.math) == (HOST.batch, "tf32")

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import pytest
 
 from bench.lib.record import Record, append, read
-from bench.suites.gpu import driver, launching, program
+from bench.suites.gpu import program
 from bench.suites.gpu.part import PARTS, UNUSABLE
 from bench.suites.gpu.processes import LAST_SECONDS, ProgramError, run_captured, run_visibly
 from bench.suites.gpu.run import FAILED, MOST_FAILURES, Case, Run, Store, UnusableDeviceError
@@ -62,14 +62,6 @@ def test_a_case_that_ended_the_process_is_a_failure_and_comes_last(tmp_path: Pat
         run.measure(iter([case("b"), case("c"), case("d")]))
         assert cases_of(run) == [("b", True), ("c", False), ("d", False), ("b", False)]
     assert not run.store.at_work.exists()
-
-
-def test_cases_that_failed_before_come_after_untried_ones(tmp_path: Path) -> None:
-    with Run(tmp_path, HOST, 60) as run:
-        run.measure(iter([raising("a", MemoryError("no room"))]))
-    with Run(tmp_path, HOST, 60) as run:
-        run.measure(iter([case("a"), case("b")]))
-        assert cases_of(run) == [("a", True), ("b", False), ("a", False)]
 
 
 def test_consecutive_failures_of_programs_stop_no_measurement(tmp_path: Path) -> None:
@@ -179,72 +171,3 @@ def test_a_command_that_takes_too_long_is_ended_and_named_so() -> None:
         run_captured(["tail", "-f", "/dev/null"], 0.0)
     assert run_visibly(["tail", "-f", "/dev/null"], 0.0) is None
     assert run_visibly([sys.executable, "-c", "raise SystemExit(3)"], 60) == 3
-
-
-@pytest.mark.parametrize(
-    ("messages", "cause"),
-    [
-        ("", "exit code 1: $"),
-        ("cannot open it\n", "exit code 1: cannot open it$"),
-        (
-            "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory.\n"
-            "See the documentation.\nmucudnn: 3 of 4 convolutions divided\n",
-            "exit code 1: torch.OutOfMemoryError: CUDA out of memory.$",
-        ),
-    ],
-)
-def test_the_error_of_a_failed_program_is_kept(
-    messages: str, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        launching, "run_captured", lambda *_: subprocess.CompletedProcess([], 1, "", messages)
-    )
-    with Run(tmp_path, HOST, 60) as run, pytest.raises(ProgramError, match=cause):
-        launching.call(run, "stock", "bench.suites.gpu.torch_step")
-
-
-def test_a_programs_output_is_its_last_line_and_the_drop_ins_messages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands: list[list[str]] = []
-
-    def answered(command: list[str], seconds: float, environment: dict[str, str]) -> Any:
-        assert environment["MUCUDNN_CACHE"] == str(run.store.programs_cache("resnet50").absolute())
-        commands.append(command)
-        return subprocess.CompletedProcess(
-            [], 0, 'a line\n{"ms": 1}\n', "mucudnn: one\nother\nmucudnn: two\n"
-        )
-
-    monkeypatch.setattr(launching, "run_captured", answered)
-    with Run(tmp_path, HOST, 60) as run:
-        for launch in launching.LAUNCHES:
-            output = launching.call(run, launch, "bench.suites.gpu.torch_step", "resnet50", share="resnet50")
-            assert output == {"ms": 1, "drop_in": ["one", "two"]}
-    program = ["-m", "bench.suites.gpu.torch_step", "resnet50", "--device", "cpu"]
-    assert [command[-5:] for command in commands] == [program, program]
-    assert commands[1][1:7] == ["-m", "mucudnn", "run", "--workspace", "512MiB", "--online"]
-
-
-def put_in_path(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = folder / "nvidia-smi"
-    file.write_text(f"#!/bin/sh\n{script}\n")
-    file.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-
-
-@pytest.mark.parametrize(
-    "script", ["exit 9", "echo 'Insufficient permissions'; exit 4", "true", "echo 'No devices were found'"]
-)
-def test_a_silent_driver_is_not_a_failure(
-    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_in_path(tmp_path, script, monkeypatch)
-    assert driver.state() == {}
-    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    assert driver.state() == {}
-
-
-def test_the_driver_says_what_the_gpu_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = "NVIDIA H200, 580.1, 345 MHz, 3201 MHz, 1980 MHz, 3201 MHz, [N/A], 30"
-    put_in_path(tmp_path, f'echo "{values}"', monkeypatch)
-    assert driver.state()["clocks.max.sm"] == "1980 MHz"

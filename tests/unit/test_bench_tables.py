@@ -5,13 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.lib.answers import NOT_MEASURED
-from bench.lib.record import RESULTS, Record, append, describe_machine, put, read, read_own
+from bench.lib.record import RESULTS, Record, describe_machine, put, read, read_own
 from bench.programs import PROGRAMS
-from bench.suites.gpu.summary import gpu_tables, tables
-from bench.suites.networks.networks import SPEEDUP
 from bench.suites.questions import QUESTIONS
-from bench.tables import PEAKS, SUITES, page, steps_tables
+from bench.tables import SUITES, page
 
 ROOT = Path(__file__).parents[2]
 MACHINE = {
@@ -92,35 +89,6 @@ def put_all(path: Path, machine: dict[str, object], *records: Record) -> None:
         put(path, machine, record)
 
 
-def test_the_table_has_the_last_peaks_of_each_step_under_a_memory_plan(tmp_path: Path) -> None:
-    for value in (9.0, 0.5):
-        records = [Record("memory steps", "vgg16, with norms, plain", metric, value, "x") for metric in PEAKS]
-        append(tmp_path / "memory_steps.jsonl", MACHINE, *records)
-    text = "\n".join(steps_tables(tmp_path))
-    assert "\n`MEMORY_SUITE=all " in text
-    assert "`, 2026-01-01, a CPU, avx2, 2 cores, one\n" in text
-    assert "| vgg16, with norms | plain | 0.5 | 0.5 | 0.5 |" in text
-    assert "9" not in text.partition("one\n")[2]
-
-
-def test_without_a_gpu_each_table_says_not_measured(tmp_path: Path) -> None:
-    dry = {**MACHINE, "engine": "host", "gpu": {"name": "a GPU that was not asked"}}
-    append(tmp_path / "a-CPU" / "gpu.jsonl", dry, Record("equality", "a case", "error", 1, ""))
-    assert gpu_tables(tmp_path) == tables({})
-    assert NOT_MEASURED in gpu_tables(tmp_path)
-
-
-def test_each_gpu_has_a_table_of_its_own_whatever_its_driver_says(tmp_path: Path) -> None:
-    first, later = ({**MACHINE, "engine": "cudnn", "gpu": {}, "date": f"2026-01-0{day}"} for day in (1, 3))
-    errors = [Record("equality", f"case {n}", "error", 1 + n / 10, "ratio") for n in (1, 2)]
-    append(tmp_path / "a-GPU" / "gpu.jsonl", first, errors[0], later, errors[1])
-    append(tmp_path / "b-GPU" / "gpu.jsonl", first, errors[0])
-    text = "\n".join(gpu_tables(tmp_path))
-    assert text.startswith("[a-GPU](a-GPU/summary.md), 2026-01-01 to 2026-01-03\n\n**")
-    assert "[b-GPU](b-GPU/summary.md), 2026-01-01\n\n**" in text
-    assert "| at most 2 | at most 1.20 in 2 |" in text
-
-
 @pytest.mark.parametrize("program", QUESTIONS)
 def test_each_program_has_committed_figures(program: str) -> None:
     records = [record for _, record in read(PROGRAMS[program].records) if PROGRAMS[program].owns(record)]
@@ -172,43 +140,3 @@ def test_a_run_keeps_the_records_of_other_machines(tmp_path: Path, other: dict[s
     assert [record.value for _, record in read(path)] == [1.0, 3.0]
     assert [record.value for record in read_own(path, MACHINE)] == [3.0]
     assert [record.value for record in read_own(path, elsewhere)] == [1.0]
-
-
-def test_each_machine_has_a_table_of_its_own(tmp_path: Path) -> None:
-    metric = "speedup at 64 MiB, re-measured"
-    for vectors, ratio in (("avx512", 2.0), ("avx2", 8.0)):
-        machine = {**MACHINE, "vectors": vectors, "device": f"a CPU, {vectors}, a BLAS"}
-        put(tmp_path / "core.jsonl", machine, Record("division", "x forward", metric, ratio, "ratio"))
-    _, first, second = re.split("`python -m bench run division`, 2026-01-01, a CPU, ", page("core", tmp_path))
-    for text, vectors, ratio in ((first, "avx512", 2), (second, "avx2", 8)):
-        assert text.startswith(f"{vectors}, 2 cores, a BLAS, one\n")
-        assert f"| above the paper's 1.63 | {ratio}, {ratio}, of 1 |" in text
-
-
-def test_a_machine_may_lack_figures_that_another_has(tmp_path: Path) -> None:
-    figures = {"avx512": ("decoder: seconds", "decoder: bytes"), "avx2": ("decoder: seconds",)}
-    for vectors, metrics in figures.items():
-        records = [Record("spatial", "a case", metric, 1.0, "ratio") for metric in metrics]
-        put_all(tmp_path / "devices.jsonl", {**MACHINE, "vectors": vectors}, *records)
-    _, first, second = re.split("`python -m bench run spatial`, ", page("devices", tmp_path))
-    memory = "| its memory on the largest rank relative to one process |"
-    assert f"{memory} at most 0.35 | a case: 1 |" in first
-    assert "| the same: silently wrong | 0 | not measured |" in first, "no machine measured it"
-    assert memory not in second
-    assert "on 4 ranks relative to one process, converted | at most 1.15 | a case: 1 |" in second
-
-
-def test_the_default_networks_have_a_table_for_each_machine_and_all_networks_one(tmp_path: Path) -> None:
-    row = "resnet18, training, N=16, 2 threads, 64MiB"
-    details = {"first": 2.0, "peak": 1.0}
-    for vectors, speedup in (("avx512", 1.25), ("avx2", 1.8)):
-        for bench in ("networks", "all_networks"):
-            record = Record(bench, row, SPEEDUP, speedup, "ratio", details)
-            append(tmp_path / "networks.jsonl", {**MACHINE, "vectors": vectors}, record)
-    default, _, large = page("networks", tmp_path).partition("## all_networks")
-    _, first, second = default.split("`python -m bench run networks`, 2026-01-01, a CPU, ")
-    assert first.startswith("avx512, 2 cores, one\n")
-    assert "| resnet18 | residual | 1.25 |  | 2.00 | 1.00 |" in first
-    assert "| resnet18 | residual | 1.80 |  | 2.00 | 1.00 |" in second
-    assert large.count("`python -m bench run all_networks`, 2026-01-01, a CPU, ") == 2
-    assert "| resnet18 | residual |  | 1.50 |  | 2.00 | 1.00 |" in large

@@ -185,16 +185,6 @@ def test_a_pause_of_a_program_earns_no_more_than_some_seconds() -> None:
     assert 0 < budget.seconds < 30
 
 
-def test_measurements_earn_nothing() -> None:
-    now = 0.0
-    budget = PacedBudget(lambda: now)
-    budget.note_call()
-    with budget.spending():
-        now += 10
-    budget.note_call()
-    assert budget.seconds == 0
-
-
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_within_a_paced_budget_that_is_spent_nothing_is_measured(path: Path, runner: Runner) -> None:
     engine = FakeEngine()

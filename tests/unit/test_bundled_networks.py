@@ -81,11 +81,6 @@ def test_a_list_of_convolutions_has_no_training_step(name: str) -> None:
         read_network(name)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_it_can_be_trained(name: str) -> None:
-    assert bundled_network(name, 1).with_backward().saved
-
-
 def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(UsageError, match="'vgg19' is not a bundled network: did you mean vgg16"):
         bundled_network("vgg19", 1)

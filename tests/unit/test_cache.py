@@ -45,14 +45,6 @@ def connection_of(cache: Cache) -> sqlite3.Connection:
     return cache._database._connection
 
 
-def test_what_was_measured_is_there_when_the_file_is_opened_again(path: Path, problem: Problem) -> None:
-    with Cache.open(path) as cache:
-        cache.add(HERE, Kernel(problem, "forward"), measurement())
-    with Cache.open(path) as cache:
-        assert cache.measurements(HERE, Kernel(problem, "forward")) == [measurement()]
-        assert cache.machines() == [HERE]
-
-
 def test_a_measurement_serves_every_mini_batch_of_the_geometry(path: Path, problem: Problem) -> None:
     with Cache.open(path) as cache:
         cache.add(HERE, Kernel(problem, "forward"), measurement())
@@ -83,13 +75,6 @@ def test_a_measurement_of_another_problem_or_pass_is_never_used(
         assert cache.measurements(HERE, Kernel(problem, "backward_data")) == []
 
 
-def test_a_second_measurement_replaces_the_first(path: Path, problem: Problem) -> None:
-    with Cache.open(path) as cache:
-        cache.add(HERE, Kernel(problem, "forward"), measurement(time=1.0))
-        cache.add(HERE, Kernel(problem, "forward"), measurement(time=2.0))
-        assert cache.measurements(HERE, Kernel(problem, "forward")) == [measurement(time=2.0)]
-
-
 def test_a_later_time_of_a_race_is_taken_in_where_no_time_of_many_runs_is(
     path: Path, problem: Problem
 ) -> None:
@@ -117,18 +102,6 @@ def test_an_undisturbed_measurement_replaces_a_disturbed_one_and_never_the_rever
             assert cache.measurements(HERE, kernel) == [kept]
         cache.add(HERE, kernel, later)
         assert cache.measurements(HERE, kernel) == [later]
-
-
-def test_rows_of_another_cache_replace_disturbed_ones_even_if_they_are_older(
-    path: Path, problem: Problem
-) -> None:
-    kernel = Kernel(problem, "forward")
-    busy, quiet = measurement(time=3.0, busy_tries=1), measurement(time=1.0)
-    with Cache.open(path) as cache:
-        for hour, taken, kept in ((5, busy, busy), (3, quiet, quiet), (7, busy, quiet)):
-            row = MEASUREMENT.row(HERE, kernel, vars(taken), measured_at=f"2026-01-01T0{hour}:00:00+00:00")
-            cache.merge([(MEASUREMENT, row)])
-            assert cache.measurements(HERE, kernel) == [kept]
 
 
 def test_a_disturbed_measurement_is_due_after_a_time_that_doubles(path: Path, problem: Problem) -> None:
@@ -167,14 +140,6 @@ def test_a_process_that_measures_again_does_not_see_earlier_rows(
         assert cache.measurements(HERE, kernel) == [disturbed], "the user's wish precedes the older time"
 
 
-def test_a_failure_is_a_row_with_its_status(path: Path, problem: Problem) -> None:
-    failed = measurement(time=None, status="CUDNN_STATUS_NOT_SUPPORTED")
-    with Cache.open(path) as cache:
-        cache.add(HERE, Kernel(problem, "forward"), failed)
-        assert cache.measurements(HERE, Kernel(problem, "forward")) == [failed]
-    assert failed.part() is None
-
-
 def test_what_can_run_is_kept_for_each_size_of_the_geometry(path: Path, problem: Problem) -> None:
     runnable = [Listed("A", 100, "deterministic winograd"), Listed("eng2_k2=4", 0, "")]
     with Cache.open(path) as cache:
@@ -185,20 +150,6 @@ def test_what_can_run_is_kept_for_each_size_of_the_geometry(path: Path, problem:
         assert cache.enumerations(HERE, Kernel(problem, "forward")) == {4: runnable, 8: []}
         assert cache.enumerations(HERE, Kernel(problem, "backward_data")) == {}
         assert cache.enumerations(replace(HERE, threads=2), Kernel(problem, "forward")) == {}
-
-
-def test_what_can_run_at_all_sizes_is_kept_in_one_transaction(path: Path, problem: Problem) -> None:
-    kernel, listed = Kernel(problem, "forward"), [Listed("ALGORITHM", 100, "")]
-    failures = [measurement(size, None, "CUDNN_STATUS_NOT_SUPPORTED") for size in (1, 2, 4, 8)]
-    with Cache.open(path) as cache:
-        with no_fork:
-            connection = connection_of(cache)
-            statements: list[str] = []
-            connection.set_trace_callback(statements.append)
-        cache.add_enumerations(HERE, kernel, dict.fromkeys((1, 2, 4, 8), listed), failures)
-        assert [statement for statement in statements if statement == "COMMIT"] == ["COMMIT"]
-        assert cache.enumerations(HERE, kernel) == dict.fromkeys((1, 2, 4, 8), listed)
-        assert cache.measurements(HERE, kernel) == failures
 
 
 def test_a_comparison_is_kept_by_kernel_and_both_configurations(path: Path, problem: Problem) -> None:

@@ -166,18 +166,6 @@ def test_an_undivided_policy_divides_no_channels(bench: Bench, policy: str) -> N
     assert (groups is None) is (policy == "undivided")
 
 
-def test_without_a_limit_there_is_nothing_to_gain(bench: Bench) -> None:
-    assert parts.faster_groups(bench, FORWARD, "power_of_two", None, WHOLE) is None
-
-
-def test_the_comparison_with_a_division_is_kept(bench: Bench) -> None:
-    groups = channels.propose_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
-    assert groups is not None
-    first = parts.are_faster(bench, FORWARD, groups, WHOLE)
-    assert parts.are_faster(bench, FORWARD, groups, WHOLE) is first
-    assert len(bench.cache.select(GROUP_COMPARISON)) == 1
-
-
 def test_groups_of_a_fused_kernel_are_compared_with_a_division(bench: Bench) -> None:
     fused = kernel("mb2_ic64ih10_oc64_kh3_ph1+bias+relu")
     algorithm = bench.candidates(fused, [2])[2][0].algorithm
@@ -210,14 +198,6 @@ def test_groups_must_beat_the_engines_best_and_the_prediction_of_stock(
         monkeypatch.setattr(parts, "are_faster", lambda *_, beats=beats_the_engine: beats)
         chosen = parts.faster_groups(bench, FORWARD, "power_of_two", LIMIT, stock)
         assert (chosen == groups) is (beats_the_engine and stock_over_groups > 1)
-
-
-def test_groups_that_promise_less_than_stock_are_not_run_whole(bench: Bench) -> None:
-    groups = channels.propose_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
-    assert groups is not None
-    stock = Configuration((MicroConfiguration(2, "STOCK", groups.time_ms * 0.99, 0),))
-    assert parts.faster_groups(bench, FORWARD, "power_of_two", LIMIT, stock) is None
-    assert bench.cache.select(GROUP_COMPARISON) == []
 
 
 def test_a_program_that_waits_gets_one_round_of_a_long_comparison(
@@ -388,20 +368,6 @@ def test_a_report_shows_groups_and_counts_them_in_its_curves(bench: Bench) -> No
     for line in micro_batches(decision.groups).split("\n"):
         assert f'<span class="part">{line}</span>' in page
     assert "groups of channels, instead of 1×2 IMPLICIT_GEMM" in page
-
-
-def test_a_replay_of_the_command_takes_the_groups_that_were_measured(
-    capsys: pytest.CaptureFixture[str], cache_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parts, "LEAST_SPEEDUP", 0.0)
-    outputs = []
-    command = ["optimize", "mb2_ic64ih10_oc64_kh3_ph1", "--workspace", "768KiB", "--json"]
-    for flags in (["--no-run"], ["--replay", str(cache_path)]):
-        assert main([*command, *flags]) == 0
-        outputs.append(json.loads(capsys.readouterr().out)["kernels"])
-    assert outputs[0] == outputs[1]
-    groups = outputs[0][0]["groups"]
-    assert groups is None or groups["measured_ms"] is None
 
 
 def test_without_a_limit_a_result_stays_as_it_is(bench: Bench) -> None:

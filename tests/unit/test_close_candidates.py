@@ -73,13 +73,6 @@ def test_nothing_is_left_to_measure_whatever_an_interleaved_comparison_changes(
     assert bench.made["measured"] == made
 
 
-def test_candidates_that_differ_much_are_measured_once(cache: Cache) -> None:
-    engine = ChangingEngine(lambda made: 1.0, A=1.0, B=1.2)
-    with cache:
-        times_of(engine, cache)
-    assert engine.calls["measure"] == 2
-
-
 def test_disturbed_comparisons_change_no_measurement(cache: Cache) -> None:
     engine = ChangingEngine(lambda made: 2.0 if made > 1 else 1.0, A=1.0, B=1.05)
     engine.is_busy = True

@@ -39,22 +39,6 @@ def test_the_page_of_all_commands_is_that_of_the_parsers() -> None:
     assert (ROOT / "docs" / "commands.md").read_text() == page, again
 
 
-@pytest.mark.skipif(not SCRIPT.exists(), reason="a source distribution comes without .ci")
-def test_the_tables_of_all_commands_say_what_each_argument_is() -> None:
-    script = runpy.run_path(str(SCRIPT))
-    row = script["row"]
-    for parser in parsers(make_parser()):
-        for action in filter(script["has_row"], parser._actions):
-            # The pages show the backslash of a "\|", and GitHub ends the cell at a "|" without one.
-            assert re.fullmatch(r"\| [^|]+ \| [^|]+ \|", row(action)), row(action)
-    parser = argparse.ArgumentParser()
-    choices = parser.add_argument("--dtype", choices=["f32", "f64", "f16"], help="data type")
-    assert row(choices) == "| `--dtype` `f32`, `f64` or `f16` | data type |"
-    assert (
-        row(parser.add_argument("net", metavar="NETWORK|FILE", help="net")) == "| `NETWORK` or `FILE` | net |"
-    )
-
-
 def test_each_help_text_has_examples_and_each_example_is_a_command() -> None:
     for parser in parsers(make_parser()):
         shown = examples(parser)
@@ -97,12 +81,6 @@ def test_bash_completes_commands_flags_and_networks(tmp_path: Path, capsys: Capt
     assert complete(script, "mucudnn", "memory", "googl") == ["googlenet", "googlenet-2014"]
     assert complete(script, "mucudnn", "memory", "cosmo") == []
     assert complete(script, "mucudnn", "optimize", "alexnet", "--batch-policy", "und") == ["undivided"]
-
-
-@pytest.mark.parametrize("shell", ["zsh", "tcsh"])
-def test_other_shells_have_a_script_too(shell: str, capsys: Capture) -> None:
-    assert main(["completion", shell]) == 0
-    assert "optimize" in capsys.readouterr().out
 
 
 def test_without_shtab_the_command_says_what_to_install(

@@ -41,37 +41,6 @@ def parts(configuration: Configuration | None) -> list[tuple[int, str]]:
     return [(part.micro_batch, part.algorithm) for part in configuration.parts] if configuration else []
 
 
-def test_reuse_takes_the_fastest_division_within_the_limit() -> None:
-    (decision,) = decide(table({kernel(): rows(*SIZES)}), "power_of_two", Limits(workspace=2 * MiB))
-    assert parts(decision.divided) == [(2, "HUNGRY")] * 4
-    assert parts(decision.undivided) == [(8, "LEAN")]
-
-
-def test_no_limit_takes_the_fastest_of_all() -> None:
-    (decision,) = decide(table({kernel(): rows(*SIZES)}), "power_of_two", Limits())
-    assert parts(decision.divided) == parts(decision.undivided) == [(8, "HUNGRY")]
-
-
-def test_division_grants_each_kernel_its_part_of_the_total() -> None:
-    cheap, dear = kernel(name="cheap"), kernel(4, name="dear", count=2)
-    decisions = decide(
-        table({cheap: rows(*SIZES), dear: rows(1, 2, 4)}), "power_of_two", Limits(total=5 * MiB, exact=True)
-    )
-    total = sum(d.kernel.count * d.divided.workspace for d in decisions)
-    assert total <= 5 * MiB
-    for decision in decisions:
-        assert decision.fallback is not None
-        assert decision.fallback.workspace <= decision.divided.workspace
-
-
-def test_undivided_is_missing_where_it_does_not_fit() -> None:
-    (decision,) = decide(
-        table({kernel(): [hungry_row(size) for size in SIZES]}), "power_of_two", Limits(workspace=MiB)
-    )
-    assert decision.undivided is None
-    assert parts(decision.divided) == [(1, "HUNGRY")] * 8
-
-
 @pytest.mark.parametrize(
     ("limits", "least"), [(Limits(workspace=MiB - 1), f"{MiB} bytes"), (Limits(total=0), f"{2 * MiB} bytes")]
 )

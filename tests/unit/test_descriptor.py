@@ -147,9 +147,6 @@ def test_what_the_text_leaves_out_comes_from_the_keywords_and_what_it_says_stand
     [
         ("", "'ic' is missing"),
         ("mb0_ic64ih27_oc192_kh5", r"the mini-batch \(mb\) is 0: it must be from 1"),
-        ("mb1_ic64ih27_oc192", "'kh' is missing"),
-        ("mb1_ic64ih27_oc192_kh0", "the kernel height is 0"),
-        ("mb1_ic64ih27_oc192_kh-3", "the kernel height is -3"),
         # Sums and products of these sizes would overflow, which the undefined-behaviour sanitizer reports.
         (f"mb1_ic64ih27_oc192_kh{-(2**63)}", "the kernel height is -9223372036854775808"),
         (f"mb1_ic64ih27_oc192_kh3_ph{-(2**63)}", "the padding along height is -9223372036854775808"),
@@ -158,28 +155,21 @@ def test_what_the_text_leaves_out_comes_from_the_keywords_and_what_it_says_stand
             f"mb1_ic64ih27_oc192_kh3_dh{-(2**63)}",
             "the dilation along height, counted from 1, is -9223372036854775807",
         ),
-        ("mb1_ic64ih27_oc192_kh3_ph-1", "the padding along height is -1"),
         ("mb1_ic64ih27_oc192_kh3_sh0", "the stride must be at least 1, not 0"),
         ("mb1_ic64ih2_oc192_kh5", "the output height would be 0 or less"),
         ("mb1_ic64ih27oh9_oc192_kh5", "the output height is given as 9, but the other sizes make it 23"),
         ("mb1_ic64ih27_oc192_kh5_zz3", "'zz3' is not part of a descriptor"),
-        ("mb1_ic64ih27_oc192_kh5_!", "'!' is not part of a descriptor"),
         ("mb1_ic64ih27_oc192_kh", "'kh' has no number"),
         ("mb1_ic64ic64ih27_oc192_kh3", "'ic' is given twice"),
-        ("mb1_ic64iw27_oc192_kh3", "'ih' is missing"),
         ("mb1_ic64ih27id3_oc192_kh3", "'kd' is missing"),
         ("g3mb1_ic64ih27_oc192_kh3", "groups .g3. must divide the channels"),
         ("mb2147483648_ic64ih27_oc192_kh3", "'mb2147483648' is above 2147483647"),
-        ("mb99999999999999999999_ic64ih27_oc192_kh3", "'mb99999999999999999999' is above 2147483647"),
         ("mb2147483647_ic2147483647ih27_oc1_kh1", "x would have 2.63 bytes or more"),
         ("f31:mb1_ic1ih1_oc1_kh1", "'f31:' is not a data type"),
         ("mb1_ic1ih1_oc1_kh1+", r"'\+' cannot follow a convolution: only bias, add and relu can"),
-        ("mb1_ic1ih1_oc1_kh1+gelu", r"'\+gelu' cannot follow a convolution"),
-        ("mb1_ic1ih1_oc1_kh1+relu_ph1", r"'\+relu_ph1' cannot follow"),
         ("mb1_ic1ih1_oc1_kh1" + "+relu" * 9, "9 operations follow the convolution .*: at most 8 may"),
         ('mb1_ic1ih1_oc1_kh1_n"a', "is not of the form"),
         ('mb1_ic1ih1_oc1_kh1_n"a*0"', "the count '0'"),
-        ('mb1_ic1ih1_oc1_kh1_n"a*x"', "the count 'x'"),
     ],
 )
 def test_an_unreadable_descriptor_names_the_part_that_is_wrong(text: str, message: str) -> None:
@@ -223,9 +213,7 @@ def test_replacing_with_an_impossible_value_is_refused() -> None:
     [
         ({"input": (4,)}, "input has 1 sizes: it must have 2 or 3"),
         ({"kernel": (3, 3, 3)}, "kernel has 3 sizes, the input has 2"),
-        ({"stride": 0}, "the stride along height is 0"),
         ({"kernel": (2**63 - 1, 3), "dilation": 2}, "the kernel height is 9223372036854775807"),
-        ({"layout": "chwn"}, "unknown layout 'chwn'"),
         ({"epilogue": "bias"}, r"'bias' is not of the form \+bias\+relu"),
     ],
 )

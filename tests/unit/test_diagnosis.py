@@ -90,20 +90,6 @@ def test_a_reduction_that_computation_hides_is_not_a_cause(tmp_path: Path) -> No
     assert rank.share("compute") == pytest.approx(0.6)
 
 
-def test_an_operation_that_waits_for_a_message_is_not_computation(tmp_path: Path) -> None:
-    # A layer fetches the rows of its neighbour for 60 ms, and then computes.
-    events = [
-        ("aten::halo", 0.0, 80.0),
-        ("c10d::recv_", 1.0, 2.0),
-        ("gloo:recv", 1.0, 59.0),
-        ("aten::mm", 60.0, 20.0),
-    ]
-    (rank,) = divide(read_traces([write_trace(tmp_path / "0.json", 0, events)]))
-    assert {cause: round(rank.ms[cause]) for cause in ("compute", "wait", "rest")} == {
-        "compute": 20, "wait": 59, "rest": 1
-    }  # fmt: skip
-
-
 events = st.lists(
     st.tuples(
         st.sampled_from(
@@ -185,9 +171,6 @@ def test_the_command_prints_shares_and_remedies(tmp_path: Path, capsys: pytest.C
         ("[]", "it has no list 'traceEvents'"),
         ('{"traceEvents": []}', "it has no 'schemaVersion', so another tool wrote it"),
         ('{"schemaVersion": 1, "traceEvents": []}', "it has no operations"),
-        ("[" * 100_000, "it is nested too deeply"),
-        ("", "it is empty"),
-        ('{"schemaVersion": ' + "9" * 5000, "it is not JSON: Integer value out of range"),
         (json.dumps({"schemaVersion": 1, "traceEvents": [], "baseTimeNanoseconds": 10**400}),
          "'baseTimeNanoseconds' is not a number of nanoseconds"),
     ],
@@ -203,8 +186,3 @@ def test_two_traces_of_one_rank_are_refused(tmp_path: Path) -> None:
     paths = [write_trace(tmp_path / f"{i}.json", 0, [("aten::mm", 0, 1)]) for i in range(2)]
     with pytest.raises(MucudnnError, match="is the trace of rank 0, as another file is"):
         read_traces(paths)
-
-
-def test_a_missing_trace_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MucudnnError, match=r"nowhere\.json cannot be read: No such file"):
-        read_traces([tmp_path / "nowhere.json"])

@@ -24,7 +24,6 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import ChannelGroup, ChannelGroups, Configuration, MicroConfiguration
 
 HERE = Machine("host", "a device", "a library 1.0", 1)
-THERE = Machine("host", "another device", "a library 1.0", 1)
 PROBLEM = parse_descriptor("mb8_ic4ih5_oc4_kh3")[0]
 KERNEL = Kernel(PROBLEM, "forward")
 WHOLE = Configuration((MicroConfiguration(8, "A", 2.0, 0),))
@@ -85,23 +84,6 @@ def test_an_import_restores_what_was_exported(tmp_path: Path) -> None:
         assert other.comparison(HERE, KERNEL, WHOLE, HALVES) == COMPARED
 
 
-def test_a_devices_lack_of_slice_sums_survives_export_and_import(tmp_path: Path) -> None:
-    measured = Measurement(4, "eng0", "CUDNN_STATUS_SUCCESS", 100, time_ms=1.5)
-    with Cache.open(tmp_path / "one.sqlite") as cache:
-        cache.add(HERE, Kernel(PROBLEM, "backward_filter"), measured)
-        lines = list(format_rows(cache.rows()))
-    with Cache.open(tmp_path / "other.sqlite") as other:
-        other.merge(parse_rows(lines, "a file"))
-        assert other.measurements(HERE, Kernel(PROBLEM, "backward_filter")) == [measured]
-
-
-def test_concatenated_files_are_one_file(tmp_path: Path) -> None:
-    here, there = (list(format_rows(fill_cache(tmp_path / n, m))) for n, m in (("1", HERE), ("2", THERE)))
-    with Cache.open(tmp_path / "both.sqlite") as both:
-        assert both.merge(parse_rows(here + there, "a file")) == 6
-        assert both.machines() == [HERE, THERE]
-
-
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.floats(0, 9)), max_size=12), st.data())
 def test_the_newest_row_of_all_hosts_wins_in_any_order(
     measured: list[tuple[int, int, float]], data: st.DataObject
@@ -130,21 +112,17 @@ def test_times_of_other_zones_are_compared_as_times() -> None:
 @pytest.mark.parametrize(
     ("bad", "part"),
     [
-        ("not json", "it is not JSON"),
         ("[1]", "not a JSON object"),
         (
             '{"kind": "thing"}',
             "not one of measurement, comparison, group_comparison, enumeration, step_time, trial",
         ),
-        ('{"kind": []}', "the kind is '[]', not one of"),
         ('{"kind": "measurement"}', "object missing required field"),
         (line(extra=1), "'extra' is not a column"),
-        (line(threads="1"), "threads is '1': expected `int`, got `str`"),
-        (line(threads=0), "threads is 0: expected `int` >= 1"),
         (line(workspace=2**63), "workspace is 9223372036854775808: expected `int` <="),
+        (line(threads=0), "threads is 0: expected `int` >= 1"),
         (line(algorithm=None), "algorithm is None: expected `str`, got `null`"),
         (line(time_ms=-1.0), "time_ms is -1.0: expected `float` >= 0"),
-        (line().replace("1.5", "NaN"), "it is not JSON"),
         (line(time_ms=1e308), "time_ms is 1e+308: expected `float` < 9.2"),
         (line(**{"pass": "sideways"}), "pass is 'sideways': invalid enum value"),
         (line(problem="ic4"), "'oc' is missing"),
@@ -154,13 +132,9 @@ def test_times_of_other_zones_are_compared_as_times() -> None:
             "00:00': expected `datetime` with a timezone",
         ),
         (line(measured_at="0001-01-01T00:00:00+01:00"), "date value out of range"),
-        (line(measured_at="2026-01-01"), "measured_at is '2026-01-01': invalid RFC3339"),
         ('{"kind": "header", "schema": "1"}', "the version of the export a file is '1', must be 3"),
         (enumeration("ALGORITHM"), "'' is not a workspace"),
         (trial(2), "is_invariant is 2: invalid enum value 2"),
-        (trial(True), "is_invariant is True: expected `int`, got `bool`"),
-        (enumeration("ALGORITHM:1:; eng0:-1:"), "a workspace is below 0"),
-        ("[" * 100000, "nested too deeply"),
     ],
 )
 def test_a_bad_line_is_named_and_nothing_is_half_imported(bad: str, part: str, tmp_path: Path) -> None:

@@ -104,13 +104,6 @@ def test_vgg16_has_the_convolutions_of_its_structure() -> None:
     assert shapes_of("vgg16") == Counter(vgg(structure))
 
 
-def test_alexnet_has_the_parameters_of_torchvision() -> None:
-    kernels = read_kernels("alexnet", Flags(), FORWARD)
-    weights = sum(kernel.problem.w_elements for kernel in kernels)
-    biases = sum(kernel.problem.out_channels for kernel in kernels)
-    assert weights + biases == 2_469_696  # the features alone, without the classifier
-
-
 def test_cosmoflow_has_the_seven_million_parameters_of_its_paper() -> None:
     kernels = read_kernels("cosmoflow", Flags(), FORWARD)
     dense = 2048 * 2048 + 2048 * 256 + 256 * 3
@@ -160,14 +153,7 @@ def test_identical_problems_are_counted(tmp_path: Path) -> None:
     ("line", "part"),
     [
         ("ic4ih5_oc4_kh3_zz9", "zz9"),
-        ("ic4ih5_oc4", "kh"),
-        ("mb0_ic4ih5_oc4_kh3", "0"),
-        ("ic4ih5_oc4_kh0", "0"),
-        ("ic4ih5_oc4_kh-3", "-3"),
-        ("ic4ih5_oc4_kh7", "output"),
-        ("ic4ih4294967296_oc4_kh3", "4294967296"),
         ("ic2000000000ih2000000000_oc4_kh3", "2^63"),
-        ("x99:ic4ih5_oc4_kh3", "x99"),
     ],
 )
 def test_an_unreadable_line_of_a_file_is_named_with_its_wrong_part(

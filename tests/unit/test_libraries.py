@@ -41,11 +41,6 @@ def library_in(folder: Path) -> Path:
     return path
 
 
-def test_a_machine_may_have_none() -> None:
-    assert chosen_library() is None
-    assert find_libraries() == []
-
-
 def test_the_chosen_library_comes_first_even_if_it_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

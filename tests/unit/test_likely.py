@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -102,12 +101,6 @@ def test_similar_kernels_correct_the_model(cache: Cache) -> None:
     assert min(NAMES, key=lambda name: slow.ms(NEXT, name)) in measured
 
 
-def test_a_kernel_of_another_type_tells_nothing(cache: Cache) -> None:
-    engine = ModelledEngine(WINOGRAD_NONFUSED=20.0)
-    race(cache, engine, FIRST)
-    assert race(cache, engine, HALVES) == {*NAMES}
-
-
 @pytest.mark.parametrize(
     "factors", [{}, {"FFT_TILING": 0.5}, {"GEMM": 0.5}, {"IMPLICIT_GEMM": 0.5, "GEMM": 2.0}], ids=str
 )
@@ -181,18 +174,6 @@ def test_a_comparison_gets_the_only_algorithm_that_fits_undivided(cache: Cache) 
     race(cache, engine, FIRST, limit, undivided=True)
     assert (16, "IMPLICIT_GEMM") in engine.measured
     assert race(cache, engine, FIRST, limit, undivided=True) == set()
-
-
-def test_a_comparison_needs_no_unlikely_algorithm_where_others_fit_undivided(cache: Cache) -> None:
-    assert "GEMM" not in race(cache, ModelledEngine(), FIRST, undivided=True)
-
-
-def test_a_disturbed_measurement_replaces_what_was_unlikely(cache: Cache) -> None:
-    machine, disturbed = Machine("host", "a", "b", 1), Measurement(16, "GEMM", SUCCESS, 3, "raced", 7.0)
-    cache.add(machine, FIRST, Measurement(16, "GEMM", UNLIKELY, 5))
-    cache.add(machine, FIRST, replace(disturbed, busy_tries=1))
-    (row,) = cache.measurements(machine, FIRST)
-    assert (row.status, row.time_ms) == (SUCCESS, 7.0)
 
 
 def test_what_is_unlikely_replaces_no_measurement_of_another_host(cache: Cache, tmp_path: Path) -> None:

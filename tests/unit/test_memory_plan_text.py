@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mucudnn._native import Problem
-from mucudnn.errors import MucudnnError, NewerFileError, UsageError
+from mucudnn.errors import NewerFileError, UsageError
 from mucudnn.plans.memory.parts import PlannedKernel, PlannedStep, PlannedTensor
 from mucudnn.plans.memory.plan import MemoryPlan
 from mucudnn.problems.kernels import Kernel
@@ -88,16 +88,11 @@ def test_a_plan_for_less_memory_follows_in_the_same_text(tmp_path: Path) -> None
         ("mucudnn memory plan", "mucudnn plan", "this is not a mucudnn memory plan"),
         ('"recompute"', '"forget"', r"tensors\[1\].choice is 'forget': invalid enum value"),
         ('"time_ms": 8.25', '"time_ms": NaN', "it is not JSON"),
-        ('"time_ms": 8.25', '"time_ms": 1e999', "it is not JSON: Number out of range"),
-        ('"the relu"', '"\\ud800"', "it is not JSON: .*surrogate"),
-        ('"f32[2,3,8,8]"', "[" * 100_000, "it is nested too deeply"),
         ('"floor": 1000,', "", "it is a dict, .*: object missing required field `floor`"),
         ('"peak": 2200', '"peak": "2200"', "^peak is '2200': expected `int`, got `str`"),
         ('"peak": 2200', '"peek": 2200', "it has 'peek', which is not one of network, .*, peak,"),
-        ('"order": 1', '"odor": 1', r"tensors\[1\] has 'odor', which is not one of name, .*, order,"),
         ('"workspace": 64}', '"workspace": -64}', r"chosen.parts\[0\]: workspace of IMPLICIT_GEMM .* is -64"),
         ('"first_backward_use": 3', '"first_backward_use": 0', r"tensors\[0\].saved: tensor conv is written"),
-        ('"steps": "modelled"', '"steps": 1', r"sources\[...\] is {'steps': 1}: expected `str`"),
     ],
 )
 def test_an_error_names_the_field_and_the_value(old: str, new: str, message: str) -> None:
@@ -118,11 +113,6 @@ def test_a_newer_plan_is_refused_by_version(tmp_path: Path) -> None:
     path.write_text(str(PLAN).replace('"version": 2', '"version": 3'))
     with pytest.raises(NewerFileError, match="of version 3, this mucudnn reads up to version 2"):
         MemoryPlan.read(path)
-
-
-def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MucudnnError, match=r"none\.plan cannot be read"):
-        MemoryPlan.read(tmp_path / "none.plan")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from random_cases import examples
 
 from mucudnn._native import Problem
 from mucudnn.errors import NothingFitsError, UsageError
-from mucudnn.measuring.modelled_device import DEVICES, find_device, modelled_configurations
+from mucudnn.measuring.modelled_device import find_device, modelled_configurations
 from mucudnn.plans.memory.costs import model_costs
 from mucudnn.plans.memory.planning import MemoryOptions, limit_workspace, plan_network
 from mucudnn.plans.memory.training_step import count_work
@@ -96,20 +96,6 @@ class TestModelledDevices:
             fastest = modelled_configurations(device, kernel, "undivided")[-1]
             assert fastest.parts[0].algorithm == "TENSOR_CORES"
             assert (fastest.workspace == 0) is is_free
-
-    def test_division_needs_less_workspace(self) -> None:
-        kernel = Kernel(PROBLEM, "forward")
-        divided = modelled_configurations(TITAN_X, kernel, "power_of_two")
-        undivided = modelled_configurations(TITAN_X, kernel, "undivided")
-        assert len(divided) > len(undivided)
-        assert divided[-1].time_ms <= undivided[-1].time_ms
-
-    @pytest.mark.parametrize("name", DEVICES)
-    def test_each_device_names_its_source(self, name: str) -> None:
-        device = find_device(name)
-        assert device.source
-        assert device.link_of(1e9).in_bandwidth == 1e9
-        assert device.link_of().out_bandwidth == device.link
 
     def test_an_unknown_device_gets_the_nearest(self) -> None:
         with pytest.raises(UsageError, match="'titan' is not a modelled device: did you mean titanx"):

@@ -1,7 +1,5 @@
 """The drop-in's own dynamic programming, in C++, agrees with that of the Python solver."""
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,44 +28,6 @@ def test_the_desirable_set_is_that_of_the_solver(
         assert sum(sizes) == mini_batch
         assert sizes == sorted(sizes, reverse=True)
         assert set(configuration) <= set(parts)
-
-
-def front_of_all_configurations(
-    parts: list[tuple[int, str, float, int]], mini_batch: int
-) -> list[tuple[int, float]]:
-    """Return workspace and time of the Pareto-optimal multisets of parts, found by trying all of them."""
-
-    def costs(left: int, first: int) -> Iterator[tuple[int, float]]:
-        if left == 0:
-            yield 0, 0.0
-        for index in range(first, len(parts)):
-            size, _, time_ms, workspace = parts[index]
-            if size <= left:
-                for most, total in costs(left - size, index):
-                    yield max(most, workspace), total + time_ms
-
-    front: list[tuple[int, float]] = []
-    for workspace, time_ms in sorted(costs(mini_batch, 0)):
-        if not front or time_ms < front[-1][1]:
-            front.append((workspace, time_ms))
-    return front
-
-
-@given(
-    st.dictionaries(
-        st.tuples(st.integers(1, 7), st.sampled_from(["GEMM", "FFT"])),
-        st.tuples(st.integers(0, 40).map(float), st.integers(0, 5)),
-        max_size=8,
-    ),
-    st.integers(1, 8),
-)
-def test_the_desirable_set_is_that_of_all_configurations(
-    measured: dict[tuple[int, str], tuple[float, int]], mini_batch: int
-) -> None:
-    parts = [(size, name, time, workspace) for (size, name), (time, workspace) in measured.items()]
-    configurations = _native.desirable_set(parts, mini_batch)
-    figures = [(max(p[3] for p in parts), sum(p[2] for p in parts)) for parts in configurations]
-    assert figures == front_of_all_configurations(parts, mini_batch)  # whole milliseconds add exactly
 
 
 @given(measurements, st.integers(1, 24))

@@ -10,67 +10,14 @@ from networks import FORWARD, PROBLEM, STEPS, TENSORS, TRAINING, Builder, names,
 
 from mucudnn.errors import UsageError
 from mucudnn.problems.kernels import Kernel
-from mucudnn.problems.lifetimes import Lifetime
 from mucudnn.problems.network import Edge, Network
 from mucudnn.problems.steps import KEPT, PRESENT, Step, Tensor
-
-
-def alive(network: Network, tensor: str) -> list[str]:
-    return [network.steps[index].name for index in network.lifetimes[tensor].alive]
-
-
-def test_an_activation_is_in_memory_from_the_step_that_writes_it_to_its_last_use() -> None:
-    steps = (
-        Step("a", (), ("t",)),
-        Step("b", ("t",)),
-        Step("c", ("t",)),
-        Step("d"),
-    )
-    network = Network((Tensor("t", (5,)),), steps)
-    assert alive(network, "t") == ["a", "b", "c"]
-    assert network.resident() == [20, 20, 20, 0]
-
-
-@pytest.mark.parametrize("kind", ["gradient", "output"])
-def test_a_gradient_and_an_output_stay_to_the_end(kind: str) -> None:
-    network = Network((Tensor("t", (5,), kind=kind),), (Step("a"), Step("b", (), ("t",)), Step("c")))
-    assert alive(network, "t") == ["b", "c"]
-
-
-@pytest.mark.parametrize("kind", PRESENT)
-def test_inputs_parameters_and_buffers_are_always_in_memory(kind: str) -> None:
-    network = Network((Tensor("t", (5,), kind=kind),), (Step("a"), Step("b")))
-    assert network.resident() == [20, 20]
-    assert network.lifetimes["t"] == Lifetime(None, None, None, None, range(2))
-
-
-def test_a_saved_tensor_stays_until_the_backward_step_reads_it() -> None:
-    assert TRAINING.lifetimes["relu"] == Lifetime(
-        produced_at=1, last_forward_use=2, first_backward_use=4, last_use=5, alive=range(1, 6)
-    )
-    assert TRAINING.lifetimes["indices"] == Lifetime(2, 2, 4, 4, range(2, 5))
-
-
-def test_a_saved_tensor_stays_to_the_end_if_there_are_no_backward_steps() -> None:
-    network = Network((Tensor("t", (5,)),), (Step("a", (), ("t",), ("t",)), Step("b"), Step("c")))
-    assert network.resident() == [20, 20, 20]
-
-
-def test_the_result_of_a_step_in_place_takes_over_the_memory() -> None:
-    assert alive(TRAINING, "conv") == ["conv"]
-    assert TRAINING.lifetimes["relu"].alive.start == 1
-    assert FORWARD.resident()[0] == FORWARD.resident()[1]
 
 
 def test_the_bytes_of_a_tensor_follow_from_shape_and_data_type() -> None:
     assert Tensor("t", (2, 3), "f16").bytes == 12
     assert Tensor("t", (2, 3), "i64").bytes == 48
     assert Tensor("t", ()).bytes == 4
-
-
-def test_without_steps_nothing_is_resident() -> None:
-    assert Network().resident() == []
-    assert Network(TENSORS[:2]).lifetimes["w"].alive == range(0)
 
 
 def simulate(network: Network) -> list[int]:
@@ -138,15 +85,6 @@ def test_lifetimes_of_a_training_step_are_those_of_a_simulation(network: Network
 
 def test_the_saved_tensors_are_those_that_a_planner_may_remove() -> None:
     assert names(TRAINING.saved) == ["relu", "indices"]
-
-
-def test_a_tensor_that_two_steps_save_is_saved_once() -> None:
-    builder = Builder(1, 3, 8, 8)
-    builder.convolution(4, 3)
-    builder.relu()
-    builder.convolution(4, 3)
-    network = builder.finish().with_backward()
-    assert names(network.saved) == ["relu1"]
 
 
 def test_a_recomputation_runs_all_steps_from_the_nearest_tensors_in_memory() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeAlgorithm, FakeEngine
-from optimizer_cases import HUNGRY, KERNELS, LIMIT, MiB, run
+from optimizer_cases import KERNELS, LIMIT, MiB, run
 from recorder import Recorder
 
 from mucudnn._native import parse_descriptor
@@ -52,11 +52,6 @@ def test_what_can_run_is_asked_for_once(path: Path) -> None:
     for limits in every:
         run(path, engine, kernels=kernels, limits=limits, run=False)
     assert not engine.calls
-
-
-def test_another_number_of_threads_is_measured_anew(path: Path) -> None:
-    run(path, FakeEngine())
-    assert run(path, FakeEngine(threads=2)).new_measurements > 0
 
 
 def test_what_will_be_measured_is_said_before(path: Path) -> None:
@@ -168,14 +163,6 @@ def test_where_the_best_prediction_does_not_hold_up_the_next_best_is_run_whole_t
     again = run(path, engine)
     assert again.new_measurements == 0
     assert again.decisions == result.decisions
-
-
-def test_a_rival_that_promises_no_less_than_the_best_run_is_not_run(path: Path) -> None:
-    engine = SlowQuarters({"LEAN": FakeAlgorithm(lambda n: 1.55 * n), **HUNGRY})
-    result = run(path, engine)
-    # Predicted: 4×2 in 10 ms, 8×1 in 12 ms, undivided in 12.4 ms.
-    assert [str(decision.divided) for decision in result.decisions] == ["1*8 LEAN"] * 2
-    assert engine.calls["compare"] == 2
 
 
 def test_where_nothing_undivided_fits_there_is_nothing_to_compare_with(path: Path) -> None:

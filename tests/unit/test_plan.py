@@ -70,13 +70,6 @@ def test_a_path_that_cannot_be_used_is_a_readable_error(
             call()
 
 
-def test_equal_plans_are_equal_bytes_in_any_order_of_construction() -> None:
-    forward, backward = kernel(), kernel(pass_="backward_data")
-    assert str(Plan({"a": "1", "b": "2"}, (forward, backward))) == str(
-        Plan({"b": "2", "a": "1"}, (backward, forward))
-    )
-
-
 def test_only_equal_plans_have_equal_digests() -> None:
     again = Plan.parse(str(PLAN))
     assert again.digest == PLAN.digest
@@ -102,13 +95,6 @@ def test_times_whose_sum_overflows_are_refused(tmp_path: Path) -> None:
         read_plan(path)
 
 
-def test_a_plan_that_was_cut_off_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "network.plan"
-    path.write_text(str(PLAN)[:-6])
-    with pytest.raises(MucudnnError, match="line"):
-        read_plan(path)
-
-
 def test_a_plan_of_a_newer_version_is_refused_by_version(tmp_path: Path) -> None:
     path = tmp_path / "network.plan"
     path.write_text(str(PLAN).replace("mucudnn plan 1", "mucudnn plan 2", 1))
@@ -131,11 +117,6 @@ def test_a_plan_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
     with pytest.raises(MucudnnError, match="cannot be written"):
         write_plan(PLAN, tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_missing_plan_is_one_error(tmp_path: Path) -> None:
-    with pytest.raises(MucudnnError, match="cannot be read"):
-        read_plan(tmp_path / "network.plan")
 
 
 def test_a_plan_of_version_1_is_read() -> None:

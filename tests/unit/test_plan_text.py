@@ -261,13 +261,6 @@ def test_a_short_line_of_groups_cannot_stand_for_more_parts_than_a_plan_may_have
         parse_plan(f"mucudnn plan 1\n{wide}\nchoose 1*1:A:1:0\n{line}\nend 1\n")
 
 
-def test_groups_that_do_not_add_to_the_channels_are_not_written() -> None:
-    with pytest.raises(
-        ValueError, match="the groups add up to 32, not to the 64 channels that forward divides"
-    ):
-        format_plan({}, [(PROBLEM, "forward", 3, WHOLE, [], [], [(32, WHOLE)])])
-
-
 APART = f"""\
 mucudnn plan 1
 {TEXT.splitlines()[4]}
@@ -299,11 +292,6 @@ def test_identical_kernels_may_have_shares_in_addition_to_the_common_choice() ->
 def test_shares_that_do_not_fit_their_kernel_are_refused_by_line(old: str, new: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_plan(APART.replace(old, new, 1))
-
-
-def test_shares_that_do_not_add_to_the_count_are_not_written() -> None:
-    with pytest.raises(ValueError, match="the shares add up to 2, not to the kernel's count of 3"):
-        format_plan({}, [(PROBLEM, "forward", 3, WHOLE, [], [(2, WHOLE)], [])])
 
 
 KERNEL = TEXT.splitlines()[4]

@@ -18,7 +18,6 @@ from mucudnn.plans.decide import Limits
 from mucudnn.plans.optimizer import optimize
 from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import Promise
-from mucudnn.report.figure import LIGHT, PALETTE
 from mucudnn.report.gather import Report, gather
 from mucudnn.report.page import render
 
@@ -46,12 +45,6 @@ def test_the_curves_are_of_all_kernels_counted() -> None:
     assert gathered.even.at(4 * 2 * MiB) == 4 * (4 * 2.5)
     assert gathered.present == 4 * 2 * MiB
     assert gathered.workspace == 2 * MiB
-
-
-def test_each_kernel_has_its_undivided_front_and_its_title() -> None:
-    first, second = report().kernels
-    assert [(c.workspace, c.time_ms) for c in first.undivided] == [(0, 16), (8 * MiB, 8.5)]
-    assert (first.title, second.title) == ("first forward", '<b>"second$ backward_filter ×3')
 
 
 def test_the_workspace_held_counts_identical_kernels_where_each_has_its_own() -> None:
@@ -92,18 +85,6 @@ def test_identical_kernels_that_differ_are_listed_with_their_kernel() -> None:
     assert "2 apart: 1×8 LEAN in 16.00 ms with 0 B" in page
     assert "take 56.00 ms within the same total" in page
     assert " apart" not in render(report(), TODAY)
-
-
-def test_long_names_are_cut_in_the_middle_and_whole_in_their_title(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    long = "net:features.denseblock4.denselayer16.attention.project.conv1"
-    kernels = [replace(KERNELS[0], name=long), *KERNELS[1:]]
-    monkeypatch.setattr(sys.modules[__name__], "KERNELS", kernels)
-    page = render(report(), TODAY)
-    name = long.removeprefix("net:")
-    assert f'title="{name}">features.densebloc…ion.project.conv1</span>' in page
-    assert "features.den…oject.conv1" in page  # in the plot of workspaces
 
 
 def test_the_page_holds_predictions_and_what_was_measured_of_them() -> None:
@@ -154,13 +135,6 @@ def test_the_page_names_no_other_file() -> None:
     text = render(report(), TODAY)
     assert "<script" not in text
     assert set(re.findall(r"https?://[^\"' <)]*", text)) <= {"http://www.w3.org/1999/xlink"}
-
-
-def test_the_plots_take_all_their_colours_from_the_page() -> None:
-    plots = "".join(re.findall(r"<svg.*?</svg>", render(report(), TODAY), flags=re.DOTALL))
-    assert set(re.findall(r"var\(--(\w+)\)", plots)) == set(PALETTE)
-    assert not re.search(r"(fill|stroke): *#", plots)
-    assert len(set(LIGHT.values())) == len(LIGHT)
 
 
 def test_no_id_occurs_twice_in_the_page_and_every_reference_has_one() -> None:

@@ -58,11 +58,6 @@ def test_the_total_gives_memory_to_as_many_identical_kernels_as_it_suffices_for(
     assert total_workspace(split_shares(result)) == 16 * MiB
 
 
-def test_every_share_has_the_best_undivided_algorithm_within_its_own_bytes() -> None:
-    (decision,) = decide_within(20 * MiB, kernel(3)).decisions
-    assert [share.undivided for share in decision.shares] == [HUNGRY, LEAN]
-
-
 def test_the_shares_of_all_kernels_together_stay_within_the_total() -> None:
     result = decide_within(24 * MiB, kernel(3), kernel(1, 5))
     three, single = result.decisions

@@ -105,14 +105,6 @@ def test_the_drop_in_finds_groups_as_fast_as_those_of_the_solver(
     assert sum(times) == pytest.approx(expected[-1].time_ms if expected else 0)
 
 
-def test_a_limit_leaves_out_what_exceeds_it() -> None:
-    whole, half = Configuration((WHOLE,)), Configuration((MicroConfiguration(1, "B", 0.7, 4),))
-    sets = {8: [whole], 4: [half]}
-    assert [division.workspace for division in divide_channels(sets, 8)] == [4, 10]
-    assert divide_channels(sets, 8, limit=9) == [ChannelGroups((ChannelGroup(4, half),) * 2)]
-    assert divide_channels(sets, 8, limit=3) == []
-
-
 def test_groups_name_their_slices_and_their_text() -> None:
     half = Configuration((MicroConfiguration(2, "A", 1.0, 5), MicroConfiguration(1, "B", 0.5, 7)))
     groups = ChannelGroups((ChannelGroup(32, half),) * 2)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mucudnn.solver.workspace import exact, ilp
 from mucudnn.solver.workspace.choice import Options
-from mucudnn.solver.workspace.relaxation import Segments, find_worthwhile
+from mucudnn.solver.workspace.relaxation import Segments
 
 TIE = 1e-12
 SECONDS = 60.0
@@ -104,12 +104,3 @@ def test_the_relaxation_bounds_the_optimum_from_both_sides(problem: Problem) -> 
     for choice in (segments.fill(capacity), rest.choice(capacity)):
         assert workspace_of(options, choice) <= capacity
         assert time_of(options, choice) >= best
-
-
-@given(problems())
-def test_what_is_worthwhile_has_an_optimum(problem: Problem) -> None:
-    options, capacity = problem
-    indices = find_worthwhile(options, capacity)
-    kept = [kernel.take(i) for kernel, i in zip(options, indices, strict=True)]
-    spare = capacity - workspace_of(options, [int(i[0]) for i in indices])
-    assert least_time(kept, spare) <= least_time(options, capacity) * (1 + TIE)

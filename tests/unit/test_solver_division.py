@@ -102,16 +102,6 @@ def test_identical_kernels_apart_are_as_good_as_so_many_kernels_with_names_of_th
     assert math.fsum(n * c.time_ms for n, c in taken) <= best * (1 + division.GAP * 1.01)
 
 
-def test_identical_kernels_apart_use_a_total_that_is_too_small_for_all_of_them() -> None:
-    slow, fast = configuration(2.0, 0), configuration(1.0, 10)
-    kernels = {"a": [slow, fast]}
-    together = solve_division(kernels, 25, counts={"a": 3})
-    assert together.shares == {"a": ((3, slow),)}
-    apart = solve_division(kernels, 25, counts={"a": 3}, apart=True)
-    assert apart.shares == {"a": ((2, fast), (1, slow))}
-    assert apart.choice == {"a": fast}
-
-
 def test_very_many_identical_kernels_are_divided_in_groups() -> None:
     slow, fast = configuration(2.0, 0), configuration(1.0, 10)
     solution = solve_division({"a": [slow, fast]}, 5 * 10**6, counts={"a": 10**6}, apart=True)
@@ -135,50 +125,8 @@ def test_the_order_of_kernels_and_configurations_does_not_matter(
     assert divide_workspace(shuffled, total, counts=counts, exact=exact) == expected
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("exact", [False, True])
-def test_a_total_binds_to_the_byte(solver: SolverName, exact: bool) -> None:
-    terabyte = 10**12
-    kernels = {
-        name: [configuration(10.0, 1), configuration(5.0, terabyte + 7), configuration(4.9, 2 * terabyte)]
-        for name in "abc"
-    }
-    total = 3 * (terabyte + 7)
-    at = divide_workspace(kernels, total, exact=exact, solver=solver)
-    assert [c.time_ms for c in at.values()] == [5.0, 5.0, 5.0]
-    under = divide_workspace(kernels, total - 1, exact=exact, solver=solver)
-    assert workspace_of(under, {}) <= total - 1
-    assert sorted(c.time_ms for c in under.values()) == [4.9, 5.0, 10.0]
-
-
-def test_a_count_weighs_both_time_and_workspace() -> None:
-    kernels = {name: [configuration(2.0, 0), configuration(1.0, 10)] for name in "ab"}
-    assert divide_workspace(kernels, 20, counts={"b": 2})["b"].workspace == 10
-    assert divide_workspace(kernels, 19, counts={"b": 2})["b"].workspace == 0
-    assert divide_workspace(kernels, 19, counts={"b": 2})["a"].workspace == 10
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_each_kernel_gets_its_fastest_where_all_fit(solver: SolverName) -> None:
-    kernels = {name: [configuration(2.0, 0), configuration(1.0, 10)] for name in "abc"}
-    solution = solve_division(kernels, 30, solver=solver)
-    assert {c.time_ms for c in solution.choice.values()} == {1.0}
-    assert (solution.gap, solution.reached, solution.solver) == (0.0, True, "none")
-
-
 def test_no_kernels_need_nothing() -> None:
     assert divide_workspace({}, 0) == {}
-
-
-def test_kernels_may_be_any_hashables() -> None:
-    kernels = {("conv1", "forward"): [configuration(1.0, 5)], 7: [configuration(1.0, 5)]}
-    assert list(divide_workspace(kernels, 10)) == [("conv1", "forward"), 7]
-
-
-def test_configurations_that_others_dominate_are_never_chosen() -> None:
-    best = configuration(1.0, 10)
-    kernels = {"a": [configuration(1.0, 11), configuration(2.0, 10), best, configuration(1.0, 10, parts=2)]}
-    assert divide_workspace(kernels, 100)["a"] == best
 
 
 def test_the_error_names_the_total_and_the_least_that_would_do() -> None:

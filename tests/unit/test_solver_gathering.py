@@ -67,10 +67,3 @@ def test_the_front_is_ordered_and_each_way_needs_less_than_the_faster_ones() -> 
 def test_a_chain_that_cannot_run_has_no_way() -> None:
     assert gatherings([[math.inf]], [[1]], [[[0.0]]]) == []
     assert gatherings([[2.0]], [[1]], [[[0.0]]]) == [Gathering((0,), 2.0, 1)]
-
-
-def test_a_tensor_may_be_gathered_in_several_steps() -> None:
-    times = [[1.0, 5.0, 9.0], [5.0, 1.0, 9.0], [9.0, 5.0, 1.0]]
-    moves = [[[0.0, 1.0, 1.0], [math.inf, 0.0, 1.0], [math.inf, math.inf, 0.0]]] * 3
-    [gathering] = gatherings(times, [[0] * 3] * 3, moves)
-    assert gathering == Gathering((0, 1, 2), 5.0, 0)

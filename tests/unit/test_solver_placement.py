@@ -90,16 +90,6 @@ def test_a_placement_is_as_good_as_the_best_of_all(seed: int) -> None:
     assert placement.is_proven
 
 
-def test_a_block_with_branches_is_divided_between_devices() -> None:
-    # One operation, two equal branches, one operation that joins them.
-    operations = [Operation(1.0), Operation(4.0), Operation(4.0), Operation(1.0)]
-    edges = {(0, 1): 0.5, (0, 2): 0.5, (1, 3): 0.5, (2, 3): 0.5}
-    assert place(operations, edges, 2).time_ms == 6.5
-    assert place(operations, edges, 1).time_ms == 10.0
-    slow = dict.fromkeys(edges, 5.0)
-    assert place(operations, slow, 2).time_ms == 10.0
-
-
 def test_a_block_that_repeats_is_solved_once() -> None:
     operations, edges = [Operation(1.0)], {}
     for _ in range(6):
@@ -111,17 +101,6 @@ def test_a_block_that_repeats_is_solved_once() -> None:
     assert placement.programs == 1
     assert placement.is_proven
     check_runs(operations, edges, placement, None)
-
-
-def test_memory_forces_operations_apart() -> None:
-    operations = [Operation(1.0, 6), Operation(1.0, 6)]
-    edges = {(0, 1): 9.0}
-    assert place(operations, edges, 2).time_ms == 2.0
-    apart = place(operations, edges, 2, memory=10)
-    assert apart.time_ms == 11.0
-    assert len(set(apart.devices)) == 2
-    with pytest.raises(Infeasible, match="need at least 6 bytes on each of 2 devices, and 5 are allowed"):
-        place(operations, edges, 2, memory=5)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -149,10 +128,6 @@ def test_cuts_are_the_operations_that_all_others_depend_on_or_lead_to(seed: int,
         reach[j] |= reach[i]
     expected = [i for i in order if all(i in reach[j] or j in reach[i] for j in order)]
     assert find_cuts(order, edges) == expected
-
-
-def test_an_empty_graph_takes_no_time() -> None:
-    assert place([], {}, 2).time_ms == 0.0
 
 
 @pytest.mark.parametrize(

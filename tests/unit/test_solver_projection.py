@@ -51,16 +51,6 @@ def test_the_hybrid_of_a_number_of_devices_is_the_best_that_the_table_allows(
         assert (alone is None) == (strategy.devices not in rows)
 
 
-def test_epochs_that_grow_with_the_mini_batch_make_the_hybrid_win() -> None:
-    table = [DataParallel(1, 100, 10), DataParallel(8, 110, 10), DataParallel(16, 125, 20)]
-    by_devices = {(a or h).devices: (a, h) for a, h in project(table, {2: 1.5})}  # type: ignore[union-attr]
-    alone, hybrid = by_devices[16]
-    assert alone is not None
-    assert hybrid is not None
-    assert (hybrid.replicas, hybrid.devices_each) == (8, 2)
-    assert hybrid.speedup > alone.speedup
-
-
 @pytest.mark.parametrize(
     ("rows", "model", "message"),
     [

@@ -117,28 +117,6 @@ def test_workspace_reuse_takes_the_fastest_within_the_limit(
         assert raised.value.need == (desirable[0].workspace if desirable else None)
 
 
-def test_times_that_differ_by_rounding_alone_are_equal() -> None:
-    three, two, one = (MicroConfiguration(b, "A", ms, 0) for b, ms in ((3, 0.3), (2, 0.2), (1, 0.1)))
-    assert 0.1 + 0.2 > 0.3
-    assert desirable_set([one, two, three], 3) == [Configuration((three,))]
-    slower = MicroConfiguration(3, "A", math.nextafter(0.1 + 0.2, 1), 0)
-    assert desirable_set([one, two, slower], 3) == [Configuration((slower,))]
-
-
-@pytest.mark.parametrize("measured", [[], [MicroConfiguration(2, "A", 1.0, 0)]])
-def test_where_no_sizes_add_to_the_mini_batch_the_set_is_empty(measured: list[MicroConfiguration]) -> None:
-    assert desirable_set(measured, 3) == []
-    with pytest.raises(Infeasible, match="mini-batch 3") as raised:
-        reuse_workspace(measured, 3, None)
-    assert (raised.value.limit, raised.value.need) == (None, None)
-
-
-def test_the_error_names_the_limit_and_the_least_that_would_do() -> None:
-    with pytest.raises(Infeasible, match=r"within 9 bytes .* 10 bytes") as raised:
-        reuse_workspace([MicroConfiguration(1, "A", 1.0, 10)], 4, 9)
-    assert (raised.value.limit, raised.value.need) == (9, 10)
-
-
 @pytest.mark.parametrize(
     ("micro_batch", "time_ms", "workspace", "message"),
     [
@@ -166,11 +144,6 @@ def test_an_algorithm_given_twice_at_one_size_is_refused() -> None:
 def test_a_mini_batch_below_one_is_refused(mini_batch: int) -> None:
     with pytest.raises(ValueError, match=f"mini_batch is {mini_batch}"):
         desirable_set([], mini_batch)
-
-
-def test_a_configuration_without_parts_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one part"):
-        Configuration(())
 
 
 def test_every_size_of_a_large_mini_batch_can_be_measured() -> None:

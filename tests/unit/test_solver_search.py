@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from random_cases import examples
 
 from mucudnn.solver import Infeasible
-from mucudnn.solver.memory.copies import Link
 from mucudnn.solver.memory.floor import find_floor
 from mucudnn.solver.memory.fluid_program import FluidProgram
 from mucudnn.solver.memory.greedy import choose_cheapest
@@ -21,23 +20,17 @@ from mucudnn.solver.memory.simulation import WINDOW, Simulator, decode, encode
 from mucudnn.solver.memory.timeline import simulate
 from mucudnn.solver.memory.training import (
     Choice,
-    KernelChoice,
-    Replay,
-    SavedTensor,
-    StepCost,
     TrainingStep,
     check_choices,
 )
 from tests.unit.training_steps import (
     all_decisions,
     chains,
-    configuration,
     networks,
     required_bytes,
     valid_choices,
     with_replayed_kernels,
 )
-from tests.unit.vgg16_on_titan_x import vgg16
 
 Decision: TypeAlias = tuple[TrainingStep, tuple[Choice, ...], list[int]]
 
@@ -92,21 +85,6 @@ class TestSimulator:
             if larger[k] < len(kernel.configurations):
                 assert simulator.profile(codes, larger).max() > memory
 
-    def test_a_replay_takes_the_time_and_the_workspace_of_its_kernels_configurations(self) -> None:
-        options = (configuration(8.0, 0), configuration(2.0, 6))
-        tensor = SavedTensor("x", 9, 0, 1, 4, 5, Replay(1.0, (), 5, kernels=(0, 1)))
-        steps = tuple(StepCost(10.0, 0) for _ in range(6))
-        work = TrainingStep(
-            steps, (tensor,), (KernelChoice(0, options), KernelChoice(0, options)), Link(1000, 1000)
-        )
-        assert work.settle([0, 1]).tensors[0].replay == Replay(11.0, (), 11)
-        slow, fast = (np.full(2, index, dtype=np.int64) for index in (0, 1))
-        simulator, again = Simulator(work), encode(["recompute"])
-        assert simulator.compute_ms(again, slow) - simulator.compute_ms(again, fast) == 24.0
-        assert simulator.profile(again, fast).tolist() == [15, 9, 0, 0, 20, 9]
-        # The forward step has room for both fast kernels, the replay has not.
-        assert simulator.fit(again, 19).tolist() == [0, 0]
-
 
 class TestBound:
     @given(networks(), st.booleans(), st.booleans())
@@ -124,12 +102,6 @@ class TestBound:
                 for window in (WINDOW, None):
                     chosen = np.array(configurations, dtype=np.int64)
                     assert whole <= simulator.time_ms(encode(choices), chosen, memory, window) * (1 + 1e-6)
-
-    def test_it_is_near_the_time_of_vgg16(self) -> None:
-        work = vgg16(256)
-        bound = FluidProgram(Simulator(work), 12 * 2**30).solve()
-        fastest = sum(step.time_ms for step in work.settle(work.fastest).steps)
-        assert fastest < bound < 1.01 * fastest
 
 
 class TestGreedy:

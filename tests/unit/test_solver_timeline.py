@@ -67,50 +67,6 @@ class TestByHand:
         assert timeline.memory == ((0.0, 6), (20.0, 0), (30.0, 6))
         assert timeline.step_bytes == (6, 6, 0, 6, 6, 6)
 
-    def test_a_step_waits_for_its_tensor(self) -> None:
-        timeline = simulated(steps_of(1, 1, 10, 2, 1, 1), [TENSOR], ["offload"], window=1)
-        assert timeline.starts_ms == (0.0, 1.0, 2.0, 12.0, 18.0, 19.0)  # the copy in runs from 12 to 18
-        assert (timeline.time_ms, timeline.exposed_ms, timeline.compute_ms) == (20.0, 4.0, 16.0)
-
-    def test_a_step_waits_for_memory_until_a_tensor_is_copied_out(self) -> None:
-        steps = [*steps_of(1, 1), StepCost(10, 0, 5), *steps_of(20, 1, 1)]
-        timeline = simulated(steps, [TENSOR], ["offload"], memory=6)
-        assert timeline.starts_ms[2] == 7.0
-        assert timeline.peak == 6
-
-    def test_memory_is_freed_by_the_piece_if_the_link_says_so(self) -> None:
-        steps = [*steps_of(1, 1), StepCost(10, 0, 4), *steps_of(20, 1, 1)]
-        by_piece = replace(LINK, frees_pieces=True)
-        assert simulated(steps, [TENSOR], ["offload"], by_piece, memory=6).starts_ms[2] == 5.0
-        assert simulated(steps, [TENSOR], ["offload"], memory=6).starts_ms[2] == 7.0
-
-    def test_a_copy_in_waits_for_memory_that_a_later_step_needs(self) -> None:
-        steps = [*steps_of(1, 10), StepCost(10, 0, 0), StepCost(10, 0, 5), *steps_of(1, 1)]
-        timeline = simulated(steps, [TENSOR], ["offload"], memory=6)
-        copies_in = [copy.start_ms for copy in timeline.copies if copy.direction == "in"]
-        assert copies_in == [31.0, 35.0]
-
-    def test_a_recomputed_tensor_costs_time_and_brings_its_source_back_early(self) -> None:
-        tensors = chain([4, 6], [None, 3.0])  # t1, needed at step 3, is recomputed from t0, needed at step 4
-        timeline = simulated(steps_of(*[10] * 6), tensors, ["offload", "recompute"], window=1)
-        assert timeline.starts_ms == (0.0, 10.0, 20.0, 30.0, 43.0, 53.0)
-        assert timeline.compute_ms == 63.0
-        assert [copy.start_ms for copy in timeline.copies if copy.direction == "in"] == [20.0]
-
-    def test_the_tensor_that_is_used_up_first_is_copied_out_first(self) -> None:
-        residual = SavedTensor("residual", 6, 0, 3, 6, 7)
-        brief = SavedTensor("brief", 2, 1, 2, 6, 7)
-        timeline = simulated(steps_of(1, 1, 9, 9, 9, 9, 9, 9), [residual, brief], ["offload"] * 2)
-        out = [(copy.tensor, copy.start_ms) for copy in timeline.copies if copy.direction == "out"]
-        assert out == [(0, 1.0), (1, 5.0), (0, 7.0)]
-
-    def test_a_tensor_comes_back_before_those_that_are_needed_later(self) -> None:
-        tensors = [SavedTensor("soon", 2, 0, 1, 5, 6), SavedTensor("late", 2, 0, 1, 6, 6)]
-        bounds = {0: CopySteps(in_from=5), 1: CopySteps(in_from=3, in_by=4)}
-        timeline = simulated(steps_of(*[10] * 7), tensors, ["offload"] * 2, schedule=bounds)
-        copies_in = [(copy.tensor, copy.start_ms) for copy in timeline.copies if copy.direction == "in"]
-        assert copies_in == [(0, 30.0), (1, 32.0)]
-
     def test_a_schedule_bounds_the_copies(self) -> None:
         bounds = CopySteps(out_from=1, out_by=2, in_from=3, in_by=4)
         timeline = simulated(steps_of(1, 1, 1, 1, 1, 1), [TENSOR], ["offload"], schedule={0: bounds})
@@ -214,18 +170,6 @@ class TestProperties:
         assert timeline.peak >= max(timeline.step_bytes)
 
     @given(simulations())
-    def test_time_has_its_lower_bounds(
-        self, drawn: tuple[TrainingStep, tuple[Choice, ...], int, int]
-    ) -> None:
-        work, choices, spare, window = drawn
-        timeline = play(work, choices, fit(work, choices, spare), window)
-        copied = sum(t.bytes for t, choice in zip(work.tensors, choices, strict=True) if choice == "offload")
-        slower = min(work.link.out_bandwidth, work.link.in_bandwidth)
-        least = max(timeline.compute_ms, 1e3 * copied / slower)
-        assert timeline.time_ms >= least - 1e-9
-        assert timeline.time_ms == pytest.approx(timeline.compute_ms + timeline.exposed_ms)
-
-    @given(simulations())
     def test_kept_tensors_are_in_memory_together(
         self, drawn: tuple[TrainingStep, tuple[Choice, ...], int, int]
     ) -> None:
@@ -252,20 +196,3 @@ class TestProperties:
         assert caught.value.need is not None
         with suppress(Infeasible):  # a schedule may want a tensor back before its memory is free
             run(memory=caught.value.need)
-
-    @given(chains())
-    def test_nothing_waits_if_all_is_kept(self, work: TrainingStep) -> None:
-        timeline = play(work, ("keep",) * len(work.tensors), None, 6)
-        assert timeline.exposed_ms == 0.0
-        assert not timeline.copies
-
-    @given(simulations(), st.integers(1, 4))
-    def test_more_bandwidth_is_no_slower_without_a_limit(
-        self, drawn: tuple[TrainingStep, tuple[Choice, ...], int, int], factor: int
-    ) -> None:
-        work, choices, _, window = drawn
-        faster = replace(
-            work, link=replace(work.link, out_bandwidth=1000 * factor, in_bandwidth=1000 * factor)
-        )
-        before, after = play(work, choices, None, window), play(faster, choices, None, window)
-        assert after.time_ms <= before.time_ms + 1e-9

@@ -1,7 +1,6 @@
 """The window arithmetic of divided axes equals brute force over single rows."""
 
 import needs_torch  # noqa: F401
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from needs_torch import torch
@@ -106,10 +105,3 @@ def test_factorisations_are_all_products(count: int, axes: int) -> None:
     ways = w.factorisations(count, axes)
     assert len(set(ways)) == len(ways)
     assert all(w.product(way) == count for way in ways)
-
-
-@pytest.mark.parametrize(("size", "count"), [(8, 2), (12, 3), (16, 4)])
-def test_a_transposed_convolution_without_overlap_moves_no_row(size: int, count: int) -> None:
-    owners = w.parts(size, count)
-    windows = w.windows_of(w.parts(2 * size, count), w.transposed(2, 0, 2))
-    assert windows == owners

@@ -9,7 +9,7 @@ from fake_engine import FakeEngine
 
 from mucudnn._native import Engine, parse_descriptor
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import FRAMEWORK, STOCK, STOCK_SLICE, SUCCESS, Machine
+from mucudnn.costs.records import FRAMEWORK, STOCK, STOCK_SLICE, Machine
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench, machine_of
 from mucudnn.measuring.buffers import Tensors
@@ -98,17 +98,6 @@ def test_it_is_chosen_in_slices_where_its_scratch_exceeds_the_limit(path: Path) 
     assert [(part.micro_batch, part.algorithm) for part in decision.divided.parts] == [(4, STOCK)] * 2
 
 
-def test_it_is_not_chosen_where_it_is_slower(path: Path) -> None:
-    assert STOCK not in choice(run(path, FakeSource()))
-
-
-def test_an_upgraded_framework_is_measured_anew(path: Path) -> None:
-    run(path, FakeSource())
-    upgraded = FakeSource(version="framework 1.1", whole_ms=0.1)
-    assert STOCK in choice(run(path, upgraded))
-    assert len(upgraded.measured) == 4
-
-
 def test_a_larger_mini_batch_takes_slices_and_not_the_undivided_call(path: Path) -> None:
     run(path, FakeSource(whole_ms=0.1))
     larger = FakeSource(whole_ms=50.0, slice_ms=50.0)
@@ -149,14 +138,3 @@ def test_decisions_from_a_record_need_no_framework(path: Path) -> None:
         result = replay(cache, [KERNEL], "power_of_two", Limits())
     assert result.machine == machine_of(cast(Engine, FakeEngine()))
     assert STOCK not in choice(result)
-
-
-def test_its_rows_are_successes_with_their_scratch_memory(path: Path) -> None:
-    source = FakeSource(scratch=100)
-    run(path, source)
-    with Cache.open(path) as cache:
-        rows = cache.measurements(source.machine, KERNEL)
-    assert {(row.micro_batch, row.algorithm, row.status, row.workspace) for row in rows} == {
-        (1, STOCK_SLICE, SUCCESS, 100), (2, STOCK_SLICE, SUCCESS, 200), (4, STOCK_SLICE, SUCCESS, 400),
-        (8, STOCK, SUCCESS, 800),
-    }  # fmt: skip

@@ -65,14 +65,6 @@ def test_what_is_no_list_of_sizes_is_refused_by_name(text: str) -> None:
         parse_sizes(text)
 
 
-def test_a_jump_of_the_time_per_sample_is_a_cliff() -> None:
-    assert cliff_sizes(1.0, 1.0, 1.0, 2.0) == [4]
-
-
-def test_what_follows_a_cliff_is_none() -> None:
-    assert cliff_sizes(1.0, 1.0, 1.0, 2.0, 2.0, 2.0) == [4]
-
-
 def test_after_a_single_fast_size_the_usual_time_is_no_cliff() -> None:
     assert cliff_sizes(1.0, 1.0, 1.0, 0.5, 1.0) == []
 

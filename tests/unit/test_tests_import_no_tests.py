@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 TESTS = Path(__file__).parents[1]
 MODULES = {path.stem for path in TESTS.rglob("test_*.py")}
 # Tests hold programs in strings, and these import too. So the check searches the text, not the syntax tree.
@@ -22,12 +20,3 @@ def test_no_test_module_is_imported() -> None:
         for name in imported_tests(path.read_text())
     ]
     assert wrong == []
-
-
-@pytest.mark.parametrize(
-    "statement",
-    ["from {} import one", "import {}", "    from {} import one", "from tests.unit.{} import one"],
-)
-def test_an_import_is_found_however_it_is_written(statement: str) -> None:
-    name = Path(__file__).stem
-    assert imported_tests(f"import sys\n{statement.format(name)}\n") == [name]

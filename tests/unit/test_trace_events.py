@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +113,6 @@ KINDS = [
     ("send", None),
     ("recv", "wait"),
     ("all_to_all", "reduce"),
-    ("all_to_allv", "reduce"),
-    ("alltoall_base", "reduce"),
-    ("gather", "reduce"),
-    ("scatter", "reduce"),
     ("_allgather_base", "reduce"),
 ]
 
@@ -146,19 +141,15 @@ def test_nccls_kernel_for_sends_and_receives_counts_as_the_operation_that_launch
         # NCCL 2.14 and 2.17, as in the traces that HolisticTraceAnalysis publishes
         ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", {}, "reduce"),
         ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)", {}, "reduce"),
-        ("ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)", {}, "reduce"),
         ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)", {}, "reduce"),
         # newer versions
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", {}, "reduce"),
-        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", {}, "reduce"),
-        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", {}, "reduce"),
         (SEND_RECV, {}, "reduce"),  # nothing says that two ranks alone take part
         # RCCL, which has one kernel for all operations, and kernels for its MSCCL algorithms
         ("ncclDevKernel_Generic(ncclDevComm*, channelMasks, ncclWork*)", {}, "reduce"),
         ("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", {"Collective name": "recv"}, "wait"),
         ("mscclKernel_Sum_half_Simple_false(ncclDevComm*, mscclAlgo*, mscclWork*)", {}, "reduce"),
         ("onecclKernel", {"Collective name": "allreduce"}, "reduce"),
-        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float> >", {}, "compute"),
         ("Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32_MI16x16x1", {}, "compute"),
     ],
 )
@@ -223,9 +214,7 @@ def test_ranks_whose_operations_exchange_rows_are_no_pipeline(is_inside: bool, t
     assert any(change.startswith("GPipe") for change in changes) != is_inside
 
 
-@pytest.mark.parametrize(
-    "name", ["all_to_all", "reduce", "barrier", "scatter", "gather", "reduce_scatter", "sparse_all_reduce"]
-)
+@pytest.mark.parametrize("name", ["all_to_all", "barrier", "sparse_all_reduce"])
 def test_on_a_cpu_all_but_sends_and_receives_are_collectives(name: str, tmp_path: Path) -> None:
     rank = shares(tmp_path / "0.json", event(f"gloo:{name}", "user_annotation", 0, 10))
     assert causes(rank) == {"reduce": 10}
@@ -264,13 +253,9 @@ def test_the_profilers_own_work_is_outside_the_trace(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"tid": [1]}, "'pid' or 'tid' of event 0 is neither a number nor text"),
-        ({"pid": None}, "'pid' or 'tid' of event 0"),
         ({"name": {}}, "the name or category of event 0 is not text"),
-        ({"cat": []}, "the name or category of event 0"),
         ({"ts": 10**400}, "'ts' or 'dur' of event 0 is not a number of microseconds"),
-        ({"dur": float("nan")}, "it is not JSON"),
         ({"dur": float("inf")}, "it is not JSON"),
-        ({"ts": True}, "'ts' or 'dur' of event 0"),
         ({"ts": "0"}, "'ts' or 'dur' of event 0"),
         ({"dur": -1}, "it has no operations"),
         ({"cat": "gpu_user_annotation"}, "it has no operations"),
@@ -306,37 +291,12 @@ def test_a_trace_of_the_launches_alone_is_refused(tmp_path: Path) -> None:
         read_traces([path])
 
 
-def test_a_pipe_and_an_archive_are_read(tmp_path: Path) -> None:
-    path = write(tmp_path / "0.json", event("aten::mm", "cpu_op", 0, 1))
-    reading, writing = os.pipe()
-    os.write(writing, gzip.compress(path.read_bytes()))
-    os.close(writing)
-    assert causes(divide(read_traces([f"/dev/fd/{reading}"]))[0]) == {"compute": 1}
-    os.close(reading)
-
-
-def test_a_pipe_without_a_writer_does_not_block(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(MucudnnError, match=r"pipe is not a trace of torch\.profiler: it is empty"):
-        read_traces([tmp_path / "pipe"])
-
-
 def test_a_trace_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traces, "MOST_BYTES", 2**20)
     bomb = tmp_path / "bomb.json.gz"
     bomb.write_bytes(gzip.compress(bytes(2**24)))
     for path in ("/dev/zero", bomb):
         with pytest.raises(MucudnnError, match=f"{path} is too large: it may have 1 MiB at most"):
-            read_traces([path])
-
-
-@pytest.mark.parametrize("damage", [slice(30), slice(10), slice(2)])
-def test_a_damaged_archive_is_reported_in_one_sentence(damage: slice, tmp_path: Path) -> None:
-    path = tmp_path / "0.json.gz"
-    packed = gzip.compress(write(tmp_path / "0.json", event("aten::mm", "cpu_op", 0, 1)).read_bytes())
-    for content in (packed[damage], packed[:20] + b"\xff" * 20 + packed[40:]):
-        path.write_bytes(content)
-        with pytest.raises(MucudnnError, match="its gzip archive is damaged"):
             read_traces([path])
 
 
