@@ -37,7 +37,7 @@ class IsInstance(Kind):
 class TryExcept(Kind):
     def between(self, y: Tensor, x: Tensor) -> Tensor:
         try:
-            return y + x if float(x.abs().sum()) > 0 else y
+            return y + x if float(x.detach().abs().sum()) > 0 else y
         except Exception:
             return y
 
@@ -82,7 +82,7 @@ class AutocastOn(Kind):
 class AutocastOff(Kind):
     def between(self, y: Tensor, x: Tensor) -> Tensor:
         with torch.autocast("cpu", enabled=False):
-            return self.last(y.to(x.dtype))
+            return self.last(y.float())
 
 
 class Counter(Kind):
@@ -100,7 +100,7 @@ class Remembers(Kind):
 
     def between(self, y: Tensor, x: Tensor) -> Tensor:
         y = y if self.seen is None else y + self.seen
-        self.seen = x.detach()
+        self.seen = x.detach().mean(0)
         return y
 
 

@@ -1,5 +1,9 @@
 """Compiled training of converted networks: all gradients against fp64, beside stock PyTorch's.
 
+In fp64 they agree to rounding. In fp32, a ReLU near 0 or a maximum of nearly equal numbers passes its
+gradient elsewhere when another algorithm rounds otherwise: of 40 cases, 7 had errors of 1e-5 to 4e-2 where
+stock's were smaller, and the same cases agree in fp64. A wrong gradient has an error of about 1.
+
 A case is its seed, which gives the network, its size, the number of threads, and for each pass of each
 convolution whether Inductor keeps it or which of the engine's ways runs it. On demand:
 
@@ -23,7 +27,9 @@ from mucudnn.torch.compiling.operators import CompiledCall, EngineChoice
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),
-    pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec:FutureWarning"),  # Inductor gives it
+    # Inductor and Dynamo give them.
+    pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
 ]
 
 
@@ -116,16 +122,19 @@ def errors(grads: list[Tensor], exact: list[Tensor]) -> list[float]:
 
 
 def assert_gradients_are_as_exact_as_stock(model: nn.Module, x: Tensor) -> None:
-    """Assert that no error is above 10 times stock PyTorch's in that gradient, and its largest in any."""
+    """Assert that no error in fp64 is above rounding, and none in fp32 above 10 times stock's and 0.1."""
     wide, plain = copy.deepcopy(model).double(), copy.deepcopy(model)
     exact = gradients(wide, x.double(), wide)
     stock = errors(gradients(plain, x, plain), exact)
-    converted = mt.convert(copy.deepcopy(model), workspace="16MiB")
-    ours = errors(gradients(converted, x, torch.compile(converted)), exact)
     names = ["input", *(name for name, _ in model.named_parameters())]
-    most = max(*stock, 1e-5)
-    pairs = zip(names, ours, stock, strict=True)
-    assert not {name: (own, other) for name, own, other in pairs if own > max(10 * other, most)}
+    for dtype, bounds in (
+        (torch.float32, [max(10 * error, 0.1) for error in stock]),
+        (torch.float64, [1e-10] * len(stock)),
+    ):
+        converted = mt.convert(copy.deepcopy(model).to(dtype), workspace="16MiB")
+        ours = errors(gradients(converted, x.to(dtype), torch.compile(converted)), exact)
+        pairs = zip(names, ours, bounds, strict=True)
+        assert not {name: (own, bound) for name, own, bound in pairs if own > bound}
 
 
 @pytest.mark.parametrize("seed", cases(1))

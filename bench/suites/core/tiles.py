@@ -66,7 +66,12 @@ def measure(options: argparse.Namespace) -> Iterator[Record]:
 def _compare(bench: Bench, kernel: Kernel, limit: int | None, name: str) -> Record:
     (decision,) = optimize(bench, [kernel], "power_of_two", Limits(workspace=limit)).decisions
     speedup = None if decision.is_busy else _speedup(bench, decision)
-    details = _details(decision) | ({"why": BUSY} if speedup is None else {})
+    details = {
+        "chosen": str(decision.best),
+        "undivided": str(decision.undivided),
+        "workspace_mib": round(decision.best.workspace / MIB, 2),
+        **({"why": BUSY} if speedup is None else {}),
+    }
     return Record("tiles", name, "speedup over undivided", speedup, "ratio", details)
 
 
@@ -74,17 +79,8 @@ def _speedup(bench: Bench, decision: Decision) -> float | None:
     """Return the speedup of whole runs; None if other programs disturbed too many."""
     if decision.undivided is None or decision.best == decision.undivided:
         return 1.0
-    ways = (decision.best, decision.undivided)
-    ran = run_interleaved(bench.engine, decision.kernel, ways, ROUNDS)
+    ran = run_interleaved(bench.engine, decision.kernel, (decision.best, decision.undivided), ROUNDS)
     if ran.is_busy:
         return None
     best_ms, undivided_ms = map(second_lowest, ran.times_ms)
     return undivided_ms / best_ms
-
-
-def _details(decision: Decision) -> dict[str, object]:
-    return {
-        "chosen": str(decision.best),
-        "undivided": str(decision.undivided),
-        "workspace_mib": round(decision.best.workspace / MIB, 2),
-    }

@@ -30,11 +30,7 @@ def results(run: Run) -> Iterator[Case]:
     for column in NCHW:
         for kernel in read_kernels(run.setting.checked, Flags(None, *COLUMNS[column]), PASSES):
             case = f"{column}, {kernel.pass_}"
-            yield Case("equality", case, partial(_equality, run, kernel, case))
-
-
-def _equality(run: Run, kernel: Kernel, case: str) -> Iterator[Record]:
-    return compare_errors(run.bench, kernel, case)
+            yield Case("equality", case, partial(compare_errors, run.bench, kernel, case))
 
 
 def compare_errors(bench: Bench, kernel: Kernel, case: str) -> Iterator[Record]:
@@ -50,7 +46,8 @@ def compare_errors(bench: Bench, kernel: Kernel, case: str) -> Iterator[Record]:
             parts.setdefault(row.micro_batch, {})[row.algorithm] = part
     whole = parts[kernel.mini_batch]
     for slices in SLICES:
-        metric, details = f"error in {slices} slices over that undivided", {"problem": str(kernel.problem)}
+        metric = f"error in {slices} slices over that undivided"
+        details: dict[str, str | float] = {"problem": str(kernel.problem)}
         part_of = parts.get(kernel.mini_batch // slices, {})
         ratio = None
         if refusal := refusal_of_slices(kernel, slices):
