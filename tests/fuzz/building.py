@@ -10,10 +10,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 NATIVE = ("descriptor", "plan", "candidates", "journal", "measurements", "sizes", "settings")
-PARSERS = ("plan", "plan_reader", "plan_rules", "plan_writer", "descriptor", "problem", "epilogue",
-           "journal", "options", "tiles", "channels", "log", "locked_file", "reuse")  # fmt: skip
 SOURCES = (
-    *(ROOT / "native" / "core" / f"{name}.cpp" for name in PARSERS),
+    *(ROOT / "native" / "core").glob("*.cpp"),
     ROOT / "native" / "shim" / "decisions" / "journal.cpp",
     HERE / "native" / "harnesses.cpp",
 )
