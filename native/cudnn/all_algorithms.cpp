@@ -48,6 +48,8 @@ Enumeration Engine::enumerate(const Kernel& kernel) const {
         candidate.notes.append(candidate.notes.empty() ? "" : " ").append(kStrided);
     } catch (const CallFailed& failure) {
       all.note(failure.code());
+    } catch (const EngineError&) {
+      // For strided tensors the algorithm computes with other arithmetic, which is not allowed.
     }
   }
   std::move(tiles.begin(), tiles.end(), std::back_inserter(all.candidates));

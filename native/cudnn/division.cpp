@@ -113,7 +113,8 @@ void DividedKernel::add(Part part, const PreparedKernel* keeper) {
     if (is_new) kept_filter_size_ += aligned(keeper->kept_filter_size());
     part.kept_filter_at = kept->second;
   }
-  workspace_ = std::max(workspace_, part.copies_size(kernel_) + part.prepared->workspace());
+  const std::size_t workspace = std::max(part.workspace, part.prepared->workspace());
+  workspace_ = std::max(workspace_, part.copies_size(kernel_) + workspace);
   parts_.push_back(std::move(part));
 }
 
@@ -249,6 +250,7 @@ DividedKernel::Part Division::prepare(const Engine& engine, const Kernel& whole,
                                       const Kernel& slice, const std::string& algorithm) {
   const std::int64_t samples = slice.problem.mini_batch;
   Part part{engine.prepare(slice, algorithm)};
+  part.workspace = part.prepared->workspace();
   part.samples = samples;
   const Pitch pitch = slice_pitch(whole, range, samples);
   bool takes_strides = false;

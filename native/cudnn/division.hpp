@@ -85,6 +85,7 @@ class DividedKernel : public PreparedKernel {
   struct Part {
     std::shared_ptr<const PreparedKernel> prepared;
     Place x{}, w{}, y{};
+    std::size_t workspace = 0;                     // at least, because plans count what packed tensors need
     std::int64_t samples = 0;                      // that the part completes
     std::int64_t channels = 0, first_channel = 0;  // the output channels of a group
     std::size_t kept_filter_at = 0;

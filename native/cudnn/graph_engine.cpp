@@ -60,18 +60,18 @@ class GraphKernel final : public PreparedKernel {
         pitch_(pitch),
         name_(name),
         alignment_(name.is_for_aligned ? 16 : usual_alignment(kernel.problem, pitch)) {
+    const Problem& problem = kernel.problem;
     for (const PlanTerms& terms : usual_terms(kernel.pass, alignment_)) {
       plans_.emplace_back(terms, ConvolutionGraph(*context_, kernel, terms, pitch).plan(name));
-      workspace_ = std::max(workspace_, plans_.back().second.workspace);
+      const EnginePlan& plan = plans_.back().second;
+      workspace_ = std::max(workspace_, plan.workspace);
+      if (!is_allowed(problem, plan.notes)) {
+        throw EngineError(to_text(name) + " (" + plan.notes.text() + ") is not allowed by the arithmetic '" +
+                          name_of(problem.math) + "' of " + name_of(problem.data_type));
+      }
     }
-    const Problem& problem = kernel.problem;
-    const EngineNotes& notes = plans_.front().second.notes;
     if (alignment_ > usual_alignment(problem, pitch) && pitch.has_rows())
       throw EngineError(to_text(name) + " is for aligned tensors, and the rows of a tile are not");
-    if (!is_allowed(problem, notes)) {
-      throw EngineError(to_text(name) + " (" + notes.text() + ") is not allowed by the arithmetic '" +
-                        name_of(problem.math) + "' of " + name_of(problem.data_type));
-    }
   }
 
   std::size_t workspace() const override { return workspace_; }
@@ -170,17 +170,19 @@ std::vector<EngineName> names_of(const ConvolutionGraph& graph, bool only_precom
   return all;
 }
 
-// Adds an engine, with the most workspace that it needs for one of the graphs.
+// Adds an engine, with the notes of the first graph, and the most workspace that it needs for one of them.
+// The arithmetic of an engine may differ between the graphs, and must be allowed in each.
 void add_candidate(const std::list<ConvolutionGraph>& graphs, const Problem& problem, const EngineName& name,
                    Enumeration& all) {
   Candidate& candidate = all.candidates.emplace_back();
   candidate.algorithm = to_text(name);
+  candidate.status = "CUDNN_STATUS_SUCCESS";
   try {
     for (const ConvolutionGraph& graph : graphs) {
       const EnginePlan plan = graph.plan(name);
       candidate.workspace = std::max(candidate.workspace, plan.workspace);
-      candidate.status = is_allowed(problem, plan.notes) ? "CUDNN_STATUS_SUCCESS" : kNotAllowed;
-      candidate.notes = plan.notes.text();
+      if (!is_allowed(problem, plan.notes)) candidate.status = kNotAllowed;
+      if (&graph == &graphs.front()) candidate.notes = plan.notes.text();
     }
   } catch (const CallFailed& failure) {
     candidate = {candidate.algorithm, failure.status()};

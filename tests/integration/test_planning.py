@@ -210,7 +210,7 @@ def test_tensor_cores_take_a_large_sample_in_less_memory_in_tiles(text: str, pla
     assert all(candidate.again == candidate.workspace for candidate in candidates if candidate.runs)
 
 
-@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("pass_", ["forward", "backward_data"])  # each tile would round a gradient in bf16
 def test_a_sample_of_too_many_elements_has_tensor_cores_in_tiles(pass_: str, plan: Plan) -> None:
     problem = described("bf16:ic128id18ih1024_oc128_kd3kh3kw3_pd1ph1pw1")
     assert problem.x_elements >= 2**31
