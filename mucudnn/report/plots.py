@@ -49,14 +49,14 @@ def kernel_plot(kernel: KernelReport, scale: SizeScale) -> Figure:
     return figure
 
 
-def network_plot(report: Report, *, wide: bool) -> Figure:
+def network_plot(report: Report) -> Figure:
     """Draw the network's time against its total workspace: three curves, and a line at the limit."""
-    figure, axes = new_axes(*(720, 330) if wide else (340, 300), left=58, top=20)
+    figure, axes = new_axes(720, 330, left=58, top=20)
     curves = (report.undivided, report.even, report.divided)
     points = [point for curve in curves for point in curve.points]
     present = [] if report.present is None else [report.present]
     scale = SizeScale([*(point.workspace for point in points), *present])
-    scale.apply(axes, ticks=8 if wide else 4)
+    scale.apply(axes, ticks=8)
     for curve, role, line in (
         (report.undivided, "undivided", (0, (1, 1.5))),
         (report.even, "even", (0, (5, 2))),
