@@ -92,7 +92,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
             "joint: all decided together; or a policy of vDNN, which offloads none, all, the inputs of "
             "convolutions, or tries them in an order (default: joint)",
         ),
-        ("--exact", None, "search for the optimum, however long that takes (default: a short search)"),
+        (
+            "--exact", None,
+            "search for the optimum without a time limit; Ctrl-C ends it without a plan (default: a short "
+            "search)",
+        ),
     )  # fmt: skip
 
 
