@@ -30,7 +30,6 @@ def render(report: Report, written: date) -> str:
             problems=_describe_problems(report),
             written=f"{written.day} {written:%B %Y}",
             network_plot=_draw_network(report),
-            workspace_plots={name: _draw_workspace(report, name) for name in report.by_pass},
             kernel_plots=_draw_kernels(report),
         )
 
@@ -51,14 +50,6 @@ def _draw_network(report: Report) -> str:
     label = "Time of all kernels against their total workspace, undivided, split evenly and split by need. "
     label += " ".join(report.advice)
     return inline_svg(plots.network_plot(report), "network", label)
-
-
-def _draw_workspace(report: Report, pass_: str) -> str:
-    kernels = report.by_pass[pass_]
-    largest = max(kernels, key=report.workspace_of)
-    most = format_size(report.workspace_of(largest))
-    label = f"Workspace of each {pass_} kernel, the largest {most} for {largest.name}"
-    return inline_svg(plots.workspace_plot(report, kernels), f"workspace-{pass_}", label)
 
 
 def _draw_kernels(report: Report) -> dict[KernelReport, str]:

@@ -6,16 +6,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mucudnn.output.printable import printable
-from mucudnn.output.text import shortened
 from mucudnn.report.curves import CurvePoint
 from mucudnn.report.figure import LIGHT, SizeScale, new_axes
 from mucudnn.report.gather import KernelReport, Report
 from mucudnn.sizes import format_size
 from mucudnn.solver import Configuration
-
-_BAR = 17  # pixels of a bar's height with the space to the next bar
-_LONGEST = 24  # characters of a name
 
 
 def kernel_scale(report: Report) -> SizeScale:
@@ -73,27 +68,6 @@ def network_plot(report: Report) -> Figure:
     axes.set_ylim(0, 1.05 * max(point.time_ms for point in points))
     axes.set_xlabel("workspace of all kernels together")
     axes.set_ylabel("ms")
-    return figure
-
-
-def workspace_plot(report: Report, kernels: Sequence[KernelReport]) -> Figure:
-    """Draw the bytes that the choices of some kernels use as bars, on one scale for all plots of a report."""
-    names = [
-        printable(shortened(k.name, _LONGEST)) + (f" ×{k.kernel.count}" if k.kernel.count > 1 else "")
-        for k in kernels
-    ]
-    left = 14 + 6 * max(map(len, names))
-    figure, axes = new_axes(380, 16 + _BAR * len(kernels), left=left, right=58, bottom=8, top=8)
-    sizes = [report.workspace_of(kernel) for kernel in kernels]
-    bars = axes.barh(range(len(kernels)), sizes, height=0.7, color=LIGHT["divided"])
-    axes.bar_label(bars, [format_size(size) for size in sizes], padding=4, color=LIGHT["muted"], fontsize=9)
-    axes.set_xlim(0, max(1, *map(report.workspace_of, report.kernels)))
-    axes.set_ylim(len(kernels) - 0.5, -0.5)
-    axes.set_yticks(range(len(kernels)), names)
-    axes.tick_params(axis="y", labelcolor=LIGHT["ink"])
-    axes.set_xticks([])
-    axes.spines["bottom"].set_visible(False)
-    axes.grid(visible=False)
     return figure
 
 
