@@ -81,7 +81,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         *options.PROMISE,
         (
             "--page HTML", outputs.PAGE.parse,
-            "write a page that shows memory and tensors against the time, and plans for other budgets",
+            "write a page that shows memory against the time, and plans for other budgets",
         ),
         ("--output PLAN", outputs.MEMORY_PLAN.parse, "write the plan to this file"),
     )  # fmt: skip
@@ -92,7 +92,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
             "joint: all decided together; or a policy of vDNN, which offloads none, all, the inputs of "
             "convolutions, or tries them in an order (default: joint)",
         ),
-        ("--exact", None, "let the solver search until it has the optimum"),
+        (
+            "--exact", None,
+            "search for the optimum without a time limit; Ctrl-C ends it without a plan (default: a short "
+            "search)",
+        ),
     )  # fmt: skip
 
 

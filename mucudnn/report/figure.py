@@ -3,7 +3,7 @@
 import io
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from html import escape
 from itertools import count
@@ -134,13 +134,6 @@ def inline_svg(figure: Figure, name: str, label: str) -> str:
         svg = svg.replace(light, f"var(--{role})")
     view_box = re.findall(r'viewBox="[^"]*"', tag)[0]
     return f'<svg {view_box} role="img" aria-label="{escape(printable(label))}">{svg}'
-
-
-def draw_for_screens(draw: Callable[[bool], Figure], name: str, label: str) -> dict[str, str]:
-    """Draw a figure for wide screens, with True, and for narrow ones; a page shows one of them."""
-    return {
-        screen: inline_svg(draw(screen == "wide"), f"{name}{screen}", label) for screen in ("wide", "narrow")
-    }
 
 
 def save(figure: Figure, path: Path, title: str) -> None:

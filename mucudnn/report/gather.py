@@ -72,11 +72,6 @@ class Report:
         """The bytes that the choices use: the sum over all kernels (WD), or the largest (WR)."""
         return total_workspace(self.result)
 
-    def workspace_of(self, kernel: KernelReport) -> int:
-        """Return the bytes of a kernel's choice; with WD, those of all identical kernels together."""
-        copies = kernel.kernel.count if self.result.limits.mode == "wd" else 1
-        return copies * kernel.decision.best.workspace
-
 
 def gather(network: str, result: Result, costs: CostTable) -> Report:
     """Return the report of a result whose decisions were made from `costs`."""

@@ -3,26 +3,19 @@
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from mucudnn.input import AnyPath, path_of
 from mucudnn.output.files import write_lines
-from mucudnn.output.text import milliseconds
-from mucudnn.plans.memory.parts import PlannedTensor
 from mucudnn.plans.memory.plan import MemoryPlan
-from mucudnn.report.figure import LIGHT, MEMORY_PALETTE, draw_for_screens, hover, new_axes, new_figure, style
+from mucudnn.report.figure import LIGHT, MEMORY_PALETTE, hover, inline_svg, new_axes, new_figure, style
 from mucudnn.report.memory_curve import KINDS, MemoryCurve, stack_memory
 from mucudnn.report.templates import render_page
 from mucudnn.sizes import format_size
 from mucudnn.solver.memory.timeline import Timeline
 
-CHOICES = {"keep": "undivided", "offload": "divided", "recompute": "even"}
-"""The role of each choice's colour."""
-SHOWN = 40  # tensors, because more rows would be too thin to point at
-_ROW = 9  # pixels
 _GIB = 2**30
 
 
@@ -55,25 +48,14 @@ def render(plan: MemoryPlan, budgets: Sequence[MemoryPlan] = (), recorded: Timel
         f"Memory against time: the peak of {format_size(timeline.peak)} is in step "
         f"{plan.steps[peak_step].name}, {format_size(plan.memory)} are allowed."
     )
-    lives = find_lives(plan, timeline)
     with style():
         return render_page(
             "memory.html.j2",
             MEMORY_PALETTE,
             plan=plan,
-            figures=draw_for_screens(
-                lambda wide: memory_plot(plan, timeline, curve, recorded, wide), "", label
-            ),
-            lives=draw_for_screens(
-                lambda wide: lives_plot(lives, timeline, wide), "lives-", "When each tensor is on the device"
-            ),
-            budgets=budgets
-            and draw_for_screens(
-                lambda wide: budgets_plot(budgets, plan, wide), "budgets-", "Time against memory"
-            ),
+            memory=inline_svg(memory_plot(plan, timeline, curve, recorded), "memory", label),
+            budgets=budgets and inline_svg(budgets_plot(budgets, plan), "budgets", "Time against memory"),
             recorded=recorded,
-            lives_shown=len(lives),
-            choices=CHOICES,
             kinds=KINDS,
             peak_step=plan.steps[peak_step].name,
             tensors=sorted(plan.tensors, key=lambda tensor: -tensor.bytes),
@@ -82,19 +64,18 @@ def render(plan: MemoryPlan, budgets: Sequence[MemoryPlan] = (), recorded: Timel
 
 
 def memory_plot(
-    plan: MemoryPlan, timeline: Timeline, curve: MemoryCurve, recorded: Timeline | None, wide: bool
+    plan: MemoryPlan, timeline: Timeline, curve: MemoryCurve, recorded: Timeline | None
 ) -> Figure:
     """Draw the bytes of each kind against time, with the limit and the peak, and the copies below them.
 
     The line of a recorded step begins with it, and is as long as it took.
     """
-    width, height = (720, 380) if wide else (340, 360)
-    left, lanes = 58, 46
+    width, height, left, lanes = 720, 380, 58, 46
     figure = new_figure(width, height)
     span = 1 - (left + 12) / width
     axes = figure.add_axes((left / width, (lanes + 44) / height, span, 1 - (lanes + 66) / height))
     copies = figure.add_axes((left / width, 40 / height, span, (lanes - 8) / height), sharex=axes)
-    unit, per_ms = _time_unit(timeline)
+    unit, per_ms = ("seconds", 1e-3) if timeline.time_ms >= 1000 else ("ms", 1.0)
     moments = [moment * per_ms for moment in curve.moments]
     base = np.zeros(len(moments))
     for kind, layer in curve.layers.items():
@@ -145,71 +126,9 @@ def memory_plot(
     return figure
 
 
-def _time_unit(timeline: Timeline) -> tuple[str, float]:
-    """Return the unit of a time axis, and its number in a millisecond."""
-    return ("seconds", 1e-3) if timeline.time_ms >= 1000 else ("ms", 1.0)
-
-
-@dataclass(frozen=True)
-class Life:
-    """A saved tensor, with the milliseconds during which it is on the device and those while it is away."""
-
-    tensor: PlannedTensor
-    present: tuple[tuple[float, float], ...]
-    away: tuple[float, float] | None
-
-    def __str__(self) -> str:
-        text = f"{self.tensor.name}: {format_size(self.tensor.bytes)}, {self.tensor.choice}"
-        if self.away is None:
-            return text
-        left, back = map(milliseconds, self.away)
-        return f"{text}, away from {left} to {back} ms"
-
-
-def find_lives(plan: MemoryPlan, timeline: Timeline) -> list[Life]:
-    """Return the lives of the largest tensors, in the order in which they are written."""
-    largest = sorted((tensor for tensor in plan.tensors if tensor.saved.bytes), key=lambda t: -t.bytes)[
-        :SHOWN
-    ]
-    return [_find_life(tensor, timeline) for tensor in sorted(largest, key=lambda t: t.saved.produced_at)]
-
-
-def _find_life(tensor: PlannedTensor, timeline: Timeline) -> Life:
-    saved = tensor.saved
-    begin, end = timeline.starts_ms[saved.produced_at], timeline.ends_ms[saved.last_use]
-    if tensor.choice == "keep":
-        return Life(tensor, ((begin, end),), None)
-    left, back = timeline.ends_ms[saved.last_forward_use], timeline.starts_ms[saved.first_backward_use]
-    if tensor.choice == "offload":
-        copies = [copy for copy in timeline.copies if copy.tensor == tensor.order]
-        left = max(left, *(copy.end_ms for copy in copies if copy.direction == "out"))
-        back = min(copy.start_ms for copy in copies if copy.direction == "in")
-    return Life(tensor, ((begin, left), (back, end)), (left, back))
-
-
-def lives_plot(lives: Sequence[Life], timeline: Timeline, wide: bool) -> Figure:
-    """Draw a row for each tensor: thick while it is on the device, thin while it is away."""
-    figure, axes = new_axes(720 if wide else 340, _ROW * max(len(lives), 4) + 52, 58)
-    unit, per_ms = _time_unit(timeline)
-    for row, life in enumerate(lives):
-        colour = LIGHT[CHOICES[life.tensor.choice]]
-        bars = [(begin * per_ms, (end - begin) * per_ms) for begin, end in life.present]
-        hover(axes.broken_barh(bars, (row + 0.1, 0.8), color=colour, linewidth=0), str(life))
-        if life.away is not None:
-            left, back = (moment * per_ms for moment in life.away)
-            hover(axes.broken_barh([(left, back - left)], (row + 0.4, 0.2), color=colour), str(life))
-    axes.set_xlim(0, timeline.time_ms * per_ms or 1)
-    axes.set_ylim(max(len(lives), 1), 0)
-    axes.set_yticks([])
-    axes.set_ylabel("tensors")
-    axes.grid(visible=False)
-    axes.set_xlabel(unit)
-    return figure
-
-
-def budgets_plot(plans: Sequence[MemoryPlan], plan: MemoryPlan, wide: bool) -> Figure:
+def budgets_plot(plans: Sequence[MemoryPlan], plan: MemoryPlan) -> Figure:
     """Draw the time of plans for several budgets, relative to no limit, and mark one plan."""
-    figure, axes = new_axes(720 if wide else 340, 260, 58)
+    figure, axes = new_axes(720, 260, 58)
     drawn = sorted({(each.memory, each.time_ms) for each in plans})
     memory = [size / _GIB for size, _ in drawn]
     slowdowns = [time_ms / plan.unlimited_ms for _, time_ms in drawn]

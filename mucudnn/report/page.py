@@ -5,7 +5,7 @@ from datetime import date
 from mucudnn.output.text import micro_batches, milliseconds
 from mucudnn.plans.result import final, has_shares, measured, predicted, split_shares, total
 from mucudnn.report import plots
-from mucudnn.report.figure import PALETTE, draw_for_screens, inline_svg, style
+from mucudnn.report.figure import PALETTE, inline_svg, style
 from mucudnn.report.gather import KernelReport, Report
 from mucudnn.report.templates import render_page
 from mucudnn.sizes import format_size
@@ -29,8 +29,7 @@ def render(report: Report, written: date) -> str:
             final=final,
             problems=_describe_problems(report),
             written=f"{written.day} {written:%B %Y}",
-            network_plots=_draw_network(report),
-            workspace_plots={name: _draw_workspace(report, name) for name in report.by_pass},
+            network_plot=_draw_network(report),
             kernel_plots=_draw_kernels(report),
         )
 
@@ -47,18 +46,10 @@ def _describe_problems(report: Report) -> str:
     return "mini-batch " + ", ".join(" and ".join(dict.fromkeys(words)) for words in properties if words)
 
 
-def _draw_network(report: Report) -> dict[str, str]:
+def _draw_network(report: Report) -> str:
     label = "Time of all kernels against their total workspace, undivided, split evenly and split by need. "
     label += " ".join(report.advice)
-    return draw_for_screens(lambda wide: plots.network_plot(report, wide=wide), "", label)
-
-
-def _draw_workspace(report: Report, pass_: str) -> str:
-    kernels = report.by_pass[pass_]
-    largest = max(kernels, key=report.workspace_of)
-    most = format_size(report.workspace_of(largest))
-    label = f"Workspace of each {pass_} kernel, the largest {most} for {largest.name}"
-    return inline_svg(plots.workspace_plot(report, kernels), f"workspace-{pass_}", label)
+    return inline_svg(plots.network_plot(report), "network", label)
 
 
 def _draw_kernels(report: Report) -> dict[KernelReport, str]:

@@ -6,16 +6,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mucudnn.output.printable import printable
-from mucudnn.output.text import shortened
 from mucudnn.report.curves import CurvePoint
 from mucudnn.report.figure import LIGHT, SizeScale, new_axes
 from mucudnn.report.gather import KernelReport, Report
 from mucudnn.sizes import format_size
 from mucudnn.solver import Configuration
-
-_BAR = 17  # pixels of a bar's height with the space to the next bar
-_LONGEST = 24  # characters of a name
 
 
 def kernel_scale(report: Report) -> SizeScale:
@@ -49,14 +44,14 @@ def kernel_plot(kernel: KernelReport, scale: SizeScale) -> Figure:
     return figure
 
 
-def network_plot(report: Report, *, wide: bool) -> Figure:
+def network_plot(report: Report) -> Figure:
     """Draw the network's time against its total workspace: three curves, and a line at the limit."""
-    figure, axes = new_axes(*(720, 330) if wide else (340, 300), left=58, top=20)
+    figure, axes = new_axes(720, 330, left=58, top=20)
     curves = (report.undivided, report.even, report.divided)
     points = [point for curve in curves for point in curve.points]
     present = [] if report.present is None else [report.present]
     scale = SizeScale([*(point.workspace for point in points), *present])
-    scale.apply(axes, ticks=8 if wide else 4)
+    scale.apply(axes, ticks=8)
     for curve, role, line in (
         (report.undivided, "undivided", (0, (1, 1.5))),
         (report.even, "even", (0, (5, 2))),
@@ -73,27 +68,6 @@ def network_plot(report: Report, *, wide: bool) -> Figure:
     axes.set_ylim(0, 1.05 * max(point.time_ms for point in points))
     axes.set_xlabel("workspace of all kernels together")
     axes.set_ylabel("ms")
-    return figure
-
-
-def workspace_plot(report: Report, kernels: Sequence[KernelReport]) -> Figure:
-    """Draw the bytes that the choices of some kernels use as bars, on one scale for all plots of a report."""
-    names = [
-        printable(shortened(k.name, _LONGEST)) + (f" ×{k.kernel.count}" if k.kernel.count > 1 else "")
-        for k in kernels
-    ]
-    left = 14 + 6 * max(map(len, names))
-    figure, axes = new_axes(380, 16 + _BAR * len(kernels), left=left, right=58, bottom=8, top=8)
-    sizes = [report.workspace_of(kernel) for kernel in kernels]
-    bars = axes.barh(range(len(kernels)), sizes, height=0.7, color=LIGHT["divided"])
-    axes.bar_label(bars, [format_size(size) for size in sizes], padding=4, color=LIGHT["muted"], fontsize=9)
-    axes.set_xlim(0, max(1, *map(report.workspace_of, report.kernels)))
-    axes.set_ylim(len(kernels) - 0.5, -0.5)
-    axes.set_yticks(range(len(kernels)), names)
-    axes.tick_params(axis="y", labelcolor=LIGHT["ink"])
-    axes.set_xticks([])
-    axes.spines["bottom"].set_visible(False)
-    axes.grid(visible=False)
     return figure
 
 

@@ -1,3 +1,4 @@
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,9 +107,11 @@ def test_every_plot_is_drawn_and_named(page: Path, browser: Browser, width: int)
         "[...document.querySelectorAll('figure svg[role=img]')].filter(svg => svg.getClientRects().length)"
     )
     kernels = len(read_kernels("resnet50", Flags(batch=64), PASSES))
-    assert browser.evaluate(f"{shown}.length") == 1 + len(PASSES) + kernels
+    assert browser.evaluate(f"{shown}.length") == 1 + kernels
     assert browser.evaluate(f"{shown}.every(svg => svg.ariaLabel)")
     assert browser.evaluate(f"Math.min(...{shown}.map(svg => svg.getBoundingClientRect().width))") > 250
+    texts = "[...document.querySelectorAll('.drawing text')]"
+    assert browser.evaluate(f"Math.min(...{texts}.map(text => text.getBoundingClientRect().height))") > 8
     # Lines take their colour from a variable of the page; an unknown variable would give `none`.
     stroke = f"getComputedStyle({shown}[0].querySelector('path[style*=\"--divided\"]')).stroke"
     assert browser.evaluate(stroke) == "rgb(11, 98, 196)"
@@ -119,17 +122,16 @@ def test_the_page_says_what_more_memory_would_buy(page: Path, browser: Browser) 
     text = browser.evaluate("document.body.innerText")
     assert "All together may use 512 MiB of workspace (workspace division, WD). Measured on a device" in text
     assert "MiB more would save" in text
-    for heading in ("What memory buys", "Workspace by kernel", "Chosen micro-batches", "Machine"):
+    for heading in ("What memory buys", "Chosen micro-batches", "Machine"):
         assert heading in text
     assert "IMPLICIT_GEMM" in text
     assert browser.evaluate("[...document.querySelectorAll('table')].every(table => table.caption)")
 
 
-def test_pointing_at_a_tensor_shows_its_name(memory_page: Path, browser: Browser) -> None:
+def test_pointing_at_a_step_or_a_budget_shows_its_name(memory_page: Path, browser: Browser) -> None:
     browser.open(memory_page, width=1280)
     titles = browser.evaluate("[...document.querySelectorAll('svg title')].map(title => title.textContent)")
-    assert any(title.startswith("conv1.relu: ") for title in titles)
-    assert any(", offload, away from " in title for title in titles)
+    assert any(re.fullmatch(r"conv1: [\d.]+ MiB in memory", title) for title in titles)
     assert any(title.startswith("this plan: 840 MiB, ") for title in titles)
 
 

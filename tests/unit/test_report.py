@@ -47,12 +47,6 @@ def test_the_curves_are_of_all_kernels_counted() -> None:
     assert gathered.workspace == 2 * MiB
 
 
-def test_the_workspace_held_counts_identical_kernels_where_each_has_its_own() -> None:
-    shared, divided = report(), report(limits=Limits(total=8 * MiB))
-    assert [shared.workspace_of(kernel) for kernel in shared.kernels] == [2 * MiB] * 2
-    assert sum(divided.workspace_of(kernel) for kernel in divided.kernels) == divided.workspace <= 8 * MiB
-
-
 def test_the_page_says_what_was_measured_and_when() -> None:
     text = re.sub(r"\s+", " ", render(report(), TODAY))
     assert "2 different kernels, 4 in all: forward, backward_filter with mini-batch 8, f32, nchw." in text
