@@ -76,6 +76,17 @@ def network() -> torch.nn.Module:
 
 
 @pytest.fixture
+def undivided_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let memory plans for an H200 run on the CPU, with PyTorch's own convolutions."""
+    from memory_on_cpu import run_on_cpu
+
+    from mucudnn.torch.training import apply
+
+    run_on_cpu(monkeypatch)
+    monkeypatch.setattr(apply, "_divide", lambda *_: None)
+
+
+@pytest.fixture
 def fresh_compiler() -> Iterator[None]:
     """Compile each graph of a test anew, and take mucudnn's pass out of Inductor afterwards."""
     import torch

@@ -3,16 +3,13 @@
 import copy
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from memory_on_cpu import run_on_cpu
+from memory_at_floor import plan_at_floor
 from needs_torch import mt, torch
 
 from mucudnn.errors import MucudnnWarning, UsageError
-from mucudnn.plans.memory.plan import MemoryPlan
-from mucudnn.torch.training import apply
 from mucudnn.torch.training.apply import runtime_of
 
 nn = torch.nn
@@ -21,9 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:
 
 
 @pytest.fixture(autouse=True)
-def _on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    run_on_cpu(monkeypatch)
-    monkeypatch.setattr(apply, "_divide", lambda *_: None)
+def _fresh_compiler(undivided_on_cpu: None) -> Iterator[None]:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -83,19 +78,13 @@ def train(model: Any) -> list[torch.Tensor]:
     return list(model.state_dict().values())
 
 
-def plan_at_floor(model: Any, policy: str) -> MemoryPlan:
-    options: dict[str, Any] = {"device": "h200", "policy": policy, "workspace": 0}
-    floor = mt.plan_memory(model, X, memory=2**40, **options).floor
-    return replace(mt.plan_memory(model, X, memory=floor, **options), lower=None)
-
-
 @pytest.mark.parametrize("policy", ["all", "joint"])
 @pytest.mark.parametrize("way", ["in place", "wrapped"])
 def test_a_compiled_block_is_compiled_once_and_the_rest_is_as_planned(way: str, policy: str) -> None:
     stock, under_plan = model_of_blocks(), model_of_blocks()
     compile_block(stock, way)
     backend = compile_block(under_plan, way)
-    plan = plan_at_floor(under_plan, policy)
+    plan = plan_at_floor(under_plan, X, policy)
     assert backend.graphs == 0
     mt.apply(under_plan, plan)
     assert all(map(torch.equal, train(under_plan), train(stock)))
@@ -113,7 +102,7 @@ def test_a_compiled_block_is_compiled_once_and_the_rest_is_as_planned(way: str, 
 @pytest.mark.parametrize("way", ["in place", "wrapped"])
 def test_a_block_that_is_compiled_after_the_plan_gives_way_with_one_warning(way: str) -> None:
     stock, under_plan = model_of_blocks(), model_of_blocks()
-    mt.apply(under_plan, plan_at_floor(under_plan, "all"))
+    mt.apply(under_plan, plan_at_floor(under_plan, X, "all"))
     for model in (stock, under_plan):
         backend = compile_block(model, way)
     with warnings.catch_warnings(record=True) as caught:
@@ -129,8 +118,8 @@ def test_a_plan_for_a_compiled_block_is_not_for_an_uncompiled_one() -> None:
     compiled = model_of_blocks()
     compile_block(compiled, "in place")
     with pytest.raises(UsageError, match="for another model"):
-        mt.apply(model_of_blocks(), plan_at_floor(compiled, "all"))
+        mt.apply(model_of_blocks(), plan_at_floor(compiled, X, "all"))
     with pytest.raises(UsageError, match="for another model"):
-        mt.apply(copy.copy(compiled), plan_at_floor(model_of_blocks(), "all"))
+        mt.apply(copy.copy(compiled), plan_at_floor(model_of_blocks(), X, "all"))
     with pytest.raises(UsageError, match="the model is compiled"):
-        mt.apply(torch.compile(compiled, backend="eager"), plan_at_floor(compiled, "all"))
+        mt.apply(torch.compile(compiled, backend="eager"), plan_at_floor(compiled, X, "all"))

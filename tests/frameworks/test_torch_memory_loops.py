@@ -3,11 +3,10 @@
 import copy
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from memory_on_cpu import run_on_cpu
+from memory_at_floor import plan_at_floor
 from needs_torch import mt, torch
 from torch.utils.checkpoint import checkpoint
 
@@ -17,12 +16,7 @@ from mucudnn.torch.training.apply import runtime_of
 
 nn = torch.nn
 _divide = apply._divide
-
-
-@pytest.fixture(autouse=True)
-def _on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_on_cpu(monkeypatch)
-    monkeypatch.setattr(apply, "_divide", lambda *_: None)
+pytestmark = pytest.mark.usefixtures("undivided_on_cpu")
 
 
 class Two(nn.Module):
@@ -128,10 +122,7 @@ LOOPS: dict[str, tuple[Callable[[Any, Any], None], str]] = {
 
 def planned(model: Any, policy: str) -> Any:
     """Return a copy of the model that runs under a plan at its floor."""
-    options: dict[str, Any] = {"device": "h200", "policy": policy, "workspace": 0}
-    floor = mt.plan_memory(model, inputs_of(4, 0), memory=2**40, **options).floor
-    plan = mt.plan_memory(model, inputs_of(4, 0), memory=floor, **options)
-    return mt.apply(copy.deepcopy(model), replace(plan, lower=None))
+    return mt.apply(copy.deepcopy(model), plan_at_floor(model, inputs_of(4, 0), policy))
 
 
 @pytest.mark.parametrize("policy", ["all", "joint"])

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch.ao.quantization as quantization
-from memory_on_cpu import run_on_cpu
 from memory_recomputing import recompute
 from needs_torch import mt, torch
 from torch import Tensor
@@ -22,14 +21,9 @@ from mucudnn.errors import UsageError
 from mucudnn.torch.training import apply
 
 nn = torch.nn
+pytestmark = pytest.mark.usefixtures("undivided_on_cpu")
 parametrizations = nn.utils.parametrizations
 X = torch.linspace(-2, 2, 2 * 3 * 32 * 32).reshape(2, 3, 32, 32)
-
-
-@pytest.fixture(autouse=True)
-def _on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_on_cpu(monkeypatch)
-    monkeypatch.setattr(apply, "_divide", lambda *_: None)
 
 
 class Layer(nn.Module):

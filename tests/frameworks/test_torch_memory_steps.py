@@ -6,26 +6,19 @@ The copies to host memory are real, but are made at once. Kernels stay PyTorch's
 import copy
 import gc
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from memory_on_cpu import run_on_cpu
+from memory_at_floor import plan_at_floor
 from needs_torch import mt, torch
 from torch.utils.checkpoint import checkpoint
 
 from mucudnn.errors import MucudnnWarning
-from mucudnn.torch.training import apply
 from mucudnn.torch.training.apply import runtime_of
 from mucudnn.torch.training.planned_step import Record
 
 nn = torch.nn
-
-
-@pytest.fixture(autouse=True)
-def _on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_on_cpu(monkeypatch)
-    monkeypatch.setattr(apply, "_divide", lambda *_: None)
+pytestmark = pytest.mark.usefixtures("undivided_on_cpu")
 
 
 class Calling(nn.Module):
@@ -124,12 +117,8 @@ def train(model: nn.Module, x: torch.Tensor, second_order: bool = False) -> list
 
 def planned(model: nn.Module, x: torch.Tensor, policy: str, made_for: nn.Module | None = None) -> nn.Module:
     """Return a copy of the model that runs under a plan at its floor."""
-    options: dict[str, Any] = {"device": "h200", "policy": policy, "workspace": 0}
-    example = x.clone().requires_grad_()
-    source = made_for or model
-    floor = mt.plan_memory(source, example, memory=2**40, **options).floor
-    plan = mt.plan_memory(source, example, memory=floor, **options)
-    return mt.apply(copy.deepcopy(model), replace(plan, lower=None))
+    plan = plan_at_floor(made_for or model, x.clone().requires_grad_(), policy)
+    return mt.apply(copy.deepcopy(model), plan)
 
 
 @pytest.mark.parametrize("policy", ["all", "joint"])
