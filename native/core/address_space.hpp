@@ -1,5 +1,5 @@
 // OpenBLAS ends the process if it cannot map a buffer, which it does when it is loaded, and when more threads
-// than before compute at once. Who makes it do so looks first whether there is room.
+// than before compute at once. Code that loads it or calls it therefore checks the address space first.
 #pragma once
 
 #include <sys/mman.h>

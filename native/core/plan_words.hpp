@@ -13,7 +13,7 @@ namespace mucudnn::plan_words {
 constexpr std::string_view kMagic = "mucudnn plan ";
 constexpr int kVersion = 1;
 
-// The words with which the lines of a kernel, and the last line, begin.
+// The first words of a plan's lines: of those that describe a kernel, and of the last line.
 constexpr std::string_view kEntries[] = {"kernel", "choose",   "groups",     "share",
                                          "option", "measured", "candidates", "end"};
 inline bool is_entry(std::string_view key) {

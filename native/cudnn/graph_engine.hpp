@@ -9,8 +9,8 @@
 
 namespace mucudnn {
 
-// Lists the library's engines of the graph API for a problem and device: each as the heuristics configure it,
-// and as it configures itself.
+// Lists the library's engines of the graph API for a problem and device: each with the knob settings that the
+// heuristics choose, and with its own defaults.
 //
 // Some engines are compiled for every execution plan, which takes seconds. They are listed only if the
 // heuristics name them. For fused convolutions they are never listed: they need no workspace, so division

@@ -58,7 +58,7 @@ def cut(stages: str) -> tuple[Action, Action]:
 
 
 def divided(axis: str) -> tuple[Action, Action]:
-    """Return functions that make a mesh, and that run a step of a model which divides every sample on it."""
+    """Return functions that make a mesh, and that run a training step on samples divided over it."""
 
     def build() -> DeviceMesh:
         return spatial.init_mesh("cpu", timeout=TIMEOUT, depth=dist.get_world_size())

@@ -97,7 +97,7 @@ class StepCheck:
         checks: int = 0,
         uses: int = 0,
     ) -> None:
-        """Begin with a result, which this many checks have confirmed, and that many steps used since then.
+        """Begin with a result that `checks` comparisons confirmed, and that `uses` steps followed since.
 
         `times` is the cache if it has the times of a step with these calls, else None.
         """

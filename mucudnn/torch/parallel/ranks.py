@@ -1,4 +1,4 @@
-"""The making of process groups, and the error of a rank when another one has ended."""
+"""Process groups, and the error that a rank raises if another rank has ended."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
