@@ -96,7 +96,7 @@ class Bench(EngineBench):
 
     def extent(self, kernel: Kernel) -> Extent:
         """Return the extent of the tensors to time a kernel on. Raises MucudnnError above the memory cap."""
-        beyond = self.runner.bytes_beyond_caches(self.engine)
+        beyond = self.engine.bytes_beyond_caches if self.runner.is_complete else 0
         return measuring_extent(kernel.problem, self.memory_cap, beyond)
 
     def tensors(self, kernel: Kernel) -> Tensors:

@@ -12,7 +12,7 @@ from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.budget import spell_budget
 from mucudnn.measuring.close_candidates import find_close, measure_close
 from mucudnn.measuring.likely import drop_unlikely, find_unlikely
-from mucudnn.measuring.runners import Task, Worklist
+from mucudnn.measuring.runners import Task, Worklist, whole_ms_of
 from mucudnn.measuring.source import stock_row, timed
 from mucudnn.measuring.timers import ExhaustiveTimer, RaceTimer, StockOfKernel
 from mucudnn.problems.descriptor import problem_key
@@ -20,6 +20,10 @@ from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.policies import usable_sizes
 from mucudnn.sizes import format_size
 from mucudnn.solver import is_tiled
+
+# Interleaved runs of close candidates take as long as the undivided call if a program waits for them, else
+# this many times as long, and at least these ms.
+_COMPARISON_UNITS, _LEAST_COMPARISON_MS = 24, 20.0
 
 
 def find_missing(
@@ -99,7 +103,11 @@ def measure(bench: Bench, missing: Worklist) -> None:
 
 def _measured_pairs(bench: Bench, rows: Iterable[Measurement]) -> set[tuple[int, str]]:
     """Return the (micro-batch size, algorithm) pairs whose measurements are exact enough for the bench."""
-    return {(m.micro_batch, m.algorithm) for m in rows if m.status != UNLIKELY and bench.runner.believes(m)}
+    return {
+        (m.micro_batch, m.algorithm)
+        for m in rows
+        if m.status != UNLIKELY and not (m.is_raced and bench.runner.is_complete)
+    }
 
 
 def _known_unlikely(bench: Bench, kernel: Kernel, rows: Iterable[Measurement], limit: int | None) -> set[str]:
@@ -250,7 +258,9 @@ def _interleave_close(bench: Bench, kernel: Kernel, timer: RaceTimer, rows: list
     if bench.budget.is_spent:
         return
     close = find_close(rows, kernel.mini_batch, timer.workspace)
-    budget_ms = bench.runner.comparison_budget_ms(rows, kernel.mini_batch)
+    budget_ms = whole_ms_of(rows, kernel.mini_batch) or 0.0
+    if not bench.runner.is_hurried:
+        budget_ms = max(_LEAST_COMPARISON_MS, _COMPARISON_UNITS * budget_ms)
     try:
         again = measure_close(timer, close, budget_ms) if close else []
     except UnfinishedError:  # the measurements of the race stay

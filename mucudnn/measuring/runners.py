@@ -6,15 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
-from mucudnn._native import HOST_BYTES_PER_MS, Engine, race_budget_ms
+from mucudnn._native import HOST_BYTES_PER_MS, Engine
 from mucudnn.costs.records import RACED, Measurement
 from mucudnn.measuring.candidates import wastes_transform
 from mucudnn.measuring.race import Candidate, RaceGoal, next_candidate
 from mucudnn.problems.kernels import Kernel
 
 Rows: TypeAlias = Sequence[Measurement]
-# Interleaved runs of close candidates take this many times the undivided call, and at least these ms.
-_COMPARISON_UNITS, _LEAST_COMPARISON_MS = 24, 20.0
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,8 @@ class Runner:
     """A way to make the measurements that a cache lacks.
 
     - `measures`: False if it makes no measurements.
-    - `is_complete`: True if a decision needs measurements at every micro-batch size.
+    - `is_complete`: True if a decision needs measurements at every micro-batch size, in many runs on tensors
+      that exceed the caches. They also serve later decisions, so the limits of this decision do not matter.
     - `is_hurried`: True if a program waits for the decision, so small gains are not worth measuring.
     - `note`: a word that it adds to the notes of its measurements.
     """
@@ -60,29 +59,9 @@ class Runner:
     is_hurried: bool = False
     note: ClassVar[str] = ""
 
-    def limits(self, limits: Sequence[int | None]) -> Sequence[int | None]:
-        """Return the workspace limits to measure for when a decision has these limits."""
-        return limits
-
-    def believes(self, measurement: Measurement) -> bool:
-        """Return whether a measurement is exact enough to be reused."""
-        return True
-
     def admits(self, kernel: Kernel, algorithm: str) -> bool:
-        """Return whether an algorithm may be measured for a kernel."""
-        return True
-
-    def bytes_beyond_caches(self, engine: Engine) -> int:
-        """Return how many bytes the tensors must have to exceed the device's caches; 0 if they need not."""
-        return 0
-
-    def stock_budget_ms(self, rows: Iterable[Measurement], mini_batch: int) -> float | None:
-        """Return the ms for the runs of STOCK after the first; None for the usual number of runs."""
-        return None
-
-    def comparison_budget_ms(self, rows: Iterable[Measurement], mini_batch: int) -> float:
-        """Return the ms for interleaved runs of a kernel's close candidates; 0 if whole runs decide later."""
-        return 0.0
+        """Return whether an algorithm may be measured for a kernel: in a race, if it may be fast."""
+        return self.is_complete or not wastes_transform(kernel, algorithm)
 
     def upcoming(self, engine: Engine, tasks: Sequence[Task], rows: Rows, todo: Worklist) -> Iterator[Task]:
         """Yield the tasks of one kernel, in the order to do them.
@@ -100,22 +79,7 @@ class Replay(Runner):
 
 
 class Exhaustive(Runner):
-    """The runner of every algorithm at every size, in many runs on tensors that exceed the caches.
-
-    It ignores a decision's limits, because the measurements also serve later decisions.
-    """
-
-    def limits(self, limits: Sequence[int | None]) -> Sequence[int | None]:
-        """Return no limit."""
-        return (None,)
-
-    def believes(self, measurement: Measurement) -> bool:
-        """Return whether a measurement took many runs; that of a race takes few."""
-        return not measurement.is_raced
-
-    def bytes_beyond_caches(self, engine: Engine) -> int:
-        """Return a size that no cache of the engine's device can hold."""
-        return engine.bytes_beyond_caches
+    """The runner of every algorithm at every size."""
 
     def upcoming(self, engine: Engine, tasks: Sequence[Task], rows: Rows, todo: Worklist) -> Iterator[Task]:
         """Yield all tasks."""
@@ -129,19 +93,6 @@ class Race(Runner):
     is_hurried: bool = False
     is_complete: ClassVar[bool] = False
     note: ClassVar[str] = RACED
-
-    def admits(self, kernel: Kernel, algorithm: str) -> bool:
-        """Return whether an algorithm may be fast for a kernel."""
-        return not wastes_transform(kernel, algorithm)
-
-    def stock_budget_ms(self, rows: Iterable[Measurement], mini_batch: int) -> float | None:
-        """Return the ms that any candidate gets."""
-        return race_budget_ms(whole_ms_of(rows, mini_batch))
-
-    def comparison_budget_ms(self, rows: Iterable[Measurement], mini_batch: int) -> float:
-        """Return as many ms as the undivided call takes, but more if no program waits."""
-        whole_ms = whole_ms_of(rows, mini_batch) or 0.0
-        return whole_ms if self.is_hurried else max(_LEAST_COMPARISON_MS, _COMPARISON_UNITS * whole_ms)
 
     def upcoming(self, engine: Engine, tasks: Sequence[Task], rows: Rows, todo: Worklist) -> Iterator[Task]:
         """Yield the tasks that may still improve the choice."""

@@ -54,7 +54,8 @@ def optimize(
 def _optimize(bench: Bench, kernels: Sequence[Kernel], policy: str, limits: Limits, *, run: bool) -> Result:
     before, runner = bench.made.total(), bench.runner
     run = run and runner.measures
-    costs = benchmark(bench, kernels, policy, limits=runner.limits(limits.raced), undivided=True)
+    measured_for = (None,) if runner.is_complete else limits.raced
+    costs = benchmark(bench, kernels, policy, limits=measured_for, undivided=True)
     decisions = decide(costs, policy, limits, bench.listener)
     if run:
         runs = WholeRuns(bench, costs, policy, limits)
