@@ -11,25 +11,6 @@
 namespace mucudnn::shim {
 namespace {
 
-std::unique_ptr<Engine> make_engine(Api api, std::shared_ptr<const Context> context, Device& device) {
-  using GraphEngines = Engine::GraphEngines;
-  return std::make_unique<Engine>(
-      std::move(context), device,
-      api == Api::legacy ? GraphEngines::for_fused_and_mixed : GraphEngines::for_all);
-}
-
-// Returns whether `test` holds for the algorithm of each part.
-template <typename Test>
-bool all_algorithms(const PreparedChoice& choice, Test test) {
-  const auto all = [&](const Configuration& configuration) {
-    return std::all_of(configuration.begin(), configuration.end(),
-                       [&](const auto& part) { return test(part.algorithm); });
-  };
-  return all(choice.configuration) &&
-         std::all_of(choice.groups.begin(), choice.groups.end(),
-                     [&](const PlanGroup& group) { return all(group.configuration); });
-}
-
 bool is_strict(const PreparedChoice& choice, const std::vector<std::string>& notes) {
   return std::none_of(notes.begin(), notes.end(), [](const auto& note) { return is_transform("", note); }) &&
          all_algorithms(choice, [](const std::string& name) { return !is_transform(name, ""); });
@@ -43,26 +24,6 @@ bool is_among(const std::vector<Slice>& refused, const MicroConfiguration& part)
 bool has_stock(const Configuration& configuration) {
   return std::any_of(configuration.begin(), configuration.end(),
                      [](const auto& part) { return part.algorithm == kStock; });
-}
-
-void describe_algorithms(PreparedChoice& choice) {
-  choice.is_legacy = all_algorithms(choice, is_legacy);
-  choice.has_tiles = !all_algorithms(choice, [](const std::string& name) { return !is_tiled(name); });
-}
-
-// Makes a choice from the plan's figures. The workspace and the determinism are not in the plan; they are
-// filled in when the choice is prepared.
-PreparedChoice choice_of(const Configuration& configuration) {
-  PreparedChoice choice{configuration, nullptr, 0, time_of(configuration)};
-  describe_algorithms(choice);
-  return choice;
-}
-
-PreparedChoice choice_of(const PlanGroups& groups) {
-  PreparedChoice choice{{}, nullptr, 0, time_of(groups)};
-  choice.groups = groups;
-  describe_algorithms(choice);
-  return choice;
 }
 
 }  // namespace
@@ -116,34 +77,34 @@ void Decider::read_plan() {
   }
 }
 
-bool Decider::is_capturing(cudnnHandle_t handle) const {
-  cudaStream_t stream = nullptr;
-  library_->check(library_->cudnnGetStream(handle, &stream), "cudnnGetStream");
-  return device_->is_capturing(stream);
-}
-
-const PlanKernel* Decider::find_planned(const Kernel& kernel) const {
-  const auto planned = plan_.find(kernel);
-  return planned == plan_.end() ? nullptr : &planned->second;
+std::unique_ptr<Engine> Decider::make_engine(Api api, cudnnHandle_t handle) const {
+  using GraphEngines = Engine::GraphEngines;
+  return std::make_unique<Engine>(
+      std::make_shared<const Context>(library_, handle), *device_,
+      api == Api::legacy ? GraphEngines::for_fused_and_mixed : GraphEngines::for_all);
 }
 
 std::unique_ptr<const KnownKernel> Decider::decide(cudnnHandle_t handle, const Kernel& kernel, Api api,
                                                    bool may_measure, std::vector<Slice>& refused,
                                                    const Listed* own) {
   if (options_.keeps_samples_apart(kernel.pass)) {
-    const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle), *device_);
+    const auto engine = make_engine(api, handle);
     return divide_into_samples(*engine, kernel, api, refused);
   }
-  const PlanKernel* const plan = find_planned(kernel);
-  if (plan == nullptr && options_.mode != Mode::online) return nullptr;
-  const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle), *device_);
-  if (plan != nullptr) return follow_plan(*engine, kernel, api, *plan, refused);
-  auto measured =
-      measurements_->find_or_measure(*engine, kernel, api, may_measure && !is_capturing(handle), {own, {}});
+  const auto plan = plan_.find(kernel);
+  const bool is_planned = plan != plan_.end();
+  if (!is_planned && options_.mode != Mode::online) return nullptr;
+  const auto engine = make_engine(api, handle);
+  if (is_planned) return follow_plan(*engine, kernel, api, plan->second, refused);
+  if (may_measure) {
+    cudaStream_t stream = nullptr;
+    library_->check(library_->cudnnGetStream(handle, &stream), "cudnnGetStream");
+    may_measure = !device_->is_capturing(stream);
+  }
+  auto measured = measurements_->find_or_measure(*engine, kernel, api, may_measure, {own, {}});
   if (!measured) return nullptr;
   const std::vector<PreparedChoice> groups =
-      prepare_groups(*engine, kernel, api, MeasuredKernel(kernel.problem.mini_batch, *measured),
-                     may_measure && !is_capturing(handle));
+      prepare_groups(*engine, kernel, api, MeasuredKernel(kernel.problem.mini_batch, *measured), may_measure);
   for (;;) {
     measured->erase(
         std::remove_if(measured->begin(), measured->end(),
@@ -199,7 +160,7 @@ std::unique_ptr<const KnownKernel> Decider::follow_plan(Engine& engine, const Ke
   std::for_each(plan.desirable.begin(), plan.desirable.end(), take);
   if (std::find(plan.desirable.begin(), plan.desirable.end(), plan.chosen) == plan.desirable.end())
     take(plan.chosen);
-  if (!plan.groups.empty()) choices.push_back(choice_of(plan.groups));
+  if (!plan.groups.empty()) choices.push_back(choice_of({}, plan.groups));
   std::vector<PreparedChoice> usable;
   for (PreparedChoice& choice : prepare_each(engine, kernel, std::move(choices), refused)) {
     const std::vector<std::string> notes = choice.notes();
@@ -228,7 +189,7 @@ std::vector<PreparedChoice> Decider::prepare_groups(Engine& engine, const Kernel
   std::vector<PreparedChoice> choices;
   for (const PlanGroups& groups :
        measurements_->find_or_measure_groups(engine, kernel, api, whole, may_measure))
-    choices.push_back(choice_of(groups));
+    choices.push_back(choice_of({}, groups));
   std::vector<Slice> refused;  // groups name the slice themselves in the warning
   choices = prepare_each(engine, kernel, std::move(choices), refused);
   for (PreparedChoice& choice : choices) {
@@ -275,7 +236,7 @@ void Decider::make_ready(Engine& engine, const Kernel& kernel, PreparedChoice& c
 
 void Decider::make_ready(cudnnHandle_t handle, const Kernel& kernel, Api api, PreparedChoice& choice) const {
   if (choice.is_ready()) return;
-  make_ready(*make_engine(api, std::make_shared<const Context>(library_, handle), *device_), kernel, choice);
+  make_ready(*make_engine(api, handle), kernel, choice);
 }
 
 Decider::Permissions Decider::permissions(Pass pass, const std::vector<Listed>& undivided,
@@ -306,7 +267,7 @@ std::optional<PreparedChoice> Decider::prepare_slices(cudnnHandle_t handle, cons
 
 std::vector<std::string> Decider::replacements(cudnnHandle_t handle, const Kernel& kernel, Api api,
                                                std::int64_t workspace) const {
-  const auto engine = make_engine(api, std::make_shared<const Context>(library_, handle), *device_);
+  const auto engine = make_engine(api, handle);
   std::vector<std::string> names;
   for (const Listed& candidate : runnable_algorithms(engine->enumerate(kernel))) {
     if ((!options_.strict || !is_transform(candidate.algorithm, candidate.notes)) &&

@@ -51,8 +51,7 @@ class Decider {
   using Permissions = KnownKernel::Permissions;
 
   void read_plan();
-  bool is_capturing(cudnnHandle_t handle) const;
-  const PlanKernel* find_planned(const Kernel& kernel) const;
+  std::unique_ptr<Engine> make_engine(Api api, cudnnHandle_t handle) const;
   // Divides a kernel into its samples, all run by one algorithm that follows from the kernel without its
   // mini-batch. Nothing is measured.
   std::unique_ptr<const KnownKernel> divide_into_samples(Engine& engine, const Kernel& kernel, Api api,

@@ -64,10 +64,6 @@ bool KnownKernel::all_exceed(std::int64_t limit) const noexcept {
                      [&](const PreparedChoice& choice) { return choice.workspace > limit; });
 }
 
-bool KnownKernel::is_callers_own(const PreparedChoice& choice, unsigned algorithm) const noexcept {
-  return shim::is_callers_own(choice, legacy_algorithm(pass_, algorithm));
-}
-
 std::optional<std::int64_t> KnownKernel::planned_workspace() const noexcept {
   if (!is_planned()) return std::nullopt;
   std::int64_t most = 0;

@@ -54,9 +54,6 @@ class KnownKernel {
   // Returns the most bytes of workspace that a call with this algorithm permits.
   std::int64_t limit(unsigned algorithm) const noexcept { return permissions_[algorithm].limit; }
 
-  // Returns whether the choice is the caller's own call: undivided, by the same algorithm.
-  bool is_callers_own(const PreparedChoice& choice, unsigned algorithm) const noexcept;
-
   // Returns the workspace of the planned choices, if there are any.
   std::optional<std::int64_t> planned_workspace() const noexcept;
 

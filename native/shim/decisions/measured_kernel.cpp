@@ -24,7 +24,7 @@ std::vector<PreparedChoice> MeasuredKernel::desirable() const {
     all.insert(all.end(), more.begin(), more.end());
   }
   std::vector<PreparedChoice> choices;
-  for (Configuration& configuration : all) choices.push_back(choice_of(std::move(configuration)));
+  for (Configuration& configuration : all) choices.push_back(choose(std::move(configuration)));
   return choices;
 }
 
@@ -38,22 +38,18 @@ std::optional<PreparedChoice> MeasuredKernel::fastest(const Permission& permissi
   }
   Configuration best = reuse_workspace(parts, mini_batch_);
   if (best.empty()) return std::nullopt;
-  return choice_of(std::move(best));
+  return choose(std::move(best));
 }
 
-PreparedChoice MeasuredKernel::choice_of(Configuration configuration) const {
-  PreparedChoice choice;
-  choice.is_deterministic = true;
-  for (const MicroConfiguration& part : configuration) {
-    const auto its = std::find_if(measured_.begin(), measured_.end(),
-                                  [&](const Measured& candidate) { return candidate.part == part; });
-    choice.is_deterministic = choice.is_deterministic && its->is_deterministic;
-    choice.is_legacy = choice.is_legacy && shim::is_legacy(part.algorithm);
-    choice.has_tiles = choice.has_tiles || is_tiled(part.algorithm);
-  }
-  choice.time_ms = time_of(configuration);
-  choice.workspace = workspace_of(configuration);
-  choice.configuration = std::move(configuration);
+PreparedChoice MeasuredKernel::choose(Configuration configuration) const {
+  PreparedChoice choice = choice_of(std::move(configuration));
+  choice.workspace = workspace_of(choice.configuration);
+  choice.is_deterministic =
+      std::all_of(choice.configuration.begin(), choice.configuration.end(), [&](const auto& part) {
+        return std::find_if(measured_.begin(), measured_.end(),
+                            [&](const Measured& candidate) { return candidate.part == part; })
+            ->is_deterministic;
+      });
   return choice;
 }
 

@@ -31,7 +31,7 @@ class MeasuredKernel {
   std::optional<PreparedChoice> fastest(const Permission& permission, std::int64_t workspace) const;
 
  private:
-  PreparedChoice choice_of(Configuration configuration) const;
+  PreparedChoice choose(Configuration configuration) const;
 
   std::int64_t mini_batch_;
   std::vector<Measured> measured_;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/plan.hpp"
@@ -44,6 +45,29 @@ inline std::string describe(const PreparedChoice& choice) {
 // Returns whether this is a legacy algorithm. Engines of the graph API have names that begin with "eng"
 // (engine_name.hpp).
 inline bool is_legacy(const std::string& algorithm) noexcept { return algorithm.rfind("eng", 0) != 0; }
+
+// Returns whether `test` holds for the algorithm of each part.
+template <typename Test>
+bool all_algorithms(const PreparedChoice& choice, Test test) {
+  const auto all = [&](const Configuration& configuration) {
+    return std::all_of(configuration.begin(), configuration.end(),
+                       [&](const auto& part) { return test(part.algorithm); });
+  };
+  return all(choice.configuration) &&
+         std::all_of(choice.groups.begin(), choice.groups.end(),
+                     [&](const PlanGroup& group) { return all(group.configuration); });
+}
+
+// Makes a choice that is not prepared. Its workspace and its determinism are still unknown.
+inline PreparedChoice choice_of(Configuration configuration, PlanGroups groups = {}) {
+  PreparedChoice choice;
+  choice.time_ms = groups.empty() ? time_of(configuration) : time_of(groups);
+  choice.configuration = std::move(configuration);
+  choice.groups = std::move(groups);
+  choice.is_legacy = all_algorithms(choice, is_legacy);
+  choice.has_tiles = !all_algorithms(choice, [](const std::string& name) { return !is_tiled(name); });
+  return choice;
+}
 
 // Returns whether the choice is only this algorithm, undivided.
 inline bool is_callers_own(const PreparedChoice& choice, const char* algorithm) noexcept {

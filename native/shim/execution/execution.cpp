@@ -58,7 +58,7 @@ Obstacle fill(State& state, const LegacyCall& call, CallDecision& decision) {
     const bool is_empty = call.workspace.data != nullptr && call.workspace.size == 0;
     return is_empty ? "the program brings a workspace of 0 bytes" : "nothing within the workspace";
   }
-  if (known->is_callers_own(*decision.choice, call.algorithm)) return kOwnIsBest;
+  if (is_callers_own(*decision.choice, legacy_algorithm(call.pass, call.algorithm))) return kOwnIsBest;
   return {};
 }
 

@@ -17,7 +17,8 @@ std::optional<Selection> select(State& state, const Query& query, Question quest
     const bool is_limited = state.limit() || known->is_planned();
     if (question == Question::which_algorithm && !is_limited) return std::nullopt;
     const PreparedChoice* const choice = known->choice_for(query.algorithm, most, true);
-    if (choice == nullptr || known->is_callers_own(*choice, query.algorithm)) return std::nullopt;
+    if (choice == nullptr || is_callers_own(*choice, legacy_algorithm(query.pass, query.algorithm)))
+      return std::nullopt;
     const std::int64_t limit = std::min(known->limit(query.algorithm), most);
     std::int64_t workspace = choice->workspace;
     if (own <= limit) {

@@ -8,48 +8,14 @@ namespace {
 constexpr std::int64_t kMostValues = 1024;  // longest attribute that a shadow keeps
 constexpr std::size_t kMostTexts = 1024;    // plans of the texts that a program has read
 
-bool has_shadow(cudnnBackendDescriptorType_t type) {
-  switch (type) {
-    case CUDNN_BACKEND_TENSOR_DESCRIPTOR:
-    case CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR:
-    case CUDNN_BACKEND_POINTWISE_DESCRIPTOR:
-    case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
-    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
-    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR:
-    case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
-    case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
-    case CUDNN_BACKEND_ENGINE_DESCRIPTOR:
-    case CUDNN_BACKEND_ENGINECFG_DESCRIPTOR:
-    case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
-    case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
-    case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
-      return true;
-    default:
-      return false;
-  }
-}
-
 // Returns the bytes of one value; 0 for types that no shadow keeps.
 std::size_t size_of_value(cudnnBackendAttributeType_t type) {
   switch (type) {
-    case CUDNN_TYPE_BOOLEAN:
-      return sizeof(bool);
-    case CUDNN_TYPE_CHAR:
-      return 1;
-    case CUDNN_TYPE_INT64:
-    case CUDNN_TYPE_DOUBLE:
-      return 8;
-    case CUDNN_TYPE_FLOAT:
-    case CUDNN_TYPE_INT32:
-    case CUDNN_TYPE_DATA_TYPE:
-    case CUDNN_TYPE_CONVOLUTION_MODE:
-    case CUDNN_TYPE_POINTWISE_MODE:
-    case CUDNN_TYPE_NAN_PROPOGATION:
-    case CUDNN_TYPE_TENSOR_REORDERING_MODE:
-      return 4;
-    case CUDNN_TYPE_HANDLE:
-    case CUDNN_TYPE_VOID_PTR:
-      return sizeof(void*);
+#define SIZE_OF_VALUE(Value, name) \
+  case CUDNN_TYPE_##name:          \
+    return sizeof(Value);
+    MUCUDNN_ATTRIBUTE_TYPES(SIZE_OF_VALUE)
+#undef SIZE_OF_VALUE
     default:
       return 0;
   }
@@ -118,7 +84,6 @@ bool Shadow::has_only(std::initializer_list<cudnnBackendAttributeName_t> names) 
 Shadows::Shadows() : texts_(kMostTexts) {}
 
 void Shadows::create(cudnnBackendDescriptor_t descriptor, cudnnBackendDescriptorType_t type) noexcept {
-  if (!has_shadow(type)) return;
   try {
     auto shadow = std::make_shared<Shadow>(type);
     const std::lock_guard<std::mutex> lock(mutex_);

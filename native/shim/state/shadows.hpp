@@ -75,7 +75,7 @@ class Shadow {
   bool is_unknown_ = false;
 };
 
-// The shadows of all live descriptors that a convolution's plan may depend on. Any number of threads may use
+// The shadows of all live descriptors. Any number of threads may use
 // the table. As in cuDNN, only one thread at a time may use a descriptor before it is finalized.
 class Shadows {
  public:
