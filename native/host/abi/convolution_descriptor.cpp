@@ -13,33 +13,31 @@ void check_dims(int dims) {
   if (dims > kMaxDims) not_supported(dims, " spatial dimensions: at most 6");
 }
 
-void check_at_least(const char* what, int least, int dims, const int* values) {
-  const int* const end = values + dims;
-  const int* const too_small = std::find_if(values, end, [&](int value) { return value < least; });
-  if (too_small == end) return;
-  bad_parameter(what, " is ", *too_small, ": at least ", least);
-}
-
 void set(cudnnConvolutionDescriptor_t convolution, int dims, const int* paddings, const int* strides,
          const int* dilations, cudnnConvolutionMode_t mode, cudnnDataType_t compute_type) {
   require("the convolution descriptor, the paddings, the strides, the dilations",
           {convolution, paddings, strides, dilations});
   check_dims(dims);
-  check_at_least("padding", 0, dims, paddings);
-  check_at_least("stride", 1, dims, strides);
-  check_at_least("dilation, counted from 1,", 1, dims, dilations);
+  cudnnConvolutionStruct next = *convolution;
+  const auto take = [dims](const char* what, int least, const int* values, auto& taken) {
+    for (int axis = 0; axis < dims; ++axis) {
+      if (values[axis] < least) bad_parameter(what, " is ", values[axis], ": at least ", least);
+      taken[axis] = values[axis];
+    }
+  };
+  take("padding", 0, paddings, next.paddings);
+  take("stride", 1, strides, next.strides);
+  take("dilation, counted from 1,", 1, dilations, next.dilations);
   check_range("convolution mode", mode, CUDNN_CROSS_CORRELATION);
   if (compute_type != CUDNN_DATA_FLOAT && compute_type != CUDNN_DATA_DOUBLE &&
       compute_type != CUDNN_DATA_HALF && compute_type != CUDNN_DATA_INT32) {
     bad_parameter("compute type ", compute_type, ": float, double, half or int32");
   }
-  convolution->dims = dims;
-  std::copy_n(paddings, dims, convolution->paddings.begin());
-  std::copy_n(paddings, dims, convolution->post_paddings.begin());
-  std::copy_n(strides, dims, convolution->strides.begin());
-  std::copy_n(dilations, dims, convolution->dilations.begin());
-  convolution->mode = mode;
-  convolution->compute_type = compute_type;
+  next.dims = dims;
+  next.post_paddings = next.paddings;
+  next.mode = mode;
+  next.compute_type = compute_type;
+  *convolution = next;
 }
 
 }  // namespace
@@ -64,7 +62,7 @@ cudnnStatus_t cudnnGetConvolution2dDescriptor(cudnnConvolutionDescriptor_t convo
                                               int* pad_w, int* stride_h, int* stride_w, int* dilation_h,
                                               int* dilation_w, cudnnConvolutionMode_t* mode,
                                               cudnnDataType_t* compute_type) {
-  return reading([&] {
+  return guarded([&] {
     require(
         "the convolution descriptor, pad_h, pad_w, stride_h, stride_w, dilation_h, dilation_w, mode, "
         "compute_type",
@@ -86,7 +84,7 @@ cudnnStatus_t cudnnSetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t convo
 cudnnStatus_t cudnnGetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t convolution, int requested,
                                               int* dims, int* paddings, int* strides, int* dilations,
                                               cudnnConvolutionMode_t* mode, cudnnDataType_t* compute_type) {
-  return reading([&] {
+  return guarded([&] {
     require("the convolution descriptor, dims, paddings, strides, dilations, mode, compute_type",
             {convolution, dims, paddings, strides, dilations, mode, compute_type});
     check_dims(requested);

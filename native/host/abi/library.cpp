@@ -88,7 +88,7 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
 }
 
 cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t* stream) {
-  return reading([&] {
+  return guarded([&] {
     require("handle, stream", {handle, stream});
     *stream = handle->stream;
   });

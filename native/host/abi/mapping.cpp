@@ -32,10 +32,6 @@ void require_set(const char* name, int dims) {
   if (dims == 0) bad_parameter("the descriptor of ", name, " was never set");
 }
 
-bool is_packed(const cudnnTensorStruct& tensor, Layout layout) {
-  return mucudnn::is_packed(tensor.sizes, tensor.strides, tensor.dims, layout);
-}
-
 // Returns the sizes that a tensor has in memory; nothing if the engine's algorithms cannot address it.
 std::optional<SizesInMemory> sizes_in_memory(const cudnnTensorStruct& tensor, Layout layout) {
   constexpr std::int64_t kMost = std::numeric_limits<int>::max();  // the most that BLAS takes
@@ -72,11 +68,7 @@ DataType data_type_of(cudnnDataType_t type) {
 }
 
 cudnnTensorStruct tensor_of(const cudnnFilterStruct& filter) {
-  cudnnTensorStruct tensor;
-  tensor.type = filter.type;
-  tensor.dims = filter.dims;
-  std::copy(filter.sizes.begin(), filter.sizes.end(), tensor.sizes.begin());
-  return packed(tensor, filter.format == CUDNN_TENSOR_NHWC ? Layout::nhwc : Layout::nchw);
+  return packed(filter, filter.format == CUDNN_TENSOR_NHWC ? Layout::nhwc : Layout::nchw);
 }
 
 cudnnTensorStruct packed(cudnnTensorStruct tensor, Layout layout) {
@@ -152,7 +144,8 @@ Problem problem_of(const cudnnConvolutionStruct& convolution, const cudnnTensorS
     not_supported("the host engine pads the same before and after");
   }
   const auto all_have = [&](Layout layout) {
-    return sizes_in_memory(x, layout) && is_packed(w, layout) && sizes_in_memory(y, layout);
+    return sizes_in_memory(x, layout) && is_packed(w.sizes, w.strides, w.dims, layout) &&
+           sizes_in_memory(y, layout);
   };
   if (!all_have(Layout::nchw) && !all_have(Layout::nhwc)) {
     not_supported(

@@ -32,7 +32,7 @@ DataType data_type_of(cudnnDataType_t type);
 // Returns a filter as a packed tensor.
 cudnnTensorStruct tensor_of(const cudnnFilterStruct& filter);
 
-// Returns the tensor with packed strides.
+// Returns the tensor with packed strides. Throws Failure, NOT_SUPPORTED, from 2^63 elements on.
 cudnnTensorStruct packed(cudnnTensorStruct tensor, Layout layout);
 
 // Returns whether two tensors have the same type, sizes and strides.

@@ -1,7 +1,6 @@
 // The choice of an algorithm: by a cost model (Get), or by running them all (Find, FindEx).
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <limits>
 #include <optional>
 #include <vector>
@@ -13,19 +12,12 @@ namespace {
 
 constexpr float kNotTimed = -1;
 
-// Zeroed memory for timing: its pages are mapped already, and zeros never slow arithmetic down.
-class Buffer {
- public:
-  explicit Buffer(std::size_t size) : data_(::operator new(size, kAlignment)) { std::memset(data_, 0, size); }
-  ~Buffer() { ::operator delete(data_, kAlignment); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  void* data() const { return data_; }
-
- private:
-  static constexpr std::align_val_t kAlignment{64};
-  void* data_;
+struct alignas(64) Line {
+  char bytes[64];
 };
+
+// Returns zeroed memory for timing: its pages are mapped already, and zeros never slow arithmetic down.
+std::vector<Line> zeros(std::size_t size) { return std::vector<Line>(size / sizeof(Line) + 1); }
 
 // The common part of the structures in which the functions of each pass report an algorithm.
 struct Result {
@@ -69,7 +61,7 @@ std::vector<Result> timed(const Kernel& kernel, const Tensors& tensors,
   for (Result& result : results) {
     if (!result.can_run()) continue;
     result.status = guarded([&] {
-      const Buffer own(workspace ? 0 : result.memory);
+      auto own = zeros(workspace ? 0 : result.memory);
       const Workspace used = workspace.value_or(Workspace{own.data(), result.memory});
       // cuDNN reports this status for such an algorithm, too.
       if (result.memory > 0 && (used.data == nullptr || used.size < result.memory))
@@ -90,9 +82,9 @@ std::vector<Result> timed_alone(const Kernel& kernel) {
   const Problem& problem = kernel.problem;
   const std::size_t item = size_of(problem.data_type);
   const auto batch = static_cast<std::size_t>(problem.mini_batch);
-  const Buffer x(item * batch * static_cast<std::size_t>(problem.x_sample()));
-  const Buffer w(item * static_cast<std::size_t>(problem.w_elements()));
-  const Buffer y(item * batch * static_cast<std::size_t>(problem.y_sample()));
+  auto x = zeros(item * batch * static_cast<std::size_t>(problem.x_sample()));
+  auto w = zeros(item * static_cast<std::size_t>(problem.w_elements()));
+  auto y = zeros(item * batch * static_cast<std::size_t>(problem.y_sample()));
   return timed(kernel, {x.data(), w.data(), y.data()}, {});
 }
 

@@ -26,11 +26,9 @@ struct cudnnTensorStruct {
   std::array<std::int64_t, CUDNN_DIM_MAX> strides{};
 };
 
-struct cudnnFilterStruct {
-  cudnnDataType_t type = CUDNN_DATA_FLOAT;
+// The strides stay 0: tensor_of() returns those that the format gives.
+struct cudnnFilterStruct : cudnnTensorStruct {
   cudnnTensorFormat_t format = CUDNN_TENSOR_NCHW;
-  int dims = 0;
-  std::array<int, CUDNN_DIM_MAX> sizes{};
 };
 
 struct cudnnConvolutionStruct {
@@ -97,9 +95,11 @@ inline void require(const char* names, std::initializer_list<const void*> pointe
 // Keeps the message for cudnnGetLastErrorString in this thread, and returns the status.
 cudnnStatus_t record_failure(cudnnStatus_t status, const char* message) noexcept;
 
-// Runs the body of a function that only reads an object. No exception leaves the library.
+// Runs the body of a function. No exception leaves the library, and no cancellation takes effect inside of
+// it.
 template <typename Body>
-cudnnStatus_t reading(Body&& body) {
+cudnnStatus_t guarded(Body&& body) {
+  const EntryGuard guard;
   try {
     body();
     return CUDNN_STATUS_SUCCESS;
@@ -116,22 +116,6 @@ cudnnStatus_t reading(Body&& body) {
   }
 }
 
-// Runs the body of any other function. No cancellation takes effect inside of it, either.
-template <typename Body>
-cudnnStatus_t guarded(Body&& body) {
-  const EntryGuard guard;
-  return reading(body);
-}
-
-// Creates the object of a cudnnCreate function.
-template <typename Object>
-cudnnStatus_t create(const char* name, Object** created) {
-  return guarded([&] {
-    require(name, {created});
-    *created = new Object;
-  });
-}
-
 // Writes the first values to these places, one to each.
 template <typename Values>
 void write_each(const Values& values, std::initializer_list<int*> places) {
@@ -142,7 +126,10 @@ void write_each(const Values& values, std::initializer_list<int*> places) {
 // Defines the functions that create and destroy a descriptor, which messages call by `name`.
 #define MUCUDNN_DEFINE_DESCRIPTOR(Kind, name)                                          \
   cudnnStatus_t cudnnCreate##Kind##Descriptor(cudnn##Kind##Descriptor_t* created) {    \
-    return create(name, created);                                                      \
+    return guarded([&] {                                                               \
+      require(name, {created});                                                        \
+      *created = new cudnn##Kind##Struct;                                              \
+    });                                                                                \
   }                                                                                    \
                                                                                        \
   cudnnStatus_t cudnnDestroy##Kind##Descriptor(cudnn##Kind##Descriptor_t descriptor) { \
@@ -161,7 +148,7 @@ void write_each(const Values& values, std::initializer_list<int*> places) {
   }                                                                                      \
                                                                                          \
   cudnnStatus_t cudnnGet##Function(cudnn##Kind##Descriptor_t descriptor, Type* member) { \
-    return reading([&] {                                                                 \
+    return guarded([&] {                                                                 \
       require(name ", " #member, {descriptor, member});                                  \
       *member = descriptor->member;                                                      \
     });                                                                                  \

@@ -2,24 +2,30 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/tensors.hpp"
-#include "host/abi/state.hpp"
+#include "host/abi/mapping.hpp"
 
 namespace mucudnn::host {
 namespace {
-
-constexpr int kMaxElements = std::numeric_limits<int>::max();
 
 void check_dims(int dims, int least) {
   if (dims < least) bad_parameter(dims, " dimensions: at least ", least);
   if (dims > CUDNN_DIM_MAX) not_supported(dims, " dimensions: at most 8");
 }
 
-void check_sizes(int dims, const int* sizes) {
+void check_format(cudnnTensorFormat_t format) {
+  check_range("tensor format, NCHW or NHWC,", format, CUDNN_TENSOR_NHWC);
+}
+
+// Returns a tensor without strides.
+cudnnTensorStruct tensor_with(cudnnDataType_t type, int dims, int least, const int* sizes) {
+  check_dims(dims, least);
+  size_of(type);  // throws for another type
+  cudnnTensorStruct tensor{type, dims};
   for (int axis = 0; axis < dims; ++axis) {
-    if (sizes[axis] > 0) continue;
-    bad_parameter("dimension ", axis, " has size ", sizes[axis]);
+    if (sizes[axis] <= 0) bad_parameter("dimension ", axis, " has size ", sizes[axis]);
+    tensor.sizes[axis] = sizes[axis];
   }
+  return tensor;
 }
 
 // Returns the elements from the first to the last, gaps included. Throws NOT_SUPPORTED beyond cuDNN's limit.
@@ -27,7 +33,8 @@ std::int64_t extent(const cudnnTensorStruct& tensor) {
   std::int64_t elements = 1;
   for (int axis = 0; axis < tensor.dims; ++axis) {
     elements += (tensor.sizes[axis] - 1) * tensor.strides[axis];
-    if (elements > kMaxElements) not_supported("a tensor of more than 2147483647 elements");
+    if (elements > std::numeric_limits<int>::max())
+      not_supported("a tensor of more than 2147483647 elements");
   }
   return elements;
 }
@@ -35,18 +42,12 @@ std::int64_t extent(const cudnnTensorStruct& tensor) {
 void set(cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int dims, const int* sizes,
          const int* strides) {
   require("the tensor descriptor, the sizes, the strides", {tensor, sizes, strides});
-  check_dims(dims, 2);
-  size_of(type);
-  check_sizes(dims, sizes);
+  cudnnTensorStruct next = tensor_with(type, dims, 2, sizes);
   for (int axis = 0; axis < dims; ++axis) {
-    if (strides[axis] > 0 || sizes[axis] == 1) continue;
-    bad_parameter("dimension ", axis, " has stride ", strides[axis]);
+    if (strides[axis] <= 0 && sizes[axis] != 1)
+      bad_parameter("dimension ", axis, " has stride ", strides[axis]);
+    next.strides[axis] = strides[axis];
   }
-  cudnnTensorStruct next;
-  next.type = type;
-  next.dims = dims;
-  std::copy_n(sizes, dims, next.sizes.begin());
-  std::copy_n(strides, dims, next.strides.begin());
   extent(next);
   *tensor = next;
 }
@@ -54,32 +55,19 @@ void set(cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int dims, const i
 void set_packed(cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format, cudnnDataType_t type, int dims,
                 const int* sizes) {
   require("the tensor descriptor, the sizes", {tensor, sizes});
-  check_dims(dims, 2);
-  check_range("tensor format, NCHW or NHWC,", format, CUDNN_TENSOR_NHWC);
-  check_sizes(dims, sizes);
-  std::array<int, CUDNN_DIM_MAX> strides{};
-  std::int64_t step = 1;
-  for_each_axis(dims, format == CUDNN_TENSOR_NHWC ? Layout::nhwc : Layout::nchw, [&](int axis) {
-    strides[axis] = static_cast<int>(step);
-    step *= sizes[axis];
-    if (step > kMaxElements) not_supported("a tensor of more than 2147483647 elements");
-  });
-  set(tensor, type, dims, sizes, strides.data());
+  const cudnnTensorStruct next = tensor_with(type, dims, 2, sizes);
+  check_format(format);
+  const cudnnTensorStruct strided = tensor_of({next, format});
+  extent(strided);
+  *tensor = strided;
 }
 
 void set(cudnnFilterDescriptor_t filter, cudnnDataType_t type, cudnnTensorFormat_t format, int dims,
          const int* sizes) {
   require("the filter descriptor, the sizes", {filter, sizes});
-  check_dims(dims, 3);
-  size_of(type);
-  check_range("tensor format, NCHW or NHWC,", format, CUDNN_TENSOR_NHWC);
-  check_sizes(dims, sizes);
-  cudnnFilterStruct next;
-  next.type = type;
-  next.format = format;
-  next.dims = dims;
-  std::copy_n(sizes, dims, next.sizes.begin());
-  *filter = next;
+  const cudnnTensorStruct next = tensor_with(type, dims, 3, sizes);
+  check_format(format);
+  *filter = {next, format};
 }
 
 }  // namespace
@@ -108,7 +96,7 @@ cudnnStatus_t cudnnSetTensor4dDescriptorEx(cudnnTensorDescriptor_t tensor, cudnn
 cudnnStatus_t cudnnGetTensor4dDescriptor(cudnnTensorDescriptor_t tensor, cudnnDataType_t* type, int* n,
                                          int* c, int* h, int* w, int* n_stride, int* c_stride, int* h_stride,
                                          int* w_stride) {
-  return reading([&] {
+  return guarded([&] {
     require("the tensor descriptor, type, n, c, h, w, n_stride, c_stride, h_stride, w_stride",
             {tensor, type, n, c, h, w, n_stride, c_stride, h_stride, w_stride});
     *type = tensor->type;
@@ -129,7 +117,7 @@ cudnnStatus_t cudnnSetTensorNdDescriptorEx(cudnnTensorDescriptor_t tensor, cudnn
 
 cudnnStatus_t cudnnGetTensorNdDescriptor(cudnnTensorDescriptor_t tensor, int requested, cudnnDataType_t* type,
                                          int* dims, int* sizes, int* strides) {
-  return reading([&] {
+  return guarded([&] {
     require("the tensor descriptor, type, dims, sizes, strides", {tensor, type, dims, sizes, strides});
     *type = tensor->type;
     *dims = tensor->dims;
@@ -157,7 +145,7 @@ cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t filter, cudnnDa
 
 cudnnStatus_t cudnnGetFilter4dDescriptor(cudnnFilterDescriptor_t filter, cudnnDataType_t* type,
                                          cudnnTensorFormat_t* format, int* k, int* c, int* h, int* w) {
-  return reading([&] {
+  return guarded([&] {
     require("the filter descriptor, type, format, k, c, h, w", {filter, type, format, k, c, h, w});
     *type = filter->type;
     *format = filter->format;
@@ -172,7 +160,7 @@ cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t filter, cudnnDa
 
 cudnnStatus_t cudnnGetFilterNdDescriptor(cudnnFilterDescriptor_t filter, int requested, cudnnDataType_t* type,
                                          cudnnTensorFormat_t* format, int* dims, int* sizes) {
-  return reading([&] {
+  return guarded([&] {
     require("the filter descriptor, type, format, dims, sizes", {filter, type, format, dims, sizes});
     check_dims(requested, 1);
     *type = filter->type;
