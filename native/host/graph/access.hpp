@@ -21,7 +21,6 @@ class Access {
  public:
   using Name = cudnnBackendAttributeName_t;
   using Type = cudnnBackendAttributeType_t;
-  enum class Serves { both, setting, getting };  // cuDNN answers NOT_SUPPORTED to the other function
 
   // `elements` is the caller's array. Setting reads it, getting writes it.
   Access(bool setting, Name name, Type type, std::int64_t count, std::int64_t* returned, void* elements)
@@ -39,22 +38,25 @@ class Access {
   // Sets the answer to a wrong type, which differs between kinds of descriptors.
   void answer_wrong_types(cudnnStatus_t status) { wrong_type_ = status; }
 
+  // Refuses to read the attributes that follow.
+  void only_set() { only_set_ = true; }
+
   // Refuses an attribute that cuDNN has but the host engine does not use.
   void refuse(Name name) const {
     if (name == name_) not_supported("the host engine has no attribute ", name_);
   }
 
   template <typename T>
-  void value(Name name, T& member, Serves serves = Serves::both) {
-    if (!serve(name, serves, attribute_type<T>())) return;
+  void value(Name name, T& member) {
+    if (!serve(name, attribute_type<T>())) return;
     check_one();
     if (!setting_) return give(&member, 1);
     member = element<T>(0);
   }
 
   template <typename T>
-  void values(Name name, std::vector<T>& member, Serves serves = Serves::both) {
-    if (!serve(name, serves, attribute_type<T>())) return;
+  void values(Name name, std::vector<T>& member) {
+    if (!serve(name, attribute_type<T>())) return;
     if (!setting_) return give(member.data(), member.size());
     if (count_ < 1) bad_parameter(counted(), ", which takes one or more");
     std::vector<T> taken(static_cast<std::size_t>(count_));
@@ -62,10 +64,10 @@ class Access {
     member = std::move(taken);
   }
 
-  void scalar(Name name, Scalar& member, Serves serves = Serves::both) {
+  void scalar(Name name, Scalar& member) {
     const bool is_double = type_ == CUDNN_TYPE_DOUBLE;
     const Type taken = is_double ? CUDNN_TYPE_DOUBLE : CUDNN_TYPE_FLOAT;
-    if (!serve(name, serves, setting_ ? taken : member.type)) return;
+    if (!serve(name, setting_ ? taken : member.type)) return;
     check_one();
     if (setting_) {
       member = {is_double ? element<double>(0) : element<float>(0), taken};
@@ -80,8 +82,8 @@ class Access {
   // Setting a descriptor that is not finalized succeeds but stores none, as in cuDNN, so that finalizing
   // fails.
   template <typename Kind>
-  void descriptor(Name name, std::shared_ptr<Kind>& member, Serves serves = Serves::both) {
-    if (!serve(name, serves, CUDNN_TYPE_BACKEND_DESCRIPTOR)) return;
+  void descriptor(Name name, std::shared_ptr<Kind>& member) {
+    if (!serve(name, CUDNN_TYPE_BACKEND_DESCRIPTOR)) return;
     check_one();
     if (!setting_) {
       if (count_ == 1 && elements_ != nullptr && !lend(member, 0))
@@ -96,8 +98,8 @@ class Access {
   // `open` is the answer to a descriptor that is not finalized. `null` is the answer to a NULL pointer.
   template <typename Kind>
   void descriptors(Name name, std::vector<std::shared_ptr<Kind>>& member, cudnnStatus_t open,
-                   cudnnStatus_t null, Serves serves = Serves::both) {
-    if (!serve(name, serves, CUDNN_TYPE_BACKEND_DESCRIPTOR)) return;
+                   cudnnStatus_t null) {
+    if (!serve(name, CUDNN_TYPE_BACKEND_DESCRIPTOR)) return;
     if (!setting_) return elements_ == nullptr ? count(0) : lend_some(member);  // cuDNN counts so, too
     if (count_ < 0) bad_parameter(counted());
     std::vector<std::shared_ptr<Kind>> taken;
@@ -112,26 +114,30 @@ class Access {
   // Serves an attribute that can only be read.
   template <typename T>
   void result(Name name, T value) {
-    this->value(name, value, Serves::getting);
+    only_read(name);
+    this->value(name, value);
   }
   template <typename T>
   void results(Name name, std::vector<T> values) {
-    this->values(name, values, Serves::getting);
+    only_read(name);
+    this->values(name, values);
   }
   template <typename Kind>
   void descriptor_results(Name name, const std::vector<std::shared_ptr<Kind>>& values) {
-    if (serve(name, Serves::getting, CUDNN_TYPE_BACKEND_DESCRIPTOR)) lend_some(values);
+    only_read(name);
+    if (serve(name, CUDNN_TYPE_BACKEND_DESCRIPTOR)) lend_some(values);
   }
 
  private:
-  // Returns whether the call names this attribute. Throws Failure if the attribute does not serve the call,
-  // or has another type.
-  bool serve(Name name, Serves serves, Type type) {
+  void only_read(Name name) const {
+    if (setting_ && name == name_) not_supported("attribute ", name_, " cannot be set");
+  }
+
+  // Returns whether the call names this attribute. Throws Failure if it cannot be read, or has another type.
+  bool serve(Name name, Type type) {
     if (name != name_) return false;
     served_ = true;
-    if (serves == (setting_ ? Serves::getting : Serves::setting)) {
-      not_supported("attribute ", name_, " cannot be ", setting_ ? "set" : "read");
-    }
+    if (only_set_ && !setting_) not_supported("attribute ", name_, " cannot be read");
     if (type == type_) return true;
     throw Failure(wrong_type_, joined("attribute ", name_, " as type ", type_, ", not ", type));
   }
@@ -193,7 +199,7 @@ class Access {
   std::int64_t* returned_;
   void* elements_;
   cudnnStatus_t wrong_type_ = CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE;
-  bool served_ = false;
+  bool served_ = false, only_set_ = false;
 };
 
 // A caller's bool may hold any byte, so it is read as a byte.

@@ -52,10 +52,7 @@ void Engine::complete() {
   const auto algorithm = engine_algorithm(fusion.kernel.pass, index);
   required_workspace(algorithm, fusion.kernel);
   algorithm_ = *algorithm;
-  if (!has_tile_size()) return;
-  const auto knob = std::make_shared<KnobInfo>();
-  knob->is_tile_size_ = true;
-  knobs_ = {graph::complete(knob)};
+  if (has_tile_size()) knobs_ = {graph::complete(std::make_shared<KnobInfo>(true))};
 }
 
 void KnobInfo::attributes(Access& access) {
@@ -106,18 +103,6 @@ void EngineConfig::complete() {
   workspace_ = required_workspace(variant(), fusion.kernel) + fusion.copies_size();
 }
 
-std::shared_ptr<EngineConfig> configured(std::shared_ptr<Engine> engine, std::int64_t tile_size) {
-  const auto config = std::make_shared<EngineConfig>();
-  config->engine = std::move(engine);
-  if (tile_size != kUnchosen) {
-    const auto choice = std::make_shared<KnobChoice>();
-    choice->type = CUDNN_KNOB_TYPE_TILE_SIZE;
-    choice->value = tile_size;
-    config->choices = {complete(choice)};
-  }
-  return complete(config);
-}
-
 void Heuristics::attributes(Access& access) {
   access.descriptor(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph_);
   access.value(CUDNN_ATTR_ENGINEHEUR_MODE, mode_);
@@ -145,7 +130,15 @@ void Heuristics::complete() {
     std::vector<std::int64_t> tile_sizes{kUnchosen};
     if (engine->has_tile_size()) tile_sizes = {0, kMostTileSize};
     for (const std::int64_t tile_size : tile_sizes) {
-      const auto config = configured(engine, tile_size);
+      const auto config = std::make_shared<EngineConfig>();
+      config->engine = engine;
+      if (tile_size != kUnchosen) {
+        const auto choice = std::make_shared<KnobChoice>();
+        choice->type = CUDNN_KNOB_TYPE_TILE_SIZE;
+        choice->value = tile_size;
+        config->choices = {graph::complete(choice)};
+      }
+      config->finalize();
       if (mode_ != CUDNN_HEUR_MODE_FALLBACK || config->workspace() == 0) results_.push_back(config);
     }
   }

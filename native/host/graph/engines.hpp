@@ -14,12 +14,14 @@ constexpr std::int64_t kUnchosen = -1;  // the value of a knob that the engine s
 // An engine's knob.
 class KnobInfo : public Descriptor {
  public:
+  // Only an engine makes a knob that can be finalized.
+  explicit KnobInfo(bool is_tile_size = false) : is_tile_size_(is_tile_size) {}
+
   void attributes(Access& access) override;
   void complete() override;
 
  private:
-  friend class Engine;  // no other class makes knobs that can be finalized
-  bool is_tile_size_ = false;
+  const bool is_tile_size_;
 };
 
 class Engine : public Descriptor {
@@ -62,10 +64,6 @@ class EngineConfig : public Descriptor {
  private:
   std::size_t workspace_ = 0;
 };
-
-// Returns a finalized configuration with this value of the engine's knob; without choices for kUnchosen.
-// Throws Failure, NOT_SUPPORTED, if the engine has no such knob or value.
-std::shared_ptr<EngineConfig> configured(std::shared_ptr<Engine> engine, std::int64_t tile_size);
 
 class Heuristics : public Descriptor {
  public:

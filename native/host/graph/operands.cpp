@@ -22,12 +22,13 @@ void Tensor::attributes(Access& access) {
   access.values(CUDNN_ATTR_TENSOR_DIMENSIONS, sizes);
   access.values(CUDNN_ATTR_TENSOR_STRIDES, strides);
   access.value(CUDNN_ATTR_TENSOR_UNIQUE_ID, uid);
-  access.value(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, alignment, Access::Serves::setting);
   access.value(CUDNN_ATTR_TENSOR_IS_VIRTUAL, is_virtual);
   access.value(CUDNN_ATTR_TENSOR_IS_BY_VALUE, is_by_value);
   access.value(CUDNN_ATTR_TENSOR_VECTOR_COUNT, vector_count);
   access.value(CUDNN_ATTR_TENSOR_VECTORIZED_DIMENSION, vectorized_dimension);
   access.value(CUDNN_ATTR_TENSOR_REORDERING_MODE, reordering);
+  access.only_set();
+  access.value(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, alignment);
 }
 
 void Tensor::complete() {
@@ -104,21 +105,21 @@ cudnnConvolutionStruct Convolution::shape() const {
 }
 
 void Pointwise::attributes(Access& access) {
-  constexpr auto only_setting = Access::Serves::setting;
   access.answer_wrong_types(CUDNN_STATUS_BAD_PARAM);
-  access.value(CUDNN_ATTR_POINTWISE_MODE, mode, only_setting);
-  access.value(CUDNN_ATTR_POINTWISE_MATH_PREC, compute_type, only_setting);
-  access.value(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, nan, only_setting);
-  access.value(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP, lower, only_setting);
-  access.value(CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP, upper, only_setting);
-  access.value(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, slope, only_setting);
+  access.only_set();
+  access.value(CUDNN_ATTR_POINTWISE_MODE, mode);
+  access.value(CUDNN_ATTR_POINTWISE_MATH_PREC, compute_type);
+  access.value(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, nan);
+  access.value(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP, lower);
+  access.value(CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP, upper);
+  access.value(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, slope);
   double unused = 0;  // parameters of functions that the host engine does not have
   for (const auto name : {CUDNN_ATTR_POINTWISE_ELU_ALPHA, CUDNN_ATTR_POINTWISE_SOFTPLUS_BETA,
                           CUDNN_ATTR_POINTWISE_SWISH_BETA}) {
-    access.value(name, unused, only_setting);
+    access.value(name, unused);
   }
   std::int64_t axis = 0;
-  access.value(CUDNN_ATTR_POINTWISE_AXIS, axis, only_setting);
+  access.value(CUDNN_ATTR_POINTWISE_AXIS, axis);
 }
 
 }  // namespace mucudnn::host::graph

@@ -52,15 +52,24 @@ bool has_layout(const cudnnTensorStruct& tensor, Layout layout) {
 
 bool is_narrow(cudnnDataType_t type) { return type == CUDNN_DATA_HALF || type == CUDNN_DATA_BFLOAT16; }
 
-// Converts the inputs to the output's layout and data type. `shapes` are x, w and y, and `output` is one of
-// them. Inputs may have 16 bits with an output in float.
-void convert_inputs(std::array<cudnnTensorStruct, 3>& shapes, const std::array<std::int64_t, 3>& uids,
-                    std::size_t output, std::vector<Copy>& copies) {
+// Makes a copy's filter the one that a cross-correlation takes for the convolution: flipped in space.
+void flip(Copy& copy) {
+  for (int axis = 2; axis < copy.from.dims; ++axis) {
+    std::int64_t& stride = copy.from.strides[axis];
+    copy.first += static_cast<std::size_t>((copy.from.sizes[axis] - 1) * stride);
+    stride = -stride;
+  }
+}
+
+// Converts the inputs to the output's layout and data type, and flips the filter. `shapes` are x, w and y,
+// and `output` is one of them. Inputs may have 16 bits with an output in float.
+void convert_inputs(std::array<cudnnTensorStruct, 3>& shapes, std::size_t output, bool flips,
+                    std::vector<Copy>& copies) {
   for (const Layout layout : {Layout::nchw, Layout::nhwc}) {
     const bool is_common = std::all_of(shapes.begin(), shapes.end(), [&](const cudnnTensorStruct& shape) {
       return has_layout(shape, layout) && shape.type == shapes[output].type;
     });
-    if (is_common) return;
+    if (is_common && !flips) return;
   }
   const Layout layout = has_layout(shapes[output], Layout::nchw) ? Layout::nchw : Layout::nhwc;
   for (std::size_t i = 0; i < shapes.size(); ++i) {
@@ -70,10 +79,12 @@ void convert_inputs(std::array<cudnnTensorStruct, 3>& shapes, const std::array<s
     const bool is_widened = is_narrow(shape.type) && shapes[output].type == CUDNN_DATA_FLOAT;
     if (shape.type != shapes[output].type && !is_widened)
       bad_parameter("x, w and y differ in their data types");
-    if (i == output || (has_layout(shape, layout) && !is_widened)) continue;
-    copies.push_back({uids[i], shape, packed(shape, layout)});
-    copies.back().to.type = shapes[output].type;
-    shape = copies.back().to;
+    const bool is_flipped = flips && i == 1;
+    if (i == output || (has_layout(shape, layout) && !is_widened && !is_flipped)) continue;
+    Copy& copy = copies.emplace_back(Copy{i, shape, packed(shape, layout)});
+    copy.to.type = shapes[output].type;
+    shape = copy.to;
+    if (is_flipped) flip(copy);
   }
 }
 
@@ -127,22 +138,18 @@ Fusion fuse(const std::vector<std::shared_ptr<Operation>>& operations) {
   const std::size_t output = convolution->pass == Pass::forward         ? 2
                              : convolution->pass == Pass::backward_data ? 0
                                                                         : 1;
-  convert_inputs(shapes, {x->uid, w->uid, y->uid}, output, fusion.copies);
   cudnnConvolutionStruct shape = convolution->grouped();
-  if (shape.mode == CUDNN_CONVOLUTION) {
-    if (output == 1) not_supported("the host engine does not flip the gradient of a filter");
-    fusion.flipped = shapes[1];
-    shape.mode = CUDNN_CROSS_CORRELATION;
-  }
+  const bool flips = shape.mode == CUDNN_CONVOLUTION;
+  if (flips && output == 1) not_supported("the host engine does not flip the gradient of a filter");
+  if (flips) shape.mode = CUDNN_CROSS_CORRELATION;
+  convert_inputs(shapes, output, flips, fusion.copies);
   fusion.kernel.problem = problem_of(shape, shapes[0], shapes[1], shapes[2]);
   fusion.pitch = pitch_of(fusion.kernel.problem, shapes[0], shapes[2]);
-  fusion.x = x->uid;
-  fusion.w = w->uid;
-  fusion.y = y->uid;
+  fusion.uids = {x->uid, w->uid, y->uid};
   fusion.output = y->shape();
   fusion.alpha = convolution->alpha.value;
   fusion.beta = convolution->beta.value;
-  fusion.residual = fusion.y;
+  fusion.residual = y->uid;
   if (chain.empty()) return fusion;
   if (fusion.beta != 0) not_supported("a convolution with a beta, followed by pointwise operations");
 
@@ -187,13 +194,13 @@ const Fusion& OperationGraph::fusion() const {
 }
 
 void OperationGraph::attributes(Access& access) {
-  constexpr auto only_setting = Access::Serves::setting;
-  access.descriptors(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations, CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED,
-                     CUDNN_STATUS_BAD_PARAM_NULL_POINTER, only_setting);
-  access.value(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, handle_, only_setting);
   access.value(CUDNN_ATTR_OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED, dynamic_shapes_);
   access.result(CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT,
                 std::int64_t{fusion_ ? algorithm_count(fusion_->kernel.pass) : 0});
+  access.only_set();
+  access.descriptors(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations, CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED,
+                     CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
+  access.value(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, handle_);
 }
 
 // Finalizes any graph, as cuDNN does: fusion() throws later if the host engine cannot run it.

@@ -9,10 +9,12 @@
 
 namespace mucudnn::host::graph {
 
-// An input as the program has it, and as the algorithms read it: in the output's layout and data type.
+// An input as the program has it, and as the algorithms read it: in the output's layout and data type, a
+// filter for CUDNN_CROSS_CORRELATION.
 struct Copy {
-  std::int64_t uid = 0;
+  std::size_t tensor = 0;  // 0: x, 1: w, 2: y
   cudnnTensorStruct from, to;
+  std::size_t first = 0;  // the element of `from` that is copied first
 
   std::size_t size() const;  // in bytes, a multiple of kAlignment
 };
@@ -21,16 +23,14 @@ struct Copy {
 struct Fusion {
   Kernel kernel;
   Pitch pitch;
-  std::int64_t x = 0, w = 0, y = 0;  // unique ids
+  std::array<std::int64_t, 3> uids{};  // unique ids of x, w and y
   cudnnTensorStruct output;
   double alpha = 1;
   double beta = 0;            // the factor of `residual`
   std::int64_t residual = 0;  // unique id: the output, or a tensor like it that is added first
   std::vector<Step> steps;
   std::vector<std::int64_t> operands;  // unique ids for the additions in `steps`, in order
-  // The filter to be flipped in space before the convolution (CUDNN_CONVOLUTION).
-  std::optional<cudnnTensorStruct> flipped;
-  // Inputs of another layout or data type than the output. The plan copies them into the workspace first.
+  // Inputs that the algorithms do not read as they are. The plan copies them into the workspace first.
   std::vector<Copy> copies;
 
   // Returns the bytes of workspace that the copies take, with room to align them.

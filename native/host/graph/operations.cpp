@@ -47,17 +47,19 @@ void ConvolutionOperation::complete() {
 }
 
 void PointwiseOperation::attributes(Access& access) {
-  constexpr auto only_setting = Access::Serves::setting;
   access.answer_wrong_types(CUDNN_STATUS_BAD_PARAM);
-  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, pointwise, only_setting);
-  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x, only_setting);
-  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b, only_setting);
-  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y, only_setting);
-  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t, only_setting);
-  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, dx, only_setting);
-  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_DYDESC, dy, only_setting);
-  access.scalar(CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, alpha1, only_setting);
-  access.scalar(CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, alpha2, only_setting);
+  access.only_set();
+  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, pointwise);
+  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
+  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
+  access.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
+  std::shared_ptr<Tensor> unused;  // the host engine has no operation with such tensors
+  for (const auto name : {CUDNN_ATTR_OPERATION_POINTWISE_TDESC, CUDNN_ATTR_OPERATION_POINTWISE_DXDESC,
+                          CUDNN_ATTR_OPERATION_POINTWISE_DYDESC}) {
+    access.descriptor(name, unused);
+  }
+  access.scalar(CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, alpha1);
+  access.scalar(CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, alpha2);
 }
 
 // Does not check functions that the host engine does not have: no graph with them can run.

@@ -33,7 +33,6 @@ class PointwiseOperation : public Operation {
  public:
   std::shared_ptr<Pointwise> pointwise;
   std::shared_ptr<Tensor> x, b, y;
-  std::shared_ptr<Tensor> t, dx, dy;  // for operations that the host engine does not have
   Scalar alpha1{1}, alpha2{1};
 
   std::shared_ptr<Tensor> output() const override { return y; }

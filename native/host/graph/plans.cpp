@@ -21,10 +21,11 @@ void* VariantPack::address_of(std::int64_t uid, cudnnDataType_t type) const {
 
 void VariantPack::attributes(Access& access) {
   access.answer_wrong_types(CUDNN_STATUS_NOT_SUPPORTED);
-  access.values(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, uids_, Access::Serves::setting);
-  access.values(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pointers_, Access::Serves::setting);
   access.value(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, workspace);
   access.refuse(CUDNN_ATTR_VARIANT_PACK_INTERMEDIATES);
+  access.only_set();
+  access.values(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, uids_);
+  access.values(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pointers_);
 }
 
 void VariantPack::complete() {
@@ -41,27 +42,6 @@ void ExecutionPlan::attributes(Access& access) {
                 static_cast<std::int64_t>(config_ ? workspace() : 0));
 }
 
-namespace {
-
-// Returns the filter flipped in space.
-std::vector<char> flip(const cudnnTensorStruct& filter, const void* from) {
-  cudnnTensorStruct backwards = filter;
-  std::int64_t last = 0, size = 1;
-  for (int axis = 0; axis < filter.dims; ++axis) {
-    size *= filter.sizes[axis];
-    if (axis < 2) continue;
-    backwards.strides[axis] = -filter.strides[axis];
-    last += (filter.sizes[axis] - 1) * filter.strides[axis];
-  }
-  const std::size_t bytes = size_of(filter.type);
-  std::vector<char> flipped(static_cast<std::size_t>(size) * bytes);
-  const void* const first = static_cast<const char*>(from) + static_cast<std::size_t>(last) * bytes;
-  apply({Addition{0, 1, backwards, first}}, filter, flipped.data());
-  return flipped;
-}
-
-}  // namespace
-
 void ExecutionPlan::complete() {
   if (!config_) {
     throw Failure(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "a plan needs its engine configuration, finalized");
@@ -77,23 +57,22 @@ void ExecutionPlan::execute(const VariantPack& pack) const {
   if (!fusion.copies.empty()) require("workspace", {pack.workspace});
   void* next = static_cast<char*>(pack.workspace) + rest;
   std::size_t room = fusion.copies_size();
-  // Returns the address of a tensor, or of its copy in the output's layout and data type.
-  const auto usable = [&](std::int64_t uid) {
+  // Returns the address of x, w or y, or of its copy.
+  const auto usable = [&](std::size_t tensor) {
+    const std::int64_t uid = fusion.uids[tensor];
     const auto copy = std::find_if(fusion.copies.begin(), fusion.copies.end(),
-                                   [&](const Copy& copy_of_input) { return copy_of_input.uid == uid; });
+                                   [&](const Copy& candidate) { return candidate.tensor == tensor; });
     if (copy == fusion.copies.end()) return pack.address_of(uid, type);
-    const void* const from = pack.address_of(uid, copy->from.type);
+    const cudnnDataType_t own_type = copy->from.type;
+    const void* const from =
+        static_cast<const char*>(pack.address_of(uid, own_type)) + copy->first * size_of(own_type);
     void* const to = std::align(kAlignment, copy->size(), next, room);
     next = static_cast<char*>(to) + copy->size();
     room -= copy->size();
     apply({Addition{0, 1, copy->from, from}}, copy->to, to);
     return to;
   };
-  void* const x = usable(fusion.x);
-  void* w = usable(fusion.w);
-  std::vector<char> flipped;
-  if (fusion.flipped) w = (flipped = flip(*fusion.flipped, w)).data();
-  const Tensors tensors{x, w, usable(fusion.y), fusion.pitch};
+  const Tensors tensors{usable(0), usable(1), usable(2), fusion.pitch};
   if (fusion.kernel.pass != Pass::forward) {
     return convolve(variant, fusion.kernel, tensors, fusion.alpha, fusion.beta, scratch);
   }
