@@ -50,15 +50,10 @@ void gemm(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std::int64
 // The caller may call it only if transforms::bfloat16_product() is not null. It needs no NoFork.
 inline void gemm(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
                  const BFloat16* a, std::int64_t lda, const BFloat16* b, std::int64_t ldb, float beta,
-                 float* c, std::int64_t ldc) {
+                 float* c, std::int64_t ldc, const NoFork&) {
   transforms::bfloat16_product()(m, n, k, alpha, {&a->bits, lda, ta == Transpose::yes},
                                  {&b->bits, ldb, tb == Transpose::no}, beta, c, ldc,
                                  product_memory_of_this_thread());
-}
-inline void gemm(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
-                 const BFloat16* a, std::int64_t lda, const BFloat16* b, std::int64_t ldb, float beta,
-                 float* c, std::int64_t ldc, const NoFork&) {
-  gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
 }  // namespace mucudnn::host

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "host/lowering/lowering.hpp"
 #include "host/lowering/values.hpp"
@@ -29,28 +30,6 @@ struct Run {
   std::int64_t image, depth, height, width, length;
 };
 
-template <typename Body>
-void for_each_run(const Lowering& l, Range columns, const Body& body) {
-  const auto& [d, h, w] = l.axes;
-  std::int64_t at = columns.begin;
-  Run run{at / l.positions(), 0, 0, at % w.positions, 0};
-  run.height = at / w.positions % h.positions;
-  run.depth = at / w.positions / h.positions % d.positions;
-  while (at < columns.end) {
-    run.length = std::min(w.positions - run.width, columns.end - at);
-    body(run);
-    at += run.length;
-    run.width = 0;
-    if (++run.height == h.positions) {
-      run.height = 0;
-      if (++run.depth == d.positions) {
-        run.depth = 0;
-        ++run.image;
-      }
-    }
-  }
-}
-
 inline bool contains(Range range, std::int64_t at) { return range.begin <= at && at < range.end; }
 
 // Calls body(run, lines) for whole lines of one image together, and for each part of a line by itself.
@@ -66,6 +45,14 @@ void for_each_lines(const Lowering& l, Range columns, const Body& body) {
     body(Run{index / depths, index % depths, height, width, length}, lines);
     at += lines * length;
   }
+}
+
+// Calls body(run) for each line, or part of one.
+template <typename Body>
+void for_each_run(const Lowering& l, Range columns, const Body& body) {
+  for_each_lines(l, columns, [&](Run run, std::int64_t lines) {
+    for (; lines > 0; --lines, ++run.height) body(run);
+  });
 }
 
 template <typename S, typename A>
@@ -277,18 +264,13 @@ void gather_columns(const Lowering& l, const S* source, std::int64_t group, Rang
 template <typename S, typename A>
 void store(const Lowering& l, const A* from, std::int64_t stride, std::int64_t group, Range channels,
            Range columns, A beta, const S* bias, S* result) {
-  const std::int64_t plane = l.result_plane, all_channels = l.result_pitch, positions = l.positions();
+  const std::int64_t plane = l.result_plane, all_channels = l.result_pitch;
   const std::int64_t channel = group * l.result_channels + channels.begin;
   const auto& [d, h, w] = l.axes;
   // Writes a line of values, to each of which shift(i) is added if there is a bias.
   const auto write = [&](const A* line, std::int64_t count, S* to, std::int64_t step, const auto& shift) {
     if (bias == nullptr) return store_row(line, count, beta, to, step);
     store_shifted(line, count, shift, to, step);
-  };
-  const auto write_channel = [&](std::int64_t i, const A* line, std::int64_t count, S* to,
-                                 std::int64_t step) {
-    const A shift = bias == nullptr ? A(0) : converted<A>(bias[channel + i]);
-    write(line, count, to, step, [shift](std::int64_t) { return shift; });
   };
   const auto pixel_of = [&, &d = d, &h = h, &w = w](const Run& run) {
     return ((d.result_first + run.depth * d.result_step) * h.result + h.result_first +
@@ -303,21 +285,18 @@ void store(const Lowering& l, const A* from, std::int64_t stride, std::int64_t g
         write(from, channels.size(), to, 1, [&](std::int64_t c) { return converted<A>(bias[channel + c]); });
       }
     });
-  } else if (l.is_whole()) {
-    for_each_part({columns.begin - columns.begin % positions, columns.end}, positions, [&](Range image) {
-      const Range part{std::max(image.begin, columns.begin), image.end};
-      S* to = result + (image.begin / positions * all_channels + channel) * plane + part.begin % positions;
-      for (std::int64_t i = 0; i < channels.size(); ++i) {
-        write_channel(i, from + i * stride + (part.begin - columns.begin), part.size(), to + i * plane, 1);
-      }
-    });
   } else {
+    const bool is_whole = l.is_whole();
+    const std::int64_t step = is_whole ? 1 : w.result_step;
     for (std::int64_t i = 0; i < channels.size(); ++i) {
-      const A* line = from + i * stride;
-      for_each_run(l, columns, [&, &w = w](const Run& run) {
-        S* to = result + (run.image * all_channels + channel + i) * plane + pixel_of(run);
-        write_channel(i, line, run.length, to, w.result_step);
-        line += run.length;
+      const A* values = from + i * stride;
+      const A shift = bias == nullptr ? A(0) : converted<A>(bias[channel + i]);
+      for_each_lines(l, columns, [&](Run run, std::int64_t lines) {
+        if (is_whole) run.length *= std::exchange(lines, 1);  // there are no gaps between the lines
+        for (; lines > 0; --lines, ++run.height, values += run.length) {
+          S* to = result + (run.image * all_channels + channel + i) * plane + pixel_of(run);
+          write(values, run.length, to, step, [shift](std::int64_t) { return shift; });
+        }
       });
     }
   }

@@ -10,11 +10,6 @@ namespace {
 // The positions and taps of one axis that are computed together.
 struct Part {
   Range positions, taps;
-
-  bool together(const Part& next) const {
-    return taps.end == next.taps.begin && positions.begin == next.positions.begin &&
-           positions.end == next.positions.end;
-  }
 };
 
 // An axis with more taps stays whole, so that dividing it takes no time.
@@ -27,7 +22,6 @@ class Parts {
   Part* last() { return count_ > 0 ? &parts_[count_ - 1] : nullptr; }
   const Part* begin() const { return parts_.data(); }
   const Part* end() const { return begin() + count_; }
-  std::size_t size() const { return count_; }
 
  private:
   std::array<Part, 2 * most_taps + 1> parts_;
@@ -66,62 +60,15 @@ Parts divided_by_taps(const Axis& axis) {
   for (std::int64_t tap = 0; tap < axis.taps; ++tap) {
     Part part{axis.inside(tap), {tap, tap + 1}};
     if (part.positions.size() == 0) part.positions = {0, 1};
-    if (Part* const last = parts.last(); last != nullptr && last->together(part)) {
+    Part* const last = parts.last();
+    if (last != nullptr && last->positions.begin == part.positions.begin &&
+        last->positions.end == part.positions.end) {
       last->taps.end = tap + 1;
     } else {
       parts.push_back(part);
     }
   }
   return parts;
-}
-
-// Sums over the products of one axis or of all axes.
-struct Sums {
-  double multiplications, columns, rows, products;
-
-  void multiply(const Sums& axis) {
-    multiplications *= axis.multiplications;
-    columns *= axis.columns;
-    rows *= axis.rows;
-    products *= axis.products;
-  }
-};
-
-// Returns the estimated cost of all products. A product also copies its factors: a column costs as much as
-// rows_of_a_copy more rows, a row as much as columns_of_a_copy more columns.
-double cost(const Lowering& l, const Sums& sums) {
-  constexpr double rows_of_a_copy = 32, columns_of_a_copy = 32;
-  const auto samples = static_cast<double>(l.mini_batch), channels = static_cast<double>(l.source_channels);
-  return sums.multiplications * samples * channels + rows_of_a_copy * sums.columns * samples +
-         columns_of_a_copy * sums.rows * channels + rows_of_a_copy * columns_of_a_copy * sums.products;
-}
-
-double product_cost(const Lowering& l, const std::array<const Parts*, 3>& axes) {
-  Sums sums{1, 1, 1, 1};
-  for (const Parts* const parts : axes) {
-    Sums axis{0, 0, 0, static_cast<double>(parts->size())};
-    for (const Part& part : *parts) {
-      const auto positions = static_cast<double>(part.positions.size());
-      const auto taps = static_cast<double>(part.taps.size());
-      axis.multiplications += positions * taps;
-      axis.columns += positions;
-      axis.rows += taps;
-    }
-    sums.multiply(axis);
-  }
-  return cost(l, sums);
-}
-
-// Returns the least cost that any division into products can have: that of a single product without the
-// multiplications by padding.
-double least_cost(const Lowering& l) {
-  Sums sums{1, 1, 1, 1};
-  for (const Axis& axis : l.axes) {
-    double inside = 0;
-    for (std::int64_t tap = 0; tap < axis.taps; ++tap) inside += static_cast<double>(axis.inside(tap).size());
-    sums.multiply({inside, static_cast<double>(axis.positions), static_cast<double>(axis.taps), 1});
-  }
-  return cost(l, sums);
 }
 
 Axis part_of(Axis axis, const Part& part) {
@@ -133,20 +80,45 @@ Axis part_of(Axis axis, const Part& part) {
   return axis;
 }
 
+template <typename Body>
+void for_each_product(const Lowering& l, const std::array<const Parts*, 3>& axes, const Body& body) {
+  Lowering product = l;
+  for (const Part& depth : *axes[0]) {
+    for (const Part& height : *axes[1]) {
+      for (const Part& width : *axes[2]) {
+        product.axes = {part_of(l.axes[0], depth), part_of(l.axes[1], height), part_of(l.axes[2], width)};
+        body(product);
+      }
+    }
+  }
+}
+
+// Returns the estimated cost of all products. A product also copies its factors: a column costs as much as 32
+// more rows, a row as much as 32 more columns.
+double product_cost(const Lowering& l, const std::array<const Parts*, 3>& axes) {
+  constexpr double lines_of_a_copy = 32;
+  double cost = 0;
+  for_each_product(l, axes, [&](const Lowering& product) {
+    cost += (static_cast<double>(product.columns()) + lines_of_a_copy) *
+            (static_cast<double>(product.rows()) + lines_of_a_copy);
+  });
+  return cost;
+}
+
 // Divides the axes at which that saves most, and calls body(block) for each block. `slower` is the factor by
 // which parts make a product slower.
 template <typename Divide>
 void divide_cheapest(const Lowering& l, double slower, const Divide& divide, const LoweringBody& body) {
   constexpr double worth_it = 0.8;
-  std::array<Parts, 3> whole, divided;
+  std::array<Parts, 3> whole;
   std::array<const Parts*, 3> best;
   for (int i = 0; i < 3; ++i) {
     whole[i].push_back({{0, l.axes[i].positions}, {0, l.axes[i].taps}});
     best[i] = &whole[i];
   }
   double least = worth_it / slower * product_cost(l, best);
-  if (least_cost(l) >= least) return body(l);  // most kernels end here, at little cost
-  for (int i = 0; i < 3; ++i) divided[i] = l.axes[i].taps > most_taps ? whole[i] : divide(l.axes[i]);
+  const auto parts_of = [&](int i) { return l.axes[i].taps > most_taps ? whole[i] : divide(l.axes[i]); };
+  const std::array<Parts, 3> divided{parts_of(0), parts_of(1), parts_of(2)};
   for (int choice = 1; choice < 8; ++choice) {
     std::array<const Parts*, 3> parts;
     for (int i = 0; i < 3; ++i) parts[i] = choice >> i & 1 ? &divided[i] : &whole[i];
@@ -155,15 +127,7 @@ void divide_cheapest(const Lowering& l, double slower, const Divide& divide, con
     least = estimated;
     best = parts;
   }
-  Lowering block = l;
-  for (const Part& depth : *best[0]) {
-    for (const Part& height : *best[1]) {
-      for (const Part& width : *best[2]) {
-        block.axes = {part_of(l.axes[0], depth), part_of(l.axes[1], height), part_of(l.axes[2], width)};
-        body(block);
-      }
-    }
-  }
+  for_each_product(l, best, body);
 }
 
 }  // namespace

@@ -31,17 +31,15 @@ constexpr std::chrono::microseconds patience{100};
 // sums differently in products of different sizes, and the size of a piece is the size of its products.)
 struct Pieces {
   Pieces(std::int64_t its_items, int threads, std::int64_t least)
-      : items(its_items), count(std::min(items, threads * per_thread(items / threads / least))) {}
+      : items(its_items),
+        // With several pieces a thread, a thread that starts late leaves more of them to the others.
+        count(std::min(items, threads * std::clamp<std::int64_t>(items / threads / least, 1, 4))) {}
 
   void run(std::int64_t index, const Body& body) const {
     body(items * index / count, items * (index + 1) / count);
   }
 
   std::int64_t items, count;
-
- private:
-  // With several pieces a thread, a thread that starts late leaves more of them to the others.
-  static std::int64_t per_thread(std::int64_t wanted) { return std::clamp<std::int64_t>(wanted, 1, 4); }
 };
 
 // The work of one call. Each thread has a share of the pieces and takes it piece by piece. A thread that is
@@ -119,10 +117,7 @@ thread_local Team own_team;
 // Adds the helpers of a job that is done.
 void remember_helpers(const Job& job) {
   std::vector<clockid_t>& known = own_team.helpers;
-  std::size_t next = 0;  // the helpers of two jobs mostly join in the same order
   job.for_each_helper([&](clockid_t clock) {
-    const std::size_t place = next++;
-    if (place < known.size() && known[place] == clock) return;
     if (std::find(known.begin(), known.end(), clock) == known.end()) known.push_back(clock);
   });
 }
