@@ -128,7 +128,8 @@ Obstacle fill(State& state, const Shadow& shadow, const Shadow& graph, const Bac
   made.known = state.find_or_decide_for_plan(handle, *made.seen, made.own);
   if (made.known == nullptr) return state.reason_for_unknown();
   const Permission permission = permission_of(state, notes, made);
-  const bool own_is_allowed = made.own.workspace <= permission.limit;
+  const bool own_is_allowed = made.own.workspace <= permission.limit &&
+                              (!state.is_strict() || !is_transform(made.own.algorithm, made.own.notes));
   if (own_is_allowed && made.known->is_measured() && !made.known->is_measured_against(made.own.algorithm))
     return "the caller's own engine is not measured";  // so a replacement might be slower
   // First choose within the least workspace that the program has read for this configuration: it may allocate

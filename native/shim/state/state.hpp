@@ -41,6 +41,7 @@ class State {
   const Library& library() const { return *library_; }
   Tally& tally() { return tally_; }
   std::optional<std::int64_t> limit() const { return options_.workspace_limit; }
+  bool is_strict() const { return options_.strict; }
   // Returns whether the bits of a sample's result in this pass must depend on no other sample.
   bool keeps_samples_apart(Pass pass) const { return options_.keeps_samples_apart(pass); }
   Shadows& shadows() { return shadows_; }
