@@ -284,15 +284,6 @@ class Cache(CacheRows):
         """Reset the uses of a step's times to 0, and keep how many checks have confirmed the times."""
         self.put(_uses_row(machine, kernel, step, StepUses(0, checks)))
 
-    def forget_step_times(self, machine: Machine, kernel: Kernel, step: str) -> None:
-        """Delete the times of a step, which a check has contradicted, and their uses."""
-        where, values = _of_kernel(STEP_TIME, machine, kernel)
-        kinds = STEP_TIME.name, STEP_USES.name
-        self.query(
-            f"DELETE FROM rows WHERE {where} AND kind IN (?, ?) AND json_extract(content, '$.step') = ?",
-            (*values, *kinds, step),
-        )
-
     def trial(self, machine: Machine, driver: str, kernel: Kernel, algorithm: str) -> bool | None:
         """Return whether an algorithm passed its trial at the kernel's mini-batch under this driver.
 

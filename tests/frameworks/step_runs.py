@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
 from needs_torch import torch
 from step_clock import Clock
 
 from mucudnn.costs.records import StepUses
-from mucudnn.torch.choosing.step_comparison import StepComparison
+from mucudnn.listener import Listener
+from mucudnn.torch.choosing.step_comparison import StepComparison, choose
+from mucudnn.torch.choosing.trials import Trial
 
 X = torch.zeros(1)
 CALL, OTHER = "a call", "another call"
@@ -48,26 +54,38 @@ def run_call(comparison: StepComparison, module: int, call: str, gain: float | N
 
 
 class Memory:
-    """The times of steps by their calls, as a cache keeps them."""
+    """A cache with the times of steps, by their calls."""
 
     def __init__(self) -> None:
-        self.kept: dict[tuple, dict[str, float]] = {}
-        self.uses: dict[tuple, StepUses] = {}
+        self.kept: dict[tuple[str, ...], dict[str, float]] = {}
+        self.uses: dict[tuple[str, ...], StepUses] = {}
 
-    def find(self, calls):  # type: ignore[no-untyped-def]
-        return self.kept.get(tuple(calls), {})
+    def find_trial(self, calls: Sequence[Any]) -> Trial:
+        return Trial(tuple(calls), choose, self.open)  # type: ignore[arg-type]
 
-    def keep(self, calls, times, checks=0) -> None:  # type: ignore[no-untyped-def]
+    @contextmanager
+    def open(self, listener: Listener) -> Iterator[Memory]:
+        yield self
+
+    def step_times(self, *calls: str) -> dict[str, float]:
+        return self.kept.get(calls, {})
+
+    def add_step_times(self, *values: Any) -> None:
+        *calls, times, checks = values
         self.kept[tuple(calls)] = times
-        self.reset_uses(calls, checks)
+        self.reset_uses(*calls, checks)
 
-    def add_uses(self, calls, count):  # type: ignore[no-untyped-def]
+    def add_uses(self, *values: Any) -> StepUses:
+        *calls, count = values
         uses, checks = self.uses.get(tuple(calls), StepUses(0, 0))
         self.uses[tuple(calls)] = StepUses(uses + count, checks)
         return self.uses[tuple(calls)]
 
-    def reset_uses(self, calls, checks) -> None:  # type: ignore[no-untyped-def]
+    def reset_uses(self, *values: Any) -> None:
+        *calls, checks = values
         self.uses[tuple(calls)] = StepUses(0, checks)
 
-    def forget(self, calls) -> None:  # type: ignore[no-untyped-def]
-        del self.kept[tuple(calls)]
+
+def compared(clock: Clock, memory: Memory | None = None) -> StepComparison:
+    """Return a comparison with times in a memory, by default in an empty one."""
+    return StepComparison((memory or Memory()).find_trial, clock)

@@ -9,11 +9,10 @@ import pytest
 from needs_torch import torch
 
 from mucudnn._native import parse_descriptor
-from mucudnn.costs.cache import Cache
 from mucudnn.costs.records import Machine
 from mucudnn.measuring.budget import Budget
 from mucudnn.problems.kernels import Kernel
-from mucudnn.torch.choosing.trials import Trials
+from mucudnn.torch.choosing.trials import CallTrials
 from mucudnn.torch.compiling import comparison
 from mucudnn.torch.compiling.operators import CompiledCall
 
@@ -28,17 +27,18 @@ def use(path: Path, seconds: float, calls: int) -> list[bool]:
     A measurement takes a second of the process, which has run for long enough to check any time.
     """
     now = [1e6]
-    trials = Trials(lambda: now[0])
+    trials = CallTrials(lambda: now[0])
 
     def measure() -> Mapping[str, float]:
         now[0] += 1.0
         return TIMES
 
-    with Budget(seconds, lambda: now[0]).applied(), Cache.open(path) as cache:
+    with Budget(seconds, lambda: now[0]).applied(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MUCUDNN_CACHE", str(path))
         return [
             bool(
                 trials.find_or_measure(
-                    cache, (HERE, KERNEL, f"call {number}"), measure, lambda _: "choices", lambda _: 1e3
+                    (HERE, KERNEL, f"call {number}"), measure, lambda _: "choices", lambda _: 1e3
                 )
             )
             for number in range(calls)
@@ -56,15 +56,16 @@ def test_a_budget_that_ends_in_a_measurement_is_spent(tmp_path: Path) -> None:
     assert use(tmp_path / "cache.sqlite", 1.5, 3) == [True, True, False]
 
 
-def test_a_spent_budget_checks_no_times(tmp_path: Path) -> None:
+def test_a_spent_budget_checks_no_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "cache.sqlite"
+    monkeypatch.setenv("MUCUDNN_CACHE", str(path))
     use(path, 1.0, 1)
     for _ in range(3):
         assert use(path, 0.0, 1) == [True]
     measured = []
-    with Budget(1.0, lambda: 1e6).applied(), Cache.open(path) as cache:
-        Trials(lambda: 1e6).find_or_measure(
-            cache, (HERE, KERNEL, "call 0"), lambda: measured.append(1) or TIMES, lambda _: "", lambda _: 1.0
+    with Budget(1.0, lambda: 1e6).applied():
+        CallTrials(lambda: 1e6).find_or_measure(
+            (HERE, KERNEL, "call 0"), lambda: measured.append(1) or TIMES, lambda _: "", lambda _: 1.0
         )
     assert measured == [1], "a later process with time left does"
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from needs_torch import torch
 from step_clock import BusyClock, Clock
-from step_runs import CALL, CLEAR, LITTLE, OTHER, Memory, run_call, steps
+from step_runs import CALL, CLEAR, LITTLE, OTHER, Memory, compared, run_call, steps
 
 from mucudnn.torch.choosing.step_comparison import StepComparison
 
@@ -25,7 +25,7 @@ def test_a_comparison_has_its_result_once_it_has_ended(
     ours: float, stock: float, mixture: float | None, result: str
 ) -> None:
     clock = Clock()
-    comparison = StepComparison(clock=clock)
+    comparison = compared(clock)
     assert comparison.result is None, "no step has run"
     steps(comparison, clock, 4, ours, stock, mixture)
     assert comparison.result is None
@@ -36,7 +36,7 @@ def test_a_comparison_has_its_result_once_it_has_ended(
 @given(st.permutations([1.0, 1.03, 1.3]))
 def test_the_fastest_of_three_ways_stays(times: list[float]) -> None:
     clock = Clock()
-    comparison = StepComparison(clock=clock)
+    comparison = compared(clock)
     steps(comparison, clock, 30, *times)
     fastest = ("choices", "stock", "mixture")[times.index(1.0)]
     assert set(steps(comparison, clock, 5, *times)) == {fastest}
@@ -47,8 +47,8 @@ def test_the_log_has_the_times_and_says_how_many_calls_of_a_mixture_are_pytorchs
 ) -> None:
     caplog.set_level(logging.INFO, "mucudnn")
     clock = Clock()
-    steps(StepComparison(clock=clock), clock, 30, 1.0, 1.02)
-    steps(StepComparison(clock=clock), clock, 30, 1.5, 1.25, 1.0)
+    steps(compared(clock), clock, 30, 1.0, 1.02)
+    steps(compared(clock), clock, 30, 1.5, 1.25, 1.0)
     without, line = caplog.messages
     assert "1000 ms with the choices, 1020 ms with PyTorch's own" in without
     assert "save little" not in without
@@ -58,37 +58,37 @@ def test_the_log_has_the_times_and_says_how_many_calls_of_a_mixture_are_pytorchs
 def test_a_mixture_that_is_another_way_gets_no_steps() -> None:
     for gain in (CLEAR, LITTLE):
         clock = Clock()
-        assert "mixture" not in steps(StepComparison(clock=clock), clock, 30, 1.0, 1.05, gain=gain)
+        assert "mixture" not in steps(compared(clock), clock, 30, 1.0, 1.05, gain=gain)
 
 
 def test_the_closer_the_ways_the_more_steps_compare_them() -> None:
     for stock, count in ((2.0, 2), (1.2, 3), (1.07, 5), (1.04, 7)):
         clock = Clock()
-        ways = steps(StepComparison(clock=clock), clock, 30, 1.0, stock)
+        ways = steps(compared(clock), clock, 30, 1.0, stock)
         assert ways.count("stock") in (count, count + 1)
 
 
 def test_pytorchs_own_stays_unless_another_way_saves_more_than_times_err() -> None:
     for ours, mixture, result in ((0.99, 0.99, "stock"), (0.98, 1.0, "choices"), (1.0, 0.98, "mixture")):
         memory, clock = Memory(), Clock()
-        comparison = StepComparison(memory, clock)
+        comparison = compared(clock, memory)
         steps(comparison, clock, 30, ours, 1.0, mixture)
         assert comparison.result == result
-        later = StepComparison(memory, clock)
+        later = compared(clock, memory)
         steps(later, clock, 2, ours, 1.0, mixture)
         assert later.result == result, "from the times that the first comparison kept"
 
 
 def test_a_way_that_is_far_behind_gets_two_steps() -> None:
     clock = Clock()
-    ways = steps(StepComparison(clock=clock), clock, 40, 2.0, 1.05, 1.0)
+    ways = steps(compared(clock), clock, 40, 2.0, 1.05, 1.0)
     assert ways.count("choices") == 1 + 2, "the first step decides about the calls"
     assert ways.count("stock") in (7, 8)
 
 
 def test_one_slow_step_does_not_decide() -> None:
     clock = Clock()
-    comparison = StepComparison(clock=clock)
+    comparison = compared(clock)
     steps(comparison, clock, 2, 1.0, 2.0)
     clock.now += 100.0
     steps(comparison, clock, 30, 1.0, 2.0)
@@ -97,29 +97,21 @@ def test_one_slow_step_does_not_decide() -> None:
 
 def test_steps_that_other_programs_disturbed_do_not_count() -> None:
     memory, clock = Memory(), BusyClock()
-    comparison = StepComparison(memory, clock)
+    comparison = compared(clock, memory)
     steps(comparison, clock, 120, 1.0, 1.2)
     assert comparison.result == "choices", "although the median step took twice as long"
 
 
-def test_a_result_of_few_undisturbed_pairs_is_not_kept() -> None:
-    memory, clock = Memory(), Clock()
-    steps(StepComparison(memory, clock), clock, 30, 1.0, 2.0)
-    assert memory.kept == {}, "two pairs are enough for this process"
-    steps(StepComparison(memory, clock), clock, 60, 1.0, 1.03)
-    assert len(memory.kept) == 1
-
-
 def test_nothing_is_compared_while_a_call_is_undecided() -> None:
     clock = Clock()
-    comparison = StepComparison(clock=clock)
+    comparison = compared(clock)
     assert set(steps(comparison, clock, 30, 1.0, 0.5, gain=None)) == {"choices"}
     assert "stock" in steps(comparison, clock, 30, 1.0, 0.5)
 
 
 def test_a_model_that_runs_pytorchs_own_anyway_compares_nothing() -> None:
     clock = Clock()
-    comparison = StepComparison(clock=clock)
+    comparison = compared(clock)
     first, second, *others = steps(comparison, clock, 30, 1.0, 0.5, gain=0.0)
     assert (first, second) == ("choices", "choices"), "the first step measures"
     assert set(others) == {"stock"}, "the same way, without the work of looking choices up"
@@ -128,28 +120,28 @@ def test_a_model_that_runs_pytorchs_own_anyway_compares_nothing() -> None:
 @pytest.mark.parametrize(("ours", "stock", "faster"), [(1.0, 1.04, "choices"), (1.04, 1.0, "stock")])
 def test_a_later_process_follows_the_times_of_an_earlier_one(ours: float, stock: float, faster: str) -> None:
     memory, clock = Memory(), Clock()
-    steps(StepComparison(memory, clock), clock, 30, ours, stock)
+    steps(compared(clock, memory), clock, 30, ours, stock)
     assert memory.kept == {(CALL, CALL): pytest.approx({"choices": ours * 1e3, "stock": stock * 1e3})}
-    later = steps(StepComparison(memory, clock), clock, 30, ours, stock)
+    later = steps(compared(clock, memory), clock, 30, ours, stock)
     assert later == ["choices", *[faster] * 29], "the first step identifies the steps"
-    steps(StepComparison(memory, clock), clock, 30, stock, ours, call=OTHER)
+    steps(compared(clock, memory), clock, 30, stock, ours, call=OTHER)
     assert memory.kept.keys() == {(CALL, CALL), (OTHER, OTHER)}, "steps with other calls are compared"
 
 
 def test_a_later_process_runs_the_mixture_of_an_earlier_one() -> None:
     memory, clock = Memory(), Clock()
-    steps(StepComparison(memory, clock), clock, 60, 1.02, 1.05, 1.0)
+    steps(compared(clock, memory), clock, 60, 1.02, 1.05, 1.0)
     [kept] = memory.kept.values()
     assert kept == pytest.approx({"choices": 1020.0, "stock": 1050.0, "mixture": 1000.0})
-    assert steps(StepComparison(memory, clock), clock, 3, 1.25, 1.5, 1.0) == ["choices", "mixture", "mixture"]
+    assert steps(compared(clock, memory), clock, 3, 1.25, 1.5, 1.0) == ["choices", "mixture", "mixture"]
     kept["another version's way"] = 0.1
     del kept["mixture"]
-    assert steps(StepComparison(memory, clock), clock, 3, 1.25, 1.5, 1.0) == ["choices"] * 3
+    assert steps(compared(clock, memory), clock, 3, 1.25, 1.5, 1.0) == ["choices"] * 3
 
 
 def test_one_lucky_step_does_not_decide_and_its_comparison_is_not_kept() -> None:
     memory, clock = Memory(), Clock()
-    comparison = StepComparison(memory, clock)
+    comparison = compared(clock, memory)
     for ours, count in ((5.0, 1), (0.1, 1), (5.0, 30)):
         steps(comparison, clock, count, ours, 2.0)
     assert comparison.result == "stock"
@@ -162,7 +154,7 @@ def test_a_processor_that_slows_down_does_not_decide(
     rest: str, ours: float, stock: float, faster: str
 ) -> None:
     clock = Clock()
-    comparison = StepComparison(clock=clock)
+    comparison = compared(clock)
     for step in range(30):
         slower = 1 + (0.01 * step if rest == "all the time" else 0.25 * (step > 2))
         steps(comparison, clock, 1, ours * slower, stock * slower)
@@ -172,7 +164,7 @@ def test_a_processor_that_slows_down_does_not_decide(
 @given(st.permutations([1.0, 1.05, 1.3]), st.integers(7, 20), st.floats(1.0, 10.0))
 def test_slow_steps_of_a_while_do_not_decide(times: list[float], start: int, factor: float) -> None:
     clock = Clock()
-    comparison = StepComparison(clock=clock)
+    comparison = compared(clock)
     for step in range(60):
         slower = factor if start <= step < start + 3 else 1.0
         steps(comparison, clock, 1, *(slower * time for time in times))
@@ -182,12 +174,12 @@ def test_slow_steps_of_a_while_do_not_decide(times: list[float], start: int, fac
 def test_half_of_the_times_are_none() -> None:
     memory, clock = Memory(), Clock()
     memory.kept[CALL, CALL] = {"choices": 1.0}
-    assert "stock" in steps(StepComparison(memory, clock), clock, 30, 1.0, 2.0)
+    assert "stock" in steps(compared(clock, memory), clock, 30, 1.0, 2.0)
 
 
 def test_each_shape_has_its_result() -> None:
     clock = Clock()
-    comparison = StepComparison(clock=clock)
+    comparison = compared(clock)
     training, evaluation = "training", "evaluation"
     steps(comparison, clock, 30, 1.0, 0.5)
     steps(comparison, clock, 30, 0.5, 1.0, call=OTHER)
@@ -202,7 +194,7 @@ def test_each_shape_has_its_result() -> None:
 
 def test_a_step_that_calls_the_first_module_twice_is_compared_with_its_like() -> None:
     clock = Clock()
-    comparison = StepComparison(clock=clock)
+    comparison = compared(clock)
     for _ in range(30):
         for modules, ours, stock in (((1, 2), 1.0, 2.0), ((1,), 0.1, 0.2)):
             wanted = [run_call(comparison, module, CALL) for module in modules]
@@ -212,7 +204,7 @@ def test_a_step_that_calls_the_first_module_twice_is_compared_with_its_like() ->
 
 def test_steps_that_never_repeat_end_without_a_result() -> None:
     clock = Clock()
-    comparison = StepComparison(clock=clock)
+    comparison = compared(clock)
     every = tuple(range(1, 422))
     for number in range(421):
         for module in every if number == 0 else every[:number]:
@@ -225,7 +217,7 @@ def test_programs_that_want_the_same_bits_every_time_have_no_comparison() -> Non
     clock = Clock()
     torch.use_deterministic_algorithms(True)
     try:
-        assert set(steps(StepComparison(clock=clock), clock, 30, 1.0, 0.5)) == {"choices"}
+        assert set(steps(compared(clock), clock, 30, 1.0, 0.5)) == {"choices"}
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -248,7 +240,7 @@ def alternating_steps(
 @pytest.mark.parametrize(("seconds", "count"), [(1.0, 7), (0.2, 15), (1e-3, 64)])
 def test_steps_are_compared_for_three_seconds_or_64_of_each_way(seconds: float, count: int) -> None:
     clock = Clock()
-    comparison = StepComparison(clock=clock)
+    comparison = compared(clock)
     ways = alternating_steps(comparison, clock, 2 * count - 2, seconds, (1.03, 1.005))
     assert comparison.result is None
     ways = alternating_steps(comparison, clock, 6, seconds, (1.03, 1.005))
@@ -257,7 +249,7 @@ def test_steps_are_compared_for_three_seconds_or_64_of_each_way(seconds: float, 
 
 def test_where_it_is_open_which_way_is_faster_twice_as_many_steps_run_and_stock_stays() -> None:
     clock = Clock()
-    comparison = StepComparison(clock=clock)
+    comparison = compared(clock)
     ways = alternating_steps(comparison, clock, 60, 1.0, (1.2, 0.97))
     assert comparison.result == "stock"
     assert ways.count("choices") in (1 + 14, 1 + 15), "the first step decides about the calls"
@@ -273,7 +265,7 @@ def test_of_a_hundred_models_few_get_slower_by_chance(
     chosen = 0
     for seed in range(100):
         clock, random = Clock(), Random(seed)
-        comparison = StepComparison(clock=clock)
+        comparison = compared(clock)
         for _ in range(300):
             own = seconds * random.lognormvariate(0, 0.04)  # each step varies by 4 %
             steps(comparison, clock, 1, own, ratio * own)
@@ -284,7 +276,7 @@ def test_of_a_hundred_models_few_get_slower_by_chance(
 def test_steps_of_another_kind_decide_between_the_ways_that_these_steps_left() -> None:
     # A mixture is the same as the choices in the steps of the second kind, and the choices lost in the first.
     clock = Clock()
-    comparison = StepComparison(clock=clock)
+    comparison = compared(clock)
     first = steps(comparison, clock, 8, 9.0, 1.03, 1.0)
     assert {first.count(way) for way in ("stock", "mixture")} <= {2, 3}, "the choices are far behind"
     for kind in ("a new call", "the new call again"):
@@ -302,13 +294,13 @@ def test_a_thread_that_meets_another_one_in_a_comparison_goes_on_and_the_step_do
     class Slow(Memory):
         """A cache that the second thread does not wait for."""
 
-        def find(self, calls):  # type: ignore[no-untyped-def]
+        def step_times(self, *calls: str) -> dict[str, float]:
             if threading.current_thread() is not threading.main_thread():
                 entered.wait(60)
                 go_on.wait(60)
             return {}
 
-    comparison = StepComparison(Slow(), clock)
+    comparison = compared(clock, Slow())
     steps(comparison, clock, 1, 1.0, 2.0, call=CALL)
     other = threading.Thread(target=run_call, args=(comparison, 1, CALL))
     other.start()
@@ -323,7 +315,7 @@ def test_a_thread_that_meets_another_one_in_a_comparison_goes_on_and_the_step_do
 
 def test_a_child_of_a_fork_compares_although_another_thread_did_so_at_the_fork() -> None:
     clock = Clock()
-    comparison = StepComparison(clock=clock)
+    comparison = compared(clock)
     with comparison._lock:
         child = os.fork()
         if child == 0:
@@ -338,7 +330,7 @@ def test_ever_new_shapes_and_a_first_module_that_is_called_no_more_take_bounded_
     monkeypatch.setattr("mucudnn.torch.choosing.step_comparison._MOST_SHAPES", 4)
     monkeypatch.setattr("mucudnn.torch.choosing.step_comparison._MOST_CALLS", 8)
     clock = Clock()
-    comparison = StepComparison(clock=clock)
+    comparison = compared(clock)
     for number in range(50):
         steps(comparison, clock, 2, 1.5, 1.25, 1.0, call=f"shape {number}")
     kept = (

@@ -342,7 +342,7 @@ def test_close_predictions_are_settled_by_running_both(
         mt.convert(convolution)(x)
         assert len(races) == 1  # the cache has the times
         monkeypatch.setattr(answers, "_answers", Recent(16))
-        monkeypatch.setattr(trials, "of_process", trials.Trials(lambda: 1e6))
+        monkeypatch.setattr(trials, "of_process", trials.CallTrials(lambda: 1e6))
         own_ms.append(189.0 - ours_ms)
         mt.convert(convolution)(x)
     assert len(races) == 2, "another process checks the times"

@@ -25,8 +25,6 @@ _CHANCE_EARLY, _CHANCE = 0.01, 0.1
 # A step counts as undisturbed if its share of time on the CPU is at least this part of the best step's share:
 # on one thread, and on several threads, which also wait for each other.
 _LEAST_SHARE, _LEAST_SHARE_OF_THREADS = 0.97, 0.9
-# A result of fewer undisturbed pairs of steps is not kept for later processes.
-FEWEST_KEPT = 7
 _PREFERRED = (STOCK_WAY, MIXTURE, CHOICES)  # among ways that take the same time
 
 

@@ -15,8 +15,9 @@ Processors slow down as they get warm, and other programs come and go. The ways 
 an order that is reversed each time (CC SS MM, MM SS CC, and so on), and each step is compared with the
 neighbouring steps of the other ways.
 
-The times are kept, so that a later process with the same model does not compare again, until `step_check`
-says that the result is due to be checked.
+The times are kept, so that a later process with the same model does not compare again, until the steps'
+trial is due (see `trials`). A comparison of slower ways costs time, so one that takes too much of the time of
+the steps before it ends, and the earlier result stays.
 
 A step lasts from one call to the model's first convolution to the next, and each shape of its input has its
 own result. Programs that ask PyTorch for deterministic algorithms, and models that follow a plan, do not
@@ -24,8 +25,9 @@ compare.
 """
 
 import logging
+import statistics
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -33,18 +35,20 @@ from torch import Tensor
 
 from mucudnn._native import ClockReading, RunTime
 from mucudnn.arrays.recent import Recent
+from mucudnn.costs.checks import MOST_COST, uses_to_next_check
 from mucudnn.forks import close_in_child, no_fork
 from mucudnn.torch.choosing.answers import CallKey
 from mucudnn.torch.choosing.decision import CLEAR_GAIN
-from mucudnn.torch.choosing.faster_way import (
-    FEWEST_KEPT,
-    clean_pairs,
-    fastest,
-    relative_times,
-    slower_ways,
+from mucudnn.torch.choosing.faster_way import fastest, most_steps_to_compare, relative_times, slower_ways
+from mucudnn.torch.choosing.trials import (
+    CHOICES,
+    MIXTURE,
+    STEPS,
+    STOCK_WAY,
+    Times,
+    Trial,
+    key_of_step,
 )
-from mucudnn.torch.choosing.step_check import StepCheck, StepTimes, median_ms
-from mucudnn.torch.choosing.trials import CHOICES, MIXTURE, STOCK_WAY, Times
 from mucudnn.torch.operators import device_times
 from mucudnn.torch.operators.passes import is_captured
 
@@ -52,6 +56,7 @@ _PATIENCE = 400  # steps after which the choices stay without a comparison
 _MOST_CALLS = 4096  # in a longer step the program has probably stopped calling its first convolution
 _MOST_SHAPES = 512  # results, and as many older ones
 _MOST_ASKED = 4  # different steps with the same first call that are looked up in the cache
+MOST_OVERSPENT = 2  # a check ends without a result if it takes this many times its share of the steps' time
 _WAYS = (CHOICES, STOCK_WAY, MIXTURE)
 # The order of the ways, which begins again after its end. Each way runs two steps in a row, for programs that
 # call the first convolution twice in a step: they then see both of its calls in all ways.
@@ -59,36 +64,71 @@ _TURNS = tuple(way for way in (*_WAYS, *reversed(_WAYS)) for _ in range(2))
 _logger = logging.getLogger("mucudnn")
 
 
+def choose(step_ms: Times) -> str:
+    """Return the fastest way by kept times; empty without those of the choices and of PyTorch's own."""
+    return fastest(step_ms) if {CHOICES, STOCK_WAY} <= step_ms.keys() else ""
+
+
+def _find_trial(calls: Sequence[CallKey]) -> Trial:
+    return Trial(key_of_step(calls), choose)
+
+
 @dataclass
 class _SimilarSteps:
     """The steps that begin with the same call, and their times by the convolutions that they ran."""
 
     times: dict[tuple[int, ...], dict[str, list[RunTime]]] = field(default_factory=dict)
+    trials: dict[tuple[int, ...], Trial] = field(default_factory=dict)  # looked up for these steps
     left: tuple[str, ...] = _WAYS  # the ways that may be the fastest
     # The place of the next step in _TURNS. At 0, a step runs with the choices, as the first step ran.
     turn: int = 0
     # All compared steps, so that a program with ever new calls does not compare longer than others.
     count: int = 0
-    asked: set[tuple[int, ...]] = field(default_factory=set)  # the steps that were looked up in the cache
     result: str | None = None  # the way that runs from now on
-    left_to_pytorch: dict[int, bool] = field(default_factory=dict)  # keys are modules; empty without a result
-    check: StepCheck | None = None  # the latest result of a comparison
+    trial: Trial | None = None  # that of the result
+    distance: float = 0.0  # the uses of the trial to its next check
 
     @property
     def way(self) -> str:
         """The way of the next step."""
         return _TURNS[self.turn % len(_TURNS)]
 
-    def end(self, otherwise: str | None, step_ms: Times | None = None, *, is_counted: bool = False) -> None:
-        """Go on with the result as before its check, in which a step took these ms by way.
+    def begin_check(self) -> None:
+        """Note a step by the result, and compare the ways again if a check is due."""
+        if self.trial is not None and self.trial.note_use(self.distance):
+            self.result, self.left, self.count, self.turn = None, _WAYS, 0, 0
 
-        The first comparison has no earlier result, and goes on with `otherwise`.
-        """
+    def follow(self, trial: Trial) -> None:
+        """Let the result of a trial stay until its next check."""
+        self.trial, self.result = trial, trial.choice
+        self.times.clear()
+        own_ms = trial.times[trial.choice]
+        slower = [ms for ms in trial.times.values() if ms > own_ms]
+        check_ms = sum((ms - own_ms) * most_steps_to_compare(ms / own_ms) for ms in slower)
+        self.distance = uses_to_next_check(check_ms, own_ms, STEPS, trial.checks)
+
+    def end(self, otherwise: str | None, *, is_disturbed: bool = True) -> None:
+        """End a comparison without a result: go on with the earlier one, or with `otherwise`."""
         self.result = otherwise
-        if self.check is not None:
-            self.result = self.check.result
-            self.times.clear()
-            self.check.confirm(step_ms or {}, is_counted=is_counted)
+        if self.trial is not None:
+            self.trial.settle({}, self.trial.choice, is_disturbed=is_disturbed)
+            self.follow(self.trial)
+
+    def is_overspent(self, times: Mapping[str, Sequence[RunTime]]) -> bool:
+        """Return whether a check with these steps so far takes too much of the time of the steps before it.
+
+        It does if the kept times hide how slow another way is, or if a busy machine keeps it from an end.
+        """
+        if self.trial is None or self.trial.choice not in times:
+            return False
+        own_ms = statistics.median(step.wall_ms for step in times[self.trial.choice])
+        lost_ms = sum(
+            step.wall_ms - own_ms
+            for way, steps in times.items()
+            if way != self.trial.choice
+            for step in steps
+        )
+        return lost_ms > MOST_OVERSPENT * MOST_COST * self.distance * own_ms
 
     def add(self, modules: tuple[int, ...], time: RunTime) -> dict[str, list[RunTime]]:
         """Add the time of a step in the current way. Return the times of steps with these modules."""
@@ -108,19 +148,17 @@ class StepComparison:
 
     def __init__(
         self,
-        times: StepTimes | None = None,
+        find_trial: Callable[[Sequence[CallKey]], Trial] = _find_trial,
         clock: Callable[[str], ClockReading] = device_times.read_clocks,
         on_result: Callable[[Times], None] = lambda step_ms: None,
     ) -> None:
-        """Begin without steps. `on_result` takes the ms of a compared step by way.
+        """Begin without steps. `find_trial` looks up the trial of a step with some calls.
 
-        It takes no times if the step was not compared, because PyTorch runs all of its calls anyway.
+        `on_result` takes the ms of a compared step by way. It takes no times if the step was not compared,
+        because PyTorch runs all of its calls anyway.
         """
-        self._times, self._clock, self._on_result = times, clock, on_result
+        self._find_trial, self._clock, self._on_result = find_trial, clock, on_result
         self.first_layer: int | None = None  # the module whose call begins a step
-        # True if a result leaves the present step to PyTorch's own convolutions. A call to the first layer
-        # begins the next step.
-        self.is_step_left_to_pytorch = False
         self._similar_steps: Recent[CallKey, _SimilarSteps] = Recent(_MOST_SHAPES)  # keys are first calls
         self._compared: _SimilarSteps | None = (
             None  # steps similar to the present one; None if it is not compared
@@ -146,6 +184,14 @@ class StepComparison:
     def result(self) -> str | None:
         """The way of the last step if similar steps are decided; None while they are compared."""
         return self._way if self.first_layer is not None and self._compared is None else None
+
+    @property
+    def is_step_left_to_pytorch(self) -> bool:
+        """True if a result leaves the present step to PyTorch's own convolutions.
+
+        A call to the first layer begins the next step.
+        """
+        return self.result == STOCK_WAY
 
     def calls(self) -> list[tuple[int, CallKey, bool]]:
         """Return the modules and calls of the last compared step, and whether PyTorch's own runs each."""
@@ -183,13 +229,6 @@ class StepComparison:
         """Return whether a result leaves this call of the present step to PyTorch's own convolution."""
         return self._compared is None and self._runs_stock(call)
 
-    def describe(self, module: int) -> str:
-        """Return a text about the steps that leave a module to PyTorch; empty if there are none."""
-        left = {steps.left_to_pytorch.get(module) for steps in self._similar_steps.everything().values()}
-        if True not in left:
-            return ""
-        return f"PyTorch's own in {'some' if False in left else 'all'} steps"
-
     def _add_call(self, module: int, call: CallKey, x: Tensor) -> None:
         """Add a call to the present step, or begin the next step with it."""
         if module == self.first_layer:
@@ -213,10 +252,9 @@ class StepComparison:
         if steps is None:
             steps = self._similar_steps[call] = _SimilarSteps()
         may_compare = not torch.are_deterministic_algorithms_enabled() and not is_captured(x)
-        if steps.result and may_compare and steps.check is not None and steps.check.note_step():
-            steps.result, steps.left, steps.count, steps.turn = None, _WAYS, 0, 0
+        if steps.result and may_compare:
+            steps.begin_check()
         self._way, self._compared = steps.result or CHOICES, None
-        self.is_step_left_to_pytorch = steps.result == STOCK_WAY
         if steps.result or not may_compare:
             return
         self._compared, self._called, self._way = steps, [], steps.way
@@ -251,61 +289,41 @@ class StepComparison:
             steps.left = tuple(way for way in steps.left if way != MIXTURE)
         times = steps.add(modules, time)
         if len(steps.left) == 1:
-            self._decide(steps, times)
-        elif steps.check is not None and steps.check.is_overspent(times):
-            steps.end(None, median_ms(times))
+            self._decide(steps, modules, times)
+        elif steps.is_overspent(times):  # the next check is the later, too
+            steps.end(otherwise=None, is_disturbed=False)
 
-    def _decide(self, steps: _SimilarSteps, times: Mapping[str, list[RunTime]]) -> None:
-        """Choose the only way left, and keep the times in the cache.
-
-        A check that other programs disturbed changes nothing. One that contradicts the kept times replaces
-        them or, if its steps were too few to be kept, deletes them.
-        """
+    def _decide(
+        self, steps: _SimilarSteps, modules: tuple[int, ...], times: Mapping[str, list[RunTime]]
+    ) -> None:
+        """Choose the only way left, unless other programs disturbed a check of an earlier result."""
         [result] = steps.left
         step_ms = relative_times(times, result)
         # If the shortest steps disagree, something disturbed the steps, so a later process compares again.
         shortest = {way: min(step.wall_ms for step in times[way]) for way in step_ms}
         is_clear = all((fastest(own) == STOCK_WAY) == (result == STOCK_WAY) for own in (shortest, step_ms))
-        pairs = max(len(clean_pairs(times[result], own)) for way, own in times.items() if way != result)
-        is_kept = self._times is not None and is_clear and pairs >= FEWEST_KEPT
-        calls, earlier, checks = [call for _, call in self._called], steps.check, 0
-        if earlier is not None:
-            is_same = result == earlier.result
-            if not is_clear or (is_same and not is_kept):
-                self._way = earlier.result
-                steps.end(None, step_ms, is_counted=is_clear)
-                return
-            if is_same:
-                checks = earlier.checks + 1
-            elif earlier.times is not None:
-                earlier.times.forget(earlier.calls)
-        if self._times is not None and is_kept:
-            self._times.keep(calls, step_ms, checks)
-        steps.check = StepCheck(result, calls, step_ms, self._times if is_kept else None, checks)
-        self._end_comparison(steps, result, step_ms)
+        trial = steps.trial or steps.trials.get(modules) or self._find_trial(self._calls)
+        trial.settle(step_ms, result, is_disturbed=not is_clear)
+        self._end_comparison(steps, trial)
 
     def _decide_from_cache(self, steps: _SimilarSteps, modules: tuple[int, ...]) -> bool:
         """Choose a way by the cached times of this step. Return False if there are none."""
-        is_new = modules not in steps.asked and len(steps.asked) < _MOST_ASKED and steps.check is None
-        if self._times is None or not is_new:
+        if modules in steps.trials or len(steps.trials) >= _MOST_ASKED or steps.trial is not None:
             return False
-        steps.asked.add(modules)
-        calls = [call for _, call in self._called]
-        kept = self._times.find(calls)
-        if not {CHOICES, STOCK_WAY} <= kept.keys():
+        trial = steps.trials[modules] = self._find_trial(self._calls)
+        if not trial.choice:
             return False
-        step_ms = {way: kept[way] for way in _WAYS if way in kept}
-        result = fastest(step_ms)
-        uses, checks = self._times.add_uses(calls, 1)
-        steps.check = StepCheck(result, calls, step_ms, self._times, checks, uses)
-        self._end_comparison(steps, result, step_ms)
+        self._end_comparison(steps, trial)
         return True
 
-    def _end_comparison(self, steps: _SimilarSteps, result: str, step_ms: Times) -> None:
-        """Run this way from now on, and log the ms of all ways."""
-        self._way = steps.result = result
-        steps.left_to_pytorch = {module: self._runs_stock(call) for module, call in self._called}
-        steps.times.clear()
+    @property
+    def _calls(self) -> list[CallKey]:
+        return [call for _, call in self._called]
+
+    def _end_comparison(self, steps: _SimilarSteps, trial: Trial) -> None:
+        """Run the trial's way from now on, and log the ms of all ways."""
+        steps.follow(trial)
+        self._way, step_ms = trial.choice, trial.times
         unclear = sum(self._unclear[call] is True for _, call in self._called)
         texts = {
             CHOICES: "with the choices",
@@ -314,5 +332,5 @@ class StepComparison:
         }
         names = {CHOICES: "the choices", STOCK_WAY: "PyTorch's own", MIXTURE: "the mixture"}
         compared = ", ".join(f"{step_ms[way]:.4g} ms {texts[way]}" for way in _WAYS if way in step_ms)
-        _logger.info("A step takes %s: %s run", compared, names[result])
+        _logger.info("A step takes %s: %s run", compared, names[trial.choice])
         self._on_result(step_ms)

@@ -1,29 +1,41 @@
-"""Trials: comparisons of several ways to run a call, whose times the cache keeps.
+"""Trials: comparisons of several ways to do the same work, a call or a step, whose times the cache keeps.
 
-Other programs may have disturbed a trial, so it is due again after 1, 2, 4, … processes have used its times,
-as soon as it costs a small share of the time of these processes. Measurements spend the budget.
+Other programs may have disturbed a trial, or the processor was slow without a clock that shows it. So the
+ways are compared again after some uses of the times, and after twice as many each time that the result is
+confirmed, but only once that costs a small share of the time of these uses. A process uses the times of a
+call once, because the later uses are equal calls of the same program. Measurements spend the budget.
+
+The cache identifies a step by a digest of the keys of its calls, in order, and of the settings that affect a
+choice. It ignores the times that another version of mucudnn measured.
 """
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from functools import partial
+from typing import Any
 
+from mucudnn import settings
 from mucudnn._native import MOST_ROUNDS, Problem, UnfinishedError, second_lowest
 from mucudnn.arrays.call import LogListener
 from mucudnn.arrays.recent import Recent
 from mucudnn.arrays.user_cache import user_cache
-from mucudnn.costs.cache import Cache
+from mucudnn.arrays.views import TYPES
 from mucudnn.costs.checks import uses_to_next_check
-from mucudnn.costs.records import Machine
+from mucudnn.costs.records import Machine, StepUses
+from mucudnn.errors import MucudnnError
 from mucudnn.measuring.budget import current_budget
 from mucudnn.problems.kernels import Kernel
+from mucudnn.problems.shapes import problem_of
 from mucudnn.torch.choosing.answers import CallKey
 from mucudnn.torch.operators import device_times, passes
+from mucudnn.torch.tracing.recorder import DATA_TYPES
 
 Times = Mapping[str, float]
 Key = tuple[Machine, Kernel, str]  # the arguments of `Cache.step_times`
 CHOICES, STOCK_WAY, MIXTURE = "choices", "stock", "mixture"  # the ways in which a call or a step runs
+STEPS = 128  # the fewest steps from one check to the next
 _MOST_KEYS = 4096
 # If our operators save less than this share of the predicted time, PyTorch's own run without a comparison.
 LEAST_GAIN = 0.03
@@ -35,11 +47,74 @@ OPERATOR_MS = 0.03
 _BUDGET_MS = 25.0
 
 
-class Trials:
-    """The trials whose times a process uses.
+class Trial:
+    """The kept times of several ways to do the same work, and their uses so far.
 
-    Only the first use of a process counts: the later ones are equal calls of the same program.
+    A trial without a key, or without a cache that can be used, has no times at first, and keeps them only in
+    this process.
     """
+
+    def __init__(
+        self,
+        key: Key | None,
+        choose: Callable[[Times], str],
+        open_cache: Callable[[LogListener], AbstractContextManager[Any]] = user_cache,
+    ) -> None:
+        """Look the times up. `choose` returns the way that times lead to, empty if some are missing."""
+        self._key, self._open = key, open_cache
+        self.times: Times = self._ask("step_times") or {}
+        self.choice = choose(self.times) if self.times else ""
+        uses: StepUses = self._ask("add_uses", 0) or StepUses(0, 0)
+        self._uses, self.checks = uses
+        self._own = self._uncounted = 0  # the uses in this process, and those that the cache lacks
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        """Return what a method of the cache returns for this trial; None without a key or a cache."""
+        with suppress(MucudnnError):
+            if self._key is not None:
+                with self._open(LogListener()) as cache:
+                    return getattr(cache, method)(*self._key, *arguments)
+        return None
+
+    def note_use(self, distance: float) -> bool:
+        """Note a use of the times. Return whether to compare the ways now, after `distance` uses.
+
+        A process compares at its first use, or after many, because a comparison that the process does not
+        complete is lost.
+        """
+        self._own += 1
+        self._uses += 1
+        self._uncounted += 1
+        is_due = self._uses >= distance and (self._own == 1 or self._own >= STEPS)
+        if is_due or not self._own & (self._own + 1):  # the cache takes 2 ms, so count seldom
+            # Another process may have compared the ways meanwhile.
+            self._uses, _ = self._ask("add_uses", self._uncounted) or (self._uses, 0)
+            self._uncounted = 0
+            is_due = is_due and self._uses >= distance
+        if is_due:
+            # Other processes need not compare, too, and nothing repeats it if this process ends early.
+            self._ask("reset_uses", self.checks)
+        return is_due
+
+    def settle(self, times: Times, choice: str, *, is_disturbed: bool) -> None:
+        """Note the times of a comparison, and the way that they lead to.
+
+        Earlier times stay if they lead to the same way, because Inductor's cache of compiled graphs depends
+        on them, or if other programs disturbed the comparison.
+        """
+        if not self.choice or not (is_disturbed or choice == self.choice):
+            self.times, self.choice, self.checks = times, choice, 0
+        else:
+            self.checks += not is_disturbed
+        if is_disturbed:
+            self._ask("reset_uses", self.checks)
+        else:
+            self._ask("add_step_times", self.times, self.checks)
+        self._uses = self._own = self._uncounted = 0
+
+
+class CallTrials:
+    """The trials of calls that a process has used, and the time that it spent to check them."""
 
     def __init__(self, clock: Callable[[], float] = time.process_time) -> None:
         """Take a clock that gives the seconds for which the process has run."""
@@ -48,7 +123,6 @@ class Trials:
 
     def find_or_measure(
         self,
-        cache: Cache,
         key: Key,
         measure: Callable[[], Times],
         choose: Callable[[Times], str],
@@ -64,41 +138,37 @@ class Trials:
         for a trial that a later call has to make, because a paced budget has no time, or too little on a busy
         machine.
         """
-        kept, checks = cache.step_times(*key), 0
+        trial = Trial(key, choose)
         if not may_measure:
-            return kept
-        budget = current_budget()
-        if budget.is_spent and budget.is_paced and not kept:
+            return trial.times
+        budget, is_new = current_budget(), not trial.times
+        if budget.is_spent and budget.is_paced and is_new:
             raise UnfinishedError("there is no time to measure now")
         if budget.is_spent:
-            return kept
+            return trial.times
         is_used, self._used[key] = self._used[key], True
-        if kept:
+        if not is_new:
             if is_used:
-                return kept
-            uses, checks = cache.add_uses(*key, 1)
-            cost_ms = check_ms(kept) + self._checking_s * 1e3
-            if uses < uses_to_next_check(cost_ms, self._clock() * 1e3, 1, checks):
-                return kept
+                return trial.times
+            cost_ms = check_ms(trial.times) + self._checking_s * 1e3
+            if not trial.note_use(uses_to_next_check(cost_ms, self._clock() * 1e3, 1, trial.checks)):
+                return trial.times
         times: Times = {}
         start = self._clock()
         try:
             with budget.spending():
                 times = measure()
         except (*passes.FAILURES, RuntimeError) as error:  # such as a lack of memory
-            if isinstance(error, UnfinishedError) and not kept:
+            if isinstance(error, UnfinishedError) and is_new:
                 raise
-        if kept:
+        if not is_new:
             self._checking_s += self._clock() - start
-        if times and (not kept or choose(times) != choose(kept)):
-            cache.add_step_times(*key, times)
-            return times
-        if kept:  # confirmed times stay, because Inductor's cache of compiled graphs depends on them
-            cache.reset_uses(*key, checks + bool(times))
-        return kept
+        if times or not is_new:
+            trial.settle(times, choose(times) if times else "", is_disturbed=not times)
+        return trial.times
 
 
-of_process = Trials()
+of_process = CallTrials()
 
 
 def compare(
@@ -113,22 +183,20 @@ def compare(
     """Return the ms of two ways to run a call, and the share of the first way's time that the second saves.
 
     The second way has an overhead that its times lack. `algorithms` identify what both run. Return no times
-    as `Trials.find_or_measure` does, and raise what it raises.
+    as `CallTrials.find_or_measure` does, and raise what it raises.
     """
     present, other = ways
 
     def gain_by(times: Times) -> float:
         return 1 - (times[other] + overhead_ms) / times[present]
 
-    with user_cache(LogListener()) as cache:
-        times = of_process.find_or_measure(
-            cache,
-            (key.source.machine, Kernel(problem, "forward"), digest(algorithms)),
-            partial(time_ways, key.device, ways),
-            choose=lambda times: other if gain_by(times) >= LEAST_GAIN else present,
-            check_ms=lambda times: max(_BUDGET_MS, 2 * sum(times.values())),
-            may_measure=may_measure,
-        )
+    times = of_process.find_or_measure(
+        (key.source.machine, Kernel(problem, "forward"), digest(algorithms)),
+        partial(time_ways, key.device, ways),
+        choose=lambda times: other if gain_by(times) >= LEAST_GAIN else present,
+        check_ms=lambda times: max(_BUDGET_MS, 2 * sum(times.values())),
+        may_measure=may_measure,
+    )
     return times, gain_by(times) if times else 0.0
 
 
@@ -136,6 +204,28 @@ def time_ways(device: str, ways: Mapping[str, Callable[[], object]]) -> Times:
     """Return the ms of ways to run a call, interleaved; none if all were disturbed."""
     times = device_times.time_interleaved(device, [*ways.values()], MOST_ROUNDS, _BUDGET_MS)
     return {} if times.is_busy else dict(zip(ways, map(second_lowest, times.times_ms), strict=True))
+
+
+def key_of_step(calls: Sequence[CallKey]) -> Key | None:
+    """Return the machine, a forward pass of a step and the digest of all its calls.
+
+    The pass is that of the first call whose data type an engine supports. Return None if there is none;
+    complex types are unsupported.
+    """
+    first = next((key for key in calls if DATA_TYPES.get(key.data_type) in TYPES), None)
+    if first is None:
+        return None
+    x = tuple(first.x) if len(first.x) == len(first.w) else (1, *first.x)
+    padding = 0 if isinstance(first.padding, str) else first.padding
+    with suppress(MucudnnError):
+        problem = problem_of(
+            DATA_TYPES[first.data_type], "nchw", x, tuple(first.w),
+            first.stride, padding, first.dilation, first.groups,
+        )  # fmt: skip
+        chosen = settings.THREADS.read(), settings.BATCH_POLICY.read()
+        step = digest((chosen, *(key.text() for key in calls)))
+        return first.source.machine, Kernel(problem, "forward"), step
+    return None
 
 
 def digest(parts: Iterable[object]) -> str:

@@ -57,10 +57,9 @@ def choose(call: CompiledCall, packed: Packed | None) -> EngineChoice | None:
     step = digest(("compiled", kind, call.workspace, call.constant_filter))
     try:
         key = stock.source_of("cpu").machine, Kernel(call.problem, call.pass_), step
-        with user_cache(LogListener()) as cache:
-            times = trials.of_process.find_or_measure(
-                cache, key, partial(_measure, call, packed), choose_way, _measuring_ms
-            )
+        times = trials.of_process.find_or_measure(
+            key, partial(_measure, call, packed), choose_way, _measuring_ms
+        )
     except (*passes.FAILURES, RuntimeError):
         return None
     way = choose_way(times)

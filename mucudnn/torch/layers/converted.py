@@ -114,8 +114,7 @@ class Converted:
         settings = self._mucudnn
         if settings is None:
             return text
-        steps = "" if settings.comparison is None else settings.comparison.describe(id(self))
-        return ", ".join(filter(None, (text, str(settings), steps)))
+        return f"{text}, {settings}"
 
     def __prepare_scriptable__(self: Any) -> Any:
         """Raise a UsageError with advice: `torch.jit.script` calls this method of each module."""

@@ -20,7 +20,6 @@ from mucudnn.sizes import spell_limit
 from mucudnn.torch.choosing import answers
 from mucudnn.torch.choosing.answers import Answer, CallKey
 from mucudnn.torch.choosing.sightings import Sightings
-from mucudnn.torch.choosing.step_check import StepTimes
 from mucudnn.torch.choosing.step_comparison import StepComparison
 from mucudnn.torch.choosing.trials import CHOICES, MIXTURE, STOCK_WAY
 from mucudnn.torch.operators.options import handle_of
@@ -58,7 +57,7 @@ class ConversionSettings:
         self.comparison: StepComparison | None = None
         # Whole steps of PyTorch's own convolutions promise nothing.
         if plan is None and tune != "never" and not self.promise_text:
-            self.comparison = StepComparison(StepTimes(), on_result=self._report)
+            self.comparison = StepComparison(on_result=self._report)
         self.handle = None if known is None else handle_of(known)
         # Call keys contain this text because the settings themselves would keep the comparison alive.
         self.key = f"{workspace}, {self.handle}, {tune}, {self.promise}"
