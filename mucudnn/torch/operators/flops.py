@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import torch
@@ -10,8 +11,7 @@ import torch
 from mucudnn.arrays.call import by_role
 from mucudnn.problems.kernels import PASSES
 from mucudnn.torch.operators import ops  # noqa: F401 (defines the operators)
-from mucudnn.torch.operators.options import Ints, Options
-from mucudnn.torch.operators.passes import stock_arguments
+from mucudnn.torch.operators.options import Ints
 
 
 @contextmanager
@@ -23,23 +23,15 @@ def _silent(name: str) -> Iterator[None]:
 
 
 with _silent("torch.utils.flop_counter"):  # its import logs a warning if Triton is missing
-    from torch.utils.flop_counter import flop_registry, register_flop_formula
-
-_aten = torch.ops.aten
+    from torch.utils.flop_counter import register_flop_formula
 
 
 def _formula_of(pass_: str) -> Callable[..., int]:
-    def count(first: Ints, second: Ints, third: Ints | None, *options: Any, out_shape: Ints, **_: Any) -> int:
-        stock, function = stock_arguments(Options(*options)), _aten.convolution
-        arguments: tuple[Any, ...] = first, second, third, *stock
-        result: Any = out_shape
-        if pass_ != "forward":
-            x, w, dy = by_role(pass_, first, second, third)
-            mask = [pass_ == "backward_data", pass_ == "backward_filter", False]
-            function, result = _aten.convolution_backward, (x, w, None)
-            arguments = dy, x, w, None, *stock, mask
-        flops: int = flop_registry[function](*arguments, out_val=result)
-        return flops
+    def count(first: Ints, second: Ints, *_: Any, out_shape: Ints, **__: Any) -> int:
+        x, w, y = by_role(pass_, first, second, out_shape)
+        # Like PyTorch, multiply each filter gradient with all input channels, also those of other groups.
+        channels = x[1] if pass_ == "backward_filter" else w[1]
+        return 2 * prod(y) * prod(w[2:]) * channels
 
     return count
 
