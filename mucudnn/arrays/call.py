@@ -52,7 +52,6 @@ class PassCall(NamedTuple):
     promise: Promise = Promise()
     deterministic: bool = False  # True if the algorithms must give the same bits in each run
     constant_filter: bool = False  # True if runs on the CPU may keep w in the algorithms' own form
-    epilogue: str = ""  # the operations that the engine fuses with the forward pass, such as `+bias+relu`
 
 
 def by_role(pass_: str, first: T, second: T, result: T) -> tuple[T, T, T]:
@@ -66,7 +65,7 @@ def geometry(call: PassCall) -> tuple[Problem, dict[str, Shape]]:
     """Return a call's problem, and the shapes of x, w and y. Raises UsageError, ArgumentTypeError."""
     problem = problem_of(
         call.data_type, call.layout, call.x, call.w,
-        call.stride, call.padding, call.dilation, call.groups, call.math, call.epilogue,
+        call.stride, call.padding, call.dilation, call.groups, call.math,
     )  # fmt: skip
     shapes = shapes_of(problem, len(call.x) - 2)
     if call.y is not None and tuple(call.y) != shapes["y"]:

@@ -108,9 +108,9 @@ class Prepared:
 
         A CUDA device runs the work on `stream`. If `owner` is one of the tensors, its library lends the
         workspace on such a device. If there is no memory for it, the convolution is divided further, down to
-        single samples, with one warning. `kept` is what `keep_filter` made of w. On the CPU, and if the
-        call's epilogue has a bias, `bias` may be the address of one value for each channel of y, which a
-        forward pass with beta 0 adds in its write of y. Raises NothingFitsError, MucudnnError.
+        single samples, with one warning. `kept` is what `keep_filter` made of w. On the CPU `bias` may
+        be the address of one value for each channel of y, which a forward pass with beta 0 adds in its write
+        of y. Raises NothingFitsError, MucudnnError.
         """
         assert self._division is not None
 

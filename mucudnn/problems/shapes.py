@@ -22,7 +22,6 @@ def problem_of(
     dilation: Sizes,
     groups: int,
     math: str = "default",
-    epilogue: str = "",
 ) -> Problem:
     """Return the problem that convolves an input of shape `x` with a filter of shape `w`.
 
@@ -60,7 +59,6 @@ def problem_of(
             data_type=data_type,
             layout=layout,
             math=math,
-            epilogue=epilogue,
         )
     except raised_here(ValueError) as error:
         raise UsageError(str(error)) from None

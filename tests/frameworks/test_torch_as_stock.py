@@ -181,6 +181,6 @@ def test_a_planned_transposed_layer_has_the_outcome_of_pytorchs_own(
     base = torch.float32 if other else kind
     stock = cast(nn.ConvTranspose2d(4, 6, 3, stride=2, groups=2), base, kind if other == "bias" else base)
     ours = copy.deepcopy(stock)
-    divide(ours, "up", ConversionSettings("1MiB", str(Plan({}, ()))))
+    divide(ours, ConversionSettings("1MiB", str(Plan({}, ()))))
     for mode in ("eval", "autocast"):
         assert_same(ours, stock, x(*shape, dtype=kind if other == "x" else base), mode)

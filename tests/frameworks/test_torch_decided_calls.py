@@ -98,17 +98,6 @@ def test_a_transform_follows_a_decided_call() -> None:
     torch.testing.assert_close(result, torch.stack([own(X), own(2 * X)]))
 
 
-def test_the_log_says_the_choice_for_each_layer_even_after_its_call_was_decided(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    model = mt.convert(nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)))
-    for _ in range(2):
-        model(X)
-    with caplog.at_level(logging.INFO, "mucudnn"):
-        model(X)
-    assert [sum(f"the layer {name} is" in text for text in caplog.messages) for name in "01"] == [1, 1]
-
-
 @pytest.mark.parametrize("x", [X[:, :3], X.double()])
 def test_a_call_that_pytorch_refuses_raises_its_error_while_choices_are_logged(
     x: torch.Tensor, caplog: pytest.LogCaptureFixture
@@ -150,16 +139,6 @@ def test_an_entry_that_is_used_again_before_four_others_is_never_forgotten(
             assert recent[key] == key
         recent[key] = key
         assert len(recent.everything()) <= 8
-
-
-def test_the_sentences_of_the_log_about_a_layer_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "mucudnn")
-    ours, _ = converted()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(modules, "_MOST_LOGGED", 2)
-        for columns in range(3, 9):
-            ours(X[..., :columns])
-    assert len(modules._logged[ours].everything()) == 4
 
 
 def test_arguments_and_modes_with_torch_function_get_the_function() -> None:

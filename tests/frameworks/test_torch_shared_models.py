@@ -92,7 +92,7 @@ def test_a_call_to_a_planned_transposed_layer_ends_although_another_thread_resto
 ) -> None:
     own, x = nn.ConvTranspose2d(3, 4, 3), torch.randn(shape)
     module = copy.deepcopy(own)
-    divide(module, "up", ConversionSettings("1MiB", str(Plan({}, ()))))
+    divide(module, ConversionSettings("1MiB", str(Plan({}, ()))))
 
     def restore() -> bool:
         mt.restore(module)

@@ -23,10 +23,11 @@ SHAPE, OTHER_SHAPE = (2, 4, 9, 9), (2, 4, 8, 8)
 def looks(model: nn.Module, x: torch.Tensor) -> list[str]:
     """Return the names of the layers that look for their choices in a call of a model."""
     names: list[str] = []
+    name_of = {module: name for name, module in model.named_modules()}
     real = modules.Converted._conv_forward
 
     def watched(self: Any, *operands: Any) -> Any:
-        names.append(self._mucudnn_name)
+        names.append(name_of[self])
         return real(self, *operands)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,7 +1,6 @@
 """A summary shows the choice for each convolution of a converted model, and the log shows it once."""
 
 import copy
-import logging
 
 import pytest
 from needs_torch import mt, torch
@@ -110,23 +109,6 @@ def test_the_model_does_not_change(model: nn.Module) -> None:
 def test_a_model_that_is_not_converted_is_refused() -> None:
     with pytest.raises(UsageError, match=r"call mucudnn.torch.convert\(model\) first"):
         mt.summary(Network(), X)
-
-
-def test_the_log_shows_the_choice_for_each_layer_once(
-    model: nn.Module, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, logger="mucudnn")
-    for _ in range(2):
-        model(X).backward()
-    told = [line for line in caplog.messages if line.startswith("the layer ")]
-    assert [line.split()[2] for line in told] == [
-        "features.0",
-        "features.3",
-        "features.4",
-        "signal",
-        "volume",
-    ]
-    assert all(" is " in line and ": its forward pass runs in " in line for line in told)
 
 
 @pytest.mark.parametrize("busy", [0, 2])

@@ -21,7 +21,7 @@ NO_KERNELS = str(Plan({}, ()))  # so each kernel runs within the workspace
 def planned(module: Any) -> Any:
     """Return a copy that runs on mucudnn's operators."""
     divided = copy.deepcopy(module)
-    divide(divided, "up", ConversionSettings("1MiB", NO_KERNELS))
+    divide(divided, ConversionSettings("1MiB", NO_KERNELS))
     return divided
 
 

@@ -66,7 +66,6 @@ class Answer(NamedTuple):
     is_divided: bool = False  # True if our passes divide the mini-batch, the channels or the samples
     is_busy: bool = False  # True if other programs disturbed a measurement that it depends on
     saved_ms: float = 0.0  # the predicted ms that our passes save; 0 without PyTorch's own as a candidate
-    epilogue: str = ""  # the operations that are fused with the forward pass, as in the options
 
     def applied(self, operands: Operands) -> Operands:
         """Return the operands with the options that our passes run a call with.
@@ -76,7 +75,7 @@ class Answer(NamedTuple):
         if not self.is_final:
             promise = promise_named(operands.options.promise)._replace(choice=FIXED)
             return operands._replace(options=operands.options._replace(promise=str(promise)))
-        return operands.fused_with(self.epilogue)
+        return operands
 
 
 LEFT_TO_PYTORCH = Answer(0.0)

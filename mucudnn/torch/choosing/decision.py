@@ -2,9 +2,6 @@
 
 If every pass chooses STOCK, PyTorch runs the call with its own autograd, as if mucudnn were absent. Otherwise
 the sums of the predicted times decide or, if these are close, interleaved runs of both.
-
-PyTorch adds a bias in a pass of its own over the result, and so do our operators on a GPU unless an engine
-fuses the addition, which is chosen last. On a CPU the engine always adds the bias as it writes the result.
 """
 
 from collections.abc import Callable, Hashable
@@ -17,6 +14,7 @@ from mucudnn._native import UnfinishedError
 from mucudnn.arrays.choosing import is_measured
 from mucudnn.arrays.dispatch import Prepared
 from mucudnn.arrays.user_cache import one_cache
+from mucudnn.problems.kernels import Kernel
 from mucudnn.promises import promise_named
 from mucudnn.solver import Configuration
 from mucudnn.torch.choosing import trials
@@ -30,18 +28,22 @@ from mucudnn.torch.choosing.answers import (
     passes_of,
 )
 from mucudnn.torch.choosing.sightings import Sightings
-from mucudnn.torch.choosing.trials import CHOICES, LEAST_GAIN, OPERATOR_MS, STOCK_WAY
+from mucudnn.torch.choosing.trials import CHOICES, STOCK_WAY, WAYS_MS, Times, digest
 from mucudnn.torch.operators import passes, stock
 from mucudnn.torch.operators.operands import Operands
 from mucudnn.torch.operators.options import plan_of
 
+# If our operators save less than this share of the predicted time, PyTorch's own run without a comparison.
+LEAST_GAIN = 0.03
 # A predicted gain above the largest error seen so far: our operators then run without a comparison, and also
 # in a mixture (see `step_comparison`).
 CLEAR_GAIN = 0.25
-# The Python overhead of a call to a converted module besides its operators.
+# The Python overhead of an operator. With that of a converted module's call it is 0.06 ms without gradients
+# and 0.18 ms with them, in a loop of equal calls on two cores of an EPYC (Zen 3). Networks pay more because
+# other layers push the interpreter out of the caches. A GPU computes meanwhile.
+OPERATOR_MS = 0.03
 _CALL_MS, _CALL_WITH_GRADIENTS_MS = 0.04, 0.12
 _MOST_UNKNOWN = 2  # once the cache lacks this many shapes of a layer, new shapes are not looked up
-_BIAS, _FUSED = "+bias", "fused"  # the epilogue that an engine fuses on a GPU, and the way that runs it
 
 
 def decide(
@@ -124,14 +126,12 @@ def _decide(key: CallKey, operands: Operands, is_own: bool, *, may_measure: bool
                 for pass_, call in operands.calls(passes_of(key)).items()
             }
             answer = _compare_with_stock(key, operands, ready, may_measure)
-            answer = _fuse_bias(key, operands, ready["forward"], answer, stream, may_measure)
     except passes.FAILURES:
         return None
     finally:
         key.source.release()
     if not is_own or not answer.gain:
         return answer
-    options = operands.fused_with(answer.epilogue).options
     return answer._replace(options=options, ready=ready["forward"] if x.is_cpu else None)
 
 
@@ -173,13 +173,20 @@ def _gain(
         return predicted
     # The measured time includes the operators' own overhead on a CPU, but not on a GPU.
     overhead_ms = call_ms if operands.x.is_cpu else operators_ms
-    algorithms = [f"{pass_}: {division.configuration}" for pass_, division in ready.items()]
-    times, gain = trials.compare(
-        key, ready["forward"].problem, _ways(key, operands, ready), algorithms, overhead_ms,
+
+    def gain_by(times: Times) -> float:
+        return 1 - (times[CHOICES] + overhead_ms) / times[STOCK_WAY]
+
+    algorithms = digest(f"{pass_}: {division.configuration}" for pass_, division in ready.items())
+    times = trials.of_process.find_or_measure(
+        (key.source.machine, Kernel(ready["forward"].problem, "forward"), algorithms),
+        partial(trials.time_ways, key.device, _ways(key, operands, ready)),
+        choose=lambda times: CHOICES if gain_by(times) >= LEAST_GAIN else STOCK_WAY,
+        check_ms=lambda times: max(WAYS_MS, 2 * sum(times.values())),
         may_measure=may_measure,
-    )  # fmt: skip
+    )
     if times:
-        return gain
+        return gain_by(times)
     return predicted if may_measure else 0.0
 
 
@@ -209,47 +216,3 @@ def _ways(key: CallKey, operands: Operands, ready: dict[str, Prepared]) -> dict[
             gradient().sum([0, *range(2, x.dim())])
 
     return {STOCK_WAY: run_stock, CHOICES: run_ours}
-
-
-def _fuse_bias(
-    key: CallKey, operands: Operands, plain: Prepared, answer: Answer, stream: int, may_measure: bool
-) -> Answer:
-    """Return the answer with a forward pass on a GPU that cuDNN fuses the bias with, if that is faster.
-
-    `plain` is the division of the forward pass without a bias, which runs unless the answer leaves the call
-    to PyTorch. The fused pass has to save the share LEAST_GAIN of the answer's time. If it replaces
-    PyTorch's own convolution, OPERATOR_MS counts as its overhead. A call that is traced, needs gradients or
-    has a plan or a promise is never fused. Raises MucudnnError, EngineError, MemoryError.
-    """
-    x, w, bias, options, *_ = operands
-    is_bound = options.plan is not None or str(promise_named(options.promise))
-    if key.device == "cpu" or any(key.needed) or bias is None or is_bound:
-        return answer
-    fused = operands.fused_with(_BIAS)
-    try:
-        call = fused.calls(["forward"])["forward"]
-        ready = passes.ready_of(call, fused.options, stream, may_measure=may_measure)
-    except passes.FAILURES:  # for example, no engine fuses a bias within the limit
-        return answer
-    present, overhead_ms, without = CHOICES, 0.0, str(plain.configuration)
-    run_present: Callable[[], Tensor] = partial(passes.run, "forward", x, w, bias, options)
-    if not answer.gain:
-        present, overhead_ms, without = STOCK_WAY, OPERATOR_MS, STOCK_WAY
-        run_present = partial(stock.forward, x, w, bias, passes.stock_arguments(options))
-    times, gain = trials.compare(
-        key,
-        ready.problem,
-        {present: run_present, _FUSED: partial(passes.run, "forward", x, w, bias, fused.options)},
-        (_FUSED, ready.configuration, without),
-        overhead_ms,
-        may_measure=may_measure,
-    )
-    if gain < LEAST_GAIN:
-        return answer
-    return answer._replace(
-        gain=1 - (1 - answer.gain) * (1 - gain),
-        is_divided=answer.is_divided or len(ready.configuration.parts) > 1,
-        is_busy=answer.is_busy or ready.is_busy,
-        saved_ms=answer.saved_ms + times[present] - times[_FUSED],
-        epilogue=_BIAS,
-    )

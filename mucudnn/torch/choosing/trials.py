@@ -13,11 +13,10 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from functools import partial
 from typing import Any
 
 from mucudnn import settings
-from mucudnn._native import MOST_ROUNDS, Problem, UnfinishedError, second_lowest
+from mucudnn._native import MOST_ROUNDS, UnfinishedError, second_lowest
 from mucudnn.arrays.call import LogListener
 from mucudnn.arrays.recent import Recent
 from mucudnn.arrays.user_cache import user_cache
@@ -37,14 +36,8 @@ Key = tuple[Machine, Kernel, str]  # the arguments of `Cache.step_times`
 CHOICES, STOCK_WAY, MIXTURE = "choices", "stock", "mixture"  # the ways in which a call or a step runs
 STEPS = 128  # the fewest steps from one check to the next
 _MOST_KEYS = 4096
-# If our operators save less than this share of the predicted time, PyTorch's own run without a comparison.
-LEAST_GAIN = 0.03
-# The Python overhead of an operator. With that of a converted module's call (see `decision`) it is 0.06 ms
-# without gradients and 0.18 ms with them, in a loop of equal calls on two cores of an EPYC (Zen 3). Networks
-# pay more because other layers push the interpreter out of the caches. A GPU computes meanwhile.
-OPERATOR_MS = 0.03
 # A few rounds are enough because a converted model compares whole steps afterwards.
-_BUDGET_MS = 25.0
+WAYS_MS = 25.0
 
 
 class Trial:
@@ -171,38 +164,9 @@ class CallTrials:
 of_process = CallTrials()
 
 
-def compare(
-    key: CallKey,
-    problem: Problem,
-    ways: Mapping[str, Callable[[], object]],
-    algorithms: Iterable[object],
-    overhead_ms: float,
-    *,
-    may_measure: bool,
-) -> tuple[Times, float]:
-    """Return the ms of two ways to run a call, and the share of the first way's time that the second saves.
-
-    The second way has an overhead that its times lack. `algorithms` identify what both run. Return no times
-    as `CallTrials.find_or_measure` does, and raise what it raises.
-    """
-    present, other = ways
-
-    def gain_by(times: Times) -> float:
-        return 1 - (times[other] + overhead_ms) / times[present]
-
-    times = of_process.find_or_measure(
-        (key.source.machine, Kernel(problem, "forward"), digest(algorithms)),
-        partial(time_ways, key.device, ways),
-        choose=lambda times: other if gain_by(times) >= LEAST_GAIN else present,
-        check_ms=lambda times: max(_BUDGET_MS, 2 * sum(times.values())),
-        may_measure=may_measure,
-    )
-    return times, gain_by(times) if times else 0.0
-
-
 def time_ways(device: str, ways: Mapping[str, Callable[[], object]]) -> Times:
     """Return the ms of ways to run a call, interleaved; none if all were disturbed."""
-    times = device_times.time_interleaved(device, [*ways.values()], MOST_ROUNDS, _BUDGET_MS)
+    times = device_times.time_interleaved(device, [*ways.values()], MOST_ROUNDS, WAYS_MS)
     return {} if times.is_busy else dict(zip(ways, map(second_lowest, times.times_ms), strict=True))
 
 

@@ -127,16 +127,15 @@ def convert(
     budget_s = None if budget is None else parse_budget(str(budget))
     if remeasure:
         remeasure_from_now_on()
-    names = {module: name for name, module in cast(nn.Module, model).named_modules()}
     layers = convolutions(model)
     plans: list[str | None] = [None] * len(layers) if known is None else [*plans_of_layers(known, layers)]
     settings = {own: ConversionSettings(limit, own, tune, promise, budget_s) for own in set(plans)}
     for module, own in zip(layers, plans, strict=True):
-        divide(module, names[module], settings[own])
+        divide(module, settings[own])
     kept = next(iter(settings.values()))
     if kept.promise_text:
-        for module in names.keys() - set(layers):
-            divide(module, names[module], kept)
+        for module in set(cast(nn.Module, model).modules()) - set(layers):
+            divide(module, kept)
     text, share = describe_subclasses(model)
     if share > 0.5:
         warnings.warn(f"mucudnn: {text}", MucudnnWarning, stacklevel=2)
@@ -175,7 +174,7 @@ def _may_run(problem: Problem, layer: Any) -> bool:
     )
 
 
-def divide(module: Any, name: str, settings: ConversionSettings) -> None:
+def divide(module: Any, settings: ConversionSettings) -> None:
     """Make a convolution, possibly transposed, follow settings; leave other modules alone."""
     own = _RESTORED.get(type(module), type(module))
     if own not in _CLASSES and not isinstance(module, Converted | Transposed):
@@ -183,7 +182,6 @@ def divide(module: Any, name: str, settings: ConversionSettings) -> None:
     with no_fork:
         module.__class__ = _CLASSES.get(own, own)  # a parametrized module keeps its class
         module.__module__ = _MODULE_OF_LEAVES
-        module._mucudnn_name = name or type(module).__name__
         module._mucudnn = settings
         settings.add(module)
 
@@ -196,7 +194,7 @@ def restore(model: Model) -> Model:
             kept_filters.forget(module.weight)
             with no_fork:
                 module.__class__ = _RESTORED.get(type(module), type(module))
-                for name in ("_mucudnn", "_mucudnn_name", "__module__"):
+                for name in ("_mucudnn", "__module__"):
                     module.__dict__.pop(name, None)
     return model
 

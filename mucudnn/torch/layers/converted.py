@@ -1,9 +1,7 @@
 """The modules that `convert` makes, which choose in each call whether mucudnn or PyTorch runs it."""
 
-import logging
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +9,6 @@ from torch.compiler import is_dynamo_compiling
 
 from mucudnn.arrays.call import PassCall, geometry
 from mucudnn.arrays.dispatch import decided
-from mucudnn.arrays.recent import Recent
 from mucudnn.errors import UsageError
 from mucudnn.output.text import micro_batches
 from mucudnn.problems.descriptor import short_text
@@ -26,11 +23,8 @@ from mucudnn.torch.operators.operands import Operands, prepare_operands
 from mucudnn.torch.operators.options import Options, plan_of
 from mucudnn.torch.operators.passes import can_divide
 
-_logger = logging.getLogger("mucudnn")
 STEPS_REASON = "whole steps were fastest with them"
 CALL_REASON = "measured, no choice of mucudnn's was faster"
-_MOST_LOGGED = 64  # the latest sentences about a layer, which are not logged again
-_logged: WeakKeyDictionary[nn.Module, Recent[str, bool]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -76,7 +70,6 @@ class Converted:
     # None if the module was parametrized after `convert` and then restored. It runs PyTorch's own convolution
     # because `restore` cannot replace the subclass of this class that parametrization made.
     _mucudnn: ConversionSettings | None = None
-    _mucudnn_name: str | None = None  # the layer's name in its model, for the log
     weight: Tensor
 
     def _conv_forward(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -184,12 +177,7 @@ def _choose(
     answer = None if key is None else answers.find(key)  # compiled code has no key
     if answer is not None and not answer.gain:
         return None
-    # A captured call runs PyTorch's own convolution, and the log may report a call.
-    if (
-        answer is not None
-        and answer.options is not None
-        and not (passes.is_captured(input) or _logger.isEnabledFor(logging.INFO))
-    ):
+    if answer is not None and answer.options is not None and not passes.is_captured(input):
         settings.note_choice(key, answer)
         return Operands(input, weight, bias, answer.options, True, answer.ready)
     if not can_divide(input, weight):
@@ -200,12 +188,9 @@ def _choose(
         is_own = operands.are(input, weight, bias)
         answer = decide(key, operands, is_own, settings.sightings, id(module), settings.tune)
     settings.note_choice(key, answer)
-    is_ours = settings.tune == "eager" if answer is None else answer.gain > 0
-    if answer is not None:
-        operands = answer.applied(operands)
-    if is_ours if answer is None else answer.is_final:
-        _log_choice(module, operands, is_ours)
-    return operands if is_ours else None
+    if answer is None:
+        return operands if settings.tune == "eager" else None
+    return answer.applied(operands) if answer.gain else None
 
 
 def _key_of(
@@ -250,40 +235,17 @@ def operands_of(
     return prepare_operands(weight.dim() - 2, input, weight, bias, *sizes, **options)
 
 
-def as_run(module: Any, input: Tensor, operands: Operands) -> tuple[Operands, str | None]:
-    """Return the operands of a module's call, which has just ended, with what the engine fused.
-
-    The second value says why PyTorch's own convolution ran the call; it is None if it did not.
-    """
+def why_stock(module: Any, input: Tensor, operands: Operands) -> str | None:
+    """Return why PyTorch's own convolution ran a module's call, which has just ended; None if it did not."""
     settings: ConversionSettings = module._mucudnn
     key = _key_of(module, input, module.weight, module.bias, settings)
     if key is None:
-        return operands, None
+        return None
     if settings.comparison is not None and settings.comparison.has_left_to_pytorch(key):
-        return operands, STEPS_REASON
+        return STEPS_REASON
     is_own = operands.are(input, module.weight, module.bias)
     answer = answers.find(key) or decide(key, operands, is_own, settings.sightings, id(module), "now")
-    if answer is None:
-        return operands, None
-    return operands.fused_with(answer.epilogue), None if answer.gain else CALL_REASON
-
-
-def _log_choice(module: Any, operands: Operands, is_ours: bool) -> None:
-    """Log the choice for a layer, once for each of its kernels."""
-    if passes.is_followed(operands.x, operands.w, operands.bias) or not _logger.isEnabledFor(logging.INFO):
-        return
-    # The module may have been restored.
-    name = getattr(module, "_mucudnn_name", None) or type(module).__name__
-    try:
-        choice = choice_of_pass(name, operands.calls(["forward"])["forward"], operands.options)
-    except passes.FAILURES:  # the run itself will raise or warn
-        return
-    chosen = (choice.micro_batches if is_ours else None) or "PyTorch's own convolution"
-    text = f"the layer {name} is {choice.kernel}: its forward pass runs in {chosen}"
-    logged = _logged.setdefault(module, Recent(_MOST_LOGGED))
-    if not logged[text]:
-        logged[text] = True
-        _logger.info("%s", text)
+    return None if answer is None or answer.gain else CALL_REASON
 
 
 def _run_on_ranks(

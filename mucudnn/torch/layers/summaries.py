@@ -19,9 +19,9 @@ from mucudnn.torch.layers.converted import (
     CALL_REASON,
     STEPS_REASON,
     LayerChoice,
-    as_run,
     choice_of_pass,
     operands_of,
+    why_stock,
 )
 from mucudnn.torch.operators import kept_filters, ops
 from mucudnn.torch.operators.operands import Operands
@@ -116,8 +116,7 @@ def summary(model: Any, example_input: Any = None) -> Summary:
             return
         operands = operands_of(module, x, module.weight, module.bias, module._mucudnn)
         y = output if operands.batched else output.unsqueeze(0)
-        operands, stock = as_run(module, x, operands)
-        choices.extend(_choices(name, operands, y, stock))
+        choices.extend(_choices(name, operands, y, why_stock(module, x, operands)))
 
     if example_input is None:
         choices.extend(_list_choices_so_far(layers))
@@ -147,7 +146,7 @@ def _list_choices_so_far(layers: dict[Any, str]) -> Iterator[LayerChoice]:
         with torch.autocast(kind, key.autocast, enabled=key.autocast is not None):
             operands = operands_of(module, x, module.weight, module.bias, module._mucudnn)
             options = operands.options._replace(constant_filter=key.constant_filter)
-            operands = operands._replace(options=options).fused_with(answer.epilogue if answer else "")
+            operands = operands._replace(options=options)
             for call in operands.calls(passes_of(key)).values():
                 yield choice_of_pass(layers[module], call, operands.options, stock)
 

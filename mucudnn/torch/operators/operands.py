@@ -44,10 +44,6 @@ class Operands(NamedTuple):
         y = geometry(forward)[1]["y"]
         return {p: forward if p == "forward" else forward._replace(pass_=p, y=y) for p in passes_}
 
-    def fused_with(self, epilogue: str) -> "Operands":
-        """Return the operands for an engine that fuses this with the forward pass."""
-        return self._replace(options=self.options._replace(epilogue=epilogue)) if epilogue else self
-
     def run(self) -> Tensor:
         """Run the convolution, and return its result without a batch axis if the caller's input had none."""
         y = convolve("forward", self.x, self.w, self.bias, self.options, self.ready)

@@ -10,8 +10,7 @@ from mucudnn.plans.plan import Plan
 Ints = Sequence[int]
 SCHEMA = (
     "SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups, str channels_last, "
-    "str? workspace, str? plan, bool fallback, str? promise=None, bool constant_filter=False, "
-    "str epilogue=''"
+    "str? workspace, str? plan, bool fallback, str? promise=None, bool constant_filter=False"
 )
 # The tensors of each pass, and the shape of a gradient.
 TENSORS = {
@@ -38,7 +37,6 @@ class Options(NamedTuple):
     fallback: bool
     promise: str | None = None  # the text of a Promise; None for that of the variables
     constant_filter: bool = False  # True if the forward pass may keep w in the algorithms' own form
-    epilogue: str = ""  # `+bias` if a GPU's engine fuses it with the forward pass
 
 
 def output_shape(

@@ -53,7 +53,6 @@ def call_of(
         options.workspace, STRICT if promise.is_strict else math,
         host_threads() if view.device == "cpu" else None, promise, deterministic,
         options.constant_filter and view.device == "cpu" and pass_ == "forward",
-        options.epilogue if pass_ == "forward" else "",
     )  # fmt: skip
 
 
@@ -188,7 +187,7 @@ def _run_forward(
         check_bias(bias, w)
         packed = bias.contiguous()  # a name of its own keeps a copy alive during the run
         arrays.check_same("x", vx, "bias", arrays.read_tensor(packed, "bias"))
-        if x.is_cpu or options.epilogue:
+        if x.is_cpu:
             bias_address = packed.data_ptr()
         else:  # beta=1 adds to the bias in y, so that a 16-bit result is rounded only once
             y.copy_(packed.view(1, -1, *(1,) * (y.dim() - 2)))

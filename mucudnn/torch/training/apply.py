@@ -83,4 +83,4 @@ def _divide(model: nn.Module, plan: MemoryPlan, names: set[str]) -> None:
         own = plan.for_module(name)
         limit = max(kernel.chosen.workspace for kernel in own.kernels)
         workspace = own.header.get(LIMIT, spell_limit(limit))
-        divide(module, name, ConversionSettings(workspace, str(own)))
+        divide(module, ConversionSettings(workspace, str(own)))
