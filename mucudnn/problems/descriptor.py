@@ -1,11 +1,8 @@
-"""Short texts and table columns of a problem; `str(problem)` is its full descriptor."""
+"""Short texts of a problem; `str(problem)` is its full descriptor."""
 
 import re
 
 from mucudnn._native import Problem
-
-# The cache's columns for a problem's geometry, named by the letters of a descriptor.
-GEOMETRY = ("g", *(a + b for a in "io" for b in "cdhw"), *(a + b for a in "kspd" for b in "dhw"))
 
 
 def problem_key(problem: Problem) -> str:
@@ -37,17 +34,6 @@ def short_text(problem: Problem, *, mini_batch: bool = True) -> str:
         ),
     ]
     return prefix + "_".join(part for part in parts if part) + problem.epilogue
-
-
-def geometry(problem: Problem) -> dict[str, int]:
-    """Return the GEOMETRY columns with their values; a 2-D problem has no columns for the depth."""
-    axes = "dhw"[3 - problem.dims :]
-    columns = {
-        a + b: size
-        for a, sizes in _collect_sizes(problem).items()
-        for b, size in zip(axes, sizes, strict=True)
-    }
-    return {"g": problem.groups, "ic": problem.in_channels, "oc": problem.out_channels, **columns}
 
 
 def _collect_sizes(problem: Problem) -> dict[str, tuple[int, ...]]:

@@ -123,9 +123,9 @@ class Layers:
         channels = sum(part.shape[1] for part in parts)
         return self._add(name, (parts[-1].shape[0], channels, *parts[-1].shape[2:]), parts)
 
-    def permute(self, name: str, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """Add a copy in another order of the axes."""
-        return self._add(name, tuple(shape), (x,))
+    def permute(self, name: str, x: Tensor, *axes: int) -> Tensor:
+        """Add a copy in this order of the axes."""
+        return self._add(name, tuple(x.shape[axis] for axis in axes), (x,))
 
     def finish(self, output: Tensor) -> Network:
         """Return the forward network with this output."""

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 
 from mucudnn.codec import Document
 from mucudnn.errors import UsageError, shown
@@ -10,7 +9,7 @@ from mucudnn.input import MOST_BYTES_OF_LINES
 from mucudnn.problems.backward import add_backward
 from mucudnn.problems.kernels import Kernel, merge_kernels
 from mucudnn.problems.lifetimes import Checker, Lifetime
-from mucudnn.problems.steps import KINDS, PRESENT, Step, Tensor
+from mucudnn.problems.steps import PRESENT, Step, Tensor
 
 
 @dataclass(frozen=True)
@@ -99,24 +98,6 @@ class Network(Document, kind="network", version=2, most=MOST_BYTES_OF_LINES):
             if tensor.name in names and tensor.kind not in PRESENT
         )
 
-    def resident(self) -> list[int]:
-        """Return the bytes of all tensors in memory during each step, without workspaces."""
-        change = [0] * (len(self.steps) + 1)
-        for name, lifetime in self.lifetimes.items():
-            change[lifetime.alive.start] += self._tensors[name].bytes
-            change[lifetime.alive.stop] -= self._tensors[name].bytes
-        return list(accumulate(change[:-1]))
-
-    def bytes_of(self, *kinds: str) -> int:
-        """Return the bytes of all tensors of these kinds, each memory counted once. Raises UsageError."""
-        unknown = next((kind for kind in kinds if kind not in KINDS), None)
-        if unknown is not None:
-            raise UsageError(f"{shown(unknown)} is not a kind of tensor: the kinds are {', '.join(KINDS)}")
-        overwritten = {tensor.in_place_of for tensor in self.tensors}
-        return sum(
-            tensor.bytes for tensor in self.tensors if tensor.kind in kinds and tensor.name not in overwritten
-        )
-
     def recomputation(self, name: str) -> Recomputation:
         """Return the steps that recompute a tensor from tensors that are in memory after the forward steps.
 
@@ -149,19 +130,6 @@ class Network(Document, kind="network", version=2, most=MOST_BYTES_OF_LINES):
             for name in step.reads
             if (writer := self.lifetimes[name].produced_at) is not None
         ]
-
-    def crossing(self, cut: int) -> tuple[Tensor, ...]:
-        """Return the tensors that a pipeline sends forward if it is cut before the step of index `cut`.
-
-        A forward step before the cut writes them, and a forward step after it reads them. Their gradients
-        travel back. Inputs are not among them, because every stage gets them from the caller.
-        """
-        crossing = {
-            edge.tensor.name: edge.tensor
-            for edge in self.edges()
-            if edge.writer < cut <= edge.reader < self.turn
-        }
-        return tuple(crossing.values())
 
     def with_math(self, math: str) -> "Network":
         """Return the network with another math mode in all kernels. Raises ValueError."""

@@ -25,7 +25,7 @@ TRAINABLE = (
     "alexnet", "alexnet-2014", "convnext", "googlenet", "googlenet-2014", "overfeat", "overfeat-2014",
     "resnet18", "resnet50", "unet3d", "vgg16", "vgg16-2014",
 )  # fmt: skip
-"""The networks of `mucudnn.problems.bundled`."""
+"""The networks with all of their layers, which `mucudnn.problems.bundled` reads."""
 
 _LISTS = Path(__file__).parent / "networks"
 

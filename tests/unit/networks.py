@@ -1,4 +1,4 @@
-"""Networks for tests: by hand, from lists of layers, and random ones."""
+"""Networks for tests, by hand and random ones, and the bytes of their tensors."""
 
 from dataclasses import replace
 
@@ -62,13 +62,6 @@ class Builder:
         name, x = f"relu{len(self.steps)}", self.last
         self._add(Tensor(name, x.shape, in_place_of=x.name), Step(name, (x.name,), (name,), (name,)))
 
-    def max_pool(self, size: int, stride: int) -> None:
-        name, x = f"pool{len(self.steps)}", self.last
-        shape = (*x.shape[:2], *((n - size) // stride + 1 for n in x.shape[2:]))
-        indices = Tensor(f"{name}.indices", shape, "i64")
-        self.tensors.append(indices)
-        self._add(Tensor(name, shape), Step(name, (x.name,), (name, indices.name), (x.name, indices.name)))
-
     def linear(self, features: int) -> None:
         name, x = f"linear{len(self.steps)}", self.last
         inputs = x.bytes // 4 // x.shape[0]
@@ -102,38 +95,10 @@ class Builder:
         self.last = result
 
 
-def vgg16(mini_batch: int) -> Network:
-    network = Builder(mini_batch, 3, 224, 224)
-    for channels, count in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
-        for _ in range(count):
-            network.convolution(channels, 3, padding=1)
-            network.relu()
-        network.max_pool(2, 2)
-    return _classify(network, 4096, 4096)
-
-
-def alexnet(mini_batch: int) -> Network:
-    network = Builder(mini_batch, 3, 224, 224)
-    for channels, size, stride, padding, is_pooled in (
-        (64, 11, 4, 2, True),
-        (192, 5, 1, 2, True),
-        (384, 3, 1, 1, False),
-        (256, 3, 1, 1, False),
-        (256, 3, 1, 1, True),
-    ):
-        network.convolution(channels, size, stride=stride, padding=padding)
-        network.relu()
-        if is_pooled:
-            network.max_pool(3, 2)
-    return _classify(network, 4096, 4096)
-
-
-def _classify(network: Builder, *hidden: int) -> Network:
-    for features in hidden:
-        network.linear(features)
-        network.relu()
-    network.linear(1000)
-    return network.finish()
+def bytes_of(network: Network, *kinds: str) -> int:
+    """Return the bytes of all tensors of these kinds, each memory counted once."""
+    overwritten = {tensor.in_place_of for tensor in network.tensors}
+    return sum(t.bytes for t in network.tensors if t.kind in kinds and t.name not in overwritten)
 
 
 PLAIN_NAMES = st.integers().map(str)

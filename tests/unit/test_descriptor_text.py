@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mucudnn._native import Problem, parse_descriptor
-from mucudnn.problems.descriptor import GEOMETRY, geometry, problem_key, short_text
+from mucudnn.problems.descriptor import problem_key, short_text
 
 sizes = st.integers(1, 3)
 
@@ -43,12 +43,3 @@ def test_the_key_is_a_descriptor_that_all_mini_batches_share(problem: Problem, o
     key = problem_key(problem)
     assert key == problem_key(problem.replace(mini_batch=other))
     assert parse_descriptor(key, mini_batch=problem.mini_batch)[0] == problem
-
-
-@given(problems())
-def test_the_columns_are_the_parts_of_the_descriptor(problem: Problem) -> None:
-    columns = geometry(problem)
-    assert set(columns) <= set(GEOMETRY)
-    text = str(problem)
-    for name, value in columns.items():
-        assert f"{name}{value}" in text

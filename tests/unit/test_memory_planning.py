@@ -12,7 +12,7 @@ from mucudnn.errors import NothingFitsError, UsageError
 from mucudnn.measuring.modelled_device import find_device, modelled_configurations
 from mucudnn.plans.memory.costs import model_costs
 from mucudnn.plans.memory.planning import MemoryOptions, limit_workspace, plan_network
-from mucudnn.plans.memory.training_step import count_work
+from mucudnn.plans.memory.training_step import count_resident, count_work
 from mucudnn.problems.bundled import bundled_network, training_step
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.network import Network
@@ -54,7 +54,7 @@ class TestWork:
         if training.turn == len(training.steps):
             return
         work = count_work(training, model_costs(training, TITAN_X), least_bytes=least).numbers
-        assert Simulator(work).kept.tolist() == training.resident()
+        assert Simulator(work).kept.tolist() == count_resident(training, 1, {})
 
     def test_bytes_are_rounded_up_to_the_allocators_blocks(self) -> None:
         work = count_work(TRAINING, model_costs(TRAINING, TITAN_X), least_bytes=0, block=512).numbers
@@ -169,8 +169,9 @@ class TestPlans:
     def test_a_gradient_in_place_takes_no_extra_memory(self) -> None:
         usual = bundled_network("vgg16-2014", 2).with_backward()
         in_place = training_step("vgg16-2014", 2)
-        assert max(in_place.resident()) <= max(usual.resident())
-        assert sum(in_place.resident()) < sum(usual.resident())
+        less, more = (count_resident(network, 1, {}) for network in (in_place, usual))
+        assert max(less) <= max(more)
+        assert sum(less) < sum(more)
 
     def test_a_network_of_2014_saves_no_indices(self) -> None:
         assert all(tensor.data_type == "f32" for tensor in training_step("vgg16-2014", 2).tensors)

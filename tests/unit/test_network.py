@@ -9,9 +9,10 @@ from hypothesis import given
 from networks import FORWARD, PROBLEM, STEPS, TENSORS, TRAINING, Builder, names, networks, trainable
 
 from mucudnn.errors import UsageError
+from mucudnn.plans.memory.training_step import count_resident
 from mucudnn.problems.kernels import Kernel
 from mucudnn.problems.network import Edge, Network
-from mucudnn.problems.steps import KEPT, PRESENT, Step, Tensor
+from mucudnn.problems.steps import KEPT, PRESENT, Tensor
 
 
 def test_the_bytes_of_a_tensor_follow_from_shape_and_data_type() -> None:
@@ -62,7 +63,7 @@ def find_lifetime(network: Network, name: str) -> tuple[int | None, ...]:
 
 
 def check_lifetimes(network: Network) -> None:
-    assert network.resident() == simulate(network)
+    assert count_resident(network, 1, {}) == simulate(network)
     for name, lifetime in network.lifetimes.items():
         uses = (
             lifetime.produced_at,
@@ -134,24 +135,8 @@ def test_a_kernel_that_a_step_runs_several_times_counts_so_often() -> None:
     ]
 
 
-def test_bytes_of_kinds_count_each_memory_once() -> None:
-    assert FORWARD.bytes_of("parameter") == TENSORS[1].bytes
-    assert FORWARD.bytes_of("activation", "output") == sum(tensor.bytes for tensor in TENSORS[3:])
-    with pytest.raises(UsageError, match="'weights' is not a kind"):
-        FORWARD.bytes_of("weights")
-
-
 def test_edges_are_the_dependencies_between_steps() -> None:
     assert FORWARD.edges() == [Edge(0, 1, TENSORS[2]), Edge(1, 2, TENSORS[3])]
-
-
-def test_a_cut_is_crossed_by_what_later_forward_steps_read() -> None:
-    tensors = (Tensor("a", (1,)), Tensor("b", (2,)), Tensor("c", (3,), kind="output"))
-    steps = (Step("a", (), ("a",)), Step("b", ("a",), ("b",)), Step("c", ("a", "b"), ("c",), ("a",)))
-    network = Network(tensors, steps)
-    assert [names(network.crossing(cut)) for cut in range(4)] == [[], ["a"], ["a", "b"], []]
-    assert names(TRAINING.crossing(2)) == ["relu"]
-    assert names(TRAINING.crossing(3)) == ["y"]  # the backward steps of a stage read its own tensors
 
 
 def test_steps_and_tensors_are_found_by_name() -> None:
