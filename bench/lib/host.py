@@ -15,9 +15,9 @@ from mucudnn.cli.terminal import Terminal
 from mucudnn.costs.cache import Cache
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
+from mucudnn.measuring.engines import prepare
 from mucudnn.measuring.runners import Exhaustive, Runner
 from mucudnn.measuring.source import InterleavedTimes
-from mucudnn.plans.parts.parts import prepare
 from mucudnn.problems.kernels import Kernel
 from mucudnn.solver import ChannelGroups, Configuration
 

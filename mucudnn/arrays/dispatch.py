@@ -24,9 +24,10 @@ from mucudnn.arrays.recent import Recent
 from mucudnn.arrays.rescue import Rescue
 from mucudnn.costs.records import DETERMINISTIC, FRAMEWORK, STOCK
 from mucudnn.errors import MucudnnError, NothingFitsError, UsageError, raised_here
+from mucudnn.measuring.engines import prepare
 from mucudnn.measuring.source import Source, runs_stock
 from mucudnn.output.text import micro_batches
-from mucudnn.plans.parts.parts import prepare, slice_count
+from mucudnn.plans.parts.parts import slice_count
 from mucudnn.plans.plan import LIMIT, Plan, PlanKernel
 from mucudnn.plans.verify import machine_differences
 from mucudnn.problems.descriptor import short_text

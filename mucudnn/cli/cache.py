@@ -161,7 +161,7 @@ def _prune(path: Path, arguments: argparse.Namespace) -> Answer:
 
 
 _COUNTED = (
-    "enumerations", "measurements", "failures", "comparisons", "group_comparisons", "step_times", "trials",
+    "enumerations", "measurements", "failures", "comparisons", "step_times", "trials",
 )  # fmt: skip
 # The rank 0 is that of predictions.
 _MACHINES = f"""

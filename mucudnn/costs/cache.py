@@ -19,7 +19,6 @@ from mucudnn.costs.file import CacheError, Database, cache_errors, is_cache, ope
 from mucudnn.costs.journal import JournalError, take_journal
 from mucudnn.costs.records import (
     Comparison,
-    GroupsComparison,
     Listed,
     Machine,
     Measurement,
@@ -31,7 +30,6 @@ from mucudnn.costs.rows import CacheRows, warn_once
 from mucudnn.costs.schema import (
     COMPARISON,
     ENUMERATION,
-    GROUP_COMPARISON,
     KERNEL_KEY,
     MEASUREMENT,
     STEP_TIME,
@@ -219,30 +217,27 @@ class Cache(CacheRows):
         )
 
     def comparison(
-        self, machine: Machine, kernel: Kernel, undivided: Configuration | None, divided: Configuration
+        self,
+        machine: Machine,
+        kernel: Kernel,
+        undivided: Configuration | None,
+        divided: Configuration | ChannelGroups,
     ) -> Comparison | None:
         """Return the comparison of two configurations; `undivided` is None if none fits."""
-        row = self._find(COMPARISON, machine, kernel, _pair(COMPARISON, undivided, divided))
+        row = self._find(COMPARISON, machine, kernel, _pair(undivided, divided))
         return None if row is None else record_of(Comparison, row)
-
-    def groups_comparison(
-        self, machine: Machine, kernel: Kernel, division: Configuration, groups: ChannelGroups
-    ) -> GroupsComparison | None:
-        """Return the comparison of groups of channels with a division of the mini-batch."""
-        row = self._find(GROUP_COMPARISON, machine, kernel, _pair(GROUP_COMPARISON, division, groups))
-        return None if row is None else record_of(GroupsComparison, row)
 
     def add_comparison(
         self,
         machine: Machine,
         kernel: Kernel,
-        first: Configuration | None,
-        second: Configuration | ChannelGroups,
-        compared: Comparison | GroupsComparison,
+        undivided: Configuration | None,
+        divided: Configuration | ChannelGroups,
+        compared: Comparison,
     ) -> None:
-        """Save a comparison at once, with its two configurations in the order in which they are looked up."""
-        kind = COMPARISON if isinstance(compared, Comparison) else GROUP_COMPARISON
-        self.put((kind, kind.row(machine, kernel, _pair(kind, first, second) | vars(compared))))
+        """Save a comparison at once."""
+        values = _pair(undivided, divided) | vars(compared)
+        self.put((COMPARISON, COMPARISON.row(machine, kernel, values)))
 
     def step_times(self, machine: Machine, kernel: Kernel, step: str) -> dict[str, float]:
         """Return the ms of whole steps by the way they ran, which this version of mucudnn has measured.
@@ -333,6 +328,6 @@ def _trial_of(driver: str, kernel: Kernel, algorithm: str) -> dict[str, Any]:
     return {"micro_batch": kernel.mini_batch, "algorithm": algorithm, "driver": driver}
 
 
-def _pair(kind: Kind, *configurations: Configuration | ChannelGroups | None) -> dict[str, Any]:
+def _pair(undivided: Configuration | None, divided: Configuration | ChannelGroups) -> dict[str, Any]:
     """Return the key of a comparison: the texts of its configurations, which are empty for None."""
-    return dict(zip(kind.own_key, (str(each or "") for each in configurations), strict=True))
+    return {"undivided": str(undivided or ""), "divided": str(divided)}

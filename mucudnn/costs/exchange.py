@@ -1,6 +1,6 @@
 """Rows of a cache as JSON lines, which other hosts and people can read.
 
-The first line is `{"kind": "header", "schema": 3}`. Each other line is a row of one of the cache's kinds. A
+The first line is `{"kind": "header", "schema": 4}`. Each other line is a row of one of the cache's kinds. A
 header may occur again, so files can be concatenated.
 """
 

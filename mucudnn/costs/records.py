@@ -93,7 +93,8 @@ class Listed(NamedTuple):
 class Comparison:
     """The undivided and the divided configuration, run whole and interleaved.
 
-    Values of the undivided configuration are None if nothing undivided fits the limit.
+    Values of the undivided configuration are None if nothing undivided fits the limit. Groups of channels are
+    compared with a configuration whose channels are undivided, although it may divide the mini-batch.
     """
 
     undivided_ms: Measured | None
@@ -124,21 +125,3 @@ class StepUses(NamedTuple):
 
     uses: Count
     checks: Count
-
-
-@dataclass(frozen=True)
-class GroupsComparison:
-    """A kernel's groups of channels, and its division of the mini-batch, run whole and interleaved.
-
-    `groups_ms` and `groups_spread_ms` are the times of the groups, with their copies.
-    """
-
-    division_ms: Measured
-    groups_ms: Measured
-    division_spread_ms: Measured
-    groups_spread_ms: Measured
-
-    @property
-    def speedup(self) -> float:
-        """The time of the division divided by the time of the groups."""
-        return self.division_ms / self.groups_ms

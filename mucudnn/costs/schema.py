@@ -21,7 +21,6 @@ from mucudnn.costs.records import (
     RACED,
     UNLIKELY,
     Comparison,
-    GroupsComparison,
     Machine,
     Measurement,
     StepTime,
@@ -32,7 +31,7 @@ from mucudnn.problems.kernels import PASSES, Kernel
 
 Record = TypeVar("Record")
 
-FORMAT = 3  # the version of the file and of exported rows, which changes with any column
+FORMAT = 4  # the version of the file and of exported rows, which changes with any column
 
 
 @cache  # reading the type hints takes 0.5 ms
@@ -144,12 +143,6 @@ COMPARISON = Kind(
     ("undivided", "divided"),
     keeps_mini_batch=True,
 )
-GROUP_COMPARISON = Kind(
-    "group_comparison",
-    {"division": str, "channel_groups": str, **columns_of(GroupsComparison)},
-    ("division", "channel_groups"),
-    keeps_mini_batch=True,
-)
 # A row lists all algorithms that an engine can run at a micro-batch size, measured or not.
 ENUMERATION = Kind("enumeration", {"micro_batch": Positive, "candidates": str}, ("micro_batch",))
 # A step is filed under the forward pass of its first convolution.
@@ -161,7 +154,7 @@ TRIAL = Kind(
     {"micro_batch": Positive, "algorithm": str, "driver": str, "is_invariant": Literal[0, 1]},
     ("micro_batch", "algorithm", "driver"),
 )
-KINDS = (MEASUREMENT, COMPARISON, GROUP_COMPARISON, ENUMERATION, STEP_TIME, TRIAL)
+KINDS = (MEASUREMENT, COMPARISON, ENUMERATION, STEP_TIME, TRIAL)
 # The counts are about the programs that use one file, so they are neither exported nor merged.
 STEP_USES = Kind("step_uses", {"step": str, **columns_of(StepUses)}, ("step",), keeps_mini_batch=True)
 

@@ -8,16 +8,17 @@ from mucudnn._native import MOST_ROUNDS, second_lowest
 from mucudnn.costs.records import Comparison
 from mucudnn.measuring.bench import Bench
 from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
+from mucudnn.measuring.engines import prepare
 from mucudnn.measuring.source import runs_stock
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import Configuration
+from mucudnn.solver import ChannelGroups, Configuration
 
-_BUDGET_MS = 2000.0
-_FEWEST_ROUNDS = 5
+# The ms for all rounds and the fewest rounds, and those of a program that waits.
+_PATIENT, _HURRIED = (2000.0, 5), (25.0, 1)
 
 
 def compare(
-    bench: Bench, kernel: Kernel, undivided: Configuration | None, divided: Configuration
+    bench: Bench, kernel: Kernel, undivided: Configuration | None, divided: Configuration | ChannelGroups
 ) -> tuple[Comparison, bool]:
     """Run both configurations interleaved on the whole mini-batch, and return their times.
 
@@ -26,15 +27,18 @@ def compare(
     """
     engine = bench.engine
     bench.extent(kernel)
-    configurations = [divided] if undivided is None or undivided == divided else [divided, undivided]
-    predicted = sum(c.time_ms for c in configurations)
-    rounds = int(min(max(_BUDGET_MS / max(predicted, 1e-3), _FEWEST_ROUNDS), MOST_ROUNDS))
+    bench.made["compared"] += 1
+    ways = [divided] if undivided is None or undivided == divided else [divided, undivided]
+    budget_ms, fewest = _HURRIED if bench.runner.is_hurried else _PATIENT
+    expected_ms = sum(way.time_ms for way in ways)
+    rounds = int(min(max(budget_ms / max(expected_ms, 1e-3), fewest), MOST_ROUNDS))
+    configurations = [way for way in ways if isinstance(way, Configuration)]
     if bench.source is not None and any(map(runs_stock, configurations)):
         times, is_busy = bench.source.compare(engine, kernel, configurations, rounds)
     else:
         tensors = Tensors.random(engine, kernel.problem, extent(kernel.problem))
-        workspace = allocate_workspace(engine, max(c.workspace for c in configurations))
-        divisions = [engine.prepare(kernel, c.slices) for c in configurations]
+        divisions = [prepare(engine, kernel, way) for way in ways]
+        workspace = allocate_workspace(engine, max(division.workspace for division in divisions))
         times, is_busy = engine.compare(
             divisions, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds, operands=tensors.operands
         )

@@ -1,13 +1,15 @@
-"""Opening engines: the host engine, cuDNN, or any library with cuDNN's functions."""
+"""Opening engines: the host engine, cuDNN, or any library with cuDNN's functions; and what they prepare."""
 
 import importlib.util
 import os
 from pathlib import Path
 
 from mucudnn import settings
-from mucudnn._native import Engine, EngineError, host_library
+from mucudnn._native import Division, Engine, EngineError, host_library
 from mucudnn.errors import NoEngineError
 from mucudnn.input import expanded
+from mucudnn.problems.kernels import Kernel
+from mucudnn.solver import ChannelGroups, Configuration, Slices
 
 SONAME = "libcudnn.so.9"
 
@@ -76,3 +78,15 @@ def installed(path: str) -> list[str]:
     spec = importlib.util.find_spec("nvidia")
     folders = spec.submodule_search_locations or () if spec else ()
     return [str(file) for folder in folders if (file := Path(folder) / path).is_file()]
+
+
+def prepare(
+    engine: Engine, kernel: Kernel, chosen: Configuration | ChannelGroups, slices: Slices | None = None
+) -> Division:
+    """Prepare a configuration or groups of channels. Raises EngineError, ValueError.
+
+    `slices` prepares only some slices of a configuration, of which `kernel` must then consist.
+    """
+    if isinstance(chosen, ChannelGroups):
+        return engine.prepare_groups(kernel, chosen.groups, chosen.of_inputs)
+    return engine.prepare(kernel, slices or chosen.slices)

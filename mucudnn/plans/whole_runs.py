@@ -88,7 +88,6 @@ class WholeRuns:
 
         while (divided := self._find(decision)[1]) is not None:
             compared, is_busy = compare(self.bench, decision.kernel, decision.undivided, divided)
-            self.bench.made["compared"] += 1
             if is_busy:
                 self.disturbed[decision.kernel, decision.undivided, divided] = compared
                 return

@@ -52,7 +52,7 @@ def test_info_counts_the_rows_of_every_table(run: Run, cache_path: Path) -> None
     assert {name: counted[name] for name in ("enumerations", "measurements", "step_times", "trials")} == {
         "enumerations": 2, "measurements": 2, "step_times": 2, "trials": 1,
     }  # fmt: skip
-    assert run("info")[1][5].endswith("0 comparisons, 0 group comparisons, 2 step times, 1 trials")
+    assert run("info")[1][5].endswith("0 comparisons, 2 step times, 1 trials")
 
 
 def test_caches_of_several_hosts_are_merged(run: Run, tmp_path: Path, cache_path: Path) -> None:

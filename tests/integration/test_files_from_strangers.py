@@ -75,7 +75,7 @@ def test_no_text_of_a_plan_or_journal_is_opened_under_mucudnn_run(library: Path,
 
 def test_no_text_of_an_export_or_a_cache_is_opened(library: Path, cache_path: Path) -> None:
     file = library.with_name("rows.jsonl")
-    header, *rows = map(json.loads, (DATA / "rows-3.jsonl").read_text().splitlines())
+    header, *rows = map(json.loads, (DATA / "rows-4.jsonl").read_text().splitlines())
     for name in ("engine", "device", "library", "notes", "algorithm"):
         changed = [{**row, name: str(library)} if name in row else row for row in rows]
         file.write_text("\n".join(map(json.dumps, (header, *changed))))

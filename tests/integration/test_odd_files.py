@@ -65,7 +65,7 @@ FILES: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
     "memory plan": (write_memory_plan, MemoryPlan.read),
     "spatial plan": (lambda file: file.write_text(str(SPATIAL)), read_plan),
     "network": (lambda file: bundled_network("alexnet", 2).write(file), Network.read),
-    "export": (lambda file: file.write_bytes((DATA / "rows-3.jsonl").read_bytes()), take_rows),
+    "export": (lambda file: file.write_bytes((DATA / "rows-4.jsonl").read_bytes()), take_rows),
     "table": (lambda file: file.write_text("devices,step_ms,epochs\n1,100,10\n2,60.5,10\n"), read_scaling),
     "device": (
         lambda file: file.write_text(read_properties("h100")),

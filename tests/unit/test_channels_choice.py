@@ -18,9 +18,10 @@ from mucudnn.arrays import dispatch
 from mucudnn.arrays.call import PassCall
 from mucudnn.cli import main
 from mucudnn.costs.cache import Cache
-from mucudnn.costs.records import SUCCESS, Comparison, GroupsComparison, Measurement
-from mucudnn.costs.schema import GROUP_COMPARISON
+from mucudnn.costs.records import SUCCESS, Comparison, Measurement
+from mucudnn.costs.schema import COMPARISON
 from mucudnn.listener import Listener
+from mucudnn.measuring import compare
 from mucudnn.measuring.bench import Bench, RecordedBench
 from mucudnn.measuring.runners import Exhaustive, Race
 from mucudnn.output.text import micro_batches
@@ -172,7 +173,7 @@ def test_groups_of_a_fused_kernel_are_compared_with_a_division(bench: Bench) -> 
     half, whole = (Configuration((MicroConfiguration(2, algorithm, ms, 0),)) for ms in (1.0, 1e9))
     groups = ChannelGroups((ChannelGroup(32, half), ChannelGroup(32, half)))
     parts.are_faster(bench, fused, groups, whole)
-    assert bench.cache.groups_comparison(bench.machine, fused, whole, groups) is not None
+    assert bench.cache.comparison(bench.machine, fused, whole, groups) is not None
 
 
 def test_a_disturbed_comparison_keeps_the_division_and_is_not_kept(
@@ -180,10 +181,10 @@ def test_a_disturbed_comparison_keeps_the_division_and_is_not_kept(
 ) -> None:
     groups = channels.propose_groups(bench, fill(bench, "forward", 1e6), "power_of_two", LIMIT)
     assert groups is not None
-    fast = GroupsComparison(division_ms=2.0, groups_ms=1.0, division_spread_ms=0.0, groups_spread_ms=0.0)
-    monkeypatch.setattr(parts, "_compare", lambda *_: (fast, True))
+    fast = Comparison(2.0, 1.0, 0.0, 0.0)
+    monkeypatch.setattr(compare, "compare", lambda *_: (fast, True))
     assert not parts.are_faster(bench, FORWARD, groups, WHOLE)
-    monkeypatch.setattr(parts, "_compare", lambda *_: (fast, False))
+    monkeypatch.setattr(compare, "compare", lambda *_: (fast, False))
     assert parts.are_faster(bench, FORWARD, groups, WHOLE)
 
 
@@ -208,11 +209,11 @@ def test_a_program_that_waits_gets_one_round_of_a_long_comparison(
     bench.runner = Race(is_hurried=True)
     close = Configuration((MicroConfiguration(2, "IMPLICIT_GEMM", groups.time_ms * 1.04, 0),))
     assert not parts.are_faster(bench, FORWARD, groups, close)
-    assert bench.cache.select(GROUP_COMPARISON) == []
+    assert bench.cache.select(COMPARISON) == []
     parts.are_faster(bench, FORWARD, groups, WHOLE)  # it promises to take 1e9 ms
-    compared = bench.cache.groups_comparison(bench.machine, FORWARD, WHOLE, groups)
+    compared = bench.cache.comparison(bench.machine, FORWARD, WHOLE, groups)
     assert compared is not None
-    assert (compared.division_spread_ms, compared.groups_spread_ms) == (0.0, 0.0)
+    assert (compared.undivided_spread_ms, compared.divided_spread_ms) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -306,15 +307,15 @@ def test_a_result_has_groups_where_they_beat_the_choice_and_its_plan_keeps_both(
     assert decision.groups is not None
     assert decision.groups.workspace <= LIMIT
     assert decision.divided == before.decisions[0].divided
-    compared = bench.cache.groups_comparison(bench.machine, FORWARD, decision.divided, decision.groups)
+    compared = bench.cache.comparison(bench.machine, FORWARD, decision.divided, decision.groups)
     assert compared is not None
-    assert decision.time_ms == compared.groups_ms
+    assert decision.time_ms == compared.divided_ms
     assert result.new_measurements > 1
     assert with_groups(bench, before).new_measurements == 0
     [planned] = to_plan(result).kernels
     assert (planned.chosen, planned.groups) == (decision.divided, decision.groups)
     [row] = to_json(result)["kernels"]
-    assert row["groups"]["measured_ms"] == to_json(result)["total"]["divided_ms"] == compared.groups_ms
+    assert row["groups"]["measured_ms"] == to_json(result)["total"]["divided_ms"] == compared.divided_ms
     assert row["divided"]["time_ms"] == decision.divided.time_ms
     assert total_workspace(result) == decision.groups.workspace
 
@@ -332,7 +333,7 @@ def test_without_a_run_predictions_decide_about_groups_and_a_replay_decides_the_
     bench: Bench, limits: Limits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = decided(bench, limits)
-    monkeypatch.setattr(parts, "_compare", None)  # nothing is run whole
+    monkeypatch.setattr(compare, "compare", None)  # nothing is run whole
     result = with_groups(bench, before, run=False)
     [decision] = result.decisions
     assert decision.groups is not None
@@ -351,7 +352,7 @@ def test_a_replay_believes_a_recorded_comparison_rather_than_the_prediction(benc
     before = decided(bench, Limits(workspace=LIMIT))
     groups = with_groups(bench, before, run=False).decisions[0].groups
     assert groups is not None
-    lost = GroupsComparison(1.0, 2.0, 0.0, 0.0)
+    lost = Comparison(1.0, 2.0, 0.0, 0.0)
     bench.cache.add_comparison(bench.machine, FORWARD, before.decisions[0].divided, groups, lost)
     recorded = RecordedBench(bench.machine, bench.cache, Listener())
     assert with_groups(recorded, before, run=False) == before

@@ -13,7 +13,6 @@ from mucudnn.costs.cache import Cache
 from mucudnn.costs.exchange import format_rows, parse_rows
 from mucudnn.costs.records import (
     Comparison,
-    GroupsComparison,
     Listed,
     Machine,
     Measurement,
@@ -115,7 +114,7 @@ def test_times_of_other_zones_are_compared_as_times() -> None:
         ("[1]", "not a JSON object"),
         (
             '{"kind": "thing"}',
-            "not one of measurement, comparison, group_comparison, enumeration, step_time, trial",
+            "not one of measurement, comparison, enumeration, step_time, trial",
         ),
         ('{"kind": "measurement"}', "object missing required field"),
         (line(extra=1), "'extra' is not a column"),
@@ -132,7 +131,7 @@ def test_times_of_other_zones_are_compared_as_times() -> None:
             "00:00': expected `datetime` with a timezone",
         ),
         (line(measured_at="0001-01-01T00:00:00+01:00"), "date value out of range"),
-        ('{"kind": "header", "schema": "1"}', "the version of the export a file is '1', must be 3"),
+        ('{"kind": "header", "schema": "1"}', "the version of the export a file is '1', must be 4"),
         (enumeration("ALGORITHM"), "'' is not a workspace"),
         (trial(2), "is_invariant is 2: invalid enum value 2"),
     ],
@@ -176,11 +175,11 @@ def test_columns_change_only_with_the_number_of_the_format(tmp_path: Path) -> No
 
 def test_a_comparison_of_groups_is_kept_by_the_division_and_the_groups() -> None:
     groups, other = (ChannelGroups((ChannelGroup(n, HALVES),) * (8 // n)) for n in (4, 2))
-    compared = GroupsComparison(10.0, 4.0, 0.1, 0.2)
+    compared = Comparison(10.0, 4.0, 0.1, 0.2)
     with Cache.in_memory(Path("none")) as cache:
         cache.add_comparison(HERE, KERNEL, HALVES, groups, compared)
-        assert cache.groups_comparison(HERE, KERNEL, HALVES, groups) == compared
-        assert cache.groups_comparison(HERE, KERNEL, WHOLE, groups) is None
-        assert cache.groups_comparison(HERE, KERNEL, HALVES, other) is None
+        assert cache.comparison(HERE, KERNEL, HALVES, groups) == compared
+        assert cache.comparison(HERE, KERNEL, WHOLE, groups) is None
+        assert cache.comparison(HERE, KERNEL, HALVES, other) is None
         assert cache.comparison(HERE, KERNEL, WHOLE, HALVES) is None
     assert compared.speedup == 2.5

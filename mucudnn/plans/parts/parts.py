@@ -7,34 +7,17 @@ measurement of an algorithm includes, they are run whole, interleaved with the d
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mucudnn._native import MOST_ROUNDS, Division, Engine, second_lowest
-from mucudnn.costs.records import GroupsComparison
 from mucudnn.errors import NothingFitsError
 from mucudnn.forks import no_fork
 from mucudnn.listener import Listener
 from mucudnn.measuring.bench import Bench
-from mucudnn.measuring.buffers import Tensors, allocate_workspace, extent
 from mucudnn.measuring.source import runs_stock
 from mucudnn.plans.decide import LEAST_SPEEDUP, Decision, Limits, choose_within
 from mucudnn.plans.parts.channels import measure_groups, propose_groups
 from mucudnn.problems.kernels import Kernel
-from mucudnn.solver import ChannelGroups, Configuration, Slices
+from mucudnn.solver import ChannelGroups, Configuration
 
-_ROUNDS = MOST_ROUNDS
-# In a hurry: the least gain that is worth a comparison, and the ms for its rounds. One round is always made.
-_LEAST_GAIN, _HURRIED_MS = 0.05, 25.0
-
-
-def prepare(
-    engine: Engine, kernel: Kernel, chosen: Configuration | ChannelGroups, slices: Slices | None = None
-) -> Division:
-    """Prepare a configuration or groups of channels. Raises EngineError, ValueError.
-
-    `slices` prepares only some slices of a configuration, of which `kernel` must then consist.
-    """
-    if isinstance(chosen, ChannelGroups):
-        return engine.prepare_groups(kernel, chosen.groups, chosen.of_inputs)
-    return engine.prepare(kernel, slices or chosen.slices)
+_LEAST_GAIN = 0.05  # the least predicted gain that is worth a comparison in a hurry
 
 
 def slice_count(chosen: Configuration | ChannelGroups) -> int:
@@ -121,48 +104,30 @@ def are_faster(
     is predicted. If other programs disturb too many runs, the division stays, and the cache does not keep the
     comparison. Without `run` the prediction replaces a missing comparison.
     """
-    known = bench.cache.groups_comparison(bench.machine, kernel, division, groups)
+    known = bench.cache.comparison(bench.machine, kernel, division, groups)
     if known is None and not run:
         return division.time_ms / groups.time_ms > LEAST_SPEEDUP
     if known is None:
         if not _are_promising(bench, kernel, groups, division):
             return False
-        known, is_busy = _compare(bench, kernel, groups, division)
+        with no_fork:
+            from mucudnn.measuring.compare import compare  # it imports numpy
+
+        known, is_busy = compare(bench, kernel, division, groups)
         if is_busy:
             return False
         bench.cache.add_comparison(bench.machine, kernel, division, groups, known)
+    assert known.speedup is not None
     return known.speedup > LEAST_SPEEDUP
 
 
 def time_of(bench: Bench, kernel: Kernel, groups: ChannelGroups, division: Configuration | None) -> float:
     """Return the ms of groups in the comparison with a division, else the predicted ms."""
-    compared = division and bench.cache.groups_comparison(bench.machine, kernel, division, groups)
-    return compared.groups_ms if compared else groups.time_ms
+    compared = division and bench.cache.comparison(bench.machine, kernel, division, groups)
+    return compared.divided_ms if compared else groups.time_ms
 
 
 def _are_promising(bench: Bench, kernel: Kernel, groups: ChannelGroups, division: Configuration) -> bool:
     """Return whether groups are predicted to be faster; in a hurry, by at least the least gain."""
     least = 1 - _LEAST_GAIN if bench.runner.is_hurried else 1
     return groups.time_ms < division.time_ms * least
-
-
-def _compare(
-    bench: Bench, kernel: Kernel, groups: ChannelGroups, division: Configuration
-) -> tuple[GroupsComparison, bool]:
-    """Return the comparison, and whether too many of its runs were disturbed."""
-    with no_fork:
-        from mucudnn.measuring.compare import spread  # it imports numpy
-    engine = bench.engine
-    bench.extent(kernel)
-    tensors = Tensors.random(engine, kernel.problem, extent(kernel.problem))
-    prepared = [prepare(engine, kernel, way) for way in (division, groups)]
-    workspace = allocate_workspace(engine, max(way.workspace for way in prepared))
-    rounds = _ROUNDS
-    if bench.runner.is_hurried:
-        taken = groups.time_ms + division.time_ms
-        rounds = max(1, min(_ROUNDS, int(_HURRIED_MS / max(taken, 1e-3))))
-    times, is_busy = engine.compare(
-        prepared, tensors.x, tensors.w, tensors.y, workspace, rounds=rounds, operands=tensors.operands
-    )
-    bench.made["compared"] += 1
-    return GroupsComparison(*map(second_lowest, times), *map(spread, times)), is_busy
